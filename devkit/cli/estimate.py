@@ -407,19 +407,14 @@ def _read_prices(path: Path) -> "Prices":
 def _trace(scenario: "Scenario", config: Mapping[str, Any]) -> "MemoryEstimate":
     """Trace the real program in a child process: importing torch takes seconds."""
     import subprocess
-    import sys
-    from importlib.util import find_spec
 
+    from devkit.workload.interpreter import build_module_command, require_workload_python
     from devkit.workload.tracing.request import TraceRequest, dump_request, parse_estimate
 
-    if find_spec("torch") is None:
-        raise DevkitError(
-            "--exact needs torch, which is not installed here", 'Install it: pip install "devkit-gpu[workload]"'
-        )
+    python = require_workload_python("devkit estimate --exact").executable
     request = dump_request(TraceRequest(document=config, settings=scenario.settings))
-    child = subprocess.run(
-        [sys.executable, "-m", "devkit.workload.tracing"], input=request, capture_output=True, text=True, check=False
-    )
+    argv = build_module_command(python, "devkit.workload.tracing")
+    child = subprocess.run(argv, input=request, capture_output=True, text=True, check=False)
     if child.returncode == exit_codes.DONE:
         return parse_estimate(child.stdout)
     message, _, hint = child.stderr.strip().rpartition("\n")

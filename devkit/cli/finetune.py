@@ -10,7 +10,6 @@ import click
 
 from devkit.cli import exit_codes
 from devkit.cli.options.settings import collect_setting_flags, setting_options
-from devkit.cli.runtime import require_workload_extra
 from devkit.errors import DevkitError
 from devkit.workload.finetune.process import (
     StoppedBySignal,
@@ -22,6 +21,7 @@ from devkit.workload.finetune.process import (
     write_exit_code,
 )
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
+from devkit.workload.interpreter import continue_in_project
 
 if TYPE_CHECKING:
     from devkit.workload.finetune.events import Listener
@@ -76,7 +76,7 @@ def finetune(
     with _exit_code_written(ctx), raise_on_signal():
         with report_once_per_node():
             settings = validate_finetune_settings(load_finetune_settings(file, flags))
-            require_workload_extra()
+            continue_in_project("devkit finetune")
         with (
             _print_events(as_json=as_json) as listener,
             monitor_run(settings.output, plot=plot, tensorboard=tensorboard) as watcher,

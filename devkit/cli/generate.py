@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli import exit_codes
-from devkit.cli.runtime import require_workload_extra
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.model.files import BaseQuantization
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, validate_decoding
+from devkit.workload.interpreter import continue_in_project
 
 if TYPE_CHECKING:
     from devkit.workload.generation.decoding import Completion
@@ -101,7 +101,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
         raw=given["raw"],
         decoding=validate_decoding(DecodingSettings(**{name: given[name] for name in decoding})),
     )
-    require_workload_extra()
+    continue_in_project("devkit generate")
     if given["merge"]:
         _merge(settings, given["merge"])
     elif given["chat"]:

@@ -1,14 +1,9 @@
-"""The process of a command: its interrupts, the date, and the packages that it needs."""
+"""The process of a command: its interrupts, and the date."""
 
-import importlib.util
 import sys
-
-from devkit.errors import DevkitError
 
 RERAISE_AFTER_S = 0.05
 """Not at once: it would be raised in the same callback, and dropped like the first."""
-
-REQUIRED_PACKAGES = ("torch", "transformers", "peft", "accelerate")
 
 
 def reraise_dropped_interrupts() -> None:
@@ -41,10 +36,3 @@ def today() -> str:
     from datetime import UTC, datetime
 
     return datetime.now(UTC).date().isoformat()
-
-
-def require_workload_extra() -> None:
-    """Raise DevkitError where a package that training and generating need is not installed."""
-    for name in REQUIRED_PACKAGES:
-        if importlib.util.find_spec(name) is None:
-            raise DevkitError(f"{name} is not installed for {sys.executable}", "pip install 'devkit-gpu[workload]'")

@@ -53,7 +53,7 @@ def build_node_command(settings: FinetuneSettings, *, is_distributed: bool) -> t
     """Build the command of one node."""
     if not is_distributed:
         return build_finetune_command(settings)
-    return ("sh", "-c", EXIT_CODE_WRAPPER, "devkit", "torchrun", "-m", "devkit", "finetune", *_build_flags(settings))
+    return ("sh", "-c", EXIT_CODE_WRAPPER, "devkit", "torchrun", "--no-python", *build_finetune_command(settings))
 
 
 def build_torchrun_variables(*, grace_s: int) -> tuple[tuple[str, str], ...]:

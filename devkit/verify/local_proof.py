@@ -10,15 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import devkit
-from devkit.errors import DevkitError
-from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host
-from devkit.probe.machine.python import find_workload_python
 from devkit.text import format_duration
 from devkit.verify.process import (
     KILL_GRACE_S,
@@ -29,6 +25,7 @@ from devkit.verify.process import (
     start_process,
 )
 from devkit.verify.report import ProofLocation, VerificationReport
+from devkit.workload.interpreter import build_module_command, find_torch_interpreter
 from devkit.workload.proof.stages import (
     DEVICE_LOST_EXIT_CODE,
     Depth,
@@ -39,24 +36,6 @@ from devkit.workload.proof.stages import (
     skip_for_failed_need,
 )
 
-INSTALL_COMMAND = "pip install 'devkit-gpu[workload]'"
-MIN_PYTHON = Release.parse("3.11")
-_PROBE = (
-    "import importlib.util, platform; "
-    "print(platform.python_version(), 'torch' if importlib.util.find_spec('torch') else '-')"
-)
-
-# This very devkit, under whichever Python has torch, and nothing else of this environment.
-_START = """
-import importlib.util, sys
-folder = sys.argv.pop(1)
-spec = importlib.util.spec_from_file_location("devkit", folder + "/__init__.py", submodule_search_locations=[folder])
-sys.modules["devkit"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-from devkit.workload.proof.program import main
-sys.exit(main())
-"""
-
 _SLICE_S = 0.1
 _DRAIN_S = 3.0
 """Time to read what an ended process left in the pipe."""
@@ -65,33 +44,14 @@ ProofCommand = Callable[[Sequence[str]], Sequence[str]]
 """Turns the proof's arguments into a command line."""
 
 
-def find_proof_python(host: Host) -> str:
-    """Return the active virtual environment's Python if it has torch, else devkit's own if it has.
-
-    Raises DevkitError when neither has torch, or its Python is too old to run the proof.
-    """
-    active = find_workload_python(host)
-    executables = [host.python] if isinstance(active, Unknown) else [active.executable, host.python]
-    for executable in dict.fromkeys(executables):
-        done = host.run([executable, "-P", "-c", _PROBE])
-        if done.code != 0:
-            # Before Python 3.11 there is no -P.
-            done = host.run([executable, "-I", "-c", _PROBE])
-        match done.out.split():
-            case [version, "torch"] if done.code == 0:
-                if Release.parse(version) < MIN_PYTHON:
-                    raise DevkitError(
-                        f"{executable} has torch, but is Python {version}; the proof needs {MIN_PYTHON} or newer",
-                        f"activate an environment with Python {MIN_PYTHON} or newer, then: {INSTALL_COMMAND}",
-                    )
-                return executable
-    raise DevkitError(f"torch is not installed for {executables[0]}", INSTALL_COMMAND)
-
-
 def build_proof_command(python: str) -> ProofCommand:
-    """Return a function from the proof's arguments to the command line that starts the proof with `python`."""
-    folder = str(Path(devkit.__file__).parent)
-    return lambda arguments: [python, "-P", "-u", "-X", "faulthandler", "-c", _START, folder, *arguments]
+    """Return a function from the proof's arguments to the command line that starts the proof with `python`.
+
+    Nothing of devkit's own environment is importable there.
+    """
+    flags = ("-u", "-X", "faulthandler")
+    program = build_module_command(python, "devkit.workload.proof.program", *flags, with_requirements=False)
+    return lambda arguments: [*program, *arguments]
 
 
 def prove_here(
@@ -115,7 +75,7 @@ def prove_here(
 
     Raises: DevkitError when no Python here has torch.
     """
-    build_command = command or build_proof_command(find_proof_python(host))
+    build_command = command or build_proof_command(find_torch_interpreter(host).executable)
     run = _ProofRun(
         tuple(stage for stage in select_stages(depth) if stage.name in only or not only), timeout_s, progress
     )

@@ -288,6 +288,9 @@ def test_an_exact_estimate_traces_the_real_program_and_names_its_versions():
     assert "traced with torch" in " ".join(text.split())
 
 
-def test_an_exact_estimate_without_torch_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "--exact needs torch" in refusal("llama-3.1-8b", "--exact")
+@pytest.mark.skipif(os.name != "posix", reason="a shell script stands in for Python")
+def test_an_exact_estimate_without_torch_says_how_to_get_it(monkeypatch, tmp_path):
+    (tmp_path / "python").write_text("#!/bin/sh\ncase $1 in --version) echo Python 3.12.1;; *) echo 3.12.1;; esac\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("DEVKIT_PYTHON", str(tmp_path / "python"))
+    assert "the project's environment has no torch" in refusal("llama-3.1-8b", "--exact")

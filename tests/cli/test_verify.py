@@ -44,7 +44,7 @@ def test_wrong_input_is_refused_at_once(words, said):
 def test_without_torch_it_says_what_to_install(tmp_path):
     (tmp_path / "bin").mkdir()
     bare = tmp_path / "bin/python"
-    bare.write_text("#!/bin/sh\ncase $1 in --version) echo Python 3.11.7;; *) echo 3.11.7 -;; esac\n")
+    bare.write_text("#!/bin/sh\ncase $1 in --version) echo Python 3.11.7;; *) echo 3.11.7;; esac\n")
     bare.chmod(0o755)
     text = "import sys; sys.executable = sys.argv.pop(1); sys.argv[0] = 'devkit'; from devkit.cli import main; main()"
     done = subprocess.run(

@@ -207,7 +207,13 @@ def test_a_command_that_succeeds_after_the_signal_is_done(shell, tmp_path):
 def test_one_process_needs_no_launcher():
     settings = FinetuneSettings(model="m", data=("a.jsonl",))
     assert build_node_command(settings, is_distributed=False)[:2] == ("devkit", "finetune")
-    assert build_node_command(settings, is_distributed=True)[3:8] == ("devkit", "torchrun", "-m", "devkit", "finetune")
+    assert build_node_command(settings, is_distributed=True)[3:8] == (
+        "devkit",
+        "torchrun",
+        "--no-python",
+        "devkit",
+        "finetune",
+    )
 
 
 def test_words_say_what_differs_from_the_defaults_and_always_the_output():

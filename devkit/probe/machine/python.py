@@ -20,6 +20,9 @@ _DEFAULT_CUDA = "/usr/local/cuda"
 _STDCXX = "libstdc++.so.6"
 _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 
+PYTHON_VARIABLE = "DEVKIT_PYTHON"
+"""The variable that names the project's interpreter, before VIRTUAL_ENV does."""
+
 GPU_PACKAGES = re.compile(
     r"(?:torch|torchvision|torchaudio|triton|pytorch-triton|bitsandbytes|flash-attn|flash-attn-3|xformers|transformers|peft"
     r"|trl|accelerate|datasets|tokenizers|safetensors|huggingface-hub|hf-transfer|hf-xet|deepspeed|vllm|sglang|unsloth"
@@ -55,7 +58,7 @@ class _Entry:
 
 
 def read_python(host: Host) -> Python | Unknown:
-    """Read the active virtual environment's Python, else the one that devkit runs in, and the packages that need a GPU."""
+    """Read the project's Python, which may be the one that devkit runs in, and the packages that need a GPU."""
     python = find_workload_python(host)
     if isinstance(python, Unknown):
         return python
@@ -194,9 +197,10 @@ def read_libstdcxx(host: Host, prefix: str) -> Library | None:
 
 
 def find_workload_python(host: Host) -> WorkloadPython | Unknown:
-    """Find the interpreter of VIRTUAL_ENV, else devkit's own."""
-    executable = host.python
-    if environment := host.env.get("VIRTUAL_ENV"):
+    """Find the project's interpreter: DEVKIT_PYTHON, or that of VIRTUAL_ENV, else devkit's own."""
+    executable = host.env.get(PYTHON_VARIABLE) or host.python
+    environment = host.env.get("VIRTUAL_ENV")
+    if environment and not host.env.get(PYTHON_VARIABLE):
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
         executable = next((path for path in candidates if host.stat(path) is not None), executable)
     done = host.run([executable, "--version"])

@@ -468,7 +468,7 @@ class _ComputeDecisions:
             if setting not in (None, Sharding.DDP):
                 raise DevkitError(
                     f"--sharding {setting} has nothing to shard: this is one process",
-                    "Start several: torchrun --nproc-per-node N -m devkit finetune ...",
+                    "Start several: torchrun --nproc-per-node N --no-python devkit finetune ...",
                 )
             return Sharding.DDP
         because = "every rank holds the whole model, with the least communication"

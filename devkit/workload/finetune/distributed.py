@@ -253,7 +253,7 @@ def _read_launcher_variables() -> tuple[int, int, int]:
         return 0, 1, 0
     missing = [name for name in _LAUNCHER_VARIABLES if not os.environ.get(name)]
     hint = (
-        "Start several processes with `torchrun --nproc-per-node N -m devkit finetune ...`, which sets them all; "
+        "Start several processes with `torchrun --nproc-per-node N --no-python devkit finetune ...`, which sets them all; "
         f"for one process unset {', '.join(_RANK_VARIABLES)}."
     )
     if missing:

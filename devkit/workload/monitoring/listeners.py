@@ -74,6 +74,8 @@ def sample_gpus(file: Path, uuids: tuple[str, ...], *, interval_s: float = INTER
     try:
         child = subprocess.Popen(
             [sys.executable, "-P", program, str(file), str(interval_s), *uuids],
+            # pynvml may be one of devkit's own requirements, which this Python looks up last.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -140,7 +140,13 @@ def test_torchrun_forwards_a_signal_and_the_run_resumes(run_factory, zygote):
     words = ("--batch", "4", "--dropout", "0.1", "--steps", "60")
     straight = ran(run_factory, zygote, "untouched", *words, world=2)
     output = run_factory.folder / "under torchrun"
-    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2", "-m", "devkit"]
+    torchrun = [
+        str(Path(sys.executable).with_name("torchrun")),
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+        str(Path(sys.executable).with_name("devkit")),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     errors = run_factory.folder / "errors"
     with (

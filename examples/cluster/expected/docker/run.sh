@@ -21,7 +21,7 @@ export MSYS_NO_PATHCONV=1
 
 name=tide
 image=registry.example.org/tide/tune:1
-made=a5cffc25a16b
+made=faf84692f195
 wait_s=${DEVKIT_WAIT_S:-10}
 
 engine() {
@@ -164,7 +164,8 @@ rm -f "${DEVKIT_EXIT_FILE:-}"
 if [ "$code" -eq 143 ] && [ -n "$stop" ]; then code=75; fi
 if [ "$code" -ne 0 ]; then code=${kept:-$code}; fi
 exit "$code"
-' devkit torchrun -m devkit finetune \
+' devkit torchrun \
+        --no-python devkit finetune \
         --model meta-llama/Llama-3.1-8B \
         --data chats.jsonl \
         --output tuned \

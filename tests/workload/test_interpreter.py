@@ -1,0 +1,167 @@
+"""Commands that need torch run in the project's interpreter, with devkit's own requirements after its packages."""
+
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import pytest
+
+import devkit
+from devkit.errors import DevkitError
+from devkit.probe.host import NOT_FOUND, LocalHost, ProgramResult
+from devkit.workload.interpreter import INSTALL_COMMAND, WORKLOAD_PACKAGES, find_torch_interpreter
+
+OWN, ACTIVE, NAMED = "/opt/devkit/bin/python", "/home/dev/venv/bin/python", "/opt/conda/bin/python"
+VENV = {"VIRTUAL_ENV": "/home/dev/venv"}
+
+
+@dataclass
+class SeveralPythons:
+    """A host with devkit's own Python and others. Values: the version and those of the workload's packages it has."""
+
+    answers: dict[str, str]
+    env: dict[str, str] = field(default_factory=dict)
+    python: str = OWN
+
+    def stat(self, path):
+        return object() if path in self.answers else None
+
+    def link(self, path):
+        return None
+
+    def read(self, path):
+        return None
+
+    def run(self, argv, *, deadline_s=5.0):
+        answer = self.answers.get(argv[0])
+        if answer is None:
+            return ProgramResult(NOT_FOUND, "", "no such file")
+        if argv[1] == "--version":
+            return ProgramResult(0, f"Python {answer.split()[0]}\n", "")
+        if argv[1] == "-P" and answer.startswith("3.10"):
+            return ProgramResult(2, "", "unknown option -P")
+        return ProgramResult(0, f"{answer}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("answers", "env", "chosen"),
+    [
+        pytest.param({OWN: "3.11.7 torch"}, {}, OWN, id="devkit's own, with torch beside it"),
+        pytest.param({OWN: "3.12.1", ACTIVE: "3.11.7 torch"}, VENV, ACTIVE, id="devkit apart, torch in the venv"),
+        pytest.param({OWN: "3.12.1 torch", ACTIVE: "3.11.7 torch"}, VENV, ACTIVE, id="both: the active one"),
+        pytest.param({OWN: "3.12.1", ACTIVE: "3.10.14 torch"}, VENV, ACTIVE, id="a Python older than devkit's"),
+        pytest.param({OWN: "3.11.7 torch", ACTIVE: "3.11.7"}, VENV, OWN, id="an active environment without torch"),
+        pytest.param({OWN: "3.11.7 torch"}, VENV, OWN, id="VIRTUAL_ENV names a folder that is gone"),
+        pytest.param(
+            {OWN: "3.11.7 torch", ACTIVE: "3.11.7 torch", NAMED: "3.11.7 torch"},
+            {**VENV, "DEVKIT_PYTHON": NAMED},
+            NAMED,
+            id="the one that is named",
+        ),
+    ],
+)
+def test_the_python_with_torch_is_chosen(answers, env, chosen):
+    assert find_torch_interpreter(SeveralPythons(answers, env)).executable == chosen
+
+
+@pytest.mark.parametrize(
+    ("answers", "env", "said", "hint"),
+    [
+        pytest.param({OWN: "3.11.7"}, {}, f"torch is not installed for {OWN}", INSTALL_COMMAND, id="no torch"),
+        pytest.param(
+            {OWN: "3.11.7", ACTIVE: "3.11.7"},
+            VENV,
+            f"the project's environment has no torch: {ACTIVE}",
+            f"uv pip install --python {ACTIVE} torch",
+            id="no torch in either",
+        ),
+        pytest.param(
+            {OWN: "3.11.7 torch", NAMED: "3.11.7"},
+            {"DEVKIT_PYTHON": NAMED},
+            f"the project's environment has no torch: {NAMED}",
+            f"--python {NAMED}",
+            id="the one that is named has none, whatever the others have",
+        ),
+        pytest.param(
+            {OWN: "3.11.7 torch"},
+            {"DEVKIT_PYTHON": NAMED},
+            "ended with status",
+            "DEVKIT_PYTHON",
+            id="it does not start",
+        ),
+    ],
+)
+def test_no_torch_is_a_set_up_error_with_the_command_that_helps(answers, env, said, hint):
+    with pytest.raises(DevkitError, match=said) as error:
+        find_torch_interpreter(SeveralPythons(answers, env))
+    assert hint in error.value.hint
+
+
+def test_this_environment_has_torch():
+    pytest.importorskip("torch")
+    assert Path(find_torch_interpreter(LocalHost()).executable).exists()
+
+
+PACKAGE = """
+import sys, click, devkit
+print(sys.prefix, click.__file__, devkit.__file__, *sys.path, sep="\\n", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Makes an environment without pip, with stand-ins for packages that say where they run. Returns a command's run."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = tmp_path / "venv/bin/python"
+    site = next((tmp_path / "venv/lib").glob("python3.*/site-packages"))
+
+    def run(*words, packages=WORKLOAD_PACKAGES, python=str(python), **environment):
+        for name in (*packages, "devkit"):
+            (site / name).mkdir()
+            (site / name / "__init__.py").write_text(PACKAGE)
+        env = {**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv"), **environment}
+        env["PYTHONPATH"] = str(Path(devkit.__file__).parents[1])
+        env.pop("DEVKIT_PYTHON", None)
+        return subprocess.run(
+            [sys.executable, "-m", "devkit", *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+        )
+
+    (tmp_path / "data.jsonl").write_text('{"text": "one"}\n' * 20)
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("finetune", "--model", "m", "--data", "data.jsonl", "--output", "run"), id="finetune"),
+        pytest.param(("generate", "--model", "m", "--merge", "whole"), id="generate"),
+    ],
+)
+def test_a_command_goes_on_in_the_projects_environment(project, tmp_path, words):
+    (tmp_path / "m").mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "m" / name).write_text('{"model_type": "llama"}')
+    (tmp_path / "m/model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    done = project(*words)
+    assert done.returncode == 7, done.stderr
+    prefix, own_click, own_devkit, *path = done.stderr.splitlines()
+    assert prefix == str(tmp_path / "venv")
+    assert (own_click, own_devkit) == (click.__file__, devkit.__file__)
+    folders = [str(Path(folder).resolve()) for folder in path]
+    own_requirements = str(Path(click.__file__).parents[1].resolve())
+    assert folders.index(own_requirements) > max(at for at, folder in enumerate(folders) if folder.startswith(prefix))
+
+
+def test_what_the_projects_environment_lacks_is_one_line_and_a_command(project, tmp_path):
+    done = project("generate", "--model", "m", "--prompt", "x", packages=("torch", "transformers"))
+    python = tmp_path / "venv/bin/python"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"Error: the project's environment has no peft and accelerate: {python}",
+        f"  Add it to the project's requirements, or: uv pip install --python {python} peft accelerate",
+    ]
