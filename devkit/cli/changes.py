@@ -15,6 +15,7 @@ from devkit.cli.runtime import today
 from devkit.text import format_bytes, format_count, format_table, wrap_text
 
 if TYPE_CHECKING:
+    from devkit.facts.dependencies import Dependencies
     from devkit.facts.values import Unknown
     from devkit.render.changes import FileChange
     from devkit.render.devkit_toml import ProjectSettings
@@ -66,6 +67,14 @@ def print_plan(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
     if plan.vendor == "cpu" and not wants_cpu:
         hint = 'For a machine with an NVIDIA GPU pass, for example, --gpu "RTX 4090" --driver 570.124.06.'
         click.echo(wrap_text(f"No NVIDIA GPU was found, so this plan is for the CPU. {hint}", width=width))
+
+
+def print_choices(dependencies: "Dependencies") -> None:
+    """Print what the project offers besides what is installed, and how to choose it."""
+    from devkit.solver.project import list_choices
+
+    for line in list_choices(dependencies):
+        click.echo(wrap_text(line, width=shutil.get_terminal_size().columns))
 
 
 def print_changes(changes: "Sequence[FileChange]", *, show_diff: bool) -> None:

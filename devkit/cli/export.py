@@ -349,7 +349,8 @@ def _open_planned_project(directory: Path) -> "tuple[DevkitProject, Plan, Devkit
             f"there is no devkit.lock of a dev container in {project.root}",
             f"Write a dev container first: devkit init {directory}",
         )
-    return project, parse_locked_plan(lock.plan), lock
+    plan = parse_locked_plan(lock.plan)
+    return project.for_plan(plan), plan, lock
 
 
 def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:

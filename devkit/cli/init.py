@@ -12,6 +12,7 @@ from devkit.cli.changes import (
     confirm_and_write,
     format_document,
     print_changes,
+    print_choices,
     print_editor_reports,
     print_image_size,
     print_plan,
@@ -29,6 +30,7 @@ from devkit.cli.options.plan import (
     plan_options,
     solve_request,
 )
+from devkit.solver.output import serialize_dependencies
 from devkit.text import format_count
 
 SCHEMA = "devkit.init/1"
@@ -71,10 +73,11 @@ def init(
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
     repair_existing_container(ctx, project, request, writing)
     answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
-    project = lock_project(project, answer, locking)
+    project = lock_project(project.for_plan(answer), answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
+        print_choices(project.dependencies)
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
     confirm_and_write(project.root, changes, writing)
@@ -82,6 +85,7 @@ def init(
     if as_json:
         verdict = "unchanged" if not changed else "would-write" if dry_run else "written"
         fields = build_plan_fields(answer, changes) | build_editor_fields(project.settings)
+        fields |= serialize_dependencies(project.dependencies)
         fields |= {"directory": str(project.root), "verdict": verdict}
         fields |= build_image_fields(project.root) if report else {}
         click.echo(format_document(fields, schema=SCHEMA))

@@ -13,11 +13,12 @@ from devkit.cli.options.plan import PlanOptions, build_request_from_options, pla
 from devkit.cli.runtime import today
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import NO_DEPENDENCIES
-from devkit.solver.output import format_answer, serialize_answer
+from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, DependencyChoice
+from devkit.solver.output import format_answer, serialize_answer, serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Vendor
-from devkit.solver.project import add_project_constraints
+from devkit.solver.project import add_project_constraints, list_choices, select_torch_build, validate_choice
 from devkit.solver.solve import solve_project
+from devkit.text import wrap_text
 
 if TYPE_CHECKING:
     from devkit.render.devkit_toml import ProjectSettings
@@ -46,7 +47,10 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
     if not ignore_dependencies and not (settings and settings.ignore_dependencies):
         from devkit.probe.project.reader import read_local_dependencies
 
-        dependencies = read_local_dependencies(project)
+        recorded = settings.choice if settings else NOTHING_CHOSEN
+        wanted = DependencyChoice(options.extras or recorded.extras, options.groups or recorded.groups)
+        dependencies = read_local_dependencies(project, wanted)
+        validate_choice(wanted, dependencies)
     request = replace(build_request_from_options(options), policy=settings.policy if settings else None)
     answer = solve_project(request, dependencies, load_tables())
     width = shutil.get_terminal_size().columns
@@ -63,8 +67,11 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
         document = serialize_choice(choice, answer, today=today())
     else:
         wants_cpu = request.vendor is Vendor.CPU
+        if isinstance(answer, Plan):
+            dependencies = select_torch_build(dependencies, answer)
         text = format_answer(answer, width=width, is_cpu_requested=wants_cpu, today=today())
-        document = serialize_answer(answer, today=today())
+        text += "".join(f"\n{wrap_text(line, width=width)}" for line in list_choices(dependencies))
+        document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)
     click.echo(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text)
     return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE
 

@@ -77,7 +77,7 @@ def update(
     options = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
     repair_existing_container(ctx, project, request, options, is_check=check)
     answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
-    project = _renew_locks(project, answer, locking, options, is_check=check)
+    project = _renew_locks(project.for_plan(answer), answer, locking, options, is_check=check)
     changes = compute_project_changes(project, answer, machines=request.machines, may_conflict=True)
     if check:
         # A clone lacks what is kept out of version control; that is no drift.

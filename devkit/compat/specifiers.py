@@ -1,4 +1,4 @@
-"""Versions against specifiers (PEP 440), without loading `packaging` where all are plain numbers."""
+"""Versions against specifiers (PEP 440), without loading `packaging` where all are plain numbers, and markers."""
 
 import re
 from collections.abc import Callable
@@ -16,6 +16,21 @@ _COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     ">": gt,
     "<": lt,
 }
+
+_MARKER_VARIABLES = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_python_implementation": "CPython",
+    "platform_release": "",
+    "platform_system": "Linux",
+    "platform_version": "",
+    "sys_platform": "linux",
+    "extra": "",
+}
+"""The container's marker variables (PEP 508), but for machine and Python.
+
+Source: https://packaging.python.org/specifications/dependency-specifiers/.
+"""
 
 
 def canonicalize_name(name: str) -> str:
@@ -48,6 +63,18 @@ def satisfies_python(minor: str, specifier: str) -> bool:
     """Return whether some patch release of a Python such as 3.12 meets a specifier."""
     named: list[str] = re.findall(rf"(?<![\d.]){re.escape(minor)}\.\d+", specifier)
     return any(satisfies(version, specifier) for version in (f"{minor}.99", minor, *named))
+
+
+@cache
+def holds_in_container(marker: str, *, machine: str, python: str) -> bool:
+    """Return whether a marker (PEP 508) holds in a container on such a machine; one that cannot be read holds."""
+    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
+    versions = {"python_version": python, "python_full_version": f"{python}.0"}
+    try:
+        return Marker(marker).evaluate({**_MARKER_VARIABLES, "platform_machine": machine, **versions})
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+        return True
 
 
 @cache

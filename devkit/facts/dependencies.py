@@ -98,6 +98,21 @@ class ExcludedPackage:
 
 
 @record
+class DependencyChoice:
+    """Optional parts of a project's requirements: those to install, or those that there are to choose from.
+
+    `requirements` are paths of requirement files, relative to the project.
+    """
+
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+
+
+NOTHING_CHOSEN = DependencyChoice()
+
+
+@record
 class Dependencies:
     """The requirements of the project's own files.
 
@@ -112,8 +127,14 @@ class Dependencies:
     lock: str = ""
     lists: tuple[str, ...] = ()
     included: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    """The extras of the project that are installed with it."""
     groups: tuple[str, ...] = ()
-    """The dependency groups that a development environment of this project has."""
+    """The dependency groups that are installed: those of a development environment, and those that were chosen."""
+    available: DependencyChoice = NOTHING_CHOSEN
+    """What is not installed, but could be chosen."""
+    torch_builds: tuple["TorchBuild", ...] = ()
+    """Extras and groups that exclude each other, each with another build of torch; () where one of them is chosen."""
     needs: tuple[PackageRequirement, ...] = ()
     python: tuple[PackageRequirement, ...] = ()
     indexes: tuple[PackageIndex, ...] = ()
@@ -123,8 +144,20 @@ class Dependencies:
     """Packages that the lock holds for torch alone, torch included: the plan brings them."""
     has_members: bool = False
     """Whether it is a workspace of uv, whose packages share one lock."""
+    can_check_lock: bool = True
+    """Whether a tool that sees only the manifest and the lock can tell that the lock is up to date."""
     builds_itself: bool = False
     """Whether the project can be installed as a package."""
+
+
+@record
+class TorchBuild:
+    """An extra or group that brings its own build of torch: the build's label, such as cu128, and all it brings."""
+
+    label: str
+    choice: str
+    """How it is chosen: "--extra gpu"."""
+    dependencies: Dependencies
 
 
 NO_DEPENDENCIES = Dependencies(PackageManager.NONE, "no file of the project names a package")

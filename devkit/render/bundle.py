@@ -72,6 +72,7 @@ def prepare_bundle(project: DevkitProject) -> Bundle:
         )
     lock = parse_lock(content)
     plan, source = parse_locked_plan(lock.plan), build_devkit_wheel()
+    project = project.for_plan(plan)
     changes = compute_project_changes(project, plan, machines=lock.machines, source=source)
     files = tuple(change.artifact for change in changes if change.action is not Action.REMOVE)
     settings = build_container_settings(project, source=source)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, get_field_decoders
+from devkit.facts.dependencies import DependencyChoice
 from devkit.facts.policy import InvalidPolicy, parse_policy
 from devkit.facts.project import Policy
 from devkit.render.toml_tables import find_key_position, split_toml_error
@@ -45,6 +46,8 @@ class ProjectSettings:
     image: str = ""
     features: tuple[str, ...] = ()
     pins: tuple[tuple[str, str], ...] = ()
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     ignore_dependencies: bool = False
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
@@ -55,6 +58,11 @@ class ProjectSettings:
     hub: str = ""
     policy: Policy | None = None
     install_from: str = ""
+
+    @property
+    def choice(self) -> DependencyChoice:
+        """The optional parts of the project's requirements to install."""
+        return DependencyChoice(self.extras, self.groups)
 
     def with_flags(self, flags: "ProjectSettings") -> "ProjectSettings":
         """Return these settings with those of `flags` in their place."""
@@ -90,6 +98,13 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         },
     ),
     "pins": ('Exact versions of other packages, such as: peft = "0.21.2"', {}),
+    "project": (
+        "What the project itself needs besides what it always installs.",
+        {
+            "extras": ('["train"]', "extras of the project"),
+            "groups": ('["docs"]', "dependency groups; dev is installed without being named"),
+        },
+    ),
     "dependencies": (
         "What the project itself needs, as its requirement files say.",
         {"ignore_dependencies": ("true", "leave it out of the image")},

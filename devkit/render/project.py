@@ -46,7 +46,7 @@ from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, list_files, read_
 from devkit.render.ignore_files import update_gitignore
 from devkit.render.wheel import find_devkit_source
 from devkit.solver.plan import Machine, Plan
-from devkit.solver.project import strip_line_numbers
+from devkit.solver.project import select_torch_build, strip_line_numbers, validate_choice
 
 CERTIFICATES_PATH = f"{DEVCONTAINER_FOLDER}/certificates/ca.crt"
 ENV_PATH = f"{DEVCONTAINER_FOLDER}/.env"
@@ -88,6 +88,10 @@ class DevkitProject:
     locks: ImageLocks | None = None
     dependencies: Dependencies = NO_DEPENDENCIES
 
+    def for_plan(self, plan: Plan) -> "DevkitProject":
+        """Return the project with the dependencies that the plan takes of it."""
+        return replace(self, dependencies=select_torch_build(self.dependencies, plan))
+
 
 def open_project(directory: Path, overrides: ProjectSettings, path_options: PathOptions) -> DevkitProject:
     """Read the project's settings. The folder itself may be missing, its parent may not.
@@ -105,7 +109,10 @@ def open_project(directory: Path, overrides: ProjectSettings, path_options: Path
         _validate_wheelhouse(path_options.wheelhouse)
         settings = replace(settings, wheelhouse=True)
     validate_indexes(settings)
-    dependencies = NO_DEPENDENCIES if settings.ignore_dependencies else read_local_dependencies(str(root))
+    dependencies = NO_DEPENDENCIES
+    if not settings.ignore_dependencies:
+        dependencies = read_local_dependencies(str(root), settings.choice)
+        validate_choice(settings.choice, dependencies)
     return DevkitProject(root, replace(settings, name=name), path_options, dependencies=dependencies)
 
 

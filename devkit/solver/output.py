@@ -1,6 +1,7 @@
 """Answers of the solver as text for people, and as the documents that --json prints."""
 
 from devkit.compat.refresh import count_days, format_stale_warning
+from devkit.facts.dependencies import Dependencies
 from devkit.solver.plan import Conflict, Plan, Reason, Vendor
 from devkit.text import format_count, wrap_text
 
@@ -66,6 +67,21 @@ def serialize_conflict(conflict: Conflict) -> Json:
         "blockers": [{"rule": each.rule, "says": each.says, "source": each.source} for each in conflict.blockers],
         "nearest": serialize_plan(conflict.nearest) if conflict.nearest else None,
         "nearest_changes": conflict.nearest_changes,
+    }
+
+
+def serialize_dependencies(dependencies: Dependencies) -> Json:
+    """Serialize for JSON what was read of a project's requirements, what is installed and what else there is."""
+    available = dependencies.available
+    return {
+        "dependencies": {
+            "tool": dependencies.tool.value,
+            "files": list(dependencies.files),
+            "lock": dependencies.lock,
+            "extras": list(dependencies.extras),
+            "groups": list(dependencies.groups),
+            "available": {"extras": list(available.extras), "groups": list(available.groups)},
+        }
     }
 
 

@@ -1,30 +1,18 @@
 """Constraints from a project's own dependencies: those whose markers hold in the container."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
-from devkit.facts.dependencies import Dependencies, PackageRequirement
+from devkit.compat.specifiers import canonicalize_name, holds_in_container
+from devkit.errors import DevkitError
+from devkit.facts.dependencies import Dependencies, DependencyChoice, PackageIndex, PackageRequirement
 from devkit.solver.plan import Constraint, Plan, Request
 from devkit.text import join_words
 
 MAX_NAMED = 8
 TORCH_WHEELS = "download.pytorch.org/whl"
-
-_MARKER_VARIABLES = {
-    "implementation_name": "cpython",
-    "os_name": "posix",
-    "platform_python_implementation": "CPython",
-    "platform_release": "",
-    "platform_system": "Linux",
-    "platform_version": "",
-    "sys_platform": "linux",
-    "extra": "",
-}
-"""The container's marker variables (PEP 508), but for machine and Python.
-
-Source: https://packaging.python.org/specifications/dependency-specifiers/.
-"""
 
 
 def add_project_constraints(request: Request, dependencies: Dependencies, *, python: str | None) -> Request:
@@ -45,19 +33,63 @@ def list_project_constraints(
     return tuple(Constraint(each.name, each.specifier, each.origin) for each in (*dependencies.python, *applying))
 
 
-def find_dependency_warnings(dependencies: Dependencies) -> Iterator[str]:
+def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> None:
+    """Raise DevkitError for a chosen extra or group that the project does not have."""
+    kinds = (
+        ("extra", choice.extras, (*dependencies.extras, *dependencies.available.extras)),
+        ("group", choice.groups, (*dependencies.groups, *dependencies.available.groups)),
+    )
+    for kind, chosen, known in kinds:
+        spelled = {canonicalize_name(name): name for name in known}
+        for name in chosen:
+            if canonicalize_name(name) not in spelled:
+                close = get_close_matches(canonicalize_name(name), spelled, n=1)
+                hint = f"Did you mean {spelled[close[0]]}? " if close else ""
+                has = f"It has {join_words(known)}." if known else f"It has no {kind}s."
+                raise DevkitError(f"the project has no {kind} {name!r}", f"{hint}{has}")
+
+
+def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:
+    """Return what to install for the plan: with the extra or group that it takes for its build of torch, if any."""
+    chosen = {f"--{reason.field} {reason.value}" for reason in plan.reasons}
+    return next((each.dependencies for each in dependencies.torch_builds if each.choice in chosen), dependencies)
+
+
+def list_choices(dependencies: Dependencies) -> Iterator[str]:
+    """List what the project offers and the image does not install, each with the flag that installs it."""
+    available = dependencies.available
+    for kind, names in (("extra", available.extras), ("group", available.groups)):
+        if names:
+            kinds = kind if len(names) == 1 else f"{kind}s"
+            yield f"not installed: the {kinds} {_join_some(names)}; --{kind} NAME installs one"
+
+
+def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator[str]:
     """Warn of requirements that were not read, packages that are left out, and indexes that are not used for torch."""
+    problems: dict[tuple[str, str], list[str]] = {}
     for unread in dependencies.unread:
-        yield f"{unread.origin} is not taken into account: {unread.problem}"
+        problems.setdefault((unread.path, unread.problem), []).append(str(unread.line))
+    for (path, problem), lines in problems.items():
+        shown = lines if len(lines) <= MAX_NAMED else [*lines[:MAX_NAMED], f"{len(lines) - MAX_NAMED} more lines"]
+        yield f"{path}:{', '.join(shown)} is not taken into account: {problem}"
     left_out: dict[tuple[str, str], list[str]] = {}
     for each in dependencies.left_out:
         left_out.setdefault((each.path, each.because), []).append(each.what)
     for (path, because), names in left_out.items():
-        shown = names if len(names) <= MAX_NAMED else [*names[:MAX_NAMED], f"{len(names) - MAX_NAMED} more"]
-        yield f"not installed from {path}: {join_words(shown)}; {because}"
+        yield f"not installed from {path}: {_join_some(names)}; {because}"
+    indexes: dict[str, list[PackageIndex]] = {}
     for index in dependencies.indexes:
         if TORCH_WHEELS in index.url:
-            yield f"{index.path}:{index.line} names {index.url}: torch still comes from the plan's own index"
+            indexes.setdefault(index.path, []).append(index)
+    for path, found in indexes.items():
+        if all(index.url.rstrip("/").rpartition("/")[2] != plan.variant for index in found):
+            named = join_words([index.url for index in found])
+            yield f"{path}:{found[0].line} names {named}: torch still comes from the plan's own index"
+
+
+def _join_some(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return join_words(names if more <= 0 else [*names[:MAX_NAMED], f"{more} more"])
 
 
 def strip_line_numbers(plan: Plan, dependencies: Dependencies) -> Plan:
@@ -75,14 +107,6 @@ def _applies(requirement: PackageRequirement, machines: tuple[str, ...], python:
         return True
     if python is None and "python_" in requirement.marker:
         return False
-    version = {"python_version": python or "3", "python_full_version": f"{python or '3'}.0"}
-    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
-
-    try:
-        marker = Marker(requirement.marker)
-        return any(
-            marker.evaluate({**_MARKER_VARIABLES, "platform_machine": each, **version})
-            for each in machines or ("x86_64",)
-        )
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
-        return True
+    return any(
+        holds_in_container(requirement.marker, machine=each, python=python or "3") for each in machines or ("x86_64",)
+    )

@@ -1,5 +1,6 @@
 """The solver: the newest versions that fit every machine of a request, or why none do, and the nearest plan."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import combinations, groupby
@@ -22,11 +23,41 @@ MAX_ROUNDS = 3
 """The project's constraints may depend on the Python, and the Python on the constraints."""
 RELAXABLE = ("image", "pins", "python", "cuda", "torch", "features", "constraints")
 """Parts of a request in the order in which they are given up."""
+_LABELS = {
+    Vendor.NVIDIA: re.compile(r"cu\d{3}"),
+    Vendor.ROCM: re.compile(r"rocm\d[\d.]*"),
+    Vendor.CPU: re.compile("cpu"),
+}
+"""The labels of torch's builds, by vendor. Numbers in one of them have as many digits as in another."""
 POLICY_SOURCE = "devkit.toml"
 
 
 def solve_project(request: Request, dependencies: Dependencies, tables: Tables) -> Plan | Conflict:
-    """Solve a request in a project with these dependencies; the plan says which of them were read and which not."""
+    """Solve a request in a project with these dependencies; the plan says which of them were read and which not.
+
+    Of extras that exclude each other, each with a torch of its own, it takes one for the plan's vendor: that of the
+    plan's build, else the newest that fits. A reason names it, by which `select_torch_build` finds it.
+    """
+    answer = _solve_dependencies(request, dependencies, tables)
+    plan = answer if isinstance(answer, Plan) else answer.nearest
+    if not dependencies.torch_builds or plan is None:
+        return answer
+    variant, label = plan.variant, _LABELS[plan.vendor]
+    builds = [build for build in dependencies.torch_builds if label.fullmatch(build.label)]
+    builds.sort(key=lambda build: (build.label == variant, re.findall(r"\d+", build.label)), reverse=True)
+    for build in builds:
+        other = _solve_dependencies(request, build.dependencies, tables)
+        if isinstance(other, Plan):
+            others = [each.choice for each in dependencies.torch_builds if each is not build]
+            because = f"its torch is built for {build.label}; {join_words(others, 'or')} takes another"
+            source = dependencies.files[0]
+            kind, name = build.choice.removeprefix("--").split()
+            reason = Reason(kind, name, because, source, RowConfidence.CONFIRMED)
+            return replace(other, reasons=(*other.reasons, reason))
+    return answer
+
+
+def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Tables) -> Plan | Conflict:
     python = request.python
     answer: Plan | Conflict
     for _ in range(MAX_ROUNDS):
@@ -36,7 +67,7 @@ def solve_project(request: Request, dependencies: Dependencies, tables: Tables) 
         python = answer.python
     if isinstance(answer, Conflict) or not dependencies.files:
         return answer
-    warnings = (*answer.warnings, *dict.fromkeys(find_dependency_warnings(dependencies)))
+    warnings = (*answer.warnings, *dict.fromkeys(find_dependency_warnings(dependencies, answer)))
     if dependencies.tool is PackageManager.NONE:
         return replace(answer, warnings=warnings)
     source = dependencies.lock or dependencies.files[0]

@@ -160,7 +160,8 @@ def test_pyproject_is_read_with_its_groups_sources_and_dynamic_files(tmp_path):
         ("ruff", "dev", 14),
     ]
     assert [(each.specifier, each.origin) for each in found.python] == [("<3.13,>=3.10", "pyproject.toml:3")]
-    assert [each.what for each in found.left_out] == ["near", "the extra train"]
+    assert [each.what for each in found.left_out] == ["near"]
+    assert (found.available.extras, found.available.groups) == (("train",), ("lint", "docs"))
     assert [each.url for each in found.indexes] == ["https://download.pytorch.org/whl/cu121"]
 
 

@@ -17,7 +17,8 @@ name = "p"
 version = "1"
 source = { virtual = "." }
 dependencies = [
-    { name = "torch", version = "2.13.0", source = { registry = "https://pypi.org/simple" }, marker = "x" },
+    { name = "torch", version = "2.13.0", source = { registry = "https://pypi.org/simple" }, marker = "sys_platform == 'darwin'" },
+    { name = "torch", version = "2.13.0+cu130", marker = "sys_platform == 'linux'" },
 ]
 
 [[package]]
@@ -144,7 +145,8 @@ def test_poetry_is_read_with_its_lock(tmp_path):
     assert limits(found)["poetry.lock:12"] == 'nvidia-nccl-cu12==2.27.5 ; platform_system == "Linux"'
     assert (found.lock, found.python[0].specifier) == ("poetry.lock", "<4,>=3.11")
     assert found.torch_family == ("nvidia-nccl-cu12", "sympy", "torch")
-    assert [each.what for each in found.left_out] == ["near", "extra", "the group docs"]
+    assert [each.what for each in found.left_out] == ["near"]
+    assert (found.groups, found.available.groups) == (("dev",), ("docs",))
 
 
 def test_what_the_project_asks_for_itself_is_not_there_for_torch_alone(tmp_path):
@@ -157,10 +159,10 @@ def test_a_lock_of_uv_limits_each_platform_by_its_markers(tmp_path):
     text = f'{PROJECT}dependencies = ["torch"]\n'
     found = read(tmp_path, {"pyproject.toml": text, "uv.lock": UV_LOCK})
     assert limits(found) == {
-        "uv.lock:13": 'torch==2.13.0 ; sys_platform == "darwin"',
-        "uv.lock:21": "torch==2.13.0+cu130 ; (python_full_version >= \"3.12\" and sys_platform == \"linux\") or "
+        "uv.lock:14": 'torch==2.13.0 ; sys_platform == "darwin"',
+        "uv.lock:22": "torch==2.13.0+cu130 ; (python_full_version >= \"3.12\" and sys_platform == \"linux\") or "
         "(python_full_version < \"3.12\" and sys_platform == \"linux\")",
-        "uv.lock:33": "sympy==1.14.0",
+        "uv.lock:34": "sympy==1.14.0",
     }  # fmt: skip
     assert found.torch_family == ("sympy", "torch")
 

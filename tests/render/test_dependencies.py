@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
-    LOCAL_TO_PROJECT,
     Dependencies,
-    ExcludedPackage,
     PackageManager,
     PackageRequirement,
     RequirementRole,
@@ -145,15 +144,36 @@ def test_uv_leaves_out_what_torch_alone_needs_by_itself():
 
 def test_a_workspace_of_uv_is_installed_with_all_its_packages():
     (run,) = instructions(made(replace(UV, has_members=True))["Dockerfile"], "--excludes")
-    assert "--frozen --all-packages --no-emit-workspace" in run
+    assert "--locked --all-packages --no-emit-workspace" in run
     assert "printf '%s\\n' torch torchvision torchaudio nvidia-nccl-cu12 sympy >" in run
 
 
-def test_a_lock_that_was_made_from_folders_of_the_project_is_taken_as_it_is():
-    near = ExcludedPackage("near", "pyproject.toml", 4, LOCAL_TO_PROJECT)
-    assert "--frozen --prune=torch" in made(replace(UV, left_out=(near,)))["Dockerfile"]
-    train = ExcludedPackage("the extra train", "pyproject.toml", 5, "they are optional")
-    assert "--locked --prune=torch" in made(replace(UV, left_out=(train,)))["Dockerfile"]
+@pytest.mark.parametrize(("can_check", "flag"), [(True, "--locked"), (False, "--frozen")])
+def test_a_lock_is_compared_with_its_manifest_where_uv_can_do_that(can_check, flag):
+    assert f"{flag} --prune=torch" in made(replace(UV, can_check_lock=can_check))["Dockerfile"]
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "words"),
+    [
+        pytest.param(
+            replace(TABLE, extras=("train",)),
+            "--requirement=/mnt/project/pyproject.toml --group=/mnt/project/pyproject.toml:dev --extra=train",
+            id="a table",
+        ),
+        pytest.param(UV, "--prune=torch --extra=gpu --group=docs --no-emit-workspace", id="uv"),
+        pytest.param(POETRY, "--project=/mnt/project --extras=gpu --with=docs --format", id="Poetry"),
+        pytest.param(PDM, "--project=/mnt/project --group=gpu --group=docs --format", id="PDM"),
+    ],
+)
+def test_chosen_extras_and_groups_are_installed_by_the_projects_tool(dependencies, words):
+    chosen = dependencies if dependencies.extras else replace(dependencies, extras=("gpu",), groups=("docs",))
+    assert words in made(chosen)["Dockerfile"]
+
+
+def test_the_name_of_an_extra_is_no_shell_command():
+    with pytest.raises(DevkitError, match="cannot be a package name"):
+        made(replace(TABLE, extras=("x; rm -rf /",)))
 
 
 def test_packages_that_are_built_for_one_torch_come_from_its_index():

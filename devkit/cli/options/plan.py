@@ -38,6 +38,8 @@ class PlanOptions:
     features: tuple[str, ...] = ()
     vendor: str | None = None
     gpu_runtime: str | None = None
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
     @property
     def describes_machine(self) -> bool:
@@ -69,6 +71,8 @@ plan_options = group_options(
             "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="What to compute on. Default: auto."
         ),
         click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine passes on GPUs."),
+        click.option("--extra", "extras", multiple=True, metavar="NAME", help="Install this extra, too. Repeat."),
+        click.option("--group", "groups", multiple=True, metavar="NAME", help="Install this group, too. Repeat."),
     ),
     PlanOptions,
     "options",

@@ -49,18 +49,26 @@ _POETRY_BARE = re.compile(r"v?\d[\w.]*(?:\.\*)?(?:\+[\w.]+)?")
 # setup.cfg and setup.py: what setuptools reads. setup.py is parsed and never run.
 SETUP_CFG = "setup.cfg"
 SETUP_PY = "setup.py"
+_EXTRAS_OF_SETUP_CFG = "options.extras_require"
 COMPUTED_BY_SETUP_PY = "it is computed when setup.py runs, and devkit runs no setup.py"
 
 
 def read_project_table(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
-    """Read [project] and the default groups. Source: https://packaging.python.org/specifications/pyproject-toml/."""
+    """Read [project] with the chosen extras, and the groups that are installed.
+
+    Source: https://packaging.python.org/specifications/pyproject-toml/.
+    """
     project = get_object(document, "project")
     if requires := get_text(project, "requires-python"):
         found.add_python(requires, PYPROJECT, find_line(content, "requires-python"))
     is_computed = "dependencies" in get_texts(project, "dynamic")
     standard = [(entry, "") for entry in get_texts(project, "dependencies")]
+    extras = get_object(project, "optional-dependencies")
+    seen: set[str] = set()
+    for extra in found.select_extras(extras):
+        standard += [(entry, "") for entry in _of_extra(extras, extra, get_text(project, "name"), seen)]
     older = []
-    for group in find_default_groups(document):
+    for group in found.select_groups(_list_groups(document), defaults=_find_default_groups(document)):
         standard += [(entry, group) for entry in _of_group(document, group, seen=set())]
         older += [(entry, group) for entry in get_texts(_of_pdm(document), group)]
     sources = get_object(document, "tool", "uv", "sources")
@@ -76,13 +84,26 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
     _needs(older, content, found, sources, role=RequirementRole.GENERATED)
     if standard and is_whole:
         found.lists.append(PYPROJECT)
-    for extra in get_object(project, "optional-dependencies"):
-        found.exclude(f"the extra {extra}", PYPROJECT, find_line(content, extra), "they are optional")
     if is_computed:
         _dynamic(document, content, found)
     for index in (each for tool, key in _INDEXES for each in get_objects(get_object(document, "tool", tool), key)):
         if url := get_text(index, "url"):
             found.index(url, PYPROJECT, find_line(content, url))
+
+
+def _of_extra(extras: Mapping[str, Any], extra: str, project: str, seen: set[str]) -> Iterator[str]:
+    """The requirements of an extra with those of the extras that it includes, each extra once."""
+    if extra in seen:
+        return
+    seen.add(extra)
+    for entry in get_texts(extras, extra):
+        own = re.fullmatch(r"([\w.-]+)\s*\[([^\]]*)\]\s*", entry)
+        if own and canonicalize_name(own[1]) == canonicalize_name(project):
+            included = {canonicalize_name(name.strip()) for name in own[2].split(",")}
+            for other in (other for other in extras if canonicalize_name(other) in included):
+                yield from _of_extra(extras, other, project, seen)
+        else:
+            yield entry
 
 
 def _of_group(document: Mapping[str, Any], group: str, *, seen: set[str]) -> Iterator[str]:
@@ -197,13 +218,15 @@ def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
 
 
 def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
-    """Read [tool.poetry.dependencies] and the group dev; optional packages and other groups are excluded by name."""
+    """Read [tool.poetry.dependencies] with the chosen extras, the group dev and the chosen groups."""
     poetry = get_object(document, "tool", "poetry")
-    tables = (
-        ("", ("dependencies",)),
-        (DEV_GROUP, ("group", DEV_GROUP, "dependencies")),
-        (DEV_GROUP, ("dev-dependencies",)),
-    )
+    by_group = get_object(poetry, "group")
+    defined = (*by_group, *([DEV_GROUP] if "dev-dependencies" in poetry else []))
+    groups = found.select_groups(defined, defaults=(DEV_GROUP,))
+    tables = [("", ("dependencies",)), *((group, ("group", group, "dependencies")) for group in groups)]
+    tables += [(DEV_GROUP, ("dev-dependencies",))]
+    extras = get_object(poetry, "extras")
+    optional = {canonicalize_name(name) for extra in found.select_extras(extras) for name in get_texts(extras, extra)}
     packages = [(name, group, wanted) for group, keys in tables for name, wanted in get_object(poetry, *keys).items()]
     for name, group, wanted in packages:
         key = re.compile(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=")
@@ -213,13 +236,11 @@ def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCol
             continue
         for each in wanted if isinstance(wanted, list) else [wanted]:
             table = each if isinstance(each, dict) else {"version": each}
+            if table.get("optional") is True and canonicalize_name(name) not in optional:
+                continue
             marker = " and ".join(f"({each})" for each in _poetry_markers(table))
             version = convert_poetry_version(get_text(table, "version"))
             found.need_table(name, table, PYPROJECT, line, group=group, version=version, marker=marker)
-    for group, table in get_object(poetry, "group").items():
-        if group != DEV_GROUP and isinstance(table, dict):
-            because = f"only the group {DEV_GROUP} is installed besides the main one"
-            found.exclude(f"the group {group}", PYPROJECT, find_line(content, f"tool.poetry.group.{group}"), because)
 
 
 def _poetry_markers(table: Mapping[str, Any]) -> Iterator[str]:
@@ -231,13 +252,6 @@ def _poetry_markers(table: Mapping[str, Any]) -> Iterator[str]:
             yield f"python_version {found[1]} '{found[2]}'"
     if platform := get_text(table, "platform"):
         yield f"sys_platform == '{platform}'"
-
-
-def find_poetry_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the group dev where Poetry's own tables define it."""
-    poetry = get_object(document, "tool", "poetry")
-    is_there = DEV_GROUP in get_object(poetry, "group") or "dev-dependencies" in poetry
-    return (DEV_GROUP,) if is_there else ()
 
 
 def read_setup_cfg(found: RequirementCollector) -> None:
@@ -260,10 +274,13 @@ def read_setup_cfg(found: RequirementCollector) -> None:
         for name in listed.removeprefix("file:").split(","):
             read_requirements_file(name.strip(), found)
         return
-    start = find_line(content, "install_requires") - 1
-    for entry in (line.strip() for line in listed.replace(";\n", "\n").splitlines()):
-        if entry and not entry.startswith("#"):
-            found.need(entry, SETUP_CFG, find_line(content, entry, after=start))
+    optional = dict(parser.items(_EXTRAS_OF_SETUP_CFG)) if parser.has_section(_EXTRAS_OF_SETUP_CFG) else {}
+    parts = [(listed, "install_requires"), *((optional[name], name) for name in found.select_extras(optional))]
+    for part, key in parts:
+        start = find_line(content, key) - 1
+        for entry in (line.strip() for line in part.replace(";\n", "\n").splitlines()):
+            if entry and not entry.startswith("#"):
+                found.need(entry, SETUP_CFG, find_line(content, entry, after=start))
 
 
 def read_setup_py(found: RequirementCollector) -> None:
@@ -316,12 +333,17 @@ def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, An
         return None
 
 
-def find_default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Find the groups of PEP 735, and PDM's older ones, that belong to a development environment."""
+def _list_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the groups of PEP 735, and PDM's older ones."""
+    return (*_of_pdm(document), *get_object(document, "dependency-groups"))
+
+
+def _find_default_groups(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Find the groups that belong to a development environment."""
     uv = get_object(document, "tool", "uv")
-    named = get_texts(uv, "default-groups") if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
-    known = {**_of_pdm(document), **get_object(document, "dependency-groups")}
-    return tuple(group for group in (known if uv.get("default-groups") == "all" else named) if group in known)
+    if uv.get("default-groups") == "all":
+        return _list_groups(document)
+    return tuple(get_texts(uv, "default-groups")) if isinstance(uv.get("default-groups"), list) else (DEV_GROUP,)
 
 
 def convert_poetry_version(written: str) -> str:

@@ -1,9 +1,19 @@
 """The package manager of a project, and the files that it reads."""
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, PackageManager, RequirementRole
+from devkit.facts.dependencies import (
+    LOCAL_TO_PROJECT,
+    NO_DEPENDENCIES,
+    Dependencies,
+    DependencyChoice,
+    PackageManager,
+    RequirementRole,
+    TorchBuild,
+)
 from devkit.probe.dependencies.conda import read_conda_environment, read_pixi_tables
 from devkit.probe.dependencies.lock_files import (
     LockedPackage,
@@ -12,6 +22,7 @@ from devkit.probe.dependencies.lock_files import (
     parse_conda_lock,
     parse_pixi_lock,
     parse_toml_lock,
+    select_installed,
 )
 from devkit.probe.dependencies.manifests import (
     DEV_GROUP,
@@ -20,8 +31,6 @@ from devkit.probe.dependencies.manifests import (
     PYPROJECT,
     SETUP_CFG,
     SETUP_PY,
-    find_default_groups,
-    find_poetry_groups,
     read_hatch_environment,
     read_pipfile,
     read_pipfile_lock,
@@ -32,7 +41,7 @@ from devkit.probe.dependencies.manifests import (
     read_toml_file,
 )
 from devkit.probe.dependencies.requirements import RequirementCollector, find_line, number_lines, read_requirements_file
-from devkit.probe.documents import get_object
+from devkit.probe.documents import get_object, get_objects, get_text
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
 from devkit.probe.project.files import ProjectFiles
 
@@ -50,12 +59,13 @@ _BY_FILE = (
     (PackageManager.CONDA, ("conda-lock.yml", "conda-lock.yaml", "environment.yml", "environment.yaml")),
 )
 _OTHER_LIST = re.compile(r"(?:dev-)?requirements[\w.-]*\.(?:txt|in)")
+_DATED = re.compile(r"^exclude-newer\b", re.MULTILINE)
 _PYTHON = re.compile(r"(?:cpython-?)?(\d+\.\d+)(?:\.\d+)?")
 
 
-def read_with_package_manager(files: ProjectFiles) -> Dependencies:
-    """Read the project's requirements from the files of the package manager that it uses."""
-    found = RequirementCollector(files)
+def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> Dependencies:
+    """Read the project's requirements from the files of the package manager that it uses, with the chosen extras."""
+    found = RequirementCollector(files, choice)
     read = read_toml_file(PYPROJECT, found) if files.has(PYPROJECT) else None
     document, content = read or ({}, "")
     tool, because = _tool(document, files)
@@ -72,6 +82,9 @@ def read_with_package_manager(files: ProjectFiles) -> Dependencies:
         lock = "" if lock in hidden or PYPROJECT in hidden else lock
     if not found.paths and not found.unread:
         return NO_DEPENDENCIES
+    # uv compares a lock where it has all that the lock was made from: folders, and a date that its user's settings held.
+    has_members = "workspace" in get_object(document, "tool", "uv")
+    is_local = any(each.because == LOCAL_TO_PROJECT for each in found.left_out)
     # Each tool has its own key for "this is no package".
     tables = get_object(document, "tool")
     says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
@@ -83,16 +96,42 @@ def read_with_package_manager(files: ProjectFiles) -> Dependencies:
         lock=lock,
         lists=tuple(found.lists),
         included=tuple(found.included),
-        groups=find_default_groups(document) + find_poetry_groups(document),
+        extras=tuple(name for name, is_chosen in found.extras.items() if is_chosen),
+        groups=tuple(name for name, is_installed in found.groups.items() if is_installed),
+        available=DependencyChoice(
+            extras=tuple(name for name, is_chosen in found.extras.items() if not is_chosen),
+            groups=tuple(name for name, is_installed in found.groups.items() if not is_installed),
+        ),
+        torch_builds=tuple(_read_torch_builds(document, found)),
         needs=tuple(found.needs),
         python=tuple(found.python),
         indexes=tuple(found.indexes),
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
         torch_family=family,
-        has_members="workspace" in get_object(document, "tool", "uv"),
+        has_members=has_members,
+        can_check_lock=not (has_members or is_local or found.is_lock_dated),
         builds_itself=not is_no_package and ("build-system" in document or files.has(SETUP_PY)),
     )
+
+
+def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) -> Iterator[TorchBuild]:
+    """Read what each extra or group brings that takes torch from an index of its own; nothing where one is chosen.
+
+    Source: https://docs.astral.sh/uv/guides/integration/pytorch/.
+    """
+    uv = get_object(document, "tool", "uv")
+    urls = {get_text(index, "name"): get_text(index, "url") for index in get_objects(uv, "index")}
+    sources = get_objects(get_object(uv, "sources"), "torch")
+    ways = [(kind, get_text(source, kind), source) for source in sources for kind in ("extra", "group")]
+    offered = [(kind, name, source) for kind, name, source in ways if name in getattr(found, f"{kind}s")]
+    if len(offered) < 2 or any(getattr(found, f"{kind}s")[name] for kind, name, _ in offered):
+        return
+    for kind, name, source in offered:
+        label = urls.get(get_text(source, "index"), "").rstrip("/").rpartition("/")[2]
+        more = {f"{kind}s": (*getattr(found.choice, f"{kind}s"), name)}
+        dependencies = read_with_package_manager(found.files, replace(found.choice, **more))
+        yield TorchBuild(label, f"--{kind} {name}", dependencies)
 
 
 def _tool(document: dict[str, Any], files: ProjectFiles) -> tuple[PackageManager, str]:
@@ -154,6 +193,10 @@ def _of_pyproject(
     if locked is None:
         return "", ()
     packages = parse_toml_lock(locked)
+    if tool is PackageManager.UV:
+        found.is_lock_dated = "exclude-newer" not in get_object(document, "tool", "uv") and bool(_DATED.search(locked))
+        chosen = ([name for name, is_in in each.items() if is_in] for each in (found.extras, found.groups))
+        packages = select_installed(packages, extras=next(chosen), groups=next(chosen))
     add_locked_packages(packages, path, found)
     return path, find_torch_only_packages(packages, found.needs)
 

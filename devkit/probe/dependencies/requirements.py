@@ -4,7 +4,7 @@ Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,6 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import (
     LOCAL_TO_PROJECT,
+    DependencyChoice,
     ExcludedPackage,
     PackageIndex,
     PackageRequirement,
@@ -56,8 +57,9 @@ _INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")
 class RequirementCollector:
     """The requirements found so far, and what could not be read. Readers of one format each add to it."""
 
-    def __init__(self, files: ProjectFiles) -> None:
+    def __init__(self, files: ProjectFiles, choice: DependencyChoice) -> None:
         self.files = files
+        self.choice = choice
         self.role = RequirementRole.PASSED_THROUGH
         """The role of the requirements that are read next."""
         self.paths: list[str] = []
@@ -65,11 +67,25 @@ class RequirementCollector:
         self.included: list[str] = []
         self.is_whole = True
         """False when no installer takes the lists as they are."""
+        self.is_lock_dated = False
+        """True for a lock that leaves out newer packages by a setting which the project does not hold."""
         self.needs: list[PackageRequirement] = []
         self.python: list[PackageRequirement] = []
         self.indexes: list[PackageIndex] = []
         self.unread: list[UnreadableRequirement] = []
         self.left_out: list[ExcludedPackage] = []
+        self.extras: dict[str, bool] = {}
+        """The extras of the project, and whether each is installed."""
+        self.groups: dict[str, bool] = {}
+        """The same of its dependency groups."""
+
+    def select_extras(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the extras that were chosen, and remember the others as available."""
+        return _select(names, self.choice.extras, self.extras)
+
+    def select_groups(self, names: Iterable[str], *, defaults: Iterable[str]) -> tuple[str, ...]:
+        """Return the groups that are installed by default or were chosen, and remember the others as available."""
+        return _select(names, (*defaults, *self.choice.groups), self.groups)
 
     def text(self, path: str, *, named_by: str = "", line: int = 1) -> str | None:
         """Read a file whose `path` is relative to the file that names it, else to the project; note it if it cannot be read."""
@@ -138,8 +154,6 @@ class RequirementCollector:
         """Add a requirement that Poetry, Pipenv or pixi writes as a table: extras, a version or a source."""
         if "path" in table or table.get("editable") is True:
             self.exclude(name, path, line, LOCAL_TO_PROJECT)
-        elif table.get("optional") is True:
-            self.exclude(name, path, line, "it is optional")
         else:
             extras = ",".join(get_texts(table, "extras"))
             url = build_source_url(table)
@@ -174,6 +188,12 @@ class RequirementCollector:
     def exclude(self, what: str, path: str, line: int, because: str) -> None:
         """Add something that the image does not install."""
         self.left_out.append(ExcludedPackage(_shown(what), path, line, because))
+
+
+def _select(names: Iterable[str], chosen: Iterable[str], known: dict[str, bool]) -> tuple[str, ...]:
+    wanted = set(map(canonicalize_name, chosen))
+    known |= {name: canonicalize_name(name) in wanted for name in names}
+    return tuple(name for name in names if known[name])
 
 
 def build_source_url(table: Mapping[str, Any]) -> str:

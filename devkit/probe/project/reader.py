@@ -4,7 +4,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
+from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Dependencies, DependencyChoice
 from devkit.facts.model import Project
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host
@@ -27,7 +27,7 @@ CONTAINER_FILE_NAMES = re.compile(
 """How the names begin of all files and folders that are read in a project's own folder."""
 
 
-def read_local_dependencies(folder: str) -> Dependencies:
+def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
     """Read the requirements of a folder of this machine. Without a file that could have any, no reader is loaded."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - pathlib is what would take the time
@@ -37,7 +37,7 @@ def read_local_dependencies(folder: str) -> Dependencies:
         return NO_DEPENDENCIES
     from devkit.probe.host import LocalHost
 
-    return read_dependencies(LocalHost(), project=folder)
+    return read_dependencies(LocalHost(), project=folder, choice=choice)
 
 
 def read_project(host: Host, *, project: str) -> Project | Unknown | None:
@@ -63,14 +63,14 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
     return read_project_contents(files)
 
 
-def read_dependencies(host: "Host", *, project: str) -> Dependencies:
+def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
     """Read the requirements of the folder `project`; never raises for what its files contain."""
     from devkit.probe.dependencies.package_manager import read_with_package_manager
     from devkit.probe.project.files import ProjectFiles
 
     files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
     return (
-        read_with_package_manager(files)
+        read_with_package_manager(files, choice)
         if any(map(DEPENDENCY_FILE_NAMES.fullmatch, files.names(".")))
         else NO_DEPENDENCIES
     )

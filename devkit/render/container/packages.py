@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from devkit import __version__
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import (
-    LOCAL_TO_PROJECT,
     Dependencies,
     PackageManager,
     PackageRequirement,
@@ -186,7 +185,12 @@ def _build_requirement_options(found: Dependencies) -> Iterator[str]:
             groups = {
                 need.group for need in found.needs if need.path == path and need.role is RequirementRole.PASSED_THROUGH
             }
-            yield from (f"--group={_PROJECT}/{path}:{group}" for group in found.groups if group in groups)
+            yield from (
+                f"--group={_PROJECT}/{path}:{require_safe('package name', group)}"
+                for group in found.groups
+                if group in groups
+            )
+            yield from (f"--extra={require_safe('package name', extra)}" for extra in found.extras)
     if format_project_requirements(found):
         yield f"--requirement=/mnt/{PROJECT_REQUIREMENTS}"
 
@@ -204,29 +208,31 @@ def _build_siblings(found: Dependencies, plan: Plan) -> tuple[str, ...]:
 def _build_export_command(found: Dependencies, settings: ContainerSettings, install: InstallCommands) -> str:
     """Return the command that writes the lock as a list with hashes. A lock that is out of date ends the build."""
     run = f"uv tool run {install.source}"
+    extras = "".join(f" --extra={require_safe('package name', name)}" for name in found.extras)
+    groups = "".join(f" --group={require_safe('package name', name)}" for name in found.groups)
     match _find_locking_tool(found):
         case None:
             return ""
         case PackageManager.UV:
-            # uv compares the lock only where it has all that the lock was made from, and uses the same index.
-            is_whole = not found.has_members and all(each.because != LOCAL_TO_PROJECT for each in found.left_out)
-            checked = "--frozen" if not is_whole or settings.index or settings.uses_wheelhouse else "--locked"
+            is_checked = found.can_check_lock and not settings.index and not settings.uses_wheelhouse
+            checked = "--locked" if is_checked else "--frozen"
             # uv has no option for "all packages of the workspace without torch's".
             which = "--all-packages" if found.has_members else "--prune=torch"
             return (
-                f"uv export --project={_PROJECT} {checked} {which} --no-emit-workspace --no-emit-local --no-header"
+                f"uv export --project={_PROJECT} {checked} {which}{extras}{groups} --no-emit-workspace --no-emit-local --no-header"
                 f" --no-annotate --output-file={_EXPORTED} >/dev/null"
             )
         case PackageManager.POETRY:
             plugin = f"--with=poetry-plugin-export=={_find_tool_version('poetry-plugin-export')}"
-            groups = "".join(f" --with={group}" for group in found.groups)
             return (
-                f"{run}--from=poetry=={_find_tool_version('poetry')} {plugin} poetry export --project={_PROJECT}{groups}"
+                f"{run}--from=poetry=={_find_tool_version('poetry')} {plugin} poetry export --project={_PROJECT}"
+                f"{extras.replace('--extra', '--extras')}{groups.replace('--group', '--with')}"
                 f" --format=requirements.txt --output={_EXPORTED}"
             )
         case PackageManager.PDM:
             return (
                 f"PDM_CHECK_UPDATE=0 {run}pdm=={_find_tool_version('pdm')} export --project={_PROJECT}"
+                f"{extras.replace('--extra', '--group')}{groups}"
                 f" --format=requirements --output={_EXPORTED}"
             )
         case _:
