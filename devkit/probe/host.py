@@ -59,15 +59,17 @@ class _Tap(threading.Thread):
         return bytes(self._kept).decode(errors="replace").replace("\r\n", "\n")
 
 
-def run_program(argv: Sequence[str], *, deadline_s: float) -> ProgramResult:
+def run_program(
+    argv: Sequence[str], *, deadline_s: float, environment: Mapping[str, str] | None = None
+) -> ProgramResult:
     """Run `argv` without a shell, in the C locale and its own process group, for at most `deadline_s` seconds.
 
     At the deadline the group gets SIGKILL and the call returns what was printed so far, with code 124. A child that
     cannot die, because a wedged driver holds it in the kernel, is left to a background thread. Ctrl-C kills it too.
-    A negative code is the signal that ended the program.
+    A negative code is the signal that ended the program. `environment` is added to this process's own.
     """
     try:
-        process = _start(argv)
+        process = _start(argv, environment or {})
     except (FileNotFoundError, NotADirectoryError) as error:
         return ProgramResult(NOT_FOUND, "", str(error))
     except OSError as error:
@@ -94,9 +96,9 @@ def run_program(argv: Sequence[str], *, deadline_s: float) -> ProgramResult:
     return ProgramResult(code, out, err)
 
 
-def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The program, started and noted. Raises OSError when it cannot be, and when this process is leaving."""
-    environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C"}
+    environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C", **variables}
     flags = 0
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW

@@ -1,0 +1,285 @@
+"""Resolves a project's requirements with uv, as the image's build will.
+
+Nothing of a package runs on this machine: where uv would build a source distribution to learn its requirements, the build
+ends before its first line, and the requirements are read from what the archive itself says.
+"""
+
+import os
+import re
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PathDistribution
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from devkit.compat.specifiers import canonicalize_name
+from devkit.facts.resolution import (
+    TORCH_FAMILY,
+    Refused,
+    RequirementSources,
+    Resolution,
+    ResolutionRequest,
+    Resolved,
+)
+from devkit.facts.values import Unknown
+from devkit.probe.host import TIMED_OUT, ProgramResult, run_program
+from devkit.text import to_one_line
+
+DEADLINE_S = 90.0
+"""For all calls of one command together: where nothing is in the cache, hundreds of small answers come over a network."""
+MAX_SOURCE_DISTRIBUTIONS = 24
+"""Source distributions whose requirements are read for one resolution, each with another call of uv."""
+MAX_STEPS = 3
+"""Steps of uv's derivation that are shown."""
+TORCH_WHEELS = "download.pytorch.org/whl"
+
+_PLATFORMS = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+_GLIBCS = ("2.17", "2.28", *(f"2.{minor}" for minor in range(31, 41)))
+"""C libraries that --python-platform knows by name."""
+_NO_BUILD = "import os\nos._exit(77)\n"
+"""sitecustomize.py of whatever Python uv starts to build with. It asks an interpreter about itself with -I, which skips it."""
+_UNBUILT = re.compile(
+    r"Failed to (?:download and )?build `(?P<name>[\w.-]+)(?:==(?P<version>[^`\s]+)| @ (?P<url>[^`]+))`"
+)
+_CAUSE = re.compile(r"^\s*cause: ", re.MULTILINE)
+_NO_SOLUTION = "No solution found"
+_UNREACHABLE = (
+    "error sending request",
+    "dns error",
+    "network was disabled",
+    "connection refused",
+    "operation timed out",
+)
+_STEP = re.compile(r"(?:And b|B)ecause (.+?), we can conclude that .+?\.(?= And because |$)")
+_NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
+_PER_REQUIREMENT = re.compile(r"\s(?:#|--hash\b|\\\n).*", re.DOTALL)
+_FROM_REPOSITORY = re.compile(r"\s*(?:-e\s+|--editable[ =]\s*)?(?:[\w.\[\],-]+\s*@\s*)?(?:git|hg|svn|bzr)\+")
+_INDEX_OPTION = re.compile(r"\s*(?:-i|-f|--(?:extra-)?index-url|--find-links)[ =]")
+
+
+class UvResolver:
+    """Resolves one project's requirements, for as many Pythons and constraints as the solver tries."""
+
+    def __init__(self, sources: RequirementSources, *, index: str = "", deadline_s: float = DEADLINE_S) -> None:
+        """Take `index` for the package index, "" for that of the user's own settings."""
+        self._sources = sources
+        self._index = index
+        self._deadline_s = deadline_s
+        self._ends_at: float | None = None
+        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
+        """Requirements of source distributions, as their archives say them."""
+        self._unread: dict[str, str] = {}
+        """Packages whose own requirements no file says, with their version."""
+
+    def __call__(self, wanted: ResolutionRequest) -> Resolution:
+        """Resolve. Unknown where uv is missing, has no network or no time."""
+        if os.environ.get("UV_OFFLINE", "").lower() in ("1", "true", "yes"):
+            return Unknown("UV_OFFLINE is set")
+        uv = find_uv()
+        if uv is None:
+            return Unknown("uv is not installed")
+        if self._ends_at is None:
+            self._ends_at = time.monotonic() + self._deadline_s
+            self._known.update(_list_unbuilt(uv))
+        with tempfile.TemporaryDirectory(prefix="devkit-resolve-") as name:
+            folder = Path(name)
+            command = [uv, *self._write_inputs(folder, wanted)]
+            for _ in range(MAX_SOURCE_DISTRIBUTIONS):
+                self._write_metadata(folder)
+                left_s = self._ends_at - time.monotonic()
+                done = _run(command, folder, left_s) if left_s > 0 else ProgramResult(TIMED_OUT, "", "")
+                if done.code == 0:
+                    return self._parse_lock((folder / "pylock.toml").read_text(encoding="utf-8"))
+                unbuilt = _UNBUILT.search(done.err)
+                if done.code == TIMED_OUT or unbuilt is None or not self._read_metadata(uv, unbuilt):
+                    return self._explain(done)
+        return Unknown(f"more than {MAX_SOURCE_DISTRIBUTIONS} packages have only a source distribution")
+
+    def _write_inputs(self, folder: Path, wanted: ResolutionRequest) -> Iterator[str]:
+        """Write what uv reads below `folder`, and yield the words of its command."""
+        (folder / "blocked").mkdir()
+        (folder / "blocked" / "sitecustomize.py").write_text(_NO_BUILD, encoding="utf-8")
+        project = folder / "project"
+        project.mkdir()
+        for path, text in self._sources.files:
+            target = project / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(_adapt_file(path, text, wanted.relaxed), encoding="utf-8")
+        lines = [*self._sources.lines, *wanted.requirements]
+        (folder / "lines.txt").write_text(_adapt_list("\n".join(lines), wanted.relaxed), encoding="utf-8")
+        (folder / "constraints.txt").write_text("\n".join(wanted.constraints), encoding="utf-8")
+        platform = _PLATFORMS[wanted.machine]
+        if wanted.glibc in _GLIBCS:
+            platform = f"{wanted.machine}-manylinux_{wanted.glibc.replace('.', '_')}"
+        yield from ("pip", "compile", "--format=pylock.toml", "--output-file=../pylock.toml", "--no-header")
+        yield from ("--no-progress", "--no-annotate", "--color=never", f"--directory={project}")
+        yield from (f"--python={_find_python()}", "--no-build-isolation", "--no-python-downloads")
+        yield from (f"--python-version={wanted.python}", f"--python-platform={platform}")
+        yield from ("--constraints=../constraints.txt", "--excludes=../excludes.txt")
+        if self._index:
+            yield f"--default-index={self._index}"
+        # Files written for pip expect that every index is searched for every package.
+        if any("index-url" in text for _, text in self._sources.files):
+            yield "--index-strategy=unsafe-best-match"
+        yield from (*self._sources.options, *self._sources.lists, "../lines.txt")
+
+    def _write_metadata(self, folder: Path) -> None:
+        """Write what is known of source distributions, and what is left out because nothing is."""
+        import tomlkit
+
+        known = [
+            {"name": name, "version": version, "requires-dist": list(requires)}
+            for (name, version), requires in self._known.items()
+        ]
+        (folder / "project" / "uv.toml").write_text(tomlkit.dumps({"dependency-metadata": known}), encoding="utf-8")
+        excluded = [*self._sources.unchecked, *self._unread]
+        (folder / "excludes.txt").write_text("\n".join(excluded), encoding="utf-8")
+
+    def _read_metadata(self, uv: str, unbuilt: re.Match[str]) -> bool:
+        """Read the requirements of a source distribution that uv wants to build; False where that changes nothing."""
+        name, version = canonicalize_name(unbuilt["name"]), unbuilt["version"] or ""
+        if name in self._unread or (name, version) in self._known:
+            return False
+        self._known.update(_list_unbuilt(uv))
+        if (name, version) not in self._known:
+            self._unread[name] = version
+        return True
+
+    def _parse_lock(self, text: str) -> Resolved:
+        document: dict[str, Any] = tomllib.loads(text)
+        packages = [each for each in document.get("packages", ()) if "version" in each]
+        return Resolved(
+            packages=tuple((canonicalize_name(each["name"]), str(each["version"])) for each in packages),
+            from_source=tuple(canonicalize_name(each["name"]) for each in packages if not each.get("wheels")),
+            unread=(*self._sources.unchecked, *(f"{name} {version}".strip() for name, version in self._unread.items())),
+        )
+
+    def _explain(self, done: ProgramResult) -> Refused | Unknown:
+        if done.code == TIMED_OUT:
+            return Unknown(f"uv found no answer within {self._deadline_s:.0f} s")
+        error = done.err[done.err.find("error:") :]
+        if any(word in error.lower() for word in _UNREACHABLE):
+            return Unknown("uv cannot reach the package index")
+        if _NO_SOLUTION in error:
+            return Refused(_shorten(error))
+        return Unknown(f"uv ended with {to_one_line(error.partition('hint:')[0]) or f'exit code {done.code}'}")
+
+
+def find_uv() -> str | None:
+    """Return the path of the uv that is installed with devkit, or of the one on PATH; None without one."""
+    import shutil
+
+    try:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        return shutil.which("uv")
+
+
+def _find_python() -> str:
+    import sys
+
+    return sys.executable
+
+
+def _run(command: list[str], folder: Path, left_s: float) -> ProgramResult:
+    environment = {"PYTHONPATH": str(folder / "blocked")}
+    if "UV_HTTP_RETRIES" not in os.environ:
+        # Without a network each retry only takes time.
+        environment["UV_HTTP_RETRIES"] = "1"
+    return run_program(command, deadline_s=left_s, environment=environment)
+
+
+def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
+    """List the source distributions in uv's cache that it could not read, with their requirements.
+
+    setuptools writes these beside its PKG-INFO; where a distribution has metadata of its own, uv keeps that.
+    """
+    cache = Path(run_program([uv, "cache", "dir"], deadline_s=DEADLINE_S).out.strip())
+    for pattern in ("sdists-v*/pypi/*/*/*/src", "sdists-v*/index/*/*/*/*/src"):
+        for folder in cache.glob(pattern):
+            if (folder.parent / "metadata.msgpack").exists():
+                continue
+            information = next(iter((*folder.glob("*.egg-info"), *folder.glob("src/*.egg-info"), folder)))
+            distribution = PathDistribution(information)
+            if distribution.read_text("PKG-INFO"):
+                name, version = folder.parts[-4:-2]
+                yield (name, version), tuple(distribution.requires or ())
+
+
+def _adapt_file(path: str, text: str, relaxed: Iterable[str]) -> str:
+    return _adapt_pyproject(text, relaxed) if path.endswith(".toml") else _adapt_list(text, relaxed)
+
+
+def _adapt_list(text: str, relaxed: Iterable[str]) -> str:
+    """Leave out what the image does not take from a requirement list: torch and its index, and repositories.
+
+    torch is limited by a constraint, so that uv chooses it last and not first, which would age whatever needs another
+    one. Its index need not be reachable from here: the public one has the same releases.
+    """
+    lines = (_adapt_requirement(line, relaxed) for line in re.split(r"(?<!\\)\n", text.replace("\r\n", "\n")))
+    return "\n".join(line for line in lines if line is not None)
+
+
+def _adapt_requirement(line: str, relaxed: Iterable[str]) -> str | None:
+    """Return the requirement as uv gets it, None for one that is left out."""
+    if _FROM_REPOSITORY.match(line) or (_INDEX_OPTION.match(line) and TORCH_WHEELS in line):
+        return None
+    named = _NAME.match(line)
+    name = canonicalize_name(named[1]) if named else ""
+    if name in TORCH_FAMILY:
+        return None
+    if name not in relaxed:
+        return line
+    requirement = Requirement(_PER_REQUIREMENT.sub("", line))
+    requirement.specifier = SpecifierSet()
+    return str(requirement)
+
+
+def _adapt_pyproject(text: str, relaxed: Iterable[str]) -> str:
+    """Do the same to a pyproject.toml, and keep only what uv reads in it."""
+    import tomlkit
+
+    document = tomllib.loads(text)
+
+    def adapt(entries: list[Any]) -> list[Any]:
+        adapted = (_adapt_requirement(each, relaxed) if isinstance(each, str) else each for each in entries)
+        return [each for each in adapted if each is not None]
+
+    project = dict(document.get("project", {}))
+    extras, groups = project.get("optional-dependencies", {}), document.get("dependency-groups", {})
+    project["dependencies"] = adapt(project.get("dependencies", []))
+    project["optional-dependencies"] = {name: adapt(entries) for name, entries in extras.items()}
+    uv = dict(document.get("tool", {}).get("uv", {}))
+    indexes = [each for each in uv.get("index", ()) if TORCH_WHEELS not in each.get("url", "")]
+    names = {each.get("name") for each in uv.get("index", ())} - {each.get("name") for each in indexes}
+    sources = {
+        name: source
+        for name, source in uv.get("sources", {}).items()
+        if not any(isinstance(each, dict) and each.get("index") in names for each in _as_list(source))
+    }
+    kept = {"index": indexes, "sources": sources}
+    return tomlkit.dumps(
+        {
+            "project": project,
+            "dependency-groups": {name: adapt(entries) for name, entries in groups.items()},
+            "tool": {"uv": {name: value for name, value in kept.items() if value}},
+        }
+    )
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _shorten(error: str) -> str:
+    """Return uv's reason as its premises alone: the last steps are those that name what the user wrote."""
+    cause = _CAUSE.split(error)[1].partition("\n\nhint:")[0] if _CAUSE.search(error) else error
+    steps = _STEP.findall(" ".join(cause.split()))
+    return to_one_line("; ".join(steps[-MAX_STEPS:]) or cause)

@@ -1,0 +1,213 @@
+"""uv over a project's requirements, with a small index of its own: nothing here needs a network."""
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from devkit.facts.resolution import Refused, RequirementSources, ResolutionRequest, Resolved
+from devkit.facts.values import Unknown
+from devkit.probe.uv_resolver import UvResolver
+from tests.wheels import make_index, make_wheel
+
+REQUEST = ResolutionRequest("3.12", "x86_64", "2.36")
+SETUP = "open({marker!r}, 'w').write('the package ran')\nfrom setuptools import setup\nsetup()\n"
+
+
+def make_source(folder: Path, name: str, version: str, *, requires: str | None, marker: Path) -> Path:
+    """A source distribution as setuptools once wrote them: its requirements are beside its metadata, if at all."""
+    stem = f"{name}-{version}"
+    metadata = f"Metadata-Version: 1.2\nName: {name}\nVersion: {version}\n"
+    files = {"setup.py": SETUP.format(marker=str(marker)), "module.py": ""}
+    if requires is not None:
+        files |= {
+            "PKG-INFO": metadata,
+            f"{name}.egg-info/PKG-INFO": metadata,
+            f"{name}.egg-info/requires.txt": requires,
+        }
+    target = folder / f"{stem}.tar.gz"
+    with tarfile.open(target, "w:gz") as archive:
+        for path, text in files.items():
+            entry = tarfile.TarInfo(f"{stem}/{path}")
+            entry.size = len(text)
+            archive.addfile(entry, BytesIO(text.encode()))
+    return target
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    releases = [
+        *(make_wheel(wheels, "torch", version) for version in ("2.12.0", "2.13.0", "2.14.1")),
+        make_wheel(wheels, "engine", "0.1", requires=["torch>=2"]),
+        make_wheel(wheels, "engine", "9.0", requires=["torch==2.13.0"]),
+        *(make_wheel(wheels, "transformers", version, requires=["hub<1"]) for version in ("4.0", "4.5")),
+        *(make_wheel(wheels, "hub", version) for version in ("0.9", "2.4")),
+        make_wheel(wheels, "compiled", "1.0", tag="cp311-cp311-manylinux_2_28_x86_64"),
+        make_source(wheels, "compiled", "1.0", requires="hub", marker=tmp_path / "ran"),
+        make_source(wheels, "old", "1.0", requires="hub<1\n\n[extra]\ntorch\n", marker=tmp_path / "ran"),
+        make_source(wheels, "silent", "1.0", requires=None, marker=tmp_path / "ran"),
+    ]
+    monkeypatch.delenv("UV_OFFLINE", raising=False)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", make_index(tmp_path / "simple", releases))
+    return tmp_path
+
+
+def resolve(text: str, request: ResolutionRequest = REQUEST, **sources):
+    files = {"requirements.txt": text, **sources.pop("files", {})}
+    return UvResolver(RequirementSources(tuple(files.items()), ("requirements.txt",), **sources))(request)
+
+
+def limited(*constraints: str, **requested) -> ResolutionRequest:
+    return ResolutionRequest("3.12", "x86_64", "2.36", constraints, **requested)
+
+
+def test_every_package_is_resolved_with_its_version(index):
+    answer = resolve("transformers==4.0\n")
+    assert answer == Resolved(packages=(("hub", "0.9"), ("transformers", "4.0")))
+
+
+@pytest.mark.parametrize("listed", ["engine\n", "torch\nengine\n", "torch>=2.12,<3\nengine\ntorchvision\n"])
+def test_torch_is_chosen_last_so_that_others_keep_their_newest_release(index, listed):
+    answer = resolve(listed, limited("torch>=2.12.0,<=2.14.1"))
+    assert dict(answer.packages) == {"engine": "9.0", "torch": "2.13.0"}
+
+
+def test_torch_stays_within_the_constraint(index):
+    assert dict(resolve("engine\n", limited("torch==2.14.1")).packages) == {"engine": "0.1", "torch": "2.14.1"}
+
+
+def test_a_refusal_says_why_in_the_words_of_the_requirements(index):
+    answer = resolve("transformers==4.5\nhub==2.4\n")
+    assert answer == Refused(
+        "transformers>=4.5 depends on hub<1 and you require transformers==4.5; you require hub==2.4"
+    )
+
+
+def test_a_requirement_can_be_relaxed_to_see_what_would_fit(index):
+    answer = resolve("transformers==4.5\nhub==2.4  # the newest\n", limited(relaxed=("hub",)))
+    assert dict(answer.packages) == {"hub": "0.9", "transformers": "4.5"}
+
+
+def test_requirements_and_constraints_of_the_plan_count(index):
+    answer = resolve("hub\n", limited("hub<1", requirements=("engine==0.1",)))
+    assert dict(answer.packages)["engine"] == "0.1"
+    assert dict(answer.packages)["hub"] == "0.9"
+
+
+def test_a_source_distribution_is_read_and_not_run(index):
+    answer = resolve("old\ncompiled\n")
+    assert answer == Resolved((("compiled", "1.0"), ("hub", "0.9"), ("old", "1.0")), from_source=("compiled", "old"))
+    assert not (index / "ran").exists()
+
+
+def test_a_source_distribution_that_says_nothing_is_named_and_not_run(index):
+    answer = resolve("silent\nhub\n")
+    assert answer == Resolved((("hub", "2.4"),), unread=("silent 1.0",))
+    assert not (index / "ran").exists()
+
+
+def test_another_python_may_have_a_wheel(index):
+    assert resolve("compiled\n", ResolutionRequest("3.11", "x86_64", "2.36")).from_source == ()
+
+
+def test_a_repository_is_not_fetched_and_is_named(index):
+    answer = resolve(
+        "hub @ git+https://git.example.invalid/hub.git\n-e git+https://git.example.invalid/x#egg=x\ntransformers\n",
+        unchecked=("hub", "x"),
+    )
+    assert answer == Resolved((("transformers", "4.5"),), unread=("hub", "x"))
+
+
+def test_the_index_of_torch_need_not_be_reachable(index):
+    listed = (
+        "--extra-index-url https://download.pytorch.org/whl/cu121\ntorch==2.4.1+cu121 \\\n  --hash=sha256:00\nhub\n"
+    )
+    assert dict(resolve(listed).packages) == {"hub": "2.4"}
+
+
+def test_included_lists_and_tables_of_pyproject_are_read(index):
+    pyproject = (
+        '[project]\nname = "p"\nversion = "1"\ndependencies = ["torch==1.0+cu118", "hub<1"]\n[dependency-groups]\n'
+        'dev = ["engine==0.1"]\n[tool.uv.sources]\nengine = { index = "pt" }\n'
+        '[[tool.uv.index]]\nname = "pt"\nurl = "https://download.pytorch.org/whl/cu118"\n'
+    )
+    files = (
+        ("requirements/a.txt", "-r b.txt\n"),
+        ("requirements/b.txt", "transformers\n"),
+        ("pyproject.toml", pyproject),
+    )
+    sources = RequirementSources(files, ("requirements/a.txt", "pyproject.toml"), ("--group=pyproject.toml:dev",))
+    answer = UvResolver(sources)(limited("torch==2.13.0"))
+    assert dict(answer.packages) == {"engine": "0.1", "hub": "0.9", "torch": "2.13.0", "transformers": "4.5"}
+
+
+def test_nothing_is_left_behind(index, monkeypatch):
+    temporary = index / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    resolve("old\n")
+    assert list(temporary.iterdir()) == []
+
+
+def test_without_a_network_it_was_not_checked(index, monkeypatch):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    assert resolve("hub\n") == Unknown("uv cannot reach the package index")
+
+
+def test_uv_offline_is_respected(index, monkeypatch):
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    assert resolve("hub\n") == Unknown("UV_OFFLINE is set")
+
+
+def test_an_index_that_does_not_answer_costs_no_more_than_the_deadline(index, monkeypatch, tmp_path):
+    import socket
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        started = time.monotonic()
+        answer = UvResolver(RequirementSources(lines=("hub",)), deadline_s=1)(REQUEST)
+        assert answer == Unknown("uv found no answer within 1 s")
+        assert time.monotonic() - started < 10
+
+
+INTERRUPTED = """
+import sys
+from devkit.facts.resolution import RequirementSources, ResolutionRequest
+from devkit.probe.uv_resolver import UvResolver
+print("started", flush=True)
+UvResolver(RequirementSources(lines=("hub",)))(ResolutionRequest("3.12", "x86_64"))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_control_c_ends_uv_and_leaves_nothing(index, monkeypatch):
+    import socket
+
+    temporary = index / "temporary"
+    temporary.mkdir()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        silent.settimeout(60)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        environment = os.environ | {"UV_DEFAULT_INDEX": url, "TMPDIR": str(temporary)}
+        process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], env=environment, stderr=subprocess.PIPE)
+        connection, _ = silent.accept()  # uv is waiting for its answer
+        process.send_signal(signal.SIGINT)
+        assert b"KeyboardInterrupt" in process.communicate(timeout=60)[1]
+        connection.settimeout(60)
+        while connection.recv(4096):  # until uv's end of the connection is closed: it was killed
+            pass
+        connection.close()
+    assert [path for path in temporary.iterdir() if path.name.startswith("devkit-")] == []
