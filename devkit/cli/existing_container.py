@@ -108,6 +108,7 @@ def _repair(
             if finding.severity != "note":
                 line = f"! left to you: {code} {finding.message}. {finding.fix.summary}"
                 click.echo(wrap_text(line, width=width))
+                click.echo("".join(f"    {each}\n" for each in adoption.suggested[finding.message]), nl=False)
     # Half a repair would hide what the project's own policy forbids.
     breaks_policy = any(shown.check.code == _POLICY for shown in adoption.unresolved)
     if not breaks_policy:
@@ -126,24 +127,36 @@ def _print_end(
     *,
     breaks_policy: bool,
 ) -> None:
-    changed = select_changed(changes)
-    files = format_count(len(changed), "file")
+    from devkit.render.devkit_lock import LOCK_PATH
+    from devkit.render.devkit_toml import DEVKIT_TOML
+
+    changed = [change.path for change in select_changed(changes)]
+    own = {DEVKIT_TOML, LOCK_PATH, *(file.path for file in adoption.overlay_files)}
+    yours = [path for path in changed if path not in own]
+    files = f"{format_count(len(yours), 'file')} of yours ({', '.join(yours)})" if yours else "no file of yours"
+    beside = f"{format_count(len(changed) - len(yours), 'file')} of devkit's own"
     if breaks_policy:
         verdict = "refused"
         message = "nothing was written: the [policy] of devkit.toml forbids what is left to you above."
     elif not changed:
         verdict, message = "unchanged", "unchanged: your dev container is as this plan wants it."
     elif options.is_dry_run:
-        verdict, message = "would-write", f"would change {files}; nothing was written."
+        verdict, message = "would-write", f"would change {files} and write {beside}; nothing was written."
     else:
         verdict = "written"
-        message = f"repaired your dev container: {files}.\nNext: read `git diff`, rebuild the container, commit."
+        message = f"repaired {files}, and wrote {beside}."
     if not options.as_json:
-        click.echo(message)
+        click.echo(wrap_text(message, width=shutil.get_terminal_size().columns))
+        if verdict == "written" and yours:
+            click.echo("Next: read `git diff`, rebuild the container, commit.")
         return
     repairs = [{"code": repair.code, "path": repair.path, "says": repair.message} for repair in adoption.repairs]
     left = [
-        {"code": shown.check.code, "message": shown.finding.message}
+        {
+            "code": shown.check.code,
+            "message": shown.finding.message,
+            "lines": list(adoption.suggested[shown.finding.message]),
+        }
         for shown in adoption.unresolved
         if shown.finding.severity != "note"
     ]

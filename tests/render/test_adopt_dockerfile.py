@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from devkit.render.adopt.dockerfile import (
     PinnedVersions,
     add_compiler,
-    add_user,
     pin_dockerfile,
     pin_requirement,
     pin_requirements_file,
@@ -72,13 +71,23 @@ ADDED = f"--extra-index-url {CU130}"
         pytest.param(
             "pip install -r requirements.txt", f"pip install {ADDED} -r requirements.txt", id="a file that holds torch"
         ),
+        pytest.param(
+            "pip install -r theirs.txt",
+            f"pip install {ADDED} torch==2.13.0+cu130 -r theirs.txt",
+            id="a file that holds torch and is not edited",
+        ),
+        pytest.param(
+            "uv pip install -r theirs.txt torch",
+            "uv pip install --torch-backend=cu130 -r theirs.txt torch==2.13.0",
+            id="such a file, and torch beside it",
+        ),
         pytest.param("pip install -r others.txt", "pip install -r others.txt", id="a file that holds none"),
         pytest.param("pip uninstall torch", "pip uninstall torch", id="nothing is installed"),
     ],
 )
 def test_versions_and_index(run, becomes):
     text = f"FROM x\n# torch\nRUN {run}\nENV A=torch\n"
-    changed = pin_dockerfile(text, VERSIONS, files=frozenset({"requirements.txt"}))
+    changed = pin_dockerfile(text, VERSIONS, files={"requirements.txt": True, "theirs.txt": False})
     assert changed == f"FROM x\n# torch\nRUN {becomes}\nENV A=torch\n"
 
 
@@ -148,27 +157,6 @@ def test_a_compiler_comes_before_the_comments_of_the_packages():
 def test_a_compiler_is_installed_while_the_build_is_root():
     changed = add_compiler("FROM x\nUSER y\nRUN pip install torch\n", after=1, has_own_python=False)
     assert changed.index("python3-dev") < changed.index("USER y")
-
-
-@pytest.mark.parametrize(
-    ("text", "last"),
-    [
-        ("FROM x\nRUN a\nCMD b\n", "CMD b"),
-        ("FROM x\nRUN a\nENTRYPOINT b\nCMD c\n", "CMD c"),
-        ("FROM x\nRUN a", "USER dev"),
-        ("FROM x\nCMD a\nFROM y\nRUN b\n", "USER dev"),
-    ],
-    ids=["before CMD", "before ENTRYPOINT", "at the end", "of the last stage"],
-)
-def test_an_ordinary_user(text, last):
-    changed = add_user(text, has_ubuntu=False)
-    assert changed.splitlines()[-1] == last
-    assert changed.index("useradd") < changed.index("USER dev")
-    assert [line for line in text.splitlines() if line not in changed.splitlines()] == []
-
-
-def test_an_image_with_a_user_gets_no_second_one():
-    assert "useradd" not in add_user("FROM ubuntu:24.04\n", has_ubuntu=True)
 
 
 WORDS = ["FROM x\n", "RUN ", "pip install ", "torch ", "'torch ", '"', "\\\n", "# torch\n", "&& ", "<<E\n", "E\n", "é"]

@@ -7,6 +7,7 @@ as a difference of bytes. DEVKIT_WRITE_GOLDEN=1 pytest tests/render/test_reposit
 import difflib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -84,6 +85,9 @@ def test_init_changes_what_it_must_and_nothing_else(repository, name):
     beside = {path for path in made if not path.startswith(OVERLAYS) and path != ".gitignore"}
     assert beside == set(), "nothing is put beside the user's files"
     assert bool(made) == (name in WITH_OVERLAY), "and devkit's own folder is there only for Compose"
+    edited = {path for path, content in before.items() if after[path] != content}
+    ours = re.compile(r"(?:.*/)?(?:\.devcontainer/.*|\.devcontainer\.json|\.gitignore)")
+    assert [path for path in edited if not ours.fullmatch(path)] == [], "what may serve a production image stays"
     changed = difference(before, after)
     recorded = FOLDER / f"{name}.diff"
     if os.environ.get("DEVKIT_WRITE_GOLDEN"):
@@ -170,6 +174,19 @@ def test_the_named_baseline_has_its_faults_named_and_repaired(tmp_path):
         before, after = ((each / path).read_text() for each in (FOLDER / "seed", root))
         comments = [line for line in before.splitlines() if line.lstrip().startswith(("#", "//"))]
         assert [line for line in comments if line not in after.splitlines()] == []
+
+
+def test_the_end_names_the_files_of_the_user_apart_from_those_of_devkit(tmp_path):
+    root = tmp_path / "seed"
+    shutil.copytree(FOLDER / "seed", root)
+    yours = "2 files of yours (.devcontainer/Dockerfile, .devcontainer/devcontainer.json)"
+    said = " ".join(devkit("init", root, *GPU, "--dry-run").stdout.split())
+    assert said.endswith(f"would change {yours} and write 2 files of devkit's own; nothing was written.")
+    said = " ".join(devkit("init", root, *GPU).stdout.split())
+    assert f"repaired {yours}, and wrote 2 files of devkit's own. Next: read `git diff`" in said
+    (root / "devkit.lock").unlink()
+    said = " ".join(devkit("init", root).stdout.split())
+    assert said.endswith("repaired no file of yours, and wrote 1 file of devkit's own.")
 
 
 @pytest.mark.parametrize(

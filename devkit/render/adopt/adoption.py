@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from devkit import __version__
@@ -29,6 +30,7 @@ from devkit.render.adopt.dockerfile import (
     IMAGE_REPAIRS,
     PinnedVersions,
     RepairContext,
+    is_dev_container_file,
     is_dockerfile,
     pin_dockerfile,
     pin_requirements_file,
@@ -110,7 +112,8 @@ class AppliedRepair:
 class Adoption:
     """The repaired files by path, the repairs in them, and the findings that are left to the user.
 
-    `overlay_files` are devkit's own files beside the user's, `local` paths that differ from host to host.
+    `overlay_files` are devkit's own files beside the user's, `local` paths that differ from host to host. `suggested`
+    are the lines that would repair a finding in files that are not edited, by its message.
     """
 
     texts: Mapping[str, bytes] = field(default_factory=dict)
@@ -118,6 +121,7 @@ class Adoption:
     local: tuple[str, ...] = ()
     repairs: tuple[AppliedRepair, ...] = ()
     unresolved: tuple[ReportedFinding, ...] = ()
+    suggested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def compute_adopted_changes(
@@ -169,7 +173,8 @@ def compute_adoption(
             break
     unresolved = tuple(session.run_checks())
     overlay_files, local = session.add_overlays()
-    return Adoption(session.get_changed(), overlay_files, local, tuple(session.repairs), unresolved)
+    suggested = {each.finding.message: session.suggested.get(each.finding.message, ()) for each in unresolved}
+    return Adoption(session.get_changed(), overlay_files, local, tuple(session.repairs), unresolved, suggested)
 
 
 def find_pinned_files(lock: DevkitLock) -> tuple[str, ...]:
@@ -211,6 +216,7 @@ class _RepairSession:
         self._texts: dict[str, bytes] = {}
         self._overlays = ServiceOverlays(self._root, plan, paths, self.read)
         self.repairs: list[AppliedRepair] = []
+        self.suggested: dict[str, tuple[str, ...]] = {}
 
     def run_checks(self) -> list[ReportedFinding]:
         """Return the present findings on all machines of the plan, each finding once."""
@@ -252,6 +258,11 @@ class _RepairSession:
                 changes = {path: text for path, text in self._compute_repair(reported) if text != self.read(path)}
             except UnicodeDecodeError:
                 continue  # The file is not UTF-8: the finding is left to its author.
+            if not all(map(is_dev_container_file, changes)):
+                # A production image or service may come from it: its author decides.
+                lines = (line for path, text in changes.items() for line in self._list_new_lines(path, text))
+                self.suggested[message] = tuple(lines)
+                continue
             # Findings have line numbers of the checked text: a file that was changed waits for the next round.
             if touched.isdisjoint(changes):
                 touched |= changes.keys()
@@ -282,6 +293,15 @@ class _RepairSession:
             return self._texts[path]
         self._on_disk.setdefault(path, read_file(self._root, path) or b"")
         return self._on_disk[path]
+
+    def _list_new_lines(self, path: str, content: bytes) -> Iterator[str]:
+        """Yield the lines that differ from the file as it is: "Dockerfile:3: RUN pip install torch==2.13.0"."""
+        before, after = (each.decode().splitlines() for each in (self.read(path), content))
+        for tag, first, last, start, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            if tag == "delete":
+                yield from (f"{path}:{first + 1}: without {line.strip()}" for line in before[first:last])
+            elif tag != "equal":
+                yield from (f"{path}:{first + 1}: {line}" for line in after[start:end] if line.strip())
 
     def get_changed(self) -> dict[str, bytes]:
         """Return the files that differ from those on the disk."""

@@ -1,4 +1,4 @@
-"""Repairs of a Dockerfile that somebody wrote: each replaces the words that it must, every other byte stays.
+"""Repairs of a dev container's image that somebody wrote: each replaces the words that it must, every other byte stays.
 
 Versions come from the plan, which the doctor does not know, so these repairs are here and not in its findings.
 """
@@ -6,6 +6,7 @@ Versions come from the plan, which the doctor does not know, so these repairs ar
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.checks.project.containers import TORCH_PACKAGES, ProjectContainer, require_project_containers
@@ -20,7 +21,9 @@ from devkit.formats.shell import (
     parse_commands,
 )
 from devkit.probe.project.dockerfile import parse_instructions
-from devkit.render.splice.document import TextEdit, apply_text_edits, detect_newline
+from devkit.render.files import DEVCONTAINER_FOLDER
+from devkit.render.splice.document import TextEdit, apply_text_edits, detect_newline, set_value
+from devkit.render.splice.jsonc import JSONC
 from devkit.solver.plan import Plan
 
 _PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<extras>\[[^\]]*\])?(?:==(?P<version>[\w.+!-]+))?")
@@ -29,11 +32,12 @@ _FROM = re.compile(r"(\s*FROM\s+(?:--\S+\s+)*)(\S+)", re.IGNORECASE)
 _TORCH_URL = re.compile(r"https?://download\.pytorch\.org/whl\S*")
 _SYSTEM = re.compile(r"(ubuntu|debian)([\d.]+)")
 _NEEDS_NVCC = re.compile(r"\bnvcc\b|CUDA_HOME|TORCH_CUDA_ARCH_LIST|flash[-_]attn")
-_NEEDS_ROOT = re.compile(r"\b(?:apt|apt-get|sudo)\b")
+_NEEDS_ROOT = re.compile(r"\b(?:apt|apt-get|sudo|(?:pip|uv|conda|mamba|poetry)\d* .*(?:install|sync|update|create))\b")
 _HAS_UBUNTU_USER = re.compile(r"ubuntu:?(?:23\.04|23\.10|2[4-9]\.)")
 _CUDA_IMAGE_VARIABLES = "NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 _COMPILER = "# Triton, which torch.compile uses, compiles while a program runs."
-_USER = "# Not root: what is written into the workspace stays yours. The editor gives this user your ids."
+_USER_FEATURE = "ghcr.io/devcontainers/features/common-utils:2"
+"""Makes a user. Source: devcontainers/features, src/common-utils, options `username` and `installZsh`."""
 
 
 @dataclass(frozen=True)
@@ -116,24 +120,37 @@ def _pin_versions(context: RepairContext, finding: Finding) -> Iterator[tuple[st
             for requirement in install.requirements
             if requirement.name in TORCH_PACKAGES and requirement.path.endswith((".txt", ".in"))
         ]
-        for requirement in lists:
+        own = [requirement for requirement in lists if is_dev_container_file(requirement.path)]
+        for requirement in own:
             listed = context.read(requirement.path).decode()
-            yield (
-                requirement.path,
-                pin_requirement(listed, line=requirement.line, versions=context.versions).encode(),
-            )
-        files = frozenset(each.path.rpartition("/")[2] for each in lists if each.name == "torch")
+            pinned = pin_requirement(listed, line=requirement.line, versions=context.versions)
+            yield requirement.path, pinned.encode()
+        files = {each.path.rpartition("/")[2]: each in own for each in lists if each.name == "torch"}
         yield dockerfile.path, pin_dockerfile(text, context.versions, files=files).encode()
 
 
 def _replace_root_user(context: RepairContext, finding: Finding) -> Iterator[tuple[str, bytes]]:
-    for container, dockerfile, text in context.find_containers(finding):
-        commands = context.read(container.dev.path).decode() if container.dev else ""
-        # The commands of a service run as the image's user; which permissions they need cannot be seen from here.
-        if container.dev is None or container.user is not None or _NEEDS_ROOT.search(commands):
+    """Name an ordinary user in devcontainer.json, made by a Feature where the image has none: the Dockerfile may serve
+    a production image, which this must not change.
+    """
+    policy = context.facts.project.policy if isinstance(context.facts.project, Project) else None
+    for container in require_project_containers(context.facts):
+        dev = container.dev
+        if dev is None or container.image is None or container.user is not None:
             continue
-        has_ubuntu = bool(container.image and _HAS_UBUNTU_USER.search(container.image.value))
-        yield dockerfile.path, add_user(text, has_ubuntu=has_ubuntu).encode()
+        if finding.location is None or finding.location.path != container.image.path:
+            continue
+        paths = (dev.path, *(each.path for each in (container.dockerfile, container.service) if each is not None))
+        texts = {path: context.read(path).decode() for path in paths}
+        # The commands that the editor starts run as this user; which permissions they need cannot be seen from here.
+        if _NEEDS_ROOT.search(texts[dev.path]) or any("/root" in text for text in texts.values()):
+            continue
+        text, user = texts[dev.path], "ubuntu" if _HAS_UBUNTU_USER.search(container.image.value) else "dev"
+        if user == "dev":
+            if isinstance(policy, Policy) and not policy.allows_image(_USER_FEATURE):
+                continue
+            text = set_value(text, ("features", _USER_FEATURE), {"username": user, "installZsh": False}, JSONC)
+        yield dev.path, set_value(text, ("remoteUser",), user, JSONC).encode()
 
 
 def _use_mirror(context: RepairContext, finding: Finding) -> Iterator[tuple[str, bytes]]:
@@ -163,6 +180,11 @@ IMAGE_REPAIRS: Mapping[str, Callable[[RepairContext, Finding], Iterator[tuple[st
 """Code of a check -> the function that repairs its finding, as changed files by path."""
 
 
+def is_dev_container_file(path: str) -> bool:
+    """Return True for a file that serves dev containers alone: only these are edited."""
+    return path == f"{DEVCONTAINER_FOLDER}.json" or path.startswith(f"{DEVCONTAINER_FOLDER}/")
+
+
 def is_dockerfile(text: str) -> bool:
     """Return True for the text of a Dockerfile, which may have any name."""
     return any(each.keyword == "FROM" for each in parse_instructions(text))
@@ -190,16 +212,6 @@ def add_compiler(text: str, *, after: int, has_own_python: bool) -> str:
         if each.line > after and (installs or each.keyword in ("USER", "CMD", "ENTRYPOINT")):
             return _insert_block(text, each.line, block)
     return _insert_block(text, None, block)
-
-
-def add_user(text: str, *, has_ubuntu: bool) -> str:
-    """Add an ordinary user at the end, before CMD and ENTRYPOINT. `has_ubuntu`: the image has one of that name."""
-    create = [] if has_ubuntu else ["RUN useradd --create-home --shell /bin/bash --uid 1000 dev"]
-    block = [_USER, *create, f"USER {'ubuntu' if has_ubuntu else 'dev'}"]
-    instructions = list(parse_instructions(text))
-    last_from = max((each.line for each in instructions if each.keyword == "FROM"), default=0)
-    starts = [each.line for each in instructions if each.keyword in ("CMD", "ENTRYPOINT") and each.line > last_from]
-    return _insert_block(text, min(starts, default=None), block)
 
 
 def _insert_block(text: str, line: int | None, block: list[str]) -> str:
@@ -232,10 +244,11 @@ def pin_requirement(text: str, *, line: int, versions: PinnedVersions) -> str:
     return apply_text_edits(text, [TextEdit(found.start(1), found.end(1), pinned)]) if found and pinned else text
 
 
-def pin_dockerfile(text: str, versions: PinnedVersions, *, files: frozenset[str] = frozenset()) -> str:
+def pin_dockerfile(text: str, versions: PinnedVersions, *, files: Mapping[str, bool] = MappingProxyType({})) -> str:
     """Pin the plan's versions in every pip and uv command, with torch's index where torch is installed.
 
-    `files` are the names of requirement files with torch in them.
+    `files` are the names of requirement files with torch in them, each with whether its own line names the version:
+    otherwise the command that installs the file does.
     """
     edits: list[TextEdit] = []
     instructions = list(parse_instructions(text))
@@ -255,17 +268,21 @@ def _find_pip_installs(text: str, start: int = 0, end: int | None = None) -> Ite
             yield install
 
 
-def _pin_install(install: PackageInstall, versions: PinnedVersions, files: frozenset[str]) -> Iterator[TextEdit]:
-    installs_torch = any(name.rpartition("/")[2] in files for name in install.option_values(*REQUIREMENT_FILE_OPTIONS))
+def _pin_install(install: PackageInstall, versions: PinnedVersions, files: Mapping[str, bool]) -> Iterator[TextEdit]:
+    names = {name.rpartition("/")[2] for name in install.option_values(*REQUIREMENT_FILE_OPTIONS)} & files.keys()
+    is_named = False
     for word in install.packages:
         pinned = versions.pin(word.value, with_variant=install.tool == "pip")
         if pinned is not None:
-            installs_torch = installs_torch or pinned.startswith("torch==")
+            is_named = is_named or pinned.startswith("torch==")
             if pinned != word.value:
                 quote = word.text[0] if word.text[0] in "\"'" and word.text[-1] == word.text[0] else ""
                 yield TextEdit(word.start, word.end, f"{quote}{pinned}{quote}")
-    if installs_torch:
+    if names or is_named:
         yield from _set_torch_index(install, versions)
+    torch = versions.pin("torch", with_variant=install.tool == "pip")
+    if torch and not is_named and not all(files[name] for name in names):
+        yield TextEdit(install.verb.end, install.verb.end, f" {torch}")
 
 
 def _set_torch_index(install: PackageInstall, versions: PinnedVersions) -> Iterator[TextEdit]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from devkit import __version__
 from devkit.doctor.checks.project.containers import ProjectContainer, format_location, require_project_containers
 from devkit.doctor.checks.project.gpu_requests import find_gpu_host_requirement
+from devkit.doctor.checks.project.privileges import SHM_SIZE
 from devkit.doctor.model import NotApplicable
 from devkit.doctor.report.report import ReportedFinding
 from devkit.errors import DevkitError
@@ -33,8 +34,9 @@ from devkit.render.splice.jsonc import JSONC, load_jsonc
 from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
 
-SETTLED_BY_OVERLAY = ("PRJ005", "PRJ007", "PRJ011")
-"""Findings on a Compose service that the overlay settles: no request, one that only some editors honor, a required GPU."""
+SETTLED_BY_OVERLAY = ("PRJ005", "PRJ007", "PRJ011", "PRJ020")
+"""Findings on a Compose service that the overlay settles: no request, one that only some editors honor, a required GPU,
+shared memory of the engine's size."""
 OVERLAY_FOLDER = f"{DEVCONTAINER_FOLDER}/devkit"
 _GIT_IGNORE = (
     "# Written by devkit. What differs from host to host stays out of version control.\ngpu.*.local.yml\n.*.new\n"
@@ -151,7 +153,8 @@ class ServiceOverlay:
     """The overlay of one dev container's service. `folder` is that of its Compose project.
 
     `devices` are the GPUs that its own files request, () for all. `changed` and `reserved` remove its own requests:
-    keys of the service with their values as YAML, and the reserved devices that are no GPUs.
+    keys of the service with their values as YAML, and the reserved devices that are no GPUs. `shm_size` is "" where the
+    service states one.
     """
 
     dev: str
@@ -160,6 +163,7 @@ class ServiceOverlay:
     devices: tuple[str, ...]
     changed: Mapping[str, str]
     reserved: str
+    shm_size: str
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -192,7 +196,8 @@ def build_service_overlay(container: ProjectContainer, files: ProjectFiles, plan
     except DevkitError:
         return None  # A variable decides which GPUs: they must not become all of them.
     changed, reserved = _remove_requests(requests, _find_service(dev, service.name, files))
-    return ServiceOverlay(dev.path, service.name, folder, devices, changed, reserved)
+    shm_size = "" if container.settings("shm_size", "ipc") else SHM_SIZE
+    return ServiceOverlay(dev.path, service.name, folder, devices, changed, reserved, shm_size)
 
 
 def _find_service(dev: DevContainer, name: str, files: ProjectFiles) -> ServiceTree | None:
@@ -249,9 +254,10 @@ def render_service_overlays(overlays: tuple[ServiceOverlay, ...], plan: Plan) ->
         *reset, gpu = overlay.files
         context: dict[str, object] = {"devkit_version": __version__, "service": overlay.service}
         path = posixpath.relpath(OVERLAY_FOLDER, overlay.folder)
-        yield Artifact.from_text(
-            gpu, render_template("devcontainer/adopted/compose.gpu.yml.j2", folder=path, **context)
+        text = render_template(
+            "devcontainer/adopted/compose.gpu.yml.j2", folder=path, shm_size=overlay.shm_size, **context
         )
+        yield Artifact.from_text(gpu, text)
         context |= {"changed": overlay.changed, "reserved": overlay.reserved, "gpu_file": posixpath.basename(gpu)}
         for each in reset:
             yield Artifact.from_text(each, render_template("devcontainer/adopted/compose.reset.yml.j2", **context))

@@ -34,7 +34,7 @@ from devkit.text import format_bytes, join_words
 
 _ENGINE_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "//var/run/docker.sock")
 
-_SHM_SIZE = "8gb"
+SHM_SIZE = "8gb"
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -80,7 +80,7 @@ def _shm_size_repairs(container: ProjectContainer, setting: Setting) -> tuple[Re
     repairs = (Repair(RepairKind.REMOVE, setting.path, (*above, "ipc")),)
     if container.setting("shm_size"):
         return repairs
-    return (*repairs, Repair(RepairKind.SET, setting.path, (*above, "shm_size"), f'"{_SHM_SIZE}"'))
+    return (*repairs, Repair(RepairKind.SET, setting.path, (*above, "shm_size"), f'"{SHM_SIZE}"'))
 
 
 @check("PRJ015", "The container is not privileged")
@@ -251,7 +251,7 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING,
             f"{container.name} leaves shared memory at {has}, too little for PyTorch's loader workers",
             Fix(
-                f"Set shm_size: {_SHM_SIZE}, or --shm-size={_SHM_SIZE} in runArgs: a limit, not a reservation.",
+                f"Set shm_size: {SHM_SIZE}, or --shm-size={SHM_SIZE} in runArgs: a limit, not a reservation.",
                 where=Side.PROJECT,
                 repairs=_size_repairs(container),
             ),
@@ -276,7 +276,7 @@ def _parse_size(text: str) -> int | None:
 def _size_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
     if container.service is not None:
         key = ("services", container.service.name, "shm_size")
-        return (Repair(RepairKind.SET, container.service.path, key, f'"{_SHM_SIZE}"'),)
+        return (Repair(RepairKind.SET, container.service.path, key, f'"{SHM_SIZE}"'),)
     words = [argument.text for argument in container.dev.run_args] if container.dev else []
     if (
         container.dev is None
@@ -288,7 +288,7 @@ def _size_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
     if any(word.startswith("-") and " " in word for word in words):
         return ()
     listed = ", ".join(
-        '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in (*words, f"--shm-size={_SHM_SIZE}")
+        '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in (*words, f"--shm-size={SHM_SIZE}")
     )
     return (Repair(RepairKind.SET, container.dev.path, ("runArgs",), f"[{listed}]"),)
 
