@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any
 
 import devkit
+from devkit.errors import DevkitError
 from devkit.probe.host import Host
-from devkit.text import format_duration
+from devkit.text import format_duration, join_words
 from devkit.verify.process import (
     KILL_GRACE_S,
     MAX_LOG_LINES,
@@ -24,10 +25,12 @@ from devkit.verify.process import (
     read_lines_in_background,
     start_process,
 )
-from devkit.verify.report import ProofLocation, VerificationReport
-from devkit.workload.interpreter import build_module_command, find_torch_interpreter
+from devkit.verify.report import NOT_FULL_BECAUSE, ProofLocation, VerificationReport
+from devkit.workload.interpreter import MIN_PYTHON, Interpreter, build_module_command, find_torch_interpreter
+from devkit.workload.proof import standalone
 from devkit.workload.proof.stages import (
     DEVICE_LOST_EXIT_CODE,
+    STANDALONE_STAGES,
     Depth,
     StageResult,
     StageSpec,
@@ -42,6 +45,26 @@ _DRAIN_S = 3.0
 
 ProofCommand = Callable[[Sequence[str]], Sequence[str]]
 """Turns the proof's arguments into a command line."""
+
+
+@dataclass(frozen=True)
+class ProofProgram:
+    """A program that proves: its command line, all of its stages, and why it is not the full proof, "" if it is."""
+
+    build_command: ProofCommand
+    stages: tuple[StageSpec, ...]
+    not_full_because: str = ""
+
+
+def choose_program(interpreter: Interpreter, depth: Depth) -> ProofProgram:
+    """Return the full proof where this Python and its packages can run it, else the one that needs torch alone."""
+    if interpreter.version >= MIN_PYTHON and not interpreter.missing:
+        return ProofProgram(build_proof_command(interpreter.executable), select_stages(depth))
+    because = f"the project's environment has no {join_words(interpreter.missing)}"
+    if interpreter.version < MIN_PYTHON:
+        because = f"the project's Python is {interpreter.version}, and the full proof needs {MIN_PYTHON}"
+    program = [interpreter.executable, "-u", "-X", "faulthandler", standalone.__file__]
+    return ProofProgram(lambda arguments: [*program, *arguments], STANDALONE_STAGES, because)
 
 
 def build_proof_command(python: str) -> ProofCommand:
@@ -75,10 +98,14 @@ def prove_here(
 
     Raises: DevkitError when no Python here has torch.
     """
-    build_command = command or build_proof_command(find_torch_interpreter(host).executable)
-    run = _ProofRun(
-        tuple(stage for stage in select_stages(depth) if stage.name in only or not only), timeout_s, progress
+    program = (
+        ProofProgram(command, select_stages(depth)) if command else choose_program(find_torch_interpreter(host), depth)
     )
+    if program.not_full_because:
+        progress(f"the proof that needs torch alone: {program.not_full_because}")
+        if model or only:
+            raise DevkitError(f"this needs the full proof, and {program.not_full_because}", "Leave --model out.")
+    run = _ProofRun(tuple(stage for stage in program.stages if stage.name in only or not only), timeout_s, progress)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     ends_at = time.monotonic() + timeout_s
     # The folder belongs to this process, because the child may not live to remove it.
@@ -87,13 +114,14 @@ def prove_here(
             failed = [name for name, result in run.results.items() if result.status is StageStatus.FAILED]
             arguments = [f"--depth={depth}", f"--stages={','.join(run.pending)}", f"--failed={','.join(failed)}"]
             arguments += [f"--scratch={scratch}", f"--model={model}"]
-            with ProofProcess(build_command(arguments)) as process:
+            with ProofProcess(program.build_command(arguments)) as process:
                 for event in process.events(ends_at=ends_at):
                     run.record(event)
                 run.finish_process(process.wait(ends_at=ends_at))
     stages = tuple(run.results[stage.name] for stage in run.stages)
+    inputs = run.inputs | ({NOT_FULL_BECAUSE: program.not_full_because} if program.not_full_because else {})
     return VerificationReport(
-        ProofLocation.HERE, run.device, run.environment, stages, run.log, inputs=run.inputs, taken_at=taken_at
+        ProofLocation.HERE, run.device, run.environment, stages, run.log, inputs=inputs, taken_at=taken_at
     )
 
 

@@ -9,10 +9,12 @@ from enum import StrEnum
 from typing import Any
 
 from devkit.text import format_count, format_duration, format_number, format_table, join_words, wrap_text
-from devkit.workload.proof.stages import STAGES, ReadingValue, StageResult, StageStatus
+from devkit.workload.proof.stages import STAGES, STANDALONE_STAGES, ReadingValue, StageResult, StageSpec, StageStatus
 
 REPORT_SCHEMA = "devkit.verify/1"
 HASH_FIELD = "report_sha256"
+NOT_FULL_BECAUSE = "not_full_because"
+"""The input that says why the standalone proof ran; absent from the full one's."""
 MAX_TEXT_CHARACTERS = 40
 SHOWN_LOG_LINES = 20
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bhf_\w{8,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}")
@@ -73,7 +75,11 @@ class VerificationReport:
 
     def _claims(self) -> list[str]:
         passed = {stage.name for stage in self.stages if stage.status is StageStatus.PASSED}
-        return [stage.claim for stage in STAGES if stage.claim and stage.name in passed]
+        return [stage.claim for stage in self._specs if stage.claim and stage.name in passed]
+
+    @property
+    def _specs(self) -> tuple[StageSpec, ...]:
+        return STANDALONE_STAGES if self.inputs.get(NOT_FULL_BECAUSE) else STAGES
 
     @property
     def conclusion(self) -> str:
@@ -86,7 +92,7 @@ class VerificationReport:
             total = format_count(len(self.stages), "stage")
             return f"not proved: {len(failed)} of {total} failed ({', '.join(failed) or 'none ran'}){proved}"
         place = "in the dev container, on" if self.where is ProofLocation.CONTAINER else "on"
-        claimed = {stage.name for stage in STAGES if stage.claim and stage.is_reported_when_skipped}
+        claimed = {stage.name for stage in self._specs if stage.claim and stage.is_reported_when_skipped}
         skipped = {
             stage.name: stage.reason
             for stage in self.stages
@@ -158,7 +164,10 @@ def format_proof_report(report: VerificationReport, *, width: int) -> str:
     if device.get("precision"):
         parts.append(f"precision {device['precision']}: {device.get('precision_reason', '')}")
     is_known = device.get("kind") != "unknown"
-    lines = [wrap_text("; ".join(parts), width=width) if is_known else "device: not reached", ""]
+    lines = [wrap_text("; ".join(parts), width=width) if is_known else "device: not reached"]
+    if because := report.inputs.get(NOT_FULL_BECAUSE):
+        lines.append(wrap_text(f"proof: the one that needs torch alone, because {because}", width=width))
+    lines.append("")
     for heading, stage in zip(format_table(rows).splitlines()[1:], report.stages, strict=True):
         lines.append(heading)
         if stage.reason:

@@ -12,8 +12,22 @@ from devkit.probe.host import Host
 from devkit.text import format_count, join_words
 from devkit.verify.local_proof import prove_here
 from devkit.verify.process import Progress
-from devkit.verify.report import HASH_FIELD, REPORT_SCHEMA, ProofLocation, VerificationReport, hash_document
-from devkit.workload.proof.stages import Depth, ProofSettings, StageResult, StageStatus, select_stages
+from devkit.verify.report import (
+    HASH_FIELD,
+    NOT_FULL_BECAUSE,
+    REPORT_SCHEMA,
+    ProofLocation,
+    VerificationReport,
+    hash_document,
+)
+from devkit.workload.proof.stages import (
+    STANDALONE_STAGES,
+    Depth,
+    ProofSettings,
+    StageResult,
+    StageStatus,
+    select_stages,
+)
 
 CHECK_SCHEMA = "devkit.verify-check/1"
 CONTAINER_STAGES = ("build", "start")
@@ -118,7 +132,8 @@ def _check_stage_names(report: VerificationReport) -> ReportPoint:
     depth = report.inputs.get("depth")
     if depth not in tuple(Depth):
         return note_unchecked("stages", "the report names no depth, which decides what stages belong to it")
-    wanted = [stage.name for stage in select_stages(Depth(depth))]
+    is_full = NOT_FULL_BECAUSE not in report.inputs
+    wanted = [stage.name for stage in (select_stages(Depth(depth)) if is_full else STANDALONE_STAGES)]
     if names == wanted:
         return note_agreement("stages", f"{format_count(len(names), 'stage')}, those of depth {depth}")
     missing = [name for name in wanted if name not in names]

@@ -7,7 +7,7 @@ from devkit.doctor.registry import BY_CODE
 from devkit.doctor.verify_stages import REASON_ROWS, STAGE_ROWS, find_check_for_stage
 from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 from devkit.facts.values import Unknown
-from devkit.workload.proof.stages import STAGES
+from devkit.workload.proof.stages import STAGES, STANDALONE_STAGES
 from tests.doctor.machines import GIB, changed, inside
 from tests.doctor.running import find_all, find_codes, find_only, run_check
 
@@ -37,7 +37,7 @@ def test_without_a_report_there_is_nothing_to_judge():
     assert isinstance(run_check("PYT021", inside()), Skipped)
 
 
-@pytest.mark.parametrize("name", [*(each.name for each in STAGES), *BY_THE_HOST])
+@pytest.mark.parametrize("name", [*{each.name: each for each in (*STAGES, *STANDALONE_STAGES)}, *BY_THE_HOST])
 def test_every_stage_of_the_proof_has_a_check_that_is_likely_behind_it(name):
     cause = find_check_for_stage(stage(name, NOBODY_KNOWS), report())
     assert cause.code in BY_CODE
@@ -45,7 +45,7 @@ def test_every_stage_of_the_proof_has_a_check_that_is_likely_behind_it(name):
 
 
 def test_the_table_names_checks_and_stages_that_exist():
-    known = {"", *(each.name for each in STAGES), *BY_THE_HOST, "memory-estimate", "own-model"}
+    known = {"", *(each.name for each in (*STAGES, *STANDALONE_STAGES)), *BY_THE_HOST, "memory-estimate", "own-model"}
     for row in (*REASON_ROWS, *STAGE_ROWS):
         assert row.stage in known
         assert row.code in BY_CODE or row.code == ""

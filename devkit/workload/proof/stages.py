@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from devkit.estimate.settings import Precision
+from devkit.workload.proof import standalone
 
 DEVICE_LOST_EXIT_CODE = 75
 """Exit status after an error that leaves the CUDA context unusable: the other stages need a fresh process."""
@@ -240,6 +241,10 @@ STAGES = (
     StageSpec("compile", "torch.compile builds a kernel that agrees", ("kernel",), Depth.FULL, 60),
 )
 """All stages, in the order they run. bitsandbytes comes before peft, which imports it: a broken one gets hidden."""
+
+
+STANDALONE_STAGES = tuple(StageSpec(name, claim, needs, Depth.QUICK, 0) for name, claim, needs in standalone.STAGES)
+"""The stages where the full proof cannot run."""
 
 
 def select_stages(depth: Depth) -> tuple[StageSpec, ...]:

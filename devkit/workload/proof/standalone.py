@@ -1,0 +1,445 @@
+"""The proof for any environment that has torch, as one file: Python 3.9, and nothing of devkit or of its requirements.
+
+It runs where the full proof cannot, in a Python that is too old for devkit, or without transformers and peft. What it can do
+in torch alone it does; with transformers and peft it fine-tunes and generates with their classes, too.
+
+    python standalone.py --stages=NAME,… [--failed=NAME,…] [--scratch=FOLDER]
+
+Prints the same JSON events as the full proof (program.py), one on a line of stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import math
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+STAGES = (
+    ("torch", "", ()),
+    ("torch-build", "", ("torch",)),
+    ("device", "", ("torch",)),
+    ("kernel", "", ("device",)),
+    ("memory", "", ("device",)),
+    ("plain-lora", "LoRA in plain torch memorises a sentence", ("kernel",)),
+    ("plain-adapter", "its adapter reloads bit for bit and generates the sentence", ("plain-lora",)),
+    ("libraries", "", ("torch",)),
+    ("inference", "generation gives the same tokens with every cache", ("kernel", "libraries")),
+    ("lora-memorises", "LoRA fine-tuning memorises a sentence", ("kernel", "libraries")),
+    ("adapter-reload", "the adapter reloads bit for bit", ("lora-memorises",)),
+)
+"""Name (its method is `prove_<name>`), claim, and the stages that must pass before. Those that are called as in the full proof
+show the same as there."""
+
+DEVICE_LOST_EXIT_CODE = 75
+SEED, RANK, ALPHA, STEPS, LEARNING_RATE = 20250601, 16, 32, 60, 3e-3
+SENTENCE = "devkit taught this model one sentence, and here it is: proven."
+MEMORIZED_LOSS = 0.01
+VOCABULARY, BOS, EOS, PAD = 260, 256, 257, 258
+HIDDEN, WIDE, LAYERS, HEADS = 128, 256, 2, 4
+HEAD_SCALE = 10.0
+"""Factor on the random output head. Without it the logits are too flat for LoRA alone to memorize a sentence."""
+KERNEL_SIZE = 256
+TOLERANCES = {"fp32": 4e-3, "bf16": 2e-2, "fp16": 4e-3}
+"""Largest error relative to the largest true value. GPU kernels may take fp32 numbers through TF32, which keeps 11 bits."""
+MEMORY_BYTES = 64 * 2**20
+DEVICE_FOLDER = Path("/dev")
+IDS = [BOS, *SENTENCE.encode(), EOS]
+
+torch: Any = None
+"""Imported by the first stage, whose result it is."""
+
+
+class Reading(NamedTuple):
+    """One measured value. `expected` is "" for one that is recorded and not judged; a tuple is a series."""
+
+    name: str
+    measured: Any
+    expected: str = ""
+    is_as_expected: bool = True
+
+
+def expect(name: str, measured: Any, wanted: Any) -> Reading:  # noqa: ANN401 - any value of JSON
+    """Return a reading that must be `wanted`."""
+    return Reading(name, measured, str(wanted), measured == wanted)
+
+
+def expect_at_most(name: str, measured: float, limit: float) -> Reading:
+    """Return a reading that must not exceed `limit`. NaN always fails."""
+    return Reading(name, measured, f"<= {limit:g}", measured <= limit)
+
+
+class Skipped(Exception):  # noqa: N818 - it is no error: the stage has nothing to prove here
+    """Raised by a stage that cannot apply in this environment."""
+
+
+class Proof:
+    """The stages, and what one of them leaves to the next."""
+
+    def __init__(self, folder: Path, emit: Callable[..., None]) -> None:
+        self.folder, self.emit = folder, emit
+        self.device, self.dtype = "cpu", None
+        self.base: dict[str, Any] = {}
+        self.adapter: dict[str, Any] = {}
+        self.tuned: Any = None
+
+    def prove_torch(self) -> Iterator[Reading]:
+        """Import torch, whose own message names a missing library."""
+        globals()["torch"] = importlib.import_module("torch")
+        # The model is too small to share, and other work here may need the processors.
+        torch.set_num_threads(1)
+        yield Reading("version", str(torch.__version__))
+
+    def prove_torch_build(self) -> Iterator[Reading]:
+        """Prove that torch sees the GPU that this machine has."""
+        yield Reading("torch", str(torch.__version__))
+        yield Reading("cuda", torch.version.cuda or torch.version.hip or "none")
+        sees = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        nodes = [node for node in DEVICE_FOLDER.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)]
+        if nodes or (DEVICE_FOLDER / "dxg").exists():
+            yield Reading("gpus_seen_by_torch", sees, "> 0", sees > 0)
+
+    def prove_device(self) -> Iterator[Reading]:
+        """Prove that the device stores tensors and returns them unchanged."""
+        about = {"kind": "cpu", "name": platform.processor() or "CPU", "reason": "torch sees no GPU"}
+        self.dtype, precision, because = torch.float32, "fp32", "CPUs compute fp32 exactly and fast"
+        if torch.cuda.is_available():
+            found, count = torch.cuda.get_device_properties(0), torch.cuda.device_count()
+            capability = f"{found.major}.{found.minor}"
+            self.device = "cuda"
+            about = {"kind": "cuda", "name": found.name, "reason": f"torch sees {count} GPU{'s' * (count > 1)}"}
+            about.update(capability=capability, memory_bytes=found.total_memory, count=count)
+            because = f"compute capability {capability} is before 8.0, the first with bf16"
+            if found.major >= 8 or torch.version.hip:
+                self.dtype, precision, because = torch.bfloat16, "bf16", f"compute capability {capability} has bf16"
+        self.emit(event="device", device={**about, "precision": precision, "precision_reason": because})
+        sent = torch.arange(KERNEL_SIZE * KERNEL_SIZE)
+        yield Reading("device", self.device)
+        yield expect("copied_back_equal", bool(torch.equal(sent.to(self.device).cpu(), sent)), True)
+
+    def prove_kernel(self) -> Iterator[Reading]:
+        """Prove that matrix products in every precision of this device agree with the CPU in fp64."""
+        precisions = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+        if self.device == "cpu":
+            # Half precision is for GPUs: older releases of torch do not multiply in it on a CPU.
+            del precisions["fp16"]
+        elif self.dtype != torch.bfloat16:
+            del precisions["bf16"]
+        for name, dtype in precisions.items():
+            generator = torch.Generator().manual_seed(SEED)
+            left, right = (torch.randn(KERNEL_SIZE, KERNEL_SIZE, generator=generator).to(dtype) for _ in range(2))
+            true = left.double() @ right.double()
+            found = (left.to(self.device) @ right.to(self.device)).cpu().double()
+            error = float((found - true).abs().max() / true.abs().max())
+            yield expect_at_most(f"matmul_{name}_error", error, TOLERANCES[name])
+
+    def prove_memory(self) -> Iterator[Reading]:
+        """Prove that the GPU's memory is given, and given back."""
+        if self.device == "cpu":
+            raise Skipped("torch counts the memory of GPUs, and sees none")
+        before = torch.cuda.memory_allocated()
+        numbers = torch.ones(MEMORY_BYTES, dtype=torch.uint8, device=self.device)
+        yield expect("allocated_bytes", torch.cuda.memory_allocated() - before, MEMORY_BYTES)
+        yield expect("sum", int(numbers.sum().item()), MEMORY_BYTES)
+        del numbers
+        torch.cuda.empty_cache()
+        yield expect("left_bytes", torch.cuda.memory_allocated() - before, 0)
+
+    def prove_plain_lora(self) -> Iterator[Reading]:
+        """Prove that low-rank updates of a frozen random model memorize the sentence, and leave the base as it was."""
+        self.base, self.adapter = self.make_base(), self.make_adapter()
+        before = {name: weight.clone() for name, weight in self.base.items()}
+        untrained = self.generate_plain(self.base, self.adapter)
+        losses = train(lambda ids: self.compute_plain(ids, self.base, self.adapter), list(self.adapter.values()))
+        yield from read_losses(losses)
+        yield expect("generated", self.generate_plain(self.base, self.adapter), SENTENCE)
+        yield expect("base_says_it_too", untrained == SENTENCE, False)
+        changed = [name for name, weight in before.items() if not torch.equal(weight, self.base[name])]
+        yield expect("changed_tensors", len(changed), 0)
+
+    def prove_plain_adapter(self) -> Iterator[Reading]:
+        """Prove that the adapter, saved and loaded onto a fresh base, gives the same logits, and the sentence."""
+        file = self.folder / "adapter.pt"
+        torch.save({name: weight.detach().cpu() for name, weight in self.adapter.items()}, file)
+        loaded = {name: weight.to(self.device) for name, weight in torch.load(file, map_location="cpu").items()}
+        fresh = self.make_base()
+        with torch.no_grad():
+            ids = torch.tensor([IDS], device=self.device)
+            wanted = self.compute_plain(ids, self.base, self.adapter)
+            gap = (self.compute_plain(ids, fresh, loaded) - wanted).abs().max()
+        yield Reading("adapter_bytes", file.stat().st_size)
+        yield expect_at_most("largest_difference", float(gap), 0.0)
+        yield expect("generated", self.generate_plain(fresh, loaded), SENTENCE)
+
+    def make_base(self) -> dict[str, Any]:
+        """Make the random base, equal for equal seeds on every device."""
+        generator = torch.Generator().manual_seed(SEED)
+        shapes = {"tokens": (VOCABULARY, HIDDEN), "positions": (len(IDS) + 8, HIDDEN), "head": (VOCABULARY, HIDDEN)}
+        shapes.update(self.linear_shapes())
+        weights = {name: torch.randn(*shape, generator=generator) for name, shape in shapes.items()}
+        for name, weight in weights.items():
+            weight.mul_(HEAD_SCALE * 0.02 if name == "head" else 0.02 if name in self.linear_shapes() else 1.0)
+        return {name: weight.to(self.device, self.dtype) for name, weight in weights.items()}
+
+    def linear_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return the shape of every linear layer: out, in."""
+        square, up, down = (HIDDEN, HIDDEN), (WIDE, HIDDEN), (HIDDEN, WIDE)
+        kinds = {"query": square, "key": square, "value": square, "output": square, "up": up, "down": down}
+        return {f"{layer}.{kind}": shape for layer in range(LAYERS) for kind, shape in kinds.items()}
+
+    def make_adapter(self) -> dict[str, Any]:
+        """Make low-rank updates of every linear layer, in fp32, that change nothing yet."""
+        generator = torch.Generator().manual_seed(SEED)
+        adapter = {}
+        for name, (wide, narrow) in self.linear_shapes().items():
+            adapter[f"{name}.a"] = torch.randn(RANK, narrow, generator=generator) / math.sqrt(narrow)
+            adapter[f"{name}.b"] = torch.zeros(wide, RANK)
+        return {name: weight.to(self.device).requires_grad_() for name, weight in adapter.items()}
+
+    def compute_plain(self, ids: Any, base: dict[str, Any], adapter: dict[str, Any]) -> Any:  # noqa: ANN401 - tensors
+        """Compute the logits of one decoder: [1, tokens] -> [1, tokens, vocabulary]."""
+        length = ids.shape[1]
+        mask = torch.full((length, length), float("-inf"), device=self.device).triu(1)
+
+        def linear(name: str, values: Any) -> Any:  # noqa: ANN401 - tensors
+            update = values.float() @ adapter[f"{name}.a"].t() @ adapter[f"{name}.b"].t() * (ALPHA / RANK)
+            return values @ base[name].t() + update.to(values.dtype)
+
+        def normalize(values: Any) -> Any:  # noqa: ANN401 - tensors
+            return torch.nn.functional.layer_norm(values, values.shape[-1:])
+
+        hidden = base["tokens"][ids] + base["positions"][:length]
+        for layer in range(LAYERS):
+            normal = normalize(hidden)
+            query, key, value = (
+                linear(f"{layer}.{kind}", normal).view(1, length, HEADS, -1).transpose(1, 2)
+                for kind in ("query", "key", "value")
+            )
+            scores = (query @ key.transpose(-1, -2)).float() / math.sqrt(HIDDEN // HEADS) + mask
+            mixed = scores.softmax(-1).to(value.dtype) @ value
+            hidden = hidden + linear(f"{layer}.output", mixed.transpose(1, 2).reshape(1, length, HIDDEN))
+            wide = linear(f"{layer}.up", normalize(hidden))
+            hidden = hidden + linear(f"{layer}.down", torch.nn.functional.silu(wide))
+        return (normalize(hidden) @ base["head"].t()).float()
+
+    def generate_plain(self, base: dict[str, Any], adapter: dict[str, Any]) -> str:
+        """Generate greedily from BOS alone."""
+        ids = [BOS]
+        with torch.no_grad():
+            while len(ids) < len(IDS) + 8 and ids[-1] != EOS:
+                logits = self.compute_plain(torch.tensor([ids], device=self.device), base, adapter)
+                ids.append(int(logits[0, -1].argmax()))
+        return decode(ids)
+
+    def prove_libraries(self) -> Iterator[Reading]:
+        """Import transformers, and peft where it is installed, together with this torch."""
+        require("transformers")
+        for name in ("transformers", "peft", "accelerate"):
+            if importlib.util.find_spec(name):
+                yield Reading(name, str(getattr(importlib.import_module(name), "__version__", "unknown")))
+
+    def make_llama(self) -> Any:  # noqa: ANN401 - a model of transformers
+        """Make the frozen random Llama of the full proof."""
+        transformers = importlib.import_module("transformers")
+        config = transformers.LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            intermediate_size=WIDE,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            num_key_value_heads=HEADS // 2,
+            max_position_embeddings=256,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+            pad_token_id=PAD,
+            tie_word_embeddings=False,
+        )
+        torch.manual_seed(SEED)
+        model = transformers.LlamaForCausalLM(config)
+        with torch.no_grad():
+            model.lm_head.weight.mul_(HEAD_SCALE)
+        return model.requires_grad_(False).to(device=self.device, dtype=self.dtype).eval()
+
+    def generate_llama(self, model: Any, **options: Any) -> list[int]:  # noqa: ANN401 - a model of transformers
+        """Generate greedily from BOS alone."""
+        prompt = torch.tensor([[BOS]], device=self.device)
+        with torch.no_grad():
+            options = {"max_new_tokens": len(IDS) + 8, "do_sample": False, **options}
+            ids: list[int] = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[0].tolist()
+        return ids
+
+    def prove_inference(self) -> Iterator[Reading]:
+        """Prove that transformers generates the same tokens with and without a KV cache."""
+        model = self.make_llama()
+        cached, uncached = (self.generate_llama(model, use_cache=each) for each in (True, False))
+        yield Reading("tokens", len(cached) - 1)
+        yield expect("same_tokens", cached == uncached, True)
+
+    def prove_lora_memorises(self) -> Iterator[Reading]:
+        """Prove that peft's LoRA memorizes the sentence, which the base model does not say."""
+        require("peft")
+        peft = importlib.import_module("peft")
+        base = self.make_llama()
+        untrained = decode(self.generate_llama(base))
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, task_type="CAUSAL_LM")
+        self.tuned = peft.get_peft_model(base, config)
+        losses = train(
+            lambda ids: self.tuned(input_ids=ids).logits,
+            [weight for weight in self.tuned.parameters() if weight.requires_grad],
+        )
+        yield from read_losses(losses)
+        yield expect("generated", decode(self.generate_llama(self.tuned)), SENTENCE)
+        yield expect("base_says_it_too", untrained == SENTENCE, False)
+
+    def prove_adapter_reload(self) -> Iterator[Reading]:
+        """Prove that peft's adapter, saved and loaded onto a fresh base, gives the same logits, and the sentence."""
+        folder = self.folder / "adapter"
+        self.tuned.save_pretrained(str(folder))
+        loaded = importlib.import_module("peft").PeftModel.from_pretrained(self.make_llama(), str(folder))
+        ids = torch.tensor([IDS], device=self.device)
+        with torch.no_grad():
+            gap = (loaded(input_ids=ids).logits.float() - self.tuned(input_ids=ids).logits.float()).abs().max()
+        yield expect_at_most("largest_difference", float(gap), 0.0)
+        yield expect("generated", decode(self.generate_llama(loaded)), SENTENCE)
+
+
+def require(name: str) -> None:
+    """Raise Skipped where a package is not installed. One that is there and broken is a failure of its own."""
+    if importlib.util.find_spec(name) is None:
+        raise Skipped(f"the project's environment has no {name}")
+
+
+def train(compute_logits: Callable[[Any], Any], weights: list[Any]) -> list[float]:
+    """Train `weights` on the sentence. Returns the loss before each step."""
+    optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, weight_decay=0.0)
+    batch = torch.tensor([IDS], device=weights[0].device)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(compute_logits(batch)[0, :-1].float(), batch[0, 1:])
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def read_losses(losses: list[float]) -> Iterator[Reading]:
+    """Read that the losses fell to where the sentence is known."""
+    yield Reading("steps", len(losses))
+    yield Reading("losses", tuple(losses))
+    yield Reading("first_loss", losses[0])
+    yield expect_at_most("last_loss", losses[-1], MEMORIZED_LOSS)
+
+
+def decode(ids: list[int]) -> str:
+    """Decode byte ids after BOS up to EOS; broken UTF-8 becomes U+FFFD."""
+    ids = ids[1 : ids.index(EOS)] if EOS in ids else ids[1:]
+    return bytes(each for each in ids if each < 256).decode(errors="replace")
+
+
+def run_stage(name: str, readings: Callable[[], Iterator[Reading]]) -> tuple[dict[str, Any], bool]:
+    """Run one stage. Returns its part of devkit.verify/1, and whether the error that ended it lost the GPU."""
+    start, taken, status, reason, is_lost = time.perf_counter(), [], "passed", "", False
+    try:
+        for reading in readings():
+            taken.append(reading)  # noqa: PERF402 - keeps what was read before an exception
+    except Skipped as skipped:
+        status, reason = "skipped", str(skipped)
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is what this stage found
+        status, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:600] or 'no message'}"
+        is_lost = "CUDA error" in reason and "OutOfMemory" not in reason
+    broken = [each for each in taken if not each.is_as_expected]
+    if broken and status == "passed":
+        status = "failed"
+        reason = "; ".join(f"{each.name} is {each.measured}, expected {each.expected}" for each in broken)
+    values = {each.name: each.measured for each in taken if not isinstance(each.measured, tuple)}
+    document = {
+        "name": name,
+        "status": status,
+        "measured": {name: str(each) if each != each else each for name, each in values.items()},  # NaN is no JSON
+        "expected": {each.name: each.expected for each in taken if each.expected},
+        "reason": reason,
+        "ms": round((time.perf_counter() - start) * 1000, 1),
+        "series": {each.name: list(each.measured) for each in taken if isinstance(each.measured, tuple)},
+    }
+    return document, is_lost
+
+
+def run(names: list[str], failed: list[str], folder: Path, emit: Callable[..., None]) -> int:
+    """Run the stages in order and skip those whose needs did not pass. Returns the exit status."""
+    proof = Proof(folder, emit)
+    ended = {name: {"status": "failed", "reason": ""} for name in failed}
+    for name, _, needs in STAGES:
+        if name not in names:
+            continue
+        emit(event="started", stage=name)
+        need = next((need for need in needs if need in ended and ended[need]["status"] != "passed"), None)
+        if need is None:
+            document, is_lost = run_stage(name, getattr(proof, f"prove_{name.replace('-', '_')}"))
+        else:
+            reason = f"{need} did not pass" if ended[need]["status"] == "failed" else ended[need]["reason"]
+            empty: dict[str, Any] = {"measured": {}, "expected": {}, "ms": 0.0}
+            document, is_lost = {"name": name, "status": "skipped", "reason": reason, **empty}, False
+        ended[name] = document
+        emit(event="finished", stage=document)
+        if is_lost:
+            return DEVICE_LOST_EXIT_CODE
+    emit(event="done")
+    return 0
+
+
+def describe_environment() -> dict[str, str]:
+    """Return the versions that the report names, by the packages' metadata."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": sys.platform,
+        "machine": platform.machine(),
+    }
+    if os.environ.get("DEVKIT_GPU"):
+        found["gpu_request"] = os.environ["DEVKIT_GPU"]
+    for name in ("torch", "transformers", "peft", "accelerate"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> int:
+    """Run the chosen stages. Exit status 0 when all of them ran, passed or not; 75 when the GPU was lost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("depth", "stages", "failed", "scratch", "model"):
+        parser.add_argument(f"--{name}", default="")
+    arguments = parser.parse_args()
+    # No network, and the events alone on stdout: whatever else writes there reaches stderr.
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
+    own = os.dup(1)
+    os.dup2(2, 1)
+
+    def emit(**event: Any) -> None:  # noqa: ANN401 - any value of JSON
+        os.write(own, (json.dumps(event, allow_nan=False) + "\n").encode())
+
+    emit(event="environment", environment=describe_environment())
+    emit(event="inputs", inputs={"depth": arguments.depth, "sentence": SENTENCE, "seed": SEED, "steps": STEPS})
+    names = [name for name in arguments.stages.split(",") if name] or [name for name, _, _ in STAGES]
+    with tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch or None) as folder:
+        return run(names, [name for name in arguments.failed.split(",") if name], Path(folder), emit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
