@@ -77,7 +77,8 @@ def init(
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
-        print_choices(project.dependencies)
+        if not project.settings.ignore_dependencies:
+            print_choices(project.dependencies)
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
     confirm_and_write(project.root, changes, writing)

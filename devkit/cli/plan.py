@@ -44,11 +44,16 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
     """
     settings = _read_settings(project)
     dependencies = NO_DEPENDENCIES
-    if not ignore_dependencies and not (settings and settings.ignore_dependencies):
+    ignore_dependencies = ignore_dependencies or bool(settings and settings.ignore_dependencies)
+    if not ignore_dependencies:
         from devkit.probe.project.reader import read_local_dependencies
 
         recorded = settings.choice if settings else NOTHING_CHOSEN
-        wanted = DependencyChoice(options.extras or recorded.extras, options.groups or recorded.groups)
+        wanted = DependencyChoice(
+            options.extras or recorded.extras,
+            options.groups or recorded.groups,
+            options.requirements or recorded.requirements,
+        )
         dependencies = read_local_dependencies(project, wanted)
         validate_choice(wanted, dependencies)
     request = replace(build_request_from_options(options), policy=settings.policy if settings else None)
@@ -70,7 +75,8 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
         if isinstance(answer, Plan):
             dependencies = select_torch_build(dependencies, answer)
         text = format_answer(answer, width=width, is_cpu_requested=wants_cpu, today=today())
-        text += "".join(f"\n{wrap_text(line, width=width)}" for line in list_choices(dependencies))
+        choices = () if ignore_dependencies else list_choices(dependencies)
+        text += "".join(f"\n{wrap_text(line, width=width)}" for line in choices)
         document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)
     click.echo(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text)
     return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE

@@ -48,6 +48,7 @@ class ProjectSettings:
     pins: tuple[tuple[str, str], ...] = ()
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
     ignore_dependencies: bool = False
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ class ProjectSettings:
     @property
     def choice(self) -> DependencyChoice:
         """The optional parts of the project's requirements to install."""
-        return DependencyChoice(self.extras, self.groups)
+        return DependencyChoice(self.extras, self.groups, self.requirements)
 
     def with_flags(self, flags: "ProjectSettings") -> "ProjectSettings":
         """Return these settings with those of `flags` in their place."""
@@ -103,6 +104,10 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "extras": ('["train"]', "extras of the project"),
             "groups": ('["docs"]', "dependency groups; dev is installed without being named"),
+            "requirements": (
+                '["requirements/train.txt"]',
+                "requirement files to install instead of those that devkit finds",
+            ),
         },
     ),
     "dependencies": (

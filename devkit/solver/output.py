@@ -80,7 +80,11 @@ def serialize_dependencies(dependencies: Dependencies) -> Json:
             "lock": dependencies.lock,
             "extras": list(dependencies.extras),
             "groups": list(dependencies.groups),
-            "available": {"extras": list(available.extras), "groups": list(available.groups)},
+            "available": {
+                "extras": list(available.extras),
+                "groups": list(available.groups),
+                "requirements": list(available.requirements),
+            },
         }
     }
 

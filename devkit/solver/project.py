@@ -1,5 +1,6 @@
 """Constraints from a project's own dependencies: those whose markers hold in the container."""
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -7,7 +8,7 @@ from difflib import get_close_matches
 
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Dependencies, DependencyChoice, PackageIndex, PackageRequirement
+from devkit.facts.dependencies import Dependencies, DependencyChoice, PackageIndex, PackageManager, PackageRequirement
 from devkit.solver.plan import Constraint, Plan, Request
 from devkit.text import join_words
 
@@ -48,6 +49,14 @@ def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> Non
                 has = f"It has {join_words(known)}." if known else f"It has no {kind}s."
                 raise DevkitError(f"the project has no {kind} {name!r}", f"{hint}{has}")
 
+    for path in choice.requirements:
+        if posixpath.normpath(path.replace("\\", "/")) not in dependencies.files:
+            lists = dependencies.available.requirements
+            close = get_close_matches(path, lists, n=1)
+            hint = f"Did you mean {close[0]}? " if close else ""
+            has = f"It has {join_words(lists)}." if lists else "It has no requirement files."
+            raise DevkitError(f"the project has no list {path!r} that can be read", f"{hint}{has}")
+
 
 def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:
     """Return what to install for the plan: with the extra or group that it takes for its build of torch, if any."""
@@ -57,11 +66,17 @@ def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:
 
 def list_choices(dependencies: Dependencies) -> Iterator[str]:
     """List what the project offers and the image does not install, each with the flag that installs it."""
+    if dependencies.tool is PackageManager.NONE:
+        yield "no dependency file was found, such as requirements.txt or pyproject.toml: the image gets the plan's packages"
     available = dependencies.available
     for kind, names in (("extra", available.extras), ("group", available.groups)):
         if names:
             kinds = kind if len(names) == 1 else f"{kind}s"
             yield f"not installed: the {kinds} {_join_some(names)}; --{kind} NAME installs one"
+    if lists := available.requirements:
+        kinds = "list" if len(lists) == 1 else "lists"
+        instead = " instead" if any(path.endswith((".txt", ".in", ".lock")) for path in dependencies.files) else ""
+        yield f"not installed: the {kinds} {_join_some(lists)}; --requirements FILE installs one{instead}"
 
 
 def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator[str]:

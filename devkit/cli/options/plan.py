@@ -40,6 +40,7 @@ class PlanOptions:
     gpu_runtime: str | None = None
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
 
     @property
     def describes_machine(self) -> bool:
@@ -73,6 +74,9 @@ plan_options = group_options(
         click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine passes on GPUs."),
         click.option("--extra", "extras", multiple=True, metavar="NAME", help="Install this extra, too. Repeat."),
         click.option("--group", "groups", multiple=True, metavar="NAME", help="Install this group, too. Repeat."),
+        click.option(
+            "--requirements", multiple=True, metavar="FILE", help="Install this list, not those found. Repeat."
+        ),
     ),
     PlanOptions,
     "options",

@@ -40,14 +40,18 @@ from devkit.probe.dependencies.manifests import (
     read_setup_py,
     read_toml_file,
 )
+from devkit.probe.dependencies.requirement_lists import (
+    DEVELOPMENT_LISTS,
+    MAIN_LISTS,
+    choose_main_list,
+    find_lists,
+)
 from devkit.probe.dependencies.requirements import RequirementCollector, find_line, number_lines, read_requirements_file
 from devkit.probe.documents import get_object, get_objects, get_text
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
 from devkit.probe.project.files import ProjectFiles
+from devkit.text import join_words
 
-MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.txt", "requirements/base.txt")
-"""The first of these is the project's list for pip."""
-DEVELOPMENT_LISTS = ("requirements-dev.txt", "requirements_dev.txt", "dev-requirements.txt", "requirements/dev.txt")
 PYTHON_VERSION = ".python-version"
 IGNORE = ".dockerignore"
 _BY_FILE = (
@@ -58,7 +62,6 @@ _BY_FILE = (
     (PackageManager.PIXI, ("pixi.lock", "pixi.toml")),
     (PackageManager.CONDA, ("conda-lock.yml", "conda-lock.yaml", "environment.yml", "environment.yaml")),
 )
-_OTHER_LIST = re.compile(r"(?:dev-)?requirements[\w.-]*\.(?:txt|in)")
 _DATED = re.compile(r"^exclude-newer\b", re.MULTILINE)
 _PYTHON = re.compile(r"(?:cpython-?)?(\d+\.\d+)(?:\.\d+)?")
 
@@ -68,8 +71,23 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     found = RequirementCollector(files, choice)
     read = read_toml_file(PYPROJECT, found) if files.has(PYPROJECT) else None
     document, content = read or ({}, "")
-    tool, because = _tool(document, files)
-    lock, family = _read(tool, document, content, found)
+    lists = find_lists(files)
+    main, shown = choose_main_list(files, lists)
+    if choice.requirements:
+        tool, because = PackageManager.PIP, f"{join_words(choice.requirements)} was chosen"
+    else:
+        tool, because = _tool(document, files, shown if main in MAIN_LISTS else "")
+    lock, family = _read(tool, document, content, found, choice.requirements or (main,))
+    # A list of another name counts where nothing else says what the project needs.
+    if (
+        main
+        and tool in (PackageManager.CONDA, PackageManager.PIP, PackageManager.NONE)
+        and not _asks_for_packages(found)
+    ):
+        found.role = RequirementRole.PASSED_THROUGH
+        read_requirements_file(main, found)
+        because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
+        tool = PackageManager.PIP if tool is PackageManager.NONE else tool
     _python_version(found)
     # What the project's .dockerignore keeps from the build of an image.
     paths = (*found.lists, *found.included, *((PYPROJECT, lock) if lock else ()))
@@ -80,7 +98,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     if hidden:
         found.generate_lists()
         lock = "" if lock in hidden or PYPROJECT in hidden else lock
-    if not found.paths and not found.unread:
+    if not found.paths and not found.unread and not lists:
         return NO_DEPENDENCIES
     # uv compares a lock where it has all that the lock was made from: folders, and a date that its user's settings held.
     has_members = "workspace" in get_object(document, "tool", "uv")
@@ -101,6 +119,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         available=DependencyChoice(
             extras=tuple(name for name, is_chosen in found.extras.items() if not is_chosen),
             groups=tuple(name for name, is_installed in found.groups.items() if not is_installed),
+            requirements=tuple(path for path in lists if path not in found.paths),
         ),
         torch_builds=tuple(_read_torch_builds(document, found)),
         needs=tuple(found.needs),
@@ -134,7 +153,7 @@ def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) ->
         yield TorchBuild(label, f"--{kind} {name}", dependencies)
 
 
-def _tool(document: dict[str, Any], files: ProjectFiles) -> tuple[PackageManager, str]:
+def _tool(document: dict[str, Any], files: ProjectFiles, shown: str) -> tuple[PackageManager, str]:
     """The tool and what shows it: its lock or own file, then a list for pip, then what pyproject.toml holds."""
     for tool, names in _BY_FILE:
         if name := next((name for name in names if files.has(name)), ""):
@@ -144,20 +163,24 @@ def _tool(document: dict[str, Any], files: ProjectFiles) -> tuple[PackageManager
         (PackageManager.PIXI, "pixi" in tables, "[tool.pixi]"),
         (PackageManager.POETRY, "dependencies" in get_object(tables, "poetry"), "[tool.poetry]"),
     )
-    for tool, is_there, shown in by_table:
+    for tool, is_there, table in by_table:
         if is_there:
-            return tool, f"{PYPROJECT} has a table {shown}"
+            return tool, f"{PYPROJECT} has a table {table}"
     # A list for pip goes before settings of uv and PDM, which may be there for other purposes as well.
-    lists = next((name for name in (*MAIN_LISTS, *DEVELOPMENT_LISTS) if files.has(name)), "")
     for tool, key in ((PackageManager.UV, "uv"), (PackageManager.PDM, "pdm")):
-        if key in tables and not lists:
+        if key in tables and not shown:
             return tool, f"{PYPROJECT} has a table [tool.{key}]"
-    name = lists or next((name for name in (PYPROJECT, SETUP_CFG, SETUP_PY) if files.has(name)), "")
-    return (PackageManager.PIP, f"the project has {name}") if name else (PackageManager.NONE, NO_DEPENDENCIES.because)
+    others = (*DEVELOPMENT_LISTS, PYPROJECT, SETUP_CFG, SETUP_PY)
+    shown = shown or next((f"the project has {name}" for name in others if files.has(name)), "")
+    return (PackageManager.PIP, shown) if shown else (PackageManager.NONE, NO_DEPENDENCIES.because)
+
+
+def _asks_for_packages(found: RequirementCollector) -> bool:
+    return any(need.role is not RequirementRole.CONSTRAINT for need in found.needs)
 
 
 def _read(
-    tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector
+    tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector, lists: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
     """The files of the tool: the path of its lock, "" for none, and what this holds for torch alone."""
     match tool:
@@ -172,7 +195,7 @@ def _read(
         case PackageManager.CONDA:
             return _of_conda(found), ()
         case PackageManager.PIP:
-            _of_pip(document, content, found)
+            _of_pip(document, content, found, lists)
         case PackageManager.NONE:
             pass
     return "", ()
@@ -233,12 +256,13 @@ def _of_conda(found: RequirementCollector) -> str:
     return ""
 
 
-def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector) -> None:
-    """Requirement files, and what the project's own metadata asks for besides."""
-    main = next((name for name in MAIN_LISTS if found.files.has(name)), "")
-    development = [name for name in DEVELOPMENT_LISTS if found.files.has(name)]
-    for name in filter(None, (main, *development)):
-        read_requirements_file(name, found, group=DEV_GROUP if name in development else "")
+def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector, lists: tuple[str, ...]) -> None:
+    """Requirement files, the chosen ones or the usual, and what the project's own metadata asks for besides."""
+    for path in lists if found.choice.requirements else (path for path in lists if path in MAIN_LISTS):
+        read_requirements_file(found.files.within(path) or path, found)
+    for path in () if found.choice.requirements else DEVELOPMENT_LISTS:
+        if found.files.has(path):
+            read_requirements_file(path, found, group=DEV_GROUP)
     if not found.is_whole:
         found.generate_lists()
     read_project_table(document, content, found)
@@ -250,13 +274,6 @@ def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector)
             read_setup_cfg(found)
         if found.files.has(SETUP_PY):
             read_setup_py(found)
-    # Lists that nothing above names: whoever wants them installed can include them.
-    folders = (("", found.files.names(".")), ("requirements/", found.files.names("requirements")))
-    paths = [f"{folder}{name}" for folder, names in folders for name in names if folder or _OTHER_LIST.fullmatch(name)]
-    for path in paths:
-        if path.endswith((".txt", ".in")) and path not in found.paths and path != main.replace(".txt", ".in"):
-            because = f"no list that is installed includes it; add `-r {path}` to {main or 'a requirements.txt'}"
-            found.exclude(path, path, 1, because)
 
 
 def _python_version(found: RequirementCollector) -> None:

@@ -273,16 +273,20 @@ def read_requirement_lines(
 def _requirement(line: str, path: str, number: int, found: RequirementCollector, *, group: str) -> None:
     line = _PER_REQUIREMENT.sub("", line).strip()
     limits = group == CONSTRAINTS
-    named = _NAMED_URL.search(line) or _VCS.match(strip_login(line)) or _WHEEL.search(line)
     if is_local_path(line):
         found.is_whole = False
         found.exclude(line, path, number, LOCAL_TO_PROJECT)
     elif "://" not in line or re.match(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@", line):
         found.need(line, path, number, group=group, is_limit=limits)
-    elif named is None:
-        found.add_unreadable(path, number, "an address that does not say which package it is")
     else:
-        found.need(named[1], path, number, group=group, is_limit=limits, url=line)
+        address, separator, marker = line.partition("; ")
+        address = address.strip()
+        named = _NAMED_URL.search(address) or _VCS.match(strip_login(address)) or _WHEEL.search(address)
+        if named is None:
+            found.add_unreadable(path, number, "an address that does not say which package it is")
+        else:
+            text = f"{named[1]} {separator}{marker}"
+            found.need(text, path, number, group=group, is_limit=limits, url=address)
     if found.needs and found.needs[-1].url and found.needs[-1].name == "torch":
         # The plan brings torch from its index, and an installer takes two places for one package as a conflict.
         found.is_whole = False

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from devkit.probe.host import Host
 
 DEPENDENCY_FILE_NAMES = re.compile(
-    r"(?:dev-|)requirements[\w.-]*|pyproject\.toml|(?:uv|poetry|pdm|pixi)\.lock|pixi\.toml|Pipfile(?:\.lock)?"
+    r"(?i:[\w.-]*(?:requirements?|reqs)[\w.-]*)|pyproject\.toml|(?:uv|poetry|pdm|pixi)\.lock|pixi\.toml|Pipfile(?:\.lock)?"
     r"|environment\.ya?ml|conda-lock\.ya?ml|setup\.(?:cfg|py)|\.python-version"
 )
 """The names of all files in a project's own folder that are read."""
+MAX_FOLDERS = 50
+"""Folders of the project in which a requirement file is looked for, where its own folder has none."""
 MAX_LOCK_BYTES = 16 << 20
 """A lock file of a large project holds a few mebibytes."""
 
@@ -33,7 +35,10 @@ def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOS
         names = os.listdir(folder)  # noqa: PTH208 - pathlib is what would take the time
     except OSError:
         return NO_DEPENDENCIES
-    if not any(map(DEPENDENCY_FILE_NAMES.fullmatch, names)):
+    folders = [name for name in names if "." not in name]
+    if not any(map(DEPENDENCY_FILE_NAMES.fullmatch, names)) and not any(
+        os.access(f"{folder}/{name}/requirements.txt", os.F_OK) for name in folders[:MAX_FOLDERS]
+    ):
         return NO_DEPENDENCIES
     from devkit.probe.host import LocalHost
 
@@ -68,9 +73,4 @@ def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = 
     from devkit.probe.dependencies.package_manager import read_with_package_manager
     from devkit.probe.project.files import ProjectFiles
 
-    files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
-    return (
-        read_with_package_manager(files, choice)
-        if any(map(DEPENDENCY_FILE_NAMES.fullmatch, files.names(".")))
-        else NO_DEPENDENCIES
-    )
+    return read_with_package_manager(ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES), choice)

@@ -1,0 +1,84 @@
+"""The requirement files of a project, by their names and folders, and the one that its own documentation installs."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.reader import MAX_FOLDERS
+
+MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.txt", "requirements/base.txt")
+"""The first of these is the project's list, whatever else there is."""
+DEVELOPMENT_LISTS = ("requirements-dev.txt", "requirements_dev.txt", "dev-requirements.txt", "requirements/dev.txt")
+MAX_LISTS = 100
+
+_LIST = re.compile(r"(?i)[\w.-]*(?:requirements?|reqs)[\w.-]*\.(?:txt|in)")
+_ANY_LIST = re.compile(r".+\.(?:txt|in)")
+_FOLDERS = ("requirements", "reqs")
+_DOCUMENTS = re.compile(r"(?i)readme[\w.-]*|install[\w.-]*\.(?:md|rst|txt)|.*dockerfile.*")
+_DOCUMENT_FOLDERS = ("docs", "doc", "docker")
+_MAX_DOCUMENTS = 40
+_OTHER_PURPOSE = re.compile(
+    r"(?i)(?:^|[^a-z])(?:dev|develop|development|tests?|testing|docs?|doc|lint|ci|style|quality|build|bench|benchmarks?"
+    r"|examples?|demo|optional|extras?|win|windows|mac|macos|osx|apple|darwin|directml|amd|rocm|xpu|ipex|npu|ascend|tpu"
+    r"|hpu|cpu|mps|vulkan|nowheels|docker|runpod|colab|kaggle)(?:[^a-z]|$)"
+)
+"""Words of a file's name that give it another purpose than to hold what the project needs."""
+_NOT_THE_PROJECT = re.compile(
+    r"(?i)\..*|docs?|tests?|examples?|extensions?|plugins?|third[_-]party|vendor|node_modules"
+)
+_INSTALLED = re.compile(r"(?:-r|--requirement)[\s=]+[\"'<]?([\w./-]+)")
+
+
+def find_lists(files: ProjectFiles) -> tuple[str, ...]:
+    """Find requirement files in the project's folder and its folder of requirements, two levels deep.
+
+    Where neither has one, those of its other folders are returned.
+    """
+    names = files.names(".")
+    found = [name for name in names if _LIST.fullmatch(name)]
+    for folder in (name for name in names if name in _FOLDERS):
+        found += _find_in_folder(files, folder, _ANY_LIST)
+        for inner in files.names(folder):
+            if "." not in inner:
+                found += _find_in_folder(files, f"{folder}/{inner}", _ANY_LIST)
+    if not found:
+        folders = [name for name in names if "." not in name and not _NOT_THE_PROJECT.fullmatch(name)]
+        for folder in folders[:MAX_FOLDERS]:
+            found += _find_in_folder(files, folder, _LIST)
+    # A list that pip-compile wrote stands for its source.
+    return tuple(path for path in found if not (path.endswith(".in") and f"{path[:-3]}.txt" in found))[:MAX_LISTS]
+
+
+def _find_in_folder(files: ProjectFiles, folder: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    return (f"{folder}/{name}" for name in files.names(folder) if pattern.fullmatch(name))
+
+
+def choose_main_list(files: ProjectFiles, lists: tuple[str, ...]) -> tuple[str, str]:
+    """Choose the list that holds what the project needs, and say what shows it; "" where none is plausible."""
+    if main := next((path for path in MAIN_LISTS if path in lists), ""):
+        return main, f"the project has {main}"
+    named = dict(reversed(tuple(_read_mentions(files))))
+
+    def count(path: str) -> int:
+        # A folder counts as well: which of its lists it is may be said in a table.
+        folder = path.rpartition("/")[0]
+        return sum(mention == path or (bool(folder) and mention.startswith(f"{folder}/")) for mention in named)
+
+    plausible = [path for path in lists if not _OTHER_PURPOSE.search(path)]
+    if not plausible:
+        return "", ""
+    best = max(plausible, key=lambda path: (count(path), path in named, path.endswith("requirements.txt"), -len(path)))
+    if best in named:
+        return best, f"{named[best]} installs {best}"
+    others = [path for path in plausible if path != best]
+    return best, f"the project has {best}" + (", the most plausible of its lists" if others else "")
+
+
+def _read_mentions(files: ProjectFiles) -> Iterator[tuple[str, str]]:
+    """Read which requirement files the documentation and Dockerfiles install: the path, and the file that says so."""
+    documents = [name for name in files.names(".") if _DOCUMENTS.fullmatch(name)]
+    for folder in _DOCUMENT_FOLDERS:
+        documents += [f"{folder}/{name}" for name in files.names(folder) if name.endswith((".md", ".rst"))]
+    for document in documents[:_MAX_DOCUMENTS]:
+        for path in _INSTALLED.findall(files.read(document, "document") or ""):
+            yield path.removeprefix("./"), document
