@@ -69,6 +69,18 @@ def print_plan(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
         click.echo(wrap_text(f"No NVIDIA GPU was found, so this plan is for the CPU. {hint}", width=width))
 
 
+def print_system_packages(plan: "Plan", *, has_sudo: bool) -> None:
+    """Print the Debian packages of the image with their reasons, how to change them, and what sudo means."""
+    width = shutil.get_terminal_size().columns
+    if plan.system_packages:
+        listed = ", ".join(f"{each.field} ({each.because})" for each in plan.system_packages)
+        change = "add one with --apt NAME, leave one out with --apt NAME-, or in [project] apt"
+        click.echo(wrap_text(f"apt: {listed}; {change}", width=width))
+    if has_sudo:
+        says = "the user inside may become root without a password, so the container has no no-new-privileges"
+        click.echo(wrap_text(f"! warning: sudo: {says}", width=width))
+
+
 def print_choices(dependencies: "Dependencies") -> None:
     """Print what the project offers besides what is installed, and how to choose it."""
     from devkit.solver.project import list_choices

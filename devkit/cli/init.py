@@ -16,6 +16,7 @@ from devkit.cli.changes import (
     print_editor_reports,
     print_image_size,
     print_plan,
+    print_system_packages,
     require_plan,
     select_changed,
 )
@@ -77,6 +78,7 @@ def init(
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
+        print_system_packages(answer, has_sudo=project.settings.sudo)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)
         print_changes(changes, show_diff=show_diff)

@@ -502,6 +502,27 @@ class ExporterService(TableRow):
     port: str
 
 
+@keyword_record
+class SystemNeed(TableRow):
+    """Debian packages (`apt`) that a Python package needs and its wheel does not hold.
+
+    `kind` is "import", "build" or "program": what fails without them. `because` follows the package's name.
+    """
+
+    package: str
+    apt: tuple[str, ...]
+    kind: str
+    because: str
+
+
+@keyword_record
+class KnownSystemPackage(TableRow):
+    """A Debian package that a dev container may need, and its older names, which newer releases lack."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+
+
 TableDocument = Mapping[str, Any]
 """A table as TOML has it: `schema`, `as_of`, arrays of rows by name, and `sources`, the addresses by id."""
 
@@ -682,6 +703,13 @@ class ProfileTable(Table):
     exporters = KeyedArray("exporter_service", ExporterService, unique=("vendor", "installed_by"))
 
 
+class SystemPackageTable(Table):
+    """Debian packages for Python packages."""
+
+    needs = KeyedArray("need", SystemNeed, unique=("package",))
+    known = KeyedArray("known", KnownSystemPackage, unique=("name",))
+
+
 TableT = TypeVar("TableT", bound=Table)
 
 
@@ -725,6 +753,7 @@ class Tables:
     engines = TableFile(EngineTable)
     editors = TableFile(EditorTable)
     profiles = TableFile(ProfileTable)
+    system_packages = TableFile(SystemPackageTable)
 
     def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:
         self.read = read

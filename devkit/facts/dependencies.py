@@ -113,6 +113,21 @@ NOTHING_CHOSEN = DependencyChoice()
 
 
 @record
+class SystemPackage:
+    """A Debian package that a file of the project installs with apt: a Dockerfile, a CI workflow or a guide."""
+
+    name: str
+    path: str
+    line: int
+    is_from_ci: bool = False
+
+    @property
+    def origin(self) -> str:
+        """Its file and line: "README.md:12"."""
+        return f"{self.path}:{self.line}"
+
+
+@record
 class Dependencies:
     """The requirements of the project's own files.
 
@@ -148,6 +163,10 @@ class Dependencies:
     """Whether a tool that sees only the manifest and the lock can tell that the lock is up to date."""
     builds_itself: bool = False
     """Whether the project can be installed as a package."""
+    name: str = ""
+    """The name of that package, normalized (PEP 503); "" where no file says it."""
+    system: tuple[SystemPackage, ...] = ()
+    """Debian packages that files of the project install, each once."""
 
 
 @record

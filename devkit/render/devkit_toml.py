@@ -26,6 +26,7 @@ class ProjectSettings:
     `engine` is docker or podman, `gpu_runtime` legacy or cdi, `devices` GPU indices, UUIDs or MIG UUIDs.
     `ca_certificates` is the path of a PEM file, relative to the project. `wheelhouse` builds without an index.
     `index`, `torch_index` and `hub` are mirrors' URLs. `ignore_dependencies` leaves the project's own packages out.
+    `apt` are Debian packages, `sudo` lets the user install others inside.
     `install_from` is "" for the origin of the running devkit, or "checkout" in devkit's own repository. `policy` is
     None where there are no rules.
     """
@@ -50,6 +51,8 @@ class ProjectSettings:
     groups: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     ignore_dependencies: bool = False
+    apt: tuple[str, ...] = ()
+    sudo: bool = False
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     ca_certificates: str = ""
@@ -108,6 +111,8 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
                 '["requirements/train.txt"]',
                 "requirement files to install instead of those that devkit finds",
             ),
+            "apt": ('["ffmpeg"]', 'Debian packages; one with a hyphen at its end, "ffmpeg-", is left out'),
+            "sudo": ("true", "the user inside may become root without a password"),
         },
     ),
     "dependencies": (

@@ -197,11 +197,21 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
         hub=validate_mirror("hub", settings.hub),
         engine=settings.engine,
         devices=settings.devices,
+        sudo=_validate_sudo(settings),
         editors=settings.editors,
         profiles=settings.profiles,
         policy=settings.policy or NO_POLICY,
         dependencies=project.dependencies,
     )
+
+
+def _validate_sudo(settings: ProjectSettings) -> bool:
+    if settings.sudo and settings.policy is not None and not settings.policy.allow_root:
+        raise DevkitError(
+            f"{DEVKIT_TOML}: project.sudo lets the container work as root, which the policy forbids",
+            "Leave sudo out, or set policy.allow_root.",
+        )
+    return settings.sudo
 
 
 def read_image_locks(root: Path) -> ImageLocks:

@@ -10,6 +10,9 @@ from devkit.facts.values import ComputeCapability, Release, record
 PYTHON = "python"
 """The name of constraints on Python itself."""
 
+SYSTEM_PACKAGE = "apt"
+"""The value of reasons for Debian packages, whose field is the package's name."""
+
 FLAGS_ORIGIN = "the flags"
 """The origin of a machine that was described on the command line."""
 
@@ -72,7 +75,7 @@ class Request:
     """A request for a plan. None and empty leave the choice to the solver; `pins` are (package, version) pairs.
 
     `constraints` come from the project's files; several may be on one package. `gpu_runtime` is "legacy" or "cdi",
-    None where it is unknown. `policy` is that of the project, None without one.
+    None where it is unknown. `policy` is that of the project, None without one. `apt` are Debian packages for the image.
     """
 
     machines: tuple[Machine, ...]
@@ -86,6 +89,7 @@ class Request:
     constraints: tuple[Constraint, ...] = ()
     gpu_runtime: str | None = None
     policy: Policy | None = None
+    apt: tuple[str, ...] = ()
 
     def constraints_on(self, name: str) -> tuple[Constraint, ...]:
         """Return the constraints on one package, or on "python"."""
@@ -128,6 +132,11 @@ class Plan:
     warnings: tuple[str, ...]
     data_as_of: str
     rocm: str | None = None
+
+    @property
+    def system_packages(self) -> tuple[Reason, ...]:
+        """The Debian packages of the image, by reasons whose fields are their names."""
+        return tuple(reason for reason in self.reasons if reason.value == SYSTEM_PACKAGE)
 
     def because(self, name: str) -> str:
         """Return the reason for a field, as one sentence. Raises KeyError for a field without one."""

@@ -30,7 +30,7 @@ def list_project_constraints(
 
     As long as `python` is None, requirements that depend on it constrain nothing.
     """
-    applying = [each for each in dependencies.needs if each.specifier and _applies(each, machines, python)]
+    applying = [each for each in dependencies.needs if each.specifier and does_apply(each, machines, python)]
     return tuple(Constraint(each.name, each.specifier, each.origin) for each in (*dependencies.python, *applying))
 
 
@@ -109,7 +109,8 @@ def _join_some(names: Sequence[str]) -> str:
 
 def strip_line_numbers(plan: Plan, dependencies: Dependencies) -> Plan:
     """Strip line numbers of the project's files from a plan that is stored: every edit above them moves the lines."""
-    paths = {need.origin: need.path for need in (*dependencies.needs, *dependencies.python)}
+    packages = (*dependencies.needs, *dependencies.python)
+    paths = {each.origin: each.path for each in packages} | {each.origin: each.path for each in dependencies.system}
     if not paths:
         return plan
     origins = re.compile(rf"(?:{'|'.join(map(re.escape, paths))})(?!\d)")
@@ -117,7 +118,8 @@ def strip_line_numbers(plan: Plan, dependencies: Dependencies) -> Plan:
     return replace(plan, reasons=tuple(reasons))
 
 
-def _applies(requirement: PackageRequirement, machines: tuple[str, ...], python: str | None) -> bool:
+def does_apply(requirement: PackageRequirement, machines: tuple[str, ...], python: str | None) -> bool:
+    """Return whether the marker of a requirement holds in the container, on one of these machines."""
     if not requirement.marker:
         return True
     if python is None and "python_" in requirement.marker:

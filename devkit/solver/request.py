@@ -19,6 +19,8 @@ ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "a
 
 _VERSION = re.compile(r"\d+(\.\d+){0,3}")
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)")
+_DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
+"""Source: https://www.debian.org/doc/debian-policy/ch-controlfields.html#source"""
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
 
 
@@ -32,6 +34,7 @@ def build_request(
     image: str | None = None,
     pins: tuple[str, ...] = (),
     features: tuple[str, ...] = (),
+    apt: tuple[str, ...] = (),
 ) -> Request:
     """Build the request that flags describe. `vendor` None or "auto" leaves it to the machines.
 
@@ -57,6 +60,9 @@ def build_request(
     builds = {"nvidia": "cu", "rocm": "rocm", "cpu": "cpu"}.get(vendor or "")
     if builds and variant and (not variant.startswith(builds) or (vendor == "nvidia" and variant == "cpu")):
         raise DevkitError(f"--vendor {vendor} and a +{variant} torch exclude each other", "Leave one of them out.")
+    for name in apt:
+        if not _DEBIAN_PACKAGE.fullmatch(name):
+            raise DevkitError(f"--apt {name!r} is no name of a Debian package", "Such as --apt libsndfile1.")
     known = load_tables().stack.features
     by_alias = {alias: row.name for row in known.values() for alias in (row.name, *row.aliases)}
     for name in features:
@@ -73,6 +79,7 @@ def build_request(
         image=image,
         pins=tuple(sorted(pairs.items())),
         features=named,
+        apt=tuple(dict.fromkeys(apt)),
     )
 
 

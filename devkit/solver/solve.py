@@ -15,6 +15,7 @@ from devkit.solver.candidates import Problem, build_problem, list_candidates
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
 from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, parse_torch
 from devkit.solver.project import add_project_constraints, find_dependency_warnings
+from devkit.solver.system_packages import add_system_packages
 from devkit.text import join_words
 
 MAX_GIVEN_UP = 3
@@ -65,7 +66,10 @@ def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Ta
         if isinstance(answer, Conflict) or answer.python == python:
             break
         python = answer.python
-    if isinstance(answer, Conflict) or not dependencies.files:
+    if isinstance(answer, Conflict):
+        return answer
+    answer = add_system_packages(answer, dependencies, request.apt, tables)
+    if not dependencies.files:
         return answer
     warnings = (*answer.warnings, *dict.fromkeys(find_dependency_warnings(dependencies, answer)))
     if dependencies.tool is PackageManager.NONE:

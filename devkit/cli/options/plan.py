@@ -41,6 +41,7 @@ class PlanOptions:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()
 
     @property
     def describes_machine(self) -> bool:
@@ -77,6 +78,9 @@ plan_options = group_options(
         click.option(
             "--requirements", multiple=True, metavar="FILE", help="Install this list, not those found. Repeat."
         ),
+        click.option(
+            "--apt", multiple=True, metavar="NAME", help="Debian package for the image; NAME- leaves one out. Repeat."
+        ),
     ),
     PlanOptions,
     "options",
@@ -98,7 +102,7 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
         machines.append(build_machine_from_flags(**{name: getattr(options, name) for name in _MACHINE_FIELDS}))
     if not machines:
         machines.append(build_machine_from_facts(facts or _read_this_machine()))
-    wanted = ("vendor", "torch", "cuda", "python", "image", "pins", "features")
+    wanted = ("vendor", "torch", "cuda", "python", "image", "pins", "features", "apt")
     request = build_request(machines=tuple(machines), **{name: getattr(options, name) for name in wanted})
     return replace(request, gpu_runtime=options.gpu_runtime)
 
@@ -134,6 +138,7 @@ class ContainerOptions:
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     ignore_dependencies: bool = False
+    sudo: bool = False
     ca_certificate: Path | None = None
     wheelhouse: Path | None = None
     index: str | None = None
@@ -166,6 +171,7 @@ container_options = group_options(
         _list_option("--editor", "editors", metavar="NAME", what="Serve this editor: vscode, jetbrains, codespaces …"),
         _list_option("--profile", "profiles", metavar="NAME", what="Add services: jupyter, monitoring."),
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
+        click.option("--sudo", is_flag=True, help="Let the user inside become root without a password."),
         click.option(
             "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="PEM file of authorities the image shall trust."
         ),

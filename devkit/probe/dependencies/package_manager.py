@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import (
     LOCAL_TO_PROJECT,
     NO_DEPENDENCIES,
@@ -130,6 +131,9 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         torch_family=family,
         has_members=has_members,
         can_check_lock=not (has_members or is_local or found.is_lock_dated),
+        name=canonicalize_name(
+            get_text(get_object(document, "project"), "name") or get_text(get_object(tables, "poetry"), "name")
+        ),
         builds_itself=not is_no_package and ("build-system" in document or files.has(SETUP_PY)),
     )
 

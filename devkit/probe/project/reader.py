@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Dependencies, DependencyChoice
@@ -71,6 +72,8 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
 def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
     """Read the requirements of the folder `project`; never raises for what its files contain."""
     from devkit.probe.dependencies.package_manager import read_with_package_manager
+    from devkit.probe.dependencies.system_packages import find_system_packages
     from devkit.probe.project.files import ProjectFiles
 
-    return read_with_package_manager(ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES), choice)
+    files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
+    return replace(read_with_package_manager(files, choice), system=find_system_packages(files))

@@ -106,6 +106,7 @@ def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iter
         may_need_login=may_need_login(settings),
         profile_services=render_profile_services(plan, settings),
         profile_volumes=find_profile_volumes(settings),
+        sudo=settings.sudo,
         **_build_context(plan, settings.engine),
     )
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-compose.yml", text)

@@ -34,6 +34,7 @@ from devkit.render.container.settings import (
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
+from devkit.solver.system_packages import REQUESTED
 
 _PLATFORMS = {"x86_64": '"linux/amd64"', "aarch64": '"linux/arm64"'}
 _GIT_IGNORE = """\
@@ -81,6 +82,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
     packages = ["ca-certificates", "g++", "gcc", "git", "libc6-dev"]
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
     packages += _find_newer_python(plan) if requirement else []
+    packages += ["sudo"] if settings.sudo else []
     for_editors = find_editor_packages(settings.editors)
     digest = f"@{require_safe('digest', settings.image_digest)}" if settings.image_digest else ""
     install = build_install_commands(plan, settings)
@@ -97,6 +99,9 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         labels=quote_labels(settings),
         system_packages=[*packages, *for_editors],
         for_editors=bool(for_editors),
+        project_packages=plan.system_packages,
+        optional_packages=[each.field for each in plan.system_packages if each.because != REQUESTED],
+        sudo=settings.sudo,
         install=install,
         project=build_project_install_commands(plan, settings, install),
         built_for_torch=BUILT_FOR_TORCH,

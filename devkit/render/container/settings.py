@@ -18,6 +18,7 @@ _SAFE_VALUES = {
     "base image": re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII),
     "Python version": re.compile(r"\d+\.\d+", re.ASCII),
     "version": re.compile(r"[A-Za-z0-9][\w.+!-]*", re.ASCII),
+    "Debian package": re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII),
     "package name": re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
     "wheel index": re.compile(r"https?://[\w.:/@%+~-]+", re.ASCII),
     "digest": re.compile(r"sha256:[0-9a-f]{64}"),
@@ -62,7 +63,8 @@ class ContainerSettings:
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
     `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
     () for all. `policy` restricts images and requires labels. `image_digest` is `sha256:…` of the base image;
-    `python_lock` and `tools_lock` requirements files with hashes, both or neither. `dependencies` are the project's own packages.
+    `python_lock` and `tools_lock` requirements files with hashes, both or neither.
+    `dependencies` are the project's own packages. With `sudo` the user may become root without a password.
     """
 
     name: str
@@ -82,6 +84,7 @@ class ContainerSettings:
     python_lock: str = ""
     tools_lock: str = ""
     dependencies: Dependencies = NO_DEPENDENCIES
+    sudo: bool = False
 
 
 def validate_project_name(name: str) -> str:
@@ -130,6 +133,8 @@ def validate_plan(plan: Plan) -> None:
     require_safe("Python version", plan.python)
     require_safe("wheel index", plan.torch_index)
     require_safe("version", plan.torch)
+    for reason in plan.system_packages:
+        require_safe("Debian package", reason.field)
     for name, version in plan.packages:
         require_safe("package name", name)
         require_safe("version", version)

@@ -1,0 +1,70 @@
+"""Debian packages of the image: those that the user names, that Python packages need, and that the project installs."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from devkit.compat.version_tables import RowConfidence, Tables
+from devkit.facts.dependencies import Dependencies, RequirementRole
+from devkit.solver.plan import SYSTEM_PACKAGE, Plan, Reason
+from devkit.solver.project import MAX_NAMED, does_apply
+from devkit.text import join_words
+
+REQUESTED = "requested"
+"""The reason for a package that the user names: the image is not built without it."""
+
+LEFT_OUT = "-"
+"""The end of a name that leaves a package out, as for apt-get."""
+
+_NOT_PROPOSED = re.compile(
+    r"build-essential|(?:gcc|g\+\+|clang)(?:-[\w+]+)*|make|binutils|libc6(?:-dev)?|libgcc-s1|libgomp1|libstdc.*|git|curl"
+    r"|wget|ca-certificates|sudo|gnupg.*|gpg.*|apt-.*|software-properties-common|lsb-release|locales|tzdata|tini|dumb-init"
+    r"|python(?:[.\d]*|[.\d]*-.*)|pip|vim|nano|htop|tmux|less|unzip|zip|tar|gzip|xz-utils|patch|openssh.*|ssh|rsync|jq"
+    r"|docker.*|containerd.*|(?:lib)?(?:cuda|nvidia|cudnn|cublas|cusparse|cusolver|nccl|nvinfer).*"
+)
+"""What the image has anyway, tools of a shell, and packages of the driver and of CUDA, which come another way."""
+
+
+def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple[str, ...], tables: Tables) -> Plan:
+    """Add the Debian packages to the plan, each with its reason, and a warning that names those that are left out."""
+    found = {each.field: each for each in reversed([*_list_packages(plan, dependencies, requested, tables)])}
+    for name in requested:
+        found.pop(name.removesuffix(LEFT_OUT) if name.endswith(LEFT_OUT) else "", None)
+    known = {alias for row in tables.system_packages.known.values() for alias in (row.name, *row.aliases)}
+    others = {
+        each.name: each.path
+        for each in dependencies.system
+        if not each.is_from_ci and each.name not in known | found.keys() and not _NOT_PROPOSED.fullmatch(each.name)
+    }
+    warnings = plan.warnings
+    if others:
+        names = [*others][:MAX_NAMED] + ([f"{len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else [])
+        files = join_words([*dict.fromkeys(others.values())])
+        warnings += (f"not in the image, though apt installs it in {files}: {join_words(names)}; --apt NAME takes one",)
+    return replace(
+        plan, reasons=(*plan.reasons, *sorted(found.values(), key=lambda each: each.field)), warnings=warnings
+    )
+
+
+def _list_packages(
+    plan: Plan, dependencies: Dependencies, requested: tuple[str, ...], tables: Tables
+) -> Iterator[Reason]:
+    """List the packages with their reasons, the most telling reason of each first."""
+    for name in requested:
+        if not name.endswith(LEFT_OUT):
+            yield Reason(name, SYSTEM_PACKAGE, REQUESTED, "the flags and devkit.toml", RowConfidence.CONFIRMED)
+    named = {dependencies.name} | {
+        need.name
+        for need in dependencies.needs
+        if need.role is not RequirementRole.CONSTRAINT and does_apply(need, plan.architectures, plan.python)
+    }
+    for package in sorted(named | {name for name, _ in plan.packages}):
+        row = tables.system_packages.needs.get(package)
+        if row is not None and (package in named or row.kind != "program"):
+            because = f"{package} {row.because}"
+            yield from (Reason(name, SYSTEM_PACKAGE, because, row.source[0], row.confidence) for name in row.apt)
+    known = {alias: row.name for row in tables.system_packages.known.values() for alias in (row.name, *row.aliases)}
+    for each in dependencies.system:
+        if each.name in known:
+            because = f"{each.origin} installs {'it' if known[each.name] == each.name else each.name}"
+            yield Reason(known[each.name], SYSTEM_PACKAGE, because, each.path, RowConfidence.CONFIRMED)

@@ -1,0 +1,90 @@
+"""The Debian packages of a plan: why each is in the image, and what is left out."""
+
+from dataclasses import replace
+
+import pytest
+
+from devkit.compat.version_tables import load_tables
+from devkit.errors import DevkitError
+from devkit.facts.dependencies import NO_DEPENDENCIES, PackageRequirement, RequirementRole, SystemPackage
+from devkit.solver.project import strip_line_numbers
+from devkit.solver.request import build_machine_from_flags, build_request
+from devkit.solver.solve import solve_project
+from devkit.solver.system_packages import add_system_packages
+
+MACHINE = build_machine_from_flags(driver="580.95.05", gpus=("RTX 4090",))
+
+
+def plan(*needs, name="", system=(), apt=(), files=("pyproject.toml",)):
+    dependencies = replace(NO_DEPENDENCIES, files=files, needs=needs, name=name, system=system)
+    return solve_project(build_request(machines=(MACHINE,), apt=apt), dependencies, load_tables())
+
+
+def need(name, *, marker="", role=RequirementRole.PASSED_THROUGH):
+    return PackageRequirement(name, "", "requirements.txt", 1, marker=marker, role=role)
+
+
+def listed(found):
+    return {each.field: each.because for each in found.system_packages}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param({"name": "openai-whisper"}, "ffmpeg", id="the project itself"),
+        pytest.param({"needs": [need("opencv-python")]}, "libgl1 libglib2.0-0", id="a package of the project"),
+        pytest.param({"needs": [need("opencv-python-headless")]}, "", id="a wheel that holds its libraries"),
+        pytest.param({"needs": [need("mpi4py", marker="sys_platform == 'win32'")]}, "", id="on another system"),
+        pytest.param({"needs": [need("psycopg2", role=RequirementRole.CONSTRAINT)]}, "", id="only limited"),
+        pytest.param({"system": [SystemPackage("sox", "README.md", 3)]}, "sox", id="a guide"),
+        pytest.param({"system": [SystemPackage("libgl1-mesa-glx", "Dockerfile", 3)]}, "libgl1", id="an older name"),
+        pytest.param({"system": [SystemPackage("pandoc", "Dockerfile", 3)]}, "", id="not known"),
+        pytest.param({"apt": ["htop"], "files": ()}, "htop", id="requested, without any dependencies"),
+        pytest.param({"name": "openai-whisper", "apt": ["ffmpeg-", "sox"]}, "sox", id="left out"),
+    ],
+)
+def test_what_is_in_the_image(arguments, expected):
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
+    assert " ".join(listed(plan(*given.pop("needs", ()), **given))) == expected
+
+
+def test_each_says_why_and_the_users_own_wish_goes_first():
+    found = plan(
+        need("ffmpeg-python"),
+        system=(SystemPackage("ffmpeg", "README.md", 3), SystemPackage("libegl1-mesa", "Dockerfile", 9)),
+        apt=("sox",),
+    )
+    assert listed(found) == {
+        "ffmpeg": "ffmpeg-python runs the program ffmpeg",
+        "libegl1": "Dockerfile:9 installs libegl1-mesa",
+        "sox": "requested",
+    }
+
+
+def test_a_program_is_not_for_what_another_package_needs_but_a_library_is():
+    base = plan()
+    deeper = replace(base, packages=(*base.packages, ("pydub", "0.25.1"), ("opencv-python", "5.0.0.93")))
+    assert listed(add_system_packages(deeper, NO_DEPENDENCIES, (), load_tables())).keys() == {"libgl1", "libglib2.0-0"}
+
+
+def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
+    system = (
+        SystemPackage("pandoc", "README.md", 3),
+        SystemPackage("build-essential", "README.md", 3),
+        SystemPackage("cuda-nvcc-12-8", "Dockerfile", 3),
+        SystemPackage("xvfb", ".github/workflows/test.yml", 3, is_from_ci=True),
+    )
+    says = "not in the image, though apt installs it in README.md: pandoc; --apt NAME takes one"
+    assert says in plan(system=system).warnings
+
+
+def test_a_stored_plan_has_no_line_numbers():
+    found = replace(NO_DEPENDENCIES, system=(SystemPackage("sox", "README.md", 3),))
+    stored = strip_line_numbers(plan(system=found.system), found)
+    assert listed(stored) == {"sox": "README.md installs it"}
+
+
+@pytest.mark.parametrize("name", ["FFmpeg", "x", "libsox dev", "$(id)", "a;b", "-y", "ffmpeg=7"])
+def test_only_names_of_packages_are_taken(name):
+    with pytest.raises(DevkitError, match="no name of a Debian package"):
+        build_request(machines=(MACHINE,), apt=(name,))
