@@ -111,9 +111,7 @@ def find_oldest_driver(cuda: Release, *, platform: str = "linux", known: Tables 
     family = table.families.get(cuda.major)
     floors = [family.windows_driver if windows else family.linux_driver] if family else []
     toolkit = find_toolkit_driver(cuda, platform=platform, known=known)
-    if toolkit is not None and floors and toolkit < floors[0]:
-        floors.append(toolkit)
-    return min(floors, default=None)
+    return min((floor for floor in (*floors, toolkit) if floor is not None), default=None)
 
 
 def find_toolkit_driver(cuda: Release, *, platform: str = "linux", known: Tables | None = None) -> Release | None:

@@ -104,7 +104,10 @@ def validate_schema(
         found = [
             TableProblem(name, called, says)
             for called, row in numbered
-            for says in _validate_row(array.row, row, sources, today)
+            for says in (
+                *_validate_row(array.row, row, sources, today),
+                *(f"{field} is empty" for field in array.unique if isinstance(row, dict) and row.get(field) == []),
+            )
         ]
         yield from found
         if not found:

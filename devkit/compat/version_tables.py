@@ -131,7 +131,8 @@ class GpuSeries(TableRow):
 class TorchRelease(TableRow):
     """A torch release: Pythons with a wheel, CUDA variants by index label, and the oldest C library that loads it.
 
-    `requires` holds requirement lines that its wheel should state and does not.
+    `x86_64_only` says that no CUDA wheel was published for aarch64; `requires` holds requirement lines that its wheel
+    should state and does not.
     """
 
     version: Release
@@ -139,6 +140,7 @@ class TorchRelease(TableRow):
     variants: tuple[str, ...]
     default_variant: str
     glibc: Release
+    x86_64_only: bool = False
     requires: tuple[str, ...] = ()
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from devkit.compat.rules import CudaSupport
 from devkit.compat.version_tables import PythonVersion, RowConfidence, TableRow
-from devkit.solver.candidates import BaseImage, ChosenPackage, Problem
+from devkit.solver.candidates import BaseImage, ChosenPackage, Problem, find_nearest_release
 from devkit.solver.evaluate import Evaluation
 from devkit.solver.gpu_support import (
     NVCC,
@@ -156,6 +156,10 @@ def _from_tables(field: str, value: str, because: str, row: TableRow, *, is_list
 
 
 def _list_warnings(winner: Evaluation, problem: Problem, image: BaseImage, python: str) -> Iterator[str]:
+    release = winner.candidate.release
+    if release.is_inferred:
+        nearest = find_nearest_release(release.version, problem.tables).version
+        yield f"torch {release.version} is not in the tables: planned like {nearest}, not checked"
     yield from (f"{objection.says} ({objection.rule})" for objection in winner.doubts)
     yield from (note for machine in problem.request.machines for note in machine.notes)
     yield from find_driver_warnings(winner.environment, problem)

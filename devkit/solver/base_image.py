@@ -46,8 +46,10 @@ def choose_image_and_python(
         python = _choose_python(candidate, problem)
         rows = (row for row in problem.tables.images.python_images if row.python == python)
         row = next((row for row in rows if set(problem.architectures) <= set(row.machines)), None)
-        image = BaseImage(row.tag, row, row.python, row.glibc, row.machines) if row else None
-        return image, python
+        if row is None:
+            # Docker's official images have such a tag for every Python.
+            return (BaseImage(f"python:{python}-slim", None, python) if python else None), python
+        return BaseImage(row.tag, row, row.python, row.glibc, row.machines), python
     own = image.python if image else None
     return image, request.python or own or _choose_python(candidate, problem)
 
@@ -206,10 +208,11 @@ def _choose_python(candidate: Candidate, problem: Problem) -> str | None:
     with_image = {
         row.python for row in problem.tables.images.python_images if set(problem.architectures) <= set(row.machines)
     }
-    for row in sorted(problem.tables.stack.pythons, key=lambda row: row.rank):
-        has_image = row.version in with_image or request.image
-        if row.version in candidate.release.pythons and has_image and _is_python_allowed(row.version, problem):
-            return row.version
+    ranked = [row.version for row in sorted(problem.tables.stack.pythons, key=lambda row: row.rank)]
+    pythons = candidate.release.pythons
+    for python in dict.fromkeys([*(each for each in ranked if each in with_image or request.image), *pythons]):
+        if python in pythons and _is_python_allowed(python, problem):
+            return python
     return None
 
 

@@ -1,11 +1,15 @@
 """Candidates of a request: the torch builds that it allows, and what is settled about each of them."""
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from devkit.compat.rules import CudaSupport, find_newest_cuda
+from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import (
     RocmIndex,
+    RowConfidence,
     SystemImage,
     TableRow,
     Tables,
@@ -184,12 +188,7 @@ def choose_vendor(request: Request) -> Vendor:
     """Choose what to compute on: as requested, else by the requested build, else by the GPUs or the driver."""
     if request.vendor is not None:
         return request.vendor
-    # The build that --torch or the project's files name, such as cu126 in "==2.4.1+cu126".
-    local = (
-        re.fullmatch(r"===?\s*[\d.]+\+([a-z0-9.]+)", each.specifier.strip()) for each in request.constraints_on("torch")
-    )
-    named = (parse_torch(request.torch)[1], *(found[1] for found in local if found))
-    variant = next(filter(None, named), "")
+    variant = _find_named_variant(request)
     if variant.startswith("rocm") or any(machine.amd_gpus for machine in request.machines):
         return Vendor.ROCM
     if variant == "cpu":
@@ -199,32 +198,113 @@ def choose_vendor(request: Request) -> Vendor:
 
 
 def list_candidates(problem: Problem) -> tuple[Candidate, ...]:
-    """List every torch build that the request itself allows, newest first."""
+    """List every torch build that the request itself allows, newest first.
+
+    Where the request names a release that the tables do not list, it has the rows of the nearest one, all of them
+    inferred, so that none of them refuses it.
+    """
     tables, request = problem.tables, problem.request
-    wanted, variant = parse_torch(request.torch)
+    variant = parse_torch(request.torch)[1]
     cuda = Release.parse(request.cuda).numbers if request.cuda else ()
     machines = dict.fromkeys(machine.machine for machine in problem.machines)
+    releases = _list_releases(problem)
+    builds = [(release, index) for release in releases for index in _list_indexes(release, problem)]
+    if not builds and problem.vendor is Vendor.ROCM:
+        builds = [(release, index) for release in releases for index in _assume_rocm_indexes(release, problem)]
     found = []
-    for release in tables.torch.releases:
-        if wanted and wanted not in (str(release.version), release.minor):
+    for release, index in builds:
+        label, numbers = index.label, index.cuda.numbers if index.cuda else cuda
+        if variant not in ("", label) or numbers[: len(cuda)] != cuda[: len(numbers)]:
             continue
-        on_rocm = tables.rocm.releases.get(release.version)
-        indexes: list[WheelIndex]
-        match problem.vendor:
-            case Vendor.NVIDIA:
-                indexes = [tables.torch.indexes[label] for label in release.variants]
-            case Vendor.ROCM:
-                indexes = [tables.rocm.indexes[label] for label in on_rocm.variants] if on_rocm else []
-            case Vendor.CPU:
-                indexes = [tables.torch.indexes["cpu"]]
-        for index in indexes:
-            label, numbers = index.label, index.cuda.numbers if index.cuda else cuda
-            if variant not in ("", label) or numbers[: len(cuda)] != cuda[: len(numbers)]:
-                continue
-            keys = ((release.minor, label, machine) for machine in machines)
-            wheels = tuple(tables.torch.wheels[key] for key in keys if key in tables.torch.wheels)
-            found.append(Candidate(release, index, wheels))
+        minor = find_nearest_release(release.version, tables).minor
+        rows = (tables.torch.wheels.get((minor, label, machine)) for machine in machines)
+        wheels = tuple(row for row in rows if row is not None)
+        if release.is_inferred:
+            wheels = tuple(replace(row, confidence=RowConfidence.INFERRED) for row in wheels)
+        found.append(Candidate(release, index, wheels))
     return tuple(sorted(found, key=lambda each: (each.release.version, each.cuda or Release.parse("0")), reverse=True))
+
+
+def find_nearest_release(version: Release, tables: Tables) -> TorchRelease:
+    """Find the release itself, else the newest of its minor, else the newest before it; the oldest before that."""
+    rows = sorted(tables.torch.releases, key=lambda row: row.version)
+    exact = [row for row in rows if row.version == version]
+    same = [row for row in rows if row.version.numbers[:2] == version.numbers[:2]]
+    return (exact or same or [row for row in rows if row.version < version] or rows[:1])[-1]
+
+
+def _find_named_variant(request: Request) -> str:
+    """Find the build that --torch or the project's files name, such as cu126 in "==2.4.1+cu126"; "" for none."""
+    local = (
+        re.fullmatch(r"===?\s*[\d.]+\+([a-z0-9.]+)", each.specifier.strip()) for each in request.constraints_on("torch")
+    )
+    return next(filter(None, (parse_torch(request.torch)[1], *(found[1] for found in local if found))), "")
+
+
+def _list_releases(problem: Problem) -> tuple[TorchRelease, ...]:
+    """List the releases that are requested; one that the tables do not list where they list none of these."""
+    rows = problem.tables.torch.releases
+    wanted = parse_torch(problem.request.torch)[0]
+    if wanted:
+        return tuple(row for row in rows if wanted in (str(row.version), row.minor)) or (
+            _assume_release(wanted, problem.tables),
+        )
+    # The build after the plus is no part of the release.
+    specifiers = [re.sub(r"\+[a-z0-9.]+", "", each.specifier) for each in problem.request.constraints_on("torch")]
+    if any(all(satisfies(str(row.version), each) for each in specifiers) for row in rows):
+        return rows
+    named = [version for each in specifiers for version in _list_versions_near(each)]
+    version = next((each for each in named if all(satisfies(each, one) for one in specifiers)), None)
+    return (_assume_release(version, problem.tables),) if version else rows
+
+
+def _list_versions_near(specifier: str) -> Iterator[str]:
+    """List the versions that a specifier names, then those beside them: a bound need not be met by itself."""
+    named = [(*map(int, text.split(".")), 0, 0)[:3] for text in re.findall(r"\d+(?:\.\d+)*", specifier)]
+    for near in ((0, 0), (0, 1), (1, 0), (-1, 0)):
+        yield from (f"{major}.{max(minor + near[0], 0)}.{patch + near[1]}" for major, minor, patch in named)
+
+
+def _assume_release(version: str, tables: Tables) -> TorchRelease:
+    release = Release.parse(".".join([*version.split("."), "0", "0"][:3]))
+    return replace(find_nearest_release(release, tables), version=release, confidence=RowConfidence.INFERRED)
+
+
+def _list_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
+    """List the indexes that have the release; all of CUDA where that is not known."""
+    indexes, rocm = problem.tables.torch.indexes, problem.tables.rocm
+    match problem.vendor:
+        case Vendor.NVIDIA if release.is_inferred:
+            cuda = [row for row in indexes.values() if row.cuda]
+            return cuda + _assume_index(cuda[-1], _find_named_variant(problem.request), indexes)
+        case Vendor.NVIDIA:
+            return [indexes[label] for label in release.variants]
+        case Vendor.ROCM:
+            found = rocm.releases.get(release.version)
+            return [rocm.indexes[label] for label in found.variants] if found else []
+        case Vendor.CPU:
+            return [indexes["cpu"]]
+
+
+def _assume_rocm_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
+    """Assume for a release that is not known to be published for ROCm the indexes of the newest one before it."""
+    rocm = problem.tables.rocm
+    before = [version for version in rocm.releases if version < release.version] or [min(rocm.releases)]
+    rows = [rocm.indexes[label] for label in rocm.releases[max(before)].variants]
+    assumed = [replace(row, confidence=RowConfidence.INFERRED) for row in rows]
+    return assumed + _assume_index(assumed[0], _find_named_variant(problem.request), rocm.indexes)
+
+
+def _assume_index(like: WheelIndex, label: str, known: Mapping[str, WheelIndex]) -> list[WheelIndex]:
+    """Assume that an index with a label that the tables do not list is where the others are: none for one they list."""
+    built = re.fullmatch(r"(?:cu(\d+)(\d)|rocm([\d.]+))", label)
+    if built is None or label in known:
+        return []
+    url = like.url.removesuffix(like.label) + label
+    row = replace(like, label=label, url=url, confidence=RowConfidence.INFERRED)
+    if isinstance(row, RocmIndex):
+        return [replace(row, rocm=Release.parse(built[3]))] if built[3] else []
+    return [replace(row, cuda=Release.parse(f"{built[1]}.{built[2]}"))] if built[1] else []
 
 
 def describe_gpu(name: str, capability: ComputeCapability) -> str:

@@ -12,7 +12,7 @@ from devkit.compat.rules import (
     find_toolkit_driver,
 )
 from devkit.compat.version_tables import Capability, RocmIndex, TorchWheel
-from devkit.facts.values import ComputeCapability
+from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.candidates import Candidate, Environment, Objection, Problem, describe_amd_gpu, describe_gpu
 from devkit.solver.plan import FLAGS_ORIGIN, Machine, Vendor
 
@@ -42,12 +42,25 @@ def find_cuda_support(candidate: Candidate, problem: Problem) -> tuple[CudaSuppo
 
 
 def validate_published(environment: Environment, problem: Problem) -> Iterator[Objection]:
-    """Object to processors for which no wheel of the build is known (W2)."""
-    candidate = environment.candidate
+    """Object to processors for which the build is not published, and doubt those for which that is not known (W2)."""
+    candidate, release, label = environment.candidate, environment.candidate.release, environment.candidate.index.label
     known = {wheel.machine for wheel in candidate.wheels}
+    if release.is_inferred and candidate.cuda is not None and label not in release.variants:
+        says = (
+            f"whether torch {release.version} is published for {label}, and with code for which GPUs, was not checked"
+        )
+        yield Objection("W2", says, release.source[0], refuses=False)
+        return
+    if candidate.rocm is not None and release.version not in problem.tables.rocm.releases:
+        says = f"torch {release.version} is not known to be published for ROCm: whether it is, was not checked"
+        yield Objection("W2", says, candidate.index.source[0], refuses=False)
     for machine in dict.fromkeys(machine.machine for machine in problem.machines):
         if candidate.cuda is not None and machine not in known:
-            yield Objection("W2", f"no wheel of {candidate} is known for {machine}", candidate.release.source[0])
+            may_be = release.is_inferred or machine == "x86_64" or (machine == "aarch64" and not release.x86_64_only)
+            says = f"no wheel of {candidate} is published for {machine}"
+            if may_be:
+                says = f"whether {candidate} is published for {machine}, and with code for which GPUs, was not checked"
+            yield Objection("W2", says, release.source[-1], refuses=not may_be)
         if candidate.rocm is not None and machine != "x86_64":
             says = f"{candidate} is published for x86_64 only, not for {machine}"
             yield Objection("W2", says, candidate.index.source[0])
@@ -82,6 +95,9 @@ def validate_gpu_code(environment: Environment, problem: Problem) -> Iterator[Ob
             if wheel is not None:
                 is_compiling = support is CudaSupport.FULL
                 yield from _validate_wheel_code(candidate, wheel, name, capability, row, is_compiling=is_compiling)
+            elif row is not None and not _can_build(candidate.cuda, capability, problem):
+                says = f"CUDA {candidate.cuda} cannot build for {describe_gpu(name, capability)}"
+                yield Objection.from_row(row, "A5", says)
 
 
 def validate_driver(environment: Environment, problem: Problem) -> Iterator[Objection]:
@@ -237,6 +253,13 @@ def _validate_wheel_code(
                 yield Objection("A5", says, row.source[0])
             else:
                 yield Objection.from_row(wheel, "A1", says)
+
+
+def _can_build(cuda: Release, capability: ComputeCapability, problem: Problem) -> bool:
+    """Return whether a CUDA Toolkit targets the GPU, or an older one of its generation, whose code it runs."""
+    rows = problem.tables.driver.capabilities.values()
+    alike = [row for row in rows if row.capability.major == capability.major and row.capability <= capability]
+    return any(row.first_cuda <= cuda and (row.last_cuda is None or cuda <= row.last_cuda) for row in alike)
 
 
 def _driver_word(machine: Machine) -> str:

@@ -1,14 +1,17 @@
 """Packages around torch: the newest releases that fit its version, the Python, the GPUs and one another."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 from devkit.compat.rules import CodeSupport, LibraryChoice, check_gpu_code, find_bitsandbytes_library
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
-from devkit.compat.version_tables import BitsandbytesRelease, PackageRelease
+from devkit.compat.version_tables import BitsandbytesLibrary, BitsandbytesRelease, PackageRelease
+from devkit.facts.values import ComputeCapability
 from devkit.solver.candidates import ChosenPackage, Environment, Objection, Packages, Problem
 from devkit.solver.plan import PYTHON, Constraint
+from devkit.text import join_words
 
 BITSANDBYTES = "bitsandbytes"
 COMPANIONS = ("transformers", "huggingface-hub", "accelerate", "peft")
@@ -27,14 +30,20 @@ def list_releases(name: str, problem: Problem) -> tuple[PackageRelease, ...]:
     """List the releases of a package to choose from, newest first: the pinned one, else those the project allows."""
     rows = tuple(row for row in problem.tables.stack.packages if row.name == name)
     constraints = problem.request.constraints_on(name)
-    specifiers = (each.specifier for each in constraints if "," not in each.specifier and "*" not in each.specifier)
-    named = next((each.lstrip("=").strip() for each in specifiers if each.startswith("==")), None)
-    exact = dict(problem.request.pins).get(name) or named
+    exact = find_exact_version(name, problem)
     if exact is not None:
         return tuple(row for row in rows if row.version == exact) or (
             replace(rows[0], version=exact, python="", requires=()),
         )
     return tuple(row for row in rows if all(each.is_met_by(row.version) for each in constraints))
+
+
+def find_exact_version(name: str, problem: Problem) -> str | None:
+    """Find the one version of a package that a pin or the project's files leave."""
+    constraints = problem.request.constraints_on(name)
+    specifiers = (each.specifier for each in constraints if "," not in each.specifier and "*" not in each.specifier)
+    named = next((each.lstrip("=").strip() for each in specifiers if each.startswith("==")), None)
+    return dict(problem.request.pins).get(name) or named
 
 
 def validate_constraints(environment: Environment, problem: Problem) -> Iterator[Objection]:
@@ -54,24 +63,38 @@ def validate_constraints(environment: Environment, problem: Problem) -> Iterator
 
 
 def validate_companions(environment: Environment, problem: Problem) -> Iterator[Objection]:
-    """Object where no releases of transformers, peft and accelerate fit together, or a pin does not fit (P1)."""
+    """Object where a pin does not fit (P1), and doubt what no release in the tables fits."""
+    request, torch = problem.request, environment.candidate.release.version
     if environment.packages.companions is not None:
+        chosen = {each.name for each in environment.packages.companions}
+        missing = [name for name in COMPANIONS if name not in chosen and list_releases(name, problem)]
+        if missing:
+            fits = f"fits torch {torch} on Python {environment.python}"
+            says = f"no {join_words(missing, 'or')} in the tables {fits}: left out, not checked"
+            yield Objection("P1", says, problem.tables.stack.packages[0].source[0], refuses=False)
         return
-    request = problem.request
     named = [f"{name}=={version}" for name, version in request.pins]
     named += [f"{each.name}{each.specifier} ({each.origin})" for each in request.constraints if each.name in COMPANIONS]
     with_named = f" with {', '.join(named)}" if named else ""
-    torch = environment.candidate.release.version
     says = f"no transformers, peft and accelerate fit torch {torch} on Python {environment.python}{with_named}"
     yield Objection("P1", says, problem.tables.stack.packages[0].source[0])
 
 
 def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterator[Objection]:
     """Object to a missing bitsandbytes library (B1, B2): refuse where 4-bit or 8-bit was requested, else warn."""
-    if environment.packages.bitsandbytes is not None:
+    chosen, rows = environment.packages.bitsandbytes, problem.tables.stack.bitsandbytes
+    if chosen is not None:
+        if isinstance(chosen.row, BitsandbytesRelease) and _finds_unread_library(chosen.row, environment, problem):
+            says = f"whether bitsandbytes {chosen.version} has code for {_list_gpu_targets(problem)} was not checked"
+            yield Objection("B1", says, chosen.row.source[0], refuses=False)
+        return
+    constraints = problem.request.constraints_on(BITSANDBYTES)
+    if constraints and not any(all(each.is_met_by(row.version) for each in constraints) for row in rows):
+        wants = " and ".join(map(str, constraints))
+        says = f"{wants}: no release in the tables is one, so it is left to the project, not checked"
+        yield Objection("B1", says, rows[0].source[0], refuses=False)
         return
     pinned = dict(problem.request.pins).get(BITSANDBYTES)
-    rows = problem.tables.stack.bitsandbytes
     row = next((row for row in rows if row.version == pinned), rows[0])
     is_required = pinned is not None or any(name in problem.request.features for name in _NEEDS_BITSANDBYTES)
     candidate, torch = environment.candidate, environment.candidate.release.version
@@ -85,7 +108,6 @@ def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterato
     else:
         gpus = _list_gpu_targets(problem)
         with_code = f" with code for {gpus}" if gpus else ""
-        constraints = problem.request.constraints_on(BITSANDBYTES)
         wants = f" ({' and '.join(map(str, constraints))})" if constraints else ""
         says = f"no bitsandbytes fits torch {torch} and {candidate.built_for}{with_code}{wants}"
     yield Objection("B1", says, row.source[0], refuses=is_required and not row.is_inferred)
@@ -95,8 +117,10 @@ def find_pin_warnings(problem: Problem) -> Iterator[str]:
     """Warn of pins and constraints that the tables know nothing about."""
     known = {(row.name, row.version) for row in problem.tables.stack.packages}
     known |= {(BITSANDBYTES, row.version) for row in problem.tables.stack.bitsandbytes}
-    for name, version in problem.request.pins:
-        if (name, version) not in known:
+    named = dict(problem.request.pins)
+    exact = {name: find_exact_version(name, problem) for name in (*COMPANIONS, BITSANDBYTES)}
+    for name, version in {**exact, **named}.items():
+        if version is not None and (name, version) not in known:
             yield f"{name}=={version} is not in the tables: taken as it is, not checked"
     for name in COMPANIONS:
         constraints = problem.request.constraints_on(name)
@@ -127,12 +151,15 @@ def explain_bitsandbytes_rejection(row: BitsandbytesRelease, environment: Enviro
 def _choose_companions(environment: Environment, problem: Problem) -> tuple[ChosenPackage, ...] | None:
     """Choose the newest releases that fit torch, the Python and one another, pins first; None when nothing fits.
 
-    A package whose constraint no release of the tables meets is left out: the project installs its own.
+    A package that no release of the tables fits is left out.
     """
     pins, release = dict(problem.request.pins), environment.candidate.release
     names = (*COMPANIONS, *(split_requirement(line)[0] for line in release.requires))
-    choices = [list_releases(name, problem) for name in names]
-    combinations = product(*(choice for choice in choices if choice))
+    # A package of which no release in the tables fits is left out, unless one is pinned: they do not list them all.
+    choices = [
+        (*list_releases(name, problem), *(() if find_exact_version(name, problem) else (None,))) for name in names
+    ]
+    combinations = (tuple(filter(None, rows)) for rows in sorted(product(*choices), key=lambda rows: rows.count(None)))
     rows = next((rows for rows in combinations if _fit_together(rows, environment, pins.get(BITSANDBYTES))), None)
     if rows is None:
         return None
@@ -165,10 +192,12 @@ def _choose_bitsandbytes(
     environment: Environment, companions: tuple[ChosenPackage, ...], problem: Problem
 ) -> ChosenPackage | None:
     """Choose the newest bitsandbytes with a library for the build and code for every GPU; None when there is none."""
-    pinned = dict(problem.request.pins).get(BITSANDBYTES)
+    pinned = find_exact_version(BITSANDBYTES, problem)
     rows = problem.tables.stack.bitsandbytes
     if pinned is not None and all(row.version != pinned for row in rows):
         return ChosenPackage(BITSANDBYTES, pinned, None, "requested")
+    # The newest whose code for these GPUs was read goes before a newer one of which it was not.
+    rows = tuple(sorted(rows, key=lambda row: _finds_unread_library(row, environment, problem)))
     specifier = _combine_specifiers(companions, BITSANDBYTES)
     constraints = problem.request.constraints_on(BITSANDBYTES)
     for row in rows:
@@ -193,22 +222,31 @@ def _is_bitsandbytes_fit(row: BitsandbytesRelease, environment: Environment, pro
     if candidate.cuda is not None:
         if find_bitsandbytes_library(candidate.cuda, row.cudas).choice is not LibraryChoice.EXACT:
             return False
-        cuda, rows = str(candidate.cuda), problem.tables.stack.libraries
-        libraries = [each for each in rows if each.version == row.version and cuda in each.cudas]
         return all(
-            any(
-                each.machine == machine.machine
-                and check_gpu_code(capability, each.sass, each.ptx) is not CodeSupport.NONE
-                for each in libraries
-            )
-            for machine in problem.machines
-            for _, capability in machine.gpus
+            not libraries or any(check_gpu_code(gpu, each.sass, each.ptx) is not CodeSupport.NONE for each in libraries)
+            for gpu, libraries in _list_libraries(row, environment, problem)
         )
     if candidate.rocm is not None:
         on_rocm = problem.tables.rocm.libraries
         found = [each for each in on_rocm if each.version == row.version and str(candidate.rocm) in each.rocms]
         return bool(found) and all(any(target in each.targets for each in found) for _, target in problem.amd_gpus)
     return row.cpu and (row.aarch64 or problem.architectures == ("x86_64",))
+
+
+def _list_libraries(
+    row: BitsandbytesRelease, environment: Environment, problem: Problem
+) -> Iterator[tuple[ComputeCapability, list[BitsandbytesLibrary]]]:
+    """List every GPU with the libraries that a release would load there; none where they were not read."""
+    cuda = str(environment.candidate.cuda)
+    of_release = [each for each in problem.tables.stack.libraries if each.version == row.version and cuda in each.cudas]
+    for machine in problem.machines:
+        libraries = [each for each in of_release if each.machine == machine.machine]
+        yield from ((capability, libraries) for _, capability in machine.gpus)
+
+
+def _finds_unread_library(row: BitsandbytesRelease, environment: Environment, problem: Problem) -> bool:
+    is_cuda = environment.candidate.cuda is not None
+    return is_cuda and not all(libraries for _, libraries in _list_libraries(row, environment, problem))
 
 
 def _list_gpu_targets(problem: Problem) -> str:
@@ -223,20 +261,13 @@ def _combine_specifiers(packages: tuple[ChosenPackage, ...], name: str) -> str:
 
 
 def _find_contradictions(problem: Problem) -> tuple[Constraint, ...]:
-    """Find constraints on one package of the tables of which each can be met, but not all at once.
-
-    A constraint that no release of the tables meets is left to the project: the tables do not list every release.
-    """
-    releases: dict[str, list[str]] = {BITSANDBYTES: [row.version for row in problem.tables.stack.bitsandbytes]}
-    for row in problem.tables.stack.packages:
-        releases.setdefault(row.name, []).append(row.version)
+    """Find constraints on one package of the tables that no version meets all at once, whether it is known or not."""
     found: list[Constraint] = []
-    for name, versions in releases.items():
+    for name in (BITSANDBYTES, *dict.fromkeys(row.name for row in problem.tables.stack.packages)):
         constraints = problem.request.constraints_on(name)
-        exact = (each.specifier for each in constraints if each.specifier.startswith("=="))
-        known = [*versions, *(specifier.lstrip("=").strip() for specifier in exact)]
-        can_be_met = all(any(each.is_met_by(version) for version in known) for each in constraints)
-        is_possible = any(all(each.is_met_by(version) for each in constraints) for version in known)
-        if len(constraints) > 1 and can_be_met and not is_possible:
+        bounds = [bound for each in constraints for bound in re.findall(r"\d+(?:\.\d+)*", each.specifier)]
+        # Between two bounds every version is as good as the other: one just above each, and one below all.
+        versions = ["0", *bounds, *(f"{bound}.0.0.1" for bound in bounds)]
+        if len(constraints) > 1 and not any(all(each.is_met_by(one) for each in constraints) for one in versions):
             found += constraints
     return tuple(found)

@@ -187,8 +187,6 @@ def _validate_versions(*, torch: str | None, cuda: str | None, python: str | Non
     for flag, text in (("--cuda", cuda), ("--python", python)):
         if text is not None:
             _parse_version(flag, text)
-    if torch:
-        _validate_known("--torch", torch, parse_torch(torch)[0], (row.version for row in tables.torch.releases))
     if cuda:
         toolkits = tables.driver.toolkits
         _validate_known("--cuda", cuda, cuda, (release for row in toolkits for release in (row.cuda, row.version)))

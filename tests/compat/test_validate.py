@@ -4,7 +4,7 @@ from copy import deepcopy
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devkit.compat.validate import AnchorTable, validate_tables
@@ -248,6 +248,7 @@ def mutations(draw):
 
 @settings(max_examples=150, deadline=None)
 @given(mutations())
+@example(Mutation("driver", "windows_branch", 0, "branches", "set", []))
 def test_a_mutated_table_is_refused_or_harmless(mutation):
     document = mutation.applied()
     if not validate_tables({mutation.table: document}, today=TODAY):

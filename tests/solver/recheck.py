@@ -14,7 +14,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 TABLES = Path(__file__).resolve().parents[2] / "devkit" / "compat" / "tables"
-AROUND = ("transformers", "huggingface-hub", "accelerate", "peft")
 
 
 @cache
@@ -153,7 +152,7 @@ def code_for(capability: str, wheel: dict, *, compiles: bool) -> bool:
 
 def violations(choice: Choice, situation: Situation) -> set[str]:
     release = next((row for row in rows("torch", "release") if row["version"] == choice.torch), None)
-    if release is None or not is_published(choice, release):
+    if release is None or not is_published(choice, release, situation):
         return {"W2"}
     broken = requested(choice, situation) | stack(choice, release) | quantisation(choice, situation)
     broken |= image(choice, situation, release)
@@ -168,12 +167,13 @@ def violations(choice: Choice, situation: Situation) -> set[str]:
     return broken
 
 
-def is_published(choice: Choice, release: dict) -> bool:
+def is_published(choice: Choice, release: dict, situation: Situation) -> bool:
+    """Whether the build is known to be published; for ROCm a release that was requested may be."""
     if choice.variant == "cpu":
         return True
     if choice.variant.startswith("rocm"):
         found = [row for row in rows("rocm", "release") if row["version"] == choice.torch]
-        return bool(found) and choice.variant in found[0]["variants"]
+        return choice.variant in found[0]["variants"] if found else bool(situation.torch)
     return choice.variant in release["variants"]
 
 
@@ -206,7 +206,8 @@ def hardware(choice: Choice, situation: Situation) -> set[str]:
     cuda = build_of(choice.variant)["cuda"]
     key = (minor, choice.variant, situation.machine)
     wheels = [row for row in rows("torch", "wheel") if (row["minor"], row["variant"], row["machine"]) == key]
-    if not wheels:
+    release = next(row for row in rows("torch", "release") if row["version"] == choice.torch)
+    if not wheels and (release.get("x86_64_only") or situation.machine not in ("x86_64", "aarch64")):
         return {"W2"}
     runs = how_it_runs(situation, cuda)
     if runs == "R4":
@@ -218,7 +219,9 @@ def hardware(choice: Choice, situation: Situation) -> set[str]:
         tegra = row.get("generic_wheels_from_cuda")
         if tegra and numbers(cuda) < numbers(tegra) and was_read(row):
             broken.add("A4")
-        if not code_for(capability, wheels[0], compiles=runs == "R1"):
+        if not wheels:
+            broken |= {"A5"} if was_read(row) and not buildable(capability, numbers(cuda)) else set()
+        elif not code_for(capability, wheels[0], compiles=runs == "R1"):
             first, last = numbers(row["first_cuda"]), numbers(row.get("last_cuda", "99"))
             is_ruled_out = was_read(row) and not first <= numbers(cuda) <= last
             broken |= {"A1"} if was_read(wheels[0]) or is_ruled_out else set()
@@ -226,6 +229,16 @@ def hardware(choice: Choice, situation: Situation) -> set[str]:
             if was_read(feature) and numbers_of(capability) < numbers_of(feature["capability"]):
                 broken.add("F1")
     return broken
+
+
+def buildable(capability: str, cuda: tuple[int, ...]) -> bool:
+    major, minor = numbers_of(capability)
+    for row in rows("driver", "capability"):
+        other = numbers_of(row["capability"])
+        is_alike = other[0] == major and other[1] <= minor
+        if is_alike and numbers(row["first_cuda"]) <= cuda <= numbers(row.get("last_cuda", "99")):
+            return True
+    return False
 
 
 def numbers_of(capability: str) -> tuple[int, ...]:
@@ -249,6 +262,8 @@ def known_to_driver(row: dict, situation: Situation) -> set[str]:
 def amd(choice: Choice, situation: Situation) -> set[str]:
     broken = set() if situation.machine == "x86_64" else {"W2"}
     index = build_of(choice.variant)
+    if all(row["version"] != choice.torch for row in rows("rocm", "release")):
+        return broken  # Nobody read which index it is in, so neither which code it holds.
     for name in situation.gpus:
         has_code = amd_target(name) in set(index["targets"]) - set(index.get("without_rocblas", []))
         broken |= {"G1"} if not has_code and was_read(index) else set()
@@ -312,8 +327,6 @@ def stack(choice: Choice, release: dict) -> set[str]:
     for name, specifier in map(needs, lines):
         if name in held and not meets(held[name].partition("+")[0], specifier):
             broken.add("P1")
-        if name == "numpy" and "numpy" not in held:
-            broken.add("P1")
     return broken
 
 
@@ -352,7 +365,7 @@ def quantisation(choice: Choice, situation: Situation) -> set[str]:
         if each["version"] == version and build["cuda"] in each["cudas"] and each["machine"] == situation.machine
     ]
     for name in situation.gpus:
-        if not any(code_for(gpu_row(name)["capability"], each, compiles=True) for each in code):
+        if code and not any(code_for(gpu_row(name)["capability"], each, compiles=True) for each in code):
             return {"B1"}
     return set()
 
@@ -366,7 +379,7 @@ def builds(situation: Situation, kind: str) -> list[tuple[dict, str]]:
     found = []
     for release, label in product(rows("torch", "release"), labels):
         choice = Choice(release["version"], label, "3.12", "", ())
-        if not is_published(choice, release):
+        if not is_published(choice, release, situation):
             continue
         runs = {"cu": hardware, "ro": amd}.get(kind[:2], lambda _choice, _situation: set())
         if not runs(choice, situation) and not requested(choice, without_python(bare)):
@@ -416,19 +429,12 @@ def fits(situation: Situation, kind: str) -> Choice | None:
 
 @cache
 def combinations(situation: Situation) -> list[tuple[tuple[str, str], ...]]:
-    """The ways to choose the packages around torch; one that the project bounds outside the tables is left out."""
+    """The ways to choose the packages around torch: the pins, and a bitsandbytes. What nobody named may be left out."""
     pins = dict(pin.split("==") for pin in situation.pins)
-    offers = []
-    for name in (*AROUND, "numpy", "bitsandbytes"):
-        array = "bitsandbytes" if name == "bitsandbytes" else "package"
-        versions = [row["version"] for row in rows("stack", array) if row.get("name", name) == name]
-        requested = [specifier for limited, specifier in situation.constraints if limited == name]
-        allowed = [each for each in versions if all(meets(each, one) for one in requested)]
-        optional = [None] if name in ("numpy", "bitsandbytes") or (requested and not allowed) else []
-        offers.append([pins[name]] if name in pins else [*allowed, *optional])
-    others = tuple((name, version) for name, version in pins.items() if name not in (*AROUND, "numpy", "bitsandbytes"))
-    names = (*AROUND, "numpy", "bitsandbytes")
-    return [
-        (*((name, version) for name, version in zip(names, found, strict=True) if version), *others)
-        for found in product(*offers)
-    ]
+    requested = [specifier for limited, specifier in situation.constraints if limited == "bitsandbytes"]
+    versions = [row["version"] for row in rows("stack", "bitsandbytes")]
+    allowed = [each for each in versions if all(meets(each, one) for one in requested)]
+    others = tuple(pins.items())
+    if "bitsandbytes" in pins:
+        return [others]
+    return [others, *((*others, ("bitsandbytes", each)) for each in allowed)]
