@@ -31,6 +31,12 @@ DEFAULT_TIMEOUT_S = 600.0
     help="Also train this model and generate with it, by a path or cached id where the proof runs.",
 )
 @click.option(
+    "--command",
+    metavar="COMMAND",
+    default="",
+    help="A command of the project that must work, too, run by sh in its folder.",
+)
+@click.option(
     "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON."
 )
 @click.option(
@@ -58,6 +64,7 @@ def verify(
     here: bool,
     depth: str,
     model: str,
+    command: str,
     output: Path | None,
     report_file: Path | None,
     as_json: bool,
@@ -66,6 +73,7 @@ def verify(
     """Prove that fine-tuning works: in the dev container of DIR, or with --here on this machine.
 
     A tiny random model learns a sentence with LoRA and QLoRA; every claim is asserted. Nothing is downloaded.
+    In a project's environment, its packages and requirements must import, too.
     """
     from devkit.verify.process import interrupt_on_termination
     from devkit.verify.report import format_proof_report
@@ -76,7 +84,7 @@ def verify(
     with interrupt_on_termination():
         if report_file is not None:
             ctx.exit(_check_report(report_file, timeout_s=timeout_s, as_json=as_json))
-        report = _prove(directory, here=here, depth=depth, timeout_s=timeout_s, model=model)
+        report = _prove(directory, here=here, depth=depth, timeout_s=timeout_s, model=model, command=command)
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)
     write_error = None
     if output is not None:
@@ -95,19 +103,15 @@ def verify(
     ctx.exit(exit_codes.DONE if report.verdict == "passed" else exit_codes.ANSWER_IS_NO)
 
 
-def _prove(directory: Path, *, here: bool, depth: str, timeout_s: float, model: str) -> "VerificationReport":
+def _prove(directory: Path, *, here: bool, depth: str, **settings: Any) -> "VerificationReport":  # noqa: ANN401
     from devkit.probe.host import LocalHost
     from devkit.workload.proof.stages import Depth
 
     if here:
-        from devkit.verify.local_proof import prove_here
-
-        return prove_here(LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_print_progress, model=model)
-    from devkit.verify.dev_container import prove_in_container
-
-    return prove_in_container(
-        directory, LocalHost(), depth=Depth(depth), timeout_s=timeout_s, progress=_print_progress, model=model
-    )
+        from devkit.verify.here import prove_machine_and_project as prove
+    else:
+        from devkit.verify.dev_container import prove_in_container as prove
+    return prove(LocalHost(), directory, depth=Depth(depth), progress=_print_progress, **settings)
 
 
 def _check_report(file: Path, *, timeout_s: float, as_json: bool) -> int:

@@ -95,8 +95,13 @@ STAGE_ROWS = (
     StageRow("memory", "", "MEM004", "the GPU's memory is not given back, or another process takes it"),
     StageRow("plain-lora", "", "PYT017", "torch alone does not train"),
     StageRow("plain-adapter", "", "PYT017", "torch does not load what it saved"),
+    StageRow("gpu", "", "CON005", "the container does not see the GPU"),
+    StageRow("cuda-compiler", "", "", "nvcc is missing, or does not build for this GPU"),
+    StageRow("imports", "", "", "a package of the project does not import"),
+    StageRow("command", "", "", "the project's command fails"),
     StageRow("build", "", "ENG013", "the image does not build; most builds that fail reach no package index"),
     StageRow("start", "", "PRJ011", "the dev container does not start on this machine"),
+    StageRow("open", "", "", "a command that editors run at the first opening fails"),
     StageRow("proof", "", "CON011", "the proof in the dev container ended without a report"),
 )
 """Rows by the stage alone, for a reason that no other row matches."""

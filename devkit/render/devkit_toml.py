@@ -28,7 +28,7 @@ class ProjectSettings:
     `index`, `torch_index` and `hub` are mirrors' URLs. `ignore_dependencies` leaves the project's own packages out.
     `apt` are Debian packages, `sudo` lets the user install others inside.
     `install_from` is "" for the origin of the running devkit, or "checkout" in devkit's own repository. `policy` is
-    None where there are no rules.
+    None where there are no rules. `command` is one of the project that `devkit verify` runs.
     """
 
     name: str = ""
@@ -61,6 +61,7 @@ class ProjectSettings:
     torch_index: str = ""
     hub: str = ""
     policy: Policy | None = None
+    command: str = ""
     install_from: str = ""
 
     @property
@@ -147,6 +148,10 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "allow_root": ("true", "let the container work as root"),
             "allow_privileged": ("true", "let the container be privileged"),
         },
+    ),
+    "verify": (
+        "What `devkit verify` proves besides fine-tuning.",
+        {"command": ('"pytest -x tests/quick"', "a command of the project that must work")},
     ),
     "devkit": ("How devkit gets into the image.", {"install_from": ('"checkout"', "for devkit's own repository")}),
 }

@@ -5,7 +5,9 @@ Also measures the image that was built for the dev container.
 
 import json
 import re
+import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.facts.values import Unknown
+from devkit.formats.jsonc import parse_jsonc
 from devkit.probe.host import Host
 from devkit.text import format_duration
 from devkit.verify.engine import WorkingEngine, require_engine
@@ -28,6 +31,8 @@ HOST_SCRIPTS = (
     ("powershell", ("-NoProfile", "-ExecutionPolicy", "Bypass", "-File"), Path(".devcontainer/gpu.ps1")),
 )
 """A shell, its options, and the script that detects the host's GPU in it; the first shell that is installed is used."""
+DEVCONTAINER_FILE = Path(".devcontainer/devcontainer.json")
+LIFECYCLE_COMMANDS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
 GENERATED_MARK = "Written by devkit"
 
 _QUERY_DEADLINE_S = 30.0
@@ -65,15 +70,16 @@ class ComposeProject:
 
 
 def prove_in_container(
-    folder: Path, host: Host, *, depth: Depth, timeout_s: float, progress: Progress, model: str = ""
+    host: Host, folder: Path, *, depth: Depth, timeout_s: float, progress: Progress, model: str = "", command: str = ""
 ) -> VerificationReport:
     """Build and start the dev container of `folder` and run the proof inside, for at most `timeout_s` seconds.
 
     A dev container that is already running is proved as it is and left running; otherwise it is taken down again.
-    `model` is a path or id as the container sees it.
+    `model` is a path or id as the container sees it, `command` one of the project that must work inside.
     Raises DevkitError when the project has no dev container of devkit's, or no engine can start it.
     """
     _require_generated(folder)
+    own = [word for flag, value in (("--model", model), ("--command", command)) if value for word in (flag, value)]
     project = ComposeProject(folder.resolve(), host, require_engine(host), progress)
     # The project's own script detects how this host provides a GPU, as it does for an editor.
     for shell, options, script in HOST_SCRIPTS:
@@ -90,7 +96,7 @@ def prove_in_container(
     else:
         before = PriorState.STOPPED if project.container_ids("--all") else PriorState.ABSENT
     try:
-        return _prove(project, before, depth=depth, timeout_s=timeout_s, model=model)
+        return _prove(project, before, depth=depth, timeout_s=timeout_s, own=own)
     finally:
         if before is PriorState.RUNNING:
             progress("the dev container ran before and is left running")
@@ -118,7 +124,7 @@ def _require_generated(folder: Path) -> None:
 
 
 def _prove(
-    project: ComposeProject, before: PriorState, *, depth: Depth, timeout_s: float, model: str
+    project: ComposeProject, before: PriorState, *, depth: Depth, timeout_s: float, own: Sequence[str]
 ) -> VerificationReport:
     stages: list[StageResult] = []
 
@@ -140,8 +146,9 @@ def _prove(
             stages.append(StageResult(name, status, {"exit_status": done.code or 0}, {"exit_status": "0"}, reason, ms))
             if status is StageStatus.FAILED:
                 return report_failure(done)
-    own_model = ("--model", model) if model else ()
-    inside = ("devkit", "verify", "--here", "--json", f"--{depth}", "--timeout", f"{timeout_s:g}", *own_model)
+    if before is PriorState.ABSENT and (commands := list_opening_commands(project.folder)):
+        stages.append(_run_opening_commands(project, commands))
+    inside = ("devkit", "verify", "--here", "--json", f"--{depth}", "--timeout", f"{timeout_s:g}", *own)
     done = run_streaming(
         project.compose_command("exec", "-T", SERVICE, *inside),
         progress=project.progress,
@@ -158,6 +165,38 @@ def _prove(
         stages.append(StageResult("proof", StageStatus.FAILED, reason=reason))
         return report_failure(done)
     return report.with_host_environment(_describe_host(project), tuple(stages))
+
+
+def list_opening_commands(folder: Path) -> list[list[str]]:
+    """List the command lines that an editor runs inside once it has created the dev container of `folder`.
+
+    Source: https://containers.dev/implementors/json_reference/#lifecycle-scripts.
+    """
+    try:
+        document = parse_jsonc((folder / DEVCONTAINER_FILE).read_text(encoding="utf-8")).to_python()
+    except (OSError, ValueError):
+        return []
+    known: dict[str, Any] = document if isinstance(document, dict) else {}
+    found = [known.get(key) for key in LIFECYCLE_COMMANDS]
+    commands = [each for value in found for each in (value.values() if isinstance(value, dict) else (value,))]
+    return [["sh", "-c", each] if isinstance(each, str) else [str(word) for word in each] for each in commands if each]
+
+
+def _run_opening_commands(project: ComposeProject, commands: list[list[str]]) -> StageResult:
+    start, status, reason, code = perf_counter(), StageStatus.PASSED, "", 0
+    for command in commands:
+        shown = command[-1] if command[0] == "sh" else shlex.join(command)
+        project.progress(f"{shown} …")
+        done = run_streaming(project.compose_command("exec", "-T", SERVICE, *command), progress=project.progress)
+        if done.code != 0:
+            status, code, reason = (
+                StageStatus.FAILED,
+                done.code or 0,
+                f"{shown} ended with status {done.code}: {done.last_line}",
+            )
+            break
+    ms = (perf_counter() - start) * 1000
+    return StageResult("open", status, {"exit_status": code}, {"exit_status": "0"}, reason, ms)
 
 
 def _describe_host(project: ComposeProject) -> dict[str, Any]:

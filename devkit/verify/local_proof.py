@@ -25,7 +25,7 @@ from devkit.verify.process import (
     read_lines_in_background,
     start_process,
 )
-from devkit.verify.report import NOT_FULL_BECAUSE, ProofLocation, VerificationReport
+from devkit.verify.report import BECAUSE, PROGRAM, ProofLocation, VerificationReport
 from devkit.workload.interpreter import MIN_PYTHON, Interpreter, build_module_command, find_torch_interpreter
 from devkit.workload.proof import standalone
 from devkit.workload.proof.stages import (
@@ -119,7 +119,9 @@ def prove_here(
                     run.record(event)
                 run.finish_process(process.wait(ends_at=ends_at))
     stages = tuple(run.results[stage.name] for stage in run.stages)
-    inputs = run.inputs | ({NOT_FULL_BECAUSE: program.not_full_because} if program.not_full_because else {})
+    inputs = run.inputs | (
+        {PROGRAM: "standalone", BECAUSE: program.not_full_because} if program.not_full_because else {}
+    )
     return VerificationReport(
         ProofLocation.HERE, run.device, run.environment, stages, run.log, inputs=inputs, taken_at=taken_at
     )

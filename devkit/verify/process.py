@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 
 Progress = Callable[[str], None]
 """Prints one line about what is going on."""
@@ -21,6 +22,9 @@ MAX_OUTPUT_LINES = 10_000
 KILL_GRACE_S = 5.0
 _STOP_GRACE_S = 15.0
 _SLICE_S = 0.2
+_POLL_S = 0.02
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,57 @@ def run_streaming(argv: Sequence[str], *, progress: Progress, timeout_s: float |
     return CompletedCommand(code, "\n".join(out), tuple(log))
 
 
-def start_process(argv: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a command as the leader of its own group, without input. Raises OSError when it cannot be started."""
+def run_side_by_side(
+    commands: Iterable[tuple[Key, Sequence[str], Path]], *, at_once: int, timeout_s: float, ends_at: float
+) -> Iterator[tuple[Key, CompletedCommand]]:
+    """Run commands, each with a key and in a folder, a few at once, and yield each when it has ended.
+
+    None lives for more than `timeout_s` seconds, nor when the monotonic clock reads `ends_at`, nor when the caller stops.
+    """
+    waiting = deque(commands)
+    running: dict[Key, _RunningCommand] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                key, argv, folder = waiting.popleft()
+                running[key] = _RunningCommand(start_process(argv, folder), min(ends_at, time.monotonic() + timeout_s))
+            time.sleep(_POLL_S)
+            for key in [key for key, command in running.items() if command.has_ended()]:
+                yield key, running.pop(key).finish()
+    finally:
+        for command in running.values():
+            kill_group(command.process)
+
+
+class _RunningCommand:
+    """A process whose output is read in the background."""
+
+    def __init__(self, process: subprocess.Popen[str], ends_at: float) -> None:
+        self.process, self._ends_at = process, ends_at
+        self._out: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
+        self._log: deque[str] = deque(maxlen=MAX_LOG_LINES)
+        streams = ((process.stdout, self._out), (process.stderr, self._log))
+        self._readers = [read_lines_in_background(stream, lines.append) for stream, lines in streams]
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None or time.monotonic() > self._ends_at
+
+    def finish(self) -> CompletedCommand:
+        code = self.process.poll()
+        kill_group(self.process)
+        for reader in self._readers:
+            reader.join(KILL_GRACE_S)
+        return CompletedCommand(code, "\n".join(self._out), tuple(self._log))
+
+
+def start_process(argv: Sequence[str], folder: Path | None = None) -> subprocess.Popen[str]:
+    """Start a command as the leader of its own group, without input, in `folder` if one is given.
+
+    Raises OSError when it cannot be started.
+    """
     return subprocess.Popen(
         list(argv),
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,12 +9,20 @@ from enum import StrEnum
 from typing import Any
 
 from devkit.text import format_count, format_duration, format_number, format_table, join_words, wrap_text
-from devkit.workload.proof.stages import STAGES, STANDALONE_STAGES, ReadingValue, StageResult, StageSpec, StageStatus
+from devkit.workload.proof.stages import (
+    PROGRAMS,
+    PROJECT_STAGES,
+    STAGES,
+    ReadingValue,
+    StageResult,
+    StageSpec,
+    StageStatus,
+)
 
 REPORT_SCHEMA = "devkit.verify/1"
 HASH_FIELD = "report_sha256"
-NOT_FULL_BECAUSE = "not_full_because"
-"""The input that says why the standalone proof ran; absent from the full one's."""
+PROGRAM, BECAUSE = "proof", "proof_because"
+"""The inputs that name a smaller proof than the full one, and why it ran."""
 MAX_TEXT_CHARACTERS = 40
 SHOWN_LOG_LINES = 20
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bhf_\w{8,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}")
@@ -79,7 +87,7 @@ class VerificationReport:
 
     @property
     def _specs(self) -> tuple[StageSpec, ...]:
-        return STANDALONE_STAGES if self.inputs.get(NOT_FULL_BECAUSE) else STAGES
+        return (*PROGRAMS.get(self.inputs.get(PROGRAM, ""), STAGES), *PROJECT_STAGES)
 
     @property
     def conclusion(self) -> str:
@@ -165,8 +173,8 @@ def format_proof_report(report: VerificationReport, *, width: int) -> str:
         parts.append(f"precision {device['precision']}: {device.get('precision_reason', '')}")
     is_known = device.get("kind") != "unknown"
     lines = [wrap_text("; ".join(parts), width=width) if is_known else "device: not reached"]
-    if because := report.inputs.get(NOT_FULL_BECAUSE):
-        lines.append(wrap_text(f"proof: the one that needs torch alone, because {because}", width=width))
+    if program := report.inputs.get(PROGRAM):
+        lines.append(wrap_text(f"proof: {program}, because {report.inputs.get(BECAUSE)}", width=width))
     lines.append("")
     for heading, stage in zip(format_table(rows).splitlines()[1:], report.stages, strict=True):
         lines.append(heading)

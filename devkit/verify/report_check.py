@@ -14,14 +14,15 @@ from devkit.verify.local_proof import prove_here
 from devkit.verify.process import Progress
 from devkit.verify.report import (
     HASH_FIELD,
-    NOT_FULL_BECAUSE,
+    PROGRAM,
     REPORT_SCHEMA,
     ProofLocation,
     VerificationReport,
     hash_document,
 )
 from devkit.workload.proof.stages import (
-    STANDALONE_STAGES,
+    PROGRAMS,
+    PROJECT_STAGES,
     Depth,
     ProofSettings,
     StageResult,
@@ -30,7 +31,7 @@ from devkit.workload.proof.stages import (
 )
 
 CHECK_SCHEMA = "devkit.verify-check/1"
-CONTAINER_STAGES = ("build", "start")
+CONTAINER_STAGES = ("build", "start", "open")
 """Stages that the host adds before those of a proof in a container."""
 
 
@@ -132,8 +133,9 @@ def _check_stage_names(report: VerificationReport) -> ReportPoint:
     depth = report.inputs.get("depth")
     if depth not in tuple(Depth):
         return note_unchecked("stages", "the report names no depth, which decides what stages belong to it")
-    is_full = NOT_FULL_BECAUSE not in report.inputs
-    wanted = [stage.name for stage in (select_stages(Depth(depth)) if is_full else STANDALONE_STAGES)]
+    names = [name for name in names if name not in {stage.name for stage in PROJECT_STAGES}]
+    program = report.inputs.get(PROGRAM)
+    wanted = [stage.name for stage in (PROGRAMS.get(program, ()) if program else select_stages(Depth(depth)))]
     if names == wanted:
         return note_agreement("stages", f"{format_count(len(names), 'stage')}, those of depth {depth}")
     missing = [name for name in wanted if name not in names]

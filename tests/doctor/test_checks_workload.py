@@ -7,11 +7,12 @@ from devkit.doctor.registry import BY_CODE
 from devkit.doctor.verify_stages import REASON_ROWS, STAGE_ROWS, find_check_for_stage
 from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 from devkit.facts.values import Unknown
-from devkit.workload.proof.stages import STAGES, STANDALONE_STAGES
+from devkit.workload.proof.stages import GPU_STAGES, PROJECT_STAGES, STAGES, STANDALONE_STAGES
 from tests.doctor.machines import GIB, changed, inside
 from tests.doctor.running import find_all, find_codes, find_only, run_check
 
 BY_THE_HOST = ("build", "start", "proof")
+OF_THE_PROJECT = ("open", *(each.name for each in (*GPU_STAGES, *PROJECT_STAGES)))
 NOBODY_KNOWS = "Zorp: flurb"
 
 
@@ -45,7 +46,7 @@ def test_every_stage_of_the_proof_has_a_check_that_is_likely_behind_it(name):
 
 
 def test_the_table_names_checks_and_stages_that_exist():
-    known = {"", *(each.name for each in (*STAGES, *STANDALONE_STAGES)), *BY_THE_HOST, "memory-estimate", "own-model"}
+    known = {"", *(each.name for each in (*STAGES, *STANDALONE_STAGES)), *BY_THE_HOST, *OF_THE_PROJECT}
     for row in (*REASON_ROWS, *STAGE_ROWS):
         assert row.stage in known
         assert row.code in BY_CODE or row.code == ""

@@ -49,7 +49,7 @@ def project(tmp_path):
 
 def prove(project, lines=None):
     heard = [] if lines is None else lines
-    return prove_in_container(project, LocalHost(), depth=Depth.STANDARD, timeout_s=60.0, progress=heard.append)
+    return prove_in_container(LocalHost(), project, depth=Depth.STANDARD, timeout_s=60.0, progress=heard.append)
 
 
 def test_build_start_prove_and_take_down(docker, project):
@@ -220,3 +220,47 @@ def test_an_engine_that_hangs_is_refused_within_the_deadline(docker, project, mo
             prove(project)
     assert time.monotonic() - began < 30
     assert docker.calls == []
+
+
+OPENING = """{
+  // as an editor does
+  "updateContentCommand": {"project": "pip install -e ."},
+  "postCreateCommand": ["echo", "made"],
+}"""
+EXEC_INSTALL = ["exec", "-T", "dev", "sh", "-c", "pip install -e ."]
+
+
+def test_a_new_container_is_opened_as_an_editor_opens_it(docker, project):
+    (project / ".devcontainer/devcontainer.json").write_text(OPENING)
+    docker.answer(exec=REPORT)
+    report = prove(project)
+    assert docker.calls == [BUILD, UP, EXEC_INSTALL, ["exec", "-T", "dev", "echo", "made"], EXEC, DOWN]
+    assert [stage.name for stage in report.stages] == ["build", "start", "open", "lora-memorises"]
+    assert report.verdict is ProofVerdict.PASSED
+    docker.answer(there="4f2a\n", exec=REPORT)
+    assert [stage.name for stage in prove(project).stages] == ["build", "start", "lora-memorises"]
+
+
+def test_a_command_of_the_opening_that_fails_is_a_failed_stage_and_the_proof_goes_on(docker, project):
+    (project / ".devcontainer/devcontainer.json").write_text(OPENING)
+    docker.answer(exec={"code": 1, "err": "ModuleNotFoundError: No module named 'torch'\n", **REPORT})
+    report = prove(project)
+    assert docker.calls == [BUILD, UP, EXEC_INSTALL, EXEC, DOWN]
+    assert report.verdict is ProofVerdict.FAILED
+    assert (
+        report.stages[2].reason == "pip install -e . ended with status 1: ModuleNotFoundError: No module named 'torch'"
+    )
+
+
+def test_the_users_model_and_command_are_given_to_the_proof_inside(docker, project):
+    docker.answer(exec=REPORT)
+    prove_in_container(
+        LocalHost(),
+        project,
+        depth=Depth.STANDARD,
+        timeout_s=60.0,
+        progress=lambda _: None,
+        model="/models/m",
+        command="pytest -x 'a b'",
+    )
+    assert docker.calls[2] == [*EXEC, "--model", "/models/m", "--command", "pytest -x 'a b'"]

@@ -94,7 +94,8 @@ def test_an_environment_with_torch_alone_is_proved_and_the_report_says_by_what(e
         **dict.fromkeys(("memory", "libraries", "inference", "lora-memorises", "adapter-reload"), "skipped"),
     } | ({"memory": "passed"} if document["device"]["kind"] == "cuda" else {})
     assert document["environment"]["executable"] == str(tmp_path / "venv/bin/python")
-    assert document["inputs"]["not_full_because"] == "the project's environment has no transformers and peft"
+    assert document["inputs"]["proof"] == "standalone"
+    assert document["inputs"]["proof_because"] == "the project's environment has no transformers and peft"
     assert "LoRA in plain torch memorises a sentence" in document["conclusion"]
     assert (
         "(not proved: inference, lora-memorises, adapter-reload; the project's environment has no transformers)"

@@ -246,6 +246,21 @@ STAGES = (
 STANDALONE_STAGES = tuple(StageSpec(name, claim, needs, Depth.QUICK, 0) for name, claim, needs in standalone.STAGES)
 """The stages where the full proof cannot run."""
 
+GPU_STAGES = (
+    StageSpec("gpu", "the GPU is visible", depth=Depth.QUICK, budget_s=0),
+    StageSpec("cuda-compiler", "nvcc builds for it", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
+)
+"""The stages for a project that does not use torch."""
+
+PROGRAMS = {"standalone": STANDALONE_STAGES, "gpu": GPU_STAGES}
+"""The stages of the smaller proofs, by the name that a report gives them; of the full proof it has none."""
+
+PROJECT_STAGES = (
+    StageSpec("imports", "the project and its requirements import", depth=Depth.QUICK, budget_s=0),
+    StageSpec("command", "its command runs", depth=Depth.QUICK, budget_s=0),
+)
+"""The stages about the project in a dev container, after those of either proof."""
+
 
 def select_stages(depth: Depth) -> tuple[StageSpec, ...]:
     """Return the stages that a proof of this depth runs."""

@@ -1,0 +1,288 @@
+"""The stages about the project itself: it and its requirements import, and a command of it runs."""
+
+import json
+import platform
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from devkit.compat.specifiers import holds_in_container
+from devkit.doctor.signatures.matching import match_signatures
+from devkit.facts.dependencies import Dependencies, RequirementRole
+from devkit.probe.children.protocol import find_signal, format_signal
+from devkit.probe.machine.python import WorkloadPython
+from devkit.text import format_duration
+from devkit.verify import import_child
+from devkit.verify.process import CompletedCommand, Progress, run_side_by_side
+from devkit.workload.proof.stages import PROJECT_STAGES, StageResult, StageStatus
+
+IMPORT_DEADLINE_S = 90.0
+HELP_DEADLINE_S = 60.0
+AT_ONCE = 4
+MAX_NAMED = 8
+"""Failures that the reason of a stage names."""
+TIME_RAN_OUT = "the time ran out"
+
+PROVED = frozenset({"torch", "transformers", "peft", "accelerate", "bitsandbytes"})
+"""Packages that the proof imports, each in a stage of its own."""
+_NO_PACKAGE = re.compile(
+    r"[._].*|tests?|testing|docs?|examples?|samples?|benchmarks?|scripts|tools|build|dist|assets|notebooks|conftest|setup"
+)
+_README_COMMAND = re.compile(
+    r"^\s*(?:[$>] *)?(?:\w+=\S+ +)*python3? +(?:-m +(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py))(?!\S)", re.MULTILINE
+)
+_PARSES_ARGUMENTS = re.compile(
+    r"\b(?:argparse|click|typer|fire|absl|tyro|docopt|hydra|jsonargparse|simple_parsing|HfArgumentParser)\b"
+)
+"""A program that parses its arguments prints help and does nothing else; another would start to train."""
+
+_LIBRARY = re.compile(r"(?P<name>lib[\w.+-]+?)\.so\.?(?P<version>[\d.]*): cannot open shared object file")
+_NOT_OF_DEBIAN = re.compile(
+    r"lib(?:cuda\w*|cublas\w*|cudnn\w*|cufft\w*|curand|cusolver\w*|cusparse\w*|cupti|cufile\w*|nv\w+|nccl|torch\w*|c10\w*|python)"
+    r"(?:[-_.\d].*)?"
+)
+_OF_GLIB = re.compile(r"lib(?:glib|gobject|gio|gmodule|gthread)-2\.0")
+_RAISED = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|NotFound)): (?P<message>.*)$")
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
+_MISSING = re.compile(r"No module named '?([\w.]+)")
+_BREAKS = ("Traceback (most recent call last)", "error while loading shared libraries", "Fatal Python error")
+
+
+@dataclass(frozen=True)
+class ProjectEnvironment:
+    """The project in `folder`, what its files require, and the interpreter of its environment."""
+
+    folder: Path
+    dependencies: Dependencies
+    python: WorkloadPython
+
+    @property
+    def requirements(self) -> dict[str, str]:
+        """The distributions that the project requires here, and the file and line that says so."""
+        version = ".".join(map(str, self.python.version.numbers[:2]))
+        return {
+            need.name: need.origin
+            for need in self.dependencies.needs
+            if need.role is not RequirementRole.CONSTRAINT
+            and (not need.marker or holds_in_container(need.marker, machine=platform.machine(), python=version))
+        }
+
+
+@dataclass(frozen=True)
+class InstalledModules:
+    """The modules of the required distributions, None for one that is not installed, and the project's own distribution."""
+
+    modules: Mapping[str, list[str] | None] = field(default_factory=dict)
+    own: str = ""
+    scripts: tuple[str, ...] = ()
+
+
+def prove_project(
+    project: ProjectEnvironment, command: str, *, ends_at: float, progress: Progress
+) -> Iterator[StageResult]:
+    """Yield the result of each stage about the project, until the monotonic clock reads `ends_at`.
+
+    `command` is the user's own, "" to run what the project documents with --help.
+    """
+    if time.monotonic() > ends_at:
+        yield from (StageResult(stage.name, StageStatus.SKIPPED, reason=TIME_RAN_OUT) for stage in PROJECT_STAGES)
+        return
+    installed = _list_installed(project, ends_at=ends_at)
+    for name in ("imports", "command"):
+        progress(f"{name} …")
+        start = time.perf_counter()
+        if name == "imports":
+            result = prove_imports(project, installed, ends_at=ends_at)
+        else:
+            result = prove_command(project, command, installed.scripts, ends_at=ends_at)
+        result = replace(result, ms=(time.perf_counter() - start) * 1000)
+        because = f": {result.reason}" if result.reason else ""
+        progress(f"{name} {result.status} in {format_duration(result.ms / 1000)}{because}")
+        yield result
+
+
+def _list_installed(project: ProjectEnvironment, *, ends_at: float) -> InstalledModules:
+    argv = [project.python.executable, import_child.__file__, "list", str(project.folder), *project.requirements]
+    commands = [("list", argv, project.folder)]
+    (_, done) = next(run_side_by_side(commands, at_once=1, timeout_s=IMPORT_DEADLINE_S, ends_at=ends_at))
+    found = _read_reply(done) or {}
+    return InstalledModules(found.get("modules", {}), found.get("own", ""), tuple(found.get("scripts", ())))
+
+
+def _read_reply(done: CompletedCommand) -> dict[str, Any] | None:
+    """Return what a child printed; None where it ended without."""
+    try:
+        reply = json.loads(done.out.splitlines()[-1])
+    except (ValueError, IndexError):
+        return None
+    return reply if isinstance(reply, dict) else None
+
+
+def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, ends_at: float) -> StageResult:
+    """Import each package of the project and each that it requires, in a process of its own."""
+    imports = {(name, ""): folder for name, folder in _find_own_modules(project.folder, installed)}
+    for distribution, modules in installed.modules.items():
+        named = [name for name in modules or () if name not in PROVED and not _NO_PACKAGE.fullmatch(name)]
+        imports |= {(name, distribution): project.folder for name in named}
+    reasons = [
+        f"{distribution}: {project.requirements[distribution]} requires it, and it is not installed"
+        for distribution, modules in installed.modules.items()
+        if modules is None
+    ]
+    missing = len(reasons)
+    if not imports and not missing:
+        reason = "no file of the project requires a package besides those above, and no folder of it is one"
+        return StageResult("imports", StageStatus.SKIPPED, reason=reason)
+    python, child = project.python.executable, import_child.__file__
+    commands = [
+        (key, (python, "-X", "faulthandler", child, "import", key[0]), folder) for key, folder in imports.items()
+    ]
+    known = {name for name, _ in imports}
+    for (name, distribution), done in run_side_by_side(
+        commands, at_once=AT_ONCE, timeout_s=IMPORT_DEADLINE_S, ends_at=ends_at
+    ):
+        if reason := _judge_import(done, project.folder, known):
+            of = f" ({distribution})" if distribution and distribution != name else ""
+            reasons.append(f"{name}{of}: {reason}")
+    measured = {"imported": len(imports) - len(reasons) + missing, "failed": len(reasons) - missing}
+    expected = {"failed": "0"}
+    if missing:
+        measured["not_installed"], expected["not_installed"] = missing, "0"
+    more = [f"and {len(reasons) - MAX_NAMED} more"] if len(reasons) > MAX_NAMED else []
+    status = StageStatus.FAILED if reasons else StageStatus.PASSED
+    return StageResult("imports", status, {**measured}, expected, "; ".join([*reasons[:MAX_NAMED], *more]))
+
+
+def _find_own_modules(folder: Path, installed: InstalledModules) -> Iterator[tuple[str, Path]]:
+    """Yield the project's packages by its layout, and the folder from which they import."""
+    for root in (folder / "src", folder):
+        packages = [path.parent.name for path in sorted(root.glob("*/__init__.py"))]
+        named = [name for name in packages if name.isidentifier() and not _NO_PACKAGE.fullmatch(name)]
+        if named:
+            # Where the project is installed it imports from everywhere, and its compiled parts perhaps from there alone.
+            yield from ((name, folder if installed.own else root) for name in named)
+            return
+
+
+def _judge_import(done: CompletedCommand, folder: Path, known: set[str]) -> str:
+    """Return why an import failed; "" where it did not."""
+    if done.code is None:
+        return f"no answer within {format_duration(IMPORT_DEADLINE_S)}"
+    failure = _read_reply(done)
+    if failure is None:
+        return _describe_end(done)
+    return explain_failure(failure, folder, known) if failure else ""
+
+
+def _describe_end(done: CompletedCommand) -> str:
+    number = find_signal(done.code or 0)
+    how = f"was ended by {format_signal(number)}" if number else f"ended with status {done.code}"
+    fatal = next((line for line in done.log if line.startswith("Fatal Python error")), done.last_line)
+    return f"the process {how}: {fatal}"
+
+
+def explain_failure(failure: Mapping[str, str], folder: Path, known: set[str]) -> str:
+    """Return the first cause of an import that failed in the project in `folder`, and what helps where devkit knows it.
+
+    Args:
+        failure: what import_child.py prints.
+        known: the modules of the project and of its requirements.
+    """
+    text = f"{failure['error']}: {failure['message']}"
+    library = _LIBRARY.search(text)
+    if library and (package := find_debian_package(library["name"], library["version"])):
+        return f"{library[0].partition(':')[0]} is missing; Debian has it in {package}: devkit init --apt {package}"
+    missing = failure["missing"].partition(".")[0]
+    if missing and missing not in known:
+        importer, is_own = failure["importer"].replace("\\", "/"), False
+        for mark in ("/site-packages/", "/dist-packages/"):
+            importer = importer.rpartition(mark)[2]
+        if importer.startswith(f"{folder.as_posix()}/"):
+            importer, is_own = importer.removeprefix(f"{folder.as_posix()}/"), True
+        undeclared = ", and no requirement of the project names it" if is_own else ""
+        return f"{importer or 'it'} imports {missing}, which is not installed{undeclared}"
+    matches = match_signatures(text)
+    return f"{text} ({matches[0].code}: {matches[0].cause})" if matches else text
+
+
+def find_debian_package(library: str, version: str) -> str:
+    """Return the Debian package of a shared library by its name, as policy has it; "" for those of CUDA and Python.
+
+    Source: https://www.debian.org/doc/debian-policy/ch-sharedlibs.html#run-time-shared-libraries.
+    """
+    if not version or _NOT_OF_DEBIAN.fullmatch(library):
+        return ""
+    if _OF_GLIB.fullmatch(library):
+        return "libglib2.0-0"
+    name = library.lower().replace("_", "-")
+    return f"{name}{'-' if name[-1].isdigit() else ''}{version}"
+
+
+def prove_command(
+    project: ProjectEnvironment, command: str, scripts: tuple[str, ...], *, ends_at: float
+) -> StageResult:
+    """Run the user's command, or else what the project documents, with --help.
+
+    Of what devkit found by itself only a traceback, a crash or a missing library is a failure.
+    """
+    found = () if command else tuple(dict.fromkeys(find_help_commands(project.folder, scripts)))
+    if not command and not found:
+        reason = "there is none: give one with --command or in devkit.toml; README names no program that prints help"
+        return StageResult("command", StageStatus.SKIPPED, reason=reason)
+    timeout_s = max(0.0, ends_at - time.monotonic()) if command else HELP_DEADLINE_S
+    path = shlex.quote(str(Path(project.python.executable).parent))
+    commands = [
+        (each, ("sh", "-c", f'PATH={path}:"$PATH"; export PATH; {each}'), project.folder)
+        for each in ((command,) if command else found)
+    ]
+    measured: dict[str, str | int | float | bool] = {}
+    expected, broken, unjudged = {}, [], []
+    for words, done in run_side_by_side(commands, at_once=1, timeout_s=timeout_s, ends_at=ends_at):
+        measured[words] = "no exit" if done.code is None else done.code
+        reason = "" if done.code == 0 else f"{words}: {_judge_command(done, project.folder, timeout_s)}"
+        if (
+            command
+            or not reason
+            or any(mark in line for mark in _BREAKS for line in done.log)
+            or find_signal(done.code or 0)
+        ):
+            expected[words] = "0"
+            broken += [reason] if reason else []
+        else:
+            unjudged.append(reason)
+    status = StageStatus.FAILED if broken else StageStatus.PASSED if expected else StageStatus.SKIPPED
+    reason = "; ".join(broken or ([] if expected else [f"not checked: {each}" for each in unjudged]))
+    return StageResult("command", status, measured, expected, reason)
+
+
+def find_help_commands(folder: Path, scripts: tuple[str, ...]) -> Iterator[str]:
+    """Yield the first program of README that prints help, and the first console script, each with --help."""
+    readmes = sorted(path for path in folder.glob("[Rr][Ee][Aa][Dd][Mm][Ee]*") if path.is_file())
+    for readme in readmes[:1]:
+        for match in _README_COMMAND.finditer(readme.read_text(encoding="utf-8", errors="replace")):
+            name = match["file"] or match["module"].replace(".", "/") + ".py"
+            path = (folder / name).resolve()
+            if path.is_relative_to(folder.resolve()) and path.is_file() and _parses_arguments(path):
+                yield f"python {match['file'] or '-m ' + match['module']} --help"
+                break
+    yield from (f"{shlex.quote(script)} --help" for script in scripts[:1])
+
+
+def _parses_arguments(path: Path) -> bool:
+    return _PARSES_ARGUMENTS.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+
+
+def _judge_command(done: CompletedCommand, folder: Path, timeout_s: float) -> str:
+    if done.code is None:
+        return f"it did not end within {format_duration(timeout_s)}"
+    raised = next((match for line in reversed(done.log) if (match := _RAISED.match(line.strip()))), None)
+    if raised is None:
+        return _describe_end(done)
+    missing = _MISSING.search(raised["message"])
+    frames = [match["file"] for line in done.log if (match := _FRAME.match(line))]
+    failure = {**raised.groupdict(), "missing": missing[1] if missing else "", "importer": frames[-1] if frames else ""}
+    return explain_failure(failure, folder, set())

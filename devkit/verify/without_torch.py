@@ -1,0 +1,92 @@
+"""The proof for a project that does not use torch: its container sees the GPU, and its CUDA compiler builds for it."""
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import devkit
+from devkit.facts.model import Gpu, NvmlAnswer
+from devkit.facts.values import Unknown
+from devkit.probe.gpu.nvml import read_nvml
+from devkit.probe.host import Host
+from devkit.probe.machine.python import read_cuda_toolkit
+from devkit.text import format_count
+from devkit.verify.process import Progress
+from devkit.verify.report import BECAUSE, PROGRAM, ProofLocation, VerificationReport
+from devkit.workload.proof.stages import (
+    GPU_STAGES,
+    Depth,
+    StageReading,
+    StageResult,
+    StageSkipped,
+    expect_above,
+    expect_equal,
+    record_value,
+    run_stage,
+    skip_for_failed_need,
+)
+
+NVML_DEADLINE_S = 20.0
+COMPILER_DEADLINE_S = 120.0
+_GPU_NODE = re.compile(r"nvidia\d+|dxg")
+_KERNEL = "__global__ void add_one(float *numbers) { numbers[threadIdx.x] += 1.0f; }\n"
+_SOURCES = tuple(f"{'*/' * depth}*.{suffix}" for depth in range(5) for suffix in ("cu", "cuh"))
+
+
+def prove_without_torch(host: Host, folder: Path, *, depth: Depth, progress: Progress) -> VerificationReport:
+    """Prove what a container needs for GPU work without torch. `folder` is the project's, whose sources are looked at."""
+    taken_at = datetime.now(UTC).isoformat(timespec="seconds")
+    answer = read_nvml(host, deadline_s=NVML_DEADLINE_S)
+    gpus = [gpu for gpu in answer.gpus if isinstance(gpu, Gpu)] if isinstance(answer, NvmlAnswer) else []
+    device: dict[str, object] = {"kind": "cpu", "name": "CPU", "reason": "NVML sees no GPU"}
+    if gpus:
+        device = {"kind": "cuda", "name": str(gpus[0].name), "reason": f"NVML sees {format_count(len(gpus), 'GPU')}"}
+    provers: dict[str, Callable[[], Iterable[StageReading]]] = {
+        "gpu": lambda: prove_gpu(host, answer, len(gpus)),
+        "cuda-compiler": lambda: prove_compiler(host, folder, gpus),
+    }
+    results: dict[str, StageResult] = {}
+    for stage in GPU_STAGES:
+        progress(f"{stage.name} …")
+        result = skip_for_failed_need(stage, results) or run_stage(stage.name, provers[stage.name])[0]
+        results[stage.name] = result
+        progress(f"{stage.name} {result.status}" + (f": {result.reason}" if result.reason else ""))
+    inputs = {"depth": depth.value, PROGRAM: "gpu", BECAUSE: "the project does not require torch"}
+    stages = tuple(results.values())
+    environment = {"devkit": devkit.__version__}
+    return VerificationReport(ProofLocation.HERE, device, environment, stages, inputs=inputs, taken_at=taken_at)
+
+
+def prove_gpu(host: Host, answer: object, count: int) -> Iterator[StageReading]:
+    """Prove that NVML sees the GPU whose device node is here."""
+    if not any(map(_GPU_NODE.fullmatch, host.list("/dev"))):
+        raise StageSkipped("there is no GPU here")
+    if not isinstance(answer, NvmlAnswer):
+        raise RuntimeError(answer.reason if isinstance(answer, Unknown) else str(answer))
+    yield record_value("driver", str(answer.driver))
+    yield record_value("cuda", str(answer.cuda))
+    yield expect_above("gpus", count, 0)
+
+
+def prove_compiler(host: Host, folder: Path, gpus: list[Gpu]) -> Iterator[StageReading]:
+    """Prove that nvcc builds a kernel for each of these GPUs, where the project has sources for it."""
+    if not any(next(folder.glob(pattern), None) for pattern in _SOURCES):
+        raise StageSkipped("the project has no CUDA sources")
+    toolkit = read_cuda_toolkit(host)
+    yield expect_equal("nvcc", toolkit is not None, wanted=True)
+    if toolkit is None:
+        return
+    nvcc = f"{toolkit.path}/bin/nvcc"
+    with tempfile.TemporaryDirectory(prefix="devkit-nvcc-") as scratch:
+        source = Path(scratch) / "kernel.cu"
+        source.write_text(_KERNEL)
+        capabilities = (gpu.capability for gpu in gpus if not isinstance(gpu.capability, Unknown))
+        targets = [f"-arch=sm_{each.major}{each.minor}" for each in dict.fromkeys(capabilities)] or [""]
+        for target in targets:
+            argv = [nvcc, *filter(None, (target,)), "-c", str(source), "-o", f"{source}.o"]
+            done = host.run(argv, deadline_s=COMPILER_DEADLINE_S)
+            lines = (done.err or done.out).strip().splitlines() or ["no output"]
+            name = target.removeprefix("-arch=") or "default target"
+            yield StageReading(name, "builds" if done.code == 0 else lines[0], "builds", done.code == 0)
