@@ -14,6 +14,8 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.workload.finetune.zygote import renew_thread_pool
+
 SHIM = """#!{python} -IS
 import json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
@@ -104,6 +106,7 @@ def run(order, streams):
     for place, stream in enumerate(streams):
         os.dup2(stream, place)
     sys.stdin, sys.stdout, sys.stderr = (open(place, mode) for place, mode in enumerate("rww"))  # noqa: PTH123, SIM115
+    renew_thread_pool()
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])

@@ -4,6 +4,9 @@ import os
 import signal
 from pathlib import Path
 
+M_MMAP_THRESHOLD = -3
+"""Of glibc's malloc.h."""
+
 
 def plant(faults: dict) -> None:
     """Plant the faults of these names, each with its argument."""
@@ -65,10 +68,13 @@ def _patience(seconds: float) -> None:
 
 def _memory_of_loading(path: str) -> None:
     """No fault: what loading and sharing out take beside files and what was there, in bytes, is written to `path`."""
+    import ctypes
     import threading
 
     from devkit.workload.finetune import program
 
+    # Every tensor of a megabyte has pages of its own, which freeing gives back: a heap with holes is not measured.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
     load, share, sizes = program.load_base_model, program.wrap_parallel, []
     ended = threading.Event()
 

@@ -110,7 +110,7 @@ def test_every_refusal_of_the_hub_has_a_line_of_its_own(answers, name, token, me
                 "the hub rejects requests from this address for now (429)",
                 "Wait a few minutes, or log in.",
             ),
-            ("owner/broken", "the hub failed to answer for owner/broken (500)", "Try again later"),
+            ("owner/broken", "the hub failed to respond for owner/broken (500)", "Try again later"),
         ],
     ),
 )

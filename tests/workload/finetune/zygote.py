@@ -114,12 +114,19 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _warm_up()
+    from torch.distributed import TCPStore
+
+    stores: list[TCPStore] = []
     for line in sys.stdin:
         order = json.loads(line)
         if "collect" in order:
             answer = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in order["collect"]]
+            stores.clear()
         else:
             answer = [_forked(order, rank) for rank in range(len(order["logs"]))]
+            if len(answer) > 1:
+                # As torchrun's own, which outlives every process that it started.
+                stores.append(TCPStore("127.0.0.1", order["port"], is_master=True, wait_for_workers=False))
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
@@ -161,10 +168,12 @@ def _run(order: dict, rank: int) -> int:
     if world > 1:
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_PORT": order["port"]}
         os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     different = order["places"].get(str(rank), {})
     os.environ.update(different.get("environment", {}))
     os.chdir(different.get("cwd", "."))
     faults.plant(different.get("faults", {}))
+    renew_thread_pool()
     _slow_down(order["slow_disk_s"])
     sys.argv = ["devkit", *order["argv"]]
     from devkit.cli import main
@@ -174,6 +183,13 @@ def _run(order: dict, rank: int) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 3
+
+
+def renew_thread_pool() -> None:
+    """Give a fork torch's pool of threads anew: it does so at the first use, and two at once find none there."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _slow_down(seconds: float) -> None:
