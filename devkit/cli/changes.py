@@ -57,10 +57,15 @@ def confirm_and_write(root: Path, changes: "Sequence[FileChange]", options: Writ
 
 def print_plan(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
     """Print the plan in one line, and its warnings as of the day `on`, today by default."""
+    click.echo(f"{plan.base_image} with Python {plan.python} and torch {plan.torch} ({plan.variant})")
+    print_warnings(plan, wants_cpu=wants_cpu, on=on)
+
+
+def print_warnings(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
+    """Print the warnings of a plan as of the day `on`, today by default."""
     from devkit.compat.refresh import format_stale_warning
 
     stale = format_stale_warning(plan.data_as_of, on or today())
-    click.echo(f"{plan.base_image} with Python {plan.python} and torch {plan.torch} ({plan.variant})")
     width = shutil.get_terminal_size().columns
     for warning in (*plan.warnings, *([stale] if stale else [])):
         click.echo(wrap_text(f"! warning: {warning}", width=width))

@@ -1,6 +1,7 @@
 """`devkit init` and `devkit update` in a project with its own dev container: repaired in place, never replaced."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,14 @@ from devkit.cli.changes import (
     confirm_and_write,
     format_document,
     print_changes,
-    print_plan,
+    print_warnings,
     require_plan,
     select_changed,
 )
 from devkit.cli.options.plan import solve_request
 from devkit.errors import DevkitError
-from devkit.text import format_count, wrap_text
+from devkit.facts.dependencies import NO_DEPENDENCIES
+from devkit.text import format_count, join_words, wrap_text
 
 if TYPE_CHECKING:
     from devkit.render.adopt.adoption import Adoption, ExistingContainer
@@ -34,6 +36,8 @@ _GENERATED_FILE_OPTIONS = frozenset(
     | {"lock", "lock_only", "report"}
 )
 """Options about the contents of devkit's own files, by their names in Click."""
+
+_VERSION_OPTIONS = frozenset({"torch", "cuda", "python", "image", "pins", "features"})
 
 _POLICY = "PRJ032"
 
@@ -50,27 +54,61 @@ def repair_existing_container(
     paths = find_foreign_devcontainers(project.root)
     if not paths:
         return
-    from devkit.render.adopt.adoption import read_existing_container
+    from devkit.render.adopt.adoption import format_torch_source, read_existing_container
 
-    existing = read_existing_container(project.root, paths)
-    _refuse_generated_file_options(ctx, existing)
+    existing = read_existing_container(project.root, paths, project.dependencies)
+    _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project has a dev container of its own, {paths[0]}")
+    if not existing.needs_gpu:
+        _print_left_alone(existing, options)
+        ctx.exit(exit_codes.DONE)
+    if not existing.takes_plan:
+        path, source = next(iter(existing.torch.items()))
+        _refuse_options(ctx, _VERSION_OPTIONS, f"the versions are those of {path}, {format_torch_source(source)}")
     changed = _repair(ctx, project, existing, request, options)
     ctx.exit(exit_codes.ANSWER_IS_NO if is_check and changed else exit_codes.DONE)
 
 
-def _refuse_generated_file_options(ctx: click.Context, existing: "ExistingContainer") -> None:
-    """Raise DevkitError for options about files that this project does not have: they would silently do nothing."""
+def _refuse_options(ctx: click.Context, names: frozenset[str], because: str) -> None:
+    """Raise DevkitError for options that would silently do nothing."""
     given = [
         param.opts[0]
         for param in ctx.command.params
-        if param.name in _GENERATED_FILE_OPTIONS and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+        if param.name in names and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
     ]
     if given:
         raise DevkitError(
-            f"{' and '.join(given)} would change nothing: this project has a dev container of its own,"
-            f" {existing.paths[0]}",
+            f"{' and '.join(given)} would change nothing: {because}",
             "Leave it out. Or move that dev container away first: then devkit writes one of its own.",
         )
+
+
+def _print_left_alone(existing: "ExistingContainer", options: WriteOptions) -> None:
+    from devkit.render.adopt.adoption import format_torch_source
+
+    torch = {path: format_torch_source(source) for path, source in existing.torch.items()}
+    if options.as_json:
+        containers = [{"path": path, "torch": text, "is_changed": False} for path, text in torch.items()]
+        fields: dict[str, object] = {"verdict": "unchanged", "files": [], "repairs": [], "left": []}
+        click.echo(format_document(fields | {"containers": containers}, schema=options.schema))
+        return
+    width = shutil.get_terminal_size().columns
+    _print_torch(torch)
+    click.echo(
+        wrap_text(
+            "unchanged: your dev container asks for no GPU, and nothing in it works on one. If it is to have one, let it"
+            " install torch for CUDA and ask for the GPU:",
+            width=width,
+        )
+    )
+    click.echo('    "hostRequirements": { "gpu": "optional" }')
+
+
+def _print_torch(torch: Mapping[str, str]) -> None:
+    """Print the torch of each dev container, those with the same one together."""
+    width = shutil.get_terminal_size().columns
+    for text in dict.fromkeys(torch.values()):
+        paths = join_words([path for path, each in torch.items() if each == text])
+        click.echo(wrap_text(f"{paths}: {text}", width=width, hanging="  "))
 
 
 def _repair(
@@ -81,42 +119,65 @@ def _repair(
     options: WriteOptions,
 ) -> bool:
     """Plan, repair and write. Returns True if there was something to change."""
-    from devkit.render.adopt.adoption import compute_adopted_changes, is_own_pin
+    from devkit.render.adopt.adoption import compute_adopted_changes
 
-    # Flags and devkit.toml override the project's own files; pins that an earlier run wrote there do not count.
-    request_with_files = replace(
-        request,
-        image=request.image or existing.image or None,
-        python=request.python or existing.python or None,
-        constraints=(*request.constraints, *existing.constraints),
-    )
-    needs = (
-        need
-        for need in project.dependencies.needs
-        if not is_own_pin(existing.lock, need.path, need.name, need.specifier)
-    )
-    answer = solve_request(request_with_files, replace(project.dependencies, needs=tuple(needs)))
-    plan = require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
+    plan = _solve(ctx, project, existing, request, options)
     changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
     if not options.as_json:
-        print_plan(plan, wants_cpu=True)
-        print_changes(changes, show_diff=options.shows_diff)
         width = shutil.get_terminal_size().columns
+        _print_torch({each.path: each.describe(plan) for each in adoption.torch})
+        print_warnings(plan if existing.takes_plan else replace(plan, warnings=()), wants_cpu=True)
+        print_changes(changes, show_diff=options.shows_diff)
         for repair in adoption.repairs:
             click.echo(wrap_text(f"{repair.code} in {repair.path}: {repair.message}", width=width))
-        for code, finding in ((each.check.code, each.finding) for each in adoption.unresolved):
-            if finding.severity != "note":
-                line = f"! left to you: {code} {finding.message}. {finding.fix.summary}"
-                click.echo(wrap_text(line, width=width))
-                click.echo("".join(f"    {each}\n" for each in adoption.suggested[finding.message]), nl=False)
+        for left in adoption.left:
+            click.echo(wrap_text(f"! left to you: {left.code} {left.message}. {left.advice}", width=width))
+            click.echo("".join(f"    {line}\n" for line in left.lines), nl=False)
     # Half a repair would hide what the project's own policy forbids.
-    breaks_policy = any(shown.check.code == _POLICY for shown in adoption.unresolved)
+    breaks_policy = any(left.code == _POLICY for left in adoption.left)
     if not breaks_policy:
         confirm_and_write(project.root, changes, options)
     _print_end(plan, changes, adoption, options, breaks_policy=breaks_policy)
     if breaks_policy:
         ctx.exit(exit_codes.ANSWER_IS_NO)
     return bool(select_changed(changes))
+
+
+def _solve(
+    ctx: click.Context,
+    project: "DevkitProject",
+    existing: "ExistingContainer",
+    request: "Request",
+    options: WriteOptions,
+) -> "Plan":
+    """Return the plan for the container: with its own torch where devkit does not choose it. Ends the command otherwise."""
+    from devkit.render.adopt.adoption import is_own_pin
+    from devkit.solver.plan import Plan, Request
+
+    # Flags and devkit.toml override the project's own files; pins that an earlier run wrote there do not count.
+    with_files = replace(
+        request,
+        image=request.image or existing.image or None,
+        python=request.python or existing.python or None,
+        constraints=(*request.constraints, *existing.constraints),
+    )
+    if existing.takes_plan:
+        needs = (
+            need
+            for need in project.dependencies.needs
+            if not is_own_pin(existing.lock, need.path, need.name, need.specifier)
+        )
+        # What else the dependencies say is about devkit's own image, which this project does not have.
+        dependencies = replace(NO_DEPENDENCIES, needs=tuple(needs), python=project.dependencies.python)
+        return require_plan(
+            ctx, solve_request(with_files, dependencies), schema=options.schema, as_json=options.as_json
+        )
+    answer = solve_request(with_files)
+    if isinstance(answer, Plan):
+        return answer
+    # Whatever the tables say of these versions, they stay: only the machines decide how the GPU is passed on.
+    answer = solve_request(Request(machines=request.machines, vendor=request.vendor, policy=request.policy))
+    return require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
 
 
 def _print_end(
@@ -151,14 +212,11 @@ def _print_end(
             click.echo("Next: read `git diff`, rebuild the container, commit.")
         return
     repairs = [{"code": repair.code, "path": repair.path, "says": repair.message} for repair in adoption.repairs]
-    left = [
-        {
-            "code": shown.check.code,
-            "message": shown.finding.message,
-            "lines": list(adoption.suggested[shown.finding.message]),
-        }
-        for shown in adoption.unresolved
-        if shown.finding.severity != "note"
+    left = [{"code": left.code, "message": left.message, "lines": list(left.lines)} for left in adoption.left]
+    containers = [
+        {"path": each.path, "torch": each.describe(plan), "is_changed": each.is_changed or each.is_bound}
+        for each in adoption.torch
     ]
     fields = build_plan_fields(plan, changes) | {"verdict": verdict, "repairs": repairs, "left": left}
+    fields |= {"containers": containers}
     click.echo(format_document(fields, schema=options.schema))

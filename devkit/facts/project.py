@@ -240,7 +240,8 @@ class Requirement:
 class Install:
     """One installation of packages for GPUs: `index` is the torch index ("cu128", "cpu", "rocm6.4", "" the default).
 
-    `files` are the requirement files that it installs as well, relative to the project where they are known.
+    `files` are the requirement files that it installs as well, relative to the project where they are known, and "."
+    for the project itself.
     `backend` is uv's --torch-backend. `indexes` are the URLs of package indexes that it names, without logins.
     """
 
@@ -290,6 +291,8 @@ class Stage:
     """RUN lines that hold a token or use a build argument named like one; the text never carries the value."""
     labels: tuple[Setting, ...] | Unknown = NOT_READ
     """Of LABEL, variables filled in."""
+    copied_from: tuple[str, ...] | Unknown = NOT_READ
+    """Stages and images of COPY --from."""
 
 
 @record

@@ -92,8 +92,8 @@ def test_an_index_that_is_not_allowed_stops_plan_as_it_stops_init(project):
 def foreign(project, dockerfile, **dev):
     """A dev container of somebody else's."""
     (project / ".devcontainer").mkdir()
-    (project / "Dockerfile").write_text(dockerfile)
-    written = {"build": {"dockerfile": "../Dockerfile", "context": ".."}, **dev}
+    (project / ".devcontainer/Dockerfile").write_text(dockerfile)
+    written = {"build": {"dockerfile": "Dockerfile", "context": ".."}, **dev}
     (project / ".devcontainer/devcontainer.json").write_text(json.dumps(written, indent=2))
 
 
@@ -102,7 +102,7 @@ def test_a_repair_takes_images_from_where_the_policy_has_them(project):
     foreign(project, "FROM python:3.12-slim-bookworm\nRUN pip install torch\nRUN useradd dev\nUSER dev\n")
     done = devkit(project, "init", *TARGET, "--yes")
     assert done.returncode == 0, done.stdout
-    first = (project / "Dockerfile").read_text().splitlines()[0]
+    first = (project / ".devcontainer/Dockerfile").read_text().splitlines()[0]
     assert first == "FROM r.example.org/hub/library/python:3.12-slim-bookworm"
     assert "unchanged" in devkit(project, "init", "--yes").stdout
 

@@ -27,7 +27,9 @@ NAMES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 OWN = ("devkit.toml", "devkit.lock")
 OVERLAYS = ".devcontainer/devkit/"
 """The folder of devkit's own files in a project whose dev container is a Compose service."""
-WITH_OVERLAY = ("compose-with-anchors", "env-files")
+WITH_OVERLAY = ("compose-with-anchors", "env-files", "production-image")
+BOUND = ("commands-install", "image-alone", "with-features")
+"""Their lifecycle commands install torch: a constraints file of devkit's holds it."""
 
 
 @pytest.fixture
@@ -84,7 +86,10 @@ def test_init_changes_what_it_must_and_nothing_else(repository, name):
     made = {path for path in after.keys() - before.keys() if not path.endswith(OWN)}
     beside = {path for path in made if not path.startswith(OVERLAYS) and path != ".gitignore"}
     assert beside == set(), "nothing is put beside the user's files"
-    assert bool(made) == (name in WITH_OVERLAY), "and devkit's own folder is there only for Compose"
+    assert bool(made) == (name in (*WITH_OVERLAY, *BOUND)), "and devkit's own folder is there only where it is used"
+    assert (f"{OVERLAYS}constraints.txt" in {path.removeprefix(f"{INSIDE.get(name)}/") for path in made}) == (
+        name in BOUND
+    )
     edited = {path for path, content in before.items() if after[path] != content}
     ours = re.compile(r"(?:.*/)?(?:\.devcontainer/.*|\.devcontainer\.json|\.gitignore)")
     assert [path for path in edited if not ours.fullmatch(path)] == [], "what may serve a production image stays"

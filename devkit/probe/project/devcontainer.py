@@ -12,6 +12,7 @@ from devkit.facts.project import (
     DevContainer,
     GpuRequest,
     HostRequirement,
+    Install,
     Key,
     RequestForm,
     RunArgument,
@@ -58,6 +59,8 @@ LIFECYCLE = (
     "postStartCommand",
     "postAttachCommand",
 )
+_SHELL = re.compile(r"(?:ba|da|z)?sh|source|\.")
+_WORKSPACE = re.compile(r"^\$\{?(?:containerWorkspaceFolder|PWD)\}?/")
 _LOCAL_FOLDER = "${localWorkspaceFolder}"
 
 
@@ -110,9 +113,7 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
             install
             for stage in LIFECYCLE[1:]
             for text in texts[stage]
-            for install in gpu_packages.find_installs(
-                shell.parse_shell_text(text), path=path, line=root.at(stage).line, text=text
-            )
+            for install in _find_installs(text, root.at(stage), files)
         ),
         build_args_not_text=tuple(
             Key(name, path, node.line)
@@ -120,6 +121,20 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
             if node.kind is not NodeKind.TEXT
         ),
     )
+
+
+def _find_installs(text: str, node: DocumentNode, files: ProjectFiles) -> Iterator[Install]:
+    """Yield what a lifecycle command installs for GPUs, also by a script of the project that it runs."""
+    commands = shell.parse_shell_text(text)
+    yield from gpu_packages.find_installs(commands, path=node.file, line=node.line, text=text)
+    for command in commands:
+        words = [word for word in command.values if not word.startswith("-")]
+        is_run = bool(_SHELL.fullmatch(command.program))
+        name = words[1] if is_run and len(words) > 1 else words[0] if words else ""
+        path = files.within(_WORKSPACE.sub("", name)) if is_run or "/" in name else None
+        script = files.read(path, "script") if path and files.has(path) else None
+        if path and script:
+            yield from gpu_packages.find_installs(shell.parse_shell_text(script), path=path, text=script)
 
 
 def _variables(root: DocumentNode, options: tuple[RunOption, ...]) -> Iterator[Variable]:

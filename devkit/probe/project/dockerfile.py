@@ -24,6 +24,7 @@ _NAME = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*[^\s#]", re.MULTILIN
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]*))?\}|(\w+))")
+_COPY_FROM = re.compile(r"--from=(\S+)")
 _FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
 _LONGEST = 160
 _ROOT = ("", "root", "0")
@@ -61,7 +62,9 @@ class _StageReader:
         name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
         written = words[0] if words else ""
         image, line = expand_variables(written, defaults), instruction.line
-        self._stage = Stage(name, image, written, line, None, (), (), (), (), (), False, (), (), (), labels=())
+        self._stage = Stage(
+            name, image, written, line, None, (), (), (), (), (), False, (), (), (), labels=(), copied_from=()
+        )
         self._path, self._given, self._secret_files = path, given, secret_files
         self._arguments = dict(defaults)
         self._user = ""
@@ -105,7 +108,8 @@ class _StageReader:
         words = _FLAG.sub("", instruction.text).strip('[]"').replace('", "', " ").replace('","', " ").split()
         if flags and "--chown" in flags[0] and words:
             self._add("folders", words[-1].rstrip("/"))
-        if flags and "--from" in flags[0]:
+        if flags and (named := _COPY_FROM.search(flags[0])):
+            self._add("copied_from", expand_variables(named[1], self._arguments))
             return
         for source in words[:-1]:
             for name in self._secret_files(expand_variables(source, self._arguments)):

@@ -42,7 +42,7 @@ _INDEX_URL = re.compile(
 )
 _LOCAL = re.compile(r"\+(cu\d+|cpu|rocm[\d.]+)\b")
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*([=<>!~@;].*)?$")
-_GIT_NAME = re.compile(r"git\+\S+/([\w.-]+?)(?:\.git)?(?:[@#/].*)?$")
+_GIT_NAME = re.compile(r"git\+\w+://(?:[^/@\s]*@)?[^@#\s]+/([\w.-]+?)(?:\.git)?(?:[@#].*)?$")
 REQUIREMENT_FOLDERS = (".", ".devcontainer", "requirements")
 REQUIREMENT_FILE_NAMES = re.compile(
     r"^(?:requirements[\w.-]*\.(?:txt|in)|requirements|environment\.ya?ml|pyproject\.toml)$"
@@ -50,6 +50,7 @@ REQUIREMENT_FILE_NAMES = re.compile(
 LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "requirements.lock", "conda-lock.yml")
 MAX_FILES = 30
 _BACKEND = re.compile(r"^\s*torch-backend\s*=\s*[\"'](\w+)", re.MULTILINE)
+_FOLDER = re.compile(r"(?:\.{1,2}|/|\$\{?\w+\}?/?)(?!\S*\.(?:whl|gz|zip))[^\[\]]*(?:\[[^\]]*\])?")
 _LINE_OF_LIST = re.compile(r"^\s*-\s*(.+?)\s*$")
 
 
@@ -106,20 +107,33 @@ def find_lock_files(files: ProjectFiles) -> tuple[str, ...]:
     return tuple(name for name in LOCK_FILES if files.has(name))
 
 
-def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int, text: str = "") -> Iterator[Install]:
-    """Yield what the commands install for GPUs. `text` is the whole, which may set UV_TORCH_BACKEND before a command."""
+def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int = 0, text: str = "") -> Iterator[Install]:
+    """Yield what the commands install for GPUs.
+
+    `text` is the whole, which may set UV_TORCH_BACKEND before a command, and of which the lines count without a `line`.
+    """
     assigned = re.search(r"\bUV_TORCH_BACKEND=[\"']?([\w.]+)", text)
+    whole, has_moved = line, False
     for command in commands:
+        has_moved = has_moved or command.program in ("cd", "pushd")
         install = find_package_install(command)
         if install is None:
             continue
-        requirements = (parse_gpu_requirement(word.value, path=path, line=line) for word in install.packages)
+        line = whole or text.count("\n", 0, command.words[0].start) + 1
+        values = (word.value for word in install.packages)
+        if install.tool == "conda":
+            # conda-forge and the channel pytorch name torch so, and pin with one equals sign.
+            values = (re.sub(r"^(?:[\w-]+::)?pytorch(?=[=<>!~\s]|$)", "torch", value) for value in values)
+        requirements = (parse_gpu_requirement(value, path=path, line=line) for value in values)
         named = tuple(one for one in requirements if one is not None)
         files = install.option_values(*REQUIREMENT_FILE_OPTIONS)
+        # The project itself, from its folder or from a copy of it in the image; elsewhere "." is another one.
+        paths = [word.value for word in install.packages]
+        files += (".",) if any(map(_FOLDER.fullmatch, paths)) and not has_moved else ()
         backend = "".join(install.option_values("--torch-backend")[-1:]) or (assigned[1] if assigned else "")
-        if named or files or (backend and install.tool == "uv"):
-            words = " ".join(command.values)
-            indexes = [*_INDEX.findall(words), *_LOCAL.findall(words)]
+        words = " ".join(command.values)
+        indexes = [*_INDEX.findall(words), *_LOCAL.findall(words)]
+        if named or files or indexes or (backend and install.tool == "uv"):
             options = (f"{name.value} {value.value}" if value else name.value for name, value in install.options)
             urls = find_index_urls("\n".join(options))
             yield Install(install.tool, named, files, "".join(indexes[:1]), backend, path, line, urls)

@@ -31,6 +31,8 @@ HARMLESS_VARIABLES = frozenset(
         "CUDA_VISIBLE_DEVICES",
         "TORCH_CUDA_ARCH_LIST",
         "UV_TORCH_BACKEND",
+        "PIP_CONSTRAINT",
+        "UV_CONSTRAINT",
         "HOME",
     }
 )

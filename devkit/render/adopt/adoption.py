@@ -14,13 +14,25 @@ from pathlib import Path
 from devkit import __version__
 from devkit.compat.images import find_image_system
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.project.containers import ProjectContainer, require_project_containers
+from devkit.doctor.checks.project.containers import (
+    MANIFESTS,
+    TORCH_PACKAGES,
+    ProjectContainer,
+    TorchOrigin,
+    TorchSource,
+    find_gpu_evidence,
+    find_torch_source,
+    format_location,
+    require_project_containers,
+)
+from devkit.doctor.checks.project.gpu_requests import find_gpu_host_requirement
 from devkit.doctor.checks.project.images import CudaTag
-from devkit.doctor.model import Confidence, NotApplicable, Repair, RepairKind
+from devkit.doctor.model import Confidence, NotApplicable, Repair, RepairKind, Severity
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import ReportedFinding, build_report
 from devkit.doctor.runner import run_checks
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import Dependencies
 from devkit.facts.gpu import Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.model import Facts, FileState, Platform, Project
 from devkit.facts.values import NOT_READ, Unknown
@@ -36,12 +48,20 @@ from devkit.render.adopt.dockerfile import (
     pin_requirements_file,
 )
 from devkit.render.adopt.gpu_overlay import SETTLED_BY_OVERLAY, ServiceOverlays
+from devkit.render.adopt.torch_bound import (
+    CONSTRAINTS_PATH,
+    bind_torch,
+    build_environment,
+    find_project_folder,
+    render_constraints,
+)
 from devkit.render.changes import FileChange, compute_changes
 from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, read_project_lock, render_lock
 from devkit.render.files import Artifact, read_file
 from devkit.render.ignore_files import update_gitignore
 from devkit.render.project import DevkitProject, render_user_files
 from devkit.render.repair import CannotRepair, apply_repair
+from devkit.render.splice.document import CannotSplice
 from devkit.render.splice.jsonc import load_jsonc
 from devkit.solver.plan import Constraint, Machine, Plan
 
@@ -55,8 +75,10 @@ _SYSTEM = re.compile(r"([a-z]+)([\d.]+)")
 
 @dataclass(frozen=True)
 class ExistingContainer:
-    """A dev container that somebody wrote, and its requirements for a plan; "" leaves the choice to the plan.
+    """The dev containers that somebody wrote, and their requirements for a plan; "" leaves the choice to the plan.
 
+    `torch` is the torch of each dev container by path. `takes_plan` says that devkit can give one of them the plan's torch:
+    otherwise the constraints are those of the torch that they have. `needs_gpu` is False for containers without GPU work.
     `lock` is that of an earlier adoption, an empty one before the first.
     """
 
@@ -65,25 +87,75 @@ class ExistingContainer:
     python: str
     constraints: tuple[Constraint, ...]
     lock: DevkitLock
+    torch: Mapping[str, TorchSource]
+    takes_plan: bool
+    needs_gpu: bool
 
 
-def read_existing_container(root: Path, paths: tuple[str, ...]) -> ExistingContainer:
-    """Read the project's own dev container, whose devcontainer.json files have these paths."""
+def read_existing_container(root: Path, paths: tuple[str, ...], dependencies: Dependencies) -> ExistingContainer:
+    """Read the project's own dev containers, whose devcontainer.json files have these paths."""
     lock = read_project_lock(root)
+    facts = gather_facts(LocalHost(), only=("project",), project=str(root.resolve()))
+    _refuse_broken_files(facts)
     try:
-        facts = gather_facts(LocalHost(), only=("project",), project=str(root.resolve()))
         containers = [each for each in require_project_containers(facts) if each.dev is not None]
     except NotApplicable:
         containers = []
-    image, python = _select_image(containers)
+    sources = [(each, find_torch_source(each, has_project_torch=requires_torch(dependencies))) for each in containers]
+    open_ones = [container for container, source in sources if _can_take_plan(container, source, lock)]
+    image, python = _select_image(open_ones or containers)
     constraints = [
         Constraint(each.name, each.specifier, f"{each.path}:{each.line}")
-        for container in containers
+        for container in open_ones or containers
         for install in container.installs
         for each in install.requirements
-        if re.match(r"[=<>!~]", each.specifier) and not is_own_pin(lock, each.path, each.name, each.specifier)
+        # Those of the project itself come from its dependencies, of which extras and markers are known.
+        if each.path not in MANIFESTS
+        and re.match(r"[=<>!~]", each.specifier)
+        and not is_own_pin(lock, each.path, each.name, each.specifier)
     ]
-    return ExistingContainer(paths, image, python, tuple(constraints), lock)
+    return ExistingContainer(
+        paths,
+        image,
+        python,
+        tuple(constraints),
+        lock,
+        torch={container.name: source for container, source in sources},
+        takes_plan=bool(open_ones),
+        needs_gpu=any(_needs_gpu(container, source) for container, source in sources),
+    )
+
+
+def _refuse_broken_files(facts: Facts) -> None:
+    for file in facts.project.files if isinstance(facts.project, Project) else ():
+        if file.state is FileState.BROKEN:
+            raise DevkitError(
+                f"{file.path}, line {file.line}: {file.problem}", "Correct that line; nothing was written."
+            )
+
+
+def requires_torch(dependencies: Dependencies) -> bool:
+    """Return whether the project itself requires torch, or a package of its family."""
+    return any(need.name in TORCH_PACKAGES for need in dependencies.needs)
+
+
+def _can_take_plan(container: ProjectContainer, source: TorchSource, lock: DevkitLock) -> bool:
+    """Say if devkit can give the container the plan's torch: by its commands' environment, or in its own Dockerfile."""
+    if source.tool not in ("pip", "uv") or source.variant == "cpu":
+        return False
+    if source.origin is TorchOrigin.COMMAND:
+        return not (source.version and source.variant)
+    is_own = not source.version or is_own_pin(lock, source.place.path, "torch", f"=={source.version}")
+    return source.origin is TorchOrigin.BUILD and is_own and is_dev_container_file(source.place.path)
+
+
+def _needs_gpu(container: ProjectContainer, source: TorchSource) -> bool:
+    """Say if the container asks for a GPU, or has something that works on one."""
+    if container.requests or find_gpu_host_requirement(container) is not None:
+        return True
+    if source.variant == "cpu":
+        return False
+    return source.origin in (TorchOrigin.BUILD, TorchOrigin.COMMAND) or find_gpu_evidence(container) is not None
 
 
 def _select_image(containers: list[ProjectContainer]) -> tuple[str, str]:
@@ -109,19 +181,61 @@ class AppliedRepair:
 
 
 @dataclass(frozen=True)
-class Adoption:
-    """The repaired files by path, the repairs in them, and the findings that are left to the user.
+class LeftToUser:
+    """Something that devkit does not change, with the lines that would."""
 
-    `overlay_files` are devkit's own files beside the user's, `local` paths that differ from host to host. `suggested`
-    are the lines that would repair a finding in files that are not edited, by its message.
+    code: str
+    message: str
+    advice: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContainerTorch:
+    """The torch that one dev container has after the repair.
+
+    `is_bound` says that the plan's constraints file holds it, `is_changed` that devkit changed the file that installs it.
+    """
+
+    path: str
+    source: TorchSource
+    is_bound: bool
+    is_changed: bool
+
+    def describe(self, plan: Plan) -> str:
+        """Return a sentence on which torch it is, and what brings it."""
+        if self.is_bound:
+            where = format_location(self.source.place.path, self.source.place.line)
+            return f"torch {plan.torch} ({plan.variant}), installed by {where} and held by {CONSTRAINTS_PATH}"
+        is_kept = not self.is_changed and self.source.origin is not TorchOrigin.UNKNOWN
+        return format_torch_source(self.source) + (", and stays so" if is_kept else "")
+
+
+def format_torch_source(source: TorchSource) -> str:
+    """Format what brings torch into a container, with the version and CUDA where its files say them."""
+    where = format_location(source.place.path, source.place.line)
+    if source.origin is TorchOrigin.UNKNOWN:
+        return f"no file of the project installs torch; whether the image of {where} has one was not checked"
+    verb = "brings" if source.origin is TorchOrigin.IMAGE else "installs"
+    if not source.version:
+        return f"torch{' for the CPU' if source.variant == 'cpu' else ''} is what {where} {verb}"
+    build = f"({source.variant})" if source.variant else "with the CUDA of its default index"
+    return f"torch {source.version} {build}, as {where} {verb} it"
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """The repaired files by path, the repairs in them, and what is left to the user.
+
+    `overlay_files` are devkit's own files beside the user's, `local` paths that differ from host to host.
     """
 
     texts: Mapping[str, bytes] = field(default_factory=dict)
     overlay_files: tuple[Artifact, ...] = ()
     local: tuple[str, ...] = ()
     repairs: tuple[AppliedRepair, ...] = ()
-    unresolved: tuple[ReportedFinding, ...] = ()
-    suggested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    left: tuple[LeftToUser, ...] = ()
+    torch: tuple[ContainerTorch, ...] = ()
 
 
 def compute_adopted_changes(
@@ -131,7 +245,7 @@ def compute_adopted_changes(
 
     Raises: DevkitError for files that cannot be read or do not parse.
     """
-    adoption = compute_adoption(project.root, existing.paths, plan, machines, existing.lock)
+    adoption = compute_adoption(project, existing, plan, machines)
     repaired = dict(existing.lock.repaired)
     for repair in adoption.repairs:
         repaired[repair.path] = tuple(sorted({*repaired.get(repair.path, ()), repair.code}))
@@ -154,27 +268,31 @@ def _strip_reasons(lock: bytes) -> object:
 
 
 def compute_adoption(
-    root: Path, paths: tuple[str, ...], plan: Plan, machines: tuple[Machine, ...], lock: DevkitLock
+    project: DevkitProject, existing: ExistingContainer, plan: Plan, machines: tuple[Machine, ...]
 ) -> Adoption:
     """Repair the project's own container files for the plan, in memory. Reads the disk, writes nothing.
 
-    Args:
-        paths: the project's devcontainer.json files.
-        lock: the lock of an earlier adoption, with the versions that it pinned.
-
-    Raises:
-        DevkitError: for a file that does not parse.
+    Raises: DevkitError for a file that does not parse.
     """
-    session = _RepairSession(root, paths, plan, machines)
-    for path in find_pinned_files(lock):
-        session.update_pins(path, dict(lock.plan.get("packages", {})))
+    has_project_torch = requires_torch(project.dependencies)
+    session = _RepairSession(project.root, existing.paths, plan, machines, has_project_torch=has_project_torch)
+    for path in find_pinned_files(existing.lock):
+        session.update_pins(path, dict(existing.lock.plan.get("packages", {})))
     for _ in range(_MAX_ROUNDS):
         if not session.repair(session.run_checks()):
             break
-    unresolved = tuple(session.run_checks())
+    session.bind_torch()
+    unresolved = session.run_checks()
+    torch = tuple(session.find_torch())
     overlay_files, local = session.add_overlays()
-    suggested = {each.finding.message: session.suggested.get(each.finding.message, ()) for each in unresolved}
-    return Adoption(session.get_changed(), overlay_files, local, tuple(session.repairs), unresolved, suggested)
+    return Adoption(
+        session.get_changed(),
+        (*overlay_files, *session.constraints),
+        local,
+        tuple(session.repairs),
+        (*session.list_left(unresolved), *session.left),
+        torch,
+    )
 
 
 def find_pinned_files(lock: DevkitLock) -> tuple[str, ...]:
@@ -207,8 +325,18 @@ class PatchedHost(LocalHost):
 class _RepairSession:
     """The project's files in memory while checks and repairs take turns."""
 
-    def __init__(self, root: Path, paths: tuple[str, ...], plan: Plan, machines: tuple[Machine, ...]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        paths: tuple[str, ...],
+        plan: Plan,
+        machines: tuple[Machine, ...],
+        *,
+        has_project_torch: bool,
+    ) -> None:
         self._root = root.resolve()
+        self._plan = plan
+        self._has_project_torch = has_project_torch
         self._versions = PinnedVersions.from_plan(plan)
         self._machines = machines
         self._facts: Facts | None = None
@@ -216,16 +344,14 @@ class _RepairSession:
         self._texts: dict[str, bytes] = {}
         self._overlays = ServiceOverlays(self._root, plan, paths, self.read)
         self.repairs: list[AppliedRepair] = []
-        self.suggested: dict[str, tuple[str, ...]] = {}
+        self._suggested: dict[str, tuple[str, ...]] = {}
+        self.left: list[LeftToUser] = []
+        self.constraints: tuple[Artifact, ...] = ()
 
     def run_checks(self) -> list[ReportedFinding]:
         """Return the present findings on all machines of the plan, each finding once."""
         facts = gather_facts(self._host(), only=("system", "project"), project=str(self._root))
-        for file in facts.project.files if isinstance(facts.project, Project) else ():
-            if file.state is FileState.BROKEN:
-                raise DevkitError(
-                    f"{file.path}, line {file.line}: {file.problem}", "Correct that line; nothing was written."
-                )
+        _refuse_broken_files(facts)
         if self._facts is None:
             self._overlays.choose_existing(facts, self._host())
         self._facts = facts
@@ -261,7 +387,7 @@ class _RepairSession:
             if not all(map(is_dev_container_file, changes)):
                 # A production image or service may come from it: its author decides.
                 lines = (line for path, text in changes.items() for line in self._list_new_lines(path, text))
-                self.suggested[message] = tuple(lines)
+                self._suggested[message] = tuple(lines)
                 continue
             # Findings have line numbers of the checked text: a file that was changed waits for the next round.
             if touched.isdisjoint(changes):
@@ -269,6 +395,53 @@ class _RepairSession:
                 self._texts |= changes
                 self.repairs += [AppliedRepair(code, path, message) for path in changes]
         return bool(touched) or has_overlay
+
+    def list_left(self, unresolved: list[ReportedFinding]) -> Iterator[LeftToUser]:
+        """Yield what is left to the user of the findings."""
+        for code, finding in ((each.check.code, each.finding) for each in unresolved):
+            if finding.severity is not Severity.NOTE:
+                lines = self._suggested.get(finding.message, ())
+                yield LeftToUser(code, finding.message, finding.fix.summary, lines)
+
+    def find_torch(self) -> Iterator[ContainerTorch]:
+        """Yield the torch of each dev container, as its files are by now."""
+        for container in self._list_dev_containers():
+            source = find_torch_source(container, has_project_torch=self._has_project_torch)
+            values = (container.value("PIP_CONSTRAINT"), container.value("UV_CONSTRAINT"))
+            is_bound = source.origin is TorchOrigin.COMMAND and any(each.endswith(CONSTRAINTS_PATH) for each in values)
+            is_changed = source.origin is TorchOrigin.BUILD and source.place.path in self._texts
+            yield ContainerTorch(container.name, source, is_bound, is_changed)
+
+    def bind_torch(self) -> None:
+        """Give the plan's torch to lifecycle commands that install torch, by the environment of the container."""
+        for container in self._list_dev_containers():
+            source = find_torch_source(container, has_project_torch=self._has_project_torch)
+            is_fixed = source.variant == "cpu" or (source.version and source.variant)
+            if container.dev is None or source.origin is not TorchOrigin.COMMAND or is_fixed:
+                continue
+            path, tools = container.dev.path, {install.tool for install in container.dev.installs}
+            text = self.read(path).decode()
+            folder = find_project_folder(container, load_jsonc(text), name=self._root.name)
+            environment = build_environment(self._plan, tools, folder) if folder else {}
+            where = format_location(source.place.path, source.place.line)
+            message = f"{where} installs torch, and nothing holds it at a build that fits the driver"
+            try:
+                bound = bind_torch(text, environment) if environment else None
+            except CannotSplice:
+                bound = None
+            if bound is None:
+                wanted = f"torch=={self._plan.torch}+{self._plan.variant} --extra-index-url {self._plan.torch_index}"
+                advice = "Let this command install torch before it."
+                self.left.append(LeftToUser("PRJ026", message, advice, (f"pip install {wanted}",)))
+                continue
+            self.constraints = (render_constraints(self._plan),)
+            if bound != text:
+                self._texts[path] = bound.encode()
+                self.repairs.append(AppliedRepair("PRJ026", path, message))
+
+    def _list_dev_containers(self) -> list[ProjectContainer]:
+        facts = gather_facts(self._host(), only=("project",), project=str(self._root))
+        return [each for each in require_project_containers(facts) if each.dev is not None]
 
     def add_overlays(self) -> tuple[tuple[Artifact, ...], tuple[str, ...]]:
         """Add devkit's overlays to the lists of Compose files. Returns devkit's own files, and paths to ignore."""
@@ -301,7 +474,9 @@ class _RepairSession:
             if tag == "delete":
                 yield from (f"{path}:{first + 1}: without {line.strip()}" for line in before[first:last])
             elif tag != "equal":
-                yield from (f"{path}:{first + 1}: {line}" for line in after[start:end] if line.strip())
+                yield from (
+                    f"{path}:{first + 1}: {line}" for line in after[start:end] if not line.startswith("#") and line
+                )
 
     def get_changed(self) -> dict[str, bytes]:
         """Return the files that differ from those on the disk."""

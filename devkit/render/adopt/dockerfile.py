@@ -42,7 +42,7 @@ _USER_FEATURE = "ghcr.io/devcontainers/features/common-utils:2"
 
 @dataclass(frozen=True)
 class PinnedVersions:
-    """The versions of a plan: its packages by name, torch's wheel index and variant.
+    """The torch of a plan, as the packages to pin by name; torch's wheel index and variant.
 
     With `before`, the packages of an earlier plan, only those versions are replaced.
     """
@@ -54,8 +54,8 @@ class PinnedVersions:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> "PinnedVersions":
-        """Return the versions of a plan."""
-        return cls(dict(plan.packages), plan.torch_index, plan.variant)
+        """Return the versions of a plan: every package besides torch is for the installer to choose."""
+        return cls({"torch": plan.torch}, plan.torch_index, plan.variant)
 
     def pin(self, text: str, *, with_variant: bool) -> str | None:
         """Return a requirement with the plan's version; None for an unknown one and one that somebody else pinned."""

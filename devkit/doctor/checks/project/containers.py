@@ -1,7 +1,8 @@
 """The containers that a project's files describe, each with its image and all that asks something of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import Protocol
 
 from devkit.doctor.model import Confidence, Finding, Fix, Location, NotApplicable, Severity
@@ -21,7 +22,7 @@ from devkit.facts.model import (
     Stage,
     Variable,
 )
-from devkit.facts.values import record
+from devkit.facts.values import Unknown, record
 
 TORCH_PACKAGES = (
     "torch",
@@ -36,7 +37,16 @@ TORCH_PACKAGES = (
 )
 """Packages that bring torch, or are of no use without it."""
 
+MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg")
+"""Files with the requirements of a project that is installed itself."""
 _DEFAULT = re.compile(r"\$\{\w+:?-([^}]*)\}")
+_TORCH_IMAGES = re.compile(
+    r"(?:^|/)(?:nvidia/(?:pytorch|nemo)|nvidian?/nemo|pytorch/pytorch|pytorchlightning/[\w-]+|rocm/pytorch\S*|vllm/vllm-openai"
+    r"|unsloth/unsloth|huggingface/(?:transformers-pytorch|peft|accelerate)[\w-]*gpu)(?::|@|$)"
+)
+"""Images that bring torch."""
+_PYTORCH_TAG = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+\.\d+)-cuda(\d+\.\d+)-")
+_TORCH_PIN = re.compile(r"={1,3}\s*(\d+(?:\.\d+)+)(?:\+(\w+(?:\.\d+)*))?(?:\s*;.*)?")
 _GPU_IMAGES = re.compile(
     r"(?:^|/)(?:nvidia/(?:cuda|pytorch|nemo|tensorflow)|pytorch/pytorch|vllm/vllm-openai|unsloth/unsloth"
     r"|huggingface/(?:transformers-pytorch|peft|accelerate)[\w-]*gpu)(?::|@|$)"
@@ -124,13 +134,17 @@ class ProjectContainer:
         if self.dockerfile is None or not self.dockerfile.stages:
             return ()
         target = self.build.target if self.build else ""
-        stage: Stage | None = next((one for one in self.dockerfile.stages if target and one.name == target), None)
-        stage = stage or self.dockerfile.stages[-1]
+        return self._find_chain(target) or self._find_chain(str(len(self.dockerfile.stages) - 1))
+
+    def _find_chain(self, name: str) -> tuple[Stage, ...]:
+        """Return the stage of this name or number and those below it, the lowest first."""
+        every = dict(enumerate(self.dockerfile.stages if self.dockerfile else ()))
         chain: list[Stage] = []
-        while stage is not None and stage not in chain:
-            chain.insert(0, stage)
-            image = stage.image
-            stage = next((one for one in self.dockerfile.stages if one.name == image and one is not chain[0]), None)
+        while found := next((one for number, one in every.items() if name in (one.name, str(number)) and name), None):
+            if found in chain:
+                break
+            chain.insert(0, found)
+            name = found.image
         return tuple(chain)
 
     @property
@@ -147,12 +161,31 @@ class ProjectContainer:
         return None if "$" in found.value or not found.value else found
 
     @property
+    def image_installs(self) -> tuple[Install, ...]:
+        """The installations into its image, in stages that it copies from as well, with the requirement files named."""
+        stages = list(self.stages)
+        for stage in stages:
+            names = () if isinstance(stage.copied_from, Unknown) else stage.copied_from
+            copied = dict.fromkeys(one for name in names for one in self._find_chain(name))
+            stages += [one for one in copied if one not in stages]
+        return self.with_files(one for stage in stages for one in stage.installs)
+
+    @property
     def installs(self) -> tuple[Install, ...]:
-        """The installations into it, with the requirement files that a command names."""
-        direct = (*(one for stage in self.stages for one in stage.installs), *(self.dev.installs if self.dev else ()))
+        """The installations into it, by its image and by its lifecycle commands."""
+        of_image = self.image_installs
+        of_commands = self.with_files(self.dev.installs if self.dev else ())
+        return (*of_image, *(one for one in of_commands if one not in of_image))
+
+    def with_files(self, direct: Iterable[Install]) -> tuple[Install, ...]:
+        """Return these installations, and the requirement files of the project that they name."""
+        direct = tuple(direct)
         named = {file.rpartition("/")[2] for one in direct for file in one.files}
-        of_files = tuple(one for one in self.project.installs if one.path.rpartition("/")[2] in named)
-        return (*direct, *of_files)
+        of_itself = MANIFESTS if "." in named else ()
+        return (
+            *direct,
+            *(one for one in self.project.installs if one.path in of_itself or one.path.rpartition("/")[2] in named),
+        )
 
     @property
     def user(self) -> Setting | None:
@@ -213,6 +246,78 @@ def _has_cpu_torch(install: Install) -> bool:
     """Say if torch itself comes from the index for the CPU; other packages follow it."""
     has_torch = any(one.name == "torch" for one in install.requirements)
     return has_torch and install.index.startswith(("cpu", "rocm", "xpu"))
+
+
+class TorchOrigin(StrEnum):
+    """What brings torch into a container."""
+
+    IMAGE = "image"
+    BUILD = "build"
+    COMMAND = "command"
+    UNKNOWN = "unknown"
+    """Nothing that the files show; an image of somebody else's may have it."""
+
+
+@record
+class TorchSource:
+    """Where a container's torch comes from; `version` and `variant`, such as cu118, are "" where no file says them."""
+
+    origin: TorchOrigin
+    place: Location
+    version: str = ""
+    variant: str = ""
+    tool: str = ""
+    """What installs it: pip, uv, conda; "" for an image."""
+
+    @property
+    def is_pinned(self) -> bool:
+        """True if every build brings the same version."""
+        return bool(self.version)
+
+
+def find_torch_source(container: ProjectContainer, *, has_project_torch: bool = False) -> TorchSource:
+    """Find what brings torch into the container: its image, a step of its build, or a lifecycle command.
+
+    The first one counts, because an installed torch meets the later requirements. `has_project_torch` says that the
+    project requires torch, where the files of the facts do not show it.
+    """
+    image = container.image
+    if image is not None and _TORCH_IMAGES.search(image.value):
+        tag = _PYTORCH_TAG.search(image.value)
+        version, cuda = (tag[1], f"cu{tag[2].replace('.', '')}") if tag else ("", "")
+        return TorchSource(TorchOrigin.IMAGE, Location(image.path, image.line), version, cuda)
+    commands = container.dev.installs if container.dev else ()
+    for origin, installs in ((TorchOrigin.BUILD, container.image_installs), (TorchOrigin.COMMAND, commands)):
+        found = [one for one in installs if _brings_torch(one, container.project, has_project_torch=has_project_torch)]
+        if found:
+            return _read_source(origin, found, container.with_files(found))
+    location = Location(image.path, image.line) if image else container.location
+    return TorchSource(TorchOrigin.UNKNOWN, location)
+
+
+def _brings_torch(install: Install, project: Project, *, has_project_torch: bool) -> bool:
+    """Say if an installation brings torch: by name, by a package of its family, or by a file; a torch index hints at it."""
+    named = {one.name for one in install.requirements}
+    listed = {file.rpartition("/")[2] for file in install.files}
+    if named & {*TORCH_PACKAGES} or install.index or (has_project_torch and "." in listed):
+        return True
+    manifests = MANIFESTS if "." in listed else ()
+    files = (one for one in project.installs if one.path in manifests or one.path.rpartition("/")[2] in listed)
+    return any(one.name in TORCH_PACKAGES for file in files for one in file.requirements)
+
+
+def _read_source(origin: TorchOrigin, found: list[Install], installs: Iterable[Install]) -> TorchSource:
+    every = [(one.specifier, install) for install in installs for one in install.requirements if one.name == "torch"]
+    pins = ((_TORCH_PIN.fullmatch(specifier), install) for specifier, install in every)
+    version, label, install = next(
+        ((pin[1], pin[2] or "", install) for pin, install in pins if pin),
+        ("", "", every[0][1] if every else found[0]),
+    )
+    index = next(
+        (each for one in (install, *found) for each in (one.index, one.backend) if each not in ("", "auto")), ""
+    )
+    location = Location(found[0].path, found[0].line)
+    return TorchSource(origin, location, version, label or index, found[0].tool)
 
 
 def find_torch_installs(container: ProjectContainer) -> Iterator[Install]:

@@ -7,9 +7,11 @@ from devkit.compat.rules import CudaSupport, check_cuda_support
 from devkit.compat.version_tables import CudaImage, load_tables
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
+    TorchOrigin,
     build_file_finding,
     find_gpu_evidence,
     find_torch_installs,
+    find_torch_source,
     format_location,
     require_project_containers,
 )
@@ -345,6 +347,10 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
         ]
         if not found or container.project.locks:
             continue
+        if container.value("PIP_CONSTRAINT") or container.value("UV_CONSTRAINT"):
+            continue
+        if find_torch_source(container).origin is TorchOrigin.IMAGE:
+            continue  # An installed torch meets a requirement without a version.
         # A line that pins torch for the CPU counts too: the others must agree with it then.
         requirements = [one for install in container.installs for one in install.requirements]
         if any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements):
