@@ -8,6 +8,7 @@ Compose is this machine's, else the one that the engine tests fetch.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,9 +43,12 @@ def commands(project: Path, compose: list[str]) -> Iterator[tuple[list[str], dic
         schema = Path(schemas) / "devContainer.base.schema.json"
         yield [checker, "--schemafile", str(schema), str(folder / "devcontainer.json")], {}
     if compose:
-        for overlay in sorted(folder.glob("gpu.*.yml")):
-            file = ["--file", str(folder / "docker-compose.yml")]
-            yield [*compose, *file, *PROFILES, "config", "--quiet"], {"DEVKIT_GPU": overlay.name.split(".")[1]}
+        config = [*compose, "--file", str(folder / "docker-compose.yml"), *PROFILES, "config", "--quiet"]
+        yield config, {}
+        modes = re.search(r"^#   DEVKIT_GPU +(.+)$", (folder / "gpu.sh").read_text(encoding="utf-8"), re.MULTILINE)
+        for mode in modes[1].split(", ") if modes else []:
+            yield ["sh", str(folder / "gpu.sh")], {"DEVKIT_GPU": mode}
+            yield config, {}
 
 
 def compose_command() -> list[str]:

@@ -1,17 +1,14 @@
 # Written by devkit 0.1.0. To change it, edit devkit.toml and run `devkit init` again.
-#
-# What gpu.sh does, for a Windows host without a POSIX shell: asks the container engine how it can pass on a GPU, and
-# writes the answer into .env beside this file, where Compose reads it. To choose for yourself, set these in the
-# environment, or in .env outside the marked lines:
+# What gpu.sh does, for a Windows host without a POSIX shell: asks the container engine how it passes on a GPU, and writes
+# the answer into gpu.local.yml and .env. To choose for yourself, set in .env or in the environment:
 #   DEVKIT_GPU      cpu
-#
-# It needs the PowerShell of Windows and nothing else, and it always ends well: when in doubt, there is no GPU.
+# It needs the PowerShell of Windows and nothing else, and ends well: in doubt there is no GPU.
 
 $ErrorActionPreference = 'SilentlyContinue'
 $deadlineSeconds = 10
-$begin = '# devkit: found by gpu.sh and written anew at every start'
-$end = '# devkit: end'
+$mark = ' # gpu.sh'
 $envFile = Join-Path $PSScriptRoot '.env'
+$overlayFile = Join-Path $PSScriptRoot 'gpu.local.yml'
 # Every byte is one character, so that lines in any encoding stay as they are.
 $bytes = [Text.Encoding]::GetEncoding(28591)
 
@@ -34,19 +31,6 @@ function Get-Answer([string] $Program, [string] $Arguments) {
     return $answer.Result
 }
 
-# The user's lines of .env: everything outside of the marked ones.
-function Get-UsersLine {
-    if (-not (Test-Path -LiteralPath $envFile -PathType Leaf)) { return }
-    $inside = $false
-    $text = [IO.File]::ReadAllText($envFile, $bytes).TrimEnd("`n")
-    if (-not $text) { return }
-    foreach ($line in $text -split "`n") {
-        if ($line.StartsWith($begin)) { $inside = $true }
-        elseif ($line.StartsWith($end)) { $inside = $false }
-        elseif (-not ($inside -and $line.StartsWith('DEVKIT_'))) { $line }
-    }
-}
-
 # What the user gives a variable, in the environment or else in .env.
 function Get-UsersValue([string] $Name, [string[]] $Lines) {
     $set = [Environment]::GetEnvironmentVariable($Name)
@@ -61,25 +45,28 @@ function Get-Mode {
     return 'cpu', 'this dev container is planned for the CPU'
 }
 
-$lines = @(Get-UsersLine)
+$lines = @()
+if (Test-Path -LiteralPath $envFile -PathType Leaf) {
+    $text = [IO.File]::ReadAllText($envFile, $bytes).TrimEnd("`n")
+    if ($text) { $lines = @($text -split "`n" | Where-Object { -not $_.EndsWith($mark) }) }
+}
 $mode, $why = Get-Mode
 $chosen = Get-UsersValue 'DEVKIT_GPU' $lines
-if ($chosen) { $mode = $chosen; $why = 'DEVKIT_GPU is set' }
-$overlay = ''
-if (-not (Test-Path -LiteralPath (Join-Path $PSScriptRoot "gpu.$mode.yml"))) {
-    Write-Output "devkit: DEVKIT_GPU=$mode is none of cpu; there is no GPU"
-    $mode = 'cpu'
-} else {
-    Write-Output "devkit: DEVKIT_GPU=${mode}: $why"
+if ($chosen -and 'cpu' -notcontains $chosen) {
+    $mode = 'cpu'; $why = "DEVKIT_GPU=$chosen is none of cpu"
+} elseif ($chosen) {
+    $mode = $chosen; $why = 'as set'
 }
+Write-Output "devkit: DEVKIT_GPU=${mode}: $why"
+$found = [ordered] @{}
 $hash = [Security.Cryptography.SHA256]::Create().ComputeHash([Text.Encoding]::UTF8.GetBytes($PSScriptRoot))
 $number = [BitConverter]::ToUInt32($hash, 0) % 1000000
-$found = [ordered] @{ DEVKIT_GPU = $mode; DEVKIT_OVERLAY = $overlay; DEVKIT_PROJECT = 'devkit-' + $number }
+$found['DEVKIT_PROJECT'] = 'devkit-' + $number
 $settings = foreach ($name in $found.Keys) {
-    if ($found[$name] -and -not ($lines -match "^(export )?$name=")) { "$name=$($found[$name])" }
+    if (-not ($lines -match "^(export )?$name=")) { "$name=$($found[$name])$mark" }
 }
-$text = (@($lines) + $begin + @($settings) + $end) -join "`n"
-$new = "$envFile.$PID.new"
+$text = (@($lines) + @($settings)) -join "`n"
+$new = "$envFile.$PID"
 [IO.File]::WriteAllText($new, "$text`n", $bytes)
 Move-Item -LiteralPath $new -Destination $envFile -Force
 exit 0

@@ -116,13 +116,13 @@ def for_amd(engine: Engine, tmp_path) -> Clone:
 @one_engine
 def test_an_amd_gpu_is_passed_on_by_its_nodes_and_group(for_amd, tmp_path):
     """The nodes of a machine without one are made up: /dev/kfd is /dev/null by another name."""
-    overlay = for_amd.folder / ".devcontainer/gpu.rocm.yml"
-    text = overlay.read_text()
-    for node in ("/dev/kfd", "/dev/dri"):
-        assert f"- {node}\n" in text
-        text = text.replace(f"- {node}\n", f"- /dev/null:{node}\n")
-    overlay.write_text(text)
-    settings = {"DEVKIT_GPU": "rocm", "DEVKIT_GPU_GID": "4242", "ROCR_VISIBLE_DEVICES": "1"}
+    script = for_amd.folder / ".devcontainer/gpu.sh"
+    text = script.read_text()
+    assert "devices: [/dev/kfd, /dev/dri]" in text
+    script.write_text(text.replace("[/dev/kfd, /dev/dri]", '["/dev/null:/dev/kfd", "/dev/null:/dev/dri"]'))
+    (for_amd.folder / ".devcontainer/.env").write_text("DEVKIT_GPU=rocm\n")
+    assert "DEVKIT_GPU=rocm: as set" in for_amd.look()
+    settings = {"DEVKIT_GPU_GID": "4242", "ROCR_VISIBLE_DEVICES": "1"}
     for_amd.compose("up", "--build", "--detach", env=settings)
     container = for_amd.compose("ps", "--quiet", "dev", env=settings).strip()
     inside = for_amd.engine.docker("exec", "--user", "1000", container, "sh", "-c", "id -G; ls /dev/kfd; env")
@@ -142,5 +142,5 @@ def test_a_rocm_project_starts_on_a_machine_without_an_amd_gpu(for_amd):
     assert "no AMD GPU" in said
     for_amd.compose("up", "--build", "--detach")
     shape = json.loads(for_amd.compose("config", "--format", "json"))["services"]["dev"]
-    assert not {"devices", "group_add", "deploy"} & set(shape)
+    assert not {"devices", "group_add"} & set(shape)
     for_amd.engine.clear()

@@ -3,13 +3,12 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from devkit.render.splice import jsonc
-from tests.render.matrix import Combination, distinct_compose
+from tests.render.matrix import distinct_compose
 from tests.render.test_repositories import FOLDER, GPU, WITH_OVERLAY, devkit
 
 from . import binaries
@@ -19,11 +18,10 @@ from .conftest import programs
 PROFILES = ("--profile", "jupyter", "--profile", "monitoring")
 
 
-def overlays(combination: Combination) -> Iterator[str]:
-    """The middle of each overlay's name."""
-    for path in combination.files:
-        if found := re.fullmatch(r"gpu\.(\w+)\.yml", path):
-            yield found[1]
+def modes(script: Path) -> list[str]:
+    """The ways to pass on GPUs that a script of a project knows."""
+    (named,) = re.findall(r"^#   DEVKIT_GPU +(.+)$", script.read_text(), re.MULTILINE)
+    return named.split(", ")
 
 
 def gpus_asked_for(service: dict[str, object]) -> bool:
@@ -41,13 +39,16 @@ def test_compose_accepts_every_project_with_every_overlay(suite: str, tmp_path: 
         for path, text in combination.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
-        for overlay in overlays(combination):
+        for mode in modes(folder / "gpu.sh"):
+            run(["sh", folder / "gpu.sh"], env=environment(DEVKIT_GPU=mode))
             compose = [found.plugins / "docker-compose", "--file", folder / "docker-compose.yml", *PROFILES]
-            argv = [*compose, "config", "--format", "json"]
-            services = json.loads(run(argv, env=environment(DEVKIT_GPU=overlay)).stdout)["services"]
+            services = json.loads(run([*compose, "config", "--format", "json"], env=environment()).stdout)["services"]
             with_gpu = {name for name, service in services.items() if gpus_asked_for(service)}
             may_have = {"dev", "jupyter", "gpu-metrics"} & set(services)
-            assert with_gpu == (set() if overlay == "cpu" else may_have), (combination.options, overlay)
+            assert with_gpu == (set() if mode == "cpu" else may_have), (combination.options, mode)
+            assert services["dev"].get("image") != "scratch"
+            without_container = {name for name, each in services.items() if each.get("deploy", {}).get("replicas") == 0}
+            assert without_container <= {"gpu"}
             read += 1
     assert read >= 100
 
@@ -61,8 +62,10 @@ def test_compose_reads_a_repository_of_somebody_else_with_every_overlay(suite: s
     dev = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
     named = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]
     compose = [programs(suite).plugins / "docker-compose", *named, "config", "--format", "json"]
-    for path in (root / ".devcontainer/devkit").glob("gpu.*.yml"):
-        mode = path.name.split(".")[1]
-        service = json.loads(run(compose, env=environment(DEVKIT_GPU=mode)).stdout)["services"][dev["service"]]
+    script = root / ".devcontainer/devkit/gpu.sh"
+    (folder,) = re.findall(r"gpu\.sh ?([\w./]*) \|\| powershell", json.dumps(dev["initializeCommand"]))
+    for mode in modes(script):
+        run(["sh", script, folder or "."], env=environment(DEVKIT_GPU=mode))
+        service = json.loads(run(compose, env=environment()).stdout)["services"][dev["service"]]
         assert gpus_asked_for(service) is (mode != "cpu"), mode
         assert service["environment"]["DEVKIT_GPU"] == mode

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from devkit.render.container.compose import render_devcontainer_compose
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.solver.plan import Plan
@@ -21,7 +23,7 @@ from .plans import GPU_PLAN
 
 SHELLS = every(2, [shell for shell in ("dash", "bash", "busybox", "ksh", "mksh", "yash") if shutil.which(shell)])
 TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "cksum", "tr", "cut", "kill", "env")
-TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink")
+TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink", "sed", "timeout")
 PLAN = replace(GPU_PLAN, architectures=("x86_64", "aarch64"))
 SETTINGS = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 
@@ -118,8 +120,26 @@ class Machine:
         return done.stdout
 
     def settings(self) -> dict[str, str]:
+        """What Compose reads in .env."""
         lines = [line for line in self.env_file.read_text().splitlines() if line and not line.startswith("#")]
-        return dict(line.split("=", 1) for line in lines)
+        return dict(line.partition(" #")[0].split("=", 1) for line in lines)
+
+    def overlay(self) -> dict[str, Any]:
+        """The service that Compose lays below, as docker-compose.yml names it; {} where that is its own stand-in."""
+        name = self.settings().get("DEVKIT_GPU_FILE")
+        if name is None:
+            assert not (self.folder / "gpu.local.yml").exists()
+            return {}
+        found = yaml.safe_load((self.folder / f"{name}.yml").read_text())["services"]["gpu"]
+        assert isinstance(found, dict)
+        return found
+
+    def mode(self) -> str:
+        """The way to a GPU that the service says it has."""
+        named = dict(
+            line.split("=", 1) for line in self.overlay().get("environment", ["DEVKIT_GPU=cpu"]) if "=" in line
+        )
+        return named["DEVKIT_GPU"]
 
 
 def place(made: Machine, plan: Plan, settings: ContainerSettings) -> None:
@@ -129,6 +149,15 @@ def place(made: Machine, plan: Plan, settings: ContainerSettings) -> None:
         (made.root / made.name / artifact.path).write_bytes(artifact.content)
     script = made.folder / "gpu.sh"
     script.write_text(moved(script.read_text(), made.root))
+
+
+def write_overlay(plan: Plan, settings: ContainerSettings, mode: str, folder: Path, **environ: str) -> dict[str, Any]:
+    """The service of gpu.local.yml, as the script writes it in `folder` for a mode that the user names."""
+    made = Machine(folder, {"DEVKIT_GPU": mode, **environ}, name="p")
+    made.prepare()
+    place(made, plan, settings)
+    made.run()
+    return made.overlay()
 
 
 def moved(text: str, root: Path) -> str:

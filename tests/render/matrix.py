@@ -78,6 +78,6 @@ def distinct_compose() -> tuple[Combination, ...]:
     """One combination for every different set of Compose files."""
     found: dict[str, Combination] = {}
     for combination in combinations():
-        files = sorted((path, text) for path, text in combination.files.items() if path.endswith(".yml"))
+        files = sorted((path, text) for path, text in combination.files.items() if path.endswith((".yml", "gpu.sh")))
         found.setdefault(hashlib.sha256(repr(files).encode()).hexdigest(), combination)
     return tuple(found.values())

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-import yaml
 
 from .gpu_host import GPU, PLAN, RUNTIME, SETTINGS, SPEC, Machine, docker_info, place
 from .plans import CPU_PLAN, ROCM_PLAN
@@ -15,15 +14,8 @@ MIG = "MIG-5c25bfa8-4a2e-5b8f-8d5a-2f0f3f1f0f0f"
 AMD = ("dev/kfd", "dev/dri/renderD128", "dev/dri/card0")
 
 
-def overlay(machine: Machine) -> dict[str, object]:
-    """The overlay that Compose would take, as docker-compose.yml names it."""
-    settings = machine.settings()
-    name = f"gpu.{settings['DEVKIT_GPU']}{settings.get('DEVKIT_OVERLAY', '')}.yml"
-    return yaml.safe_load((machine.folder / name).read_text())["services"]["gpu"]
-
-
 def request(machine: Machine) -> dict[str, object]:
-    (reservation,) = overlay(machine)["deploy"]["resources"]["reservations"]["devices"]
+    (reservation,) = machine.overlay()["deploy"]["resources"]["reservations"]["devices"]
     return reservation
 
 
@@ -61,13 +53,16 @@ def test_the_environment_goes_before_the_file_and_a_next_start_forgets_it(with_g
     assert request(with_gpu)["device_ids"] == ["1"]
 
 
-def test_without_a_choice_the_committed_file_is_taken_and_nothing_is_left(with_gpu):
+def test_without_a_choice_every_gpu_is_taken_and_without_a_gpu_nothing_is_left(with_gpu):
     before = {each.name for each in with_gpu.folder.iterdir()}
     with_gpu.environ["DEVKIT_DEVICES"] = "1"
     with_gpu.run()
     del with_gpu.environ["DEVKIT_DEVICES"]
     with_gpu.run()
     assert request(with_gpu) == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert {each.name for each in with_gpu.folder.iterdir()} - before == {".env", "gpu.local.yml"}
+    with_gpu.environ["DEVKIT_GPU"] = "cpu"
+    with_gpu.run()
     assert {each.name for each in with_gpu.folder.iterdir()} - before == {".env"}
 
 
@@ -90,8 +85,8 @@ def test_all_takes_every_gpu_where_the_project_names_some(with_gpu):
 )
 def test_a_mode_that_the_user_chose_names_the_same_gpus_in_its_own_form(with_gpu, mode, names):
     with_gpu.env_file.write_text(f"DEVKIT_GPU={mode}\nDEVKIT_DEVICES=0,{MIG}\n")
-    assert "as set in .devcontainer/.env; DEVKIT_DEVICES=0,MIG-" in with_gpu.run()
-    text = json.dumps(overlay(with_gpu))
+    assert "as set; DEVKIT_DEVICES=0,MIG-" in with_gpu.run()
+    text = json.dumps(with_gpu.overlay())
     for name in names:
         assert json.dumps(name) in text
     assert "all" not in text
@@ -102,14 +97,7 @@ def test_podman_takes_no_slice_by_its_numbers(machine):
     machine.docker(docker_info(ServerVersion="5.4.2"), server="Podman Engine")
     machine.environ["DEVKIT_DEVICES"] = "0:1"
     assert "by its MIG-... UUID alone" in machine.run()
-    assert set(overlay(machine)) == {"environment"}
-
-
-def test_the_mode_can_still_be_changed_after_the_script(with_gpu):
-    with_gpu.environ["DEVKIT_DEVICES"] = "1"
-    with_gpu.run()
-    modes = {each.name for each in with_gpu.folder.glob("gpu.*.yml") if ".local." not in each.name}
-    assert {each.name.replace(".local.", ".") for each in with_gpu.folder.glob("gpu.*.local.yml")} == modes
+    assert machine.overlay() == {}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +110,7 @@ def test_what_names_no_gpu_gives_none_rather_than_all(with_gpu, wrong, chosen):
     if chosen:
         with_gpu.env_file.write_text(f"DEVKIT_GPU={chosen}\n")
     assert "names no GPUs" in with_gpu.run()
-    assert set(overlay(with_gpu)) == {"environment"}
+    assert with_gpu.overlay() == {}
 
 
 def test_shared_memory_grows_with_the_gpus_that_share_it(with_gpu):
@@ -149,8 +137,7 @@ def test_starts_at_the_same_moment_leave_one_whole_file(with_gpu):
     assert {(done.returncode, done.stderr) for done in starts} == {(0, "")}
     lines = with_gpu.env_file.read_text().splitlines()
     assert lines[:2] == ["TOKEN=mine", "DEVKIT_DEVICES=1"]
-    assert len([line for line in lines if line.startswith("DEVKIT_GPU=")]) == 1
-    assert lines[-1] == "# devkit: end"
+    assert len([line for line in lines if line.startswith("DEVKIT_GPU_FILE=")]) == 1
     assert request(with_gpu)["device_ids"] == ["1"]
     assert not list(with_gpu.folder.glob(".env.*"))
 
@@ -169,7 +156,7 @@ def test_a_rocm_plan_looks_for_amds_devices(machine, files, info, mode, says):
     machine.has(*files)
     machine.docker(info)
     assert says in machine.run()
-    assert machine.settings()["DEVKIT_GPU"] == mode
+    assert machine.mode() == mode
 
 
 def test_an_amd_gpu_of_an_engine_elsewhere_is_for_the_user_to_say(machine):
@@ -198,7 +185,7 @@ def test_rocms_own_choice_of_gpus_is_set_for_the_container(machine):
     machine.docker(docker_info())
     machine.environ["DEVKIT_DEVICES"] = "0,GPU-deadbeefdeadbeef"
     machine.run()
-    assert "ROCR_VISIBLE_DEVICES=0,GPU-deadbeefdeadbeef" in overlay(machine)["environment"]
+    assert "ROCR_VISIBLE_DEVICES=0,GPU-deadbeefdeadbeef" in machine.overlay()["environment"]
     machine.environ["DEVKIT_DEVICES"] = "0:1"
     assert "names no GPUs" in machine.run()
 
@@ -210,4 +197,4 @@ def test_a_plan_for_the_cpu_asks_for_nothing_on_any_host(machine):
     machine.has(*GPU, *AMD)
     machine.docker(docker_info(Runtimes=RUNTIME))
     assert "planned for the CPU" in machine.run()
-    assert set(overlay(machine)) == {"environment"}
+    assert machine.overlay() == {}

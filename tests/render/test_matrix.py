@@ -65,14 +65,6 @@ def test_every_compose_file_follows_the_specification():
             assert not [error.message for error in check.iter_errors(yaml.safe_load(text))], name
 
 
-def test_every_overlay_that_the_compose_file_may_name_is_there():
-    for combination in combinations():
-        overlays = {path for path in combination.files if re.fullmatch(r"gpu\.\w+\.yml", path)}
-        assert "gpu.cpu.yml" in overlays, combination.options
-        vendors = {"nvidia": {"gpu.rocm.yml"}, "rocm": {"gpu.nvidia.yml", "gpu.cdi.yml"}, "cpu": {"gpu.nvidia.yml"}}
-        assert not overlays & vendors[combination.plan.vendor.value], combination.options
-
-
 def test_every_json_and_yaml_file_parses():
     for name, text in (*distinct(".json").values(), *distinct(".yml").values()):
         assert (json.loads if name.split(" ")[0].endswith(".json") else yaml.safe_load)(text), name

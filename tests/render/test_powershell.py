@@ -11,7 +11,7 @@ import pytest
 import tree_sitter
 import tree_sitter_powershell
 
-from devkit.render.container.compose import find_gpu_overlays, render_devcontainer_compose
+from devkit.render.container.compose import find_gpu_modes, render_devcontainer_compose
 from devkit.render.container.settings import ContainerSettings, FromIndex
 
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN
@@ -57,24 +57,25 @@ def test_the_grammar_tells_a_broken_script():
 
 
 @every_case
-def test_it_knows_the_overlays_of_the_project_and_names_gpus_as_the_other_script_does(plan, settings):
+def test_it_knows_the_modes_of_the_project_and_asks_as_the_other_script_does(plan, settings):
     text, other = script(plan, settings), script(plan, settings, "gpu.sh")
-    for overlay in find_gpu_overlays(plan, settings.engine):
-        if overlay.every and plan is not ROCM_PLAN:
-            assert f"'{overlay.mode}' {{ $every = '{overlay.every}'; $some = '{overlay.some}'" in text
-            assert f"{overlay.mode}) every='{overlay.every}' some='{overlay.some}'" in other
-    modes = ", ".join(overlay.mode for overlay in find_gpu_overlays(plan, settings.engine))
+    modes = ", ".join(find_gpu_modes(plan, settings.engine))
     assert modes in text
     assert modes in other
+    if "nvidia" in modes or "podman" in modes:
+        for form in ("[label=disable]", "([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z-]+)"):
+            assert form in text
+            assert form in other or settings.engine == "docker"
+    if "nvidia" in modes:
+        assert "deploy: {resources: {reservations: {devices: [{driver: $Mode, $which, capabilities: [gpu]}]}}}" in text
+        assert "deploy: {resources: {reservations: {devices: [{driver: $mode, $1, capabilities: [gpu]}]}}}" in other
 
 
 @every_case
-def test_it_writes_the_lines_that_the_other_script_writes_and_between_the_same_marks(plan, settings):
+def test_it_writes_the_lines_that_the_other_script_writes_and_with_the_same_mark(plan, settings):
     text, other = script(plan, settings), script(plan, settings, "gpu.sh")
-    written = set(re.findall(r"(DEVKIT_\w+) = ", text))
-    assert written == {"DEVKIT_GPU", "DEVKIT_OVERLAY", "DEVKIT_PROJECT"}
-    assert written - {"DEVKIT_OVERLAY"} <= set(re.findall(r"setting (DEVKIT_\w+)", other))
-    for mark in ("begin", "end"):
-        (here,) = re.findall(rf"^\${mark} = (.*)$", text, re.MULTILINE)
-        (there,) = re.findall(rf"^{mark}=(.*)$", other, re.MULTILINE)
-        assert here == there
+    written = set(re.findall(r"\$found\['(DEVKIT_\w+)'\]", text))
+    assert written <= {"DEVKIT_GPU_FILE", "DEVKIT_PROJECT"}
+    assert written <= set(re.findall(r"setting (DEVKIT_\w+)", other))
+    assert "$mark = ' # gpu.sh'" in text
+    assert "%s=%s # gpu.sh" in other

@@ -1,6 +1,7 @@
 """The GPU of a Compose service that somebody wrote: requested in overlays of devkit's that start on every host."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -55,27 +56,25 @@ def reset(root: Path) -> dict[str, object]:
 
 
 def naming(root: Path) -> str:
-    """The line of the overlay for the nvidia runtime that names the GPUs."""
-    text = (root / OVERLAYS / "gpu.nvidia.yml").read_text()
-    return next(line.partition("  #")[0].strip() for line in text.splitlines() if "DEVKIT_DEVICES" in line)
+    """The GPUs that the script takes unless the user names others."""
+    (found,) = re.findall(r"^devices=\$\{devices:-(.*)\}$", (root / OVERLAYS / "gpu.sh").read_text(), re.MULTILINE)
+    return found
 
 
 @pytest.mark.parametrize(
     ("service", "taken", "named"),
     [
-        pytest.param({"deploy": RESERVED}, {"deploy"}, "count: all", id="a reservation"),
-        pytest.param({"gpus": "all"}, {"gpus"}, "count: all", id="the short form"),
-        pytest.param({"runtime": "nvidia"}, {"runtime"}, "count: all", id="the runtime"),
+        pytest.param({"deploy": RESERVED}, {"deploy"}, "all", id="a reservation"),
+        pytest.param({"gpus": "all"}, {"gpus"}, "all", id="the short form"),
+        pytest.param({"runtime": "nvidia"}, {"runtime"}, "all", id="the runtime"),
         pytest.param(
             {"devices": ["/dev/fuse:/dev/fuse", "nvidia.com/gpu=1"]},
             {"devices"},
-            'device_ids: ["1"]',
+            "1",
             id="a CDI device beside another device",
         ),
-        pytest.param(
-            {"gpus": [{"count": 2}]}, {"gpus"}, 'device_ids: ["0","1"]', id="a number of GPUs: the first ones"
-        ),
-        pytest.param({}, set(), "count: all", id="no request at all"),
+        pytest.param({"gpus": [{"count": 2}]}, {"gpus"}, "0,1", id="a number of GPUs: the first ones"),
+        pytest.param({}, set(), "all", id="no request at all"),
     ],
 )
 def test_every_form_of_request_becomes_the_same_overlay(tmp_path, service, taken, named):
@@ -91,14 +90,17 @@ def test_every_form_of_request_becomes_the_same_overlay(tmp_path, service, taken
     assert devkit("update", root, "--check").return_value == 0
 
 
-def test_the_doctor_follows_the_overlay_to_every_way_to_a_gpu(tmp_path):
+def test_the_doctor_follows_the_overlay_to_what_the_script_wrote(tmp_path):
     """Compose takes the path as from the first file, in a folder above the overlay; so must whoever reads it."""
     root = project(tmp_path, {"gpus": "all"})
     devkit("init", root, *GPU)
     (service,) = gather_facts(LocalHost(), only=("project",), project=str(root)).project.services
-    files = {request.path.rpartition("/")[2] for request in service.requests}
-    assert files == {"gpu.nvidia.yml", "gpu.cdi.yml", "gpu.podman.yml"}, "the user's own request is taken away"
-    assert all("DEVKIT_GPU" in request.condition for request in service.requests)
+    assert service.requests == (), "the user's own request is taken away"
+    (root / OVERLAYS / "gpu.local.yml").write_text("services:\n  gpu:\n    gpus: all\n")
+    (service,) = gather_facts(LocalHost(), only=("project",), project=str(root)).project.services
+    (request,) = service.requests
+    assert request.path == f"{OVERLAYS}/gpu.local.yml"
+    assert "DEVKIT_GPU_FILE" in request.condition
 
 
 def test_other_devices_of_the_service_stay(tmp_path):
@@ -163,7 +165,7 @@ def test_each_of_several_dev_containers_has_an_overlay_and_the_script_writes_for
         assert dev["dockerComposeFile"][1:] == [f"../devkit/compose.{name}.{kind}.yml" for kind in ("reset", "gpu")]
         assert dev["initializeCommand"].startswith(f"sh {OVERLAYS}/gpu.sh {name} ||")
         overlay = yaml.safe_load((root / OVERLAYS / f"compose.{name}.gpu.yml").read_text())
-        assert overlay["services"]["app"]["extends"]["file"].startswith("../.devcontainer/devkit/gpu.$")
+        assert overlay["services"]["app"]["extends"]["file"].startswith("../.devcontainer/devkit/${DEVKIT_GPU_FILE")
     assert findings(root) == set()
     assert devkit("update", root, "--check").return_value == 0
 
@@ -260,8 +262,8 @@ def test_the_script_writes_into_the_projects_env_and_keeps_what_is_there(host, f
     host.arguments = (folder,) if folder else ()
     assert "nvidia runtime" in host.run()
     host.run()
-    lines = [line for line in env.read_text().splitlines() if not line.startswith("#")]
-    assert lines == ["DATA=/data", "DEVKIT_UID=7", "DEVKIT_GPU=nvidia"]
+    assert env.read_text().splitlines() == ["DATA=/data", "DEVKIT_UID=7", "DEVKIT_GPU_FILE=gpu.local # gpu.sh"]
+    assert "driver: nvidia" in (host.root / host.name / OVERLAYS / "gpu.local.yml").read_text()
     assert env.stat().st_mode & 0o777 == 0o640
 
 
@@ -270,6 +272,7 @@ def test_a_linked_env_stays_a_link(host):
     shared.write_text("DATA=/data\n")
     env = host.root / host.name / ".env"
     env.symlink_to(shared)
+    host.environ["DEVKIT_GPU"] = "nvidia"
     host.run()
     assert env.is_symlink()
-    assert "DEVKIT_GPU=cpu" in shared.read_text()
+    assert "DEVKIT_GPU_FILE=gpu.local" in shared.read_text()

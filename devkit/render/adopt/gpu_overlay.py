@@ -38,10 +38,9 @@ SETTLED_BY_OVERLAY = ("PRJ005", "PRJ007", "PRJ011", "PRJ020")
 """Findings on a Compose service that the overlay settles: no request, one that only some editors honor, a required GPU,
 shared memory of the engine's size."""
 OVERLAY_FOLDER = f"{DEVCONTAINER_FOLDER}/devkit"
-_GIT_IGNORE = (
-    "# Written by devkit. What differs from host to host stays out of version control.\ngpu.*.local.yml\n.*.new\n"
-)
+_GIT_IGNORE = "# Written by devkit. What differs from host to host stays out of version control.\ngpu.local.yml*\n"
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n"
+_NO_GPU = "# Written by devkit: what the service extends where gpu.sh found no GPU.\nservices:\n  gpu:\n    environment: [DEVKIT_GPU=cpu]\n"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9._/-]+", re.ASCII)
 _OVERLAY_FILE = re.compile(r"(?:^|/)devkit/compose\.(?:[^/]+\.)?(?:gpu|reset)\.yml$")
@@ -248,6 +247,7 @@ def render_service_overlays(overlays: tuple[ServiceOverlay, ...], plan: Plan) ->
     if not overlays:
         return
     yield from render_gpu_files(plan, OVERLAY_FOLDER, devices=overlays[0].devices)
+    yield Artifact.from_text(f"{OVERLAY_FOLDER}/gpu.none.yml", _NO_GPU)
     yield Artifact.from_text(f"{OVERLAY_FOLDER}/.gitignore", _GIT_IGNORE)
     yield Artifact.from_text(f"{OVERLAY_FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
     for overlay in overlays:

@@ -1,4 +1,4 @@
-"""The Compose file, an overlay for each way to pass on GPUs, and the host's script that chooses among them."""
+"""The Compose file, and the host's script that requests the GPU in the form that its container engine knows."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,60 +22,44 @@ _MIG = re.compile(r"\d{1,3}:\d{1,2}|MIG-[0-9a-fA-F-]{4,36}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class GpuOverlay:
-    """One way to pass on GPUs, in gpu.<mode>.yml, for the plans of one vendor and for some engines.
+class GpuMode:
+    """One way to pass on GPUs, for the plans of one vendor and some engines.
 
-    One line of the file names the GPUs: `every` for all of them, otherwise `some` with a comma-separated list of
-    `each`; "" for the CPU. `machine` is the only architecture that it is for, "" for every one.
+    `machine` is the only architecture that it is for, "" for every one.
     """
 
-    mode: str
+    name: str
     vendor: str
     engines: tuple[str, ...]
-    every: str = ""
-    some: str = ""
-    each: str = ""
     machine: str = ""
 
-    def format_devices(self, devices: Sequence[str]) -> str:
-        """Return the line that names these GPUs; () are all."""
-        if not devices or not self.some:
-            return self.every
-        return self.some % ",".join(self.each % device for device in devices)
 
-
-CPU_OVERLAY = GpuOverlay("cpu", "", ENGINES)
-GPU_OVERLAYS = (
-    GpuOverlay("nvidia", "nvidia", ("docker",), "count: all", "device_ids: [%s]", '"%s"'),
-    GpuOverlay(
-        "cdi", "nvidia", ("docker",), 'device_ids: ["nvidia.com/gpu=all"]', "device_ids: [%s]", '"nvidia.com/gpu=%s"'
-    ),
-    GpuOverlay(
-        "podman", "nvidia", ("podman",), 'devices: ["nvidia.com/gpu=all"]', "devices: [%s]", '"nvidia.com/gpu=%s"'
-    ),
-    GpuOverlay(
-        "jetson", "nvidia", ("docker",), "- NVIDIA_VISIBLE_DEVICES=all", "- NVIDIA_VISIBLE_DEVICES=%s", "%s", "aarch64"
-    ),
-    GpuOverlay("rocm", "rocm", ENGINES, "- ROCR_VISIBLE_DEVICES", "- ROCR_VISIBLE_DEVICES=%s", "%s"),
+CPU_MODE = "cpu"
+GPU_MODES = (
+    GpuMode("nvidia", "nvidia", ("docker",)),
+    GpuMode("cdi", "nvidia", ("docker",)),
+    GpuMode("podman", "nvidia", ("podman",)),
+    GpuMode("jetson", "nvidia", ("docker",), "aarch64"),
+    GpuMode("rocm", "rocm", ENGINES),
 )
 """Every way to pass on GPUs. A file never requests another vendor's."""
 
 
-def find_gpu_overlays(plan: Plan, engine: str) -> tuple[GpuOverlay, ...]:
-    """Find the overlays of a plan: without a GPU first, then each that fits the vendor and the engine.
+def find_gpu_modes(plan: Plan, engine: str) -> tuple[str, ...]:
+    """Find the ways to pass on GPUs of a plan: none first, then each that fits the vendor and the engine.
 
     `engine` is docker or podman; "" is either. Raises DevkitError for another.
     """
     if engine not in ("", *ENGINES):
         raise DevkitError(f"target.engine is {engine!r}", 'It can be "docker" or "podman", or left out for both.')
     fitting = (
-        overlay
-        for overlay in GPU_OVERLAYS
-        if overlay.vendor == plan.vendor.value
-        and (not engine or engine in overlay.engines)
-        and overlay.machine in ("", *plan.architectures)
+        mode.name
+        for mode in GPU_MODES
+        if mode.vendor == plan.vendor.value
+        and (not engine or engine in mode.engines)
+        and mode.machine in ("", *plan.architectures)
     )
-    return (CPU_OVERLAY, *fitting)
+    return (CPU_MODE, *fitting)
 
 
 def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> tuple[str, ...]:
@@ -94,7 +78,7 @@ def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> t
 
 
 def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """Render the Compose file, and the script that writes its .env, once for POSIX shells and once for Windows.
+    """Render the Compose file and the host's script.
 
     Raises: DevkitError for an engine or a GPU's name that does not exist.
     """
@@ -123,29 +107,22 @@ def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iter
 def render_gpu_files(
     plan: Plan, folder: str, *, engine: str = "", devices: Sequence[str] = (), slug: str = "", wheel: str = ""
 ) -> Iterator[Artifact]:
-    """Render each overlay as a service to extend, and the script that chooses among them, in two languages.
+    """Render the script that finds out how a host passes on GPUs, in two languages.
 
     Without a `slug` they belong to a Compose project of somebody else's, whose .env they write into. `wheel` is the
     path of devkit's wheel in `folder`, "" where the image takes devkit from elsewhere.
     Raises: DevkitError for an engine or a GPU's name that does not exist.
     """
     named = validate_devices(devices, plan.vendor.value, engine)
-    context = _build_context(plan, engine)
-    for overlay in find_gpu_overlays(plan, engine):
-        name = f"gpu.{overlay.mode}.yml"
-        text = render_template(f"devcontainer/{name}.j2", devices=overlay.format_devices(named), **context)
-        yield Artifact.from_text(f"{folder}/{name}", text)
-    context |= {"slug": slug, "is_adopted": not slug, "wheel": wheel}
+    context = _build_context(plan, engine) | {"slug": slug, "is_adopted": not slug, "wheel": wheel, "devices": named}
     yield Artifact.from_text(f"{folder}/gpu.sh", render_template("devcontainer/gpu.sh.j2", **context), 0o755)
     yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **context))
 
 
 def _build_context(plan: Plan, engine: str) -> dict[str, object]:
-    overlays = find_gpu_overlays(plan, engine)
     return {
         "devkit_version": __version__,
         "vendor": plan.vendor.value,
         "engine": engine,
-        "overlays": overlays,
-        "modes": [overlay.mode for overlay in overlays],
+        "modes": find_gpu_modes(plan, engine),
     }

@@ -16,7 +16,7 @@ _HEAD = f"""\
 # Written by devkit {__version__}. What each line of .env may say; none of them is needed.
 #
 # Copy a line into .devcontainer/.env and take the mark off. .env is this host's own and stays out of version control.
-# gpu.sh keeps what it finds out between two marked lines there, and never touches a line outside of them.
+# gpu.sh marks the lines that it writes there, and never touches another one.
 """
 
 
@@ -35,20 +35,14 @@ class EnvVariable:
 
 
 ENV_VARIABLES = (
-    EnvVariable(
-        "DEVKIT_GPU", "cpu", "How the container gets its GPU: the part of a gpu.*.yml file's name in the middle."
-    ),
+    EnvVariable("DEVKIT_GPU", "cpu", "How the container gets its GPU, as the head of gpu.sh lists it."),
     EnvVariable(
         "DEVKIT_DEVICES",
         "0,2",
         "The GPUs to pass on from this host: indices or UUIDs with commas between, or all. gpu.sh reads it.",
         lambda plan, _settings: plan.vendor is not Vendor.CPU,
     ),
-    EnvVariable(
-        "DEVKIT_OVERLAY",
-        ".local",
-        "gpu.sh's own mark that it wrote an overlay for DEVKIT_DEVICES.",
-    ),
+    EnvVariable("DEVKIT_GPU_FILE", "gpu.local", "gpu.sh's own mark that it wrote gpu.local.yml."),
     EnvVariable(
         "DEVKIT_GPU_GID",
         "44",

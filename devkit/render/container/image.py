@@ -40,8 +40,8 @@ _PLATFORMS = {"x86_64": '"linux/amd64"', "aarch64": '"linux/arm64"'}
 _GIT_IGNORE = """\
 # Written by devkit. What differs from host to host stays out of version control.
 .env*
-gpu.*.local.yml
 !.env.example
+gpu.local.yml*
 .secrets/
 .*.devkit-new
 wheelhouse/

@@ -1,7 +1,9 @@
 """What the dev container, the Compose file and run.sh of one machine say, read back."""
 
+import os
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,8 @@ def of_dev_container(plan: Plan, settings: ContainerSettings, task: Task) -> See
     bake = files[".devcontainer/docker-bake.hcl"]
     assert service["build"]["context"] == "." and 'context   = ".devcontainer"' in bake
     assert ".devcontainer/Dockerfile" in files and "dockerfile" not in service["build"] and "dockerfile" not in bake
-    overlay = yaml.safe_load(files[f".devcontainer/gpu.{'nvidia' if task.accelerator.count else 'cpu'}.yml"])
-    devices = overlay["services"]["gpu"].get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
+    overlay = _overlay(files[".devcontainer/gpu.sh"], "nvidia" if task.accelerator.count else "cpu")
+    devices = overlay.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
     roles = {HUB_CACHE: VolumeRole.MODELS.value, COMPILE_CACHE: COMPILED, task.workspace: VolumeRole.DATA.value}
     paths = [volume.removesuffix(":z").rpartition(":")[2] for volume in service["volumes"]]
     variables = dict(entry.split("=", 1) for entry in service["environment"] if "=" in entry)
@@ -43,6 +45,17 @@ def of_dev_container(plan: Plan, settings: ContainerSettings, task: Task) -> See
         grace_s=None,
         folder=service["working_dir"],
     )
+
+
+def _overlay(script: str, mode: str) -> dict[str, Any]:
+    """The service that gpu.sh writes for this way to pass on GPUs."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "gpu.sh").write_text(script, encoding="utf-8")
+        environ = {**os.environ, "DEVKIT_GPU": mode}
+        subprocess.run(["sh", f"{folder}/gpu.sh"], env=environ, check=True, capture_output=True)
+        written = Path(folder, "gpu.local.yml")
+        found: dict[str, Any] = yaml.safe_load(written.read_text())["services"]["gpu"] if written.exists() else {}
+        return found
 
 
 def _shm(script: str, default: str, gpus: int) -> int:

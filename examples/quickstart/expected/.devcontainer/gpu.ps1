@@ -1,18 +1,15 @@
 # Written by devkit 0.1.0. To change it, edit devkit.toml and run `devkit init` again.
-#
-# What gpu.sh does, for a Windows host without a POSIX shell: asks the container engine how it can pass on a GPU, and
-# writes the answer into .env beside this file, where Compose reads it. To choose for yourself, set these in the
-# environment, or in .env outside the marked lines:
+# What gpu.sh does, for a Windows host without a POSIX shell: asks the container engine how it passes on a GPU, and writes
+# the answer into gpu.local.yml and .env. To choose for yourself, set in .env or in the environment:
 #   DEVKIT_GPU      cpu, nvidia, cdi, podman
-#   DEVKIT_DEVICES  the GPUs to pass on, such as 0,2 or MIG-...; without it those of devkit.toml, or all
-#
-# It needs the PowerShell of Windows and nothing else, and it always ends well: when in doubt, there is no GPU.
+#   DEVKIT_DEVICES  the GPUs to pass on: all, or such as 0,2 or MIG-...
+# It needs the PowerShell of Windows and nothing else, and ends well: in doubt there is no GPU.
 
 $ErrorActionPreference = 'SilentlyContinue'
 $deadlineSeconds = 10
-$begin = '# devkit: found by gpu.sh and written anew at every start'
-$end = '# devkit: end'
+$mark = ' # gpu.sh'
 $envFile = Join-Path $PSScriptRoot '.env'
+$overlayFile = Join-Path $PSScriptRoot 'gpu.local.yml'
 # Every byte is one character, so that lines in any encoding stay as they are.
 $bytes = [Text.Encoding]::GetEncoding(28591)
 
@@ -33,19 +30,6 @@ function Get-Answer([string] $Program, [string] $Arguments) {
     if (-not $process.WaitForExit(1000 * $deadlineSeconds)) { $process.Kill(); return '' }
     if ($process.ExitCode -ne 0) { return '' }
     return $answer.Result
-}
-
-# The user's lines of .env: everything outside of the marked ones.
-function Get-UsersLine {
-    if (-not (Test-Path -LiteralPath $envFile -PathType Leaf)) { return }
-    $inside = $false
-    $text = [IO.File]::ReadAllText($envFile, $bytes).TrimEnd("`n")
-    if (-not $text) { return }
-    foreach ($line in $text -split "`n") {
-        if ($line.StartsWith($begin)) { $inside = $true }
-        elseif ($line.StartsWith($end)) { $inside = $false }
-        elseif (-not ($inside -and $line.StartsWith('DEVKIT_'))) { $line }
-    }
 }
 
 # What the user gives a variable, in the environment or else in .env.
@@ -73,63 +57,53 @@ function Get-Mode {
     return 'cpu', 'no container engine with a way to the NVIDIA GPU was found'
 }
 
-# The line of an overlay that names the GPUs.
-function Get-Naming([string] $Mode, [string] $Devices) {
-    switch ($Mode) {
-        'nvidia' { $every = 'count: all'; $some = 'device_ids: [%s]'; $each = '"%s"' }
-        'cdi' { $every = 'device_ids: ["nvidia.com/gpu=all"]'; $some = 'device_ids: [%s]'; $each = '"nvidia.com/gpu=%s"' }
-        'podman' { $every = 'devices: ["nvidia.com/gpu=all"]'; $some = 'devices: [%s]'; $each = '"nvidia.com/gpu=%s"' }
+# What Compose is asked for, as gpu.sh writes it.
+function Get-Overlay([string] $Mode, [string] $Devices) {
+    $prefix = if ($Mode -eq 'nvidia') { '' } else { 'nvidia.com/gpu=' }
+    $names = ($Devices.Split(',') | ForEach-Object { "`"$prefix$_`"" }) -join ','
+    $which = if ($Mode -eq 'nvidia' -and $Devices -eq 'all') { 'count: all' } else { "device_ids: [$names]" }
+    $request = switch ($Mode) {
+        'podman' { "    devices: [$names]`n    security_opt: [label=disable]" }
+        default { "    deploy: {resources: {reservations: {devices: [{driver: $Mode, $which, capabilities: [gpu]}]}}}" }
     }
-    if ($Devices -eq 'all' -or -not $every) { return $every }
-    $list = $Devices.Split(',') | ForEach-Object { $each.Replace('%s', $_) }
-    return $some.Replace('%s', ($list -join ','))
+    return "services:`n  gpu:`n$request`n    environment: [DEVKIT_GPU=$Mode]`n"
 }
 
-# This host's own overlays, with its GPUs in the place of the project's; none of them where the names are wrong.
-function Write-Selected([string] $Devices, [bool] $Refused) {
-    foreach ($mode in 'cpu', 'nvidia', 'cdi', 'podman') {
-        $from = if ($Refused) { 'cpu' } else { $mode }
-        $naming = Get-Naming $from $Devices
-        $text = [IO.File]::ReadAllText((Join-Path $PSScriptRoot "gpu.$from.yml"), $bytes)
-        $lines = $text -split "`n" | ForEach-Object {
-            if ($_ -match '^( *)\S.*  # DEVKIT_DEVICES ') { $Matches[1] + $naming } else { $_ }
-        }
-        $head = "# Made by gpu.ps1 from gpu.$from.yml, for DEVKIT_DEVICES.`n"
-        [IO.File]::WriteAllText((Join-Path $PSScriptRoot "gpu.$mode.local.yml"), $head + ($lines -join "`n"), $bytes)
-    }
+$lines = @()
+if (Test-Path -LiteralPath $envFile -PathType Leaf) {
+    $text = [IO.File]::ReadAllText($envFile, $bytes).TrimEnd("`n")
+    if ($text) { $lines = @($text -split "`n" | Where-Object { -not $_.EndsWith($mark) }) }
 }
-
-$lines = @(Get-UsersLine)
 $mode, $why = Get-Mode
 $chosen = Get-UsersValue 'DEVKIT_GPU' $lines
-if ($chosen) { $mode = $chosen; $why = 'DEVKIT_GPU is set' }
-$overlay = ''
-$devices = (Get-UsersValue 'DEVKIT_DEVICES' $lines) -replace '\s', ''
-if ($devices) {
-    $one = '([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z-]+)'
-    $refused = $devices -cnotmatch "^(all|$one(,$one)*)$"
-    # Compose parts a device's name at its colons before Podman sees it.
-    $refused = $refused -or ($mode -eq 'podman' -and $devices -like '*:*')
-    if ($refused) { $mode = 'cpu'; $why = 'DEVKIT_DEVICES names no GPUs, so the container gets none' }
-    Write-Selected $devices $refused
-    $overlay = '.local'
-} else {
-    Remove-Item (Join-Path $PSScriptRoot 'gpu.*.local.yml')
+if ($chosen -and 'cpu', 'nvidia', 'cdi', 'podman' -notcontains $chosen) {
+    $mode = 'cpu'; $why = "DEVKIT_GPU=$chosen is none of cpu, nvidia, cdi, podman"
+} elseif ($chosen) {
+    $mode = $chosen; $why = 'as set'
 }
-if (-not (Test-Path -LiteralPath (Join-Path $PSScriptRoot "gpu.$mode.yml"))) {
-    Write-Output "devkit: DEVKIT_GPU=$mode is none of cpu, nvidia, cdi, podman; there is no GPU"
-    $mode = 'cpu'
+$devices = (Get-UsersValue 'DEVKIT_DEVICES' $lines) -replace '\s', ''
+if (-not $devices) { $devices = 'all' }
+$one = '([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z-]+)'
+$refused = $devices -cnotmatch "^(all|$one(,$one)*)$"
+# Compose parts a device's name at its colons before Podman sees it.
+$refused = $refused -or ($mode -eq 'podman' -and $devices -like '*:*')
+if ($refused) { $mode = 'cpu'; $why = 'DEVKIT_DEVICES names no GPUs, so the container gets none' }
+Write-Output "devkit: DEVKIT_GPU=${mode}: $why"
+$found = [ordered] @{}
+if ($mode -eq 'cpu') {
+    Remove-Item -LiteralPath $overlayFile
 } else {
-    Write-Output "devkit: DEVKIT_GPU=${mode}: $why"
+    [IO.File]::WriteAllText($overlayFile, (Get-Overlay $mode $devices), $bytes)
+    $found['DEVKIT_GPU_FILE'] = 'gpu.local'
 }
 $hash = [Security.Cryptography.SHA256]::Create().ComputeHash([Text.Encoding]::UTF8.GetBytes($PSScriptRoot))
 $number = [BitConverter]::ToUInt32($hash, 0) % 1000000
-$found = [ordered] @{ DEVKIT_GPU = $mode; DEVKIT_OVERLAY = $overlay; DEVKIT_PROJECT = 'quickstart-' + $number }
+$found['DEVKIT_PROJECT'] = 'quickstart-' + $number
 $settings = foreach ($name in $found.Keys) {
-    if ($found[$name] -and -not ($lines -match "^(export )?$name=")) { "$name=$($found[$name])" }
+    if (-not ($lines -match "^(export )?$name=")) { "$name=$($found[$name])$mark" }
 }
-$text = (@($lines) + $begin + @($settings) + $end) -join "`n"
-$new = "$envFile.$PID.new"
+$text = (@($lines) + @($settings)) -join "`n"
+$new = "$envFile.$PID"
 [IO.File]::WriteAllText($new, "$text`n", $bytes)
 Move-Item -LiteralPath $new -Destination $envFile -Force
 exit 0
