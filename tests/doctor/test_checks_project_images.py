@@ -1,7 +1,7 @@
 import pytest
 
 from devkit.doctor.model import Confidence, Found, Passed, Severity, Skipped
-from devkit.facts.values import Unknown
+from devkit.facts.values import ComputeCapability, Unknown
 from tests.doctor.machines import changed, healthy, r, windows_guest, without_gpu
 from tests.doctor.projects import DOCKERFILE, IMAGE, dev, files_of, on
 from tests.doctor.running import find_only, run_check
@@ -148,3 +148,25 @@ def test_a_feature_brings_no_second_cuda(tmp_path, features, verdict):
     result = run_check("PRJ022", facts)
     assert isinstance(result, verdict)
     assert [finding.severity for finding in getattr(result, "findings", ())] in ([], [Severity.NOTE])
+
+
+@pytest.mark.parametrize(
+    ("base", "capability", "says"),
+    [
+        pytest.param("nvidia/cuda:11.4.3-devel-ubuntu18.04", "8.9", "11.8 or newer", id="older than the GPU"),
+        pytest.param("nvidia/cuda:11.8.0-devel-ubuntu22.04", "8.9", None, id="the first that knows it"),
+        pytest.param("nvidia/cuda:13.0.2-devel-ubuntu24.04", "7.0", "12.9 or older", id="newer than its last"),
+        pytest.param("nvidia/cuda:12.9.1-devel-ubuntu24.04", "7.0", None, id="a patch of its last"),
+        pytest.param("nvidia/cuda:12.8.1-devel-ubuntu24.04", "12.0", None, id="Blackwell"),
+    ],
+)
+def test_nvcc_compiles_for_the_gpu(tmp_path, base, capability, says):
+    machine = changed(healthy(), {"nvml.gpus.0.capability": ComputeCapability.parse(capability)})
+    verdict = run_check("PRJ033", on(tmp_path, image(base), machine))
+    found = [finding.fix.summary for finding in getattr(verdict, "findings", ())]
+    assert found == ([f"Take a devel image of CUDA {says}."] if says else [])
+
+
+@pytest.mark.parametrize("base", ["nvidia/cuda:11.4.3-runtime-ubuntu18.04", "python:3.12-slim"])
+def test_an_image_without_nvcc_compiles_nothing(tmp_path, base):
+    assert isinstance(run_check("PRJ033", on(tmp_path, image(base))), Skipped)

@@ -253,6 +253,10 @@ def test_the_repair_of_run_args_keeps_what_is_there(tmp_path):
 
 
 def test_shared_memory_matters_for_torch_alone(tmp_path):
+    cuda = files_of(dev=dev(runArgs=["--gpus", "all"]), image="FROM nvidia/cuda:12.8.1-devel-ubuntu24.04\n")
+    assert isinstance(run_check("PRJ020", on(tmp_path, cuda)), Passed)
+    pytorch = files_of(dev=dev(runArgs=["--gpus", "all"]), image="FROM pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime\n")
+    assert "pytorch/pytorch:2.9.1" in find_only("PRJ020", on(tmp_path, pytorch)).evidence[1]
     files = files_of(dev=dev(runArgs=[]), image="FROM python:3.12-slim\nUSER dev\n")
     assert isinstance(run_check("PRJ020", on(tmp_path, files)), Passed)
     with_ipc = files_of(dev=dev(runArgs=["--ipc=host"]), image=IMAGE)

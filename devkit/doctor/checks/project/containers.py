@@ -47,10 +47,7 @@ _TORCH_IMAGES = re.compile(
 """Images that bring torch."""
 _PYTORCH_TAG = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+\.\d+)-cuda(\d+\.\d+)-")
 _TORCH_PIN = re.compile(r"={1,3}\s*(\d+(?:\.\d+)+)(?:\+(\w+(?:\.\d+)*))?(?:\s*;.*)?")
-_GPU_IMAGES = re.compile(
-    r"(?:^|/)(?:nvidia/(?:cuda|pytorch|nemo|tensorflow)|pytorch/pytorch|vllm/vllm-openai|unsloth/unsloth"
-    r"|huggingface/(?:transformers-pytorch|peft|accelerate)[\w-]*gpu)(?::|@|$)"
-)
+_CUDA_IMAGES = re.compile(r"(?:^|/)nvidia/(?:cuda|tensorflow)(?::|@|$)")
 
 
 @record
@@ -226,7 +223,14 @@ def require_project(facts: Facts) -> Project:
 
 
 def find_gpu_evidence(container: ProjectContainer) -> Requirement | Setting | None:
-    """Find the evidence of GPU work: a package with CUDA inside, or a GPU image; None for neither."""
+    """Find the evidence of GPU work: torch for CUDA, or an image with CUDA inside; None for neither."""
+    image = container.image
+    has_cuda = image is not None and _CUDA_IMAGES.search(image.value)
+    return find_torch_evidence(container) or (image if has_cuda else None)
+
+
+def find_torch_evidence(container: ProjectContainer) -> Requirement | Setting | None:
+    """Find the evidence of torch for CUDA: a package that is or needs it, or an image with it inside; None for neither."""
     for install in (
         *container.installs,
         *(container.project.installs if container.dev and not container.installs else ()),
@@ -239,7 +243,8 @@ def find_gpu_evidence(container: ProjectContainer) -> Requirement | Setting | No
         if found is not None and not any(_has_cpu_torch(other) for other in container.installs):
             return found
     image = container.image
-    return image if image is not None and _GPU_IMAGES.search(image.value) else None
+    has_torch = image is not None and _TORCH_IMAGES.search(image.value) and "rocm" not in image.value
+    return image if has_torch else None
 
 
 def _has_cpu_torch(install: Install) -> bool:

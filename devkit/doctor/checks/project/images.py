@@ -405,6 +405,45 @@ def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
             yield _too_new_finding(facts, image.value, image, tag.cuda)
 
 
+@check("PRJ033", "nvcc of the image compiles for this machine's GPUs")
+def compiler_knows_every_gpu(facts: Facts) -> Iterator[Finding]:
+    """The CUDA Toolkit of a devel image targets the compute capability of every GPU.
+
+    Why it matters: each CUDA release drops old GPUs and learns new ones. CMake ends with "Unsupported gpu architecture",
+    or the program finds no kernel for the GPU when it starts.
+    How it is seen: the tag of a nvidia/cuda devel image, against the range of each GPU in the tables.
+    Source: NVIDIA, CUDA Toolkit release notes, "Deprecated architectures"; CMake, CMAKE_CUDA_ARCHITECTURES.
+    """
+    images = [(image, tag) for _, image in _require_base_images(facts) if (tag := CudaTag.of(image.value))]
+    images = [(image, tag) for image, tag in images if tag.flavour == "devel"]
+    if not images or not facts.gpus:
+        raise NotApplicable("no image has nvcc" if not images else "no GPU answers")
+    rows = load_tables().driver.capabilities
+    for gpu in {gpu.name: gpu for gpu in facts.gpus}.values():
+        row = rows.get(require(gpu.capability))
+        if row is None:
+            continue
+        for image, tag in images:
+            is_early, is_late = (
+                tag.cuda < row.first_cuda,
+                row.last_cuda and _find_minor(tag.cuda) > row.last_cuda.numbers,
+            )
+            if not is_early and not is_late:
+                continue
+            wanted = f"{row.first_cuda} or newer" if is_early else f"{row.last_cuda} or older"
+            yield build_file_finding(
+                image,
+                Severity.WARNING,
+                f"nvcc of {image.value} is CUDA {tag.cuda} and cannot compile for {gpu.name} ({row.capability.sm})",
+                Fix(f"Take a devel image of CUDA {wanted}.", where=Side.PROJECT),
+                evidence=(
+                    f"{format_location(image.path, image.line)}: {image.value}",
+                    f"{row.capability.sm} is for CUDA {wanted}",
+                ),
+                confidence=Confidence.LIKELY,
+            )
+
+
 def _too_new_finding(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
     answer = require_nvml(facts)
     return build_file_finding(

@@ -8,6 +8,7 @@ from devkit.doctor.checks.project.containers import (
     build_file_finding,
     build_setting_finding,
     find_gpu_evidence,
+    find_torch_evidence,
     format_location,
     require_project,
     require_project_containers,
@@ -237,7 +238,7 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
     Source: pytorch/pytorch issue 5040; PyTorch README, "Docker image".
     """
     for container in require_project_containers(facts):
-        wants = find_gpu_evidence(container)
+        wants = find_torch_evidence(container)
         if not container.is_started_by_files or wants is None or container.setting("ipc") is not None:
             continue
         size = container.setting("shm_size")
@@ -257,7 +258,7 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
             ),
             evidence=(
                 f"shm_size: {size.value if size else 'not set'}",
-                f"{format_location(wants.path, wants.line)}: torch",
+                f"{format_location(wants.path, wants.line)}: {wants.value if isinstance(wants, Setting) else wants.name}",
             ),
             confidence=Confidence.LIKELY,
         )
