@@ -1,5 +1,6 @@
 """`devkit init`: solve, render, show the changes, write them."""
 
+import shutil
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.existing_container import repair_existing_container
+from devkit.cli.imports import add_imports, print_imports
 from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.options.plan import (
     ContainerOptions,
@@ -42,6 +44,7 @@ SCHEMA = "devkit.init/1"
 @plan_options
 @container_options
 @lock_options
+@click.option("--add-imports", "with_imports", is_flag=True, help="Install what its programs import and no file names.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
@@ -56,6 +59,7 @@ def init(
     options: PlanOptions,
     container: ContainerOptions,
     locking: LockOptions,
+    with_imports: bool,
     yes: bool,
     dry_run: bool,
     show_diff: bool,
@@ -73,6 +77,9 @@ def init(
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
     repair_existing_container(ctx, project, request, writing)
+    width = shutil.get_terminal_size().columns
+    asks = not (dry_run or as_json)
+    project, imports = add_imports(project, is_accepted=with_imports or yes, asks=asks, width=width)
     answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
     project = lock_project(project.for_plan(answer), answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
@@ -81,6 +88,7 @@ def init(
         print_system_packages(answer, has_sudo=project.settings.sudo)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)
+        print_imports(imports, width=width)
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
     confirm_and_write(project.root, changes, writing)
@@ -89,6 +97,7 @@ def init(
         verdict = "unchanged" if not changed else "would-write" if dry_run else "written"
         fields = build_plan_fields(answer, changes) | build_editor_fields(project.settings)
         fields |= serialize_dependencies(project.dependencies)
+        fields["imports"] = [{"module": each.module, "name": each.name, "origin": each.origin} for each in imports]
         fields |= {"directory": str(project.root), "verdict": verdict}
         fields |= build_image_fields(project.root) if report else {}
         click.echo(format_document(fields, schema=SCHEMA))

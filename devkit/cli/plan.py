@@ -13,7 +13,7 @@ from devkit.cli.options.plan import PlanOptions, build_request_from_options, pla
 from devkit.cli.runtime import today
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, DependencyChoice
+from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
 from devkit.solver.output import format_answer, serialize_answer, serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.project import add_project_constraints, list_choices, select_torch_build, validate_choice
@@ -48,12 +48,10 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
     if not ignore_dependencies:
         from devkit.probe.project.reader import read_local_dependencies
 
-        recorded = settings.choice if settings else NOTHING_CHOSEN
-        wanted = DependencyChoice(
-            options.extras or recorded.extras,
-            options.groups or recorded.groups,
-            options.requirements or recorded.requirements,
-        )
+        flags = {
+            name: getattr(options, name) for name in ("extras", "groups", "requirements") if getattr(options, name)
+        }
+        wanted = replace(settings.choice if settings else NOTHING_CHOSEN, **flags)
         dependencies = read_local_dependencies(project, wanted)
         validate_choice(wanted, dependencies)
     request = replace(build_request_from_options(options), policy=settings.policy if settings else None)

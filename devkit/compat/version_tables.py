@@ -525,6 +525,22 @@ class KnownSystemPackage(TableRow):
     aliases: tuple[str, ...] = ()
 
 
+@keyword_record
+class RenamedModule(TableRow):
+    """A module that programs import, and the distribution that brings it, where their names differ."""
+
+    module: str
+    distribution: str
+
+
+@keyword_record
+class EponymousDistributions(TableRow):
+    """Distributions on one subject whose module has their own name, with underscores for hyphens."""
+
+    subject: str
+    distributions: tuple[str, ...]
+
+
 TableDocument = Mapping[str, Any]
 """A table as TOML has it: `schema`, `as_of`, arrays of rows by name, and `sources`, the addresses by id."""
 
@@ -712,6 +728,18 @@ class SystemPackageTable(Table):
     known = KeyedArray("known", KnownSystemPackage, unique=("name",))
 
 
+class ImportTable(Table):
+    """Distributions by the modules that programs import."""
+
+    renamed = Array("renamed", RenamedModule, unique=("module",))
+    same = Array("same", EponymousDistributions, unique=("subject",))
+
+    def distributions(self) -> dict[str, str]:
+        """Return the distribution of each module."""
+        names = (name for row in self.same for name in row.distributions)
+        return {name.replace("-", "_"): name for name in names} | {row.module: row.distribution for row in self.renamed}
+
+
 TableT = TypeVar("TableT", bound=Table)
 
 
@@ -756,6 +784,7 @@ class Tables:
     editors = TableFile(EditorTable)
     profiles = TableFile(ProfileTable)
     system_packages = TableFile(SystemPackageTable)
+    imports = TableFile(ImportTable)
 
     def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:
         self.read = read

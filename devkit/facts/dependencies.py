@@ -4,6 +4,8 @@ from enum import StrEnum
 
 from devkit.facts.values import record
 
+SETTINGS_FILE = "devkit.toml"
+"""Where the user's own additions to the project's requirements are kept."""
 LOCAL_TO_PROJECT = "it is a folder or file of the project, which the image does not hold"
 """Why something is left out that only the project itself can bring."""
 
@@ -88,6 +90,24 @@ class UnreadableRequirement:
 
 
 @record
+class ImportedPackage:
+    """A package that a program of the project imports, and that none of its files asks for.
+
+    `name` is the distribution's, "" where the table of imports does not have the module.
+    """
+
+    module: str
+    name: str
+    path: str
+    line: int
+
+    @property
+    def origin(self) -> str:
+        """Its file and line: "train.py:12"."""
+        return f"{self.path}:{self.line}"
+
+
+@record
 class ExcludedPackage:
     """Something that the project needs and the image does not install, and why."""
 
@@ -101,12 +121,14 @@ class ExcludedPackage:
 class DependencyChoice:
     """Optional parts of a project's requirements: those to install, or those that there are to choose from.
 
-    `requirements` are paths of requirement files, relative to the project.
+    `requirements` are paths of requirement files, relative to the project. `packages` are requirements that devkit.toml
+    adds to the project's own.
     """
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 NOTHING_CHOSEN = DependencyChoice()

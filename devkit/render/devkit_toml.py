@@ -50,6 +50,7 @@ class ProjectSettings:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     ignore_dependencies: bool = False
     apt: tuple[str, ...] = ()
     sudo: bool = False
@@ -67,7 +68,7 @@ class ProjectSettings:
     @property
     def choice(self) -> DependencyChoice:
         """The optional parts of the project's requirements to install."""
-        return DependencyChoice(self.extras, self.groups, self.requirements)
+        return DependencyChoice(self.extras, self.groups, self.requirements, self.packages)
 
     def with_flags(self, flags: "ProjectSettings") -> "ProjectSettings":
         """Return these settings with those of `flags` in their place."""
@@ -112,6 +113,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
                 '["requirements/train.txt"]',
                 "requirement files to install instead of those that devkit finds",
             ),
+            "packages": ('["einops>=0.8"]', "packages that its programs import and its own files do not name"),
             "apt": ('["ffmpeg"]', 'Debian packages; one with a hyphen at its end, "ffmpeg-", is left out'),
             "sudo": ("true", "the user inside may become root without a password"),
         },

@@ -88,6 +88,10 @@ class DevkitProject:
     locks: ImageLocks | None = None
     dependencies: Dependencies = NO_DEPENDENCIES
 
+    def with_settings(self, settings: ProjectSettings) -> "DevkitProject":
+        """Return the project with other settings, and the dependencies that they choose."""
+        return replace(self, settings=settings, dependencies=_read_dependencies(self.root, settings))
+
     def for_plan(self, plan: Plan) -> "DevkitProject":
         """Return the project with the dependencies that the plan takes of it."""
         return replace(self, dependencies=select_torch_build(self.dependencies, plan))
@@ -109,11 +113,16 @@ def open_project(directory: Path, overrides: ProjectSettings, path_options: Path
         _validate_wheelhouse(path_options.wheelhouse)
         settings = replace(settings, wheelhouse=True)
     validate_indexes(settings)
-    dependencies = NO_DEPENDENCIES
-    if not settings.ignore_dependencies:
-        dependencies = read_local_dependencies(str(root), settings.choice)
-        validate_choice(settings.choice, dependencies)
-    return DevkitProject(root, replace(settings, name=name), path_options, dependencies=dependencies)
+    settings = replace(settings, name=name)
+    return DevkitProject(root, settings, path_options, dependencies=_read_dependencies(root, settings))
+
+
+def _read_dependencies(root: Path, settings: ProjectSettings) -> Dependencies:
+    if settings.ignore_dependencies:
+        return NO_DEPENDENCIES
+    dependencies = read_local_dependencies(str(root), settings.choice)
+    validate_choice(settings.choice, dependencies)
+    return dependencies
 
 
 def find_foreign_devcontainers(root: Path) -> tuple[str, ...]:

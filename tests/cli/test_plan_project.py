@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -91,3 +92,57 @@ def test_init_binds_the_projects_files_and_update_sees_no_difference(project):
     changed = devkit("update", ".", "--check", cwd=project)
     assert changed.returncode == 1
     assert "source=more.txt" in changed.stdout
+
+
+@pytest.fixture
+def programs(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\nimport tiktoken\nimport strange\n")
+    return tmp_path
+
+
+def test_what_programs_import_is_named_where_no_file_asks_for_it(programs):
+    done = devkit("init", ".", *ADA, "--dry-run", cwd=programs)
+    assert "no dependency file was found" in done.stdout
+    assert "imported and named by no file: tiktoken (train.py:2); --add-imports installs them" in done.stdout
+    assert "strange (train.py:3); devkit knows no package for them" in done.stdout
+    document = json.loads(devkit("init", ".", *ADA, "--dry-run", "--json", cwd=programs).stdout)
+    assert document["imports"][0] == {"module": "tiktoken", "name": "tiktoken", "origin": "train.py:2"}
+
+
+@pytest.mark.parametrize("flag", ["--add-imports", "--yes"])
+def test_imports_that_are_accepted_stand_in_devkit_toml_and_in_the_image(programs, flag):
+    assert devkit("init", ".", *ADA, flag, cwd=programs).returncode == 0
+    assert 'packages = ["tiktoken"]' in (programs / "devkit.toml").read_text()
+    assert "# devkit.toml:1\ntiktoken\n" in (programs / ".devcontainer/project.txt").read_text()
+    # They stay, and are not proposed again.
+    done = devkit("init", ".", *ADA, cwd=programs)
+    assert "tiktoken" not in done.stdout
+    assert "unchanged" in done.stdout
+
+
+@pytest.mark.parametrize(("answer", "is_written"), [("n", False), ("y", True)])
+def test_on_a_terminal_the_user_is_asked(programs, answer, is_written):
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(programs)
+        os.execv(sys.executable, [sys.executable, "-m", "devkit", "init", ".", *ADA])  # noqa: S606 - this devkit
+    os.write(terminal, f"{answer}\n".encode())
+    with suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(terminal)
+    # Without a package the key is an example in a comment.
+    assert ('\npackages = ["tiktoken"]' in (programs / "devkit.toml").read_text()) is is_written
+
+
+def test_a_package_of_devkit_toml_is_added_to_a_lock(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "1"\ndependencies = ["rich"]\n')
+    (tmp_path / "uv.lock").write_text('[[package]]\nname = "rich"\nversion = "14.0"\n')
+    (tmp_path / "devkit.toml").write_text('[project]\npackages = ["tiktoken>=0.7"]\n')
+    assert devkit("init", ".", *ADA, "--yes", cwd=tmp_path).returncode == 0
+    dockerfile = (tmp_path / ".devcontainer/Dockerfile").read_text()
+    assert dockerfile.index("uv export") < dockerfile.index("--requirement=/mnt/project.txt")
+    assert (tmp_path / ".devcontainer/project.txt").read_text().endswith("tiktoken>=0.7\n")

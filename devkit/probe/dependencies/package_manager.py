@@ -9,6 +9,7 @@ from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import (
     LOCAL_TO_PROJECT,
     NO_DEPENDENCIES,
+    SETTINGS_FILE,
     Dependencies,
     DependencyChoice,
     PackageManager,
@@ -89,6 +90,12 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         read_requirements_file(main, found)
         because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
         tool = PackageManager.PIP if tool is PackageManager.NONE else tool
+    found.role = RequirementRole.GENERATED
+    for package in choice.packages:
+        found.need(package, SETTINGS_FILE, 1)
+    found.paths += [SETTINGS_FILE] if choice.packages else []
+    if choice.packages and tool is PackageManager.NONE:
+        tool, because = PackageManager.PIP, f"{SETTINGS_FILE} names packages"
     _python_version(found)
     # What the project's .dockerignore keeps from the build of an image.
     paths = (*found.lists, *found.included, *((PYPROJECT, lock) if lock else ()))
@@ -99,7 +106,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     if hidden:
         found.generate_lists()
         lock = "" if lock in hidden or PYPROJECT in hidden else lock
-    if not found.paths and not found.unread and not lists:
+    if not found.paths and not found.unread and not lists and not choice.packages:
         return NO_DEPENDENCIES
     # uv compares a lock where it has all that the lock was made from: folders, and a date that its user's settings held.
     has_members = "workspace" in get_object(document, "tool", "uv")

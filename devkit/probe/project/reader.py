@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Dependencies, DependencyChoice
+from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Dependencies, DependencyChoice, ImportedPackage
 from devkit.facts.model import Project
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host
@@ -37,7 +37,7 @@ def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOS
     except OSError:
         return NO_DEPENDENCIES
     folders = [name for name in names if "." not in name]
-    if not any(map(DEPENDENCY_FILE_NAMES.fullmatch, names)) and not any(
+    if not (choice.packages or any(map(DEPENDENCY_FILE_NAMES.fullmatch, names))) and not any(
         os.access(f"{folder}/{name}/requirements.txt", os.F_OK) for name in folders[:MAX_FOLDERS]
     ):
         return NO_DEPENDENCIES
@@ -76,4 +76,24 @@ def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = 
     from devkit.probe.project.files import ProjectFiles
 
     files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
-    return replace(read_with_package_manager(files, choice), system=find_system_packages(files))
+    found, system = read_with_package_manager(files, choice), find_system_packages(files)
+    builds = (replace(each, dependencies=replace(each.dependencies, system=system)) for each in found.torch_builds)
+    return replace(found, system=system, torch_builds=tuple(builds))
+
+
+def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[ImportedPackage, ...]:
+    """Read which packages the programs in a folder of this machine import and no file of the project asks for."""
+    from devkit.compat.version_tables import load_tables
+    from devkit.probe.dependencies.imports import find_imported_packages
+    from devkit.probe.host import LocalHost
+    from devkit.probe.project.files import ProjectFiles
+
+    # What an extra brings is known to the project, chosen or not.
+    available = dependencies.available
+    everything = DependencyChoice((*dependencies.extras, *available.extras), (*dependencies.groups, *available.groups))
+    whole = read_local_dependencies(folder, everything) if available != NOTHING_CHOSEN else dependencies
+    return find_imported_packages(
+        ProjectFiles(LocalHost(), folder),
+        declared={need.name for need in (*dependencies.needs, *whole.needs)},
+        distributions=load_tables().imports.distributions(),
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from devkit import __version__
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import (
+    SETTINGS_FILE,
     Dependencies,
     PackageManager,
     PackageRequirement,
@@ -168,7 +169,7 @@ def build_project_install_commands(
         excluded = tuple(dict.fromkeys(("torch", *BUILT_FOR_TORCH, *family)))
     return ProjectInstallCommands(
         files=files,
-        has_written=not export and bool(format_project_requirements(found)),
+        has_written=bool(format_project_requirements(found)),
         siblings=" ".join(f'"{text}"' for text in _build_siblings(found, plan)),
         sibling_source=f"{index}{'--no-deps ' if export else ''}",
         export=export,
@@ -265,7 +266,7 @@ def has_project_files(settings: ContainerSettings) -> bool:
 def render_project_requirements(_plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """Render the requirements that no installer could read for itself."""
     found = settings.dependencies
-    if _find_locking_tool(found) is None and (lines := format_project_requirements(found)):
+    if lines := format_project_requirements(found):
         header = (
             f"# Written by devkit {__version__} from the project's own files, which no installer reads without the "
             "whole project.\n# Change them there, then run `devkit init` again.\n"
@@ -274,14 +275,19 @@ def render_project_requirements(_plan: Plan, settings: ContainerSettings) -> Ite
 
 
 def format_project_requirements(found: Dependencies) -> tuple[str, ...]:
-    """Format the generated requirements as lines with their origin, limited to the versions of a lock."""
+    """Format the generated requirements as lines with their origin, limited to the versions of a lock.
+
+    Where a lock is installed these are the packages of devkit.toml alone.
+    """
+    is_locked = _find_locking_tool(found) is not None
     limits: dict[str, list[str]] = {}
     for need in found.needs:
         if need.role is RequirementRole.CONSTRAINT and need.specifier and not need.marker:
             limits.setdefault(need.name, []).append(need.specifier)
     lines = {}
     for need in found.needs:
-        if need.role is RequirementRole.GENERATED and need.name not in ("torch", *BUILT_FOR_TORCH):
+        is_written = need.role is RequirementRole.GENERATED and (need.path == SETTINGS_FILE or not is_locked)
+        if is_written and need.name not in ("torch", *BUILT_FOR_TORCH):
             extras = f"[{','.join(need.extras)}]" if need.extras else ""
             specifier = ",".join(filter(None, (need.specifier, *limits.get(need.name, []))))
             marker = f" ; {need.marker}" if need.marker else ""

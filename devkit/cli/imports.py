@@ -1,0 +1,56 @@
+"""Packages that a project's programs import and its files do not name: shown by `devkit init`, and added on a yes."""
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from devkit.facts.dependencies import PackageManager
+from devkit.text import join_words, wrap_text
+
+if TYPE_CHECKING:
+    from devkit.facts.dependencies import ImportedPackage
+    from devkit.render.project import DevkitProject
+
+MAX_NAMED = 12
+
+
+def add_imports(
+    project: "DevkitProject", *, is_accepted: bool, asks: bool, width: int
+) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
+    """Return the project with the packages that its programs import and no file names, and those that were not added.
+
+    A project without any dependency file is looked at always, and on a terminal the user is asked. In any other it takes
+    the user's own flag, because most of what it imports without naming it comes with what it names.
+    """
+    from devkit.probe.project.reader import read_local_imports
+
+    has_files = project.dependencies.tool is not PackageManager.NONE
+    if project.settings.ignore_dependencies or (has_files and not is_accepted):
+        return project, ()
+    found = read_local_imports(str(project.root), project.dependencies)
+    known = [each for each in found if each.name]
+    if asks and known and not is_accepted and sys.stdin.isatty():
+        shown = join_words([f"{each.name} ({each.origin})" for each in known])
+        click.echo(wrap_text(f"No dependency file was found. The programs here import {shown}.", width=width))
+        is_accepted = click.confirm("Install them, too?", default=True)
+    if not is_accepted or not known:
+        return project, found
+    names = tuple(dict.fromkeys((*project.settings.packages, *(each.name for each in known))))
+    return project.with_settings(replace(project.settings, packages=names)), tuple(
+        each for each in found if not each.name
+    )
+
+
+def print_imports(found: "tuple[ImportedPackage, ...]", *, width: int) -> None:
+    """Print what is imported and not installed, with the flag or the setting that installs it."""
+    for is_known, how in (
+        (True, "--add-imports installs them and records them in devkit.toml"),
+        (False, "devkit knows no package for them; name it under [project] packages in devkit.toml"),
+    ):
+        of_kind = [f"{each.name or each.module} ({each.origin})" for each in found if bool(each.name) is is_known]
+        if of_kind:
+            more = [f"{len(of_kind) - MAX_NAMED} more"] if len(of_kind) > MAX_NAMED else []
+            line = f"imported and named by no file: {join_words([*of_kind[:MAX_NAMED], *more])}; {how}"
+            click.echo(wrap_text(line, width=width))

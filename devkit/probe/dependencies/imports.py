@@ -1,0 +1,99 @@
+"""Packages that a project's programs import and none of its files asks for.
+
+Files are parsed and never run. Only names of the table of imports become packages: anybody can register a name.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+
+from devkit.compat.specifiers import canonicalize_name
+from devkit.facts.dependencies import ImportedPackage
+from devkit.probe.project.files import ProjectFiles
+
+MAX_FILES = 400
+MAX_DEPTH = 5
+MAX_CHARACTERS = 2 << 20
+"""Of all files together."""
+
+_IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
+_SKIPPED = re.compile(
+    r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|docs?|tests?|third[_-]party|vendor|extern(?:al)?"
+)
+_ASIDE = re.compile(
+    r"(?i)examples?|benchmarks?|demos?|experiments?|extensions?|plugins?|projects?|playground|tools|scripts"
+)
+"""Folders of programs that a project's own package does without."""
+_STAND_INS = re.compile(r"-(?:python|cpu|binary)$")
+"""Ends of names whose package has others that bring the same module, such as opencv-python-headless."""
+
+
+def find_imported_packages(
+    files: ProjectFiles, *, declared: Collection[str], distributions: Mapping[str, str]
+) -> tuple[ImportedPackage, ...]:
+    """Find the packages that programs import and that are not among the `declared` ones, each at its first import.
+
+    Imports that may fail, below `try`, do not count. Where the project declares packages, neither do those inside
+    functions and conditions, those of programs aside of its own package, and modules that `distributions` lacks.
+    """
+    programs = dict(_read_programs(files, _ASIDE if declared else None))
+    local = {part for path in programs for part in path.removesuffix(".py").split("/")}
+    known = local | sys.stdlib_module_names | {"torch", "__future__"}
+    names = {canonicalize_name(name) for name in declared}
+    found: dict[str, ImportedPackage] = {}
+    for path, text in programs.items():
+        candidates = set(_IMPORT.findall(text)) - known - found.keys()
+        if declared:
+            candidates = {
+                each for each in candidates & distributions.keys() if not _is_declared(distributions[each], names)
+            }
+        for module, line in _list_imports(text, is_top_only=bool(declared)) if candidates else ():
+            name = distributions.get(module, "")
+            if module not in known and (name or not declared) and not _is_declared(name or module, names):
+                found.setdefault(module, ImportedPackage(module, name, path, line))
+    return tuple(found.values())
+
+
+def _is_declared(name: str, declared: Collection[str]) -> bool:
+    stem = _STAND_INS.sub("", name)
+    return any(each in (name, stem) or each.startswith(f"{stem}-") for each in declared)
+
+
+def _read_programs(files: ProjectFiles, aside: re.Pattern[str] | None) -> Iterator[tuple[str, str]]:
+    """Read the project's Python files, those nearest to its folder first."""
+    folders, left, size = [""], MAX_FILES, 0
+    for _ in range(MAX_DEPTH):
+        inner: list[str] = []
+        for folder in folders:
+            for name in files.names(folder or "."):
+                path = f"{folder}/{name}" if folder else name
+                if "." not in name and not _SKIPPED.fullmatch(name) and not (aside and aside.fullmatch(name)):
+                    inner.append(path)
+                elif name.endswith(".py") and left and size < MAX_CHARACTERS:
+                    text = files.read(path, "program") or ""
+                    left, size = left - 1, size + len(text)
+                    yield path, text
+        folders = inner
+
+
+def _list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:
+    """List the modules that a file imports, with their lines; nothing for a file that is not Python."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level == 0 and node.module:
+                yield node.module.partition(".")[0], node.lineno
+        elif not isinstance(node, ast.Try) and not is_top_only and not _is_for_types(node):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
