@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from benchmarks.real_repositories import REPOSITORIES
 from tests.engine import authority, binaries, cache, daemon, image, network, package_index, tools
@@ -95,10 +96,10 @@ def _bootstrap(suite: str, folder: Path) -> None:
 
 
 def build(
-    engine: daemon.Engine, cli: Path, certificate: Path, repository: dict[str, object], source: Path
-) -> dict[str, object]:
+    engine: daemon.Engine, cli: Path, certificate: Path, repository: dict[str, Any], source: Path
+) -> dict[str, Any]:
     """Write, build, open and try one repository's dev container; what happened, with the seconds of each part."""
-    row: dict[str, object] = {"name": repository["name"], "commit": repository["commit"]}
+    row: dict[str, Any] = {"name": repository["name"], "commit": repository["commit"]}
     scratch = Path(tempfile.mkdtemp(prefix="devkit-real-"))
     root = scratch / source.name.partition("+")[2].lower().replace(".", "-")
     shutil.copytree(source, root, symlinks=True)

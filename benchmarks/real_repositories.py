@@ -21,6 +21,7 @@ import time
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -43,7 +44,7 @@ class Row:
     warnings: list[str] = field(default_factory=list)
 
 
-def examine(repository: dict[str, object], source: Path) -> Row:
+def examine(repository: dict[str, Any], source: Path) -> Row:
     """Run `devkit init` in a copy of the repository and check what it wrote."""
     row = Row(str(repository["name"]))
     with tempfile.TemporaryDirectory() as scratch:
@@ -84,7 +85,7 @@ def _check_files(row: Row, root: Path) -> None:
     row.lines = sum(path.read_bytes().count(b"\n") for path in written)
 
 
-def _check_needs(row: Row, root: Path, plan: dict[str, object], repository: dict[str, object]) -> None:
+def _check_needs(row: Row, root: Path, plan: dict[str, Any], repository: dict[str, Any]) -> None:
     dockerfile = (root / ".devcontainer" / "Dockerfile").read_text()
     commands = re.sub(r"\\\n", " ", "\n".join(each for each in dockerfile.splitlines() if not each.startswith("#")))
     resolved, problem = resolve(commands, root, plan)
@@ -103,7 +104,7 @@ def _check_needs(row: Row, root: Path, plan: dict[str, object], repository: dict
         row.problems.append("without CUDA's compiler")
 
 
-def resolve(commands: str, root: Path, plan: dict[str, object]) -> tuple[set[str], str]:
+def resolve(commands: str, root: Path, plan: dict[str, Any]) -> tuple[set[str], str]:
     """Resolve what the Dockerfile's installations ask for, with uv alone, all at once; the names, and uv's refusal."""
     words: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
