@@ -15,6 +15,7 @@ from devkit.verify.process import Progress
 from devkit.verify.project_stages import ProjectEnvironment, prove_project
 from devkit.verify.report import VerificationReport
 from devkit.verify.without_torch import prove_without_torch
+from devkit.workload.interpreter import inspect_interpreter
 from devkit.workload.proof.stages import Depth
 
 
@@ -34,9 +35,8 @@ def prove_machine_and_project(
     if isinstance(python, Unknown):
         raise DevkitError(f"no Python to prove with: {python.reason}", f"Is {PYTHON_VARIABLE} or VIRTUAL_ENV wrong?")
     has_environment = file.is_file() and python.executable != host.python
-    has_torch = any(host.stat(f"{each}/torch") is not None for each in python.site_folders)
     requires_torch = dependencies.torch_family or any(need.name == "torch" for need in dependencies.needs)
-    if has_environment and not has_torch and not requires_torch:
+    if has_environment and not requires_torch and "torch" not in inspect_interpreter(host, python.executable).packages:
         report = prove_without_torch(host, folder, depth=depth, progress=progress)
     else:
         report = prove_here(host, depth=depth, timeout_s=timeout_s, progress=progress, model=model)

@@ -71,6 +71,11 @@ class ProjectEnvironment:
             and (not need.marker or holds_in_container(need.marker, machine=platform.machine(), python=version))
         }
 
+    @property
+    def required_names(self) -> set[str]:
+        """The names of the requirements, as modules that are called like their distribution have them."""
+        return {name.replace("-", "_") for name in self.requirements}
+
 
 @dataclass(frozen=True)
 class InstalledModules:
@@ -141,7 +146,7 @@ def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, e
     commands = [
         (key, (python, "-X", "faulthandler", child, "import", key[0]), folder) for key, folder in imports.items()
     ]
-    known = {name for name, _ in imports}
+    known = {name for name, _ in imports} | project.required_names
     for (name, distribution), done in run_side_by_side(
         commands, at_once=AT_ONCE, timeout_s=IMPORT_DEADLINE_S, ends_at=ends_at
     ):
@@ -190,19 +195,19 @@ def explain_failure(failure: Mapping[str, str], folder: Path, known: set[str]) -
 
     Args:
         failure: what import_child.py prints.
-        known: the modules of the project and of its requirements.
+        known: the modules that the project has or requires.
     """
     text = f"{failure['error']}: {failure['message']}"
     library = _LIBRARY.search(text)
     if library and (package := find_debian_package(library["name"], library["version"])):
         return f"{library[0].partition(':')[0]} is missing; Debian has it in {package}: devkit init --apt {package}"
     missing = failure["missing"].partition(".")[0]
-    if missing and missing not in known:
+    if missing:
         importer, is_own = failure["importer"].replace("\\", "/"), False
         for mark in ("/site-packages/", "/dist-packages/"):
             importer = importer.rpartition(mark)[2]
         if importer.startswith(f"{folder.as_posix()}/"):
-            importer, is_own = importer.removeprefix(f"{folder.as_posix()}/"), True
+            importer, is_own = importer.removeprefix(f"{folder.as_posix()}/"), missing not in known
         undeclared = ", and no requirement of the project names it" if is_own else ""
         return f"{importer or 'it'} imports {missing}, which is not installed{undeclared}"
     matches = match_signatures(text)
@@ -243,7 +248,7 @@ def prove_command(
     expected, broken, unjudged = {}, [], []
     for words, done in run_side_by_side(commands, at_once=1, timeout_s=timeout_s, ends_at=ends_at):
         measured[words] = "no exit" if done.code is None else done.code
-        reason = "" if done.code == 0 else f"{words}: {_judge_command(done, project.folder, timeout_s)}"
+        reason = "" if done.code == 0 else f"{words}: {_judge_command(done, project, timeout_s)}"
         if (
             command
             or not reason
@@ -276,7 +281,7 @@ def _parses_arguments(path: Path) -> bool:
     return _PARSES_ARGUMENTS.search(path.read_text(encoding="utf-8", errors="replace")) is not None
 
 
-def _judge_command(done: CompletedCommand, folder: Path, timeout_s: float) -> str:
+def _judge_command(done: CompletedCommand, project: ProjectEnvironment, timeout_s: float) -> str:
     if done.code is None:
         return f"it did not end within {format_duration(timeout_s)}"
     raised = next((match for line in reversed(done.log) if (match := _RAISED.match(line.strip()))), None)
@@ -285,4 +290,4 @@ def _judge_command(done: CompletedCommand, folder: Path, timeout_s: float) -> st
     missing = _MISSING.search(raised["message"])
     frames = [match["file"] for line in done.log if (match := _FRAME.match(line))]
     failure = {**raised.groupdict(), "missing": missing[1] if missing else "", "importer": frames[-1] if frames else ""}
-    return explain_failure(failure, folder, set())
+    return explain_failure(failure, project.folder, project.required_names)

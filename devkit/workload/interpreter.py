@@ -62,15 +62,15 @@ def find_torch_interpreter(host: Host) -> Interpreter:
     if isinstance(project, Unknown):
         raise DevkitError(f"no Python to train with: {project.reason}", f"Is {PYTHON_VARIABLE} or VIRTUAL_ENV wrong?")
     executables = [project.executable, *(() if host.env.get(PYTHON_VARIABLE) else (host.python,))]
-    found = [_inspect(host, executable) for executable in dict.fromkeys(executables)]
+    found = [inspect_interpreter(host, executable) for executable in dict.fromkeys(executables)]
     for interpreter in found:
         if "torch" in interpreter.packages:
             return interpreter
     raise found[0].lacks(("torch",))
 
 
-def _inspect(host: Host, executable: str) -> Interpreter:
-    """Look for packages without importing them, nor what the current folder has."""
+def inspect_interpreter(host: Host, executable: str) -> Interpreter:
+    """Look for the workload's packages without importing them. Raises DevkitError where the interpreter does not start."""
     # Before Python 3.11 there is no -P.
     attempts = (host.run([executable, option, "-c", _INSPECT, *WORKLOAD_PACKAGES]) for option in ("-P", "-I"))
     done = next((done for done in attempts if done.code == 0 and done.out.split()), None)

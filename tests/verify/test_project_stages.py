@@ -153,6 +153,15 @@ def test_what_the_project_imports_and_declares_nowhere_is_said_with_its_file(pro
     )
 
 
+def test_what_is_required_and_not_installed_is_not_called_undeclared(project):
+    files = [("wan/__init__.py", "import not_there")]
+    found = prove(project([("not-there", "not_there", None)], files=files))["imports"]
+    assert found.reason == (
+        "not-there: requirements.txt:1 requires it, and it is not installed;"
+        " wan: wan/__init__.py imports not_there, which is not installed"
+    )
+
+
 def test_a_project_without_packages_is_not_checked_and_not_passed(project):
     found = prove(project(files=[("train.py", "1/0")]))
     assert {stage.status for stage in found.values()} == {StageStatus.SKIPPED}
