@@ -82,6 +82,16 @@ def test_the_active_environment_comes_before_devkits_own(tmp_path):
     assert (found.executable, str(found.version)) == ("/work/venv/bin/python", "3.11.9")
 
 
+def test_in_an_image_the_first_python_on_path_is_the_projects(tmp_path):
+    command = '[[command]]\nargv = ["{0}", "--version"]\nout = "Python 3.10.14\\n"\n'
+    nodes = '"/opt/conda/bin/python3" = { kind = "file", mode = 0o755 }'
+    env = {"PATH": "/usr/local/bin:/opt/conda/bin"}
+    machine = host(tmp_path, env=env, nodes=nodes, commands=command.format("/opt/conda/bin/python3"))
+    machine._python = "/opt/devkit/bin/python"
+    found = read_python(machine)
+    assert (found.executable, str(found.version)) == ("/opt/conda/bin/python3", "3.10.14")
+
+
 def test_an_environment_that_is_gone_is_passed_over(tmp_path):
     assert read_python(host(tmp_path, env={"VIRTUAL_ENV": "/gone"})).executable == "/venv/bin/python"
 

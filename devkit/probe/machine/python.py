@@ -23,6 +23,9 @@ _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "
 PYTHON_VARIABLE = "DEVKIT_PYTHON"
 """The variable that names the project's interpreter, before VIRTUAL_ENV does."""
 
+IMAGE_ENVIRONMENT = "/opt/devkit/"
+"""devkit's own environment in an image, which has none of the project's packages."""
+
 GPU_PACKAGES = re.compile(
     r"(?:torch|torchvision|torchaudio|triton|pytorch-triton|bitsandbytes|flash-attn|flash-attn-3|xformers|transformers|peft"
     r"|trl|accelerate|datasets|tokenizers|safetensors|huggingface-hub|hf-transfer|hf-xet|deepspeed|vllm|sglang|unsloth"
@@ -197,9 +200,14 @@ def read_libstdcxx(host: Host, prefix: str) -> Library | None:
 
 
 def find_workload_python(host: Host) -> WorkloadPython | Unknown:
-    """Find the project's interpreter: DEVKIT_PYTHON, or that of VIRTUAL_ENV, else devkit's own."""
+    """Find the project's interpreter: DEVKIT_PYTHON, or that of VIRTUAL_ENV, else devkit's own.
+
+    In an image where devkit has an environment of its own, the first on PATH comes before that.
+    """
     executable = host.env.get(PYTHON_VARIABLE) or host.python
     environment = host.env.get("VIRTUAL_ENV")
+    if executable.startswith(IMAGE_ENVIRONMENT):
+        executable = find_program(host, "python3") or executable
     if environment and not host.env.get(PYTHON_VARIABLE):
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
         executable = next((path for path in candidates if host.stat(path) is not None), executable)
