@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.cli import exit_codes
-from devkit.cli.runtime import today
+from devkit.cli.runtime import measure_memory_gb, today
 from devkit.text import format_bytes, format_count, format_table, wrap_text
 
 if TYPE_CHECKING:
@@ -84,6 +84,18 @@ def print_system_packages(plan: "Plan", *, has_sudo: bool) -> None:
     if has_sudo:
         says = "the user inside may become root without a password, so the container has no no-new-privileges"
         click.echo(wrap_text(f"! warning: sudo: {says}", width=width))
+
+
+def format_compile_costs(plan: "Plan") -> list[str]:
+    """Format what compiles against torch, and how long it takes on a machine like this one."""
+    if not plan.compiled:
+        return []
+    import os
+
+    from devkit.solver.compiled_packages import list_compile_costs
+
+    lines = list_compile_costs(plan, cores=os.cpu_count() or 1, memory_gb=measure_memory_gb())
+    return [wrap_text(line, width=shutil.get_terminal_size().columns) for line in lines]
 
 
 def print_choices(dependencies: "Dependencies") -> None:

@@ -11,6 +11,7 @@ from devkit.cli.changes import (
     build_image_fields,
     build_plan_fields,
     confirm_and_write,
+    format_compile_costs,
     format_document,
     print_changes,
     print_choices,
@@ -86,6 +87,7 @@ def init(
     if not as_json:
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
         print_system_packages(answer, has_sudo=project.settings.sudo)
+        click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)
         print_imports(imports, width=width)

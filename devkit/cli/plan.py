@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.cli import exit_codes
+from devkit.cli.changes import format_compile_costs
 from devkit.cli.options.plan import PlanOptions, build_request_from_options, plan_options
 from devkit.cli.runtime import today
 from devkit.compat.version_tables import load_tables
@@ -73,6 +74,7 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
         if isinstance(answer, Plan):
             dependencies = select_torch_build(dependencies, answer)
         text = format_answer(answer, width=width, is_cpu_requested=wants_cpu, today=today())
+        text += "".join(f"\n{line}" for line in (format_compile_costs(answer) if isinstance(answer, Plan) else ()))
         choices = () if ignore_dependencies else list_choices(dependencies)
         text += "".join(f"\n{wrap_text(line, width=width)}" for line in choices)
         document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)

@@ -31,6 +31,16 @@ def reraise_dropped_interrupts() -> None:
     sys.unraisablehook = reraise_later
 
 
+def measure_memory_gb() -> int:
+    """Measure the memory of this machine, in whole GiB; 0 where the system does not say."""
+    import os
+
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
 def today() -> str:
     """Return today's date in UTC, ISO 8601. The only clock of the commands: the solver reads none."""
     from datetime import UTC, datetime

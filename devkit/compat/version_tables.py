@@ -541,6 +541,69 @@ class EponymousDistributions(TableRow):
     distributions: tuple[str, ...]
 
 
+@keyword_record
+class CompiledPackage(TableRow):
+    """A Python package that compiles code against torch: while it is installed, or (`is_at_use`) when it is first used.
+
+    `needs_cuda` says that it does not compile without nvcc. `core_minutes` are those of one core for one GPU
+    architecture, 0 where unknown, `job_gb` the memory of one job of its compiler. `cxx` is the C++
+    that the releases up to `version` set themselves, 0 for torch's own. `requires` are build requirements that it does
+    not declare. `variables` are NAME=value, in which {archs} is "8.9", {numbers} "89" and {majors} "80"; by
+    `without_cuda` its own folder installs on a CPU. `has_wheels` says that the package index has wheels for some torch
+    releases.
+    """
+
+    package: str
+    needs_cuda: bool
+    job_gb: int
+    core_minutes: int = 0
+    is_at_use: bool = False
+    has_wheels: bool = False
+    version: str = ""
+    cxx: int = 0
+    requires: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    without_cuda: str = ""
+
+
+@keyword_record
+class TorchHeaders(TableRow):
+    """The oldest C++ that the headers of these torch releases take."""
+
+    torch: str
+    cxx: int
+
+
+@keyword_record
+class PrebuiltWheel(TableRow):
+    """Wheels that a package publishes elsewhere than on the package index, for some torch minors and one CUDA major."""
+
+    package: str
+    version: str
+    torch: tuple[str, ...]
+    cuda: str
+    pythons: tuple[str, ...]
+    machines: tuple[str, ...]
+    url: str
+
+
+@keyword_record
+class ToolkitPackage(TableRow):
+    """A package of the index with a part of the CUDA compiler, from a CUDA release on."""
+
+    package: str
+    since_cuda: Release
+
+
+@keyword_record
+class HostCompiler(TableRow):
+    """The newest gcc that a CUDA release takes on a system whose own is newer."""
+
+    cuda: str
+    system: str
+    gcc: int
+
+
 TableDocument = Mapping[str, Any]
 """A table as TOML has it: `schema`, `as_of`, arrays of rows by name, and `sources`, the addresses by id."""
 
@@ -721,6 +784,16 @@ class ProfileTable(Table):
     exporters = KeyedArray("exporter_service", ExporterService, unique=("vendor", "installed_by"))
 
 
+class CompiledTable(Table):
+    """Packages that compile against torch, and what they compile with."""
+
+    packages = KeyedArray("package", CompiledPackage, unique=("package",))
+    headers = KeyedArray("headers", TorchHeaders, unique=("cxx",))
+    wheels = Array("wheel", PrebuiltWheel, unique=("package", "version", "cuda"))
+    toolkit = Array("toolkit", ToolkitPackage, unique=("package",))
+    host_compilers = Array("host_compiler", HostCompiler, unique=("cuda", "system"))
+
+
 class SystemPackageTable(Table):
     """Debian packages for Python packages."""
 
@@ -785,6 +858,7 @@ class Tables:
     profiles = TableFile(ProfileTable)
     system_packages = TableFile(SystemPackageTable)
     imports = TableFile(ImportTable)
+    compiled = TableFile(CompiledTable)
 
     def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:
         self.read = read

@@ -150,6 +150,28 @@ class SystemPackage:
 
 
 @record
+class LocalBuild:
+    """How a package among the project's own files is built.
+
+    `path` is its folder, "." for the project itself, `name` its normalized name, "" where none is read. `origin` is the
+    file and line that show that its build imports torch, "" where it does not. `has_cuda` says whether it names a CUDA
+    extension, `cxx` which C++ it sets itself, 0 for torch's own. `requires` are its build requirements without torch.
+    """
+
+    path: str
+    name: str
+    origin: str
+    has_cuda: bool
+    requires: tuple[str, ...]
+    cxx: int = 0
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether the build imports torch, so that a build in isolation would fetch another one, or fail."""
+        return bool(self.origin)
+
+
+@record
 class Dependencies:
     """The requirements of the project's own files.
 
@@ -187,6 +209,8 @@ class Dependencies:
     """Whether the project can be installed as a package."""
     name: str = ""
     """The name of that package, normalized (PEP 503); "" where no file says it."""
+    builds: tuple[LocalBuild, ...] = ()
+    """How the project itself is built, and the folders with it that compile against torch."""
     system: tuple[SystemPackage, ...] = ()
     """Debian packages that files of the project install, each once."""
 

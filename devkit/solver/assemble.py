@@ -7,7 +7,6 @@ from devkit.compat.version_tables import PythonVersion, RowConfidence, TableRow
 from devkit.solver.candidates import BaseImage, ChosenPackage, Problem, find_nearest_release
 from devkit.solver.evaluate import Evaluation
 from devkit.solver.gpu_support import (
-    NVCC,
     find_driver_warnings,
     find_feature_warnings,
     find_rocm_warnings,
@@ -46,6 +45,7 @@ def assemble_plan(winner: Evaluation, rejected: tuple[Evaluation, ...], problem:
         warnings=tuple(dict.fromkeys(_list_warnings(winner, problem, image, python))),
         data_as_of=problem.tables.as_of,
         rocm=str(candidate.rocm) if candidate.rocm else None,
+        capabilities=tuple(map(str, sorted({capability for _, capability in problem.gpus}))),
     )
 
 
@@ -130,8 +130,6 @@ def _explain_image(winner: Evaluation, problem: Problem, image: BaseImage) -> st
     candidate = winner.candidate
     if problem.request.image:
         return "requested"
-    if image.cuda is not None and NVCC in problem.request.features:
-        return f"its nvcc is of CUDA {candidate.cuda}, as torch is; extensions are compiled with it"
     if image.cuda is not None:
         return f"it carries the cuda-compat libraries that the driver needs to run CUDA {candidate.cuda}"
     if candidate.cuda is not None or candidate.rocm is not None:
@@ -174,6 +172,6 @@ def _list_warnings(winner: Evaluation, problem: Problem, image: BaseImage, pytho
     if row is not None and row.eol < problem.tables.torch.as_of[:7]:
         yield f"Python {python} gets no more security fixes since {row.eol}"
     yield from find_pin_warnings(problem)
-    yield from find_feature_warnings(winner.environment, problem)
+    yield from find_feature_warnings(problem)
     yield from find_rocm_warnings(problem)
     yield from find_toolkit_warnings(problem)

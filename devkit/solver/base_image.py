@@ -24,7 +24,7 @@ def choose_image_and_python(
 ) -> tuple[BaseImage | None, str | None]:
     """Choose the image to build on, and its Python; None for what no row fits.
 
-    The image is the requested one, an nvidia/cuda one where nvcc or the cuda-compat libraries (R5) are needed, or
+    The image is the requested one, an nvidia/cuda one where the cuda-compat libraries (R5) are needed, or
     Python's slim one. The Python is the requested one, the image's own, or the preferred one that the wheel exists for.
     """
     request = problem.request
@@ -74,7 +74,7 @@ def find_image(tag: str, problem: Problem) -> BaseImage:
 
 
 def validate_image_tag(environment: Environment, problem: Problem) -> Iterator[Objection]:
-    """Object to requested tags that do not exist or are not built for a processor (I1), or lack nvcc (W1)."""
+    """Object to requested tags that do not exist or are not built for a processor (I1), or have another nvcc (W1)."""
     image, requested = environment.image, problem.request.image
     if image is None or requested is None:
         return
@@ -89,13 +89,11 @@ def validate_image_tag(environment: Environment, problem: Problem) -> Iterator[O
         source = problem.tables.images.cuda_images[0].source[0]
         yield Objection("I1", f"{requested}: nvidia/cuda tags name CUDA by three numbers, such as 13.0.2", source)
     cuda = environment.candidate.cuda
-    if NVCC not in problem.request.features or not image.tells_compiler or cuda is None:
+    if NVCC not in problem.request.features or not image.has_nvcc or image.cuda is None or cuda is None:
         return
     # Extensions are compiled with the CUDA that torch was built with.
-    source = image.row.source[0] if image.row else problem.tables.images.cuda_images[0].source[0]
-    if not image.has_nvcc:
-        yield Objection("W1", f"{image.tag} has no nvcc: that is in the devel images of nvidia/cuda", source)
-    elif image.cuda is not None and image.cuda.numbers[:2] != cuda.numbers[:2]:
+    if image.cuda.numbers[:2] != cuda.numbers[:2]:
+        source = image.row.source[0] if image.row else problem.tables.images.cuda_images[0].source[0]
         needed = f"extensions of {environment.candidate} need that of CUDA {cuda}"
         yield Objection("W1", f"nvcc of {image.tag} is CUDA {image.cuda}; {needed}", source)
 
@@ -193,11 +191,9 @@ def validate_image_driver(environment: Environment, problem: Problem) -> Iterato
 
 
 def _find_cuda_flavor(candidate: Candidate, problem: Problem, support: CudaSupport) -> str:
-    """Find the flavor of nvidia/cuda that a build needs: devel for nvcc, base for cuda-compat, "" for none."""
+    """Find the flavor of nvidia/cuda that a build needs: base for cuda-compat, "" for none."""
     if candidate.cuda is None:
         return ""
-    if NVCC in problem.request.features:
-        return "devel"
     return "base" if support is CudaSupport.FORWARD else ""
 
 

@@ -10,7 +10,6 @@ from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import (
     RocmIndex,
     RowConfidence,
-    SystemImage,
     TableRow,
     Tables,
     TorchRelease,
@@ -119,11 +118,6 @@ class BaseImage:
     machines: tuple[str, ...] = ()
     cuda: Release | None = None
     has_nvcc: bool = False
-
-    @property
-    def tells_compiler(self) -> bool:
-        """True if the tables say whether the image has nvcc; a system's row does not say what else was installed."""
-        return self.cuda is not None or (self.row is not None and not isinstance(self.row, SystemImage))
 
 
 @record

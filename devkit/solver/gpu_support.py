@@ -17,7 +17,7 @@ from devkit.solver.candidates import Candidate, Environment, Objection, Problem,
 from devkit.solver.plan import FLAGS_ORIGIN, Machine, Vendor
 
 NVCC = "nvcc"
-"""The feature that needs an image with the CUDA compiler."""
+"""The feature that needs the CUDA compiler in the image."""
 
 
 def find_cuda_support(candidate: Candidate, problem: Problem) -> tuple[CudaSupport, ...]:
@@ -150,7 +150,7 @@ def find_driver_warnings(environment: Environment, problem: Problem) -> Iterator
             )
 
 
-def find_feature_warnings(environment: Environment, problem: Problem) -> Iterator[str]:
+def find_feature_warnings(problem: Problem) -> Iterator[str]:
     """Warn of requested features that were not checked on the CPU, or that have a limit."""
     for name in problem.request.features:
         row = problem.tables.stack.features[name]
@@ -158,10 +158,6 @@ def find_feature_warnings(environment: Environment, problem: Problem) -> Iterato
             yield f"{row.title} was requested; on the CPU that is not checked"
         elif problem.vendor is Vendor.NVIDIA and row.note:
             yield f"{row.title}: {row.note}"
-    image = environment.image if problem.request.image else None
-    needs_nvcc = NVCC in problem.request.features and problem.vendor is Vendor.NVIDIA
-    if needs_nvcc and image is not None and not image.tells_compiler:
-        yield f"{image.tag} is not in the tables: whether it has nvcc, and of which CUDA, was not checked"
 
 
 def find_rocm_warnings(problem: Problem) -> Iterator[str]:

@@ -46,6 +46,19 @@ def serialize_plan(plan: Plan) -> Json:
         "packages": dict(plan.packages),
         "gpu_request": plan.gpu_request,
         "architectures": list(plan.architectures),
+        "nvcc": plan.nvcc,
+        "compiled": [
+            {
+                "name": each.name,
+                "mode": str(each.mode),
+                "because": each.because,
+                "source": each.source,
+                "path": each.path,
+                "core_minutes": each.core_minutes,
+                "job_gb": each.job_gb,
+            }
+            for each in plan.compiled
+        ],
         "reasons": [
             {
                 "field": reason.field,

@@ -107,6 +107,40 @@ class Reason:
     confidence: str
 
 
+class CompileMode(StrEnum):
+    """What is done about a package that compiles code against torch."""
+
+    COMPILED = "compiled"
+    """It compiles while the image is built, or, for a package among the project's files, when its container is made."""
+    WHEEL = "wheel"
+    """A wheel from elsewhere than the package index is installed."""
+    AT_USE = "at use"
+    """It compiles when it is first used."""
+    LEFT_OUT = "left out"
+    """It is not installed."""
+
+
+@record
+class CompiledPackage:
+    """A package that compiles code against torch, and what is done about it, `because` in words.
+
+    `path` is the folder among the project's files that it is built from, "" for a requirement. `url` is that of a wheel.
+    `core_minutes` are those of one core, 0 where unknown, `job_gb` the memory of one job of its compiler. `requires` are
+    its build requirements, `variables` NAME=value for its build.
+    """
+
+    name: str
+    mode: CompileMode
+    because: str
+    source: str
+    path: str = ""
+    url: str = ""
+    core_minutes: int = 0
+    job_gb: int = 0
+    requires: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+
+
 @record
 class Plan:
     """Versions that fit every machine of the request, with a reason for each.
@@ -115,7 +149,8 @@ class Plan:
     `packages` maps distribution names to exact versions, torch included.
     `cuda` and `rocm` are what torch is built with, None for neither. `gpu_request` is "all" for NVIDIA's, "rocm" or
     "none". `architectures` are the machines it is for, such as x86_64. `data_as_of` is the day
-    of the oldest table used.
+    of the oldest table used. `compiled` are packages that compile code against torch, for GPUs of these `capabilities`;
+    `nvcc` is where their compiler comes from: "wheels", an image, or "" for none.
     """
 
     vendor: Vendor
@@ -132,6 +167,9 @@ class Plan:
     warnings: tuple[str, ...]
     data_as_of: str
     rocm: str | None = None
+    compiled: tuple[CompiledPackage, ...] = ()
+    nvcc: str = ""
+    capabilities: tuple[str, ...] = ()
 
     @property
     def system_packages(self) -> tuple[Reason, ...]:

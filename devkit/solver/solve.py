@@ -12,6 +12,7 @@ from devkit.facts.project import Policy
 from devkit.facts.values import Release, record
 from devkit.solver.assemble import assemble_plan
 from devkit.solver.candidates import Problem, build_problem, list_candidates
+from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
 from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, parse_torch
 from devkit.solver.project import add_project_constraints, find_dependency_warnings
@@ -61,13 +62,19 @@ def solve_project(request: Request, dependencies: Dependencies, tables: Tables) 
 def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Tables) -> Plan | Conflict:
     python = request.python
     answer: Plan | Conflict
+    limits = list_compile_limits(dependencies, build_problem(request, tables))
     for _ in range(MAX_ROUNDS):
-        answer = solve(add_project_constraints(request, dependencies, python=python), tables)
+        constrained = add_project_constraints(request, dependencies, python=python)
+        answer = solve(replace(constrained, constraints=constrained.constraints + limits), tables)
+        if limits and isinstance(answer, Conflict):
+            # What does not compile is left out then.
+            answer, limits = solve(constrained, tables), ()
         if isinstance(answer, Conflict) or answer.python == python:
             break
         python = answer.python
     if isinstance(answer, Conflict):
         return answer
+    answer = add_compiled_packages(answer, dependencies, build_problem(request, tables))
     answer = add_system_packages(answer, dependencies, request.apt, tables)
     if not dependencies.files:
         return answer

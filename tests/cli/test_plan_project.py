@@ -127,7 +127,7 @@ def test_on_a_terminal_the_user_is_asked(programs, answer, is_written):
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(programs)
-        os.execv(sys.executable, [sys.executable, "-m", "devkit", "init", ".", *ADA])  # noqa: S606 - this devkit
+        os.execv(sys.executable, [sys.executable, "-m", "devkit", "init", ".", *ADA])
     os.write(terminal, f"{answer}\n".encode())
     with suppress(OSError):
         while os.read(terminal, 4096):

@@ -278,9 +278,8 @@ def image(choice: Choice, situation: Situation, release: dict) -> set[str]:
     if any(row["tag"] == choice.image and was_read(row) for row in rows("images", "withdrawn")):
         return {"I1"}
     if plain is not None:
-        needs_more = cuda and (how_it_runs(situation, cuda) == "R5" or "nvcc" in situation.features)
+        needs_more = cuda and how_it_runs(situation, cuda) == "R5"
         broken = {"W1"} if needs_more and situation.image is None else set()
-        broken |= {"W1"} if cuda and "nvcc" in situation.features else set()
         return broken | ({"W7"} if plain["python"] != choice.python else set())
     if tag is None:
         return set() if choice.image == situation.image else {"I1"}
@@ -295,7 +294,7 @@ def image(choice: Choice, situation: Situation, release: dict) -> set[str]:
         is_old = numbers(row["glibc"]) < numbers(release["glibc"]) and was_read(row)
         broken |= {"W6"} if is_old else set()
     same = cuda is not None and tag[1].startswith(f"{cuda}.")
-    if cuda and "nvcc" in situation.features and not (same and "devel" in choice.image):
+    if cuda and "nvcc" in situation.features and "devel" in choice.image and not same:
         broken.add("W1")
     return broken | (demand(tag[1], situation) if cuda else set())
 

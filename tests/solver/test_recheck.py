@@ -172,10 +172,6 @@ def test_the_nearest_plan_breaks_no_rule_of_the_machine(situation):
     if isinstance(found, Conflict) and found.nearest is not None:
         bare = Situation(situation.driver, situation.gpus, situation.machine, situation.platform, situation.glibc)
         bare = replace(bare, gpu_runtime=situation.gpu_runtime)
-        image = found.nearest.base_image
-        # The solver takes a devel image for nvcc alone; one that was requested need not be used for that.
-        if image.startswith("nvidia/cuda") and "-devel-" in image and image != situation.image:
-            bare = replace(bare, features=("nvcc",))
         assert recheck.violations(choice_of(found.nearest), bare) - {"requested"} == set(), found
 
 

@@ -5,7 +5,14 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Dependencies, DependencyChoice, ImportedPackage
+from devkit.facts.dependencies import (
+    LOCAL_TO_PROJECT,
+    NO_DEPENDENCIES,
+    NOTHING_CHOSEN,
+    Dependencies,
+    DependencyChoice,
+    ImportedPackage,
+)
 from devkit.facts.model import Project
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host
@@ -71,14 +78,21 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
 
 def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
     """Read the requirements of the folder `project`; never raises for what its files contain."""
+    from devkit.probe.dependencies.local_builds import find_local_builds
     from devkit.probe.dependencies.package_manager import read_with_package_manager
     from devkit.probe.dependencies.system_packages import find_system_packages
     from devkit.probe.project.files import ProjectFiles
 
     files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
-    found, system = read_with_package_manager(files, choice), find_system_packages(files)
-    builds = (replace(each, dependencies=replace(each.dependencies, system=system)) for each in found.torch_builds)
-    return replace(found, system=system, torch_builds=tuple(builds))
+    found = read_with_package_manager(files, choice)
+    folders = (each.what for each in found.left_out if each.because == LOCAL_TO_PROJECT)
+    builds, system = find_local_builds(files, folders), find_system_packages(files)
+    name = found.name or next((each.name for each in builds if each.path == "."), "")
+    variants = tuple(
+        replace(each, dependencies=replace(each.dependencies, name=name, builds=builds, system=system))
+        for each in found.torch_builds
+    )
+    return replace(found, name=name, builds=builds, system=system, torch_builds=variants)
 
 
 def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[ImportedPackage, ...]:

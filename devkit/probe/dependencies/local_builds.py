@@ -1,0 +1,78 @@
+"""How packages among the project's own files are built: what setup.py and pyproject.toml say, read and not run."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from devkit.compat.specifiers import canonicalize_name
+from devkit.facts.dependencies import LocalBuild
+from devkit.probe.dependencies.manifests import PYPROJECT, SETUP_PY
+from devkit.probe.dependencies.requirements import find_line
+from devkit.probe.documents import get_object, get_text, get_texts, parse_toml
+from devkit.probe.project.files import ProjectFiles
+
+GIT_MODULES = ".gitmodules"
+MAX_FOLDERS = 20
+_MODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_TORCH = re.compile(r"^[ \t]*(?:import torch\b|from torch(?:\.[\w.]+)? import\b)", re.MULTILINE)
+_CXX = re.compile(r"-std=c\+\+(\d+)")
+_NAME = re.compile(r"""\bname\s*=\s*["']([A-Za-z0-9][\w.-]*)["']""")
+_NAMED_ABOVE = re.compile(r"""^(?:PACKAGE_)?NAME\s*=\s*["']([A-Za-z0-9][\w.-]*)["']""", re.MULTILINE)
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+def find_local_builds(files: ProjectFiles, folders: Iterable[str]) -> tuple[LocalBuild, ...]:
+    """Find how the project is built, then its git submodules and `folders`, as far as these compile against torch.
+
+    Of a submodule that is not fetched only the name of its folder is known, and it counts where it is one of `folders`.
+    """
+    modules = _MODULE.findall(files.read(GIT_MODULES, "modules") or "")
+    required = {path for path in map(files.within, folders) if path}
+    found: list[LocalBuild] = []
+    for path in dict.fromkeys((".", *sorted(required), *modules)):
+        build = _read_build(files, path)
+        if build is None and path in required and path in modules and not files.names(path):
+            build = LocalBuild(
+                path, canonicalize_name(path.rpartition("/")[2]), GIT_MODULES, has_cuda=False, requires=()
+            )
+        if build is not None and (path == "." or build.needs_torch) and len(found) < MAX_FOLDERS:
+            found.append(build)
+    return tuple(found)
+
+
+def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
+    """Read one folder; None where there is nothing that builds a package."""
+    prefix = "" if folder == "." else f"{folder}/"
+    setup = _COMMENT.sub("", files.read(f"{prefix}{SETUP_PY}", "build") or "")
+    manifest = files.read(f"{prefix}{PYPROJECT}", "build") or ""
+    try:
+        document = parse_toml(manifest)
+    except ValueError:
+        document = {}
+    if not setup and "build-system" not in document:
+        return None
+    requires = get_texts(get_object(document, "build-system"), "requires")
+    names = {canonicalize_name(name[0]) for name in map(_REQUIREMENT.match, requires) if name}
+    origin = ""
+    if imported := _TORCH.search(setup):
+        origin = f"{prefix}{SETUP_PY}:{setup.count(chr(10), 0, imported.end()) + 1}"
+    elif "torch" in names:
+        origin = f"{prefix}{PYPROJECT}:{find_line(manifest, 'torch', after=find_line(manifest, 'build-system'))}"
+    calls = map(_NAME.search, re.split(r"\bsetup\(", setup)[1:])
+    named = next(filter(None, calls), None) or _NAMED_ABOVE.search(setup)
+    return LocalBuild(
+        path=folder,
+        name=canonicalize_name(get_text(get_object(document, "project"), "name") or (named[1] if named else "")),
+        origin=origin,
+        has_cuda="CUDAExtension" in setup,
+        requires=tuple(_list_others(requires)),
+        cxx=min(map(int, _CXX.findall(setup)), default=0),
+    )
+
+
+def _list_others(requires: Iterable[str]) -> Iterator[str]:
+    """List the build requirements without torch, which the plan brings."""
+    for each in requires:
+        name = _REQUIREMENT.match(each)
+        if name and canonicalize_name(name[0]) != "torch":
+            yield each

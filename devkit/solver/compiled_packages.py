@@ -1,0 +1,215 @@
+"""Packages that compile code against torch: whether they can here, with which nvcc, and what that costs."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from devkit.compat.specifiers import satisfies
+from devkit.compat.version_tables import CompiledPackage as PackageRow
+from devkit.compat.version_tables import PrebuiltWheel
+from devkit.facts.dependencies import Dependencies, LocalBuild, PackageRequirement, RequirementRole
+from devkit.facts.values import Release
+from devkit.solver.base_image import find_image
+from devkit.solver.candidates import Problem
+from devkit.solver.gpu_support import NVCC
+from devkit.solver.plan import CompiledPackage, CompileMode, Constraint, Plan, Vendor
+from devkit.solver.project import does_apply
+from devkit.text import format_count, join_words
+
+FROM_WHEELS = "wheels"
+"""nvcc comes from packages of the index."""
+_DEFAULT_JOB_GB = 4
+
+
+def list_compile_limits(dependencies: Dependencies, problem: Problem) -> tuple[Constraint, ...]:
+    """List the limits on torch beyond which a package of the project does not compile; none where torch is requested."""
+    if problem.request.torch or problem.vendor is not Vendor.NVIDIA:
+        return ()
+    rows, headers = problem.tables.compiled.packages, problem.tables.compiled.headers
+    names = {need.name for need in _list_needs(dependencies, problem.architectures, problem.request.python)}
+    found = [(f"{name} {rows[name].version}", rows[name].cxx) for name in sorted(names & rows.keys())]
+    found += [(build.origin, build.cxx) for build in dependencies.builds if build.needs_torch]
+    return tuple(Constraint("torch", headers[cxx].torch, f"{who} (C++{cxx})") for who, cxx in found if cxx in headers)
+
+
+def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Problem) -> Plan:
+    """Add to the plan what compiles against torch, and where nvcc comes from."""
+    plan = replace(plan, nvcc=_find_nvcc(plan, problem))
+    needs = {need.name: need for need in _list_needs(dependencies, plan.architectures, plan.python)}
+    rows = problem.tables.compiled.packages
+    names = sorted((needs.keys() | {name for name, _ in plan.packages}) & rows.keys())
+    found = [each for each in (_plan_requirement(rows[name], needs.get(name), plan, problem) for name in names) if each]
+    found += [
+        _plan_local_build(build, rows.get(build.name), plan) for build in dependencies.builds if build.needs_torch
+    ]
+    compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) for each in found)
+    warnings = [f"{each.name} is left out: {each.because}" for each in found if each.mode is CompileMode.LEFT_OUT]
+    if NVCC in problem.request.features and plan.cuda and not plan.nvcc:
+        warnings.append(f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}: the image has none")
+    return replace(
+        plan,
+        compiled=tuple(found),
+        nvcc=plan.nvcc if compiles or NVCC in problem.request.features else "",
+        warnings=(*plan.warnings, *warnings),
+    )
+
+
+def list_compile_costs(plan: Plan, *, cores: int, memory_gb: int) -> Iterator[str]:
+    """List in words what compiles, when, and how long it takes with so many cores and so much memory."""
+    for each in plan.compiled:
+        if each.mode is CompileMode.WHEEL:
+            yield f"{each.name} comes as a wheel: {each.because}"
+        elif each.mode is CompileMode.AT_USE:
+            yield f"{each.name} compiles at its first use: {each.because}"
+        elif each.mode is CompileMode.COMPILED:
+            jobs = max(1, min(cores, memory_gb // each.job_gb))
+            limits = f"{format_count(jobs, 'job')} of up to {each.job_gb} GB"
+            time = f"about {format_count(math.ceil(each.core_minutes / jobs), 'minute')}" if each.core_minutes else ""
+            when = "when the container is made" if each.path else "while the image is built"
+            cost = f"{time} here with {limits}" if time else f"how long is not known, with {limits} here"
+            yield f"{each.name} compiles {when}, {cost}: {each.because}"
+
+
+def _list_needs(
+    dependencies: Dependencies, architectures: tuple[str, ...], python: str | None
+) -> Iterator[PackageRequirement]:
+    for need in dependencies.needs:
+        if need.role is not RequirementRole.CONSTRAINT and does_apply(need, architectures, python):
+            yield need
+
+
+def _find_nvcc(plan: Plan, problem: Problem) -> str:
+    """Find where nvcc of torch's CUDA comes from: the base image, packages of the index, or another image; "" for nowhere.
+
+    From an image only the compiler is copied, so what the image demands of the driver does not matter.
+    """
+    if plan.cuda is None:
+        return ""
+    cuda = Release.parse(plan.cuda)
+    base = find_image(plan.base_image, problem)
+    if base.has_nvcc and base.cuda is not None and base.cuda.numbers[:2] == cuda.numbers[:2]:
+        return plan.base_image
+    if all(cuda >= row.since_cuda for row in problem.tables.compiled.toolkit):
+        return FROM_WHEELS
+    policy = problem.request.policy
+    for row in problem.tables.images.cuda_images:
+        is_built = set(plan.architectures) <= set(row.machines)
+        runs = base.glibc is None or row.glibc <= base.glibc
+        if row.cuda.numbers[:2] == cuda.numbers[:2] and is_built and runs:
+            image = f"nvidia/cuda:{row.cuda}-devel-{row.system}"
+            image = policy.resolve_mirror(image) if policy else image
+            if policy is None or policy.allows_image(image):
+                return image
+    return ""
+
+
+def _plan_requirement(
+    row: PackageRow, need: PackageRequirement | None, plan: Plan, problem: Problem
+) -> CompiledPackage | None:
+    """Plan one package of the table; None for one that installs like any other."""
+    name, version = row.package, dict(plan.packages).get(row.package, need.specifier.removeprefix("==") if need else "")
+    found = CompiledPackage(
+        name=name,
+        mode=CompileMode.COMPILED,
+        because="the package index has no wheel of it",
+        source=row.source[0],
+        core_minutes=row.core_minutes * max(1, len(plan.capabilities)),
+        job_gb=row.job_gb,
+        requires=row.requires,
+        variables=tuple(_fill(variable, plan.capabilities) for variable in row.variables if plan.cuda),
+    )
+    if row.is_at_use:
+        return replace(found, mode=CompileMode.AT_USE, because="its operators are compiled then") if plan.nvcc else None
+    wheels = [each for each in problem.tables.compiled.wheels if each.package == name and _is_allowed(each, need)]
+    for wheel in wheels:
+        if _serves(wheel, plan):
+            url = wheel.url.format(
+                torch=_find_minor(plan.torch), python=plan.python.replace(".", ""), machine=plan.architectures[0]
+            )
+            because = (
+                f"{version or wheel.version} is published for torch {_find_minor(plan.torch)} and CUDA {wheel.cuda}"
+            )
+            return replace(found, mode=CompileMode.WHEEL, because=because, url=url)
+    if row.has_wheels:
+        return None
+    left_out = ""
+    if row.needs_cuda and plan.cuda is None:
+        left_out = "it compiles with CUDA's nvcc only, and this plan has no CUDA"
+    elif row.needs_cuda and not plan.nvcc:
+        left_out = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}"
+    elif not _compiles(row.cxx, plan, problem) and _is_covered(version, row.version):
+        left_out = f"{row.version} compiles as C++{row.cxx}, which the headers of torch {plan.torch} do not take"
+    if left_out:
+        return replace(found, mode=CompileMode.LEFT_OUT, because=left_out)
+    if wheels and plan.cuda:
+        minors = join_words(list(dict.fromkeys(minor for wheel in wheels for minor in wheel.torch)))
+        found = replace(found, because=f"{found.because}; for torch {minors} there is one elsewhere (--torch)")
+    return found
+
+
+def _plan_local_build(build: LocalBuild, row: PackageRow | None, plan: Plan) -> CompiledPackage:
+    """Plan a package among the project's own files."""
+    is_project = build.path == "."
+    found = CompiledPackage(
+        name=build.name or ("the project" if is_project else build.path),
+        mode=CompileMode.COMPILED,
+        because=f"its build imports torch ({build.origin})"
+        if build.origin != ".gitmodules"
+        else "it is a git submodule",
+        source=build.origin,
+        path=build.path,
+        core_minutes=(row.core_minutes if row else 0) * max(1, len(plan.capabilities)),
+        job_gb=row.job_gb if row else _DEFAULT_JOB_GB,
+        requires=(*build.requires, *(row.requires if row else ())),
+        variables=tuple(_fill(variable, plan.capabilities) for variable in row.variables) if row and plan.cuda else (),
+    )
+    if plan.cuda is not None or row is None or not row.needs_cuda:
+        return found
+    if row.without_cuda:
+        return replace(
+            found, variables=(row.without_cuda,), because=f"{found.because}; without CUDA, by {row.without_cuda}"
+        )
+    return replace(
+        found, mode=CompileMode.LEFT_OUT, because="it compiles with CUDA's nvcc only, and this plan has no CUDA"
+    )
+
+
+def _compiles(cxx: int, plan: Plan, problem: Problem) -> bool:
+    headers = problem.tables.compiled.headers.get(cxx)
+    return headers is None or satisfies(plan.torch, headers.torch)
+
+
+def _is_allowed(wheel: PrebuiltWheel, need: PackageRequirement | None) -> bool:
+    return need is None or (not need.url and (not need.specifier or satisfies(wheel.version, need.specifier)))
+
+
+def _serves(wheel: PrebuiltWheel, plan: Plan) -> bool:
+    return (
+        plan.cuda is not None
+        and plan.cuda.partition(".")[0] == wheel.cuda
+        and _find_minor(plan.torch) in wheel.torch
+        and plan.python in wheel.pythons
+        and len(plan.architectures) == 1
+        and plan.architectures[0] in wheel.machines
+    )
+
+
+def _is_covered(version: str, newest: str) -> bool:
+    """Return whether what is known of the releases up to `newest` holds for this one; "" is one that is not known."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return not version or not newest or Version(version) <= Version(newest)
+    except InvalidVersion:
+        return True
+
+
+def _find_minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _fill(variable: str, capabilities: tuple[str, ...]) -> str:
+    """Fill in the GPUs to compile for, in the ways that packages write them."""
+    majors = dict.fromkeys(f"{each.partition('.')[0]}0" for each in capabilities)
+    numbers = (each.replace(".", "") for each in capabilities)
+    return variable.format(archs=";".join(capabilities), numbers=";".join(numbers), majors=";".join(majors))

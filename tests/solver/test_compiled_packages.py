@@ -1,0 +1,161 @@
+"""Packages that compile against torch: what is done about each, on which torch, with which nvcc, at what cost."""
+
+from dataclasses import replace
+
+import pytest
+
+from devkit.compat.version_tables import load_tables
+from devkit.facts.dependencies import NO_DEPENDENCIES, LocalBuild, PackageRequirement
+from devkit.facts.project import Policy
+from devkit.solver.compiled_packages import FROM_WHEELS, list_compile_costs
+from devkit.solver.plan import CompileMode, Plan
+from devkit.solver.request import build_machine_from_flags, build_request
+from devkit.solver.solve import solve_project
+
+NEW = build_machine_from_flags(driver="580.95.05", gpus=("H100",))
+OLD = build_machine_from_flags(driver="570.124.06", gpus=("RTX 4090",))
+EXTENSION = LocalBuild(".", "tiny-ext", "setup.py:3", has_cuda=True, requires=("numpy",))
+
+
+def need(name, specifier="", url=""):
+    return PackageRequirement(name, specifier, "requirements.txt", 1, url=url)
+
+
+def solve(*needs, machine=NEW, builds=(), policy=None, **wanted):
+    dependencies = replace(NO_DEPENDENCIES, files=("requirements.txt",), needs=needs, builds=builds)
+    request = replace(build_request(machines=(machine,), **wanted), policy=policy)
+    answer = solve_project(request, dependencies, load_tables())
+    assert isinstance(answer, Plan), answer
+    return answer
+
+
+def modes(plan):
+    return {each.name: each.mode for each in plan.compiled}
+
+
+def test_a_compiled_package_takes_the_newest_torch_that_it_compiles_with():
+    plan = solve(need("flash-attn"))
+    assert modes(plan) == {"flash-attn": CompileMode.COMPILED}
+    assert plan.torch == "2.13.0"
+    assert "flash-attn 2.8.3.post2 (C++17) wants torch<2.14" in plan.because("torch")
+
+
+def test_where_torch_is_requested_what_does_not_compile_with_it_is_left_out_and_said():
+    plan = solve(need("flash-attn"), torch="2.15")
+    assert modes(plan) == {"flash-attn": CompileMode.LEFT_OUT}
+    assert any("flash-attn is left out" in each and "C++17" in each for each in plan.warnings)
+    assert plan.nvcc == ""
+
+
+def test_what_no_torch_of_the_project_compiles_is_left_out_and_the_project_is_planned():
+    plan = solve(need("flash-attn"), need("torch", ">=2.14"))
+    assert modes(plan) == {"flash-attn": CompileMode.LEFT_OUT}
+    assert plan.torch == "2.15.0"
+
+
+def test_a_release_after_those_that_were_read_is_tried():
+    plan = solve(need("flash-attn", "==2.9.0"), torch="2.15")
+    assert modes(plan) == {"flash-attn": CompileMode.COMPILED}
+
+
+@pytest.mark.parametrize(
+    ("specifier", "url", "torch", "mode"),
+    [
+        pytest.param("", "", "2.8", CompileMode.WHEEL, id="published"),
+        pytest.param("==2.8.3", "", "2.8", CompileMode.WHEEL, id="published in this version"),
+        pytest.param("<2.8", "", "2.8", CompileMode.COMPILED, id="another version"),
+        pytest.param("", "git+https://example.org/flash-attention", "2.8", CompileMode.COMPILED, id="a repository"),
+        pytest.param("", "", "2.11", CompileMode.COMPILED, id="not for this torch"),
+    ],
+)
+def test_a_wheel_from_elsewhere_is_taken_where_one_is_published(specifier, url, torch, mode):
+    (found,) = solve(need("flash-attn", specifier, url), torch=torch).compiled
+    assert found.mode is mode
+    if mode is CompileMode.WHEEL:
+        assert found.url.endswith("flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl")
+
+
+@pytest.mark.parametrize(
+    ("machine", "nvcc"),
+    [
+        pytest.param(NEW, FROM_WHEELS, id="CUDA 13: from packages of the index"),
+        pytest.param(OLD, "nvidia/cuda:12.6.3-devel-ubuntu22.04", id="CUDA 12: from NVIDIA's image"),
+    ],
+)
+def test_nvcc_is_of_the_cuda_of_torch_and_the_image_stays_slim(machine, nvcc):
+    plan = solve(need("mamba-ssm"), machine=machine)
+    assert (plan.nvcc, plan.base_image) == (nvcc, "python:3.12-slim-bookworm")
+    assert solve(need("numpy"), machine=machine).nvcc == ""
+    assert solve(machine=machine, features=("nvcc",)).nvcc.partition(":")[0] == nvcc.partition(":")[0]
+
+
+def test_nvcc_of_the_base_image_is_used_where_it_is_the_right_one():
+    image = "nvidia/cuda:12.6.3-devel-ubuntu24.04"
+    assert solve(need("mamba-ssm"), machine=OLD, image=image).nvcc == image
+
+
+def test_a_policy_decides_on_the_image_that_nvcc_comes_from():
+    mirrored = Policy(registries=("mirror.example.org",), mirrors=(("docker.io", "mirror.example.org/hub"),))
+    plan = solve(need("mamba-ssm"), machine=OLD, policy=mirrored)
+    assert plan.nvcc == "mirror.example.org/hub/nvidia/cuda:12.6.3-devel-ubuntu22.04"
+    closed = Policy(registries=("docker.io/library",))
+    plan = solve(need("mamba-ssm"), machine=OLD, policy=closed)
+    assert modes(plan) == {"mamba-ssm": CompileMode.LEFT_OUT}
+    assert any("no nvcc of CUDA 12.6 is known" in each for each in plan.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        pytest.param("flash-attn", CompileMode.LEFT_OUT, id="needs CUDA"),
+        pytest.param("torch-scatter", CompileMode.COMPILED, id="compiles for the CPU"),
+        pytest.param("deepspeed", None, id="compiles nothing on the CPU"),
+        pytest.param("xformers", None, id="has wheels"),
+    ],
+)
+def test_on_the_cpu(name, mode):
+    plan = solve(need(name), vendor="cpu")
+    assert modes(plan) == ({name: mode} if mode else {})
+    assert plan.nvcc == ""
+
+
+def test_the_project_itself_compiles_with_cuda_where_there_is_some():
+    plan = solve(builds=(EXTENSION,))
+    (found,) = plan.compiled
+    assert (found.name, found.mode, found.path, found.requires) == ("tiny-ext", CompileMode.COMPILED, ".", ("numpy",))
+    assert plan.nvcc == FROM_WHEELS
+    assert solve(builds=(replace(EXTENSION, cxx=17),)).torch == "2.13.0"
+
+
+@pytest.mark.parametrize(
+    ("build", "mode", "variables"),
+    [
+        pytest.param(EXTENSION, CompileMode.COMPILED, (), id="not known: it is tried"),
+        pytest.param(replace(EXTENSION, name="gsplat"), CompileMode.COMPILED, ("BUILD_NO_CUDA=1",), id="by a variable"),
+        pytest.param(replace(EXTENSION, name="simple-knn"), CompileMode.LEFT_OUT, (), id="not without CUDA"),
+    ],
+)
+def test_the_project_itself_on_the_cpu(build, mode, variables):
+    (found,) = solve(builds=(build,), vendor="cpu").compiled
+    assert (found.mode, found.variables) == (mode, variables)
+
+
+def test_each_package_gets_the_gpus_as_it_writes_them():
+    both = build_machine_from_flags(driver="580.95.05", gpus=("RTX 4090", "A100", "H100"))
+    plan = solve(need("flash-attn"), need("natten"), need("tinycudann"), machine=both)
+    assert plan.capabilities == ("8.0", "8.9", "9.0")
+    assert {each.name: each.variables for each in plan.compiled} == {
+        "flash-attn": ("FLASH_ATTN_CUDA_ARCHS=80;90",),
+        "natten": ("NATTEN_CUDA_ARCH=8.0;8.9;9.0",),
+        "tinycudann": ("TCNN_CUDA_ARCHITECTURES=80;89;90",),
+    }
+
+
+def test_the_cost_is_said_before():
+    plan = solve(need("flash-attn"), need("deepspeed"), builds=(EXTENSION,))
+    minutes = plan.compiled[1].core_minutes
+    lines = list(list_compile_costs(plan, cores=16, memory_gb=40))
+    assert lines[0].startswith("deepspeed compiles at its first use")
+    assert f"about {-(-minutes // 4)} minutes here with 4 jobs of up to 9 GB" in lines[1]
+    assert "when the container is made, how long is not known" in lines[2]
+    assert "1 job of" in list(list_compile_costs(plan, cores=16, memory_gb=2))[1]
