@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -43,22 +44,35 @@ _POLICY = "PRJ032"
 
 
 def repair_existing_container(
-    ctx: click.Context, project: "DevkitProject", request: "Request", options: WriteOptions, *, is_check: bool = False
+    ctx: click.Context,
+    project: "DevkitProject",
+    request: "Request",
+    options: WriteOptions,
+    *,
+    is_check: bool = False,
+    compose: Path | None = None,
+    service: str | None = None,
 ) -> None:
     """Make the project's own dev container, if it has one, fit the request, and end the command.
 
-    With `is_check` the command ends with 1 when there is something to change.
+    With `is_check` the command ends with 1 when there is something to change. With `compose` the dev container is made
+    of a service in that Compose file first.
     """
     from devkit.render.project import find_foreign_devcontainers
 
     paths = find_foreign_devcontainers(project.root)
+    new: dict[str, bytes] = {}
+    if compose is not None:
+        paths, new = _build_compose_dev_container(project, paths, compose, service)
+    elif service is not None:
+        raise DevkitError("--service belongs to --compose", "Name the Compose file, too: --compose FILE.")
     if not paths:
         return
     from devkit.render.adopt.adoption import format_torch_source, read_existing_container
 
-    existing = read_existing_container(project.root, paths, project.dependencies)
+    existing = read_existing_container(project.root, paths, project.dependencies, new=new)
     _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project has a dev container of its own, {paths[0]}")
-    if not existing.needs_gpu:
+    if not existing.needs_gpu and not new:
         _print_left_alone(existing, options)
         ctx.exit(exit_codes.DONE)
     if not existing.takes_plan:
@@ -66,6 +80,41 @@ def repair_existing_container(
         _refuse_options(ctx, _VERSION_OPTIONS, f"the versions are those of {path}, {format_torch_source(source)}")
     changed = _repair(ctx, project, existing, request, options)
     ctx.exit(exit_codes.ANSWER_IS_NO if is_check and changed else exit_codes.DONE)
+
+
+def list_compose_offers(root: Path) -> list[str]:
+    """List the Compose services with a GPU that could be opened instead, each with its command; none beside a dev container."""
+    from devkit.render.files import DEVCONTAINER_FOLDER
+
+    if (root / DEVCONTAINER_FOLDER).exists():
+        return []
+    from devkit.doctor.checks.project.gpu_requests import gpu_services_have_dev_container
+    from devkit.doctor.model import NotApplicable
+    from devkit.probe.gather import gather_facts
+    from devkit.probe.host import LocalHost
+
+    try:
+        findings = list(
+            gpu_services_have_dev_container.run(gather_facts(LocalHost(), only=("project",), project=str(root)))
+        )
+    except NotApplicable:
+        return []
+    return [f"note: {finding.message}. To open it: {finding.fix.commands[0]}" for finding in findings]
+
+
+def _build_compose_dev_container(
+    project: "DevkitProject", paths: tuple[str, ...], compose: Path, service: str | None
+) -> tuple[tuple[str, ...], dict[str, bytes]]:
+    """Return the path and the text of the dev container to write. Raises DevkitError where there is one."""
+    from devkit.render.adopt.new_container import DEV_CONTAINER_PATH, render_compose_dev_container
+
+    if paths or (project.root / DEV_CONTAINER_PATH).exists():
+        raise DevkitError(
+            f"--compose makes a dev container, and this project has one: {[*paths, DEV_CONTAINER_PATH][0]}",
+            "Move it away first, or leave out --compose to keep it.",
+        )
+    text = render_compose_dev_container(project.root, project.settings.name, compose=compose, service=service)
+    return (DEV_CONTAINER_PATH,), {DEV_CONTAINER_PATH: text}
 
 
 def _refuse_options(ctx: click.Context, names: frozenset[str], because: str) -> None:
@@ -137,7 +186,7 @@ def _repair(
     breaks_policy = any(left.code == _POLICY for left in adoption.left)
     if not breaks_policy:
         confirm_and_write(project.root, changes, options)
-    _print_end(plan, changes, adoption, options, breaks_policy=breaks_policy)
+    _print_end(plan, existing, changes, adoption, options, breaks_policy=breaks_policy)
     if breaks_policy:
         ctx.exit(exit_codes.ANSWER_IS_NO)
     return bool(select_changed(changes))
@@ -182,6 +231,7 @@ def _solve(
 
 def _print_end(
     plan: "Plan",
+    existing: "ExistingContainer",
     changes: "tuple[FileChange, ...]",
     adoption: "Adoption",
     options: WriteOptions,
@@ -196,6 +246,7 @@ def _print_end(
     yours = [path for path in changed if path not in own]
     files = f"{format_count(len(yours), 'file')} of yours ({', '.join(yours)})" if yours else "no file of yours"
     beside = f"{format_count(len(changed) - len(yours), 'file')} of devkit's own"
+    did = "wrote" if existing.new else "repaired"
     if breaks_policy:
         verdict = "refused"
         message = "nothing was written: the [policy] of devkit.toml forbids what is left to you above."
@@ -205,7 +256,7 @@ def _print_end(
         verdict, message = "would-write", f"would change {files} and write {beside}; nothing was written."
     else:
         verdict = "written"
-        message = f"repaired {files}, and wrote {beside}."
+        message = f"{did} {files}, and wrote {beside}."
     if not options.as_json:
         click.echo(wrap_text(message, width=shutil.get_terminal_size().columns))
         if verdict == "written" and yours:

@@ -22,7 +22,7 @@ from devkit.cli.changes import (
     require_plan,
     select_changed,
 )
-from devkit.cli.existing_container import repair_existing_container
+from devkit.cli.existing_container import list_compose_offers, repair_existing_container
 from devkit.cli.imports import add_imports, print_imports
 from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.options.plan import (
@@ -35,7 +35,7 @@ from devkit.cli.options.plan import (
     solve_request,
 )
 from devkit.solver.output import serialize_dependencies
-from devkit.text import format_count
+from devkit.text import format_count, wrap_text
 
 SCHEMA = "devkit.init/1"
 
@@ -46,6 +46,8 @@ SCHEMA = "devkit.init/1"
 @container_options
 @lock_options
 @click.option("--add-imports", "with_imports", is_flag=True, help="Install what its programs import and no file names.")
+@click.option("--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service of this Compose file.")
+@click.option("--service", metavar="NAME", help="That service. Default: the only one that asks for a GPU.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
@@ -61,6 +63,8 @@ def init(
     container: ContainerOptions,
     locking: LockOptions,
     with_imports: bool,
+    compose: Path | None,
+    service: str | None,
     yes: bool,
     dry_run: bool,
     show_diff: bool,
@@ -77,7 +81,8 @@ def init(
     project = open_project(directory, build_settings_from_options(options, container), container.paths)
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
-    repair_existing_container(ctx, project, request, writing)
+    repair_existing_container(ctx, project, request, writing, compose=compose, service=service)
+    offers = list_compose_offers(project.root)
     width = shutil.get_terminal_size().columns
     asks = not (dry_run or as_json)
     project, imports = add_imports(project, is_accepted=with_imports or yes, asks=asks, width=width)
@@ -111,6 +116,8 @@ def init(
         click.echo(f"would write {files}; nothing was written.")
     else:
         click.echo(f"wrote {files} to {project.root}")
+        for offer in offers:
+            click.echo(wrap_text(offer, width=width, hanging="  "))
         click.echo("Next: commit them, then open the folder in its container, or prove it with `devkit verify`.")
     if report:
         print_image_size(project.root)

@@ -411,3 +411,5 @@ class Project:
     env_files: tuple[EnvFile, ...]
     policy: Policy | Unknown | None = NOT_READ
     """The rules in its devkit.toml."""
+    other_services: tuple[Service, ...] | Unknown = NOT_READ
+    """Services that ask for a GPU, in Compose files that neither a dev container nor the folder itself starts from."""

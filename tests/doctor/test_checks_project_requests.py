@@ -311,3 +311,38 @@ def test_one_of_two_dev_containers_may_insist(tmp_path):
 def test_a_service_behind_a_profile_may_insist(tmp_path, lines, verdict):
     files = {"compose.yaml": service(*lines), "Dockerfile": IMAGE}
     assert isinstance(run_check("PRJ011", on(tmp_path, files, without_gpu())), verdict)
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        pytest.param({"docker/compose.yml": service()}, "--compose docker/compose.yml --service dev", id="in docker"),
+        pytest.param(
+            {"docker/nvidia/docker-compose.yml": service(), "docker/cpu/docker-compose.yml": service(request="")},
+            "--compose docker/nvidia/docker-compose.yml --service dev",
+            id="in one of several folders below",
+        ),
+        pytest.param({"compose.yaml": service()}, "--compose compose.yaml --service dev", id="in the folder itself"),
+        pytest.param(
+            {"compose.yaml": service(request=""), "compose.gpu.yaml": service()},
+            "--compose compose.gpu.yaml --service dev",
+            id="beside the one that starts by itself",
+        ),
+        pytest.param({"docker/compose.yml": service(request="")}, None, id="no GPU"),
+        pytest.param(
+            {"docker/compose.yml": "services: [", "x/compose.yml": service()}, None, id="broken, and elsewhere"
+        ),
+        pytest.param(
+            {"docker/compose.yml": service(), DEV: dev(), **files_of(image=IMAGE)}, None, id="a dev container"
+        ),
+    ],
+)
+def test_a_compose_service_with_a_gpu_is_offered(tmp_path, files, command):
+    facts = on(tmp_path, {"requirements.txt": "torch\n", **files})
+    if command is None:
+        assert isinstance(run_check("PRJ034", facts), Passed)
+        assert isinstance(run_check("PRJ001", facts), (Passed, Skipped))
+    else:
+        finding = find_only("PRJ034", facts)
+        assert finding.fix.commands == (f"devkit init {command}",)
+        assert finding.severity is Severity.NOTE

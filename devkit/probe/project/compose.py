@@ -23,6 +23,8 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 
 COMPOSE_NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 """Where Compose looks by itself, the first that exists. Source: Compose specification, "The Compose file"."""
+COMPOSE_FILE = re.compile(r"(?:docker-)?compose[\w.-]*\.ya?ml")
+"""How people name Compose files."""
 OVERRIDE_NAMES = (
     "compose.override.yaml",
     "compose.override.yml",

@@ -9,7 +9,12 @@ from devkit.facts.policy import InvalidPolicy, parse_policy
 from devkit.facts.project import DevContainer, Dockerfile, EnvFile, Policy, Service
 from devkit.facts.values import Unknown
 from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, find_toml_line, parse_jsonc_tree, parse_toml
-from devkit.probe.project.compose import find_default_compose_files, read_compose_build_args, read_compose_services
+from devkit.probe.project.compose import (
+    COMPOSE_FILE,
+    find_default_compose_files,
+    read_compose_build_args,
+    read_compose_services,
+)
 from devkit.probe.project.devcontainer import (
     find_compose_file_nodes,
     parse_dev_container,
@@ -22,6 +27,8 @@ from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirem
 POLICY_FILE = "devkit.toml"
 
 MAX_DEV_CONTAINERS = 20
+MAX_OTHER_FILES = 20
+_CONTAINER_FOLDER = re.compile(r"(?i)^(?!\.devcontainer).*(?:docker|compose|container|deploy)")
 DOCKERFILES = ("Dockerfile", ".devcontainer/Dockerfile")
 """Looked at when nothing names a Dockerfile."""
 _ENV_LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
@@ -44,6 +51,7 @@ def read_project_contents(files: ProjectFiles) -> Project:
         locks=find_lock_files(files),
         env_files=_env_files(files),
         policy=read_policy(files),
+        other_services=_find_other_services(files, {path for service in services for path in service.files}),
         files=files.seen,
     )
 
@@ -84,6 +92,19 @@ def _services(roots: tuple[DocumentNode, ...], files: ProjectFiles) -> tuple[tup
         services += found
         arguments |= read_compose_build_args(names, files)
     return tuple(services), arguments
+
+
+def _find_other_services(files: ProjectFiles, known: set[str]) -> tuple[Service, ...]:
+    """Find services that ask for a GPU in other Compose files, beside the others or in folders such as docker/nvidia."""
+    # What is wrong with files that nobody here starts from is no fact about the project.
+    apart = ProjectFiles(files.host, files.folder)
+    folders = ["."]
+    for name in filter(_CONTAINER_FOLDER.search, files.names(".")):
+        folders += [name, *(f"{name}/{inner}" for inner in files.names(name))]
+    paths = [f"{folder}/{name}".removeprefix("./") for folder in folders for name in files.names(folder)]
+    paths = [path for path in paths if COMPOSE_FILE.fullmatch(path.rpartition("/")[2]) and path not in known]
+    found = (service for path in paths[:MAX_OTHER_FILES] for service in read_compose_services((path,), apart))
+    return tuple(service for service in found if service.requests)
 
 
 def _dockerfiles(

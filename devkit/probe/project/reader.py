@@ -32,7 +32,7 @@ MAX_LOCK_BYTES = 16 << 20
 """A lock file of a large project holds a few mebibytes."""
 
 CONTAINER_FILE_NAMES = re.compile(
-    r"(?i)\.devcontainer|.*compose|.*docker|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"
+    r"(?i)\.devcontainer|.*compose|.*docker|.*container|.*deploy|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"
 )
 """How the names begin of all files and folders that are read in a project's own folder."""
 
@@ -70,6 +70,7 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
             env_files=(),
             files=(),
             policy=None,
+            other_services=(),
         )
     from devkit.probe.project.contents import read_project_contents
 

@@ -79,7 +79,7 @@ class ExistingContainer:
 
     `torch` is the torch of each dev container by path. `takes_plan` says that devkit can give one of them the plan's torch:
     otherwise the constraints are those of the torch that they have. `needs_gpu` is False for containers without GPU work.
-    `lock` is that of an earlier adoption, an empty one before the first.
+    `lock` is that of an earlier adoption, an empty one before the first. `new` are files that are yet to be written.
     """
 
     paths: tuple[str, ...]
@@ -90,12 +90,19 @@ class ExistingContainer:
     torch: Mapping[str, TorchSource]
     takes_plan: bool
     needs_gpu: bool
+    new: Mapping[str, bytes]
 
 
-def read_existing_container(root: Path, paths: tuple[str, ...], dependencies: Dependencies) -> ExistingContainer:
-    """Read the project's own dev containers, whose devcontainer.json files have these paths."""
+def read_existing_container(
+    root: Path, paths: tuple[str, ...], dependencies: Dependencies, *, new: Mapping[str, bytes]
+) -> ExistingContainer:
+    """Read the project's own dev containers, whose devcontainer.json files have these paths.
+
+    `new` are files that are yet to be written, by path.
+    """
     lock = read_project_lock(root)
-    facts = gather_facts(LocalHost(), only=("project",), project=str(root.resolve()))
+    host = PatchedHost({str(root.resolve() / path): decode_text(content) for path, content in new.items()})
+    facts = gather_facts(host, only=("project",), project=str(root.resolve()))
     _refuse_broken_files(facts)
     try:
         containers = [each for each in require_project_containers(facts) if each.dev is not None]
@@ -123,6 +130,7 @@ def read_existing_container(root: Path, paths: tuple[str, ...], dependencies: De
         torch={container.name: source for container, source in sources},
         takes_plan=bool(open_ones),
         needs_gpu=any(_needs_gpu(container, source) for container, source in sources),
+        new=new,
     )
 
 
@@ -275,7 +283,7 @@ def compute_adoption(
     Raises: DevkitError for a file that does not parse.
     """
     has_project_torch = requires_torch(project.dependencies)
-    session = _RepairSession(project.root, existing.paths, plan, machines, has_project_torch=has_project_torch)
+    session = _RepairSession(project.root, existing, plan, machines, has_project_torch=has_project_torch)
     for path in find_pinned_files(existing.lock):
         session.update_pins(path, dict(existing.lock.plan.get("packages", {})))
     for _ in range(_MAX_ROUNDS):
@@ -317,9 +325,15 @@ class PatchedHost(LocalHost):
         return self._texts[path] if path in self._texts else super().read(path)
 
     def stat(self, path: str) -> Stat | None:
-        """Return the status of a file, with the size of its other text."""
+        """Return the status of a file, with the size of its other text; an ordinary file where there is none yet."""
         found = super().stat(path)
-        return replace(found, size=len(self._texts[path])) if found and path in self._texts else found
+        if path not in self._texts:
+            return found
+        return replace(found or Stat("file", 0o644, 0, 0, 0), size=len(self._texts[path]))
+
+    def link(self, path: str) -> str | None:
+        """Return the path that `path` resolves to; itself where there is no file yet."""
+        return super().link(path) or (path if path in self._texts else None)
 
 
 class _RepairSession:
@@ -328,7 +342,7 @@ class _RepairSession:
     def __init__(
         self,
         root: Path,
-        paths: tuple[str, ...],
+        existing: ExistingContainer,
         plan: Plan,
         machines: tuple[Machine, ...],
         *,
@@ -341,8 +355,8 @@ class _RepairSession:
         self._machines = machines
         self._facts: Facts | None = None
         self._on_disk: dict[str, bytes] = {}
-        self._texts: dict[str, bytes] = {}
-        self._overlays = ServiceOverlays(self._root, plan, paths, self.read)
+        self._texts: dict[str, bytes] = dict(existing.new)
+        self._overlays = ServiceOverlays(self._root, plan, existing.paths, self.read)
         self.repairs: list[AppliedRepair] = []
         self._suggested: dict[str, tuple[str, ...]] = {}
         self.left: list[LeftToUser] = []

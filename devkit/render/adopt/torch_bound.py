@@ -17,6 +17,7 @@ from devkit.render.splice.jsonc import JSONC, load_jsonc
 from devkit.solver.plan import Plan
 
 CONSTRAINTS_PATH = f"{OVERLAY_FOLDER}/constraints.txt"
+_LOCAL_FOLDER, _LOCAL_NAME = "${localWorkspaceFolder}", "${localWorkspaceFolderBasename}"
 _SUDO = re.compile(r"\bsudo\s+(?:-\S+\s+)*(?:\S*python\S*\s+-m\s+)?(?:uv|pip)\b")
 _BIND = re.compile(r"(?:^|,)(?:target|dst)=([^,]+)")
 
@@ -51,14 +52,18 @@ def find_project_folder(container: ProjectContainer, document: Mapping[str, obje
     if container.is_compose:
         files = container.dev.compose_files if container.dev else ()
         base = posixpath.dirname(files[0]) if files else "."
-        mounts = container.service.mounts if container.service else ()
-        targets = [each.target for each in mounts if posixpath.normpath(posixpath.join(base, each.source)) == "."]
-        folder = shown = targets[0].rstrip("/") if targets else ""
+        targets = [
+            each.target.rstrip("/")
+            for each in container.mounts
+            if each.source == _LOCAL_FOLDER or posixpath.normpath(posixpath.join(base, each.source)) == "."
+        ]
+        folder = targets[0] if targets else ""
+        shown = folder.replace(_LOCAL_NAME, name)
     elif "workspaceMount" in document:
         mount = str(document["workspaceMount"])
         found = _BIND.search(mount)
-        folder = shown = found[1].rstrip("/") if found and "source=${localWorkspaceFolder}," in mount else ""
-        shown = shown.replace("${localWorkspaceFolderBasename}", name)
+        folder = found[1].rstrip("/") if found and f"source={_LOCAL_FOLDER}," in mount else ""
+        shown = folder.replace(_LOCAL_NAME, name)
     # pip and uv split these variables at blanks.
     return folder if folder and not re.search(r"\s", shown) else None
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -51,7 +52,7 @@ from devkit.facts.model import (
     Service,
     Setting,
 )
-from devkit.facts.values import Release
+from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _GUIDE = "https://docs.docker.com/compose/how-tos/gpu-support/"
@@ -644,6 +645,38 @@ def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
                     ),
                     evidence=(f"{format_location(request.path, request.line)}: capabilities missing",),
                 )
+
+
+@check("PRJ034", "A Compose service with a GPU can be opened in an editor")
+def gpu_services_have_dev_container(facts: Facts) -> Iterator[Finding]:
+    """A project whose Compose files ask for a GPU has a dev container.
+
+    Why it matters: editors and clouds look for devcontainer.json alone. A Compose file in docker/ starts the program, and
+    nobody sees that the same image would do for development.
+    How it is seen: a service with a request for a GPU, in the project's folder or in one named docker, compose, container
+    or deploy, and no devcontainer.json.
+    Source: containers.dev, "devcontainer.json"; lm-sys/FastChat, docker/docker-compose.yml.
+    """
+    project = require(facts.project)
+    if project is None:
+        raise NotApplicable("no project folder was looked into")
+    if project.dev_containers:
+        return
+    others = () if isinstance(project.other_services, Unknown) else project.other_services
+    for service in (*project.services, *others):
+        if service.requests:
+            yield build_file_finding(
+                service,
+                Severity.NOTE,
+                f"{service.path} has the service {service.name} with a GPU, and no dev container starts it",
+                Fix(
+                    "Let devkit write a dev container for it, which changes no file of yours.",
+                    (shlex.join(["devkit", "init", "--compose", service.files[0], "--service", service.name]),),
+                    where=Side.PROJECT,
+                    docs="https://containers.dev/guide/dockerfile#docker-compose-image",
+                ),
+                evidence=(f"{format_location(service.path, service.line)}: {service.requests[0].form.value}",),
+            )
 
 
 @check("PRJ031", "GPU devices come with the driver's libraries", causes=("DRV003", "PYT006", "CON002"))
