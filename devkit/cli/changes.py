@@ -107,12 +107,12 @@ def print_choices(dependencies: "Dependencies") -> None:
 
 
 def print_changes(changes: "Sequence[FileChange]", *, show_diff: bool) -> None:
-    """Print each file that changes, and its diff."""
+    """Print each file that changes, and its diff; a generated lock is named and not shown."""
     changed = select_changed(changes)
     if changed:
         click.echo(format_table([(str(change.action), change.path) for change in changed], indent="  "))
     if show_diff:
-        click.echo("\n".join(change.format_diff() for change in changed))
+        click.echo("\n".join(change.format_diff() for change in changed if not change.path.endswith(".lock")))
 
 
 def print_merge_conflicts(changes: "Sequence[FileChange]", *, is_dry_run: bool) -> None:

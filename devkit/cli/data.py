@@ -11,10 +11,11 @@ import click
 
 from devkit.cli import exit_codes
 from devkit.cli.runtime import today
-from devkit.cli.user_data import TABLES_FILE, find_user_file, load_user_tables, remove_user_file, save_user_tables
+from devkit.cli.user_data import TABLES_FILE, load_user_tables, remove_user_file, save_user_tables
 from devkit.compat.version_tables import TABLE_NAMES, TABLE_TYPES, read_shipped_table
 from devkit.errors import DevkitError
 from devkit.text import format_count, format_table
+from devkit.user_folder import find_user_file
 
 if TYPE_CHECKING:
     from devkit.compat.validate import TableProblem

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli import exit_codes
-from devkit.cli.user_data import find_user_file, remove_user_file, require_user_file, write_user_file
+from devkit.cli.user_data import remove_user_file, require_user_file, write_user_file
 from devkit.errors import DevkitError
 from devkit.estimate.settings import (
     ALL_LINEAR,
@@ -29,6 +29,7 @@ from devkit.estimate.settings import (
     TrainingSettings,
     decode_settings,
 )
+from devkit.user_folder import find_user_file
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec

@@ -81,7 +81,7 @@ def update(
     changes = compute_project_changes(project, answer, machines=request.machines, may_conflict=True)
     if check:
         # A clone lacks what is kept out of version control; that is no drift.
-        changes = tuple(replace(each, action=Action.UNCHANGED) if each.is_restored else each for each in changes)
+        changes = tuple(replace(each, action=Action.UNCHANGED) if each.artifact.is_local else each for each in changes)
     if not as_json:
         print_plan(answer, wants_cpu=True)
         print_changes(changes, show_diff=show_diff)

@@ -5,7 +5,6 @@ The first line of the tables' file holds a checksum of the second, which holds t
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,35 +13,17 @@ from zlib import crc32
 import click
 
 from devkit.errors import DevkitError
+from devkit.user_folder import find_user_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = "devkit.tables/1"
 TABLES_FILE = "tables.json"
-_VARIABLES = {"win32": ("LOCALAPPDATA", "USERPROFILE", "AppData/Local")}
-_DEFAULT_VARIABLES = (
-    "XDG_DATA_HOME",
-    "HOME",
-    "Library/Application Support" if sys.platform == "darwin" else ".local/share",
-)
-"""The variable that names the data folder, else that of the home folder and the folder below it."""
 
 
 class _UnusableError(Exception):
     """The file is there and cannot be used; the message says why."""
-
-
-def find_user_file(name: str) -> str | None:
-    """Return the path of one of the user's data files; None without a home folder.
-
-    Source: XDG Base Directory Specification (an XDG_DATA_HOME that is not absolute is ignored).
-    """
-    variable, home, below = _VARIABLES.get(sys.platform, _DEFAULT_VARIABLES)
-    folder, home_folder = (os.environ.get(each, "") for each in (variable, home))
-    if os.path.isabs(folder):  # noqa: PTH117 - every plan comes by here, and most need no pathlib
-        return f"{folder}/devkit/{name}"
-    return f"{home_folder}/{below}/devkit/{name}" if os.path.isabs(home_folder) else None  # noqa: PTH117
 
 
 def require_user_file(name: str) -> "Path":

@@ -1,5 +1,6 @@
 """The contents of a bundle for a place without a network: the project's files, and the texts around them."""
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from devkit.render.container.packages import (
     find_export_tools,
 )
 from devkit.render.container.settings import ContainerSettings, format_reason_comment
-from devkit.render.devkit_lock import LOCK_PATH, compute_sha256, parse_lock, parse_locked_plan
+from devkit.render.devkit_lock import LOCK_PATH, parse_lock, parse_locked_plan
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file
 from devkit.render.project import DevkitProject, build_container_settings, compute_project_changes
 from devkit.render.templates import render_template
@@ -79,7 +80,7 @@ def prepare_bundle(project: DevkitProject) -> Bundle:
     is_locked = any(file.path == f"{DEVCONTAINER_FOLDER}/requirements.lock" for file in files)
     dockerfile = next(file.content.decode() for file in files if file.path == f"{DEVCONTAINER_FOLDER}/Dockerfile")
     wheels = _render_wheels_dockerfile(plan, settings, dockerfile, is_locked=is_locked)
-    image = f"localhost/devkit-base/{settings.slug}:{compute_sha256(wheels.encode())[:12]}"
+    image = f"localhost/devkit-base/{settings.slug}:{hashlib.sha256(wheels.encode()).hexdigest()[:12]}"
     # The build also reads the project's own requirement files, which are beside .devcontainer.
     requirement_files = []
     for path in build_project_install_commands(plan, settings, build_install_commands(plan, settings)).files:

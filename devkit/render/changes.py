@@ -15,17 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
-from devkit.render.devkit_lock import (
-    LOCK_PATH,
-    DevkitLock,
-    WrittenFile,
-    compute_digest,
-    compute_sha256,
-    parse_lock,
-)
+from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, parse_lock
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
     STAGED_SUFFIX,
+    WHEELS_FOLDER,
     Artifact,
     get_staging_path,
     list_files,
@@ -33,6 +27,7 @@ from devkit.render.files import (
     resolve_inside,
 )
 from devkit.render.ignore_files import IGNORE_FILES, merge_ignore_file
+from devkit.render.versions import compute_blob_id, find_version, keep_versions
 
 if TYPE_CHECKING:
     from devkit.render.splice.merge import MergeConflict
@@ -56,15 +51,15 @@ class Action(StrEnum):
 class FileChange:
     """One file, before and after. `before` is None for a new file; a removed one keeps its artifact's path.
 
-    `conflicts` are the places where the user's edits and devkit's changes meet. `is_restored` when the change only
-    brings back a file that is kept out of version control, as the lock describes it: that is no drift.
+    `conflicts` are the places where the user's edits and devkit's changes meet. `generated` is what devkit alone would
+    write, which the artifact may be a merge of; None for a file of the user's.
     """
 
     action: Action
     artifact: Artifact
     before: bytes | None
     conflicts: "tuple[MergeConflict, ...]" = ()
-    is_restored: bool = False
+    generated: bytes | None = None
 
     @property
     def path(self) -> str:
@@ -94,20 +89,15 @@ DEVCONTAINER_REFUSALS = RefusalTexts()
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """Files that devkit wrote before: every version that the lock and a killed run's lock name, by path."""
+    """Files that devkit wrote before: the id of every version that the lock and a killed run's lock name, by path."""
 
-    files: dict[str, list[WrittenFile]]
+    files: dict[str, list[str]]
     was_written: bool
 
     def is_unmodified(self, path: str, content: bytes) -> bool:
-        """Return True for a file as devkit left it."""
-        # Locks of earlier versions hold the SHA-256 of a wheel's bytes.
-        digests = {compute_sha256(content), compute_digest(path, content)}
-        return not digests.isdisjoint(written.sha256 for written in self.files.get(path, ()))
-
-    def find_base_text(self, path: str) -> str | None:
-        """Return devkit's last version of the text, None where no lock has it."""
-        return next((written.text for written in self.files.get(path, ()) if written.text is not None), None)
+        """Return True for a file as devkit left it, and for a wheel of its own, which nobody edits."""
+        ids = self.files.get(path, ())
+        return compute_blob_id(content) in ids or ("" in ids and path.startswith(WHEELS_FOLDER))
 
 
 def format_unified_diff(path: str, before: bytes, after: bytes) -> str:
@@ -148,7 +138,10 @@ def compute_changes(
     """
     known = read_known_files(root)
     edits = [compute_change(root, artifact) for artifact in edited]
-    own = [_compute_own_change(root, artifact, known, force=force) for artifact in generated]
+    own = [
+        dataclasses.replace(_compute_own_change(root, artifact, known, force=force), generated=artifact.content)
+        for artifact in generated
+    ]
     paths = {artifact.path for artifact in generated if artifact.path != LOCK_PATH}
     refused = [change for change in own if change.action is Action.UPDATE and not _may_replace(change, known, force)]
     foreign = [] if known.was_written or adopts else _find_foreign_files(root, paths)
@@ -185,7 +178,7 @@ def read_known_files(root: Path) -> KnownFiles:
     if journal is not None:
         with contextlib.suppress(DevkitError):
             locks.append(parse_lock(journal))
-    files: dict[str, list[WrittenFile]] = {}
+    files: dict[str, list[str]] = {}
     for lock in locks:
         for path, written in lock.files.items():
             files.setdefault(path, []).append(written)
@@ -197,17 +190,14 @@ def compute_change(root: Path, artifact: Artifact) -> FileChange:
     before = read_file(root, artifact.path)
     if before is None:
         return FileChange(Action.CREATE, artifact, None)
-    is_same = before == artifact.content or (
-        artifact.is_local and compute_digest(artifact.path, before) == compute_digest(artifact.path, artifact.content)
-    )
-    return FileChange(Action.UNCHANGED if is_same else Action.UPDATE, artifact, before)
+    return FileChange(Action.UNCHANGED if before == artifact.content else Action.UPDATE, artifact, before)
 
 
 def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, force: bool) -> FileChange:
     """Compute the change of a file of devkit's, with the user's edits of it merged."""
     change = compute_change(root, artifact)
     if artifact.is_local:
-        return dataclasses.replace(change, is_restored=known.is_unmodified(artifact.path, artifact.content))
+        return change
     if change.before is not None and artifact.path in IGNORE_FILES and artifact.path not in known.files:
         content = merge_ignore_file(change.before, artifact.content)
         action = Action.UNCHANGED if content == change.before else Action.MERGE
@@ -221,10 +211,11 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
             f"{artifact.path} still holds a conflict of an earlier run",
             "Decide between its marked parts, take the markers out, and run this again.",
         )
-    base = known.find_base_text(artifact.path)
+    versions = (find_version(root, blob_id) for blob_id in known.files.get(artifact.path, ()))
+    base = next((version for version in versions if version is not None), None)
     merged = None
     if base is not None:
-        merged = merge_file(artifact.path, base=base, ours=change.before, theirs=artifact.content)
+        merged = merge_file(artifact.path, base=base.decode(), ours=change.before, theirs=artifact.content)
     if merged is None:
         return change
     action = Action.UNCHANGED if merged.content == change.before else Action.MERGE
@@ -254,6 +245,12 @@ def write_changes(
         DevkitError: when the disk refuses, after removing the staged files, and for a file that changed since the
             changes were computed.
     """
+    changes = tuple(changes)
+    keep_versions(
+        change.generated
+        for change in changes
+        if change.generated is not None and not change.artifact.is_local and not change.path.endswith(".lock")
+    )
     pending = [change for change in changes if change.action is not Action.UNCHANGED]
     if not pending:
         _remove_staged(root, [])

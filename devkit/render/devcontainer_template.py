@@ -86,13 +86,10 @@ def render_devcontainer_template(
     usual = {option: default for option, (default, _) in TEMPLATE_OPTIONS.items()}
     marked = {option: f"${{templateOption:{option}}}" for option in TEMPLATE_OPTIONS}
     files = {artifact.path: artifact for artifact in _render_files(template, plan, source, machines, marked)}
-    # The lock's digests are of the files with the defaults in them; its texts take the options as the files do.
-    lock = next(each for each in _render_files(template, plan, source, machines, usual) if each.path == LOCK_PATH)
-    lines = (each.content.splitlines(keepends=True) for each in (lock, files[LOCK_PATH]))
-    merged = (
-        with_option if b"${templateOption:" in with_option else line for line, with_option in zip(*lines, strict=True)
+    # The lock's ids are of the files with the defaults in them: it has no option.
+    files[LOCK_PATH] = next(
+        each for each in _render_files(template, plan, source, machines, usual) if each.path == LOCK_PATH
     )
-    files[LOCK_PATH] = Artifact(LOCK_PATH, b"".join(merged))
     yield Artifact.from_text(f"{template.id}/{METADATA_PATH}", _render_metadata(template))
     for artifact in files.values():
         yield replace(artifact, path=f"{template.id}/{artifact.path}")

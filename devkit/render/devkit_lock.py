@@ -1,15 +1,8 @@
-"""devkit.lock: the plan, its machines and the generated files, by which a later run knows its own files.
+"""devkit.lock: the plan, its machines and the generated files by their hashes, by which a later run knows its own files."""
 
-The text of each file is kept line by line: it is the base of the three-way merge of an edited file, and whoever reviews
-a change of the lock sees the same lines change as in the file itself.
-"""
-
-import hashlib
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,64 +10,32 @@ from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.facts.values import ComputeCapability, Release
 from devkit.render.files import Artifact, read_file
+from devkit.render.versions import compute_blob_id
 from devkit.solver.output import serialize_plan
 from devkit.solver.plan import Machine, Plan, Reason, Vendor
 
-LOCK_SCHEMA = "devkit.lock/2"
-_WITHOUT_TEXTS = "devkit.lock/1"
-"""The schema before, with only the SHA-256 of each file. It can still be read."""
+LOCK_SCHEMA = "devkit.lock/3"
 LOCK_PATH = "devkit.lock"
-_MAX_TEXT_BYTES = 64 << 10
-"""Larger files are lists that programs write for programs; they are not edited by hand."""
-
-
-@dataclass(frozen=True)
-class WrittenFile:
-    """A file as devkit wrote it. `text` is None for a file that is not text, and where the lock does not have it."""
-
-    sha256: str
-    text: str | None = None
+_LISTED_DEPTH = 2
+_MAX_LINE = 240
 
 
 @dataclass(frozen=True)
 class DevkitLock:
-    """The part of a lock that a later run reads: the files by path, the machines, and the plan as a document.
+    """The part of a lock that a later run reads: the machines, and the plan as a document.
 
+    `files` are paths with the Git blob id that devkit wrote, "" for one that is kept out of version control.
     `repaired` are files of the user's that devkit changed in place, with the codes of the findings.
     `ignored` are lines that devkit added to the user's own ignore files. `target` is the engine whose files these are,
     "" for those of a dev container.
     """
 
-    files: Mapping[str, WrittenFile] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     machines: tuple[Machine, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
     repaired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     target: str = ""
-
-
-def compute_sha256(content: bytes) -> str:
-    """Return the SHA-256 of the content, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
-
-
-@lru_cache(maxsize=4)
-def compute_digest(path: str, content: bytes) -> str:
-    """Return the SHA-256 by which the lock knows a file.
-
-    For a wheel that is the SHA-256 of its members' names and contents: another zlib compresses them to other bytes.
-    """
-    if not path.endswith(".whl"):
-        return compute_sha256(content)
-    import zipfile
-    import zlib
-
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = [[name, compute_sha256(archive.read(name))] for name in sorted(archive.namelist())]
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError):
-        return compute_sha256(content)
-    return compute_sha256(json.dumps(members).encode())
 
 
 def render_lock(
@@ -94,26 +55,33 @@ def render_lock(
         "data_as_of": plan.data_as_of,
         "machines": [_serialize_machine(machine) for machine in machines],
         "plan": serialize_plan(plan),
-        "files": {artifact.path: _serialize_file(artifact) for artifact in sorted(artifacts, key=lambda a: a.path)},
+        "files": {
+            artifact.path: "" if artifact.is_local else compute_blob_id(artifact.content)
+            for artifact in sorted(artifacts, key=lambda a: a.path)
+        },
     }
     if repaired:
         document["repaired"] = {path: list(codes) for path, codes in sorted(repaired.items())}
     if ignored:
         document["ignored"] = {path: list(lines) for path, lines in sorted(ignored.items())}
-    return Artifact.from_text(LOCK_PATH, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return Artifact.from_text(LOCK_PATH, _format(document) + "\n")
 
 
-def _serialize_file(artifact: Artifact) -> dict[str, object]:
-    document: dict[str, object] = {"sha256": compute_digest(artifact.path, artifact.content)}
-    if artifact.path.endswith(".whl"):
-        document["of"] = "members"
-    # A lock's thousand lines would only be repeated here.
-    if artifact.path.endswith(".lock") or len(artifact.content) > _MAX_TEXT_BYTES:
-        return document
-    try:
-        return document | {"lines": artifact.content.decode().split("\n")}
-    except UnicodeDecodeError:
-        return document
+def _format(value: object, depth: int = 0) -> str:
+    """Format JSON with a line for each machine, reason and file, so that a review of the lock shows what changed."""
+    line = json.dumps(value, ensure_ascii=False)
+    if depth > _LISTED_DEPTH or not isinstance(value, dict | list) or not value:
+        return line
+    if depth == _LISTED_DEPTH and len(line) <= _MAX_LINE:
+        return line
+    if isinstance(value, dict):
+        entries = [f"{json.dumps(key, ensure_ascii=False)}: {_format(each, depth + 1)}" for key, each in value.items()]
+    else:
+        entries = [_format(each, depth + 1) for each in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    indent = "  " * depth
+    inner = ",\n".join(f"{indent}  {entry}" for entry in entries)
+    return f"{opening}\n{inner}\n{indent}{closing}"
 
 
 def _serialize_machine(machine: Machine) -> dict[str, object]:
@@ -140,8 +108,8 @@ def parse_lock(content: bytes) -> DevkitLock:
     try:
         document = json.loads(content)
         schema = document["schema"]
-        if schema in (LOCK_SCHEMA, _WITHOUT_TEXTS):
-            files = {path: _parse_file(entry) for path, entry in document["files"].items()}
+        if schema == LOCK_SCHEMA:
+            files = {str(path): _parse_id(entry) for path, entry in document["files"].items()}
             machines = tuple(_parse_machine(entry) for entry in document.get("machines", ()))
             repaired, ignored = (
                 {path: tuple(map(str, listed)) for path, listed in document.get(name, {}).items()}
@@ -163,13 +131,10 @@ def read_project_lock(root: Path) -> DevkitLock:
     return parse_lock(content) if content is not None else DevkitLock()
 
 
-def _parse_file(entry: object) -> WrittenFile:
-    if isinstance(entry, str):
-        return WrittenFile(entry)
-    if not isinstance(entry, dict) or not isinstance(entry["sha256"], str):
-        raise TypeError("a file's entry is not a table with its SHA-256")
-    lines = entry.get("lines")
-    return WrittenFile(entry["sha256"], None if lines is None else "\n".join(lines))
+def _parse_id(entry: object) -> str:
+    if not isinstance(entry, str):
+        raise TypeError("a file's entry is not its id")
+    return entry
 
 
 def _parse_machine(entry: Mapping[str, Any]) -> Machine:

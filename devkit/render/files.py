@@ -7,6 +7,8 @@ from devkit.errors import DevkitError
 
 DEVCONTAINER_FOLDER = ".devcontainer"
 """The folder of generated files, relative to the project."""
+WHEELS_FOLDER = f"{DEVCONTAINER_FOLDER}/wheels/"
+"""The folder of devkit's own wheel, which is kept out of version control."""
 STAGED_SUFFIX = ".devkit-new"
 
 

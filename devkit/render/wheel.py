@@ -1,7 +1,7 @@
 """The origin of the running devkit (PEP 610), and a wheel of it for images that cannot fetch it.
 
 The wheel is packed from the files that run now, so it needs no build backend, no network and no source tree.
-The same files give the same members; their compressed bytes depend on zlib, so devkit.lock compares the members.
+The same files give the same members; their compressed bytes depend on zlib.
 Source: PEP 427 for the wheel's layout, PEP 610 for direct_url.json.
 """
 

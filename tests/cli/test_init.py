@@ -88,6 +88,8 @@ def test_a_diff_shows_what_changes(tmp_path):
     done = devkit("init", tmp_path, "--python", "3.11", "--diff")
     assert "-FROM python:3.12" in done.stdout
     assert "+FROM python:3.11" in done.stdout
+    assert "b/devkit.lock" not in done.stdout
+    assert "update  devkit.lock" in done.stdout
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["as text", "as JSON"])

@@ -1,6 +1,7 @@
 """devkit.lock: what is written can be read again, of every schema."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -33,20 +34,25 @@ def test_machines_come_back_as_they_were():
     assert str(lock.machines[0].driver) == "570.124.06"
 
 
-@pytest.mark.parametrize("text", ["", "\n", "one\n", "one", "\r\ntwo\r\n\n", "\ufeffé 大\n", 'quote " \\ \u2028'])
-def test_texts_come_back_as_they_were(text):
+@pytest.mark.parametrize("text", ["", "one\n", "\r\ntwo\r\n", "\ufeffé 大\n"])
+def test_a_file_is_known_by_the_id_that_git_gives_it(text, tmp_path):
     lock = parse_lock(render_lock(GPU_PLAN, (Artifact.from_text("a", text),)).content)
-    assert lock.files["a"].text == text
+    (tmp_path / "a").write_bytes(text.encode())
+    git = subprocess.run(["git", "hash-object", "--no-filters", str(tmp_path / "a")], capture_output=True, check=True)
+    assert lock.files == {"a": git.stdout.decode().strip()}
 
 
-def test_what_is_no_text_or_written_by_programs_is_named_and_not_kept():
-    artifacts = (
-        Artifact("x.whl", b"\xff"),
-        Artifact.from_text("large.txt", "x" * 70_000),
-        Artifact.from_text("a.lock", "x\n"),
-    )
-    lock = parse_lock(render_lock(GPU_PLAN, artifacts).content)
-    assert {path: written.text for path, written in lock.files.items()} == dict.fromkeys(lock.files)
+def test_a_file_that_is_kept_out_of_version_control_is_named_alone():
+    lock = parse_lock(render_lock(GPU_PLAN, (Artifact("x.whl", b"\xff", is_local=True),)).content)
+    assert lock.files == {"x.whl": ""}
+
+
+def test_a_review_of_the_lock_sees_a_line_for_each_file_reason_and_machine():
+    files = (Artifact.from_text("a", "b"), Artifact.from_text("c", "d"))
+    lines = render_lock(GPU_PLAN, files, (MACHINE,)).content.decode().splitlines()
+    assert len([line for line in lines if '"because"' in line]) == len(GPU_PLAN.reasons)
+    assert len([line for line in lines if line.startswith('    "a": ')]) == 1
+    assert len(lines) < 50
 
 
 def test_repaired_files_come_back_with_their_codes():

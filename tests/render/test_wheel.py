@@ -11,7 +11,6 @@ import pytest
 
 from devkit import __version__
 from devkit.render.container.settings import FromUrl, FromWheel
-from devkit.render.devkit_lock import compute_digest
 from devkit.render.templates import find_templates
 from devkit.render.wheel import build_devkit_wheel, pack_wheel, parse_direct_url
 
@@ -67,30 +66,6 @@ def test_the_same_files_give_the_same_bytes(wheel):
 def test_the_wheel_is_compressed(wheel):
     with zipfile.ZipFile(BytesIO(wheel.content)) as archive:
         assert len(wheel.content) < sum(member.file_size for member in archive.infolist()) / 2
-
-
-def repacked(content: bytes, *, level: int | None = None, replaced: dict[str, bytes] | None = None) -> bytes:
-    """The wheel as another zlib would compress it, with other contents of some members."""
-    buffer = BytesIO()
-    how = zipfile.ZIP_STORED if level is None else zipfile.ZIP_DEFLATED
-    with zipfile.ZipFile(BytesIO(content)) as before, zipfile.ZipFile(buffer, "w", how, compresslevel=level) as after:
-        for name in before.namelist():
-            after.writestr(name, (replaced or {}).get(name, before.read(name)))
-    return buffer.getvalue()
-
-
-def test_the_digest_of_a_wheel_is_that_of_its_members(wheel):
-    digest = compute_digest("x.whl", wheel.content)
-    for level in (None, 1, 9):
-        assert compute_digest("x.whl", repacked(wheel.content, level=level)) == digest
-    changed = repacked(wheel.content, level=9, replaced={"devkit/__init__.py": b"changed"})
-    assert compute_digest("x.whl", changed) != digest
-
-
-@pytest.mark.parametrize("content", [b"", b"PK", b"PK\x05\x06" + bytes(18), b"no archive"], ids=repr)
-def test_a_damaged_wheel_has_a_digest_too(content, wheel):
-    assert compute_digest("x.whl", content) != compute_digest("x.whl", wheel.content)
-    assert compute_digest("x.whl", wheel.content[:-100]) != compute_digest("x.whl", wheel.content)
 
 
 def test_a_process_packs_its_wheel_once(wheel):

@@ -11,8 +11,9 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.render.changes import Action, compute_changes, write_changes
-from devkit.render.devkit_lock import compute_sha256, parse_lock, render_lock
+from devkit.render.devkit_lock import parse_lock, render_lock
 from devkit.render.files import Artifact, read_file
+from devkit.render.versions import compute_blob_id
 
 from .plans import GPU_PLAN
 
@@ -151,7 +152,7 @@ def test_a_lock_cannot_reach_out_of_the_project(tmp_path):
     victim.write_text("theirs")
     lock = (root / "devkit.lock").read_text().replace(".devcontainer/c.txt", "../victim")
     written = parse_lock(lock.encode()).files["../victim"]
-    (root / "devkit.lock").write_text(lock.replace(written.sha256, compute_sha256(b"theirs")))
+    (root / "devkit.lock").write_text(lock.replace(written, compute_blob_id(b"theirs")))
     with pytest.raises(DevkitError, match="leads out of the project"):
         run(root, SECOND)
     assert victim.exists()
@@ -159,7 +160,7 @@ def test_a_lock_cannot_reach_out_of_the_project(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"schema": "devkit.lock/9", "files": {}}', '{"schema": "devkit.lock/1", "files": [1]}'],
+    ["", "{", "[]", "{}", '{"schema": "devkit.lock/9", "files": {}}', '{"schema": "devkit.lock/3", "files": [1]}'],
     ids=["empty", "cut", "a list", "no schema", "another schema", "files that are no table"],
 )
 def test_a_lock_that_cannot_be_read_stops_the_run(tmp_path, text):
@@ -266,28 +267,62 @@ def test_an_action_reads_as_its_word():
     assert str(Action.CREATE) == "create"
 
 
-def with_old_lock(root: Path) -> None:
-    """Turn the lock into one of the schema before, which knows no texts."""
-    lock = json.loads((root / "devkit.lock").read_text())
-    lock["schema"] = "devkit.lock/1"
-    lock["files"] = {path: entry["sha256"] for path, entry in lock["files"].items()}
-    (root / "devkit.lock").write_text(json.dumps(lock))
+def test_an_edit_before_the_first_commit_is_merged_with_the_version_in_the_data_folder(tmp_path):
+    run(tmp_path, generated(b_txt="one\ntwo\n"))
+    (tmp_path / ".devcontainer/b.txt").write_text("one\ntwo\nmine\n")
+    assert run(tmp_path, generated(b_txt="zero\none\ntwo\n"))["b.txt"] == "merge"
+    assert (tmp_path / ".devcontainer/b.txt").read_text() == "zero\none\ntwo\nmine\n"
 
 
-def test_a_lock_of_the_schema_before_still_tells_devkits_files(tmp_path):
+def test_a_teammate_merges_with_the_version_in_the_repository(tmp_path, monkeypatch):
+    run(tmp_path, generated(b_txt="one\ntwo\n"))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=Dev", "-c", "user.email=dev@example.org"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "x"]):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / ".devcontainer/b.txt").write_text("one\ntwo\nmine\n")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path.with_name(f"{tmp_path.name}-teammate")))
+    assert run(tmp_path, generated(b_txt="zero\none\ntwo\n"))["b.txt"] == "merge"
+    assert (tmp_path / ".devcontainer/b.txt").read_text() == "zero\none\ntwo\nmine\n"
+
+
+def test_without_the_version_that_devkit_wrote_an_edit_cannot_be_merged_and_is_refused(tmp_path, monkeypatch):
     run(tmp_path)
-    with_old_lock(tmp_path)
-    assert run(tmp_path, SECOND)["a.txt"] == "update"
-    assert json.loads((tmp_path / "devkit.lock").read_text())["schema"] == "devkit.lock/2"
-
-
-def test_without_the_text_that_devkit_wrote_an_edit_cannot_be_joined_and_is_refused(tmp_path):
-    run(tmp_path)
-    with_old_lock(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path.with_name(f"{tmp_path.name}-teammate")))
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
+    before = tree(tmp_path)
     with pytest.raises(DevkitError, match=r"changed since devkit wrote it: \.devcontainer/a\.txt$") as refused:
         run(tmp_path, SECOND)
     assert "-mine\n+two" in refused.value.hint
+    assert tree(tmp_path) == before
+
+
+def test_a_damaged_version_in_the_data_folder_is_not_taken(tmp_path, monkeypatch):
+    store = tmp_path / "data"
+    monkeypatch.setenv("XDG_DATA_HOME", str(store))
+    run(tmp_path / "project")
+    for path in (store / "devkit/versions").iterdir():
+        path.write_bytes(b"cut")
+    (tmp_path / "project/.devcontainer/a.txt").write_text("mine\n")
+    with pytest.raises(DevkitError, match="changed since devkit wrote it"):
+        run(tmp_path / "project", SECOND)
+
+
+def test_a_lock_that_calls_a_file_of_the_users_local_takes_nothing_away(tmp_path):
+    run(tmp_path)
+    (tmp_path / "train.py").write_text("mine\n")
+    lock = json.loads((tmp_path / "devkit.lock").read_text())
+    lock["files"] |= {"train.py": "", ".devcontainer/wheels/old.whl": ""}
+    (tmp_path / "devkit.lock").write_text(json.dumps(lock))
+    (tmp_path / ".devcontainer/wheels").mkdir()
+    (tmp_path / ".devcontainer/wheels/old.whl").touch()
+    assert run(tmp_path, SECOND)["wheels/old.whl"] == "remove"
+    assert (tmp_path / "train.py").exists()
+
+
+def test_a_data_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "data").write_text("a file")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert set(run(tmp_path / "project").values()) == {"create"}
 
 
 def test_a_file_changed_between_the_question_and_the_answer_stays_as_it_is(tmp_path):

@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp
         for path in ("devkit.toml", "devkit.lock", ".devcontainer/Dockerfile"):
             (project / path).parent.mkdir(exist_ok=True)
             (project / path).write_bytes((tmp_path / "project" / path).read_bytes()[: 20 << 10])
-        lock = b'{"schema": "devkit.lock/1", "files": {}}'
+        lock = b'{"schema": "devkit.lock/3", "files": {}}'
         (project / "devkit.lock").write_bytes(lock)
         (project / ".devcontainer/Dockerfile").unlink()
     (small_disk / "filler").write_bytes(b"x" * (40 << 10))

@@ -31,7 +31,7 @@ from devkit.render.container.settings import (
     require_safe,
     validate_plan,
 )
-from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
+from devkit.render.files import DEVCONTAINER_FOLDER, WHEELS_FOLDER, Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
 from devkit.solver.system_packages import REQUESTED
@@ -69,9 +69,8 @@ def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
     if settings.certificates:
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/certificates/ca.crt", settings.certificates)
     if isinstance(settings.source, FromWheel):
-        wheels = f"{DEVCONTAINER_FOLDER}/wheels"
-        yield Artifact(f"{wheels}/{settings.source.filename}", settings.source.content, is_local=True)
-        yield Artifact.from_text(f"{wheels}/.gitignore", _WHEELS_GIT_IGNORE)
+        yield Artifact(WHEELS_FOLDER + settings.source.filename, settings.source.content, is_local=True)
+        yield Artifact.from_text(f"{WHEELS_FOLDER}.gitignore", _WHEELS_GIT_IGNORE)
 
 
 def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
