@@ -205,6 +205,8 @@ class Dependencies:
     """Whether it is a workspace of uv, whose packages share one lock."""
     can_check_lock: bool = True
     """Whether a tool that sees only the manifest and the lock can tell that the lock is up to date."""
+    is_computed: bool = False
+    """Whether only the project's own build knows all its requirements: they are installed with it."""
     builds_itself: bool = False
     """Whether the project can be installed as a package."""
     name: str = ""

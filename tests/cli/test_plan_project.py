@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
     (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(install_requires=open('r').read())\n")
     done = devkit("init", ".", *ADA, "--yes", cwd=tmp_path)
     assert done.returncode == 0
-    assert "setup.py:2 is not taken into account: install_requires: it is computed" in done.stdout
+    assert "setup.py:2 is not taken into account: its requirements are computed by the build" in done.stdout
 
 
 def test_init_binds_the_projects_files_and_update_sees_no_difference(project):

@@ -42,7 +42,9 @@ SOUND = {
     "environment.yml": "dependencies:\n  - python=3.11\n  - a::pytorch=2.4=b\n  - pip:\n    - torch<3\n    - -r x\n",
     "conda-lock.yml": "package:\n- name: pytorch\n  version: 2.4.1\n  manager: conda\n  platform: linux-64\n",
     "setup.cfg": "[options]\npython_requires = >=3.10\ninstall_requires =\n    torch==2.4.1; os_name == 'posix'\n",
-    "setup.py": "NEEDS = ['torch==2']\nsetup(install_requires=NEEDS, python_requires='>=3', **x)\n",
+    "setup.py": "NEEDS = ['torch==2']\nDEPS = {a: b for a, b in (f(x) for x in NEEDS)}\ndef pick(*names):\n"
+    "    return [DEPS[each] for each in names]\nNEEDS += pick('torch')\nif x:\n    NEEDS.append('a')\n"
+    "setup(install_requires=NEEDS + ['b'], extras_require={'c': pick('torch')}, python_requires='>=3', **x)\n",
     ".python-version": "# ours\ncpython-3.11.4\n",
 }
 POETRY = (

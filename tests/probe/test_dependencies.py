@@ -1,6 +1,7 @@
 import pytest
 
 from devkit.facts.dependencies import NO_DEPENDENCIES, DependencyChoice, PackageManager, RequirementRole
+from devkit.probe.dependencies.requirements import COMPUTED
 from devkit.probe.host import LocalHost
 from devkit.probe.project import reader
 
@@ -186,7 +187,8 @@ def test_dependencies_in_other_places_are_found(tmp_path, table, expected):
 
 def test_dependencies_that_the_build_computes_are_said_to_be_unread(tmp_path):
     found = read(tmp_path, {"pyproject.toml": f'{PROJECT}dynamic = ["dependencies"]\n'})
-    assert unread(found) == {"pyproject.toml:4": "its dependencies are computed by the build"}
+    assert unread(found) == {"pyproject.toml:4": f"its dependencies are {COMPUTED}"}
+    assert found.is_computed
 
 
 @pytest.mark.parametrize(

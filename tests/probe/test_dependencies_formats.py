@@ -6,7 +6,7 @@ from devkit.facts.dependencies import PackageManager, RequirementRole
 from devkit.probe.dependencies.conda import convert_conda_version
 from devkit.probe.dependencies.manifests import convert_poetry_version
 
-from .test_dependencies import PROJECT, asked, limits, read, unread
+from .test_dependencies import PROJECT, asked, limits, read
 
 UV_LOCK = """\
 version = 1
@@ -246,17 +246,3 @@ def test_setup_cfg_is_read(tmp_path):
     found = read(tmp_path, {"setup.cfg": text})
     assert list(asked(found)) == ["setup.cfg:4", "setup.cfg:5"]
     assert found.python[0].origin == "setup.cfg:2"
-
-
-def test_setup_py_is_parsed_and_never_run(tmp_path):
-    text = (
-        "import os\nos.mkdir('ran')\nfrom setuptools import setup\nNEEDS = ['torch==2.4.1', open('x').read()]\n"
-        "setup(name='p', python_requires='>=3.9', install_requires=NEEDS, **more)\n"
-    )
-    found = read(tmp_path, {"setup.py": text})
-    assert asked(found) == {"setup.py:4": "torch==2.4.1"}
-    assert "install_requires: it is computed when setup.py runs" in unread(found)["setup.py:4"]
-    assert "it is computed" in unread(found)["setup.py:5"]
-    assert found.python[0].specifier == ">=3.9"
-    assert found.builds_itself
-    assert not (tmp_path / "ran").exists()

@@ -12,6 +12,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Dependencies, PackageManager
 from devkit.render.container.devcontainer import WHOLE_FILE, build_devcontainer_document, build_reports_for_settings
+from devkit.render.container.packages import KEEP_TORCH
 from devkit.render.container.settings import FromCheckout
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.files import DEVCONTAINER_FOLDER
@@ -131,6 +132,12 @@ def test_every_lifecycle_command_has_a_name_and_its_own_moment():
             {"source": FromCheckout()}, "pip install --editable '.[workload,dev]'", id="devkit's own checkout"
         ),
         pytest.param({"dependencies": PACKAGE}, "pip install --no-deps --editable .", id="a project that is a package"),
+        pytest.param(
+            {"dependencies": replace(PACKAGE, is_computed=True)},
+            f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
+            " && uv pip install --constraint=/tmp/held.txt --editable .",
+            id="one whose requirements only its build knows",
+        ),
         pytest.param({"dependencies": replace(PACKAGE, builds_itself=False)}, None, id="a project that is none"),
         pytest.param({"dependencies": PACKAGE, "uses_wheelhouse": True}, None, id="no index to build it from"),
     ],

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import LocalBuild
-from devkit.probe.dependencies.manifests import PYPROJECT, SETUP_PY
+from devkit.probe.dependencies.manifests import PYPROJECT
 from devkit.probe.dependencies.requirements import find_line
+from devkit.probe.dependencies.setup_py import SETUP_PY
 from devkit.probe.documents import get_object, get_text, get_texts, parse_toml
 from devkit.probe.project.files import ProjectFiles
 

@@ -1,11 +1,10 @@
-"""Manifests: pyproject.toml (PEP 621, PEP 735, uv, PDM, Hatch, Poetry), Pipfile, setup.cfg and setup.py.
+"""Manifests: pyproject.toml (PEP 621, PEP 735, uv, PDM, Hatch, Poetry), Pipfile and setup.cfg.
 
 Sources: https://packaging.python.org/specifications/pyproject-toml/, https://pipenv.pypa.io/en/latest/pipfile.html,
 https://python-poetry.org/docs/dependency-specification/,
 https://setuptools.pypa.io/en/latest/userguide/declarative_config.html
 """
 
-import ast
 import configparser
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import LOCAL_TO_PROJECT, RequirementRole
 from devkit.probe.dependencies.requirements import (
+    COMPUTED,
     PYTHON,
     RequirementCollector,
     build_source_url,
@@ -46,11 +46,8 @@ _FOR_CUDA = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 _POETRY_RANGE = re.compile(r"([\^~])\s*v?(\d+(?:\.\d+)*)(.*)")
 _POETRY_BARE = re.compile(r"v?\d[\w.]*(?:\.\*)?(?:\+[\w.]+)?")
 
-# setup.cfg and setup.py: what setuptools reads. setup.py is parsed and never run.
 SETUP_CFG = "setup.cfg"
-SETUP_PY = "setup.py"
 _EXTRAS_OF_SETUP_CFG = "options.extras_require"
-COMPUTED_BY_SETUP_PY = "it is computed when setup.py runs, and devkit runs no setup.py"
 
 
 def read_project_table(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
@@ -161,7 +158,8 @@ def _dynamic(document: Mapping[str, Any], content: str, found: RequirementCollec
     for name in files:
         read_requirements_file(name, found)
     if not files and not found.files.has("setup.py") and not found.files.has("setup.cfg"):
-        found.add_unreadable(PYPROJECT, find_line(content, "dynamic"), "its dependencies are computed by the build")
+        found.is_computed = True
+        found.add_unreadable(PYPROJECT, find_line(content, "dynamic"), f"its dependencies are {COMPUTED}")
 
 
 def read_hatch_environment(document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -281,43 +279,6 @@ def read_setup_cfg(found: RequirementCollector) -> None:
         for entry in (line.strip() for line in part.replace(";\n", "\n").splitlines()):
             if entry and not entry.startswith("#"):
                 found.need(entry, SETUP_CFG, find_line(content, entry, after=start))
-
-
-def read_setup_py(found: RequirementCollector) -> None:
-    """Read install_requires and python_requires of the call of setup(), as far as they are literals."""
-    content = found.text(SETUP_PY)
-    if content is None:
-        return
-    try:
-        tree = ast.parse(content)
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        call = next(
-            (node for node in calls if "setup" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))), None
-        )
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        found.add_unreadable(SETUP_PY, getattr(error, "lineno", None) or 1, "it is not Python")
-        return
-    if call is None:
-        return
-    # Names that the module gives a value once, at its top.
-    named = {
-        node.targets[0].id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
-    }
-    for keyword in call.keywords:
-        if keyword.arg is None:
-            found.add_unreadable(SETUP_PY, call.lineno, COMPUTED_BY_SETUP_PY)
-        if keyword.arg not in ("install_requires", "python_requires"):
-            continue
-        value = named.get(keyword.value.id, keyword.value) if isinstance(keyword.value, ast.Name) else keyword.value
-        for entry in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
-            if not (isinstance(entry, ast.Constant) and isinstance(entry.value, str)):
-                found.add_unreadable(SETUP_PY, entry.lineno, f"{keyword.arg}: {COMPUTED_BY_SETUP_PY}")
-            elif keyword.arg == "python_requires":
-                found.add_python(entry.value, SETUP_PY, entry.lineno)
-            else:
-                found.need(entry.value, SETUP_PY, entry.lineno)
 
 
 def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, Any], str] | None:

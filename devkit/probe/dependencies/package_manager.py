@@ -32,14 +32,12 @@ from devkit.probe.dependencies.manifests import (
     PIPFILE_LOCK,
     PYPROJECT,
     SETUP_CFG,
-    SETUP_PY,
     read_hatch_environment,
     read_pipfile,
     read_pipfile_lock,
     read_poetry,
     read_project_table,
     read_setup_cfg,
-    read_setup_py,
     read_toml_file,
 )
 from devkit.probe.dependencies.requirement_lists import (
@@ -49,6 +47,7 @@ from devkit.probe.dependencies.requirement_lists import (
     find_lists,
 )
 from devkit.probe.dependencies.requirements import RequirementCollector, find_line, number_lines, read_requirements_file
+from devkit.probe.dependencies.setup_py import SETUP_PY, read_setup_py
 from devkit.probe.documents import get_object, get_objects, get_text
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
 from devkit.probe.project.files import ProjectFiles
@@ -141,6 +140,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         name=canonicalize_name(
             get_text(get_object(document, "project"), "name") or get_text(get_object(tables, "poetry"), "name")
         ),
+        is_computed=found.is_computed,
         builds_itself=not is_no_package and ("build-system" in document or files.has(SETUP_PY)),
     )
 
@@ -181,7 +181,7 @@ def _tool(document: dict[str, Any], files: ProjectFiles, shown: str) -> tuple[Pa
     for tool, key in ((PackageManager.UV, "uv"), (PackageManager.PDM, "pdm")):
         if key in tables and not shown:
             return tool, f"{PYPROJECT} has a table [tool.{key}]"
-    others = (*DEVELOPMENT_LISTS, PYPROJECT, SETUP_CFG, SETUP_PY)
+    others = (*DEVELOPMENT_LISTS, PYPROJECT, SETUP_PY, SETUP_CFG)
     shown = shown or next((f"the project has {name}" for name in others if files.has(name)), "")
     return (PackageManager.PIP, shown) if shown else (PackageManager.NONE, NO_DEPENDENCIES.because)
 

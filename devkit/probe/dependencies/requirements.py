@@ -29,6 +29,7 @@ from devkit.probe.project.files import ProjectFiles
 
 MAX_DEPENDENCY_FILES = 40
 PYTHON = "python"
+COMPUTED = "computed by the build, so they are installed with the project when the container opens"
 DOCKERFILE_SAFE_PATH = re.compile(r"[A-Za-z0-9_.][\w./+-]*", re.ASCII)
 """Paths that a Dockerfile can name as they are."""
 _LOGIN = re.compile(r"(?<=://)(?!git@)[^/@\s]*@")
@@ -67,6 +68,8 @@ class RequirementCollector:
         self.included: list[str] = []
         self.is_whole = True
         """False when no installer takes the lists as they are."""
+        self.is_computed = False
+        """True where only the project's own build knows all its requirements."""
         self.is_lock_dated = False
         """True for a lock that leaves out newer packages by a setting which the project does not hold."""
         self.needs: list[PackageRequirement] = []

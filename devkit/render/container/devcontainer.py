@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from devkit import __version__
 from devkit.compat.version_tables import Editor, load_tables
 from devkit.errors import DevkitError
+from devkit.render.container.packages import KEEP_TORCH
 from devkit.render.container.profiles import build_ports_attributes
 from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, slugify
 from devkit.render.devkit_toml import ProjectSettings
@@ -83,13 +84,18 @@ def build_initialize_command(folder: str, argument: str = "", *, env_path: str =
 def _build_project_install(settings: ContainerSettings) -> str:
     """Return the command that installs the project itself, editable; "" when it is no package.
 
-    Its requirements are in the image already. Its build backend comes from the index, so not where there is none.
+    Its requirements are in the image already, but for those that only its build knows. Its build backend comes from the
+    index, so not where there is none.
     """
     if isinstance(settings.source, FromCheckout):
         return "pip install --editable '.[workload,dev]'"
-    if settings.dependencies.builds_itself and not settings.uses_wheelhouse:
-        return "pip install --no-deps --editable ."
-    return ""
+    if not settings.dependencies.builds_itself or settings.uses_wheelhouse:
+        return ""
+    if settings.dependencies.is_computed:
+        # No other torch than the plan's.
+        held = f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
+        return f"{held} && uv pip install --constraint=/tmp/held.txt --editable ."
+    return "pip install --no-deps --editable ."
 
 
 def find_editors(names: Iterable[str]) -> tuple[Editor, ...]:

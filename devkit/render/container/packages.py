@@ -33,6 +33,9 @@ BUILT_FOR_TORCH = ("torchvision", "torchaudio")
 CONSTRAINED = ("torch", *BUILT_FOR_TORCH, "triton", "pytorch-triton[a-z-]*", "(nvidia|cuda)-[a-z0-9-]+")
 """Patterns of the packages that come with torch; another version of one of these would break it."""
 
+KEEP_TORCH = f"^({'|'.join(CONSTRAINED)})=="
+"""A pattern for the lines of `uv pip freeze` that constrain what is installed later."""
+
 _CACHE = "--mount=type=cache,id=devkit-uv,target=/root/.cache/uv"
 _LOGIN = "--mount=type=secret,id=netrc,target=/root/.netrc"
 _WHEELHOUSE = "--mount=type=bind,from=wheelhouse,target=/mnt/wheelhouse"
@@ -175,7 +178,7 @@ def build_project_install_commands(
         export=export,
         excluded=excluded,
         requirements=requirements,
-        constrained=f"^({'|'.join(CONSTRAINED)})==",
+        constrained=KEEP_TORCH,
     )
 
 
