@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.compat.specifiers import holds_in_container
+from devkit.compat.version_tables import load_tables
 from devkit.doctor.signatures.matching import match_signatures
 from devkit.facts.dependencies import Dependencies, RequirementRole
 from devkit.probe.children.protocol import find_signal, format_signal
@@ -209,7 +210,9 @@ def explain_failure(failure: Mapping[str, str], folder: Path, known: set[str]) -
         if importer.startswith(f"{folder.as_posix()}/"):
             importer, is_own = importer.removeprefix(f"{folder.as_posix()}/"), missing not in known
         undeclared = ", and no requirement of the project names it" if is_own else ""
-        return f"{importer or 'it'} imports {missing}, which is not installed{undeclared}"
+        name = load_tables().imports.distributions().get(missing)
+        advice = f': packages = ["{name}"] under [project] in devkit.toml' if undeclared and name else ""
+        return f"{importer or 'it'} imports {missing}, which is not installed{undeclared}{advice}"
     matches = match_signatures(text)
     return f"{text} ({matches[0].code}: {matches[0].cause})" if matches else text
 

@@ -39,8 +39,13 @@ def devkit(
 def test_verify_on_the_host_builds_starts_proves_and_cleans_up(clone):
     # In the commits between, test_dev_container.py holds the whole proof inside such a container.
     depth = () if is_tried(0, 2) else ("--quick",)
-    report = json.loads(devkit(clone, "verify", clone.folder, "--json", *depth).stdout)
+    (clone.folder / "own").mkdir()
+    (clone.folder / "own/__init__.py").write_text("import torch\n")
+    command = "python -c 'import own, sys; sys.exit(sys.prefix != \"/opt/venv\")'"
+    report = json.loads(devkit(clone, "verify", clone.folder, "--json", "--command", command, *depth).stdout)
     assert (report["verdict"], report["where"]) == ("passed", "container")
+    imports, ran = report["stages"][-2:]
+    assert (imports["measured"], ran["measured"]) == ({"imported": 1, "failed": 0}, {command: 0})
     skipped = not_passed(report)
     assert skipped.items() <= dict.fromkeys(NOT_ON_A_CPU, "skipped").items()
     assert depth or skipped.keys() == NOT_ON_A_CPU

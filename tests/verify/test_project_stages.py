@@ -153,6 +153,15 @@ def test_what_the_project_imports_and_declares_nowhere_is_said_with_its_file(pro
     )
 
 
+def test_the_package_that_brings_an_undeclared_module_is_named_where_it_is_known(project, python):
+    files = [("nerf/__init__.py", "import skimage")]
+    found = prove(project(files=files))["imports"]
+    assert found.reason == (
+        "nerf: nerf/__init__.py imports skimage, which is not installed, and no requirement of the project names it:"
+        ' packages = ["scikit-image"] under [project] in devkit.toml'
+    )
+
+
 def test_what_is_required_and_not_installed_is_not_called_undeclared(project):
     files = [("wan/__init__.py", "import not_there")]
     found = prove(project([("not-there", "not_there", None)], files=files))["imports"]
