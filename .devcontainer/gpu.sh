@@ -40,7 +40,10 @@ echo "devkit: DEVKIT_GPU=$mode: $why"
 
 # The container's user takes the ids of this user, where the engine shares this host's.
 uid=$(id -u) gid=$(id -g) userns=''
-if [ "$uid" -eq 0 ] || [ "$engine" = desktop ] || [ "$system" != Linux ]; then uid='' gid=''; fi
+# Root opens a project for its owner. What belongs to root itself, only root can write to.
+# shellcheck disable=SC2046
+if [ "$uid" -eq 0 ]; then set -- $(ls -ldn ..) && uid=$3 gid=$4; fi
+if [ "$engine" = desktop ] || [ "$system" != Linux ]; then uid='' gid=''; fi
 case $engine,$info in
     # Rootless Podman maps this user to the same id inside; outside of Linux its machine has a user of its own.
     podman,*name=rootless* | podman,*'"rootless":true'* | podman,*'"rootless": true'*)

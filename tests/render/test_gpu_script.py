@@ -1,5 +1,6 @@
 """gpu.sh on hosts of every kind, under every POSIX shell that is here, with stand-ins for the engine's programs."""
 
+import os
 import shutil
 import time
 from contextlib import suppress
@@ -280,8 +281,13 @@ def test_rootless_docker_makes_the_host_user_root_inside(machine):
     assert machine.settings()["DEVKIT_UID"] == "0"
 
 
-@pytest.mark.parametrize(("uid", "expected"), [(1234, "1234"), (0, None)], ids=["an ordinary user", "root"])
-def test_the_containers_user_takes_the_host_users_ids(machine, uid, expected):
+@pytest.mark.parametrize(
+    ("uid", "owner", "expected"),
+    [(1234, 77, "1234"), (0, 77, "77"), (0, 0, "0")],
+    ids=["an ordinary user", "root in a user's project", "root in a project of root's"],
+)
+def test_the_containers_user_takes_the_ids_that_may_write_to_the_project(machine, uid, owner, expected):
+    os.chown(machine.folder.parent, owner, owner)
     machine.docker(docker_info())
     machine.program_instead("id", f"echo {uid}")
     machine.run()
