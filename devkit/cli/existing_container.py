@@ -268,6 +268,8 @@ def _print_end(
         {"path": each.path, "torch": each.describe(plan), "is_changed": each.is_changed or each.is_bound}
         for each in adoption.torch
     ]
-    fields = build_plan_fields(plan, changes) | {"verdict": verdict, "repairs": repairs, "left": left}
-    fields |= {"containers": containers}
+    fields = build_plan_fields(plan, changes)
+    if not existing.takes_plan and not any(source.version == plan.torch for source in existing.torch.values()):
+        del fields["plan"]  # No container has these versions.
+    fields |= {"verdict": verdict, "repairs": repairs, "left": left, "containers": containers}
     click.echo(format_document(fields, schema=options.schema))

@@ -5,6 +5,7 @@ repaired file has, apt-get is a stand-in that installs nothing, and the packages
 versions.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from devkit.render.splice import jsonc
+from tests.render.test_new_container import COMPOSE as NEW_COMPOSE
 from tests.render.test_repositories import FOLDER, GPU, devkit
 from tests.wheels import make_wheel
 
@@ -23,8 +25,8 @@ from .conftest import one_engine
 from .daemon import Engine, Flavour
 from .package_index import HOST, serving, write_index
 
-LOOSE = ("torchvision", "torchaudio", "datasets", "torchmetrics", "tqdm")
-"""Packages that no plan knows: the newest is taken."""
+LOOSE = ("torch", "torchvision", "torchaudio", "datasets", "torchmetrics", "tqdm", "accelerate", "peft")
+"""Packages that no file pins: the newest is taken."""
 PIN = re.compile(r"([A-Za-z][\w-]*)==([\w.+]+)")
 
 
@@ -102,6 +104,8 @@ def test_a_service_that_insisted_on_a_gpu_starts_without_one(repaired: Repaired)
     root, engine = repaired.folder, repaired.engine
     # Not every place that tests run in may raise this limit.
     (root / "base.yaml").write_text((root / "base.yaml").read_text().replace("ulimits: {memlock: -1}", ""))
+    # The author's own mistake is left to the author: without it the files start by themselves.
+    (root / "compose.yaml").write_text((root / "compose.yaml").read_text().replace("count: 1 # either this", ""))
     dev = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
     files = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]
     own = ["docker", "compose", "--project-name", "lab", *files[:4]]
@@ -128,3 +132,20 @@ def test_the_same_service_gets_the_gpu_that_its_author_named(repaired: Repaired)
     run(["docker", "compose", "--project-name", "lab", *files, "up", "--build", "--detach", "train"], env=engine.env)
     (request,) = engine.inspect("lab-train-1")["HostConfig"]["DeviceRequests"]
     assert (request["Driver"], request["DeviceIDs"]) == ("nvidia", ["0"])
+
+
+@one_engine
+def test_a_service_of_the_project_s_own_compose_file_is_opened(engine: Engine, tmp_path: Path):
+    """Compose merges the files as the editor hands them over: no GPU here, the memory, and the author's program."""
+    root = tmp_path / "chat"
+    (root / "docker").mkdir(parents=True)
+    (root / "docker/docker-compose.yml").write_text(NEW_COMPOSE)
+    assert devkit("init", root, *GPU, "--compose", "docker/docker-compose.yml").return_value == 0
+    dev = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
+    files = [word for name in dev["dockerComposeFile"] for word in ("--file", name)]
+    command = ["docker", "compose", *files, "config", "--format", "json"]
+    shown = run(command, env=engine.env, cwd=root / ".devcontainer").stdout
+    worker = json.loads(shown)["services"]["worker"]
+    assert "devices" not in worker["deploy"]["resources"]["reservations"]
+    assert worker["shm_size"] == str(8 << 30)
+    assert worker["entrypoint"] == ["python3", "-m", "serve"]

@@ -1,10 +1,5 @@
 """`devkit init --compose`: a dev container of a service in the project's own Compose file, which stays as it is."""
 
-import json
-import os
-import shutil
-import subprocess
-
 import pytest
 
 from devkit.errors import DevkitError
@@ -53,23 +48,6 @@ def test_the_service_becomes_a_dev_container_and_no_file_changes(root):
     assert devkit("init", root).stdout.splitlines()[-1].startswith("unchanged")
     assert devkit("update", root, "--check").return_value == 0
     assert tree(root) == after
-
-
-def test_compose_starts_it_with_the_gpu_of_the_overlay_alone(root):
-    """Compose merges the files as the editor hands them over."""
-    compose = shutil.which("docker-compose") or shutil.which("docker")
-    if compose is None or subprocess.run([compose, "compose", "version"], capture_output=True, check=False).returncode:
-        pytest.skip("there is no docker compose")
-    devkit("init", root, *GPU, "--compose", "docker/docker-compose.yml")
-    files = jsonc.load_jsonc((root / PATH).read_text())["dockerComposeFile"]
-    words = [word for name in files for word in ("--file", name)]
-    command = [compose, "compose", *words, "config", "--format", "json"]
-    done = subprocess.run(
-        command, cwd=root / ".devcontainer", capture_output=True, text=True, check=True, env=os.environ
-    )
-    worker = json.loads(done.stdout)["services"]["worker"]
-    assert "devices" not in worker["deploy"]["resources"]["reservations"]
-    assert worker["shm_size"] == str(8 << 30)
 
 
 def test_a_mounted_project_is_not_mounted_again(root):

@@ -8,14 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from devkit.doctor.checks.project.containers import find_torch_source, require_project_containers
+from devkit.errors import DevkitError
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.render.adopt.adoption import format_torch_source
 from devkit.render.splice import jsonc
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import FOLDER, devkit
+from tests.render.test_splice import comments, layouts_of_json
 from tests.wheels import make_index, make_wheel
 
 CU126 = "https://download.pytorch.org/whl/cu126"
@@ -176,6 +180,16 @@ def test_uv_takes_it_from_torch_s_index(tmp_path, indexes):
     assert "torch==2.14.1+cu126" in done.stderr
 
 
+def test_the_constraints_file_stays_as_long_as_it_is_named(tmp_path):
+    text = '{"image": "python:3.12", "runArgs": ["--gpus=all"], "postCreateCommand": "pip install torch"}'
+    root = dev(tmp_path / "x", text)
+    devkit("init", root, *GPU)
+    path = root / ".devcontainer/devcontainer.json"
+    path.write_text(path.read_text().replace("pip install torch", "pip install rich"))
+    devkit("init", root)
+    assert (root / ".devcontainer/devkit/constraints.txt").exists()
+
+
 def test_a_renewed_plan_renews_the_constraint(tmp_path):
     root = tmp_path / "commands-install"
     shutil.copytree(FOLDER / "commands-install", root)
@@ -264,3 +278,49 @@ def test_a_dev_container_without_gpu_work_is_left_alone(tmp_path, text, dockerfi
     assert "unchanged: your dev container asks for no GPU" in " ".join(done.stdout.split())
     assert tree(root) == before
     assert json.loads(devkit("init", root, *GPU, "--json").stdout)["verdict"] == "unchanged"
+
+
+def test_a_plan_that_no_container_has_is_not_announced(tmp_path):
+    text = '{"image": "nvcr.io/nvidia/pytorch:26.04-py3", "runArgs": ["--gpus=all"]}'
+    said = json.loads(devkit("init", dev(tmp_path / "x", text), *GPU, "--json").stdout)
+    assert "plan" not in said
+    assert said["containers"][0]["torch"] == "torch is what .devcontainer/devcontainer.json:1 brings, and stays so"
+
+
+def test_versions_that_the_image_decides_are_no_options(tmp_path):
+    root = dev(tmp_path / "x", '{"image": "nvcr.io/nvidia/pytorch:26.04-py3", "runArgs": ["--gpus=all"]}')
+    with pytest.raises(DevkitError, match="--torch would change nothing: the versions are those of"):
+        devkit("init", root, *GPU, "--torch", "2.9.1")
+    assert tree(root).keys() == {".devcontainer/devcontainer.json"}
+
+
+def test_several_dev_containers_are_all_repaired_and_each_is_named(tmp_path):
+    root = dev(
+        tmp_path / "x",
+        '{"image": "python:3.12", "postCreateCommand": "pip install torch"}',
+        files={
+            ".devcontainer/ngc/devcontainer.json": '{"image": "nvcr.io/nvidia/pytorch:26.04-py3", "runArgs": ["--gpus=all"]}',
+            ".devcontainer/docs/devcontainer.json": '{"image": "python:3.12", "postCreateCommand": "pip install mkdocs"}',
+        },
+    )
+    said = json.loads(devkit("init", root, *GPU, "--json").stdout)
+    assert {each["path"]: each["is_changed"] for each in said["containers"]} == {
+        ".devcontainer/devcontainer.json": True,
+        ".devcontainer/ngc/devcontainer.json": False,
+        ".devcontainer/docs/devcontainer.json": False,
+    }
+    assert (root / ".devcontainer/docs/devcontainer.json").read_text().endswith('"pip install mkdocs"}')
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(layouts_of_json(), st.lists(st.sampled_from(["--init", "--cap-add=SYS_PTRACE"]), unique=True), st.booleans())
+def test_no_comment_is_lost_wherever_it_stands(tmp_path, layout, arguments, has_environment):
+    document = {"image": "python:3.12", "runArgs": arguments, "postCreateCommand": "pip install torch"}
+    document |= {"containerEnv": {}, "features": {}} if has_environment else {}
+    text = layout(document)
+    root = dev(tmp_path, text)
+    (root / "devkit.lock").unlink(missing_ok=True)
+    assert devkit("init", root, *GPU).return_value == 0
+    after = (root / ".devcontainer/devcontainer.json").read_text()
+    assert comments(text) == comments(after)
+    assert "PIP_CONSTRAINT" in after and "--shm-size" in after

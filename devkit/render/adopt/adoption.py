@@ -295,7 +295,7 @@ def compute_adoption(
     overlay_files, local = session.add_overlays()
     return Adoption(
         session.get_changed(),
-        (*overlay_files, *session.constraints),
+        (*overlay_files, *session.render_constraints()),
         local,
         tuple(session.repairs),
         (*session.list_left(unresolved), *session.left),
@@ -349,6 +349,7 @@ class _RepairSession:
         has_project_torch: bool,
     ) -> None:
         self._root = root.resolve()
+        self._paths = existing.paths
         self._plan = plan
         self._has_project_torch = has_project_torch
         self._versions = PinnedVersions.from_plan(plan)
@@ -360,7 +361,6 @@ class _RepairSession:
         self.repairs: list[AppliedRepair] = []
         self._suggested: dict[str, tuple[str, ...]] = {}
         self.left: list[LeftToUser] = []
-        self.constraints: tuple[Artifact, ...] = ()
 
     def run_checks(self) -> list[ReportedFinding]:
         """Return the present findings on all machines of the plan, each finding once."""
@@ -448,10 +448,14 @@ class _RepairSession:
                 advice = "Let this command install torch before it."
                 self.left.append(LeftToUser("PRJ026", message, advice, (f"pip install {wanted}",)))
                 continue
-            self.constraints = (render_constraints(self._plan),)
             if bound != text:
                 self._texts[path] = bound.encode()
                 self.repairs.append(AppliedRepair("PRJ026", path, message))
+
+    def render_constraints(self) -> Iterator[Artifact]:
+        """Yield the constraints file where a devcontainer.json names it, also for a command that is gone."""
+        if any(CONSTRAINTS_PATH.encode() in self.read(path) for path in self._paths):
+            yield render_constraints(self._plan)
 
     def _list_dev_containers(self) -> list[ProjectContainer]:
         facts = gather_facts(self._host(), only=("project",), project=str(self._root))
