@@ -35,6 +35,12 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_package_index():
+    """What uv finds in an index changes by the day; a test that resolves has an index of its own."""
+    os.environ["UV_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _only_shipped_tables(tmp_path_factory):
     """Whoever runs the tests may have refreshed tables of their own."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data home"))

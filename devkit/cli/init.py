@@ -32,8 +32,8 @@ from devkit.cli.options.plan import (
     build_settings_from_options,
     container_options,
     plan_options,
-    solve_request,
 )
+from devkit.cli.resolution import plan_with_packages, resolve_option
 from devkit.solver.output import serialize_dependencies
 from devkit.text import format_count, wrap_text
 
@@ -53,6 +53,7 @@ SCHEMA = "devkit.init/1"
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--force", is_flag=True, help="Replace devkit's own files even where they were edited.")
 @click.option("--report", is_flag=True, help="Say how large the built image is, and what made it so.")
+@resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def init(
@@ -70,6 +71,7 @@ def init(
     show_diff: bool,
     force: bool,
     report: bool,
+    no_resolve: bool,
     as_json: bool,
 ) -> None:
     """Write a dev container that fits this machine, or the one that the flags describe.
@@ -86,7 +88,8 @@ def init(
     width = shutil.get_terminal_size().columns
     asks = not (dry_run or as_json)
     project, imports = add_imports(project, is_accepted=with_imports or yes, asks=asks, width=width)
-    answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
+    planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
+    answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     project = lock_project(project.for_plan(answer), answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ import click
 from devkit.cli import exit_codes
 from devkit.cli.changes import format_compile_costs
 from devkit.cli.options.plan import PlanOptions, build_request_from_options, plan_options
+from devkit.cli.resolution import plan_with_packages, resolve_option
 from devkit.cli.runtime import today
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
@@ -18,7 +20,6 @@ from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
 from devkit.solver.output import format_answer, serialize_answer, serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.project import add_project_constraints, list_choices, select_torch_build, validate_choice
-from devkit.solver.solve import solve_project
 from devkit.text import wrap_text
 
 if TYPE_CHECKING:
@@ -36,8 +37,11 @@ _FOLDER = click.Path(exists=True, file_okay=False)
 @click.option(
     "--why", metavar="FIELD", help="Explain one choice, such as torch, and why the alternatives were rejected."
 )
+@resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str | None, as_json: bool) -> int:
+def plan(
+    options: PlanOptions, *, project: str, ignore_dependencies: bool, why: str | None, no_resolve: bool, as_json: bool
+) -> int:
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
     Plans for this machine, or for those that --facts or the flags describe. Respects the project's requirement
@@ -56,7 +60,7 @@ def plan(options: PlanOptions, project: str, ignore_dependencies: bool, why: str
         dependencies = read_local_dependencies(project, wanted)
         validate_choice(wanted, dependencies)
     request = replace(build_request_from_options(options), policy=settings.policy if settings else None)
-    answer = solve_project(request, dependencies, load_tables())
+    answer = plan_with_packages(request, dependencies, Path(project), settings, no_resolve=no_resolve)
     width = shutil.get_terminal_size().columns
     if why:
         from devkit.solver.why import BUILD_FIELDS, explain_choice, format_choice, serialize_choice
@@ -87,8 +91,6 @@ def _read_settings(folder: str) -> "ProjectSettings | None":
     # Most projects have no devkit.toml: then its reader is not imported.
     if not os.access(f"{folder}/devkit.toml", os.F_OK):
         return None
-    from pathlib import Path
-
     from devkit.render.devkit_toml import DEVKIT_TOML, parse_devkit_toml, validate_indexes
     from devkit.render.files import read_file
 

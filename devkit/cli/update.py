@@ -22,7 +22,8 @@ from devkit.cli.changes import (
 )
 from devkit.cli.existing_container import repair_existing_container
 from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
-from devkit.cli.options.plan import build_project_request, solve_request
+from devkit.cli.options.plan import build_project_request
+from devkit.cli.resolution import plan_with_packages, resolve_option
 from devkit.errors import DevkitError
 from devkit.text import format_count
 
@@ -40,6 +41,7 @@ SCHEMA = "devkit.update/1"
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
+@resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @lock_options
 @click.pass_context
@@ -51,6 +53,7 @@ def update(
     show_diff: bool,
     dry_run: bool,
     yes: bool,
+    no_resolve: bool,
     as_json: bool,
     locking: LockOptions,
 ) -> None:
@@ -76,7 +79,10 @@ def update(
     dry_run, show_diff = check or dry_run, show_diff or check
     options = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
     repair_existing_container(ctx, project, request, options, is_check=check)
-    answer = require_plan(ctx, solve_request(request, project.dependencies), schema=SCHEMA, as_json=as_json)
+    planned = plan_with_packages(
+        request, project.dependencies, project.root, project.settings, no_resolve=no_resolve, is_check=check
+    )
+    answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     project = _renew_locks(project.for_plan(answer), answer, locking, options, is_check=check)
     changes = compute_project_changes(project, answer, machines=request.machines, may_conflict=True)
     if check:

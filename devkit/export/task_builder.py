@@ -86,7 +86,7 @@ def build_task(exported: ExportedProject, job: JobSettings) -> TaskAndEstimate:
         vendor=plan.vendor if count else Vendor.CPU,
         gpu=job.gpu if count else "",
         processes=job.nodes * max(1, count),
-        packages=frozenset(name for name, _ in plan.packages) & {"bitsandbytes"},
+        packages=frozenset(plan.versions) & {"bitsandbytes"},
     )
     _validate_run(finetune, job, hardware)
     needs = estimate_needs(finetune, config, hardware) if config is not None else None

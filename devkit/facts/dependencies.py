@@ -23,6 +23,9 @@ class PackageManager(StrEnum):
     NONE = ""
 
 
+_LOCKING_TOOLS = (PackageManager.UV, PackageManager.POETRY, PackageManager.PDM, PackageManager.PIPENV)
+
+
 class RequirementRole(StrEnum):
     """The use of a requirement when the image is built."""
 
@@ -215,6 +218,17 @@ class Dependencies:
     """How the project itself is built, and the folders with it that compile against torch."""
     system: tuple[SystemPackage, ...] = ()
     """Debian packages that files of the project install, each once."""
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the image installs exact versions from the project's own lock."""
+        return bool(self.lock) and self.tool in _LOCKING_TOOLS
+
+    @property
+    def asks_for_packages(self) -> bool:
+        """Whether the project says itself what it needs, so that nothing is added to it."""
+        needs = any(need.role is not RequirementRole.CONSTRAINT for need in self.needs)
+        return bool(needs or self.lock or self.torch_builds or self.unread or self.left_out)
 
 
 @record

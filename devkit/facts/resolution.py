@@ -1,9 +1,14 @@
 """A project's packages as uv resolves them: what it is given, and what it answers."""
 
+import re
+
 from devkit.facts.values import Unknown, record
 
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
-"""Packages of which every release is built for one torch: the plan brings them from torch's own index."""
+"""torch, and the packages of which every wheel is built for one build of it; they come from its own index.
+
+Source: https://pytorch.org/get-started/locally/.
+"""
 
 
 @record
@@ -12,7 +17,7 @@ class RequirementSources:
 
     `files` are paths relative to the project, with their text; `lists` are those of them that uv is given, the others are
     included by these. `options` are uv's besides, such as --extra and --group. `lines` are requirements that devkit
-    writes out. `unchecked` are packages whose own requirements cannot be read, because they come from a repository.
+    writes out. `unchecked` are packages that come from a URL: they are not fetched to see what they need.
     """
 
     files: tuple[tuple[str, str], ...] = ()
@@ -30,7 +35,8 @@ class ResolutionRequest:
     """What is resolved besides the project's requirements, and for which Python and machine.
 
     `constraints` limit versions and install nothing, `requirements` are installed too. `glibc` is that of the image, ""
-    where it is unknown. `relaxed` are packages whose versions in the project's files do not count.
+    where it is unknown. `relaxed` are packages whose versions in the project's files do not count. With `is_alone` none
+    of these files does.
     """
 
     python: str
@@ -39,13 +45,14 @@ class ResolutionRequest:
     constraints: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     relaxed: tuple[str, ...] = ()
+    is_alone: bool = False
 
 
 @record
 class Resolved:
     """Every package with its version. `from_source` are those without a wheel for this Python and machine.
 
-    `unread` are those whose own requirements could not be read without running their code.
+    `unread` says of which packages the requirements were not read, and why.
     """
 
     packages: tuple[tuple[str, str], ...]
@@ -55,9 +62,15 @@ class Resolved:
 
 @record
 class Refused:
-    """There is no resolution, and uv's reason for it."""
+    """There is no resolution: uv's reason in short, and all of it."""
 
     reason: str
+    details: str = ""
+
+    def mentions(self, *words: str) -> bool:
+        """Return whether uv's reason has to do with one of these."""
+        text = self.details or self.reason
+        return any(re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", text) for word in words)
 
 
 Resolution = Resolved | Refused | Unknown

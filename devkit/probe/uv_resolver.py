@@ -58,7 +58,7 @@ _UNREACHABLE = (
 _STEP = re.compile(r"(?:And b|B)ecause (.+?), we can conclude that .+?\.(?= And because |$)")
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PER_REQUIREMENT = re.compile(r"\s(?:#|--hash\b|\\\n).*", re.DOTALL)
-_FROM_REPOSITORY = re.compile(r"\s*(?:-e\s+|--editable[ =]\s*)?(?:[\w.\[\],-]+\s*@\s*)?(?:git|hg|svn|bzr)\+")
+_FROM_URL = re.compile(r"\s*(?:-e\s+|--editable[ =]\s*)?(?:[\w.-]+\s*(?:\[[^\]]*\])?\s*@\s*)?(?:\w+\+)?\w+://")
 _INDEX_OPTION = re.compile(r"\s*(?:-i|-f|--(?:extra-)?index-url|--find-links)[ =]")
 
 
@@ -106,12 +106,13 @@ class UvResolver:
         (folder / "blocked" / "sitecustomize.py").write_text(_NO_BUILD, encoding="utf-8")
         project = folder / "project"
         project.mkdir()
-        for path, text in self._sources.files:
+        sources = RequirementSources() if wanted.is_alone else self._sources
+        for path, text in sources.files:
             target = project / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(_adapt_file(path, text, wanted.relaxed), encoding="utf-8")
-        lines = [*self._sources.lines, *wanted.requirements]
-        (folder / "lines.txt").write_text(_adapt_list("\n".join(lines), wanted.relaxed), encoding="utf-8")
+        lines = [_adapt_list("\n".join(sources.lines), wanted.relaxed), *wanted.requirements]
+        (folder / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
         (folder / "constraints.txt").write_text("\n".join(wanted.constraints), encoding="utf-8")
         platform = _PLATFORMS[wanted.machine]
         if wanted.glibc in _GLIBCS:
@@ -123,10 +124,7 @@ class UvResolver:
         yield from ("--constraints=../constraints.txt", "--excludes=../excludes.txt")
         if self._index:
             yield f"--default-index={self._index}"
-        # Files written for pip expect that every index is searched for every package.
-        if any("index-url" in text for _, text in self._sources.files):
-            yield "--index-strategy=unsafe-best-match"
-        yield from (*self._sources.options, *self._sources.lists, "../lines.txt")
+        yield from (*sources.options, *sources.lists, "../lines.txt")
 
     def _write_metadata(self, folder: Path) -> None:
         """Write what is known of source distributions, and what is left out because nothing is."""
@@ -156,7 +154,10 @@ class UvResolver:
         return Resolved(
             packages=tuple((canonicalize_name(each["name"]), str(each["version"])) for each in packages),
             from_source=tuple(canonicalize_name(each["name"]) for each in packages if not each.get("wheels")),
-            unread=(*self._sources.unchecked, *(f"{name} {version}".strip() for name, version in self._unread.items())),
+            unread=(
+                *(f"{name}, which comes from a URL" for name in self._sources.unchecked),
+                *(f"{name} {version}, which only its setup.py can tell" for name, version in self._unread.items()),
+            ),
         )
 
     def _explain(self, done: ProgramResult) -> Refused | Unknown:
@@ -166,7 +167,7 @@ class UvResolver:
         if any(word in error.lower() for word in _UNREACHABLE):
             return Unknown("uv cannot reach the package index")
         if _NO_SOLUTION in error:
-            return Refused(_shorten(error))
+            return Refused(_shorten(error), error)
         return Unknown(f"uv ended with {to_one_line(error.partition('hint:')[0]) or f'exit code {done.code}'}")
 
 
@@ -218,7 +219,7 @@ def _adapt_file(path: str, text: str, relaxed: Iterable[str]) -> str:
 
 
 def _adapt_list(text: str, relaxed: Iterable[str]) -> str:
-    """Leave out what the image does not take from a requirement list: torch and its index, and repositories.
+    """Leave out what the image does not take from a requirement list: torch and its index, and URLs.
 
     torch is limited by a constraint, so that uv chooses it last and not first, which would age whatever needs another
     one. Its index need not be reachable from here: the public one has the same releases.
@@ -229,7 +230,7 @@ def _adapt_list(text: str, relaxed: Iterable[str]) -> str:
 
 def _adapt_requirement(line: str, relaxed: Iterable[str]) -> str | None:
     """Return the requirement as uv gets it, None for one that is left out."""
-    if _FROM_REPOSITORY.match(line) or (_INDEX_OPTION.match(line) and TORCH_WHEELS in line):
+    if _FROM_URL.match(line) or (_INDEX_OPTION.match(line) and TORCH_WHEELS in line):
         return None
     named = _NAME.match(line)
     name = canonicalize_name(named[1]) if named else ""

@@ -159,6 +159,8 @@ def _parse_release(text: str | None) -> Release | None:
 def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
     """Parse the plan of a lock, without its warnings. Raises DevkitError when there is none."""
     try:
+        packages = tuple((str(name), str(version)) for name, version in document["packages"].items())
+        from_project = document.get("from_project", ())
         return Plan(
             vendor=Vendor(document["vendor"]),
             base_image=str(document["base_image"]),
@@ -167,13 +169,16 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
             variant=str(document["variant"]),
             cuda=document["cuda"],
             torch_index=str(document["torch_index"]),
-            packages=tuple((str(name), str(version)) for name, version in document["packages"].items()),
+            packages=tuple(pair for pair in packages if pair[0] not in from_project),
             gpu_request=str(document["gpu_request"]),
             architectures=tuple(map(str, document["architectures"])),
             reasons=tuple(Reason(**reason) for reason in document["reasons"]),
             warnings=(),
             data_as_of=str(document["data_as_of"]),
             rocm=document.get("rocm"),
+            project_packages=tuple(pair for pair in packages if pair[0] in from_project),
+            limits=tuple(map(str, document.get("limits", ()))),
+            resolved_from=str(document.get("resolved_from", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DevkitError(

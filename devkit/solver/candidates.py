@@ -17,7 +17,7 @@ from devkit.compat.version_tables import (
     WheelIndex,
 )
 from devkit.facts.values import ComputeCapability, Release, record
-from devkit.solver.plan import Machine, Request, Vendor, parse_torch
+from devkit.solver.plan import Machine, Plan, Request, Vendor, parse_torch
 
 SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
 """Best first."""
@@ -299,6 +299,16 @@ def _assume_index(like: WheelIndex, label: str, known: Mapping[str, WheelIndex])
     if isinstance(row, RocmIndex):
         return [replace(row, rocm=Release.parse(built[3]))] if built[3] else []
     return [replace(row, cuda=Release.parse(f"{built[1]}.{built[2]}"))] if built[1] else []
+
+
+def find_candidate(problem: Problem, plan: Plan) -> Candidate:
+    """Find the torch build of a plan for this problem."""
+    return next(each for each in list_candidates(problem) if is_chosen(each, plan))
+
+
+def is_chosen(candidate: Candidate, plan: Plan) -> bool:
+    """Return whether the plan is for this torch build."""
+    return (str(candidate.release.version), candidate.index.label) == (plan.torch, plan.variant)
 
 
 def describe_gpu(name: str, capability: ComputeCapability) -> str:

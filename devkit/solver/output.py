@@ -2,6 +2,8 @@
 
 from devkit.compat.refresh import count_days, format_stale_warning
 from devkit.facts.dependencies import Dependencies
+from devkit.facts.resolution import Resolved
+from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan, Reason, Vendor
 from devkit.text import format_count, wrap_text
 
@@ -26,6 +28,7 @@ def serialize_answer(answer: Plan | Conflict, *, today: str | None = None) -> Js
         "schema": SCHEMA,
         "verdict": "plan" if isinstance(answer, Plan) else "conflict",
         "plan": serialize_plan(answer) if isinstance(answer, Plan) else None,
+        "resolution": _serialize_resolution(answer) if isinstance(answer, Plan) else None,
         "warnings": [*(plan.warnings if plan else ()), *([stale] if stale else ())],
         "conflict": serialize_conflict(answer) if isinstance(answer, Conflict) else None,
         **serialize_age(answer, today),
@@ -43,7 +46,10 @@ def serialize_plan(plan: Plan) -> Json:
         "cuda": plan.cuda,
         "rocm": plan.rocm,
         "torch_index": plan.torch_index,
-        "packages": dict(plan.packages),
+        "packages": plan.versions,
+        **({"from_project": [name for name, _ in plan.project_packages]} if plan.project_packages else {}),
+        **({"limits": list(plan.limits)} if plan.limits else {}),
+        **({"resolved_from": plan.resolved_from} if plan.resolved_from else {}),
         "gpu_request": plan.gpu_request,
         "architectures": list(plan.architectures),
         "nvcc": plan.nvcc,
@@ -71,6 +77,23 @@ def serialize_plan(plan: Plan) -> Json:
         ],
         "data_as_of": plan.data_as_of,
     }
+
+
+def _serialize_resolution(plan: Plan) -> Json:
+    """Serialize what uv resolved, or why that was not checked."""
+    match plan.resolution:
+        case Resolved(packages, from_source, unread):
+            return {
+                "status": "resolved",
+                "because": None,
+                "packages": dict(packages),
+                "from_source": list(from_source),
+                "not_checked": list(unread),
+            }
+        case Unknown(reason):
+            return {"status": "not checked", "because": reason}
+        case None:
+            return {"status": "not checked", "because": "nothing was to be resolved"}
 
 
 def serialize_conflict(conflict: Conflict) -> Json:

@@ -1,16 +1,16 @@
 """Packages around torch: the newest releases that fit its version, the Python, the GPUs and one another."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
 from devkit.compat.rules import CodeSupport, LibraryChoice, check_gpu_code, find_bitsandbytes_library
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
 from devkit.compat.version_tables import BitsandbytesLibrary, BitsandbytesRelease, PackageRelease
-from devkit.facts.values import ComputeCapability
+from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.candidates import ChosenPackage, Environment, Objection, Packages, Problem
-from devkit.solver.plan import PYTHON, Constraint
+from devkit.solver.plan import PYTHON, Constraint, Request
 from devkit.text import join_words
 
 BITSANDBYTES = "bitsandbytes"
@@ -27,23 +27,14 @@ def choose_packages(environment: Environment, problem: Problem) -> Packages:
 
 
 def list_releases(name: str, problem: Problem) -> tuple[PackageRelease, ...]:
-    """List the releases of a package to choose from, newest first: the pinned one, else those the project allows."""
+    """List the releases of a package to choose from, newest first: the pinned one, or all of the tables."""
     rows = tuple(row for row in problem.tables.stack.packages if row.name == name)
-    constraints = problem.request.constraints_on(name)
-    exact = find_exact_version(name, problem)
-    if exact is not None:
-        return tuple(row for row in rows if row.version == exact) or (
-            replace(rows[0], version=exact, python="", requires=()),
-        )
-    return tuple(row for row in rows if all(each.is_met_by(row.version) for each in constraints))
-
-
-def find_exact_version(name: str, problem: Problem) -> str | None:
-    """Find the one version of a package that a pin or the project's files leave."""
-    constraints = problem.request.constraints_on(name)
-    specifiers = (each.specifier for each in constraints if "," not in each.specifier and "*" not in each.specifier)
-    named = next((each.lstrip("=").strip() for each in specifiers if each.startswith("==")), None)
-    return dict(problem.request.pins).get(name) or named
+    pinned = dict(problem.request.pins).get(name)
+    if pinned is None:
+        return rows
+    return tuple(row for row in rows if row.version == pinned) or (
+        replace(rows[0], version=pinned, python="", requires=()),
+    )
 
 
 def validate_constraints(environment: Environment, problem: Problem) -> Iterator[Objection]:
@@ -67,14 +58,13 @@ def validate_companions(environment: Environment, problem: Problem) -> Iterator[
     request, torch = problem.request, environment.candidate.release.version
     if environment.packages.companions is not None:
         chosen = {each.name for each in environment.packages.companions}
-        missing = [name for name in COMPANIONS if name not in chosen and list_releases(name, problem)]
-        if missing:
+        missing = [name for name in COMPANIONS if name not in chosen and not _is_left_open(name, problem)]
+        if missing and request.adds_packages:
             fits = f"fits torch {torch} on Python {environment.python}"
             says = f"no {join_words(missing, 'or')} in the tables {fits}: left out, not checked"
             yield Objection("P1", says, problem.tables.stack.packages[0].source[0], refuses=False)
         return
     named = [f"{name}=={version}" for name, version in request.pins]
-    named += [f"{each.name}{each.specifier} ({each.origin})" for each in request.constraints if each.name in COMPANIONS]
     with_named = f" with {', '.join(named)}" if named else ""
     says = f"no transformers, peft and accelerate fit torch {torch} on Python {environment.python}{with_named}"
     yield Objection("P1", says, problem.tables.stack.packages[0].source[0])
@@ -83,6 +73,9 @@ def validate_companions(environment: Environment, problem: Problem) -> Iterator[
 def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterator[Objection]:
     """Object to a missing bitsandbytes library (B1, B2): refuse where 4-bit or 8-bit was requested, else warn."""
     chosen, rows = environment.packages.bitsandbytes, problem.tables.stack.bitsandbytes
+    is_required = needs_bitsandbytes(problem.request)
+    if not is_required and not problem.request.adds_packages:
+        return
     if chosen is not None:
         if isinstance(chosen.row, BitsandbytesRelease) and _finds_unread_library(chosen.row, environment, problem):
             says = f"whether bitsandbytes {chosen.version} has code for {_list_gpu_targets(problem)} was not checked"
@@ -96,7 +89,6 @@ def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterato
         return
     pinned = dict(problem.request.pins).get(BITSANDBYTES)
     row = next((row for row in rows if row.version == pinned), rows[0])
-    is_required = pinned is not None or any(name in problem.request.features for name in _NEEDS_BITSANDBYTES)
     candidate, torch = environment.candidate, environment.candidate.release.version
     if candidate.cuda is None and candidate.rocm is None:
         says = f"bitsandbytes {row.version} does not fit torch {torch} on this machine"
@@ -113,20 +105,40 @@ def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterato
     yield Objection("B1", says, row.source[0], refuses=is_required and not row.is_inferred)
 
 
+def needs_bitsandbytes(request: Request) -> bool:
+    """Return whether the request names bitsandbytes, or a feature that only it provides."""
+    return BITSANDBYTES in dict(request.pins) or any(name in request.features for name in _NEEDS_BITSANDBYTES)
+
+
 def find_pin_warnings(problem: Problem) -> Iterator[str]:
-    """Warn of pins and constraints that the tables know nothing about."""
-    known = {(row.name, row.version) for row in problem.tables.stack.packages}
-    known |= {(BITSANDBYTES, row.version) for row in problem.tables.stack.bitsandbytes}
-    named = dict(problem.request.pins)
-    exact = {name: find_exact_version(name, problem) for name in (*COMPANIONS, BITSANDBYTES)}
-    for name, version in {**exact, **named}.items():
-        if version is not None and (name, version) not in known:
+    """Warn of the pins that the tables know nothing about."""
+    for name, version in problem.request.pins:
+        if not _is_listed(name, version, problem):
             yield f"{name}=={version} is not in the tables: taken as it is, not checked"
-    for name in COMPANIONS:
-        constraints = problem.request.constraints_on(name)
-        if constraints and not list_releases(name, problem):
-            wants = " and ".join(map(str, constraints))
-            yield f"{wants}: no release in the tables is one, so {name} is left to the project, not checked"
+
+
+def find_limits(versions: Mapping[str, str], environment: Environment, problem: Problem) -> Iterator[tuple[str, str]]:
+    """Find what the tables know against a resolution and no metadata says: a requirement that avoids it, and why.
+
+    These are what torch's wheel and transformers' source demand, and a bitsandbytes with code for the GPUs.
+    """
+    release, transformers = environment.candidate.release, versions.get("transformers")
+    demands = [(f"torch {release.version}", line) for line in release.requires]
+    if transformers is not None:
+        floors = (row for row in problem.tables.stack.floors if row.version <= Release.parse(transformers))
+        newest = max(floors, key=lambda row: row.version, default=None)
+        if newest is not None and newest.version.major == Release.parse(transformers).major:
+            demands += [(f"transformers {transformers}", line) for line in newest.requires]
+    for who, line in demands:
+        name, specifier = split_requirement(line)
+        if name in versions and not satisfies(versions[name], specifier):
+            yield line, f"{who} runs with {line} alone, and the project's packages take {name} {versions[name]}"
+    rows = problem.tables.stack.bitsandbytes
+    unfit = {row.version: row for row in rows if not _is_bitsandbytes_fit(row, environment, problem)}
+    row = unfit.get(versions.get(BITSANDBYTES, ""))
+    if row is not None:
+        because = explain_bitsandbytes_rejection(row, environment, problem)
+        yield BITSANDBYTES + ",".join(f"!={version}" for version in unfit), f"{BITSANDBYTES} {row.version}: {because}"
 
 
 def explain_bitsandbytes_rejection(row: BitsandbytesRelease, environment: Environment, problem: Problem) -> str:
@@ -151,30 +163,40 @@ def explain_bitsandbytes_rejection(row: BitsandbytesRelease, environment: Enviro
 def _choose_companions(environment: Environment, problem: Problem) -> tuple[ChosenPackage, ...] | None:
     """Choose the newest releases that fit torch, the Python and one another, pins first; None when nothing fits.
 
-    A package that no release of the tables fits is left out.
+    A project that says itself what it needs gets its pins alone. A package that no release of the tables fits is left
+    out, unless one is pinned: they do not list them all.
     """
     pins, release = dict(problem.request.pins), environment.candidate.release
-    names = (*COMPANIONS, *(split_requirement(line)[0] for line in release.requires))
-    # A package of which no release in the tables fits is left out, unless one is pinned: they do not list them all.
-    choices = [
-        (*list_releases(name, problem), *(() if find_exact_version(name, problem) else (None,))) for name in names
-    ]
+    names: tuple[str, ...] = ()
+    if problem.request.adds_packages:
+        wanted = (*COMPANIONS, *(split_requirement(line)[0] for line in release.requires))
+        names = tuple(name for name in wanted if not _is_left_open(name, problem))
+    choices = [(*list_releases(name, problem), *(() if name in pins else (None,))) for name in names]
     combinations = (tuple(filter(None, rows)) for rows in sorted(product(*choices), key=lambda rows: rows.count(None)))
     rows = next((rows for rows in combinations if _fit_together(rows, environment, pins.get(BITSANDBYTES))), None)
     if rows is None:
         return None
-    listed = {(row.name, row.version) for row in problem.tables.stack.packages}
+    because = f"newest release that fits torch {release.version}, Python {environment.python} and the others"
     found = []
     for row in rows:
-        because = f"newest release that fits torch {release.version}, Python {environment.python} and the others"
-        if row.name in pins:
-            because = "requested"
-        elif constraints := problem.request.constraints_on(row.name):
-            because = " and ".join(map(str, constraints))
-        found.append(ChosenPackage(row.name, row.version, row if (row.name, row.version) in listed else None, because))
-    # Pins of packages that the plan would not hold by itself are kept as they are.
+        known = row if _is_listed(row.name, row.version, problem) else None
+        found.append(ChosenPackage(row.name, row.version, known, "requested" if row.name in pins else because))
     others = (pin for pin in pins.items() if pin[0] not in (*names, BITSANDBYTES))
     return (*found, *(ChosenPackage(name, version, None, "requested") for name, version in others))
+
+
+def _is_listed(name: str, version: str, problem: Problem) -> bool:
+    stack = problem.tables.stack
+    if name == BITSANDBYTES:
+        return any(row.version == version for row in stack.bitsandbytes)
+    return any((row.name, row.version) == (name, version) for row in stack.packages)
+
+
+def _is_left_open(name: str, problem: Problem) -> bool:
+    """Return whether another package is to choose the release: what a pin outside the tables needs is unknown."""
+    pins = problem.request.pins
+    is_open = any(each in COMPANIONS and not _is_listed(each, version, problem) for each, version in pins)
+    return name == "huggingface-hub" and is_open and name not in dict(pins)
 
 
 def _fit_together(rows: tuple[PackageRelease, ...], environment: Environment, bitsandbytes: str | None) -> bool:
@@ -192,14 +214,17 @@ def _choose_bitsandbytes(
     environment: Environment, companions: tuple[ChosenPackage, ...], problem: Problem
 ) -> ChosenPackage | None:
     """Choose the newest bitsandbytes with a library for the build and code for every GPU; None when there is none."""
-    pinned = find_exact_version(BITSANDBYTES, problem)
+    if not problem.request.adds_packages and not needs_bitsandbytes(problem.request):
+        return None
+    constraints = problem.request.constraints_on(BITSANDBYTES)
+    exact = (each.specifier[2:] for each in constraints if re.fullmatch(r"==[^,*]+", each.specifier))
+    pinned = dict(problem.request.pins).get(BITSANDBYTES) or next(exact, None)
     rows = problem.tables.stack.bitsandbytes
     if pinned is not None and all(row.version != pinned for row in rows):
         return ChosenPackage(BITSANDBYTES, pinned, None, "requested")
     # The newest whose code for these GPUs was read goes before a newer one of which it was not.
     rows = tuple(sorted(rows, key=lambda row: _finds_unread_library(row, environment, problem)))
     specifier = _combine_specifiers(companions, BITSANDBYTES)
-    constraints = problem.request.constraints_on(BITSANDBYTES)
     for row in rows:
         is_allowed = pinned in (None, row.version) and all(each.is_met_by(row.version) for each in constraints)
         if is_allowed and satisfies(row.version, specifier) and _is_bitsandbytes_fit(row, environment, problem):

@@ -1,11 +1,13 @@
 """Input and answer of the solver: a request for machines, and a plan or a conflict."""
 
 import re
+from dataclasses import replace
 from enum import StrEnum
 
 from devkit.compat.specifiers import satisfies, satisfies_python
 from devkit.facts.project import Policy
-from devkit.facts.values import ComputeCapability, Release, record
+from devkit.facts.resolution import Resolved
+from devkit.facts.values import ComputeCapability, Release, Unknown, record
 
 PYTHON = "python"
 """The name of constraints on Python itself."""
@@ -76,6 +78,8 @@ class Request:
 
     `constraints` come from the project's files; several may be on one package. `gpu_runtime` is "legacy" or "cdi",
     None where it is unknown. `policy` is that of the project, None without one. `apt` are Debian packages for the image.
+    `adds_packages` is false where a project says itself what it needs: then no transformers, peft, accelerate and
+    bitsandbytes are added to it.
     """
 
     machines: tuple[Machine, ...]
@@ -90,6 +94,7 @@ class Request:
     gpu_runtime: str | None = None
     policy: Policy | None = None
     apt: tuple[str, ...] = ()
+    adds_packages: bool = True
 
     def constraints_on(self, name: str) -> tuple[Constraint, ...]:
         """Return the constraints on one package, or on "python"."""
@@ -146,7 +151,10 @@ class Plan:
     """Versions that fit every machine of the request, with a reason for each.
 
     `torch_index` is the wheel index's URL; `variant` its label such as cu130 or cpu.
-    `packages` maps distribution names to exact versions, torch included.
+    `packages` are those that the image installs for the plan itself, with exact versions, torch included.
+    `project_packages` are those that the project names, as uv resolved them; the image installs the project's own files,
+    and keeps to `limits`. `resolution` is uv's whole answer, Unknown where the packages were not checked, None where
+    there was nothing to resolve.
     `cuda` and `rocm` are what torch is built with, None for neither. `gpu_request` is "all" for NVIDIA's, "rocm" or
     "none". `architectures` are the machines it is for, such as x86_64. `data_as_of` is the day
     of the oldest table used. `compiled` are packages that compile code against torch, for GPUs of these `capabilities`;
@@ -170,6 +178,16 @@ class Plan:
     compiled: tuple[CompiledPackage, ...] = ()
     nvcc: str = ""
     capabilities: tuple[str, ...] = ()
+    project_packages: tuple[tuple[str, str], ...] = ()
+    limits: tuple[str, ...] = ()
+    resolution: Resolved | Unknown | None = None
+    resolved_from: str = ""
+    """The SHA-256 of the requirements that were resolved, by which devkit.lock knows them again."""
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of every package that the plan or the project names."""
+        return dict((*self.packages, *self.project_packages))
 
     @property
     def system_packages(self) -> tuple[Reason, ...]:
@@ -212,3 +230,14 @@ def parse_torch(text: str | None) -> tuple[str, str]:
     """Return the version and the variant in "2.14.1+cu126"; "" for what is left open."""
     found = TORCH_VERSION.fullmatch(text or "")
     return (found[1], found[2] or "") if found else ("", "")
+
+
+def explain_field(plan: Plan, name: str, because: str, *, value: str | None = None) -> Plan:
+    """Return the plan with another reason for a field, and the value that it then has."""
+    reasons = (
+        replace(reason, because=because, value=reason.value if value is None else value)
+        if reason.field == name
+        else reason
+        for reason in plan.reasons
+    )
+    return replace(plan, reasons=tuple(reasons))

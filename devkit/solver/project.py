@@ -9,11 +9,14 @@ from difflib import get_close_matches
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Dependencies, DependencyChoice, PackageIndex, PackageManager, PackageRequirement
+from devkit.facts.resolution import TORCH_FAMILY
 from devkit.solver.plan import Constraint, Plan, Request
 from devkit.text import join_words
 
 MAX_NAMED = 8
 TORCH_WHEELS = "download.pytorch.org/whl"
+
+_SAFE_SPECIFIER = re.compile(r"[A-Za-z0-9_.,=<>!~*+\[\]-]+", re.ASCII)
 
 
 def add_project_constraints(request: Request, dependencies: Dependencies, *, python: str | None) -> Request:
@@ -32,6 +35,16 @@ def list_project_constraints(
     """
     applying = [each for each in dependencies.needs if each.specifier and does_apply(each, machines, python)]
     return tuple(Constraint(each.name, each.specifier, each.origin) for each in (*dependencies.python, *applying))
+
+
+def list_torch_siblings(dependencies: Dependencies, *, machines: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """List torchvision and torchaudio as the project requires them here, with the version of its lock."""
+    specifiers: dict[str, list[str]] = {need.name: [] for need in dependencies.needs if need.name in TORCH_FAMILY[1:]}
+    for limit in list_project_constraints(dependencies, machines=machines, python=python):
+        # The build after the plus is the plan's to choose, as torch's is.
+        if limit.name in specifiers and _SAFE_SPECIFIER.fullmatch(limit.specifier):
+            specifiers[limit.name].append(limit.specifier.partition("+")[0])
+    return tuple(f"{name}{','.join(dict.fromkeys(each))}" for name, each in sorted(specifiers.items()))
 
 
 def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> None:

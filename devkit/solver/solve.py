@@ -14,7 +14,7 @@ from devkit.solver.assemble import assemble_plan
 from devkit.solver.candidates import Problem, build_problem, list_candidates
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
-from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, parse_torch
+from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, explain_field, parse_torch
 from devkit.solver.project import add_project_constraints, find_dependency_warnings
 from devkit.solver.system_packages import add_system_packages
 from devkit.text import join_words
@@ -61,6 +61,7 @@ def solve_project(request: Request, dependencies: Dependencies, tables: Tables) 
 
 def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Tables) -> Plan | Conflict:
     python = request.python
+    request = replace(request, adds_packages=request.adds_packages and not dependencies.asks_for_packages)
     answer: Plan | Conflict
     limits = list_compile_limits(dependencies, build_problem(request, tables))
     for _ in range(MAX_ROUNDS):
@@ -106,7 +107,7 @@ def solve(request: Request, tables: Tables) -> Plan | Conflict:
         other = _solve_without_policy(replace(request, image=image), tables)
         if isinstance(other, Plan) and _refuse(other, policy) is None:
             because = f"allowed by policy.registries; {answer.base_image} is not"
-            return _explain_image(_mirror(other, policy), because)
+            return explain_field(_mirror(other, policy), "base_image", because)
     return Conflict(f"{answer.base_image} under the policy of {POLICY_SOURCE}", (refusal,), None, "", answer.data_as_of)
 
 
@@ -121,6 +122,12 @@ def _solve_without_policy(request: Request, tables: Tables) -> Plan | Conflict:
         if nearest is not None:
             changes = relaxation.describe(nearest)
             break
+    return Conflict(describe_request(problem), _list_blockers(problem, evaluations), nearest, changes, tables.as_of)
+
+
+def describe_request(problem: Problem) -> str:
+    """Describe in one line what is requested, and for which hardware."""
+    request = problem.request
     parts = [
         f"torch {request.torch}" if request.torch else "torch",
         f"CUDA {request.cuda}" if request.cuda else "",
@@ -131,8 +138,24 @@ def _solve_without_policy(request: Request, tables: Tables) -> Plan | Conflict:
     ]
     drivers = dict.fromkeys(str(machine.driver) for machine in problem.machines if machine.driver)
     hardware = ", ".join([*problem.gpu_names, *(f"driver {driver}" for driver in drivers)])
-    wanted = ", ".join(filter(None, parts)) + (f" on {hardware}" if hardware else "")
-    return Conflict(wanted, _list_blockers(problem, evaluations), nearest, changes, tables.as_of)
+    return ", ".join(filter(None, parts)) + (f" on {hardware}" if hardware else "")
+
+
+def list_fitting_torch(request: Request, tables: Tables) -> tuple[tuple[str, ...], ...]:
+    """List the releases of torch that fit, newest first: those as free of doubt as the best one, then all of them."""
+    problem = build_problem(request, tables)
+    fitting = [
+        each for each in (evaluate_candidate(each, problem) for each in list_candidates(problem)) if not each.refusals
+    ]
+    ranks = sorted({each.preference_key[:2] for each in fitting})
+    groups = [ranks[:1], ranks] if len(ranks) > 1 else [ranks]
+    return tuple(
+        tuple(
+            dict.fromkeys(str(each.candidate.release.version) for each in fitting if each.preference_key[:2] in group)
+        )
+        for group in groups
+        if group
+    )
 
 
 def _find_plan(problem: Problem) -> tuple[Plan | None, tuple[Evaluation, ...]]:
@@ -271,12 +294,4 @@ def _mirror(plan: Plan, policy: Policy) -> Plan:
     if image == plan.base_image:
         return plan
     because = f"{plan.because('base_image')}; by the name of policy.mirrors"
-    return _explain_image(replace(plan, base_image=image), because)
-
-
-def _explain_image(plan: Plan, because: str) -> Plan:
-    reasons = (
-        replace(reason, value=plan.base_image, because=because) if reason.field == "base_image" else reason
-        for reason in plan.reasons
-    )
-    return replace(plan, reasons=tuple(reasons))
+    return explain_field(replace(plan, base_image=image), "base_image", because, value=image)

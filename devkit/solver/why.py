@@ -7,7 +7,7 @@ from devkit.compat.rules import CudaSupport
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
 from devkit.compat.version_tables import BitsandbytesRelease, PackageRelease, Tables
 from devkit.facts.values import Release, record
-from devkit.solver.candidates import Candidate, Problem, build_problem, list_candidates
+from devkit.solver.candidates import Problem, build_problem, find_candidate, is_chosen, list_candidates
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
 from devkit.solver.output import Json, format_age, format_conflict, format_reason, serialize_age, serialize_conflict
 from devkit.solver.packages import BITSANDBYTES, explain_bitsandbytes_rejection
@@ -95,7 +95,7 @@ def _list_alternatives(field: str, reason: Reason, problem: Problem, plan: Plan)
     elif field == PYTHON:
         yield from _list_pythons(problem, plan)
     elif field == BITSANDBYTES:
-        environment = evaluate_candidate(_find_winner(problem, plan), problem).environment
+        environment = evaluate_candidate(find_candidate(problem, plan), problem).environment
         for row in _list_newer(problem.tables.stack.bitsandbytes, reason.value):
             says = explain_bitsandbytes_rejection(row, environment, problem)
             yield Alternative(f"{field} {row.version}", "B1", says, row.source[0])
@@ -122,7 +122,7 @@ def _list_builds(problem: Problem, plan: Plan | None) -> Iterator[Alternative]:
         for each in candidates
         if chosen_release is None or each.release.version >= chosen_release
     ]
-    chosen = next((each for each in evaluations if plan is not None and _is_chosen(each.candidate, plan)), None)
+    chosen = next((each for each in evaluations if plan is not None and is_chosen(each.candidate, plan)), None)
     for evaluation in evaluations:
         if evaluation is chosen:
             continue
@@ -152,7 +152,7 @@ def _explain_preference(evaluation: Evaluation, chosen: Evaluation) -> str:
 
 def _list_pythons(problem: Problem, plan: Plan) -> Iterator[Alternative]:
     """List the other Pythons, best first."""
-    winner = _find_winner(problem, plan)
+    winner = find_candidate(problem, plan)
     constraints = problem.request.constraints_on(PYTHON)
     with_image = {row.python for row in problem.tables.images.python_images}
     for row in sorted(problem.tables.stack.pythons, key=lambda row: row.rank):
@@ -187,11 +187,3 @@ def _list_newer(rows: tuple[ReleaseT, ...], version: str) -> list[ReleaseT]:
     """List the rows before that of a version: tables have the newest first. None before one that they do not list."""
     versions = [row.version for row in rows]
     return list(rows[: versions.index(version)]) if version in versions else []
-
-
-def _find_winner(problem: Problem, plan: Plan) -> Candidate:
-    return next(each for each in list_candidates(problem) if _is_chosen(each, plan))
-
-
-def _is_chosen(candidate: Candidate, plan: Plan) -> bool:
-    return (str(candidate.release.version), candidate.index.label) == (plan.torch, plan.variant)

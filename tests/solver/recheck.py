@@ -154,7 +154,13 @@ def violations(choice: Choice, situation: Situation) -> set[str]:
     release = next((row for row in rows("torch", "release") if row["version"] == choice.torch), None)
     if release is None or not is_published(choice, release, situation):
         return {"W2"}
-    broken = requested(choice, situation) | stack(choice, release) | quantisation(choice, situation)
+    broken = requested(choice, situation) | quantisation(choice, situation)
+    if situation.constraints:
+        # What a project asks for is resolved by uv, and no other package is added to it but bitsandbytes for a feature.
+        added = tuple(pair for pair in choice.packages if pair[0] == "bitsandbytes")
+        broken |= stack(replace(choice, packages=added), {**release, "requires": []})
+    else:
+        broken |= stack(choice, release)
     broken |= image(choice, situation, release)
     if choice.variant.startswith("cu"):
         broken |= hardware(choice, situation)
@@ -191,7 +197,7 @@ def requested(choice: Choice, situation: Situation) -> set[str]:
     for pin in situation.pins:
         if tuple(pin.split("==")) not in choice.packages:
             broken.add("requested")
-    held = {**dict(choice.packages), "torch": f"{choice.torch}+{choice.variant}"}
+    held = {**dict(pin.split("==") for pin in situation.pins), "torch": f"{choice.torch}+{choice.variant}"}
     for name, specifier in situation.constraints:
         versions = [held[name]] if name in held else []
         if name == "python":

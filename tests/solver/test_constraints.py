@@ -75,10 +75,3 @@ def test_a_local_build_of_another_vendor_is_a_contradiction():
     conflict = solve_for(wants("torch ==2.14.1+cpu requirements.txt:1"), vendor="nvidia")
     assert isinstance(conflict, Conflict)
     assert conflict.blockers[0].rule == "P2"
-
-
-def test_what_is_left_to_the_project_is_not_in_the_plan():
-    plan = solve_for(wants("accelerate <1.0 requirements.txt:2"))
-    assert isinstance(plan, Plan)
-    assert "accelerate" not in dict(plan.packages)
-    assert any("requirements.txt:2 wants accelerate<1.0" in warning for warning in plan.warnings)

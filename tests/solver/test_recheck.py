@@ -125,7 +125,8 @@ def answer(situation: Situation) -> Plan | Conflict:
     runtime, limits = requested.pop("gpu_runtime"), requested.pop("constraints")
     request = build_request(machines=(build_machine_from_flags(**machine),), **requested)
     constraints = tuple(Constraint(name, specifier, "requirements.txt:1") for name, specifier in limits)
-    return solve(replace(request, gpu_runtime=runtime, constraints=constraints), load_tables())
+    request = replace(request, gpu_runtime=runtime, constraints=constraints, adds_packages=not constraints)
+    return solve(request, load_tables())
 
 
 def choice_of(plan: Plan) -> Choice:

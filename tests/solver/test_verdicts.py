@@ -24,7 +24,8 @@ def request(case: dict) -> Request:
     requested = {name: values[name] for name in REQUESTED if name in values}
     built = build_request(machines=(machine(values),), **requested)
     constraints = tuple(constraint(line) for line in values.get("constraints", ()))
-    return replace(built, gpu_runtime=values.get("gpu_runtime"), constraints=constraints)
+    runtime = values.get("gpu_runtime")
+    return replace(built, gpu_runtime=runtime, constraints=constraints, adds_packages=not constraints)
 
 
 def machine(case: dict) -> Machine:

@@ -3,9 +3,10 @@
 The project's packages are installed with the project's tool, and without touching the plan's torch.
 """
 
-import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from devkit import __version__
 from devkit.compat.version_tables import load_tables
@@ -16,20 +17,20 @@ from devkit.facts.dependencies import (
     PackageRequirement,
     RequirementRole,
 )
+from devkit.facts.resolution import TORCH_FAMILY, RequirementSources
 from devkit.render.container.network import find_torch_index, may_need_login
 from devkit.render.container.profiles import find_profile_packages
 from devkit.render.container.settings import ContainerSettings, require_safe
-from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file
 from devkit.solver.plan import Plan, Vendor
-from devkit.solver.project import list_project_constraints
+from devkit.solver.project import list_torch_siblings
 
 INSTALLER = "uv"
 DEVKIT_PYTHON = "3.11"
 """The oldest Python that devkit itself runs on, whatever the project's is."""
 PROJECT_REQUIREMENTS = "project.txt"
 """Requirements that devkit writes out, beside the Dockerfile."""
-BUILT_FOR_TORCH = ("torchvision", "torchaudio")
-"""Packages whose every wheel is built for one build of torch. Source: https://pytorch.org/get-started/locally/."""
+BUILT_FOR_TORCH = TORCH_FAMILY[1:]
 CONSTRAINED = ("torch", *BUILT_FOR_TORCH, "triton", "pytorch-triton[a-z-]*", "(nvidia|cuda)-[a-z0-9-]+")
 """Patterns of the packages that come with torch; another version of one of these would break it."""
 
@@ -42,9 +43,8 @@ _WHEELHOUSE = "--mount=type=bind,from=wheelhouse,target=/mnt/wheelhouse"
 _FROM_WHEELHOUSE = "--no-index --find-links=/mnt/wheelhouse "
 _REQUIRE_HASHES = "--require-hashes "
 _PROJECT = "/mnt/project"
+_PYPROJECT = "pyproject.toml"
 _EXPORTED = "/mnt/work/exported.txt"
-_SAFE_SPECIFIER = re.compile(r"[A-Za-z0-9_.,=<>!~*+\[\]-]+", re.ASCII)
-_LOCKING_TOOLS = (PackageManager.UV, PackageManager.POETRY, PackageManager.PDM, PackageManager.PIPENV)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ class ProjectInstallCommands:
 
     `files` are bind-mounted from the project's folder. `siblings` are requirements of packages that are built for one
     torch, `sibling_source` the options of their index. `export` writes the packages of a lock, except `excluded`, which
-    the plan brings. `requirements` are the installer's options, `constrained` is a pattern for the packages to keep.
+    the plan brings. `requirements` are the installer's options, `constrained` is a pattern for the packages to keep;
+    `limits` are words of the shell, constraints on others.
     """
 
     files: tuple[str, ...] = ()
@@ -146,6 +147,7 @@ class ProjectInstallCommands:
     excluded: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     constrained: str = ""
+    limits: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.requirements)
@@ -170,43 +172,52 @@ def build_project_install_commands(
         # uv follows the requirements of excluded packages itself.
         family = () if found.tool is PackageManager.UV and not found.has_members else found.torch_family
         excluded = tuple(dict.fromkeys(("torch", *BUILT_FOR_TORCH, *family)))
+    siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python)
     return ProjectInstallCommands(
         files=files,
         has_written=bool(format_project_requirements(found)),
-        siblings=" ".join(f'"{text}"' for text in _build_siblings(found, plan)),
+        siblings=" ".join(f'"{text}"' for text in siblings),
         sibling_source=f"{index}{'--no-deps ' if export else ''}",
         export=export,
         excluded=excluded,
         requirements=requirements,
         constrained=KEEP_TORCH,
+        limits=" ".join(map(shlex.quote, plan.limits)),
     )
 
 
 def _build_requirement_options(found: Dependencies) -> Iterator[str]:
-    for path in found.lists:
-        yield f"--requirement={_PROJECT}/{path}"
-        if path == "pyproject.toml":
-            groups = {
-                need.group for need in found.needs if need.path == path and need.role is RequirementRole.PASSED_THROUGH
-            }
-            yield from (
-                f"--group={_PROJECT}/{path}:{require_safe('package name', group)}"
-                for group in found.groups
-                if group in groups
-            )
-            yield from (f"--extra={require_safe('package name', extra)}" for extra in found.extras)
+    yield from (f"--requirement={_PROJECT}/{path}" for path in found.lists)
+    yield from _build_choice_options(found, folder=f"{_PROJECT}/")
     if format_project_requirements(found):
         yield f"--requirement=/mnt/{PROJECT_REQUIREMENTS}"
 
 
-def _build_siblings(found: Dependencies, plan: Plan) -> tuple[str, ...]:
-    """Return torchvision and torchaudio as the project requires them here, with the version of its lock."""
-    specifiers: dict[str, list[str]] = {need.name: [] for need in found.needs if need.name in BUILT_FOR_TORCH}
-    for limit in list_project_constraints(found, machines=plan.architectures, python=plan.python):
-        # The build after the plus is the plan's to choose, as torch's is.
-        if limit.name in specifiers and _SAFE_SPECIFIER.fullmatch(limit.specifier):
-            specifiers[limit.name].append(limit.specifier.partition("+")[0])
-    return tuple(f"{name}{','.join(dict.fromkeys(each))}" for name, each in sorted(specifiers.items()))
+def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[str]:
+    """Build uv's options for the indexes that the lists name, and for a pyproject.toml that is one of them."""
+    if any(index.path in (*found.lists, *found.included) and index.path != _PYPROJECT for index in found.indexes):
+        # Lists are written for pip, which takes a package from whichever index has the best version.
+        yield "--index-strategy=unsafe-best-match"
+    if _PYPROJECT not in found.lists:
+        return
+    passed = (need for need in found.needs if need.role is RequirementRole.PASSED_THROUGH)
+    groups = {need.group for need in passed if need.path == _PYPROJECT}
+    for group in (group for group in found.groups if group in groups):
+        yield f"--group={folder}{_PYPROJECT}:{require_safe('package name', group)}"
+    yield from (f"--extra={require_safe('package name', extra)}" for extra in found.extras)
+
+
+def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSources:
+    """Read what the image's installer is given of a project. Raises DevkitError for a file outside of it."""
+    texts = ((path, read_file(root, path)) for path in (*found.lists, *found.included))
+    asked = (need for need in found.needs if need.role is not RequirementRole.CONSTRAINT)
+    return RequirementSources(
+        files=tuple((path, content.decode(errors="replace")) for path, content in texts if content is not None),
+        lists=found.lists,
+        options=tuple(_build_choice_options(found)),
+        lines=format_project_requirements(found),
+        unchecked=tuple(dict.fromkeys(need.name for need in asked if need.url and need.name not in TORCH_FAMILY)),
+    )
 
 
 def _build_export_command(found: Dependencies, settings: ContainerSettings, install: InstallCommands) -> str:
@@ -247,7 +258,7 @@ def _build_export_command(found: Dependencies, settings: ContainerSettings, inst
 
 def _find_locking_tool(found: Dependencies) -> PackageManager | None:
     """Return the tool that exports the project's lock, None where there is no such lock."""
-    return found.tool if found.lock and found.tool in _LOCKING_TOOLS else None
+    return found.tool if found.is_locked else None
 
 
 def find_export_tools(settings: ContainerSettings) -> tuple[str, ...]:

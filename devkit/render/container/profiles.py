@@ -69,7 +69,7 @@ def find_profile_volumes(settings: ContainerSettings) -> tuple[str, ...]:
 
 def find_profile_packages(plan: Plan, settings: ContainerSettings) -> tuple[ProfilePackage, ...]:
     """Find the packages that the profiles add to the image; a package that the plan has stays as planned."""
-    planned = dict(plan.packages)
+    planned = plan.versions
     profiles = validate_profiles(settings.profiles)
     if not profiles:
         return ()  # most projects: their table is not read

@@ -1,0 +1,324 @@
+"""A plan whose packages uv resolves: the tables bound torch to what the machines run, and uv chooses within that."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from devkit.compat.version_tables import RowConfidence, Tables
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, RequirementRole
+from devkit.facts.resolution import TORCH_FAMILY, Refused, Resolution, ResolutionRequest, Resolved
+from devkit.facts.values import Release, Unknown
+from devkit.solver.base_image import find_image
+from devkit.solver.candidates import build_problem, find_candidate
+from devkit.solver.evaluate import evaluate_candidate
+from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings
+from devkit.solver.plan import PYTHON, Blocker, Conflict, Constraint, Plan, Reason, Request, explain_field
+from devkit.solver.project import (
+    add_project_constraints,
+    list_project_constraints,
+    list_torch_siblings,
+    select_torch_build,
+)
+from devkit.solver.solve import describe_request, list_fitting_torch, solve_project
+from devkit.text import join_words
+
+Resolve = Callable[[ResolutionRequest], Resolution]
+
+ORIGIN = "uv's resolution"
+RULE = "uv"
+MAX_SHOWN = 12
+"""Packages of a project that each get a reason; of more than that only those that the tables know."""
+MAX_OTHER_PYTHONS = 2
+"""Pythons in which wheels are looked for that the plan's own lacks."""
+
+
+def plan_project(
+    request: Request,
+    dependencies: Dependencies,
+    tables: Tables,
+    resolve: Resolve | Unknown,
+    *,
+    recorded: Plan | None = None,
+) -> Plan | Conflict:
+    """Plan a project whose packages `resolve` chooses; what uv refuses is a conflict with its reason.
+
+    `resolve` is Unknown where the packages are not to be resolved. `recorded` is an earlier plan for the same
+    requirements: its versions count where there is no newer answer.
+    """
+    plan = solve_project(request, dependencies, tables)
+    if isinstance(plan, Conflict):
+        return plan
+    search = _Search(request, dependencies, tables, plan)
+    if search.dependencies.is_locked:
+        return search.finish(plan, search.read_lock())
+    found: Plan | Conflict | Unknown = resolve if isinstance(resolve, Unknown) else search.run(resolve)
+    if not isinstance(found, Unknown):
+        return found
+    return (search.take(recorded) if recorded else None) or search.leave_unchecked(found)
+
+
+class _Search:
+    """The search for the versions of one project. `plan` is what the tables choose alone."""
+
+    def __init__(
+        self, request: Request, dependencies: Dependencies, tables: Tables, plan: Plan, relaxed: tuple[str, ...] = ()
+    ) -> None:
+        self._request = request
+        self._all = dependencies
+        self._tables = tables
+        self._plan = plan
+        self._relaxed = relaxed
+        self.dependencies = select_torch_build(dependencies, plan)
+        self._adds_packages = request.adds_packages and not self.dependencies.asks_for_packages
+        self._needs = [need for need in self.dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
+
+    def run(self, resolve: Resolve) -> Plan | Conflict | Unknown:
+        """Resolve; a refusal becomes a conflict that names the nearest plan."""
+        found = self.resolve(resolve)
+        return self._refuse(found, resolve) if isinstance(found, Refused) else found
+
+    def resolve(self, resolve: Resolve) -> Plan | Refused | Unknown:
+        """Resolve for the plan's Python, or for another where none is requested: old packages lack wheels for new ones."""
+        refusal: Refused | None = None
+        for plan in (self._plan, *self._list_plans_for_other_pythons()):
+            found = self._resolve_for(plan, resolve)
+            if isinstance(found, Plan) and refusal:
+                because = f"for Python {self._plan.python} the packages have no resolution: {refusal.reason}"
+                return explain_field(found, PYTHON, because)
+            if isinstance(found, Plan):
+                return self._prefer_wheels(found, resolve)
+            if isinstance(found, Unknown):
+                return refusal or found
+            refusal = refusal or found
+            if not refusal.mentions("Python", "wheels"):
+                break
+        return refusal or Unknown("there is no Python to resolve for")
+
+    def read_lock(self) -> Resolved:
+        """Return the versions that the project's own lock holds for the plan's Python and machines."""
+        plan = self._plan
+        limits = list_project_constraints(self.dependencies, machines=plan.architectures, python=plan.python)
+        exact = {each.name: each.specifier[2:] for each in limits if re.fullmatch(r"==[^*,]+", each.specifier)}
+        exact.pop(PYTHON, None)
+        return Resolved(tuple(sorted((exact | {"torch": plan.torch}).items())))
+
+    def take(self, recorded: Plan) -> Plan | None:
+        """Return the plan with the versions of an earlier one; None where the machines do not run its torch any more."""
+        answer = self._solve(python=recorded.python, torch=recorded.torch)
+        if isinstance(answer, Conflict):
+            return None
+        for name in ("torch", PYTHON):
+            answer = explain_field(answer, name, recorded.because(name))
+        return self.finish(answer, Resolved(tuple(recorded.versions.items())), recorded.limits)
+
+    def leave_unchecked(self, reason: Unknown) -> Plan:
+        """Return the plan of the tables, which says that the project's packages were not resolved."""
+        warnings = self._plan.warnings
+        if not self._adds_packages:
+            warnings = (*warnings, f"not checked: whether the project's packages can be installed; {reason.reason}")
+        return replace(self._plan, resolution=reason, warnings=warnings)
+
+    def finish(self, plan: Plan, resolved: Resolved, limits: tuple[str, ...] = ()) -> Plan:
+        """Return the plan with the versions of a resolution, and what that leaves unchecked."""
+        versions = dict(resolved.packages)
+        for name, version in plan.packages:
+            if versions.get(name, version) != version:
+                plan = explain_field(plan, name, "what uv resolves with the others", value=versions[name])
+        packages = tuple((name, versions.get(name, version)) for name, version in plan.packages)
+        own = dict(packages)
+        names = dict.fromkeys(need.name for need in self._needs if need.name in versions and need.name not in own)
+        source = self.dependencies.lock or next(iter(self.dependencies.files), RULE)
+        because = f"uv's resolution for Python {plan.python} on {' and '.join(plan.architectures)}"
+        because = f"as {source} holds them" if self.dependencies.is_locked else because
+        known = {row.name for row in self._tables.stack.packages} | {BITSANDBYTES, *TORCH_FAMILY}
+        shown = [(name, versions[name]) for name in names if name in known or len(names) <= MAX_SHOWN]
+        answered = set(find_pin_warnings(build_problem(self._request, self._tables)))
+        shown += [("resolution", RULE)] if names and not self.dependencies.is_locked else []
+        return replace(
+            plan,
+            packages=packages,
+            project_packages=tuple((name, versions[name]) for name in names),
+            limits=limits,
+            resolution=resolved,
+            reasons=(*plan.reasons, *(Reason(*each, because, source, RowConfidence.CONFIRMED) for each in shown)),
+            warnings=(
+                *(warning for warning in plan.warnings if warning not in answered),
+                *(f"not checked: the requirements of {each}" for each in resolved.unread),
+            ),
+        )
+
+    def _constrain(self, *, python: str, torch: str = "") -> Request:
+        """Return the request with what uv chose; the Python of the tables needs no constraint."""
+        constraints = self._request.constraints
+        if torch:
+            constraints += (Constraint("torch", f"=={torch}", ORIGIN),)
+        if python != self._plan.python:
+            constraints += (Constraint(PYTHON, f"=={python}.*", ORIGIN),)
+        return replace(self._request, constraints=constraints)
+
+    def _solve(self, *, python: str, torch: str = "") -> Plan | Conflict:
+        return solve_project(self._constrain(python=python, torch=torch), self._all, self._tables)
+
+    def _list_other_pythons(self) -> Iterator[str]:
+        """List the next older ones, then the next newer ones."""
+        own = Release.parse(self._plan.python)
+        others = sorted(Release.parse(row.version) for row in self._tables.stack.pythons)
+        yield from (str(each) for each in reversed(others) if each < own)
+        yield from (str(each) for each in others if each > own)
+
+    def _list_plans_for_other_pythons(self) -> Iterator[Plan]:
+        if self._request.python or self._request.image:
+            return
+        for python in self._list_other_pythons():
+            answer = self._solve(python=python)
+            if isinstance(answer, Plan) and answer.python == python:
+                yield answer
+
+    def _resolve_for(self, plan: Plan, resolve: Resolve) -> Plan | Refused | Unknown:
+        """Resolve with the Python of `plan`: within the torch releases that suit the machines best, then within all."""
+        own = [name for name, _ in plan.packages if name != "torch"]
+        pins = dict(self._request.pins)
+        siblings = list_torch_siblings(self.dependencies, machines=plan.architectures, python=plan.python)
+        bound = [line for line in siblings if any(operator in line for operator in ("==", "<", "~="))]
+        choices = [[f"{name}=={dict(plan.packages)[name]}" for name in own]]
+        if self._adds_packages:
+            choices.append([f"{name}=={pins[name]}" if name in pins else name for name in own])
+        refusal: Refused | None = None
+        request = replace(self._constrain(python=plan.python), python=plan.python)
+        request = add_project_constraints(request, self.dependencies, python=plan.python)
+        for versions in list_fitting_torch(request, self._tables):
+            for requirements in choices:
+                found = self._ask(plan, resolve, [_format_range(versions, self._tables)], [*requirements, *bound])
+                if isinstance(found, Resolved):
+                    return self._settle(plan, found, resolve, siblings)
+                if isinstance(found, Unknown):
+                    return found
+                refusal = refusal or found
+            if refusal and not refusal.mentions(*TORCH_FAMILY):
+                break
+        return refusal or Unknown("no release of torch is known to fit")
+
+    def _ask(
+        self, plan: Plan, resolve: Resolve, constraints: list[str], requirements: list[str], *, is_alone: bool = False
+    ) -> Resolution:
+        """Resolve for every processor of the plan, with one torch for all; the answer is that of the first."""
+        glibc = find_image(plan.base_image, build_problem(self._request, self._tables)).glibc
+        answer: Resolved | None = None
+        for machine in plan.architectures:
+            request = ResolutionRequest(
+                python=plan.python,
+                machine=machine,
+                glibc=str(glibc or ""),
+                constraints=tuple(constraints),
+                requirements=tuple(requirements),
+                relaxed=self._relaxed,
+                is_alone=is_alone,
+            )
+            found = resolve(request)
+            if not isinstance(found, Resolved):
+                return found
+            if answer is None:
+                answer = found
+                constraints = [
+                    *constraints,
+                    *(f"torch=={version}" for name, version in found.packages if name == "torch"),
+                ]
+        return answer or Unknown("the plan is for no processor")
+
+    def _settle(
+        self, plan: Plan, found: Resolved, resolve: Resolve, siblings: tuple[str, ...]
+    ) -> Plan | Refused | Unknown:
+        """Settle what follows from the torch that uv chose: its build, its siblings, and what only the tables know."""
+        torch = dict(found.packages).get("torch", plan.torch)
+        settled = self._solve(python=plan.python, torch=torch) if torch != plan.torch else plan
+        if isinstance(settled, Conflict):
+            return Refused(settled.blockers[0].says)
+        if torch != self._plan.torch:
+            because = f"what uv resolves with the project's packages; {self._plan.torch} is the newest that fits"
+            settled = explain_field(settled, "torch", because)
+        if any(re.split(r"[^\w.-]", line)[0] not in dict(found.packages) for line in siblings):
+            # Chosen together with torch, each would be the newest, and age whatever needs another torch.
+            chosen = [f"{name}=={version}" for name, version in found.packages]
+            beside = self._ask(settled, resolve, [*chosen, f"torch=={torch}"], list(siblings), is_alone=True)
+            if not isinstance(beside, Resolved):
+                return beside
+            found = replace(found, packages=tuple(sorted({*found.packages, *beside.packages})))
+        limits = [f"{name}=={version}" for name, version in self._request.pins]
+        problem = build_problem(self._constrain(python=plan.python), self._tables)
+        environment = evaluate_candidate(find_candidate(problem, settled), problem).environment
+        avoided = dict(find_limits(dict(found.packages), environment, problem))
+        if avoided:
+            better = self._ask(settled, resolve, [f"torch=={torch}", *avoided], [*siblings, *limits])
+            if isinstance(better, Resolved):
+                return self.finish(settled, better, (*limits, *avoided))
+            settled = replace(settled, warnings=(*settled.warnings, *avoided.values()))
+        return self.finish(settled, found, tuple(limits))
+
+    def _prefer_wheels(self, plan: Plan, resolve: Resolve) -> Plan:
+        """Take another Python for which there are wheels that this one lacks; where one is requested, only say so."""
+        resolved = plan.resolution
+        if not isinstance(resolved, Resolved) or not resolved.from_source:
+            return plan
+        pinned = [f"{name}=={dict(resolved.packages)[name]}" for name in resolved.from_source]
+        for python in islice(self._list_other_pythons(), MAX_OTHER_PYTHONS):
+            found = self._ask(replace(plan, python=python), resolve, [], pinned, is_alone=True)
+            if not isinstance(found, Resolved):
+                continue
+            lacking = [name for name in resolved.from_source if name not in found.from_source]
+            if not lacking:
+                continue
+            has_no_wheel = f"{join_words(lacking)}: no wheel for Python {plan.python}"
+            for other in self._list_plans_for_other_pythons():
+                better = self._resolve_for(other, resolve) if other.python == python else None
+                if isinstance(better, Plan):
+                    return explain_field(better, PYTHON, has_no_wheel)
+            says = f"{has_no_wheel}, so the build of the image compiles it; for Python {python} there is one"
+            return replace(plan, warnings=(*plan.warnings, says))
+        return plan
+
+    def _refuse(self, refusal: Refused, resolve: Resolve) -> Conflict:
+        """Return the conflict: uv's reason, and the nearest plan that it does not refuse."""
+        source = next(iter(self.dependencies.files), RULE)
+        wanted = describe_request(build_problem(self._request, self._tables))
+        wanted = wanted if source == RULE else f"{wanted}, {source}"
+        blocker = Blocker(RULE, f"Python {self._plan.python}: {refusal.reason}", source)
+        for search, change in self._list_relaxed(refusal):
+            found = search.resolve(resolve)
+            if isinstance(found, Plan):
+                return Conflict(wanted, (blocker,), found, change(found), self._plan.data_as_of)
+        ignoring = solve_project(self._request, NO_DEPENDENCIES, self._tables)
+        nearest = ignoring if isinstance(ignoring, Plan) and self.dependencies.asks_for_packages else None
+        return Conflict(wanted, (blocker,), nearest, "--ignore-dependencies", self._plan.data_as_of)
+
+    def _list_relaxed(self, refusal: Refused) -> Iterator[tuple["_Search", Callable[[Plan], str]]]:
+        """List searches with one part of the request less, or one version in the project's files, and what to change."""
+        request = self._request
+        pins = [name for name, _ in request.pins]
+        parts: tuple[tuple[Request, Callable[[Plan], str]], ...] = (
+            (replace(request, pins=()), lambda plan: " ".join(f"--pin {name}=={plan.versions[name]}" for name in pins)),
+            (replace(request, torch=None), lambda plan: f"--torch {plan.torch}+{plan.variant}"),
+            (replace(request, python=None), lambda plan: f"--python {plan.python}"),
+        )
+        for changed, change in parts:
+            if changed != request:
+                answer = solve_project(changed, self._all, self._tables)
+                if isinstance(answer, Plan):
+                    yield _Search(changed, self._all, self._tables, answer), change
+        for need in self._needs:
+            if need.specifier and refusal.mentions(need.name) and need.name not in TORCH_FAMILY:
+
+                def change(plan: Plan, name: str = need.name, origin: str = need.origin) -> str:
+                    return f"change {origin} to take {name} {plan.versions.get(name, '')}, or --ignore-dependencies"
+
+                yield _Search(request, self._all, self._tables, self._plan, (*self._relaxed, need.name)), change
+
+
+def _format_range(versions: tuple[str, ...], tables: Tables) -> str:
+    """Format releases of torch as a constraint: from the oldest to the newest, but for those between that do not fit."""
+    fitting = sorted(map(Release.parse, versions))
+    if len(fitting) == 1:
+        return f"torch=={fitting[0]}"
+    between = (row.version for row in tables.torch.releases if fitting[0] < row.version < fitting[-1])
+    excluded = "".join(f",!={version}" for version in between if version not in fitting)
+    return f"torch>={fitting[0]},<={fitting[-1]}{excluded}"

@@ -1,0 +1,301 @@
+"""Plans whose packages uv resolves; here a small function answers in its place, and notes what it was asked."""
+
+from dataclasses import replace
+
+import pytest
+
+from devkit.compat.version_tables import load_tables
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, PackageManager, PackageRequirement, RequirementRole
+from devkit.facts.resolution import Refused, Resolved
+from devkit.facts.values import Unknown
+from devkit.solver.plan import Conflict, Plan
+from devkit.solver.request import build_machine_from_flags, build_request
+from devkit.solver.resolution import plan_project
+
+ADA = build_machine_from_flags(driver="570.124.06", gpus=("RTX 4090",))
+NO_NETWORK = Unknown("uv cannot reach the package index")
+CONFLICT = Refused("transformers==4.44.2 depends on hub<1; you require hub==2.4.0")
+TOO_OLD = Refused("old==1 has no wheels with a matching Python ABI tag")
+
+
+def need(text: str, line: int = 1, **more) -> PackageRequirement:
+    name, separator, version = text.partition("=")
+    return PackageRequirement(name, f"{separator}{version}", "requirements.txt", line, **more)
+
+
+def project(*needs: str, **more) -> Dependencies:
+    found = tuple(need(text, line) for line, text in enumerate(needs, 1))
+    return Dependencies(
+        PackageManager.PIP, "the project has requirements.txt", ("requirements.txt",), needs=found, **more
+    )
+
+
+def resolved(*packages: str, **more) -> Resolved:
+    return Resolved(tuple(tuple(text.split("==")) for text in packages), **more)
+
+
+class Uv:
+    """Answers in turn, and keeps the requests; the last answer counts for all that follow."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []
+
+    def __call__(self, request):
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return answer(request) if callable(answer) else answer
+
+
+def plan(dependencies, uv, *, recorded=None, machines=(ADA,), **requested):
+    return plan_project(
+        build_request(machines=machines, **requested), dependencies, load_tables(), uv, recorded=recorded
+    )
+
+
+def test_torch_is_what_uv_chose_and_its_build_what_the_machine_runs():
+    uv = Uv(resolved("vllm==0.32.0", "torch==2.13.0"))
+    found = plan(project("vllm"), uv)
+    assert (found.torch, found.variant) == ("2.13.0", "cu126")
+    assert found.because("torch") == "what uv resolves with the project's packages; 2.14.1 is the newest that fits"
+    assert found.packages == (("torch", "2.13.0"),)
+    assert found.versions == {"torch": "2.13.0", "vllm": "0.32.0"}
+    assert found.resolution == resolved("vllm==0.32.0", "torch==2.13.0")
+
+
+def test_uv_is_left_every_torch_that_fits_the_driver_and_no_other():
+    uv = Uv(resolved("vllm==0.32.0"))
+    plan(project("vllm"), uv)
+    (request,) = uv.requests
+    # 2.15 has no build for CUDA 12; Python 3.12 begins with 2.2.
+    assert request.constraints == ("torch>=2.2.0,<=2.14.1",)
+    assert (request.python, request.machine, request.glibc) == ("3.12", "x86_64", "2.36")
+
+
+def test_a_line_of_the_project_bounds_torch_first():
+    uv = Uv(resolved("torch==2.4.1"))
+    plan(project("torch==2.4.*"), uv)
+    assert uv.requests[0].constraints == ("torch>=2.4.0,<=2.4.1",)
+
+
+def test_nothing_is_added_to_a_project_that_says_what_it_needs():
+    found = plan(project("datasets"), Uv(resolved("datasets==5.2.0")))
+    assert found.versions == {"torch": "2.14.1", "datasets": "5.2.0"}
+    assert found.torch == "2.14.1"
+
+
+def test_an_empty_project_gets_what_the_tables_choose_and_uv_confirms():
+    uv = Uv(lambda request: resolved(*request.requirements))
+    found = plan(NO_DEPENDENCIES, uv)
+    assert [name for name, _ in found.packages] == [
+        "torch",
+        "transformers",
+        "huggingface-hub",
+        "accelerate",
+        "peft",
+        "bitsandbytes",
+    ]
+    assert found.warnings == ()
+    assert found.project_packages == ()
+
+
+def test_an_empty_project_takes_other_versions_where_a_pin_excludes_those_of_the_tables():
+    uv = Uv(CONFLICT, resolved("transformers==4.44.2", "accelerate==1.2.0", "peft==0.17.0", "bitsandbytes==0.49.2"))
+    found = plan(NO_DEPENDENCIES, uv, pins=("transformers==4.44.2",))
+    assert uv.requests[1].requirements == ("transformers==4.44.2", "accelerate", "peft", "bitsandbytes")
+    assert dict(found.packages) == {
+        "torch": "2.14.1", "transformers": "4.44.2", "accelerate": "1.2.0", "peft": "0.17.0", "bitsandbytes": "0.49.2",
+    }  # fmt: skip
+    assert found.because("peft") == "what uv resolves with the others"
+    assert not any("not in the tables" in warning for warning in found.warnings)
+
+
+def test_a_pin_is_installed_and_kept():
+    uv = Uv(resolved("trl==0.9.0"))
+    found = plan(project("trl"), uv, pins=("trl==0.9.0",))
+    assert uv.requests[0].requirements == ("trl==0.9.0",)
+    assert found.limits == ("trl==0.9.0",)
+
+
+def test_a_refusal_is_a_conflict_with_its_reason_and_the_line_to_change():
+    uv = Uv(lambda request: resolved("hub==0.36.2") if "hub" in request.relaxed else CONFLICT)
+    found = plan(project("transformers", "hub==2.4.0"), uv)
+    assert isinstance(found, Conflict)
+    assert [(blocker.rule, blocker.says) for blocker in found.blockers] == [("uv", f"Python 3.12: {CONFLICT.reason}")]
+    assert found.nearest_changes == "change requirements.txt:2 to take hub 0.36.2, or --ignore-dependencies"
+    assert found.nearest.versions["hub"] == "0.36.2"
+
+
+def test_a_refusal_without_any_way_out_leaves_the_project_aside():
+    found = plan(project("nope"), Uv(Refused("nope was not found in the package registry")))
+    assert isinstance(found, Conflict)
+    assert found.nearest_changes == "--ignore-dependencies"
+    assert found.nearest is not None
+
+
+@pytest.mark.parametrize(
+    ("requested", "asked", "changes"),
+    [
+        ({"pins": ("hub==2.4.0",)}, lambda request: "hub==2.4.0" not in request.requirements, "--pin hub==0.36.2"),
+        ({"torch": "2.4.1"}, lambda request: "torch==2.4.1" not in request.constraints, "--torch 2.14.1+cu126"),
+        ({"python": "3.13"}, lambda request: request.python != "3.13", "--python 3.12"),
+    ],
+)
+def test_the_nearest_plan_gives_up_a_flag_first(requested, asked, changes):
+    uv = Uv(lambda request: resolved("hub==0.36.2") if asked(request) else CONFLICT)
+    found = plan(project("hub"), uv, **requested)
+    assert isinstance(found, Conflict)
+    assert found.nearest_changes == changes
+
+
+def test_packages_that_are_too_old_for_the_newest_python_take_another():
+    uv = Uv(lambda request: resolved("old==1") if request.python == "3.10" else TOO_OLD)
+    found = plan(project("old==1"), uv)
+    assert (found.python, found.base_image) == ("3.10", "python:3.10-slim-bookworm")
+    assert [request.python for request in uv.requests] == ["3.12", "3.11", "3.10"]
+    assert found.because("python") == f"for Python 3.12 the packages have no resolution: {TOO_OLD.reason}"
+
+
+def test_a_conflict_that_no_python_solves_is_asked_once():
+    uv = Uv(lambda request: Refused("nope") if not request.relaxed else NO_NETWORK)
+    plan(project("old==1"), uv)
+    assert {request.python for request in uv.requests} == {"3.12"}
+
+
+def build_on_wheels_of(python):
+    def answer(request):
+        return resolved("tokenizers==0.13.3", from_source=() if request.python == python else ("tokenizers",))
+
+    return Uv(answer)
+
+
+def test_another_python_is_taken_for_its_wheels():
+    found = plan(project("tokenizers"), build_on_wheels_of("3.11"))
+    assert (found.python, found.because("python")) == ("3.11", "tokenizers: no wheel for Python 3.12")
+
+
+def test_a_requested_python_stays_and_the_missing_wheel_is_said():
+    found = plan(project("tokenizers"), build_on_wheels_of("3.11"), python="3.12")
+    assert found.python == "3.12"
+    assert found.warnings[-1] == (
+        "tokenizers: no wheel for Python 3.12, so the build of the image compiles it; for Python 3.11 there is one"
+    )
+
+
+def test_what_has_no_wheels_anywhere_changes_no_python():
+    found = plan(project("fire"), Uv(resolved("fire==0.5.0", from_source=("fire",))))
+    assert (found.python, found.warnings) == ("3.12", ())
+
+
+@pytest.mark.parametrize("reason", [NO_NETWORK, Unknown("--no-resolve was given")])
+def test_without_an_answer_the_plan_says_that_nothing_was_checked(reason):
+    for uv in (Uv(reason), reason):
+        found = plan(project("vllm"), uv)
+        assert isinstance(found, Plan)
+        assert found.versions == {"torch": "2.14.1"}
+        assert found.resolution == reason
+        assert found.warnings[-1] == f"not checked: whether the project's packages can be installed; {reason.reason}"
+
+
+def test_an_empty_project_is_what_the_tables_know_without_a_network():
+    found = plan(NO_DEPENDENCIES, NO_NETWORK)
+    assert found.warnings == ()
+    assert found.resolution == NO_NETWORK
+    unknown = plan(NO_DEPENDENCIES, NO_NETWORK, pins=("transformers==4.44.2",))
+    assert any("transformers==4.44.2 is not in the tables" in warning for warning in unknown.warnings)
+    # What it needs of the hub is unknown.
+    assert "huggingface-hub" not in unknown.versions
+
+
+def test_a_package_that_nobody_could_read_is_named():
+    found = plan(project("x"), Uv(resolved("y==1", unread=("x, which comes from a URL",))))
+    assert found.warnings[-1] == "not checked: the requirements of x, which comes from a URL"
+
+
+def test_the_lock_of_the_project_is_taken_as_it_is():
+    locked = project("vllm", lock="uv.lock")
+    needs = (*locked.needs, need("vllm==0.8.5", role=RequirementRole.CONSTRAINT))
+    needs += (need("torch==2.6.0", role=RequirementRole.CONSTRAINT),)
+    uv = Uv(NO_NETWORK)
+    found = plan(replace(locked, tool=PackageManager.UV, needs=needs), uv)
+    assert uv.requests == []
+    assert found.versions == {"torch": "2.6.0", "vllm": "0.8.5"}
+    assert found.because("vllm") == "as uv.lock holds them"
+
+
+def test_torchvision_follows_the_torch_that_the_others_need():
+    uv = Uv(resolved("vllm==0.32.0", "torch==2.13.0"), resolved("torch==2.13.0", "torchvision==0.28.0"))
+    found = plan(project("torchvision", "vllm"), uv)
+    assert uv.requests[0].requirements == ()
+    assert uv.requests[1].is_alone
+    assert uv.requests[1].requirements == ("torchvision",)
+    assert "torch==2.13.0" in uv.requests[1].constraints
+    assert found.versions == {"torch": "2.13.0", "vllm": "0.32.0", "torchvision": "0.28.0"}
+
+
+def test_a_torchvision_that_is_bound_binds_torch():
+    uv = Uv(resolved("torch==2.6.0", "torchvision==0.21.0"))
+    plan(project("torchvision==0.21.0"), uv)
+    assert uv.requests[0].requirements == ("torchvision==0.21.0",)
+    assert len(uv.requests) == 1
+
+
+def test_what_only_the_tables_know_becomes_a_limit():
+    uv = Uv(resolved("torch==2.2.2", "numpy==2.5"), resolved("torch==2.2.2", "numpy==1.26.4"))
+    found = plan(project("torch==2.2.2", "numpy"), uv)
+    assert uv.requests[1].constraints == ("torch==2.2.2", "numpy<2")
+    assert found.versions["numpy"] == "1.26.4"
+    assert found.limits == ("numpy<2",)
+
+
+def test_what_the_project_excludes_is_warned_of():
+    uv = Uv(resolved("torch==2.2.2", "numpy==2.5"), CONFLICT)
+    found = plan(project("torch==2.2.2", "numpy==2.5"), uv)
+    assert "torch 2.2.2 runs with numpy<2 alone, and the project's packages take numpy 2.5" in found.warnings
+    assert found.limits == ()
+
+
+def test_transformers_needs_at_run_time_what_its_metadata_does_not_say():
+    uv = Uv(resolved("transformers==5.23.0", "peft==0.15.0"), resolved("transformers==5.23.0", "peft==0.21.2"))
+    found = plan(project("transformers", "peft"), uv)
+    assert found.limits == ("peft>=0.20.0",)
+
+
+def test_a_bitsandbytes_without_a_library_for_the_cuda_is_avoided():
+    uv = Uv(resolved("bitsandbytes==0.44.1"), resolved("bitsandbytes==0.50.2"))
+    found = plan(project("bitsandbytes"), uv)
+    assert "!=0.44.1" in found.limits[0]
+    assert "!=0.50.2" not in found.limits[0]
+
+
+def test_every_processor_is_resolved_with_one_torch():
+    spark = build_machine_from_flags(driver="580.95.05", gpus=("GB10",), machine="aarch64")
+    ada = build_machine_from_flags(driver="580.95.05", gpus=("RTX 4090",))
+    uv = Uv(resolved("torch==2.13.0"))
+    found = plan(project("vllm"), uv, machines=(ada, spark))
+    assert [request.machine for request in uv.requests] == ["aarch64", "x86_64"]
+    assert "torch==2.13.0" in uv.requests[1].constraints
+    assert found.torch == "2.13.0"
+
+
+def test_what_was_resolved_before_counts_where_there_is_no_network():
+    uv = Uv(lambda request: resolved("torch==2.13.0", "vllm==0.32.0") if request.python == "3.11" else TOO_OLD)
+    recorded = plan(project("vllm"), uv)
+    found = plan(project("vllm"), NO_NETWORK, recorded=recorded)
+    assert found == recorded
+    assert (found.python, found.torch) == ("3.11", "2.13.0")
+
+
+def test_what_was_resolved_before_does_not_count_for_a_machine_that_does_not_run_it():
+    blackwell = build_machine_from_flags(driver="580.95.05", gpus=("RTX 5090",))
+    recorded = plan(project("vllm"), Uv(resolved("torch==2.4.1", "vllm==0.5.5")))
+    found = plan(project("vllm"), NO_NETWORK, recorded=recorded, machines=(blackwell,))
+    assert found.torch == "2.15.0"
+    assert found.resolution == NO_NETWORK
+
+
+def test_a_torch_that_does_not_fit_is_refused_before_uv_is_asked():
+    uv = Uv(resolved())
+    found = plan(project("torch==2.15.0"), uv)
+    assert isinstance(found, Conflict)
+    assert uv.requests == []
