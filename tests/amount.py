@@ -1,5 +1,8 @@
 """How much of the largest suites is tried: a part of it every time, the next commit another; all with DEVKIT_LONG=1.
 
+One commit in so many tries a test that is marked `turns(parts)`, or one of so many of its cases: see `tests/conftest.py`.
+`every` takes a part of the cases of a list, and `is_tried` decides on a part of a test.
+
 `python -m tests.amount` prints the number of the part, which DEVKIT_TURN asks for again.
 """
 
@@ -31,9 +34,6 @@ TURNS = 2520
 
 TURN = _turn()
 """Which part of everything that is tried in parts is tried this time."""
-
-ANOTHER = f"takes long, and is the part of other commits than this with DEVKIT_TURN={TURN}: DEVKIT_LONG=1 runs all"
-"""Why pytest leaves out what `is_tried` says is not."""
 
 
 def every(part: int, cases: Sequence[Case], *, first: int = 0) -> list[Case]:

@@ -4,11 +4,14 @@ The summary is made here: a process that only hands tests out sees no folder of 
 """
 
 import gc
+import itertools
 import os
 import signal
+import zlib
 
 import pytest
 
+from tests import amount
 from tests.faults.conftest import CASES
 from tests.fuzz.profile import NAME
 
@@ -44,6 +47,27 @@ def _no_package_index():
 def _only_shipped_tables(tmp_path_factory):
     """Whoever runs the tests may have refreshed tables of their own."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data home"))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Deselect what is marked `turns(parts, first=None)` and is the part of other commits.
+
+    The cases of a function are numbered from `first`, which its name decides otherwise, so that functions of one case have different
+    turns. Tests that are named one by one, or searched for with -k, are all tried.
+    """
+    if amount.LONG or config.option.keyword or any("::" in arg for arg in config.args):
+        return
+    numbers: dict[str, itertools.count[int]] = {}
+    tried, others = [], []
+    for item in items:
+        mark = item.get_closest_marker("turns")
+        function = item.nodeid.partition("[")[0]
+        if mark is not None and function not in numbers:
+            numbers[function] = itertools.count(mark.kwargs.get("first", zlib.crc32(function.encode())))
+        (tried if mark is None or amount.is_tried(next(numbers[function]), mark.args[0]) else others).append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = tried
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests import amount
 from tests.amount import TURNS, every, is_tried
+from tests.conftest import pytest_collection_modifyitems
 from tests.engine import turns
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,6 +60,40 @@ def test_a_part_has_its_turn_once_in_so_many_commits_and_always_when_all_are_ask
     assert sum(tried) == 1 and tried[number % parts]
     monkeypatch.setattr(amount, "LONG", True)
     assert is_tried(number + 1, parts)
+
+
+MARKED = pytest.mark.turns(3).mark
+NUMBERED = pytest.mark.turns(3, first=1).mark
+CASES = [f"a.py::test_cases[{number}]" for number in range(5)]
+ITEMS = {**dict.fromkeys(CASES, NUMBERED), "a.py::test_one": MARKED, "a.py::test_always": None}
+
+
+def collect(*words, keyword=""):
+    """What pytest would run of `ITEMS`."""
+    items = [SimpleNamespace(nodeid=name, get_closest_marker=lambda _, mark=mark: mark) for name, mark in ITEMS.items()]
+    deselected: list[SimpleNamespace] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
+    config = SimpleNamespace(option=SimpleNamespace(keyword=keyword), args=words, hook=hook)
+    pytest_collection_modifyitems(config, items)
+    assert len(items) + len(deselected) == len(ITEMS)
+    return [item.nodeid for item in items]
+
+
+def test_each_marked_test_and_case_has_its_turn(asked_for_a_part):
+    turns = []
+    for turn in range(3):
+        asked_for_a_part(turn)
+        turns.append(collect("tests"))
+    assert [[name for name in tried if name in CASES] for tried in turns] == [CASES[2::3], CASES[::3], CASES[1::3]]
+    assert sum("a.py::test_one" in tried for tried in turns) == 1
+    assert all("a.py::test_always" in tried for tried in turns)
+
+
+def test_marked_tests_are_all_tried_when_they_are_asked_for(asked_for_a_part, monkeypatch):
+    asked_for_a_part(0)
+    assert collect(keyword="cases") == collect("tests", CASES[0]) == list(ITEMS)
+    monkeypatch.setattr(amount, "LONG", True)
+    assert collect("tests") == list(ITEMS)
 
 
 @pytest.mark.parametrize("part", list(range(1, 11)))

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from devkit.verify.report import hash_document
-from tests.amount import ANOTHER, is_tried
 
 DEVKIT = [sys.executable, "-m", "devkit", "verify"]
 
@@ -101,7 +100,7 @@ def assert_another_machine_can_check(file):
 
 
 @pytest.mark.workload
-@pytest.mark.skipif(not is_tried(0, 2), reason=ANOTHER)
+@pytest.mark.turns(2, first=0)
 def test_text_ends_with_what_was_proved():
     pytest.importorskip("torch")
     done = verify("--here", "--quick", COLUMNS="60")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.amount import ANOTHER, is_tried
-
 from .exporting import Job, export, stand_in
 from .slurm import Cluster, until
 
@@ -136,7 +134,7 @@ def test_each_task_of_a_sweep_has_its_value_and_its_folder_and_only_the_interrup
 
 
 # Slurm looks at time limits twice a minute.
-@pytest.mark.skipif(not is_tried(0, 5), reason=ANOTHER)
+@pytest.mark.turns(5, first=0)
 def test_a_job_whose_time_ends_is_warned_and_gets_the_same_time_again(cluster, project, tmp_path):
     venv = stand_in(tmp_path / "venv", UNTIL_TOLD)
     job = export(project, tmp_path, "--time", "2m", "--grace", "100s", venv=venv)

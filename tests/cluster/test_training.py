@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.amount import ANOTHER, every, is_tried
+from tests.amount import every
 
 from .exporting import export
 from .slurm import until
@@ -45,7 +45,7 @@ def uninterrupted(cluster, settings, tmp_path_factory):
     return trained(job)
 
 
-@pytest.mark.skipif(not is_tried(1, 5), reason=ANOTHER)
+@pytest.mark.turns(5, first=1)
 def test_a_run_that_is_warned_preempted_and_queued_again_ends_with_the_very_losses_of_one_that_is_not(
     cluster, settings, tmp_path, uninterrupted
 ):
@@ -76,7 +76,7 @@ def urgent(cluster, settings):
     cluster.run("sbatch", "--wait", *everything, cwd=settings)
 
 
-@pytest.mark.skipif(not is_tried(2, 5), reason=ANOTHER)
+@pytest.mark.turns(5, first=2)
 def test_two_nodes_train_together_stop_together_and_go_on_together(cluster, settings, tmp_path, uninterrupted):
     job = export(settings, tmp_path, "--settings", "long.toml", "--nodes", "2")
     number = job.submit(cluster)

@@ -17,7 +17,7 @@ import pytest
 from devkit.export.task import build_rendezvous_variables
 from devkit.export.task_builder import ExportedProject, build_task
 from devkit.workload.finetune.settings import FinetuneSettings
-from tests.amount import ANOTHER, is_tried
+from tests.amount import is_tried
 from tests.export.subjects import CPU, JOB, PROJECT
 
 from . import namespaces
@@ -119,7 +119,7 @@ def preempted_on_one_node(task, nodes, folder):
     return codes
 
 
-@pytest.mark.skipif(not is_tried(3, 5), reason=ANOTHER)
+@pytest.mark.turns(5, first=3)
 def test_one_node_is_told_to_stop_both_leave_with_75_and_the_same_command_goes_on(two, folder):
     task = task_for("preempted", nodes=2)
     assert preempted_on_one_node(task, two, folder) == [75, 75]
@@ -137,7 +137,7 @@ def test_one_node_is_told_to_stop_both_leave_with_75_and_the_same_command_goes_o
         assert losses(folder, "preempted") == losses(folder, "straight")
 
 
-@pytest.mark.skipif(not is_tried(0, 5), reason=ANOTHER)
+@pytest.mark.turns(5, first=0)
 def test_a_run_that_cannot_begin_fails_on_both_nodes_even_after_one_that_was_preempted(two, folder):
     (folder / "stale").mkdir()
     (folder / "stale/run.json").write_text(json.dumps({"schema": "devkit.finetune/1", "status": "preempted"}))

@@ -55,6 +55,7 @@ def last_event(text):
     return json.loads(text.splitlines()[-1])
 
 
+@pytest.mark.turns(4, first=0)
 def test_a_model_answers_about_a_text_only_after_it_was_trained_on_it(shell):
     name = "ask-about-a-text"
     story = story_of(shell, name)
@@ -78,6 +79,7 @@ def test_a_model_answers_about_a_text_only_after_it_was_trained_on_it(shell):
             assert end["last_loss"] < 0.15
 
 
+@pytest.mark.turns(4, first=1)
 def test_a_chat_model_learns_new_answers(shell):
     before, after = (output for line, output in story_of(shell, "chat-fine-tune").items() if "generate" in line)
     assert before == "I do not know.\n"
@@ -87,6 +89,7 @@ def test_a_chat_model_learns_new_answers(shell):
     assert json.loads(more)["answer"] == "The waves."
 
 
+@pytest.mark.turns(4, first=1)
 def test_an_interrupted_run_resumes_to_the_same_loss(shell):
     story = story_of(shell, "preemptible-run")
     ended = next(output for line, output in story.items() if "preempt.sh" in line)
@@ -97,6 +100,7 @@ def test_an_interrupted_run_resumes_to_the_same_loss(shell):
     assert resumed["last_loss"] == straight["last_loss"]
 
 
+@pytest.mark.turns(4, first=2)
 def test_two_processes_have_the_losses_of_one(shell):
     story = story_of(shell, "two-processes")
     two, one = (last_event(output) for line, output in story.items() if line.startswith("tail"))

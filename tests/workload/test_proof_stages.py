@@ -1,5 +1,7 @@
 """Every claim of the proof, and a fault for each that turns its stage red."""
 
+import copy
+
 import pytest
 
 from devkit.estimate.settings import Precision
@@ -35,6 +37,13 @@ QUANTIZED_STAGES = (
 )
 
 
+@pytest.fixture
+def trained(models, healthy):
+    """The models of a proof whose adapter is trained already, and which no other test has touched."""
+    models.tuned = copy.deepcopy(healthy.tuned)
+    return models
+
+
 def outcome(stage, models):
     """The stage's result; an exception counts as one."""
     return run_stage(stage.__name__, lambda: stage(models))[0]
@@ -54,6 +63,7 @@ def test_the_stage_passes_on_a_healthy_environment(stage, healthy):
 
 
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16], ids=str)
+@pytest.mark.turns(2)
 def test_the_proof_holds_in_half_precision_too(tmp_path, precision):
     models = make_models(tmp_path, precision=precision)
     for stage in LORA_STAGES[:6]:
@@ -70,11 +80,11 @@ def test_a_falling_loss_alone_is_not_memorization(tmp_path):
     assert_red(model_stages.prove_lora_memorizes, models, "generated")
 
 
-def test_a_base_that_knows_the_sentence_already_fails(models):
-    knowing = models.tuned.base_text
-    object.__setattr__(models.tuned, "base_text", models.settings.sentence)
-    assert knowing != models.settings.sentence
-    assert_red(model_stages.prove_lora_memorizes, models, "base_says_it_too")
+def test_a_base_that_knows_the_sentence_already_fails(trained):
+    knowing = trained.tuned.base_text
+    object.__setattr__(trained.tuned, "base_text", trained.settings.sentence)
+    assert knowing != trained.settings.sentence
+    assert_red(model_stages.prove_lora_memorizes, trained, "base_says_it_too")
 
 
 def touching_each_step(models, chosen, touch):
@@ -114,38 +124,38 @@ def test_a_trainable_base_weight_fails(tmp_path):
     )
 
 
-def test_an_adapter_that_cannot_be_disabled_fails(models):
-    models.tuned.model.base_model.merge_adapter()
-    weight = next(w for name, w in models.tuned.model.named_parameters() if "base_layer.weight" in name)
+def test_an_adapter_that_cannot_be_disabled_fails(trained):
+    trained.tuned.model.base_model.merge_adapter()
+    weight = next(w for name, w in trained.tuned.model.named_parameters() if "base_layer.weight" in name)
     weight.data += 1e-3
-    assert_red(model_stages.prove_adapter_disabled, models, "difference_off")
+    assert_red(model_stages.prove_adapter_disabled, trained, "difference_off")
 
 
-def test_an_adapter_without_effect_fails(models):
-    for weight in training.list_trainable(models.tuned.model):
+def test_an_adapter_without_effect_fails(trained):
+    for weight in training.list_trainable(trained.tuned.model):
         weight.data.zero_()
-    assert_red(model_stages.prove_adapter_disabled, models, "difference_on")
-    assert_red(model_stages.prove_base_frozen, models, "adapters_changed")
+    assert_red(model_stages.prove_adapter_disabled, trained, "difference_on")
+    assert_red(model_stages.prove_base_frozen, trained, "adapters_changed")
 
 
-def test_a_saved_adapter_with_one_wrong_number_fails(models):
+def test_a_saved_adapter_with_one_wrong_number_fails(trained):
     from safetensors.torch import load_file, save_file
 
-    file = models.adapter_folder / "adapter_model.safetensors"
+    file = trained.adapter_folder / "adapter_model.safetensors"
     tensors = load_file(file)
     next(tensor for name, tensor in tensors.items() if "lora_B" in name)[0, 0] += 1e-3
     save_file(tensors, file)
-    assert_red(model_stages.prove_adapter_reload, models, "largest_difference")
+    assert_red(model_stages.prove_adapter_reload, trained, "largest_difference")
 
 
-def test_a_truncated_adapter_fails(models):
-    file = models.adapter_folder / "adapter_model.safetensors"
+def test_a_truncated_adapter_fails(trained):
+    file = trained.adapter_folder / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-1000])
-    assert outcome(model_stages.prove_adapter_reload, models).status is StageStatus.FAILED
+    assert outcome(model_stages.prove_adapter_reload, trained).status is StageStatus.FAILED
 
 
-def test_an_adapter_merged_at_the_wrong_scale_fails(models):
-    load = models.reload_adapter
+def test_an_adapter_merged_at_the_wrong_scale_fails(trained):
+    load = trained.reload_adapter
 
     def rescaled():
         model = load()
@@ -154,8 +164,8 @@ def test_an_adapter_merged_at_the_wrong_scale_fails(models):
                 weight.data *= 1.001
         return model
 
-    models.reload_adapter = rescaled
-    assert_red(model_stages.prove_adapter_merge, models, "relative_difference")
+    trained.reload_adapter = rescaled
+    assert_red(model_stages.prove_adapter_merge, trained, "relative_difference")
 
 
 def test_a_checkpoint_without_optimizer_state_fails(models):
@@ -179,10 +189,10 @@ def test_a_resume_with_a_blind_negative_control_fails(models):
     assert_red(model_stages.prove_resume, models, "different_without_optimizer_state")
 
 
-def test_a_base_that_was_not_quantized_fails(models):
-    models.__dict__["tuned_4bit"] = models.tuned
-    assert_red(model_stages.prove_qlora_memorizes, models, "linear4bit_layers is 0")
-    assert_red(model_stages.prove_qlora_frozen, models, "packed_tensors is 0")
+def test_a_base_that_was_not_quantized_fails(trained):
+    trained.__dict__["tuned_4bit"] = trained.tuned
+    assert_red(model_stages.prove_qlora_memorizes, trained, "linear4bit_layers is 0")
+    assert_red(model_stages.prove_qlora_frozen, trained, "packed_tensors is 0")
 
 
 def test_a_changed_packed_weight_fails(models):

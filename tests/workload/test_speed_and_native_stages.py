@@ -119,6 +119,7 @@ def test_one_slow_call_does_not_change_the_median():
     assert rates.measure_seconds_per_call(lambda: time.sleep(next(calls)), torch.device("cpu")) < 0.02
 
 
+@pytest.mark.turns(3)
 def test_two_processes_all_reduce():
     result = outcome(collectives.prove_gloo, CPU)
     assert result.status is StageStatus.PASSED, result.reason

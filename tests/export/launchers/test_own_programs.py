@@ -16,7 +16,7 @@ from devkit.export.dstack import render_dstack as render_dstack
 from devkit.export.skypilot import SkypilotSettings
 from devkit.export.skypilot import render_skypilot as render_skypilot
 from devkit.export.task import HUB_CACHE
-from tests.amount import ANOTHER, every, is_tried
+from tests.amount import every
 from tests.engine import launchers
 from tests.engine.binaries import NoEngineError
 
@@ -204,7 +204,7 @@ def test_what_ends_a_run_on_daytona_is_handed_on_and_the_output_comes_back(
     assert (project / "finetuned/saved").exists() is (command == IS_SAVED)
 
 
-@pytest.mark.skipif(not is_tried(2, 5), reason=ANOTHER)
+@pytest.mark.turns(5, first=2)
 def test_daytonas_types_accept_the_script(python, sandboxed):
     import sys
 

@@ -68,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         if refused:
             headers = {name: value for name, value in zip(ERROR_HEADERS, refused[1:], strict=True) if value}
             # Or the client would wait for half a minute before it gives up.
-            self.send(refused[0], headers | ({"RateLimit": '"api";r=0;t=0'} if refused[0] == 429 else {}))
+            self.send(refused[0], headers | ({"Retry-After": "0"} if refused[0] in (429, 500) else {}))
             return
         folder = self.stand_in.models[name]
         if path.startswith("api/"):

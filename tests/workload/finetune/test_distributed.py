@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from tests.amount import every
 from tests.workload.finetune.run_factory import RunFactory
 
 STEPS = 4
@@ -75,24 +74,22 @@ def alone(run_factory, zygote):
 
 @pytest.mark.parametrize(
     ("case", "sharding", "within"),
-    every(
-        3,
-        [
-            ("lora", "ddp", EQUAL),
-            ("lora", "zero2", EQUAL),
-            ("lora", "zero3", EQUAL),
-            ("full", "ddp", EQUAL),
-            ("full", "zero3", EQUAL),
-            ("qlora", "ddp", EQUAL),
-            ("qlora", "zero3", EQUAL),
-            ("qlora in bf16", "zero3", 5e-3),
-            ("uneven", "ddp", EQUAL),
-            ("uneven", "zero3", EQUAL),
-            ("packed", "ddp", EQUAL),
-            ("adapter in bf16", "zero3", 5e-3),
-        ],
-    ),
+    [
+        ("lora", "ddp", EQUAL),
+        ("lora", "zero2", EQUAL),
+        ("lora", "zero3", EQUAL),
+        ("full", "ddp", EQUAL),
+        ("full", "zero3", EQUAL),
+        ("qlora", "ddp", EQUAL),
+        ("qlora", "zero3", EQUAL),
+        ("qlora in bf16", "zero3", 5e-3),
+        ("uneven", "ddp", EQUAL),
+        ("uneven", "zero3", EQUAL),
+        ("packed", "ddp", EQUAL),
+        ("adapter in bf16", "zero3", 5e-3),
+    ],
 )
+@pytest.mark.turns(6)
 def test_two_processes_have_the_losses_of_one(run_factory, zygote, alone, case, sharding, within):
     both = ran(run_factory, zygote, f"{case} {sharding}", *ALONE[case], "--sharding", sharding, world=2)
     one = alone(case)
@@ -109,7 +106,8 @@ def test_another_batch_has_other_losses(run_factory, zygote, alone):
     assert losses(other)[1:] != pytest.approx(losses(alone("lora"))[1:], rel=100 * EQUAL)
 
 
-@pytest.mark.parametrize("case", every(2, ["lora", "full", "qlora"]))
+@pytest.mark.parametrize("case", ["lora", "full", "qlora"])
+@pytest.mark.turns(3)
 def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(run_factory, zygote, alone, case):
     straight = ran(run_factory, zygote, f"straight {case}", *ALONE[case], "--sharding", "zero3", world=2)
     for world in (2, 1):
@@ -136,6 +134,7 @@ def test_what_cannot_be_sharded_is_refused_by_all(run_factory, zygote):
     assert "int8-lora does not work with zero3" in run.said(0)
 
 
+@pytest.mark.turns(4, first=3)
 def test_torchrun_forwards_a_signal_and_the_run_resumes(run_factory, zygote):
     words = ("--batch", "4", "--dropout", "0.1", "--steps", "60")
     straight = ran(run_factory, zygote, "untouched", *words, world=2)

@@ -12,7 +12,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from tests.amount import every
 from tests.workload.finetune.run_factory import RunFactory
 
 EQUAL = 2e-5
@@ -60,21 +59,19 @@ def broken_texts(run_factory):
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    every(
-        2,
-        [
-            pytest.param(lambda _: {"steps": 0}, "--steps is 0", id="a setting"),
-            pytest.param(
-                lambda run_factory: {"data": broken_texts(run_factory)}, "broken.jsonl:2", id="a line of the data"
-            ),
-            pytest.param(lambda _: {"targets": "q_prj"}, "q_prj", id="a layer that is not there"),
-            pytest.param(
-                lambda _: {"sequence": 4096}, "longer than this model's context length", id="rows that are too long"
-            ),
-            pytest.param(lambda _: {"model": "/nowhere"}, "there is no model /nowhere", id="a model that is not there"),
-        ],
-    ),
+    [
+        pytest.param(lambda _: {"steps": 0}, "--steps is 0", id="a setting"),
+        pytest.param(
+            lambda run_factory: {"data": broken_texts(run_factory)}, "broken.jsonl:2", id="a line of the data"
+        ),
+        pytest.param(lambda _: {"targets": "q_prj"}, "q_prj", id="a layer that is not there"),
+        pytest.param(
+            lambda _: {"sequence": 4096}, "longer than this model's context length", id="rows that are too long"
+        ),
+        pytest.param(lambda _: {"model": "/nowhere"}, "there is no model /nowhere", id="a model that is not there"),
+    ],
 )
+@pytest.mark.turns(2)
 def test_an_error_of_all_ranks_is_reported_once(run_factory, zygote, changed, says):
     run = zygote.start(argv(run_factory, "refused", **changed(run_factory)), world=3)
     assert run.ended() == [2, 2, 2], run.said(1)
@@ -96,7 +93,8 @@ def test_an_error_of_one_node_is_reported_by_that_node(run_factory, zygote, tmp_
     assert f"Error: there is no file or folder {run_factory.texts.name}" in run.said(1)
 
 
-@pytest.mark.parametrize("failing", every(2, [1, 0]))
+@pytest.mark.parametrize("failing", [1, 0])
+@pytest.mark.turns(2)
 def test_oom_of_one_rank_is_retried_with_half_the_micro_batch_by_all(run_factory, zygote, straight, failing):
     """Each process makes one pass in a step, so that the third is of the third step."""
     places = {failing: {"faults": {"out of memory": [3]}}}
@@ -174,14 +172,12 @@ def test_one_process_of_a_node_tokenises_for_all(run_factory, zygote, straight, 
 
 @pytest.mark.parametrize(
     "places",
-    every(
-        2,
-        [
-            pytest.param({0: {"faults": {"scratch": "/proc/nowhere"}}}, id="a disk that takes nothing"),
-            pytest.param({1: {"environment": {"LOCAL_RANK": "0"}}}, id="two nodes"),
-        ],
-    ),
+    [
+        pytest.param({0: {"faults": {"scratch": "/proc/nowhere"}}}, id="a disk that takes nothing"),
+        pytest.param({1: {"environment": {"LOCAL_RANK": "0"}}}, id="two nodes"),
+    ],
 )
+@pytest.mark.turns(2)
 def test_without_a_shared_file_each_rank_tokenizes_with_the_same_result(run_factory, zygote, straight, places, request):
     run = zygote.start(argv(run_factory, f"for itself {request.node.callspec.id}"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)

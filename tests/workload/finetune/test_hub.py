@@ -14,7 +14,6 @@ from devkit.workload.finetune.model.hub import (
     find_similar_names,
     resolve_model_folder,
 )
-from tests.amount import every
 from tests.workload.finetune.fake_hub import client_environment, hub
 
 pytestmark = pytest.mark.workload
@@ -102,18 +101,16 @@ def test_every_refusal_of_the_hub_has_a_line_of_its_own(answers, name, token, me
 
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
-    every(
-        2,
-        [
-            (
-                "owner/busy",
-                "the hub rejects requests from this address for now (429)",
-                "Wait a few minutes, or log in.",
-            ),
-            ("owner/broken", "the hub failed to respond for owner/broken (500)", "Try again later"),
-        ],
-    ),
+    [
+        (
+            "owner/busy",
+            "the hub rejects requests from this address for now (429)",
+            "Wait a few minutes, or log in.",
+        ),
+        ("owner/broken", "the hub failed to respond for owner/broken (500)", "Try again later"),
+    ],
 )
+@pytest.mark.turns(4)
 def test_finetune_itself_ends_with_that_line_when_the_hub_answers_none(models, tmp_path, name, message, hint):
     (tmp_path / "a.txt").write_text("a text")
     words = ["finetune", "--model", name, "--data", str(tmp_path / "a.txt"), "--output", str(tmp_path / "out")]

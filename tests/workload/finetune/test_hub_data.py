@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from tests.amount import ANOTHER, is_tried
 from tests.workload.finetune.fake_hub import client_environment, hub
 
 pytestmark = [
@@ -16,7 +15,7 @@ pytestmark = [
         importlib.util.find_spec("datasets") is None, reason="the optional library datasets is not installed"
     ),
     # The library asks again and again where the hub does not answer: a minute in which nothing happens.
-    pytest.mark.skipif(not is_tried(3, 5), reason=ANOTHER),
+    pytest.mark.turns(5, first=3),
 ]
 
 ASK = """

@@ -11,7 +11,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc"),
 ]
 
-from tests.amount import every
 from tests.workload.finetune.run_factory import TEXTS, write_base, write_texts
 from tests.workload.small_models import save_model
 
@@ -37,15 +36,13 @@ def losses(run):
 
 @pytest.mark.parametrize(
     ("dtype", "ranks"),
-    every(
-        2,
-        [
-            pytest.param(torch.float32, (0, 1), id="in the precision of its files"),
-            # Their numbers become others on the way, so that the one who reads keeps a copy of its own.
-            pytest.param(torch.bfloat16, (1,), id="in another precision"),
-        ],
-    ),
+    [
+        pytest.param(torch.float32, (0, 1), id="in the precision of its files"),
+        # Their numbers become others on the way, so that the one who reads keeps a copy of its own.
+        pytest.param(torch.bfloat16, (1,), id="in another precision"),
+    ],
 )
+@pytest.mark.turns(4)
 def test_no_process_holds_more_than_its_part_and_a_layer(zygote, texts, tmp_path, dtype, ranks):
     """What the first one reads lies in the file's pages, which the machine takes back when it needs them."""
     base = save_model(tmp_path / "base", "llama", dtype=dtype, **LARGE)
@@ -73,23 +70,21 @@ BASES = {
 
 @pytest.mark.parametrize(
     ("base", "more"),
-    every(
-        3,
-        [
-            ("tied embeddings", ("--method", "full", "--learning-rate", "0.001")),
-            ("tied embeddings", ("--method", "qlora")),
-            ("GPT-2's linear layers", ("--method", "qlora")),
-            ("GPT-2's linear layers", ()),
-            ("fused experts", ()),
-            ("fused experts", ("--method", "qlora")),
-            ("bf16 files", ("--precision", "fp32")),
-            ("plain", ("--dora",)),
-            ("plain", ("--dora", "--method", "qlora")),
-            ("plain", ("--packing", "--sequence", "64", "--batch", "2")),
-            ("positions that grow", ()),
-        ],
-    ),
+    [
+        ("tied embeddings", ("--method", "full", "--learning-rate", "0.001")),
+        ("tied embeddings", ("--method", "qlora")),
+        ("GPT-2's linear layers", ("--method", "qlora")),
+        ("GPT-2's linear layers", ()),
+        ("fused experts", ()),
+        ("fused experts", ("--method", "qlora")),
+        ("bf16 files", ("--precision", "fp32")),
+        ("plain", ("--dora",)),
+        ("plain", ("--dora", "--method", "qlora")),
+        ("plain", ("--packing", "--sequence", "64", "--batch", "2")),
+        ("positions that grow", ()),
+    ],
 )
+@pytest.mark.turns(4)
 def test_a_broadcast_base_has_the_losses_of_a_loaded_one(zygote, texts, tmp_path, base, more):
     folder = BASES[base](tmp_path / "base")
     runs = []
@@ -101,6 +96,7 @@ def test_a_broadcast_base_has_the_losses_of_a_loaded_one(zygote, texts, tmp_path
     assert alone[-1] != pytest.approx(alone[0], rel=100 * EQUAL), "nothing was learned, so that nothing was compared"
 
 
+@pytest.mark.turns(2)
 def test_packed_weights_are_read_by_each_process(zygote, texts, tmp_path):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 

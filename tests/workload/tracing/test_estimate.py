@@ -23,7 +23,6 @@ from devkit.estimate.settings import (
 )
 from devkit.estimate.training import estimate_training
 from devkit.workload.tracing.request import TraceRequest, dump_estimate, dump_request, parse_estimate, parse_request
-from tests.amount import every
 from tests.workload.tracing.shapes import LLAMA, MIXTURE
 
 GIB = 2**30
@@ -62,7 +61,8 @@ def exactly(document, settings, **how):
 
 
 @pytest.mark.workload
-@pytest.mark.parametrize(("model", "settings", "wanted"), every(2, EXAMPLES[1::2]))
+@pytest.mark.parametrize(("model", "settings", "wanted"), EXAMPLES[1::2])
+@pytest.mark.turns(3)
 def test_worked_examples_by_the_trace(model, settings, wanted):
     found = exactly(find_model(model).config, settings).allocated_peak_bytes / GIB
     assert found == pytest.approx(wanted, rel=0.03)
@@ -83,6 +83,7 @@ def test_worked_examples_by_the_closed_form(model, settings, wanted):
         pytest.param("rtx4080-08", 0.002, 0.10, id="qlora at 4,096 tokens on an RTX 4080"),
     ],
 )
+@pytest.mark.turns(2)
 def test_the_trace_meets_what_was_measured(run, allocated, reserved):
     measured = next(each for each in load_measured_runs() if each.id == run)
     found = exactly(find_model(measured.model).config, measured.settings, keep_outputs=measured.group.lingering)

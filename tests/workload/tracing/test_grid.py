@@ -18,7 +18,6 @@ from devkit.estimate.settings import (
     TrainingSettings,
 )
 from devkit.estimate.training import estimate_training
-from tests.amount import ANOTHER, is_tried
 
 GOAL = 0.05
 PLAIN = {"stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}
@@ -39,7 +38,7 @@ POINTS = [
 
 
 @pytest.mark.workload
-@pytest.mark.skipif(not is_tried(2, 5), reason=ANOTHER)
+@pytest.mark.turns(5, first=2)
 def test_the_closed_form_follows_the_trace():
     from devkit.workload.tracing.estimate import estimate_from_trace
     from devkit.workload.tracing.request import TraceRequest

@@ -21,10 +21,9 @@ from devkit.workload.tracing.stream import (
     is_periodic,
     unroll_layers,
 )
-from tests.amount import ANOTHER, is_tried
 from tests.workload.tracing.shapes import GEMMA, LLAMA, MIXTURE
 
-in_turn = pytest.mark.skipif(not is_tried(3, 5), reason=ANOTHER)
+in_turn = pytest.mark.turns(5, first=3)
 
 SHORT = {"sequence": 32, "rank": 4}
 TRAINER = {**SHORT, "stack": Stack.TRAINER, "loss": Loss.STANDARD, "adapter_precision": Precision.FP32}
