@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 import re
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -12,6 +10,7 @@ import zipfile
 import pytest
 
 from devkit.compat.version_tables import TABLE_NAMES, read_shipped_bytes
+from tests.forked_commands import run_devkit
 from tests.hosts.golden import facts_file
 
 ADDED = (
@@ -31,9 +30,7 @@ def home(tmp_path):
 @pytest.fixture
 def devkit(home):
     def run(*words, **environ):
-        env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "120", "XDG_DATA_HOME": str(home), **environ}
-        argv = [sys.executable, "-m", "devkit", *map(str, words)]
-        return subprocess.run(argv, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False)
+        return run_devkit(*words, **{"NO_COLOR": "1", "COLUMNS": "120", "XDG_DATA_HOME": str(home), **environ})
 
     return run
 

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.forked_commands import run_devkit
+
 BROKEN = """{
   // ours
   "image": "ubuntu",
@@ -32,25 +34,18 @@ def written(project):
     return (project / ".devcontainer/devcontainer.json").read_text()
 
 
-def argv_of(project, *arguments):
-    return [sys.executable, "-m", "devkit", "doctor", "--project", str(project), *ONLY, *arguments]
+def words_of(project, *arguments):
+    return ["doctor", "--project", str(project), *ONLY, *arguments]
 
 
 def fix(project, *arguments):
-    return subprocess.run(
-        argv_of(project, "--fix", *arguments),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_devkit(*words_of(project, "--fix", *arguments))
 
 
 def fix_on_terminal(project, answers):
     """The same where somebody sits and types; what stood on standard error, and the exit code."""
     master, slave = pty.openpty()
-    argv = argv_of(project, "--fix")
+    argv = [sys.executable, "-m", "devkit", *words_of(project, "--fix")]
     with subprocess.Popen(argv, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         os.close(slave)
         os.write(master, answers.encode())

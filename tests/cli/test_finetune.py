@@ -1,8 +1,6 @@
 """`devkit finetune` from the outside: flags, file, exit codes, and who prints where."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -12,15 +10,14 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Method
 from devkit.facts.settings import describe_settings, format_flag
 from devkit.workload.finetune.settings import FinetuneSettings
+from tests.forked_commands import run_devkit
 
 DEVKIT = [sys.executable, "-m", "devkit", "finetune"]
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def finetune(*words, **environment):
-    return subprocess.run(
-        [*DEVKIT, *words], capture_output=True, text=True, timeout=300, env={**os.environ, **QUIET, **environment}
-    )
+    return run_devkit("finetune", *words, **{**QUIET, **environment})
 
 
 def nothing_typed(**typed):

@@ -3,19 +3,18 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked_commands import run_devkit
 
 GPU = ("--gpu", "RTX 4090", "--driver", "570.124.06")
 
 
 def devkit(*words: str | Path, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, with no terminal and no engine."""
-    env = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock", "NO_COLOR": "1", **environ}
-    argv = [sys.executable, "-m", "devkit", *map(str, words)]
-    return subprocess.run(argv, capture_output=True, text=True, cwd=cwd, env=env, stdin=subprocess.DEVNULL, check=False)
+    return run_devkit(*words, cwd=cwd, **{"DOCKER_HOST": "unix:///nowhere/docker.sock", "NO_COLOR": "1", **environ})
 
 
 def tree(root: Path) -> dict[str, bytes]:

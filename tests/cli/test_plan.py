@@ -1,21 +1,18 @@
 """`devkit plan` from the outside: what it prints and ends with."""
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
+from tests.forked_commands import run_devkit
 from tests.hosts.golden import facts_file
 
 PASCAL_ON_580 = ("--gpu", "Tesla P40", "--driver", "580.95.05")
 
 
 def plan(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100", **environ}
-    argv = [sys.executable, "-m", "devkit", "plan", *words]
-    return subprocess.run(argv, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL, check=False)
+    return run_devkit("plan", *words, **{"NO_COLOR": "1", "COLUMNS": "100", **environ})
 
 
 def test_a_plan_ends_with_0_and_says_why():

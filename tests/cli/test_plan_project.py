@@ -9,13 +9,13 @@ from contextlib import suppress
 
 import pytest
 
+from tests.forked_commands import run_devkit
+
 ADA = ("--gpu", "RTX 4090", "--driver", "580.95.05")
 
 
 def devkit(*words, cwd) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
-    argv = [sys.executable, "-m", "devkit", *map(str, words)]
-    return subprocess.run(argv, capture_output=True, text=True, env=env, cwd=cwd, stdin=subprocess.DEVNULL, check=False)
+    return run_devkit(*words, cwd=cwd, NO_COLOR="1", COLUMNS="200")
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """A project's policy from the outside: plan and init keep to it, and what init wrote the doctor finds in order."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.forked_commands import run_devkit
 
 TARGET = ("--gpu", "RTX 4090", "--driver", "580.95.05")
 MIRRORED = """\
@@ -24,11 +23,7 @@ def project(tmp_path):
 
 
 def devkit(folder, *words):
-    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
-    argv = [sys.executable, "-m", "devkit", *words]
-    return subprocess.run(
-        argv, capture_output=True, text=True, env=env, cwd=folder, stdin=subprocess.DEVNULL, check=False
-    )
+    return run_devkit(*words, cwd=folder, NO_COLOR="1", COLUMNS="100")
 
 
 def with_policy(folder, text):

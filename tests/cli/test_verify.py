@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from devkit.verify.report import hash_document
+from tests.forked_commands import run_devkit
 
 DEVKIT = [sys.executable, "-m", "devkit", "verify"]
 
 
 def verify(*words, **environment):
-    return subprocess.run(
-        [*DEVKIT, *words], capture_output=True, text=True, timeout=300, env={**os.environ, **environment}
-    )
+    return run_devkit("verify", *words, **environment)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workload.forked_commands import commands
+from tests.forked_commands import shell_commands
 
 pytestmark = [
     pytest.mark.workload,
@@ -26,7 +26,7 @@ def shell(tmp_path_factory):
     root = tmp_path_factory.mktemp("e")
     copy = shutil.copytree(EXAMPLES, root / "examples", ignore=shutil.ignore_patterns("expected"))
 
-    with commands(root) as environment:
+    with shell_commands(root) as environment:
 
         def run(name, line):
             done = subprocess.run(

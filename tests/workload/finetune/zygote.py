@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.forked_commands import renew_thread_pool
 from tests.workload.finetune import faults
 
 WAIT_S = 60.0
@@ -183,13 +184,6 @@ def _run(order: dict, rank: int) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 3
-
-
-def renew_thread_pool() -> None:
-    """Give a fork torch's pool of threads anew: it does so at the first use, and two at once find none there."""
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _slow_down(seconds: float) -> None:
