@@ -104,6 +104,16 @@ def dev(root, text, dockerfile="", files=()):
             id="a script that installs a list",
         ),
         pytest.param(
+            '{"image": "python:3.12", "postCreateCommand": "pip install -r requirements-dev.txt"}',
+            "",
+            {
+                "requirements-dev.txt": "-r requirements.txt\npytest\n",
+                "requirements.txt": f"--extra-index-url {CU126}\ntorch==2.14.1\n",
+            },
+            "torch 2.14.1 (cu126), as .devcontainer/devcontainer.json:1 installs it",
+            id="a list that includes another one",
+        ),
+        pytest.param(
             '{"image": "python:3.12", "postCreateCommand": "cd /opt/other && pip install ."}',
             "",
             {"pyproject.toml": PYPROJECT},
@@ -285,6 +295,20 @@ def test_a_plan_that_no_container_has_is_not_announced(tmp_path):
     said = json.loads(devkit("init", dev(tmp_path / "x", text), *GPU, "--json").stdout)
     assert "plan" not in said
     assert said["containers"][0]["torch"] == "torch is what .devcontainer/devcontainer.json:1 brings, and stays so"
+
+
+def test_a_service_whose_gpu_comes_by_the_overlay_is_not_taken_for_one_without(tmp_path):
+    reserved = "deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}"
+    root = dev(
+        tmp_path / "x",
+        '{"dockerComposeFile": "c.yml", "service": "a", "workspaceFolder": "/w"}',
+        files={".devcontainer/c.yml": f"services: {{a: {{image: x, shm_size: 8gb, {reserved}}}}}"},
+    )
+    assert devkit("init", root, *GPU).return_value == 0
+    written = tree(root)
+    assert "as this plan wants it" in devkit("init", root).stdout
+    assert devkit("update", root, "--check").return_value == 0
+    assert tree(root) == written
 
 
 def test_versions_that_the_image_decides_are_no_options(tmp_path):

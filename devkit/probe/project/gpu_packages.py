@@ -51,6 +51,7 @@ LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock",
 MAX_FILES = 30
 _BACKEND = re.compile(r"^\s*torch-backend\s*=\s*[\"'](\w+)", re.MULTILINE)
 _FOLDER = re.compile(r"(?:\.{1,2}|/|\$\{?\w+\}?/?)(?!\S*\.(?:whl|gz|zip))[^\[\]]*(?:\[[^\]]*\])?")
+_INCLUDED = re.compile(r"^\s*(?:-r|--requirement)[ =]+(\S+)", re.MULTILINE)
 _LINE_OF_LIST = re.compile(r"^\s*-\s*(.+?)\s*$")
 
 
@@ -86,10 +87,13 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
                 lines = [(number, _LINE_OF_LIST.sub(r"\1", line)) for number, line in lines]
         parsed = (parse_gpu_requirement(entry, path=path, line=number) for number, entry in lines)
         requirements = tuple(one for one in parsed if one is not None)
-        if requirements:
+        included = tuple(_INCLUDED.findall(text)) if path.endswith((".txt", ".in")) else ()
+        if requirements or included:
             backend = _BACKEND.search(text)
-            label, line = parse_torch_index(text), requirements[0].line
-            found.append(Install("file", requirements, (), label, backend[1] if backend else "", path, line, urls))
+            label, line = parse_torch_index(text), requirements[0].line if requirements else 1
+            found.append(
+                Install("file", requirements, included, label, backend[1] if backend else "", path, line, urls)
+            )
     return tuple(found)
 
 

@@ -129,7 +129,8 @@ def read_existing_container(
         lock,
         torch={container.name: source for container, source in sources},
         takes_plan=bool(open_ones),
-        needs_gpu=any(_needs_gpu(container, source) for container, source in sources),
+        # An overlay of an earlier run hides the service's own request.
+        needs_gpu=bool(lock.plan) or any(_needs_gpu(container, source) for container, source in sources),
         new=new,
     )
 
@@ -226,7 +227,8 @@ def format_torch_source(source: TorchSource) -> str:
         return f"no file of the project installs torch; whether the image of {where} has one was not checked"
     verb = "brings" if source.origin is TorchOrigin.IMAGE else "installs"
     if not source.version:
-        return f"torch{' for the CPU' if source.variant == 'cpu' else ''} is what {where} {verb}"
+        build = " for the CPU" if source.variant == "cpu" else f" ({source.variant})" if source.variant else ""
+        return f"torch{build} is what {where} {verb}"
     build = f"({source.variant})" if source.variant else "with the CUDA of its default index"
     return f"torch {source.version} {build}, as {where} {verb} it"
 

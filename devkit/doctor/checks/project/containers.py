@@ -165,24 +165,14 @@ class ProjectContainer:
             names = () if isinstance(stage.copied_from, Unknown) else stage.copied_from
             copied = dict.fromkeys(one for name in names for one in self._find_chain(name))
             stages += [one for one in copied if one not in stages]
-        return self.with_files(one for stage in stages for one in stage.installs)
+        return find_with_files((one for stage in stages for one in stage.installs), self.project)
 
     @property
     def installs(self) -> tuple[Install, ...]:
         """The installations into it, by its image and by its lifecycle commands."""
         of_image = self.image_installs
-        of_commands = self.with_files(self.dev.installs if self.dev else ())
+        of_commands = find_with_files(self.dev.installs if self.dev else (), self.project)
         return (*of_image, *(one for one in of_commands if one not in of_image))
-
-    def with_files(self, direct: Iterable[Install]) -> tuple[Install, ...]:
-        """Return these installations, and the requirement files of the project that they name."""
-        direct = tuple(direct)
-        named = {file.rpartition("/")[2] for one in direct for file in one.files}
-        of_itself = MANIFESTS if "." in named else ()
-        return (
-            *direct,
-            *(one for one in self.project.installs if one.path in of_itself or one.path.rpartition("/")[2] in named),
-        )
 
     @property
     def user(self) -> Setting | None:
@@ -295,19 +285,32 @@ def find_torch_source(container: ProjectContainer, *, has_project_torch: bool = 
     for origin, installs in ((TorchOrigin.BUILD, container.image_installs), (TorchOrigin.COMMAND, commands)):
         found = [one for one in installs if _brings_torch(one, container.project, has_project_torch=has_project_torch)]
         if found:
-            return _read_source(origin, found, container.with_files(found))
+            return _read_source(origin, found, find_with_files(found, container.project))
     location = Location(image.path, image.line) if image else container.location
     return TorchSource(TorchOrigin.UNKNOWN, location)
 
 
+def find_with_files(direct: Iterable[Install], project: Project) -> tuple[Install, ...]:
+    """Return these installations, and the project's requirement files that they and these name, by their names alone."""
+    found = list(dict.fromkeys(direct))
+    for install in found:
+        named = {file.rpartition("/")[2] for file in install.files}
+        manifests = MANIFESTS if "." in install.files else ()
+        found += [
+            one
+            for one in project.installs
+            if one not in found and (one.path in manifests or one.path.rpartition("/")[2] in named)
+        ]
+    return tuple(found)
+
+
 def _brings_torch(install: Install, project: Project, *, has_project_torch: bool) -> bool:
     """Say if an installation brings torch: by name, by a package of its family, or by a file; a torch index hints at it."""
-    named = {one.name for one in install.requirements}
-    listed = {file.rpartition("/")[2] for file in install.files}
-    if named & {*TORCH_PACKAGES} or install.index or (has_project_torch and "." in listed):
+    if any(one.name in TORCH_PACKAGES for one in install.requirements) or install.index:
         return True
-    manifests = MANIFESTS if "." in listed else ()
-    files = (one for one in project.installs if one.path in manifests or one.path.rpartition("/")[2] in listed)
+    if has_project_torch and "." in install.files:
+        return True
+    files = find_with_files((install,), project)
     return any(one.name in TORCH_PACKAGES for file in files for one in file.requirements)
 
 
