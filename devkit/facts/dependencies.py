@@ -6,8 +6,7 @@ from devkit.facts.values import record
 
 SETTINGS_FILE = "devkit.toml"
 """Where the user's own additions to the project's requirements are kept."""
-LOCAL_TO_PROJECT = "it is a folder or file of the project, which the image does not hold"
-"""Why something is left out that only the project itself can bring."""
+OUTSIDE_OF_PROJECT = "it is outside of the project, where the container does not look"
 
 
 class PackageManager(StrEnum):
@@ -67,6 +66,18 @@ class PackageRequirement:
         version = f" @ {self.url}" if self.url else self.specifier
         marker = f" ; {self.marker}" if self.marker else ""
         return f"{self.name}{extras}{version}{marker}"
+
+
+@record
+class LocalPackage:
+    """A package in a folder of the project, or an archive there, which is installed when the container opens.
+
+    `place` is relative to the project; `path` and `line` are of the file that asks for it.
+    """
+
+    place: str
+    path: str
+    line: int
 
 
 @record
@@ -202,6 +213,14 @@ class Dependencies:
     indexes: tuple[PackageIndex, ...] = ()
     unread: tuple[UnreadableRequirement, ...] = ()
     left_out: tuple[ExcludedPackage, ...] = ()
+    local: tuple[LocalPackage, ...] = ()
+    """Packages of the project besides itself: members of its workspace, and folders that its files install."""
+    submodules: tuple[str, ...] = ()
+    """The folders of its git submodules."""
+    missing_submodules: tuple[str, ...] = ()
+    """Those of them that are not fetched here."""
+    uses_lfs: bool = False
+    """Whether Git LFS holds some of its files."""
     torch_family: tuple[str, ...] = ()
     """Packages that the lock holds for torch alone, torch included: the plan brings them."""
     has_members: bool = False

@@ -90,6 +90,12 @@ def list_choices(dependencies: Dependencies) -> Iterator[str]:
         kinds = "list" if len(lists) == 1 else "lists"
         instead = " instead" if any(path.endswith((".txt", ".in", ".lock")) for path in dependencies.files) else ""
         yield f"not installed: the {kinds} {_join_some(lists)}; --requirements FILE installs one{instead}"
+    if dependencies.local:
+        shown = _join_some([each.place for each in dependencies.local])
+        yield f"installed when the container opens, as parts of the project: {shown}"
+    if dependencies.missing_submodules:
+        shown = _join_some(dependencies.missing_submodules)
+        yield f"git submodules that are not fetched here: {shown}; the container fetches them when it opens"
 
 
 def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator[str]:

@@ -63,6 +63,9 @@ def _list_packages(
         if row is not None and (package in named or row.kind != "program"):
             because = f"{package} {row.because}"
             yield from (Reason(name, SYSTEM_PACKAGE, because, row.source[0], row.confidence) for name in row.apt)
+    if dependencies.uses_lfs:
+        because = ".gitattributes keeps files in Git LFS"
+        yield Reason("git-lfs", SYSTEM_PACKAGE, because, ".gitattributes", RowConfidence.CONFIRMED)
     known = {alias: row.name for row in tables.system_packages.known.values() for alias in (row.name, *row.aliases)}
     for each in dependencies.system:
         if each.name in known:

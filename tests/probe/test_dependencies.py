@@ -1,6 +1,6 @@
 import pytest
 
-from devkit.facts.dependencies import NO_DEPENDENCIES, DependencyChoice, PackageManager, RequirementRole
+from devkit.facts.dependencies import NO_DEPENDENCIES, DependencyChoice, LocalPackage, PackageManager, RequirementRole
 from devkit.probe.dependencies.requirements import COMPUTED
 from devkit.probe.host import LocalHost
 from devkit.probe.project import reader
@@ -101,7 +101,8 @@ def test_a_list_for_pip_is_read_with_its_options_and_includes(tmp_path):
     }
     assert limits(found) == {"limits.txt:1": "transformers<5"}
     assert found.files == ("requirements.txt", "more/base.txt", "limits.txt", "requirements-dev.txt")
-    assert [each.what for each in found.left_out] == [".", "./libs/x"]
+    assert found.left_out == ()
+    assert found.local == (LocalPackage("libs/x", "requirements.txt", 10),)
     assert found.available.requirements == ("requirements-docs.txt",)
     assert [(each.url, each.line) for each in found.indexes] == [("https://download.pytorch.org/whl/cu121", 2)]
     assert unread(found) == {}
@@ -164,7 +165,7 @@ def test_pyproject_is_read_with_its_groups_sources_and_dynamic_files(tmp_path):
         ("ruff", "dev", 14),
     ]
     assert [(each.specifier, each.origin) for each in found.python] == [("<3.13,>=3.10", "pyproject.toml:3")]
-    assert [each.what for each in found.left_out] == ["near"]
+    assert (found.left_out, [each.place for each in found.local]) == ((), ["near"])
     assert (found.available.extras, found.available.groups) == (("train",), ("lint", "docs"))
     assert [each.url for each in found.indexes] == ["https://download.pytorch.org/whl/cu121"]
 

@@ -145,7 +145,7 @@ def test_poetry_is_read_with_its_lock(tmp_path):
     assert limits(found)["poetry.lock:12"] == 'nvidia-nccl-cu12==2.27.5 ; platform_system == "Linux"'
     assert (found.lock, found.python[0].specifier) == ("poetry.lock", "<4,>=3.11")
     assert found.torch_family == ("nvidia-nccl-cu12", "sympy", "torch")
-    assert [each.what for each in found.left_out] == ["near"]
+    assert (found.left_out, [each.place for each in found.local]) == ((), ["near"])
     assert (found.groups, found.available.groups) == (("dev",), ("docs",))
 
 
@@ -223,7 +223,7 @@ def test_pixi_is_read_with_its_lock(tmp_path):
     assert list(asked(found).values()) == ["transformers[sentencepiece]>=4", "rich"]
     assert limits(found)["pixi.lock:2"] == "torch==2.5.1"
     assert limits(found)["pixi.lock:4"] == "transformers==5.1.0"
-    assert [each.what for each in found.left_out] == ["ffmpeg", "near", "the feature docs"]
+    assert [each.what for each in found.left_out] == ["ffmpeg", "the feature docs"]
 
 
 def test_pipenv_is_read_with_its_lock(tmp_path):

@@ -1,6 +1,7 @@
 """The project's own packages in the generated files: which tool installs them, from which files, around which torch."""
 
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
     Dependencies,
+    LocalPackage,
     PackageManager,
     PackageRequirement,
     RequirementRole,
@@ -169,6 +171,17 @@ def test_a_lock_is_compared_with_its_manifest_where_uv_can_do_that(can_check, fl
 def test_chosen_extras_and_groups_are_installed_by_the_projects_tool(dependencies, words):
     chosen = dependencies if dependencies.extras else replace(dependencies, extras=("gpu",), groups=("docs",))
     assert words in made(chosen)["Dockerfile"]
+
+
+@pytest.mark.parametrize("tool", [POETRY, PDM], ids=["Poetry", "PDM"])
+def test_folders_of_the_project_are_dropped_from_what_its_tool_exports(tool):
+    near = LocalPackage("near", "pyproject.toml", 3)
+    (run,) = instructions(made(replace(tool, local=(near,)))["Dockerfile"], "--excludes")
+    (program,) = re.findall(r"sed -i -E '(.+?)' /mnt/work/exported.txt", run)
+    lines = "near @ file:///mnt/project/near ; python_version >= '3.11'\n-e file:///mnt/project/far\nidna==3.10\n"
+    done = subprocess.run(["sed", "-E", program], input=lines, capture_output=True, text=True, check=True)
+    assert done.stdout == "idna==3.10\n"
+    assert "sed -i" not in made(tool)["Dockerfile"]
 
 
 def test_the_name_of_an_extra_is_no_shell_command():

@@ -10,8 +10,13 @@ import pytest
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Dependencies, PackageManager
-from devkit.render.container.devcontainer import WHOLE_FILE, build_devcontainer_document, build_reports_for_settings
+from devkit.facts.dependencies import Dependencies, LocalPackage, PackageManager
+from devkit.render.container.devcontainer import (
+    FETCH_SUBMODULES,
+    WHOLE_FILE,
+    build_devcontainer_document,
+    build_reports_for_settings,
+)
 from devkit.render.container.packages import KEEP_TORCH
 from devkit.render.container.settings import FromCheckout
 from devkit.render.devkit_toml import ProjectSettings
@@ -22,6 +27,7 @@ from .plans import GPU_PLAN
 from .test_artifacts import PLAIN, linter, texts
 
 PACKAGE = Dependencies(PackageManager.UV, "uv.lock is there", builds_itself=True)
+HELD = f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
 EVERY = tuple(load_tables().editors.editors)
 
 
@@ -131,11 +137,36 @@ def test_every_lifecycle_command_has_a_name_and_its_own_moment():
         pytest.param(
             {"source": FromCheckout()}, "pip install --editable '.[workload,dev]'", id="devkit's own checkout"
         ),
-        pytest.param({"dependencies": PACKAGE}, "pip install --no-deps --editable .", id="a project that is a package"),
+        pytest.param(
+            {"dependencies": PACKAGE}, "uv pip install --no-deps --editable .", id="a project that is a package"
+        ),
+        pytest.param(
+            {"dependencies": replace(PACKAGE, lock="uv.lock", local=(LocalPackage("libs/a", "pyproject.toml", 1),))},
+            "uv pip install --no-deps --editable . --editable libs/a",
+            id="a workspace with a lock",
+        ),
+        pytest.param(
+            {
+                "dependencies": replace(
+                    PACKAGE, builds_itself=False, local=(LocalPackage("a-1.0-py3-none-any.whl", "requirements.txt", 1),)
+                )
+            },
+            f"{HELD} && uv pip install --constraint=/tmp/held.txt a-1.0-py3-none-any.whl",
+            id="an archive, whose requirements nobody read",
+        ),
+        pytest.param(
+            {"dependencies": replace(PACKAGE, submodules=("sub",))},
+            f"{FETCH_SUBMODULES}; uv pip install --no-deps --editable .",
+            id="a project with submodules",
+        ),
+        pytest.param(
+            {"dependencies": replace(PACKAGE, submodules=("sub",)), "uses_wheelhouse": True},
+            FETCH_SUBMODULES,
+            id="submodules alone",
+        ),
         pytest.param(
             {"dependencies": replace(PACKAGE, is_computed=True)},
-            f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
-            " && uv pip install --constraint=/tmp/held.txt --editable .",
+            f"{HELD} && uv pip install --constraint=/tmp/held.txt --editable .",
             id="one whose requirements only its build knows",
         ),
         pytest.param({"dependencies": replace(PACKAGE, builds_itself=False)}, None, id="a project that is none"),
@@ -144,6 +175,35 @@ def test_every_lifecycle_command_has_a_name_and_its_own_moment():
 )
 def test_a_project_that_is_a_package_is_installed_when_its_content_changes(settings, command):
     assert document(**settings).get("updateContentCommand") == ({"project": command} if command else None)
+
+
+def git(*words, cwd):
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "protocol.file.allow=always")
+    return subprocess.run(["git", *identity, *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_submodule_that_is_missing_is_fetched_and_another_stays_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.file.allow")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "always")
+    for name in ("one", "two", "whole"):
+        (tmp_path / name).mkdir()
+        git("init", "-q", cwd=tmp_path / name)
+        (tmp_path / name / f"{name}.py").write_text("")
+        git("add", ".", cwd=tmp_path / name)
+        git("commit", "-qm", "x", cwd=tmp_path / name)
+    for name in ("one", "two"):
+        git("submodule", "--quiet", "add", str(tmp_path / name), f"libs/{name}", cwd=tmp_path / "whole")
+    git("commit", "-qm", "y", cwd=tmp_path / "whole")
+    git("clone", "-q", str(tmp_path / "whole"), "clone", cwd=tmp_path)
+    clone = tmp_path / "clone"
+    git("submodule", "--quiet", "update", "--init", "libs/one", cwd=clone)
+    git("commit", "-q", "--allow-empty", "-m", "mine", cwd=clone / "libs/one")
+    mine = git("rev-parse", "HEAD", cwd=clone / "libs/one")
+    done = subprocess.run(["sh", "-c", FETCH_SUBMODULES], cwd=clone, capture_output=True, text=True, check=True)
+    assert "could not" not in done.stderr
+    assert (clone / "libs/two/two.py").exists()
+    assert git("rev-parse", "HEAD", cwd=clone / "libs/one") == mine
 
 
 SNAPSHOT = replace(PLAIN, editors=("daytona",))

@@ -22,12 +22,17 @@ _NAMED_ABOVE = re.compile(r"""^(?:PACKAGE_)?NAME\s*=\s*["']([A-Za-z0-9][\w.-]*)[
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
+def read_submodules(files: ProjectFiles) -> tuple[str, ...]:
+    """Read the folders of the project's git submodules."""
+    return tuple(_MODULE.findall(files.read(GIT_MODULES, "modules") or ""))
+
+
 def find_local_builds(files: ProjectFiles, folders: Iterable[str]) -> tuple[LocalBuild, ...]:
     """Find how the project is built, then its git submodules and `folders`, as far as these compile against torch.
 
     Of a submodule that is not fetched only the name of its folder is known, and it counts where it is one of `folders`.
     """
-    modules = _MODULE.findall(files.read(GIT_MODULES, "modules") or "")
+    modules = read_submodules(files)
     required = {path for path in map(files.within, folders) if path}
     found: list[LocalBuild] = []
     for path in dict.fromkeys((".", *sorted(required), *modules)):

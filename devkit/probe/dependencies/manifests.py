@@ -8,10 +8,11 @@ https://setuptools.pypa.io/en/latest/userguide/declarative_config.html
 import configparser
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase as fnmatch
 from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name
-from devkit.facts.dependencies import LOCAL_TO_PROJECT, RequirementRole
+from devkit.facts.dependencies import RequirementRole
 from devkit.probe.dependencies.requirements import (
     COMPUTED,
     PYTHON,
@@ -31,6 +32,7 @@ from devkit.probe.documents import (
     parse_json,
     parse_toml,
 )
+from devkit.probe.project.files import ProjectFiles
 
 PYPROJECT = "pyproject.toml"
 DEV_GROUP = "dev"
@@ -88,6 +90,35 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
             found.index(url, PYPROJECT, find_line(content, url))
 
 
+def read_workspace(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
+    """Read the members of uv's workspace that are packages.
+
+    Source: https://docs.astral.sh/uv/concepts/projects/workspaces/.
+    """
+    workspace = get_object(document, "tool", "uv", "workspace")
+    left_out = get_texts(workspace, "exclude")
+    for pattern in get_texts(workspace, "members"):
+        for path in _expand(pattern.removeprefix("./").rstrip("/").split("/"), found.files):
+            manifest = f"{path}/{PYPROJECT}"
+            if any(fnmatch(path, each.rstrip("/")) for each in left_out) or not found.files.has(manifest):
+                continue
+            try:
+                member = parse_toml(found.files.read(manifest, "dependencies") or "")
+            except ValueError:
+                continue
+            if "build-system" in member and get_object(member, "tool", "uv").get("package") is not False:
+                found.need_local(path, PYPROJECT, find_line(content, "members"))
+
+
+def _expand(parts: list[str], files: ProjectFiles, folder: str = "") -> Iterator[str]:
+    """The folders that a pattern of path parts names."""
+    if not parts:
+        yield folder
+        return
+    for name in (name for name in files.names(folder or ".") if fnmatch(name, parts[0]) and not name.startswith(".")):
+        yield from _expand(parts[1:], files, f"{folder}/{name}" if folder else name)
+
+
 def _of_extra(extras: Mapping[str, Any], extra: str, project: str, seen: set[str]) -> Iterator[str]:
     """The requirements of an extra with those of the extras that it includes, each extra once."""
     if extra in seen:
@@ -141,10 +172,13 @@ def _needs(
     found.role = role
     for entry, group in entries:
         line = find_line(content, entry.replace('"', '\\"')) if '"' in entry else find_line(content, entry)
-        if _is_of_project(entry, sources):
-            found.exclude(entry, PYPROJECT, line, LOCAL_TO_PROJECT)
+        source = _source(entry, sources)
+        if "workspace" in source:
+            pass  # All members of the workspace are installed.
+        elif _is_of_project(entry, sources):
+            found.need_local(get_text(source, "path") or entry.removeprefix("-e "), PYPROJECT, line)
         else:
-            found.need(entry, PYPROJECT, line, group=group, url=build_source_url(_source(entry, sources)))
+            found.need(entry, PYPROJECT, line, group=group, url=build_source_url(source))
     found.role = RequirementRole.PASSED_THROUGH
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import (
-    LOCAL_TO_PROJECT,
     NO_DEPENDENCIES,
+    OUTSIDE_OF_PROJECT,
     SETTINGS_FILE,
     Dependencies,
     DependencyChoice,
@@ -39,6 +39,7 @@ from devkit.probe.dependencies.manifests import (
     read_project_table,
     read_setup_cfg,
     read_toml_file,
+    read_workspace,
 )
 from devkit.probe.dependencies.requirement_lists import (
     DEVELOPMENT_LISTS,
@@ -78,6 +79,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         tool, because = PackageManager.PIP, f"{join_words(choice.requirements)} was chosen"
     else:
         tool, because = _tool(document, files, shown if main in MAIN_LISTS else "")
+    read_workspace(document, content, found)
     lock, family = _read(tool, document, content, found, choice.requirements or (main,))
     # A list of another name counts where nothing else says what the project needs.
     if (
@@ -109,7 +111,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         return NO_DEPENDENCIES
     # uv compares a lock where it has all that the lock was made from: folders, and a date that its user's settings held.
     has_members = "workspace" in get_object(document, "tool", "uv")
-    is_local = any(each.because == LOCAL_TO_PROJECT for each in found.left_out)
+    is_local = bool(found.local) or any(each.because == OUTSIDE_OF_PROJECT for each in found.left_out)
     # Each tool has its own key for "this is no package".
     tables = get_object(document, "tool")
     says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
@@ -134,6 +136,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         indexes=tuple(found.indexes),
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
+        local=tuple(found.local),
         torch_family=family,
         has_members=has_members,
         can_check_lock=not (has_members or is_local or found.is_lock_dated),

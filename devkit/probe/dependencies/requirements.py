@@ -14,9 +14,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import (
-    LOCAL_TO_PROJECT,
+    OUTSIDE_OF_PROJECT,
     DependencyChoice,
     ExcludedPackage,
+    LocalPackage,
     PackageIndex,
     PackageRequirement,
     RequirementRole,
@@ -51,6 +52,7 @@ _PER_REQUIREMENT = re.compile(r"\s+--(?:hash|global-option|config-settings?)[\s=
 _NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
 _WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-\d[^/\\]*\.whl(?:[#?].*)?$")
 _VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?(?:@[^#]*)?(?:#.*)?$")
+_LOCAL_EXTRAS = re.compile(r"\[([^\]]*)\]")
 _SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links"}
 _INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")
 
@@ -77,6 +79,7 @@ class RequirementCollector:
         self.indexes: list[PackageIndex] = []
         self.unread: list[UnreadableRequirement] = []
         self.left_out: list[ExcludedPackage] = []
+        self.local: list[LocalPackage] = []
         self.extras: dict[str, bool] = {}
         """The extras of the project, and whether each is installed."""
         self.groups: dict[str, bool] = {}
@@ -156,7 +159,7 @@ class RequirementCollector:
     ) -> None:
         """Add a requirement that Poetry, Pipenv or pixi writes as a table: extras, a version or a source."""
         if "path" in table or table.get("editable") is True:
-            self.exclude(name, path, line, LOCAL_TO_PROJECT)
+            self.need_local(get_text(table, "path") or ".", path, line)
         else:
             extras = ",".join(get_texts(table, "extras"))
             url = build_source_url(table)
@@ -164,6 +167,21 @@ class RequirementCollector:
             self.need(
                 f"{written}{'' if url else version}{f' ; {marker}' if marker else ''}", path, line, group=group, url=url
             )
+
+    def need_local(self, written: str, path: str, line: int) -> None:
+        """Add a folder or archive of the project, as the file `path` writes it: `./lib`, `file:lib`, `.[train]`."""
+        place = _LOCAL_EXTRAS.sub("", re.split(r"\s;|#", written, maxsplit=1)[0].partition(";")[0].strip())
+        place = place.removeprefix("file://").removeprefix("file:")
+        whole = self.files.within(place, beside=path)
+        if whole == ".":
+            # The project itself is installed anyway; its extras may be named here alone.
+            extras = _LOCAL_EXTRAS.search(written)
+            names = [name.strip() for name in extras[1].split(",")] if extras else []
+            self.choice = replace(self.choice, extras=(*self.choice.extras, *names))
+        elif whole is None or not DOCKERFILE_SAFE_PATH.fullmatch(whole):
+            self.exclude(written, path, line, OUTSIDE_OF_PROJECT)
+        elif all(each.place != whole for each in self.local):
+            self.local.append(LocalPackage(whole, path, line))
 
     def add_python(self, specifier: str, path: str, line: int) -> None:
         """Add a requirement of Python itself."""
@@ -278,7 +296,7 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
     limits = group == CONSTRAINTS
     if is_local_path(line):
         found.is_whole = False
-        found.exclude(line, path, number, LOCAL_TO_PROJECT)
+        found.need_local(line, path, number)
     elif "://" not in line or re.match(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@", line):
         found.need(line, path, number, group=group, is_limit=limits)
     else:

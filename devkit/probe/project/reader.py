@@ -3,10 +3,9 @@
 import os
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from devkit.facts.dependencies import (
-    LOCAL_TO_PROJECT,
     NO_DEPENDENCIES,
     NOTHING_CHOSEN,
     Dependencies,
@@ -79,21 +78,25 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
 
 def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
     """Read the requirements of the folder `project`; never raises for what its files contain."""
-    from devkit.probe.dependencies.local_builds import find_local_builds
+    from devkit.probe.dependencies.local_builds import find_local_builds, read_submodules
     from devkit.probe.dependencies.package_manager import read_with_package_manager
     from devkit.probe.dependencies.system_packages import find_system_packages
     from devkit.probe.project.files import ProjectFiles
 
     files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
     found = read_with_package_manager(files, choice)
-    folders = (each.what for each in found.left_out if each.because == LOCAL_TO_PROJECT)
-    builds, system = find_local_builds(files, folders), find_system_packages(files)
-    name = found.name or next((each.name for each in builds if each.path == "."), "")
-    variants = tuple(
-        replace(each, dependencies=replace(each.dependencies, name=name, builds=builds, system=system))
-        for each in found.torch_builds
-    )
-    return replace(found, name=name, builds=builds, system=system, torch_builds=variants)
+    builds = find_local_builds(files, (each.place for each in found.local))
+    modules = read_submodules(files)
+    whole: dict[str, Any] = {
+        "name": found.name or next((each.name for each in builds if each.path == "."), ""),
+        "builds": builds,
+        "system": find_system_packages(files),
+        "submodules": modules,
+        "missing_submodules": tuple(path for path in modules if not files.names(path)),
+        "uses_lfs": "filter=lfs" in (files.read(".gitattributes", "attributes") or ""),
+    }
+    variants = (replace(each, dependencies=replace(each.dependencies, **whole)) for each in found.torch_builds)
+    return replace(found, **whole, torch_builds=tuple(variants))
 
 
 def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[ImportedPackage, ...]:

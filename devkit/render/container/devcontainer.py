@@ -19,6 +19,11 @@ WHOLE_FILE = "devcontainer.json"
 """The key of the file itself, for tools that do not read it."""
 
 _DEFAULT_EDITORS = ("vscode",)
+FETCH_SUBMODULES = (
+    "git submodule status | sed -n 's/^-[0-9a-f]* //p' | xargs -r git submodule update --init --recursive --"
+    " || echo 'devkit: a git submodule could not be fetched: git submodule update --init --recursive' >&2"
+)
+"""Fetches the submodules that are missing, and leaves the others as they are."""
 _TOKEN_PAGE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - a page about tokens
 
 
@@ -82,20 +87,25 @@ def build_initialize_command(folder: str, argument: str = "", *, env_path: str =
 
 
 def _build_project_install(settings: ContainerSettings) -> str:
-    """Return the command that installs the project itself, editable; "" when it is no package.
+    """Return the command that fetches what is missing of the project and installs it, editable, with its other packages.
 
-    Its requirements are in the image already, but for those that only its build knows. Its build backend comes from the
-    index, so not where there is none.
+    Their requirements are in the image already, but for those that only a build knows. Build backends come from the
+    index, so nothing is installed where there is none. Returns "" where there is nothing to do.
     """
+    found = settings.dependencies
     if isinstance(settings.source, FromCheckout):
         return "pip install --editable '.[workload,dev]'"
-    if not settings.dependencies.builds_itself or settings.uses_wheelhouse:
-        return ""
-    if settings.dependencies.is_computed:
-        # No other torch than the plan's.
-        held = f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
-        return f"{held} && uv pip install --constraint=/tmp/held.txt --editable ."
-    return "pip install --no-deps --editable ."
+    places = (["."] if found.builds_itself else []) + [each.place for each in found.local]
+    install = ""
+    if places and not settings.uses_wheelhouse:
+        archives = (".whl", ".zip", ".gz", ".bz2")
+        targets = " ".join(each if each.endswith(archives) else f"--editable {each}" for each in places)
+        install = f"uv pip install --no-deps {targets}"
+        if found.is_computed or (found.local and not found.lock):
+            # No other torch than the plan's.
+            held = f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
+            install = f"{held} && uv pip install --constraint=/tmp/held.txt {targets}"
+    return "; ".join(filter(None, (FETCH_SUBMODULES if found.submodules else "", install)))
 
 
 def find_editors(names: Iterable[str]) -> tuple[Editor, ...]:

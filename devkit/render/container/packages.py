@@ -45,6 +45,8 @@ _REQUIRE_HASHES = "--require-hashes "
 _PROJECT = "/mnt/project"
 _PYPROJECT = "pyproject.toml"
 _EXPORTED = "/mnt/work/exported.txt"
+_DROP_LOCAL = f" && sed -i -E '/(^-e |@ )file:/d' {_EXPORTED}"
+"""Drops the project's own folders, which the build does not see."""
 
 
 @dataclass(frozen=True)
@@ -242,13 +244,13 @@ def _build_export_command(found: Dependencies, settings: ContainerSettings, inst
             return (
                 f"{run}--from=poetry=={_find_tool_version('poetry')} {plugin} poetry export --project={_PROJECT}"
                 f"{extras.replace('--extra', '--extras')}{groups.replace('--group', '--with')}"
-                f" --format=requirements.txt --output={_EXPORTED}"
+                f" --format=requirements.txt --output={_EXPORTED}{_DROP_LOCAL if found.local else ''}"
             )
         case PackageManager.PDM:
             return (
                 f"PDM_CHECK_UPDATE=0 {run}pdm=={_find_tool_version('pdm')} export --project={_PROJECT}"
                 f"{extras.replace('--extra', '--group')}{groups}"
-                f" --format=requirements --output={_EXPORTED}"
+                f" --format=requirements --output={_EXPORTED}{_DROP_LOCAL if found.local else ''}"
             )
         case _:
             # Its first line names the public index, in whose place there may be another one.
