@@ -23,6 +23,8 @@ if [ "${DEVKIT_LONG:-}" != 1 ]; then
     # Of the commit, so that a failure is met again; said once, for a commit meanwhile must not change it.
     DEVKIT_TURN=$(.venv/bin/python -m tests.amount)
     export DEVKIT_TURN
+    # Examples that are drawn at random are others, too, and the same ones again.
+    export PYTEST_ADDOPTS="${PYTEST_ADDOPTS:-} --hypothesis-seed=$DEVKIT_TURN"
     skip "most of what takes minutes: this commit's part is tried, DEVKIT_TURN=$DEVKIT_TURN (all with DEVKIT_LONG=1)"
 fi
 if [ $# -gt 0 ]; then

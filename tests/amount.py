@@ -42,6 +42,11 @@ def every(part: int, cases: Sequence[Case], *, first: int = 0) -> list[Case]:
     return list(cases) if LONG else list(cases)[begin::part]
 
 
+def examples(many: int) -> int:
+    """Return how many examples hypothesis draws of something: a third, because it draws others for the next commit."""
+    return many if LONG else many // 3
+
+
 def is_tried(number: int, parts: int) -> bool:
     """Whether part `number` of `parts` has its turn: for what takes minutes, and would be tried by nobody otherwise."""
     return LONG or TURN % parts == number % parts

@@ -10,6 +10,7 @@ import signal
 import zlib
 
 import pytest
+from hypothesis import settings
 
 from tests import amount
 from tests.faults.conftest import CASES
@@ -31,6 +32,9 @@ def pytest_configure() -> None:
     """What a shell starts in the background ignores SIGINT, and what nohup starts ignores SIGHUP: both would be handed
     on to the programs that tests interrupt.
     """
+    # Where CI is set hypothesis would draw the same examples each time, whatever --hypothesis-seed says.
+    settings.register_profile("seeded", derandomize=False, database=None, print_blob=True)
+    settings.load_profile("seeded")
     gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:

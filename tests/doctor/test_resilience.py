@@ -51,6 +51,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("facts", "path"), CASES)
+@pytest.mark.turns(4)
 def test_one_unknown_breaks_nothing_and_accuses_nobody(facts, path):
     report = build_full_report(changed(facts, {path: UNREAD}))
     assert not [outcome for outcome in report.outcomes if isinstance(outcome.verdict, Crashed)]

@@ -16,6 +16,7 @@ from devkit.facts.model import (
 from devkit.facts.redact import redact_facts
 from devkit.facts.store import format_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
+from tests.amount import examples
 from tests.facts.samples import FACTS
 
 UNREAD = Unknown("not looked at")
@@ -77,7 +78,9 @@ def test_a_name_in_one_fact_is_blanked_in_another():
     assert "alice" not in format_facts(redact_facts(facts))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
+@settings(
+    max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None
+)
 @given(FACTS)
 def test_redacting_twice_changes_nothing_more(facts):
     once = redact_facts(facts)

@@ -15,6 +15,7 @@ from devkit.doctor.runner import run_on_host_and_container
 from devkit.facts.model import Facts, KernelLog, System, Xid
 from devkit.facts.redact import build_redaction, redact_facts
 from devkit.facts.store import format_facts, parse_facts
+from tests.amount import examples
 from tests.doctor.machines import healthy, inside
 from tests.facts.samples import FACTS
 from tests.hosts import MACHINES, facts_of
@@ -108,7 +109,7 @@ def forms_of(facts):
 
 
 SOME = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from devkit.probe.host import ProgramResult, Stat
-from tests.amount import every
 from tests.faults.allowed import is_allowed
 from tests.faults.damage import ERRNOS, NESTED, Damaged, Vanishing, Watched, listings, outputs, texts
 from tests.faults.examining import broken, examine, examine_anew
@@ -97,7 +96,8 @@ def damaged(name, question, what, answers):
     }
 
 
-@pytest.mark.parametrize(("name", "path"), every(2, questions("read")))
+@pytest.mark.parametrize(("name", "path"), questions("read"))
+@pytest.mark.turns(6)
 def test_any_file_may_hold_anything(name, path, count):
     sound = machine(name)
     text = sound.read(path)
@@ -110,17 +110,20 @@ def test_any_file_may_hold_anything(name, path, count):
 
 
 @pytest.mark.parametrize(("name", "argv"), questions("run"))
+@pytest.mark.turns(3)
 def test_any_program_may_say_anything(name, argv, count):
     nested = {fault: ProgramResult(0, text, "") for fault, text in NESTED.items()}
     survives(name, damaged(name, "run", argv, outputs(machine(name).run(argv)) | nested), count)
 
 
 @pytest.mark.parametrize(("name", "path"), questions("list"))
+@pytest.mark.turns(3)
 def test_any_folder_may_list_anything(name, path, count):
     survives(name, damaged(name, "list", path, listings(machine(name).list(path))), count)
 
 
 @pytest.mark.parametrize(("name", "path"), questions("stat"))
+@pytest.mark.turns(3)
 def test_any_path_may_be_of_any_kind(name, path, count):
     sound = machine(name).stat(path)
     kinds = {kind: Stat(kind, 0o755, 0, 0, 0) for kind in ("file", "directory", "character", "socket", "other")}
@@ -132,6 +135,7 @@ def test_any_path_may_be_of_any_kind(name, path, count):
 
 
 @pytest.mark.parametrize(("name", "path"), questions("link"))
+@pytest.mark.turns(3)
 def test_any_link_may_lead_anywhere(name, path, count):
     targets = {"absent": None, "the root": "/", "a file without a version": "/opt/libx.so", "noise": "/\ufffd\n.so.x.y"}
     if machine(name).link(path) is None:

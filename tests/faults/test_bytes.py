@@ -45,6 +45,7 @@ def test_a_context_may_have_any_name(count):
 
 
 @pytest.mark.parametrize("form", ["text", "json", "sarif", "markdown", "html"])
+@pytest.mark.turns(2)
 def test_names_that_are_no_text_reach_every_form(form, project, tmp_path, count):
     out, saved = tmp_path / "report", tmp_path / "facts.json"
     command = [sys.executable, "-m", "devkit", "doctor", "--format", form, "--output", str(out)]

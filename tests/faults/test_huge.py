@@ -22,6 +22,7 @@ AS_LARGE_AS_CAN_BE = ("/etc/docker/daemon.json", "/proc/mounts", "/var/log/dpkg.
 
 
 @pytest.mark.parametrize("path", sorted(SOUND))
+@pytest.mark.turns(3)
 def test_any_file_may_be_huge(path, count):
     name, text = SOUND[path]
     host = machine(name)

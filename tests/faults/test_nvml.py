@@ -12,7 +12,6 @@ import pytest
 
 from devkit.facts.model import FailedGpu, NvmlAnswer
 from devkit.probe.host import ProgramResult, run_program
-from tests.amount import every
 from tests.faults.damage import Damaged
 from tests.faults.examining import broken, examine, examine_anew, unprintable
 from tests.faults.test_answers import SOUND
@@ -66,8 +65,9 @@ def judged(transcript):
 
 
 @pytest.mark.parametrize("code", ERRORS)
+@pytest.mark.turns(3)
 def test_every_call_may_fail_with_every_error(stub, calls, code, count):
-    faults = [{"gpus": 2, "mig": "0:1", "fail": f"{call}={code}"} for call in every(3, calls, first=code)]
+    faults = [{"gpus": 2, "mig": "0:1", "fail": f"{call}={code}"} for call in calls]
     problems = []
     for fault, transcript in zip(faults, transcripts(stub, faults), strict=True):
         assert "Traceback" not in transcript, fault

@@ -49,6 +49,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("name", "argv", "number", "path"), list(cases()))
+@pytest.mark.turns(3)
 def test_any_value_may_have_any_shape(name, argv, number, path, count):
     host = machine(name)
     sound = host.run(argv)

@@ -79,6 +79,7 @@ def sound_facts(name):
 
 
 @pytest.mark.parametrize(("name", "field", "question", "what", "sound"), CASES)
+@pytest.mark.turns(3)
 def test_any_text_becomes_typed_facts(name, field, question, what, sound):
     host, probe = machine(name), PROBES[field]
 

@@ -176,6 +176,7 @@ def looked_up():
 
 
 @pytest.mark.parametrize("variable", looked_up())
+@pytest.mark.turns(3)
 def test_a_variable_may_hold_anything(variable):
     host, sound = machine("in-container-ok"), facts_of("in-container-ok")
 

@@ -246,6 +246,7 @@ def test_devkits_own_modules_do_not_stand_before_the_workloads(with_packages, tm
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed here")
+@pytest.mark.turns(3)
 def test_the_torch_that_is_here_really_imports(monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     call = read_torch(LocalHost(), deadline_s=60)

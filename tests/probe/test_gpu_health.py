@@ -74,6 +74,7 @@ def test_the_health_of_a_healthy_gpu_is_read_in_full(with_nvml):
 
 @pytest.mark.parametrize("call", CALLS, ids=CALLS.values())
 @pytest.mark.parametrize("code", [3, 4, 13, 999], ids=["not supported", "no permission", "not found", "unknown error"])
+@pytest.mark.turns(3)
 def test_a_refused_reading_costs_itself_alone(with_nvml, call, code):
     (gpu,) = ask(with_nvml(fail=f"{call}={code}")).gpus
     assert isinstance(gpu, Gpu)

@@ -161,15 +161,15 @@ def harmless_run(setting: str, way: str) -> Ran:
     return done
 
 
-def in_thirds(names, kinds):
-    """Each name with a third of the words, and each word with a third of the names."""
-    return [(name, kind) for number, name in enumerate(names) for kind in every(3, kinds, first=number)]
+def in_sixths(names, kinds):
+    """Each name with a sixth of the words, and each word with a sixth of the names."""
+    return [(name, kind) for number, name in enumerate(names) for kind in every(6, kinds, first=number)]
 
 
 OF_INIT = {flag: name for verb, flag, name in options() if verb == "init"}
 
 
-@pytest.mark.parametrize(("flag", "kind"), in_thirds(OF_INIT, WORDS))
+@pytest.mark.parametrize(("flag", "kind"), in_sixths(OF_INIT, WORDS))
 def test_a_flag_of_init_is_refused_or_carried(tmp_path, flag, kind):
     setting, value = OF_INIT[flag], HOSTILE[kind]
     done = init_with_flag(tmp_path / "project", flag, value)
@@ -181,10 +181,10 @@ def test_a_flag_of_init_is_refused_or_carried(tmp_path, flag, kind):
 
 
 def of_other_commands():
-    """Each flag with a fifth of the words, and each word with a fifth of the flags; of plan with a third."""
+    """Each flag with a tenth of the words, and each word with a tenth of the flags; of plan with a sixth."""
     for number, (verb, flag, _) in enumerate(options()):
         if verb != "init":
-            yield from ((verb, flag, kind) for kind in every(3 if verb == "plan" else 5, WORDS, first=number))
+            yield from ((verb, flag, kind) for kind in every(6 if verb == "plan" else 10, WORDS, first=number))
 
 
 @pytest.mark.parametrize(("verb", "flag", "kind"), list(of_other_commands()), ids=lambda word: word)
@@ -195,7 +195,7 @@ def test_a_flag_of_another_command_writes_nothing_unasked(tmp_path, verb, flag, 
     assert done.files == {}
 
 
-@pytest.mark.parametrize(("setting", "kind"), in_thirds(settings(), list(HOSTILE)))
+@pytest.mark.parametrize(("setting", "kind"), in_sixths(settings(), list(HOSTILE)))
 def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, setting, kind):
     value = HOSTILE[kind]
     root = tmp_path.resolve() / "project"
@@ -212,7 +212,7 @@ def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, setting, kind)
         assert_refused_or_carried(carried, {}, Ran(0, "", "", expected), swaps_of(setting, value))
 
 
-@pytest.mark.parametrize(("setting", "kind"), in_thirds(settings(), list(HOSTILE)))
+@pytest.mark.parametrize(("setting", "kind"), in_sixths(settings(), list(HOSTILE)))
 def test_devkit_toml_gives_back_what_was_written_into_it(setting, kind):
     project_settings = settings()[setting](HOSTILE[kind])
     try:

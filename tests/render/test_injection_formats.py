@@ -112,6 +112,7 @@ def harmless_files(kind: str) -> dict[str, str]:
 @pytest.mark.parametrize("kind", VALUES)
 @settings(max_examples=60, deadline=None)
 @given(text=texts)
+@pytest.mark.turns(3)
 def test_a_text_is_refused_or_carried_by_every_format(kind, text):
     harmless, ask = VALUES[kind]
     try:

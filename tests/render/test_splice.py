@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from devkit.render.splice.compose_yaml import YAML
 from devkit.render.splice.document import CannotSplice, copy_with_value, copy_without_value, remove_value, set_value
 from devkit.render.splice.jsonc import JSONC
+from tests.amount import examples
 
 DEV_CONTAINER = """{
   // the name
@@ -280,7 +281,7 @@ YAML_LAYOUTS = st.sampled_from(
         lambda d: yaml.safe_dump(d, indent=4, sort_keys=False).replace("\n", "\r\n"),
     ]
 )
-MANY = settings(max_examples=300, deadline=None)
+MANY = settings(max_examples=examples(300), deadline=None)
 
 
 def comments(text):

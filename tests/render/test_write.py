@@ -221,6 +221,7 @@ write_changes(root, compute_changes(root, SECOND, (DEVKIT_TOML,), force=False), 
 @pytest.mark.parametrize("after", [SECOND, THIRD], ids=["and the same plan", "and another plan"])
 @pytest.mark.parametrize("existed", [True, False], ids=["an update", "a fresh project"])
 @pytest.mark.parametrize("renames", range(RENAMES), ids=lambda count: f"after {count} renames")
+@pytest.mark.turns(3)
 def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, existed, after):
     if existed:
         run(tmp_path)

@@ -143,7 +143,7 @@ def agree(situation: Situation, build: str) -> None:
         assert recheck.fits(situation, build) is None, found.blockers
 
 
-MANY = settings(max_examples=250 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=250 if LONG else 30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @MANY
@@ -166,7 +166,7 @@ def test_a_plan_for_amd_breaks_no_rule_and_a_conflict_has_no_way_out(situation):
     agree(situation, "rocm")
 
 
-@settings(max_examples=100 if LONG else 25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100 if LONG else 15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(situations())
 def test_the_nearest_plan_breaks_no_rule_of_the_machine(situation):
     found = answer(situation)

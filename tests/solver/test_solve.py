@@ -278,6 +278,7 @@ def test_the_same_request_gets_the_same_answer(solve_for):
     "driver", ["390.157", "450.80.02", "470.86", "525.60.13", "550.54.14", "570.26", "580.95.05", "620.70"]
 )
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.turns(3)
 def test_every_gpu_on_every_driver_gets_a_plan_or_a_reason(solve_for, driver, machine):
     for row in load_tables().gpus.models[::7]:
         answer = solve_for(driver=driver, gpus=(row.name,), machine=machine)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.manifest import WIDTH, Commented, render_yaml, strip_comments
+from tests.amount import examples
 from tests.render.injection import HOSTILE
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -38,7 +39,7 @@ def noted_once(value):
     return [noted_once(each) for each in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4).map(noted_once))
 def test_what_is_read_back_is_what_was_written(manifest):
     assert yaml.safe_load(render_yaml([manifest], heading="Heading.")) == strip_comments(manifest)
