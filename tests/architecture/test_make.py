@@ -68,6 +68,7 @@ def test_make_alone_lists_what_it_can_do(checkout):
         assert f"make {target}" in said
 
 
+@pytest.mark.turns(3)
 def test_an_unfinished_environment_is_made_anew(checkout):
     (checkout / ".venv/bin").mkdir(parents=True)
     (checkout / ".venv/half").touch()

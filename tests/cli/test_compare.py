@@ -236,6 +236,7 @@ def test_the_name_that_a_collector_adds_to_a_proof_is_no_change_of_it(tmp_path):
     assert run(tmp_path, "-", data=lines(nodes)).exit_code == 0
 
 
+@pytest.mark.turns(3)
 def test_a_thousand_reports_take_seconds_and_the_outlier_is_found(tmp_path):
     nodes = cluster(1000)
     put(nodes["node-0412"], "nvml.driver", "570.124.06")

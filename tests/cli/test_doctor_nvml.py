@@ -1,13 +1,12 @@
 """The doctor on the real nvidia-ml-py and a stand-in for the driver's library, in every state that hurts."""
 
 import json
-import os
-import subprocess
 import sys
 import time
 
 import pytest
 
+from tests.forked_commands import run_devkit
 from tests.nvml_stub import build_stub, stub_environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is a Linux library")
@@ -22,15 +21,7 @@ def stub(tmp_path_factory):
 
 
 def examine(stub, *, deadline_s=PLENTY_S, **settings):
-    environment = os.environ | stub_environment(stub, **settings)
-    done = subprocess.run(
-        [sys.executable, "-m", "devkit", "doctor", "--json", "--timeout", str(deadline_s)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_devkit("doctor", "--json", "--timeout", str(deadline_s), **stub_environment(stub, **settings))
     document = json.loads(done.stdout)
     findings = {row["code"]: row["findings"][0] for row in document["outcomes"] if row["status"] == "found"}
     return document, findings

@@ -134,6 +134,7 @@ def test_steps_are_said_where_somebody_reads_them(arguments, on_terminal, says):
     assert ("devkit: reading this machine (at most 5.0 s)" in said) is says
 
 
+@pytest.mark.turns(3)
 def test_the_slow_tiers_are_steps_of_their_own_and_admit_what_they_could_not_try(tmp_path):
     done = subprocess.run(
         argv_of("--deep", "--smoke", "--verbose", "--json", "--project", str(tmp_path)),

@@ -281,6 +281,7 @@ def test_a_learned_file_that_broke_is_said_and_not_used(home):
 
 
 @pytest.mark.workload
+@pytest.mark.turns(3)
 def test_an_exact_estimate_traces_the_real_program_and_names_its_versions():
     flags = ("--hidden", "64", "--layers", "2", "--heads", "4", "--intermediate", "128", "--vocabulary", "512")
     code, text = run(*flags, "--exact")

@@ -78,6 +78,7 @@ def run_factory(tmp_path_factory):
 
 
 @pytest.mark.workload
+@pytest.mark.turns(2, first=0)
 def test_one_command_trains_and_standard_output_holds_json_alone(run_factory):
     output = run_factory.folder / "result"
     done = finetune(
@@ -92,6 +93,7 @@ def test_one_command_trains_and_standard_output_holds_json_alone(run_factory):
 
 
 @pytest.mark.workload
+@pytest.mark.turns(2, first=1)
 def test_a_dry_run_as_text_prints_decisions_with_reasons(run_factory):
     done = finetune(
         "--model", str(run_factory.base), "--data", str(run_factory.texts), "--output", str(run_factory.folder / "never"),

@@ -177,6 +177,7 @@ def of_a_chat(tmp_path):
     return tmp_path / "adapter"
 
 
+@pytest.mark.turns(4, first=0)
 def test_a_merged_model_knows_the_chats_that_its_adapter_learned_from_and_nothing_else_is_said(of_a_chat, tmp_path):
     argv = [sys.executable, "-m", "devkit", "generate", "--adapter", f"{of_a_chat}", "--merge", f"{tmp_path / 'whole'}"]
     done = subprocess.run(argv, capture_output=True, text=True)
@@ -236,6 +237,7 @@ def shown_until(ours, wanted, times=1, limit_s=120):
     return shown
 
 
+@pytest.mark.turns(4, first=1)
 def test_a_chat_answers_survives_ctrl_c_and_ends_with_ctrl_d(terminal):
     process, ours = terminal
     shown_until(ours, "> ")
@@ -248,6 +250,7 @@ def test_a_chat_answers_survives_ctrl_c_and_ends_with_ctrl_d(terminal):
     assert ended_by_ctrl_d(process, ours) == 0
 
 
+@pytest.mark.turns(4, first=2)
 def test_lines_that_are_pasted_are_one_turn(terminal):
     if importlib.util.find_spec("readline") is None:
         pytest.skip("this Python has no readline")
@@ -268,6 +271,7 @@ def test_lines_that_are_pasted_are_one_turn(terminal):
     assert shown.count("\n> ") == 1
 
 
+@pytest.mark.turns(4, first=3)
 def test_ctrl_c_ends_a_streamed_answer_with_what_there_is_of_it_and_exit_code_130(tmp_path):
     from tests.workload.small_models import save_model
 

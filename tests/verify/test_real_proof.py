@@ -10,7 +10,6 @@ from devkit.probe.host import LocalHost
 from devkit.verify.local_proof import build_proof_command, prove_here
 from devkit.verify.report import ProofVerdict
 from devkit.workload.proof.stages import Depth
-from tests.amount import every
 from tests.verify.stages import NOT_ON_A_CPU
 
 pytest.importorskip("torch")
@@ -51,6 +50,7 @@ def reference_losses(report):
     return next(stage.series["losses"] for stage in report.stages if stage.name == "reference")
 
 
+@pytest.mark.turns(2, first=0)
 def test_the_proof_passes_here_without_touching_the_network(shadow):
     shadow("sitecustomize", NO_NETWORK)
     report = prove(Depth.STANDARD)
@@ -67,14 +67,12 @@ def test_the_proof_passes_here_without_touching_the_network(shadow):
 
 @pytest.mark.parametrize(
     "text",
-    every(
-        2,
-        [
-            pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", id="crashes while it is imported"),
-            pytest.param("raise OSError('libcusparse.so.11: cannot open shared object file')", id="cannot be imported"),
-        ],
-    ),
+    [
+        pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", id="crashes while it is imported"),
+        pytest.param("raise OSError('libcusparse.so.11: cannot open shared object file')", id="cannot be imported"),
+    ],
 )
+@pytest.mark.turns(4, first=1)
 def test_a_broken_bitsandbytes_fails_qlora_alone(shadow, text):
     shadow("bitsandbytes", text)
     found = statuses(prove(Depth.STANDARD))
@@ -92,6 +90,7 @@ def test_a_torch_that_cannot_be_imported_is_the_finding(shadow):
     assert {stage.status.value for stage in report.stages[1:]} == {"skipped"}
 
 
+@pytest.mark.turns(2, first=1)
 def test_stdout_of_the_proof_has_events_alone(shadow):
     shadow("sitecustomize", "import atexit, os; atexit.register(lambda: os.write(1, b'noise'))")
     argv = [*build_proof_command(sys.executable)(["--depth=quick", "--stages=torch"])]
