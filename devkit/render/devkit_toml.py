@@ -209,6 +209,23 @@ def parse_devkit_toml(content: bytes) -> ProjectSettings:
     return replace(ProjectSettings(), **found)  # type: ignore[arg-type]
 
 
+def validate_packages(settings: ProjectSettings) -> None:
+    """Raise DevkitError when an entry of project.packages is no requirement with a plain name."""
+    if not settings.packages:
+        return
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in settings.packages:
+        try:
+            is_plain = text.isascii() and text == text.strip() and not Requirement(text).url
+        except InvalidRequirement:
+            is_plain = False
+        if not is_plain:
+            raise DevkitError(
+                f"{DEVKIT_TOML}: project.packages holds {text!r}, which names no package", 'Such as "einops>=0.8".'
+            )
+
+
 def _parse_value(section: str, key: str, value: object, text: str) -> object:
     allowed = SECTIONS.get(section, ("", {}))[1]
     shown = f"{section}.{key}" if section else key

@@ -41,6 +41,7 @@ from devkit.render.devkit_toml import (
     parse_devkit_toml,
     render_devkit_toml,
     validate_indexes,
+    validate_packages,
 )
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, list_files, read_file
 from devkit.render.ignore_files import update_gitignore
@@ -113,6 +114,7 @@ def open_project(directory: Path, overrides: ProjectSettings, path_options: Path
         _validate_wheelhouse(path_options.wheelhouse)
         settings = replace(settings, wheelhouse=True)
     validate_indexes(settings)
+    validate_packages(settings)
     settings = replace(settings, name=name)
     return DevkitProject(root, settings, path_options, dependencies=_read_dependencies(root, settings))
 

@@ -19,7 +19,14 @@ IMAGE_DEADLINE_S = 60.0
 _PROJECT_NAME = "devkit-image"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEXT_PART = re.compile(r"\s*(cause|caused by|hint):", re.IGNORECASE)
-_UNREACHABLE = ("error sending request", "failed to fetch", "dns error", "network connectivity", "connection refused")
+_UNREACHABLE = (
+    "error sending request",
+    "failed to fetch",
+    "dns error",
+    "network connectivity",
+    "connection refused",
+    "network was disabled",
+)
 _WITHOUT_IMAGE = (
     "Pull the image where there is a network, then run this again; or lock the packages alone: "
     "devkit init --lock-only python"

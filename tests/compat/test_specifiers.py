@@ -69,7 +69,7 @@ def test_a_requirement_line_has_a_name_and_a_specifier():
 PLAN = """
 import sys
 from devkit.cli import main
-sys.argv = ["devkit", "plan", "--gpu", "H100", "--driver", "580.95.05"]
+sys.argv = ["devkit", "plan", "--gpu", "H100", "--driver", "580.95.05", "--no-resolve"]
 try:
     main()
 except SystemExit:

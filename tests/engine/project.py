@@ -1,6 +1,7 @@
 """A project with a generated dev container, and its clones on teammates' machines."""
 
 import hashlib
+import os
 import re
 import shutil
 import sys
@@ -97,10 +98,10 @@ def commit(folder: Path, certificate: Path) -> Committed:
 
 def pass_on_gpus(origin: Path, planned: Path, *words: str) -> None:
     """Let the project pass on GPUs as one that is planned for them does, around the image for the CPU."""
-    planned.parent.mkdir(exist_ok=True)
-    init(planned, *GPU_PLAN, *words)
-    for file in (planned / ".devcontainer").glob("gpu.*"):
-        shutil.copy2(file, origin / ".devcontainer" / file.name)
+    shutil.copytree(origin, planned, symlinks=True)
+    init(planned, *GPU_PLAN, *words, "--force")
+    for name in ("gpu.sh", "docker-compose.yml"):
+        shutil.copy2(planned / ".devcontainer" / name, origin / ".devcontainer" / name)
 
 
 def wheels_for(draft: Path) -> Path:
@@ -117,6 +118,8 @@ def clone(committed: Committed, folder: Path, engine: Engine) -> Clone:
     shutil.copytree(committed.folder, folder, symlinks=True)
     wheels = f"DEVKIT_WHEELHOUSE={committed.wheelhouse}\n"
     (folder / ".devcontainer/.env").write_text(wheels, encoding="utf-8")
+    # A developer's, whoever runs the tests: the container's user takes the ids of the folder's owner.
+    os.chown(folder, 1000, 1000)
     return Clone(folder, engine)
 
 

@@ -124,7 +124,7 @@ def test_the_installation_sees_the_login_and_no_layer_keeps_it(engine, origin, t
     dockerfile = root / ".devcontainer/Dockerfile"
     text = dockerfile.read_text(encoding="utf-8")
     # The first installation is that of uv; the others take minutes and see the login in the same way.
-    first = text.index("\n", text.index("pip install --no-cache-dir"))
+    first = text.index("\n\n", text.index("pip install --no-cache-dir"))
     dockerfile.write_text(text[:first] + "\nRUN test ! -e /root/.netrc\n", encoding="utf-8")
     clone.compose("build")
     name = clone.compose("config", "--format", "json")

@@ -197,7 +197,10 @@ def test_a_build_server_that_runs_no_host_script_gets_the_cpu_form(devcontainer_
 @one_engine
 @pytest.mark.parametrize("overlay", ["cpu", "nvidia", "cdi", "podman", "jetson"])
 def test_compose_accepts_the_overlay(clone, overlay):
-    shape = json.loads(clone.compose("config", "--format", "json", env={"DEVKIT_GPU": overlay}))
+    with (clone.folder / ".devcontainer/.env").open("a") as choices:
+        choices.write(f"DEVKIT_GPU={overlay}\n")
+    clone.look()
+    shape = json.loads(clone.compose("config", "--format", "json"))
     service = shape["services"][SERVICE]
     asks = bool(
         service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")

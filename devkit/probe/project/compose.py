@@ -219,6 +219,11 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
                         for name in ("security_opt", "cap_add", "profiles")
                         for item in node.at(name).items
                     ),
+                    *(
+                        Setting("extends", file.text, file.file, file.line)
+                        for file in (node.at("extends", "file"),)
+                        if _VARIABLE.search(file.text)
+                    ),
                 ),
                 misplaced_devices=Setting("devices", "", limits.file, limits.line) if limits else None,
             )

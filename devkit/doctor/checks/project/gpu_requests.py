@@ -272,6 +272,8 @@ def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
         shows = find_gpu_evidence(container)
         if shows is None or _is_gpu_requested(container) or (container.dev is not None and has_other):
             continue
+        if container.service is not None and any(each.name == "extends" for each in container.service.settings):
+            continue  # The host chooses the file that it extends, which may ask.
         yield build_file_finding(
             container.location,
             Severity.WARNING,
