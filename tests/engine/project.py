@@ -22,7 +22,17 @@ PLAN = ("--torch", tools.TORCH, "--python", tools.CONTAINER_PYTHON, "--vendor", 
 GPU_PLAN = ("--vendor", "nvidia", "--driver", "580.95.05", "--gpu", "L4", "--machine", "aarch64")
 """For Arm, so that the files hold a Jetson's way to pass on a GPU too."""
 SERVICE = "dev"
-GIT = ("git", "-c", "user.name=Dev", "-c", "user.email=dev@example.org", "-c", "init.defaultBranch=main")
+GIT = (
+    "git",
+    "-c",
+    "safe.directory=*",
+    "-c",
+    "user.name=Dev",
+    "-c",
+    "user.email=dev@example.org",
+    "-c",
+    "init.defaultBranch=main",
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,9 @@ class Clone:
 
 def init(folder: Path, *words: str | Path) -> None:
     """Run `devkit init` on `folder`."""
-    run([*DEVKIT, "init", folder, "--yes", *words], env=environment(NO_COLOR="1"))
+    # A lock is made from an index of the tests; nothing else asks one.
+    offline = "0" if "--lock" in words else "1"
+    run([*DEVKIT, "init", folder, "--yes", *words], env=environment(NO_COLOR="1", UV_OFFLINE=offline))
 
 
 def commit(folder: Path, certificate: Path) -> Committed:
