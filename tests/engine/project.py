@@ -91,7 +91,7 @@ class Clone:
 def init(folder: Path, *words: str | Path) -> None:
     """Run `devkit init` on `folder`."""
     # A lock is made from an index of the tests; nothing else asks one.
-    offline = "0" if "--lock" in words else "1"
+    offline = "0" if any(str(word).startswith("--lock") for word in words) else "1"
     run([*DEVKIT, "init", folder, "--yes", *words], env=environment(NO_COLOR="1", UV_OFFLINE=offline))
 
 
