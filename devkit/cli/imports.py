@@ -17,18 +17,20 @@ MAX_NAMED = 12
 
 
 def add_imports(
-    project: "DevkitProject", *, is_accepted: bool, asks: bool, width: int
+    project: "DevkitProject", *, is_wanted: bool, is_confirmed: bool, asks: bool, width: int
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
     """Return the project with the packages that its programs import and no file names, and those that were not added.
 
-    A project without any dependency file is looked at always, and on a terminal the user is asked. In any other it takes
-    the user's own flag, because most of what it imports without naming it comes with what it names.
+    A project without any dependency file is looked at always, and on a terminal the user is asked, unless everything
+    `is_confirmed`. In any other it takes the user's own flag, `is_wanted`, because most of what it imports without naming
+    it comes with what it names.
     """
     from devkit.probe.project.reader import read_local_imports
 
     has_files = project.dependencies.tool is not PackageManager.NONE
-    if project.settings.ignore_dependencies or (has_files and not is_accepted):
+    if project.settings.ignore_dependencies or (has_files and not is_wanted):
         return project, ()
+    is_accepted = is_wanted or is_confirmed
     found = read_local_imports(str(project.root), project.dependencies)
     known = [each for each in found if each.name]
     if asks and known and not is_accepted and sys.stdin.isatty():

@@ -87,7 +87,7 @@ def init(
     offers = list_compose_offers(project.root)
     width = shutil.get_terminal_size().columns
     asks = not (dry_run or as_json)
-    project, imports = add_imports(project, is_accepted=with_imports or yes, asks=asks, width=width)
+    project, imports = add_imports(project, is_wanted=with_imports, is_confirmed=yes, asks=asks, width=width)
     planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     project = lock_project(project.for_plan(answer), answer, locking)

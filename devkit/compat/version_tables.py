@@ -534,6 +534,14 @@ class RenamedModule(TableRow):
 
 
 @keyword_record
+class CondaName(TableRow):
+    """A package of conda, and what the package index calls it."""
+
+    name: str
+    distribution: str
+
+
+@keyword_record
 class EponymousDistributions(TableRow):
     """Distributions on one subject whose module has their own name, with underscores for hyphens."""
 
@@ -813,6 +821,14 @@ class ImportTable(Table):
         return {name.replace("-", "_"): name for name in names} | {row.module: row.distribution for row in self.renamed}
 
 
+class CondaTable(Table):
+    """Packages of conda that the package index has, too."""
+
+    on_torch = Array("on_torch", CondaName, unique=("name",))
+    renamed = Array("renamed", CondaName, unique=("name",))
+    same = Array("same", EponymousDistributions, unique=("subject",))
+
+
 TableT = TypeVar("TableT", bound=Table)
 
 
@@ -858,6 +874,7 @@ class Tables:
     profiles = TableFile(ProfileTable)
     system_packages = TableFile(SystemPackageTable)
     imports = TableFile(ImportTable)
+    conda = TableFile(CondaTable)
     compiled = TableFile(CompiledTable)
 
     def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:

@@ -81,6 +81,20 @@ class LocalPackage:
 
 
 @record
+class CondaPackage:
+    """A package that only conda has, as micromamba reads it: `hmmer`, `openmm>=8`, `bioconda::hhsuite`."""
+
+    spec: str
+    path: str
+    line: int
+
+    @property
+    def origin(self) -> str:
+        """Its file and line: "environment.yml:12"."""
+        return f"{self.path}:{self.line}"
+
+
+@record
 class PackageIndex:
     """A line or table that names another place to take packages from; `url` carries no login."""
 
@@ -213,6 +227,9 @@ class Dependencies:
     indexes: tuple[PackageIndex, ...] = ()
     unread: tuple[UnreadableRequirement, ...] = ()
     left_out: tuple[ExcludedPackage, ...] = ()
+    conda: tuple[CondaPackage, ...] = ()
+    """What micromamba installs, all of a conda environment but torch; () where uv can install everything."""
+    conda_channels: tuple[str, ...] = ()
     local: tuple[LocalPackage, ...] = ()
     """Packages of the project besides itself: members of its workspace, and folders that its files install."""
     submodules: tuple[str, ...] = ()

@@ -90,6 +90,9 @@ def list_choices(dependencies: Dependencies) -> Iterator[str]:
         kinds = "list" if len(lists) == 1 else "lists"
         instead = " instead" if any(path.endswith((".txt", ".in", ".lock")) for path in dependencies.files) else ""
         yield f"not installed: the {kinds} {_join_some(lists)}; --requirements FILE installs one{instead}"
+    if conda := dependencies.conda:
+        channels = join_words(dependencies.conda_channels) if dependencies.conda_channels else "conda-forge"
+        yield f"micromamba installs from {channels}: {_join_some([each.spec for each in conda])}"
     if dependencies.local:
         shown = _join_some([each.place for each in dependencies.local])
         yield f"installed when the container opens, as parts of the project: {shown}"

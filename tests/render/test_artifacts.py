@@ -33,6 +33,7 @@ from devkit.render.project import render_devcontainer
 from .gpu_host import write_overlay
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN, reason
 from .test_certificates import AUTHORITY
+from .test_conda import OPENFOLD
 from .test_dependencies import LIST, PIPENV, POETRY, UV, WRITTEN
 
 PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
@@ -58,6 +59,7 @@ CASES = [
     pytest.param(GPU_PLAN, replace(MIRRORED, dependencies=POETRY), id="a project of Poetry, with mirrors"),
     pytest.param(GPU_PLAN, replace(PLAIN, dependencies=PIPENV), id="a project of Pipenv"),
     pytest.param(CPU_PLAN, replace(PLAIN, dependencies=WRITTEN), id="a project of conda"),
+    pytest.param(GPU_PLAN, replace(PLAIN, dependencies=OPENFOLD), id="a project with packages that conda alone has"),
     pytest.param(GPU_PLAN, replace(PLAIN, source=FromCheckout()), id="devkit's own checkout"),
     pytest.param(GPU_PLAN, replace(PLAIN, source=FromUrl("git+https://example.org/d@abc")), id="devkit from git"),
 ]

@@ -1,4 +1,7 @@
-"""environment.yml of conda, and the tables of pixi: conda packages, and those of the Python package index.
+"""environment.yml of conda, and the tables of pixi: packages of conda, and those of the Python package index.
+
+torch and its CUDA come from the plan, and so does everything whose recipe would bring conda's own torch. What is left is
+installed by micromamba where conda alone has it, else by uv like the packages of any other project.
 
 Sources: https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-environments.html,
 https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html,
@@ -9,20 +12,34 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from devkit.compat.version_tables import load_tables
+from devkit.facts.dependencies import CondaPackage
 from devkit.probe.dependencies.lock_files import FROM_CONDA
 from devkit.probe.dependencies.manifests import convert_poetry_version
 from devkit.probe.dependencies.requirements import PYTHON, RequirementCollector, find_line, read_requirement_lines
-from devkit.probe.documents import InvalidDocument, NodeKind, get_object, get_objects, get_text, parse_yaml_tree
+from devkit.probe.documents import InvalidDocument, NodeKind, get_list, get_object, get_text, parse_yaml_tree
 
-BY_CONDA = "conda brings it, and the image is made with Python's own packages"
-_SPEC = re.compile(r"(?:[\w./:-]+::)?([A-Za-z0-9_][\w.-]*)(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
+COMPILER = "torch brings CUDA's libraries; --feature nvcc adds the compiler"
+DEFAULT_CHANNEL = "conda-forge"
+_SPEC = re.compile(r"(?:([\w./:-]+)::)?([A-Za-z0-9_][\w.-]*)(\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _BUILD = re.compile(r"^(={1,2}\s*[^=\s]+)(?:=\S+|\s+\S+)$")
-_OF_THE_PLAN = ("pip", "setuptools", "wheel", "uv", PYTHON, "pytorch-cuda", "cudatoolkit", "cuda-version")
-"""Packages that every environment of devkit has, or that torch brings."""
+_SAFE = re.compile(r"[\w./:<>=!~,*|+\[\]'-]+(?: [\w.<>=!~,*|+-]+)*", re.ASCII)
+_OF_EVERY_IMAGE = (
+    *("pip", "setuptools", "wheel", "uv", "git", "make"),
+    *("gcc", "gxx", "compilers", "gcc_linux-64", "gxx_linux-64", "gcc_linux-aarch64", "gxx_linux-aarch64"),
+)
+_WITH_TORCH = re.compile(
+    r"pytorch-(?:cuda|mutex)|libtorch.*|cuda-version|cudatoolkit|cudnn|nccl|triton|torchtriton|magma(?:-cuda.*)?"
+    r"|cuda-(?:cudart|cupti|nvrtc|nvtx|runtime|libraries)|libcu.*|libnv.*"
+)
+"""What torch's own wheels bring."""
+_COMPILERS = re.compile(r"cuda(?:-toolkit|-nvcc|-compiler)?|cudatoolkit-dev")
+_CHANNELS_OF_TORCH = ("pytorch", "nvidia", "pytorch-nightly")
+_TOKEN = re.compile(r"/t/[^/]+")
 
 
 def read_conda_environment(path: str, found: RequirementCollector) -> None:
-    """Read an environment.yml: conda's packages limit versions, those under `pip` are installed."""
+    """Read an environment.yml: its channels, conda's packages, and those under `pip`."""
     content = found.text(path)
     if content is None:
         return
@@ -31,13 +48,15 @@ def read_conda_environment(path: str, found: RequirementCollector) -> None:
     except InvalidDocument as wrong:
         found.add_unreadable(path, wrong.line, f"it is not YAML: {wrong.problem}")
         return
+    for item in root.at("channels").items:
+        _add_channel(item.text, path, item.line, found)
     for item in root.at("dependencies").items:
         if item.kind is NodeKind.TEXT:
             named = _SPEC.fullmatch(item.text.strip())
             if named is None:
                 found.add_unreadable(path, item.line, f"{ascii(item.text)[:60]} is no package of conda")
             else:
-                add_conda_package(named[1], named[2], path, item.line, found)
+                _add_package(named[2], named[4], path, item.line, found, channel=named[1] or "")
         lines = [(line.line, line.text.strip()) for line in item.at("pip").items if line.kind is NodeKind.TEXT]
         read_requirement_lines(iter(lines), path, found)
 
@@ -49,7 +68,8 @@ def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found
     for table in tables:
         for name, wanted in get_object(table, "dependencies").items():
             version = get_text(wanted, "version") if isinstance(wanted, dict) else str(wanted)
-            add_conda_package(name, version, path, find_line(content, name), found)
+            channel = get_text(wanted, "channel") if isinstance(wanted, dict) else ""
+            _add_package(name, version, path, find_line(content, name), found, channel=channel)
         for name, wanted in get_object(table, "pypi-dependencies").items():
             table = wanted if isinstance(wanted, dict) else {"version": str(wanted)}
             version = convert_poetry_version(get_text(table, "version"))
@@ -57,23 +77,61 @@ def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found
     for name in get_object(document, "feature"):
         because = "only pixi's default environment is looked at"
         found.exclude(f"the feature {name}", path, find_line(content, f"feature.{name}"), because)
-    for channel in get_objects(get_object(document, "workspace"), "channels"):
-        found.index(get_text(channel, "channel"), path, find_line(content, "channels"))
+    workspace = get_object(document, "workspace") or get_object(document, "project")
+    for channel in get_list(workspace, "channels"):
+        name = get_text(channel, "channel") if isinstance(channel, dict) else str(channel)
+        _add_channel(name, path, find_line(content, "channels"), found)
 
 
-def add_conda_package(name: str, version: str, path: str, line: int, found: RequirementCollector) -> None:
-    """Add one package of conda: a constraint where the plan has the package, else excluded by name."""
-    name = name.lower()
-    specifier = convert_conda_version(version)
+def _add_channel(name: str, path: str, line: int, found: RequirementCollector) -> None:
+    if _TOKEN.search(name):
+        found.add_unreadable(path, line, "a channel of conda that needs a login")
+    elif not _SAFE.fullmatch(name):
+        found.add_unreadable(path, line, f"{ascii(name)[:60]} is no channel of conda")
+    elif name not in _CHANNELS_OF_TORCH:
+        found.conda_channels.append(name)
+
+
+def _add_package(
+    name: str, version: str, path: str, line: int, found: RequirementCollector, *, channel: str = ""
+) -> None:
+    """Add one package of conda: Python and torch limit the plan, what depends on torch comes from the package index."""
+    name, specifier = name.lower(), convert_conda_version(version)
+    known = FROM_CONDA.get(name, name)
+    on_torch = {row.name: row.distribution for row in load_tables().conda.on_torch}
     if name == PYTHON:
         if specifier:
             found.add_python(specifier, path, line)
-        return
-    known = FROM_CONDA.get(name, name)
-    if specifier and re.fullmatch(r"[a-z0-9](?:[\w.-]*[a-z0-9])?", known):
-        found.need(f"{known}{specifier}", path, line, is_limit=True)
-    if known not in _OF_THE_PLAN and known != "torch":
-        found.exclude(name, path, line, BY_CONDA)
+    elif known == "torch":
+        if specifier:
+            found.need(f"torch{specifier}", path, line, is_limit=True)
+    elif _COMPILERS.fullmatch(name):
+        found.exclude(name, path, line, COMPILER)
+    elif name in ("torchvision", "torchaudio") or name in on_torch:
+        found.need(f"{on_torch.get(name, name)}{specifier}", path, line)
+    elif name not in _OF_EVERY_IMAGE and not _WITH_TORCH.fullmatch(name):
+        separator = "" if not version or version[0] in "=<>!~" else " " if "|" in version or "," in version else "="
+        spec = f"{name}{separator}{version.strip()}" if version.strip() != "*" else name
+        if not _SAFE.fullmatch(spec):
+            found.add_unreadable(path, line, f"{ascii(spec)[:60]} is no package of conda")
+        else:
+            found.conda.append((CondaPackage(f"{channel}::{spec}" if channel else spec, path, line), name, specifier))
+
+
+def choose_conda_packages(found: RequirementCollector) -> tuple[CondaPackage, ...]:
+    """Choose what micromamba installs: everything, where conda alone has one of the packages, else nothing.
+
+    Then uv installs them from the package index, and the image does without conda.
+    """
+    tables = load_tables()
+    distributions = {name: name for name in tables.imports.distributions().values()}
+    distributions |= {name: name for row in tables.conda.same for name in row.distributions}
+    distributions |= {row.name: row.distribution for row in tables.conda.renamed}
+    if any(name not in distributions for _, name, _ in found.conda):
+        return tuple(package for package, _, _ in found.conda)
+    for package, name, specifier in found.conda:
+        found.need(f"{distributions[name]}{specifier}", package.path, package.line)
+    return ()
 
 
 def convert_conda_version(written: str) -> str:

@@ -16,7 +16,7 @@ from devkit.facts.dependencies import (
     RequirementRole,
     TorchBuild,
 )
-from devkit.probe.dependencies.conda import read_conda_environment, read_pixi_tables
+from devkit.probe.dependencies.conda import choose_conda_packages, read_conda_environment, read_pixi_tables
 from devkit.probe.dependencies.lock_files import (
     LockedPackage,
     add_locked_packages,
@@ -92,6 +92,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
         tool = PackageManager.PIP if tool is PackageManager.NONE else tool
     found.role = RequirementRole.GENERATED
+    conda = choose_conda_packages(found) if found.conda else ()
     for package in choice.packages:
         found.need(package, SETTINGS_FILE, 1)
     found.paths += [SETTINGS_FILE] if choice.packages else []
@@ -137,6 +138,8 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),
         local=tuple(found.local),
+        conda=conda,
+        conda_channels=tuple(dict.fromkeys(found.conda_channels)),
         torch_family=family,
         has_members=has_members,
         can_check_lock=not (has_members or is_local or found.is_lock_dated),

@@ -15,6 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import (
     OUTSIDE_OF_PROJECT,
+    CondaPackage,
     DependencyChoice,
     ExcludedPackage,
     LocalPackage,
@@ -80,6 +81,9 @@ class RequirementCollector:
         self.unread: list[UnreadableRequirement] = []
         self.left_out: list[ExcludedPackage] = []
         self.local: list[LocalPackage] = []
+        self.conda: list[tuple[CondaPackage, str, str]] = []
+        """Packages of conda, each with its name and its PEP 440 specifier."""
+        self.conda_channels: list[str] = []
         self.extras: dict[str, bool] = {}
         """The extras of the project, and whether each is installed."""
         self.groups: dict[str, bool] = {}

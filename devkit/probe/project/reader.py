@@ -112,6 +112,7 @@ def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[Importe
     whole = read_local_dependencies(folder, everything) if available != NOTHING_CHOSEN else dependencies
     return find_imported_packages(
         ProjectFiles(LocalHost(), folder),
-        declared={need.name for need in (*dependencies.needs, *whole.needs)},
+        declared={need.name for need in (*dependencies.needs, *whole.needs)}
+        | {re.split(r"[^\w.-]", each.spec.rpartition("::")[2])[0] for each in dependencies.conda},
         distributions=load_tables().imports.distributions(),
     )

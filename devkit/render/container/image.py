@@ -9,6 +9,7 @@ from devkit.compat.images import find_image_system
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.values import Release
+from devkit.render.container.conda import CONDA_FILE, build_conda_environment, render_conda_file
 from devkit.render.container.devcontainer import find_editor_packages
 from devkit.render.container.network import build_mirror_variables, find_torch_index, may_need_login
 from devkit.render.container.packages import (
@@ -66,6 +67,7 @@ def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/Dockerfile", render_dockerfile(plan, settings))
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/requirements.txt", render_requirements(plan, settings))
     yield from render_project_requirements(plan, settings)
+    yield from render_conda_file(plan, settings)
     if settings.certificates:
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/certificates/ca.crt", settings.certificates)
     if isinstance(settings.source, FromWheel):
@@ -103,6 +105,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         sudo=settings.sudo,
         install=install,
         project=build_project_install_commands(plan, settings, install),
+        conda=build_conda_environment(settings),
         built_for_torch=BUILT_FOR_TORCH,
         devkit_requirement=requirement,
         devkit_reason=reason,
@@ -197,6 +200,7 @@ def render_ignore_files(plan: Plan, settings: ContainerSettings) -> Iterator[Art
         else ["requirements.txt"]
     )
     allowed += [PROJECT_REQUIREMENTS] if any(render_project_requirements(plan, settings)) else []
+    allowed += [CONDA_FILE] if settings.dependencies.conda else []
     allowed += ["certificates"] if settings.certificates else []
     allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitignore", _GIT_IGNORE)
