@@ -12,6 +12,7 @@ from devkit.text import join_words, wrap_text
 if TYPE_CHECKING:
     from devkit.facts.dependencies import ImportedPackage
     from devkit.render.project import DevkitProject
+    from devkit.solver.plan import Plan
 
 MAX_NAMED = 12
 
@@ -21,7 +22,7 @@ def add_imports(
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
     """Return the project with the packages that its programs import and no file names, and those that were not added.
 
-    A project without any dependency file is looked at always, and on a terminal the user is asked, unless everything
+    A project without any dependency file is looked at always, with a question on a terminal, unless everything
     `is_confirmed`. In any other it takes the user's own flag, `is_wanted`, because most of what it imports without naming
     it comes with what it names.
     """
@@ -43,6 +44,18 @@ def add_imports(
     return project.with_settings(replace(project.settings, packages=names)), tuple(
         each for each in found if not each.name
     )
+
+
+def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[ImportedPackage, ...]":
+    """Find what a project with dependency files imports and uv's resolution lacks; nothing where that is not known."""
+    from devkit.facts.resolution import Resolved
+    from devkit.probe.project.reader import read_local_imports
+
+    if not isinstance(plan.resolution, Resolved) or project.dependencies.is_locked or not project.dependencies.files:
+        return ()
+    resolved = dict(plan.resolution.packages)
+    found = read_local_imports(str(project.root), project.dependencies)
+    return tuple(each for each in found if each.name not in resolved)
 
 
 def print_imports(found: "tuple[ImportedPackage, ...]", *, width: int) -> None:

@@ -23,7 +23,7 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.existing_container import list_compose_offers, repair_existing_container
-from devkit.cli.imports import add_imports, print_imports
+from devkit.cli.imports import add_imports, find_missing_imports, print_imports
 from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.options.plan import (
     ContainerOptions,
@@ -90,7 +90,9 @@ def init(
     project, imports = add_imports(project, is_wanted=with_imports, is_confirmed=yes, asks=asks, width=width)
     planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
-    project = lock_project(project.for_plan(answer), answer, locking)
+    project = project.for_plan(answer)
+    imports = imports or find_missing_imports(project, answer)
+    project = lock_project(project, answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")

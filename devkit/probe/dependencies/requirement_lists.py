@@ -45,7 +45,7 @@ def find_lists(files: ProjectFiles) -> tuple[str, ...]:
         folders = [name for name in names if "." not in name and not _NOT_THE_PROJECT.fullmatch(name)]
         for folder in folders[:MAX_FOLDERS]:
             found += _find_in_folder(files, folder, _LIST)
-    # A list that pip-compile wrote stands for its source.
+    # A list that pip-compile wrote holds what its source names.
     return tuple(path for path in found if not (path.endswith(".in") and f"{path[:-3]}.txt" in found))[:MAX_LISTS]
 
 

@@ -211,7 +211,7 @@ class _Module:
         if not isinstance(table, dict) or not isinstance(key, str):
             return _Computed(node)
         value = table.get(canonicalize_name(key) if isinstance(table, _ByName) else key, _Computed(node))
-        # A line of a table counts where it is asked for.
+        # A line of a table counts where it is looked up.
         return _text(value, node.lineno) if isinstance(value, str) else value
 
     def _call(self, node: ast.expr, function: ast.FunctionDef, values: list[Any]) -> Any:  # noqa: ANN401 - what it is
