@@ -1,5 +1,6 @@
 """`devkit estimate`: how much GPU memory it takes, where it fits, and what to change."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -351,6 +352,11 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     except ImportError:
+        from devkit.workload.interpreter import continue_in_project
+
+        # transformers brings it; where the project's environment has neither, the answer is the same.
+        with contextlib.suppress(DevkitError):
+            continue_in_project("devkit estimate")
         raise DevkitError(
             f"{model} is not among the known models, and huggingface_hub is not installed to query the hub", hint
         ) from None

@@ -125,7 +125,7 @@ def project(tmp_path):
             (site / name).mkdir()
             (site / name / "__init__.py").write_text(PACKAGE)
         env = {**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv"), **environment}
-        env["PYTHONPATH"] = str(Path(devkit.__file__).parents[1])
+        env["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "first"), str(Path(devkit.__file__).parents[1])])
         env.pop("DEVKIT_PYTHON", None)
         return subprocess.run(
             [sys.executable, "-m", "devkit", *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
@@ -155,6 +155,17 @@ def test_a_command_goes_on_in_the_projects_environment(project, tmp_path, words)
     folders = [str(Path(folder).resolve()) for folder in path]
     own_requirements = str(Path(click.__file__).parents[1].resolve())
     assert folders.index(own_requirements) > max(at for at, folder in enumerate(folders) if folder.startswith(prefix))
+
+
+def test_the_hub_is_queried_where_its_library_is(project, tmp_path):
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/huggingface_hub.py").write_text(
+        "import sys; sys.stderr.write(f'{sys.prefix}\\n'); raise ImportError"
+    )
+    done = project("estimate", "nobody/nothing")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[:2] == [sys.prefix, str(tmp_path / "venv")]
+    assert "huggingface_hub is not installed to query the hub" in done.stderr
 
 
 def test_what_the_projects_environment_lacks_is_one_line_and_a_command(project, tmp_path):
