@@ -8,6 +8,7 @@ from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import CompiledPackage as PackageRow
 from devkit.compat.version_tables import PrebuiltWheel
 from devkit.facts.dependencies import Dependencies, LocalBuild, PackageRequirement, RequirementRole
+from devkit.facts.resolution import Resolved
 from devkit.facts.values import Release
 from devkit.solver.base_image import find_image
 from devkit.solver.candidates import Problem
@@ -28,30 +29,32 @@ def list_compile_limits(dependencies: Dependencies, problem: Problem) -> tuple[C
     rows, headers = problem.tables.compiled.packages, problem.tables.compiled.headers
     names = {need.name for need in _list_needs(dependencies, problem.architectures, problem.request.python)}
     found = [(f"{name} {rows[name].version}", rows[name].cxx) for name in sorted(names & rows.keys())]
-    found += [(build.origin, build.cxx) for build in dependencies.builds if build.needs_torch]
+    found += [(build.origin, build.cxx) for build in _list_builds(dependencies)]
     return tuple(Constraint("torch", headers[cxx].torch, f"{who} (C++{cxx})") for who, cxx in found if cxx in headers)
 
 
 def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Problem) -> Plan:
-    """Add to the plan what compiles against torch, and where nvcc comes from."""
-    plan = replace(plan, nvcc=_find_nvcc(plan, problem))
+    """Add to the plan what compiles against torch, and where nvcc comes from; done again, by what uv resolved since."""
+    plan = replace(
+        plan,
+        nvcc=_find_nvcc(plan, problem),
+        warnings=tuple(each for each in plan.warnings if each not in _list_left_out(plan)),
+    )
     needs = {need.name: need for need in _list_needs(dependencies, plan.architectures, plan.python)}
     rows = problem.tables.compiled.packages
-    names = sorted((needs.keys() | {name for name, _ in plan.packages}) & rows.keys())
+    names = sorted((needs.keys() | plan.resolved.keys()) & rows.keys())
     found = [each for each in (_plan_requirement(rows[name], needs.get(name), plan, problem) for name in names) if each]
-    found += [
-        _plan_local_build(build, rows.get(build.name), plan) for build in dependencies.builds if build.needs_torch
-    ]
+    found += [_plan_local_build(build, rows.get(build.name), plan) for build in _list_builds(dependencies)]
     compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) for each in found)
-    warnings = [f"{each.name} is left out: {each.because}" for each in found if each.mode is CompileMode.LEFT_OUT]
-    if NVCC in problem.request.features and plan.cuda and not plan.nvcc:
-        warnings.append(f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}: the image has none")
-    return replace(
-        plan,
-        compiled=tuple(found),
-        nvcc=plan.nvcc if compiles or NVCC in problem.request.features else "",
-        warnings=(*plan.warnings, *warnings),
-    )
+    missing = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}: the image has none"
+    lacks_nvcc = NVCC in problem.request.features and plan.cuda and not plan.nvcc
+    plan = replace(plan, compiled=tuple(found), nvcc=plan.nvcc if compiles or NVCC in problem.request.features else "")
+    warnings = (*plan.warnings, *_list_left_out(plan), *((missing,) if lacks_nvcc else ()))
+    return replace(plan, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _list_left_out(plan: Plan) -> list[str]:
+    return [f"{each.name} is left out: {each.because}" for each in plan.compiled if each.mode is CompileMode.LEFT_OUT]
 
 
 def list_compile_costs(plan: Plan, *, cores: int, memory_gb: int) -> Iterator[str]:
@@ -76,6 +79,12 @@ def _list_needs(
     for need in dependencies.needs:
         if need.role is not RequirementRole.CONSTRAINT and does_apply(need, architectures, python):
             yield need
+
+
+def _list_builds(dependencies: Dependencies) -> Iterator[LocalBuild]:
+    """List the packages among the project's files that are installed and compile against torch."""
+    installed = {each.place for each in dependencies.local} | ({"."} if dependencies.builds_itself else set())
+    return (build for build in dependencies.builds if build.needs_torch and build.path in installed)
 
 
 def _find_nvcc(plan: Plan, problem: Problem) -> str:
@@ -107,7 +116,8 @@ def _plan_requirement(
     row: PackageRow, need: PackageRequirement | None, plan: Plan, problem: Problem
 ) -> CompiledPackage | None:
     """Plan one package of the table; None for one that installs like any other."""
-    name, version = row.package, dict(plan.packages).get(row.package, need.specifier.removeprefix("==") if need else "")
+    name = row.package
+    version = plan.resolved.get(name) or (need.specifier.removeprefix("==") if need else "")
     found = CompiledPackage(
         name=name,
         mode=CompileMode.COMPILED,
@@ -130,7 +140,8 @@ def _plan_requirement(
                 f"{version or wheel.version} is published for torch {_find_minor(plan.torch)} and CUDA {wheel.cuda}"
             )
             return replace(found, mode=CompileMode.WHEEL, because=because, url=url)
-    if row.has_wheels:
+    is_built = isinstance(plan.resolution, Resolved) and name in plan.resolution.from_source
+    if row.has_wheels and not is_built:
         return None
     left_out = ""
     if row.needs_cuda and plan.cuda is None:

@@ -190,6 +190,12 @@ class Plan:
         return dict((*self.packages, *self.project_packages))
 
     @property
+    def resolved(self) -> dict[str, str]:
+        """The version of every package that the image gets, as far as it is resolved."""
+        packages = self.resolution.packages if isinstance(self.resolution, Resolved) else ()
+        return dict(packages) | self.versions
+
+    @property
     def system_packages(self) -> tuple[Reason, ...]:
         """The Debian packages of the image, by reasons whose fields are their names."""
         return tuple(reason for reason in self.reasons if reason.value == SYSTEM_PACKAGE)

@@ -11,6 +11,7 @@ from devkit.facts.resolution import TORCH_FAMILY, Refused, Resolution, Resolutio
 from devkit.facts.values import Release, Unknown
 from devkit.solver.base_image import find_image
 from devkit.solver.candidates import build_problem, find_candidate
+from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import evaluate_candidate
 from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings
 from devkit.solver.plan import PYTHON, Blocker, Conflict, Constraint, Plan, Reason, Request, explain_field
@@ -21,6 +22,7 @@ from devkit.solver.project import (
     select_torch_build,
 )
 from devkit.solver.solve import describe_request, list_fitting_torch, solve_project
+from devkit.solver.system_packages import add_system_packages
 from devkit.text import join_words
 
 Resolve = Callable[[ResolutionRequest], Resolution]
@@ -135,7 +137,7 @@ class _Search:
         shown = [(name, versions[name]) for name in names if name in known or len(names) <= MAX_SHOWN]
         answered = set(find_pin_warnings(build_problem(self._request, self._tables)))
         shown += [("resolution", RULE)] if names and not self.dependencies.is_locked else []
-        return replace(
+        finished = replace(
             plan,
             packages=packages,
             project_packages=tuple((name, versions[name]) for name in names),
@@ -147,6 +149,8 @@ class _Search:
                 *(f"not checked: the requirements of {each}" for each in resolved.unread),
             ),
         )
+        finished = add_compiled_packages(finished, self.dependencies, build_problem(self._request, self._tables))
+        return add_system_packages(finished, self.dependencies, self._request.apt, self._tables)
 
     def _constrain(self, *, python: str, torch: str = "") -> Request:
         """Return the request with what uv chose; the Python of the tables needs no constraint."""
@@ -187,7 +191,11 @@ class _Search:
         refusal: Refused | None = None
         request = replace(self._constrain(python=plan.python), python=plan.python)
         request = add_project_constraints(request, self.dependencies, python=plan.python)
-        for versions in list_fitting_torch(request, self._tables):
+        limits = list_compile_limits(self.dependencies, build_problem(request, self._tables))
+        limited = replace(request, constraints=request.constraints + limits)
+        # Where nothing that the project's packages compile with is left, these are left out.
+        ranges = [*list_fitting_torch(limited, self._tables)] if limits else []
+        for versions in ranges or list_fitting_torch(request, self._tables):
             for requirements in choices:
                 found = self._ask(plan, resolve, [_format_range(versions, self._tables)], [*requirements, *bound])
                 if isinstance(found, Resolved):

@@ -16,6 +16,7 @@ REQUESTED = "requested"
 LEFT_OUT = "-"
 """The end of a name that leaves a package out, as for apt-get."""
 
+_NOT_TAKEN = "not in the image, though apt installs it in"
 _NOT_PROPOSED = re.compile(
     r"build-essential|(?:gcc|g\+\+|clang)(?:-[\w+]+)*|make|binutils|libc6(?:-dev)?|libgcc-s1|libgomp1|libstdc.*|git|curl"
     r"|wget|ca-certificates|sudo|gnupg.*|gpg.*|apt-.*|software-properties-common|lsb-release|locales|tzdata|tini|dumb-init"
@@ -26,7 +27,10 @@ _NOT_PROPOSED = re.compile(
 
 
 def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple[str, ...], tables: Tables) -> Plan:
-    """Add the Debian packages to the plan, each with its reason, and a warning that names those that are left out."""
+    """Add the Debian packages to the plan, each with its reason, and a warning that names those that are left out.
+
+    Done again, they are those for what uv resolved since.
+    """
     found = {each.field: each for each in reversed([*_list_packages(plan, dependencies, requested, tables)])}
     for name in requested:
         found.pop(name.removesuffix(LEFT_OUT) if name.endswith(LEFT_OUT) else "", None)
@@ -36,14 +40,13 @@ def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple
         for each in dependencies.system
         if not each.is_from_ci and each.name not in known | found.keys() and not _NOT_PROPOSED.fullmatch(each.name)
     }
-    warnings = plan.warnings
+    warnings = tuple(each for each in plan.warnings if not each.startswith(_NOT_TAKEN))
     if others:
         names = [*others][:MAX_NAMED] + ([f"{len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else [])
         files = join_words([*dict.fromkeys(others.values())])
-        warnings += (f"not in the image, though apt installs it in {files}: {join_words(names)}; --apt NAME takes one",)
-    return replace(
-        plan, reasons=(*plan.reasons, *sorted(found.values(), key=lambda each: each.field)), warnings=warnings
-    )
+        warnings += (f"{_NOT_TAKEN} {files}: {join_words(names)}; --apt NAME takes one",)
+    kept = (each for each in plan.reasons if each.value != SYSTEM_PACKAGE)
+    return replace(plan, reasons=(*kept, *sorted(found.values(), key=lambda each: each.field)), warnings=warnings)
 
 
 def _list_packages(
@@ -58,7 +61,7 @@ def _list_packages(
         for need in dependencies.needs
         if need.role is not RequirementRole.CONSTRAINT and does_apply(need, plan.architectures, plan.python)
     }
-    for package in sorted(named | {name for name, _ in plan.packages}):
+    for package in sorted(named | plan.resolved.keys()):
         row = tables.system_packages.needs.get(package)
         if row is not None and (package in named or row.kind != "program"):
             because = f"{package} {row.because}"

@@ -22,7 +22,9 @@ def need(name, specifier="", url=""):
 
 
 def solve(*needs, machine=NEW, builds=(), policy=None, **wanted):
-    dependencies = replace(NO_DEPENDENCIES, files=("requirements.txt",), needs=needs, builds=builds)
+    dependencies = replace(
+        NO_DEPENDENCIES, files=("requirements.txt",), needs=needs, builds=builds, builds_itself=bool(builds)
+    )
     request = replace(build_request(machines=(machine,), **wanted), policy=policy)
     answer = solve_project(request, dependencies, load_tables())
     assert isinstance(answer, Plan), answer
@@ -138,6 +140,11 @@ def test_the_project_itself_compiles_with_cuda_where_there_is_some():
 def test_the_project_itself_on_the_cpu(build, mode, variables):
     (found,) = solve(builds=(build,), vendor="cpu").compiled
     assert (found.mode, found.variables) == (mode, variables)
+
+
+def test_a_submodule_that_the_project_does_not_install_is_left_to_the_user():
+    assert solve(builds=(EXTENSION, replace(EXTENSION, path="submodules/other"))).compiled[0].path == "."
+    assert len(solve(builds=(EXTENSION, replace(EXTENSION, path="submodules/other"))).compiled) == 1
 
 
 def test_each_package_gets_the_gpus_as_it_writes_them():

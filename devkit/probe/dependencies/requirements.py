@@ -13,6 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from devkit.compat.specifiers import canonicalize_name
+from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import (
     OUTSIDE_OF_PROJECT,
     CondaPackage,
@@ -312,8 +313,9 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
         else:
             text = f"{named[1]} {separator}{marker}"
             found.need(text, path, number, group=group, is_limit=limits, url=address)
-    if found.needs and found.needs[-1].url and found.needs[-1].name == "torch":
-        # The plan brings torch from its index, and an installer takes two places for one package as a conflict.
+    if found.needs and found.needs[-1].url and found.needs[-1].name in ("torch", *load_tables().compiled.packages):
+        # The plan brings torch from its index, and an installer takes two places for one package as a conflict. What
+        # compiles against torch has to be named, so that it can be installed later.
         found.is_whole = False
 
 

@@ -1,19 +1,22 @@
 """devcontainer.json, and the settings, packages and limits of each editor that reads it."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devkit import __version__
 from devkit.compat.version_tables import Editor, load_tables
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import Dependencies
+from devkit.render.container.compiled import list_build_variables
 from devkit.render.container.packages import KEEP_TORCH
 from devkit.render.container.profiles import build_ports_attributes
-from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, slugify
+from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, require_safe, slugify
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
-from devkit.solver.plan import Plan
+from devkit.solver.plan import CompiledPackage, CompileMode, Plan
+from devkit.text import join_words
 
 WHOLE_FILE = "devcontainer.json"
 """The key of the file itself, for tools that do not read it."""
@@ -27,23 +30,30 @@ FETCH_SUBMODULES = (
 _TOKEN_PAGE = "https://huggingface.co/docs/hub/security-tokens"  # noqa: S105 - a page about tokens
 
 
-def render_editor_files(_plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
+def render_editor_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """Render the files of editors and their clouds. Raises DevkitError for an unknown editor or profile."""
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/devcontainer.json", render_devcontainer_json(settings))
+    yield Artifact.from_text(
+        f"{DEVCONTAINER_FOLDER}/devcontainer.json", render_devcontainer_json(settings, plan.compiled)
+    )
     if "daytona" in settings.editors:
         script = render_template("devcontainer/daytona/snapshot.sh.j2", devkit_version=__version__, slug=settings.slug)
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/daytona/snapshot.sh", script, 0o755)
 
 
-def render_devcontainer_json(settings: ContainerSettings) -> str:
+def render_devcontainer_json(settings: ContainerSettings, compiled: Iterable[CompiledPackage] = ()) -> str:
     """Render devcontainer.json."""
-    return json.dumps(build_devcontainer_document(settings), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(build_devcontainer_document(settings, compiled), indent=2, ensure_ascii=False) + "\n"
 
 
-def build_devcontainer_document(settings: ContainerSettings) -> dict[str, object]:
-    """Build devcontainer.json. It requests no GPU itself: the Compose overlays do, and two requests fail."""
+def build_devcontainer_document(
+    settings: ContainerSettings, compiled: Iterable[CompiledPackage] = ()
+) -> dict[str, object]:
+    """Build devcontainer.json. It requests no GPU itself: the Compose overlays do, and two requests fail.
+
+    `compiled` are the packages of the plan that compile against torch.
+    """
     editors = find_editors(settings.editors)
-    project_install = _build_project_install(settings)
+    project_install = _build_project_install(settings, compiled)
     document: dict[str, object] = {
         "name": settings.name,
         "dockerComposeFile": "docker-compose.yml",
@@ -86,26 +96,44 @@ def build_initialize_command(folder: str, argument: str = "", *, env_path: str =
     )
 
 
-def _build_project_install(settings: ContainerSettings) -> str:
+def _build_project_install(settings: ContainerSettings, compiled: Iterable[CompiledPackage]) -> str:
     """Return the command that fetches what is missing of the project and installs it, editable, with its other packages.
 
     Their requirements are in the image already, but for those that only a build knows. Build backends come from the
-    index, so nothing is installed where there is none. Returns "" where there is nothing to do.
+    index, so nothing is installed where there is none. What compiles against torch comes first, without isolation. Where
+    a build fails, the container opens all the same. Returns "" where there is nothing to do.
     """
     found = settings.dependencies
     if isinstance(settings.source, FromCheckout):
         return "pip install --editable '.[workload,dev]'"
-    places = (["."] if found.builds_itself else []) + [each.place for each in found.local]
-    install = ""
-    if places and not settings.uses_wheelhouse:
-        archives = (".whl", ".zip", ".gz", ".bz2")
-        targets = " ".join(each if each.endswith(archives) else f"--editable {each}" for each in places)
-        install = f"uv pip install --no-deps {targets}"
-        if found.is_computed or (found.local and not found.lock):
-            # No other torch than the plan's.
-            held = f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
-            install = f"{held} && uv pip install --constraint=/tmp/held.txt {targets}"
-    return "; ".join(filter(None, (FETCH_SUBMODULES if found.submodules else "", install)))
+    steps = [FETCH_SUBMODULES] if found.submodules else []
+    if not settings.uses_wheelhouse:
+        planned = {each.path: each for each in compiled if each.path}
+        places = (["."] if found.builds_itself else []) + [each.place for each in found.local]
+        own = [planned[place] for place in places if place in planned]
+        own = [each for each in own if each.mode is not CompileMode.LEFT_OUT]
+        if own:
+            steps += [f"export {' '.join(list_build_variables(own))}"]
+            steps += [_install([each.path for each in own], found, "--no-build-isolation ")]
+        if ordinary := [place for place in places if place not in planned]:
+            steps.append(_install(ordinary, found))
+    return "; ".join(steps)
+
+
+def _install(places: Sequence[str], found: Dependencies, options: str = "") -> str:
+    """Return the command that installs packages of the project; one that fails says so in words."""
+    archives = (".whl", ".zip", ".gz", ".bz2")
+    targets = " ".join(
+        each if each.endswith(archives) else f"--editable {each}"
+        for each in (require_safe("path", place) for place in places)
+    )
+    install = f"uv pip install {options}--no-deps {targets}"
+    if found.is_computed or (found.local and not found.lock):
+        # No other torch than the plan's.
+        held = f"uv pip freeze | grep -E '{KEEP_TORCH}' > /tmp/held.txt"
+        install = f"{held} && uv pip install {options}--constraint=/tmp/held.txt {targets}"
+    what = join_words(["the project itself" if place == "." else place for place in places])
+    return f"{install} || echo 'devkit: not installed, because the build failed as the lines above say: {what}' >&2"
 
 
 def find_editors(names: Iterable[str]) -> tuple[Editor, ...]:

@@ -9,6 +9,7 @@ from devkit.compat.images import find_image_system
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.values import Release
+from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.conda import CONDA_FILE, build_conda_environment, render_conda_file
 from devkit.render.container.devcontainer import find_editor_packages
 from devkit.render.container.network import build_mirror_variables, find_torch_index, may_need_login
@@ -84,6 +85,8 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
     packages += _find_newer_python(plan) if requirement else []
     packages += ["sudo"] if settings.sudo else []
+    compile_commands = build_compile_commands(plan, settings)
+    packages += compile_commands.system_packages
     for_editors = find_editor_packages(settings.editors)
     digest = f"@{require_safe('digest', settings.image_digest)}" if settings.image_digest else ""
     install = build_install_commands(plan, settings)
@@ -104,6 +107,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         optional_packages=[each.field for each in plan.system_packages if each.because != REQUESTED],
         sudo=settings.sudo,
         install=install,
+        compile=compile_commands,
         project=build_project_install_commands(plan, settings, install),
         conda=build_conda_environment(settings),
         built_for_torch=BUILT_FOR_TORCH,

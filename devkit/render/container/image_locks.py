@@ -135,7 +135,7 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
     """
     lines = {line for line in render_requirements(plan, settings).splitlines() if line and not line.startswith("#")}
     lines.discard(_format_installer(plan))
-    for need in select_requirements_to_lock(settings.dependencies):
+    for need in select_requirements_to_lock(plan, settings):
         if need.url and not need.url.startswith("https://"):
             raise DevkitError(
                 f"{need.origin} takes {need.name} from a place that has no hash, so it cannot be locked",

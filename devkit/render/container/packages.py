@@ -18,6 +18,7 @@ from devkit.facts.dependencies import (
     RequirementRole,
 )
 from devkit.facts.resolution import TORCH_FAMILY, RequirementSources
+from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.network import find_torch_index, may_need_login
 from devkit.render.container.profiles import find_profile_packages
 from devkit.render.container.settings import ContainerSettings, require_safe
@@ -137,7 +138,7 @@ class ProjectInstallCommands:
 
     `files` are bind-mounted from the project's folder. `siblings` are requirements of packages that are built for one
     torch, `sibling_source` the options of their index. `export` writes the packages of a lock, except `excluded`, which
-    the plan brings. `requirements` are the installer's options, `constrained` is a pattern for the packages to keep;
+    others bring. `requirements` are the installer's options, `constrained` is a pattern for the packages to keep;
     `limits` are words of the shell, constraints on others.
     """
 
@@ -168,12 +169,12 @@ def build_project_install_commands(
         return ProjectInstallCommands()
     index = "" if settings.uses_wheelhouse else f"--default-index={find_torch_index(plan, settings)} "
     files: tuple[str, ...] = (*found.lists, *found.included)
-    excluded: tuple[str, ...] = ()
+    excluded = build_compile_commands(plan, settings).excluded
     if export:
         files = ("Pipfile" if found.tool is PackageManager.PIPENV else "pyproject.toml", found.lock)
         # uv follows the requirements of excluded packages itself.
         family = () if found.tool is PackageManager.UV and not found.has_members else found.torch_family
-        excluded = tuple(dict.fromkeys(("torch", *BUILT_FOR_TORCH, *family)))
+        excluded = tuple(dict.fromkeys(("torch", *BUILT_FOR_TORCH, *family, *excluded)))
     siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python)
     return ProjectInstallCommands(
         files=files,
@@ -311,11 +312,17 @@ def format_project_requirements(found: Dependencies) -> tuple[str, ...]:
     return tuple(f"\n# {origin}\n{line}\n" for line, origin in lines.items())
 
 
-def select_requirements_to_lock(found: Dependencies) -> tuple[PackageRequirement, ...]:
-    """Select the project's requirements for the image's lock: none where the project has a lock of its own."""
+def select_requirements_to_lock(plan: Plan, settings: ContainerSettings) -> tuple[PackageRequirement, ...]:
+    """Select the project's requirements for the image's lock: none where the project has a lock of its own.
+
+    What compiles is built anew in each image, so it has no file to take a hash of.
+    """
+    found, compiled = settings.dependencies, build_compile_commands(plan, settings).excluded
     if _find_locking_tool(found):
         return ()
-    return tuple(need for need in found.needs if need.role is not RequirementRole.CONSTRAINT)
+    return tuple(
+        need for need in found.needs if need.role is not RequirementRole.CONSTRAINT and need.name not in compiled
+    )
 
 
 def select_constraints(found: Dependencies) -> tuple[PackageRequirement, ...]:

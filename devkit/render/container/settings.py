@@ -21,6 +21,8 @@ _SAFE_VALUES = {
     "Debian package": re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII),
     "package name": re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
     "wheel index": re.compile(r"https?://[\w.:/@%+~-]+", re.ASCII),
+    "package URL": re.compile(r"[\w.:/@%+~#=&?-]+", re.ASCII),
+    "path": re.compile(r"[\w.][\w./+-]*", re.ASCII),
     "digest": re.compile(r"sha256:[0-9a-f]{64}"),
     "devkit URL": re.compile(r"[\w.:/@%+~#=-]+", re.ASCII),
 }
