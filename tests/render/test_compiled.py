@@ -151,6 +151,56 @@ def test_nvcc_of_cuda_12_comes_from_an_image_of_which_nothing_else_is_taken():
     assert 'ENV TORCH_CUDA_ARCH_LIST="8.9"' in text
 
 
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("nvcc", "targets"),
+    [
+        pytest.param("nvidia/cuda:12.6.3-devel-ubuntu22.04", "targets/x86_64-linux/", id="from an image"),
+        pytest.param(FROM_WHEELS, "", id="from wheels"),
+    ],
+)
+def test_what_nvcc_needs_lies_where_torch_looks_for_it(tmp_path, nvcc, targets):
+    """Stand-ins for the image and for uv have the folders of nvidia/cuda:12.6.3-devel and of the wheels of CUDA 13.0."""
+    toolkit = tmp_path / ("image" if targets else "wheels/nvidia/cu13")
+    write(toolkit / "bin" / "nvcc", "#!/bin/sh\necho compiled\n")
+    write(toolkit / "nvvm" / "bin" / "cicc")
+    write(toolkit / targets / "include" / "cuda_runtime.h", "toolkit")
+    write(toolkit / targets / "lib" / "libcudart_static.a")
+    write(toolkit / targets / "lib" / "libcudadevrt.a")
+    write(toolkit / targets / "lib" / "libcudart.so.12")
+    write(toolkit / targets / "lib" / "stubs" / "libcuda.so")
+    write(toolkit / targets / "lib" / "libcublas_static.a")
+    if targets:
+        (toolkit / "include").symlink_to(f"{targets}include")
+        (toolkit / "lib64").symlink_to(f"{targets}lib")
+    site = tmp_path / "site"
+    write(site / "nvidia" / "cublas" / "lib" / "libcublas.so.12")
+    write(site / "nvidia" / "cublas" / "include" / "cublas.h")
+    write(site / "nvidia" / "cublas" / "include" / "cuda_runtime.h", "torch's")
+    write(tmp_path / "python", f"#!/bin/sh\necho {site}\n")
+    write(tmp_path / "uv", "#!/bin/sh\n")
+    plan = replace(CUDA_PLAN, cuda="12.6" if targets else "13.0", nvcc=nvcc)
+    (layer,) = [each for each in steps(plan) if "nvcc --version" in each]
+    script = re.sub(r"^RUN (?:\s*--mount=\S+)*", "", layer)
+    for path, stand_in in (("/opt/cuda", "cuda"), ("/mnt/cuda", "image"), ("/mnt/work", "wheels")):
+        script = script.replace(path, str(tmp_path / stand_in))
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", script], env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "compiled\n", "")
+    cuda = tmp_path / "cuda"
+    assert (cuda / "nvvm/bin/cicc").exists()
+    assert (cuda / "include/cuda_runtime.h").read_text() == "toolkit"
+    assert (cuda / "include/cublas.h").exists()
+    assert (cuda / "lib64/libcudadevrt.a").exists()
+    assert (cuda / "lib64/libcublas.so").resolve() == site / "nvidia/cublas/lib/libcublas.so.12"
+    assert (cuda / "lib64/libcublas_static.a").exists() is not bool(targets)
+
+
 def test_nvcc_of_the_base_image_is_left_as_it_is():
     plan = replace(CUDA_PLAN, base_image="nvidia/cuda:13.0.3-devel-ubuntu24.04")
     plan = replace(plan, nvcc=plan.base_image)
