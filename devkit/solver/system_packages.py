@@ -18,7 +18,7 @@ LEFT_OUT = "-"
 
 _NOT_TAKEN = "not in the image, though apt installs it in"
 _NOT_PROPOSED = re.compile(
-    r"build-essential|(?:gcc|g\+\+|clang)(?:-[\w+]+)*|make|binutils|libc6(?:-dev)?|libgcc-s1|libgomp1|libstdc.*|git|curl"
+    r"(?:gcc|g\+\+|clang)(?:-[\w+]+)*|binutils|libc6(?:-dev)?|libgcc-s1|libgomp1|libstdc.*|git|curl"
     r"|wget|ca-certificates|sudo|gnupg.*|gpg.*|apt-.*|software-properties-common|lsb-release|locales|tzdata|tini|dumb-init"
     r"|python(?:[.\d]*|[.\d]*-.*)|pip|vim|nano|htop|tmux|less|unzip|zip|tar|gzip|xz-utils|patch|openssh.*|ssh|rsync|jq"
     r"|docker.*|containerd.*|(?:lib)?(?:cuda|nvidia|cudnn|cublas|cusparse|cusolver|nccl|nvinfer).*"

@@ -9,7 +9,9 @@ from devkit.facts.values import Unknown
 from devkit.probe.host import Host
 from devkit.probe.machine.python import PYTHON_VARIABLE, find_workload_python
 from devkit.probe.project.reader import read_dependencies
+from devkit.render.devkit_lock import read_project_lock
 from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings, parse_devkit_toml
+from devkit.solver.plan import CompileMode
 from devkit.verify.local_proof import prove_here
 from devkit.verify.process import Progress
 from devkit.verify.project_stages import ProjectEnvironment, prove_project
@@ -42,6 +44,8 @@ def prove_machine_and_project(
         report = prove_here(host, depth=depth, timeout_s=timeout_s, progress=progress, model=model)
     if not has_environment and not command:
         return report
-    project = ProjectEnvironment(folder.resolve(), dependencies, python)
+    compiled = read_project_lock(folder).plan.get("compiled", ())
+    left_out = tuple(each["name"] for each in compiled if each["mode"] == CompileMode.LEFT_OUT)
+    project = ProjectEnvironment(folder.resolve(), dependencies, python, left_out)
     stages = prove_project(project, command or settings.command, ends_at=ends_at, progress=progress)
     return replace(report, stages=(*report.stages, *stages))

@@ -55,11 +55,15 @@ _BREAKS = ("Traceback (most recent call last)", "error while loading shared libr
 
 @dataclass(frozen=True)
 class ProjectEnvironment:
-    """The project in `folder`, what its files require, and the interpreter of its environment."""
+    """The project in `folder`, what its files require, and the interpreter of its environment.
+
+    `left_out` are requirements that the plan leaves out of the image, because they cannot be compiled for it.
+    """
 
     folder: Path
     dependencies: Dependencies
     python: WorkloadPython
+    left_out: tuple[str, ...] = ()
 
     @property
     def requirements(self) -> dict[str, str]:
@@ -69,6 +73,7 @@ class ProjectEnvironment:
             need.name: need.origin
             for need in self.dependencies.needs
             if need.role is not RequirementRole.CONSTRAINT
+            and need.name not in self.left_out
             and (not need.marker or holds_in_container(need.marker, machine=platform.machine(), python=version))
         }
 

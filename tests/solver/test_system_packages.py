@@ -38,6 +38,7 @@ def listed(found):
         pytest.param({"needs": [need("psycopg2", role=RequirementRole.CONSTRAINT)]}, "", id="only limited"),
         pytest.param({"system": [SystemPackage("sox", "README.md", 3)]}, "sox", id="a guide"),
         pytest.param({"system": [SystemPackage("libgl1-mesa-glx", "Dockerfile", 3)]}, "libgl1", id="an older name"),
+        pytest.param({"needs": [need("pyopenjtalk")]}, "cmake make", id="a build tool and what it runs"),
         pytest.param({"system": [SystemPackage("pandoc", "Dockerfile", 3)]}, "", id="not known"),
         pytest.param({"apt": ["htop"], "files": ()}, "htop", id="requested, without any dependencies"),
         pytest.param({"name": "openai-whisper", "apt": ["ffmpeg-", "sox"]}, "sox", id="left out"),
@@ -70,7 +71,7 @@ def test_a_program_is_not_for_what_another_package_needs_but_a_library_is():
 def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
     system = (
         SystemPackage("pandoc", "README.md", 3),
-        SystemPackage("build-essential", "README.md", 3),
+        SystemPackage("gcc-12", "README.md", 3),
         SystemPackage("cuda-nvcc-12-8", "Dockerfile", 3),
         SystemPackage("xvfb", ".github/workflows/test.yml", 3, is_from_ci=True),
     )

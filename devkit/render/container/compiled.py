@@ -20,7 +20,7 @@ _JOBS = (
     r"""$(awk -v cores="$(nproc)" '/MemAvailable/ { jobs = int($2 / 1048576 / JOB_GB); """
     r"""print jobs < 1 ? 1 : jobs < cores ? jobs : cores }' /proc/meminfo)"""
 )
-"""The jobs that the memory of whatever machine builds the image has room for."""
+"""The jobs that fit into the memory of whatever machine builds the image."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _list_requirements(plan: Plan, settings: ContainerSettings) -> Iterator[str]
 
 
 def list_build_variables(compiled: Iterable[CompiledPackage]) -> Iterator[str]:
-    """List the variables of builds, with as many jobs as the largest of them leaves room for."""
+    """List the variables of builds, with as many jobs of the largest of them as fit into the memory."""
     packages = list(compiled)
     if packages:
         jobs = _JOBS.replace("JOB_GB", str(max(each.job_gb for each in packages)))
