@@ -29,6 +29,7 @@ Resolve = Callable[[ResolutionRequest], Resolution]
 
 ORIGIN = "uv's resolution"
 RULE = "uv"
+_WITHOUT_TORCH = "torch was not found in the package registry"
 MAX_SHOWN = 12
 """Packages of a project that each get a reason; of more than that only those that the tables know."""
 MAX_OTHER_PYTHONS = 2
@@ -183,8 +184,6 @@ class _Search:
         """Resolve with the Python of `plan`: within the torch releases that suit the machines best, then within all."""
         own = [name for name, _ in plan.packages if name != "torch"]
         pins = dict(self._request.pins)
-        siblings = list_torch_siblings(self.dependencies, machines=plan.architectures, python=plan.python)
-        bound = [line for line in siblings if any(operator in line for operator in ("==", "<", "~="))]
         choices = [[f"{name}=={dict(plan.packages)[name]}" for name in own]]
         if self._adds_packages:
             choices.append([f"{name}=={pins[name]}" if name in pins else name for name in own])
@@ -197,15 +196,36 @@ class _Search:
         ranges = [*list_fitting_torch(limited, self._tables)] if limits else []
         for versions in ranges or list_fitting_torch(request, self._tables):
             for requirements in choices:
-                found = self._ask(plan, resolve, [_format_range(versions, self._tables)], [*requirements, *bound])
+                found = self._resolve_within(_format_range(versions, self._tables), plan, requirements, resolve)
                 if isinstance(found, Resolved):
-                    return self._settle(plan, found, resolve, siblings)
+                    return self._settle(plan, found, requirements, resolve)
                 if isinstance(found, Unknown):
                     return found
                 refusal = refusal or found
             if refusal and not refusal.mentions(*TORCH_FAMILY):
                 break
         return refusal or Unknown("no release of torch is known to fit")
+
+    def _resolve_within(self, limit: str, plan: Plan, requirements: list[str], resolve: Resolve) -> Resolution:
+        """Resolve with torch last: chosen first, it would be the newest, and age whatever needs another one."""
+        siblings = list_torch_siblings(self.dependencies, machines=plan.architectures, python=plan.python)
+        bound = [line for line in siblings if any(operator in line for operator in ("==", "<", "~="))]
+        found = self._ask(plan, resolve, [limit], [*requirements, *bound])
+        if not isinstance(found, Resolved):
+            return found
+        chosen = dict(found.packages)
+        family = [line for line in ("torch", *siblings) if re.split(r"[^\w.-]", line)[0] not in chosen]
+        if not family:
+            return found
+        pinned = [f"{name}=={version}" for name, version in found.packages]
+        beside = self._ask(plan, resolve, [limit, *pinned], family, is_alone=True)
+        if isinstance(beside, Refused) and _WITHOUT_TORCH in beside.reason:
+            return replace(found, unread=(*found.unread, "torch itself, which the package index does not have"))
+        if isinstance(beside, Refused):
+            return self._ask(plan, resolve, [limit], [*requirements, *siblings, "torch"])
+        if isinstance(beside, Unknown):
+            return beside
+        return replace(found, packages=tuple(sorted({*found.packages, *beside.packages})))
 
     def _ask(
         self, plan: Plan, resolve: Resolve, constraints: list[str], requirements: list[str], *, is_alone: bool = False
@@ -234,10 +254,8 @@ class _Search:
                 ]
         return answer or Unknown("the plan is for no processor")
 
-    def _settle(
-        self, plan: Plan, found: Resolved, resolve: Resolve, siblings: tuple[str, ...]
-    ) -> Plan | Refused | Unknown:
-        """Settle what follows from the torch that uv chose: its build, its siblings, and what only the tables know."""
+    def _settle(self, plan: Plan, found: Resolved, requirements: list[str], resolve: Resolve) -> Plan | Refused:
+        """Settle what follows from the torch that uv chose: its build, and what only the tables know of the others."""
         torch = dict(found.packages).get("torch", plan.torch)
         settled = self._solve(python=plan.python, torch=torch) if torch != plan.torch else plan
         if isinstance(settled, Conflict):
@@ -245,23 +263,16 @@ class _Search:
         if torch != self._plan.torch:
             because = f"what uv resolves with the project's packages; {self._plan.torch} is the newest that fits"
             settled = explain_field(settled, "torch", because)
-        if any(re.split(r"[^\w.-]", line)[0] not in dict(found.packages) for line in siblings):
-            # Chosen together with torch, each would be the newest, and age whatever needs another torch.
-            chosen = [f"{name}=={version}" for name, version in found.packages]
-            beside = self._ask(settled, resolve, [*chosen, f"torch=={torch}"], list(siblings), is_alone=True)
-            if not isinstance(beside, Resolved):
-                return beside
-            found = replace(found, packages=tuple(sorted({*found.packages, *beside.packages})))
-        limits = [f"{name}=={version}" for name, version in self._request.pins]
+        limits = tuple(f"{name}=={version}" for name, version in self._request.pins)
         problem = build_problem(self._constrain(python=plan.python), self._tables)
         environment = evaluate_candidate(find_candidate(problem, settled), problem).environment
         avoided = dict(find_limits(dict(found.packages), environment, problem))
         if avoided:
-            better = self._ask(settled, resolve, [f"torch=={torch}", *avoided], [*siblings, *limits])
+            better = self._resolve_within(f"torch=={torch}", settled, [*requirements, *avoided], resolve)
             if isinstance(better, Resolved):
                 return self.finish(settled, better, (*limits, *avoided))
             settled = replace(settled, warnings=(*settled.warnings, *avoided.values()))
-        return self.finish(settled, found, tuple(limits))
+        return self.finish(settled, found, limits)
 
     def _prefer_wheels(self, plan: Plan, resolve: Resolve) -> Plan:
         """Take another Python for which there are wheels that this one lacks; where one is requested, only say so."""

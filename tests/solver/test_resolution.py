@@ -34,14 +34,27 @@ def resolved(*packages: str, **more) -> Resolved:
     return Resolved(tuple(tuple(text.split("==")) for text in packages), **more)
 
 
+def newest(request):
+    """What is resolved alone: torch beside what the project needs, or a package for another Python."""
+    return resolved(*(line if "==" in line else f"{line}=={NEWEST.get(line, '1')}" for line in request.requirements))
+
+
+NEWEST = {"torch": "2.14.1", "torchvision": "0.28.0"}
+
+
 class Uv:
     """Answers in turn, and keeps the requests; the last answer counts for all that follow."""
 
-    def __init__(self, *answers):
+    def __init__(self, *answers, alone=newest):
         self.answers = list(answers)
+        self.alone = alone
         self.requests = []
+        self.requests_alone = []
 
     def __call__(self, request):
+        if request.is_alone:
+            self.requests_alone.append(request)
+            return self.alone(request)
         self.requests.append(request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return answer(request) if callable(answer) else answer
@@ -164,9 +177,11 @@ def test_a_conflict_that_no_python_solves_is_asked_once():
 
 def build_on_wheels_of(python):
     def answer(request):
-        return resolved("tokenizers==0.13.3", from_source=() if request.python == python else ("tokenizers",))
+        return resolved(
+            "tokenizers==0.13.3", "torch==2.14.1", from_source=() if request.python == python else ("tokenizers",)
+        )
 
-    return Uv(answer)
+    return Uv(answer, alone=answer)
 
 
 def test_another_python_is_taken_for_its_wheels():
@@ -183,7 +198,8 @@ def test_a_requested_python_stays_and_the_missing_wheel_is_said():
 
 
 def test_what_has_no_wheels_anywhere_changes_no_python():
-    found = plan(project("fire"), Uv(resolved("fire==0.5.0", from_source=("fire",))))
+    answer = resolved("fire==0.5.0", "torch==2.14.1", from_source=("fire",))
+    found = plan(project("fire"), Uv(answer, alone=lambda _: answer))
     assert (found.python, found.warnings) == ("3.12", ())
 
 
@@ -224,13 +240,29 @@ def test_the_lock_of_the_project_is_taken_as_it_is():
 
 
 def test_torchvision_follows_the_torch_that_the_others_need():
-    uv = Uv(resolved("vllm==0.32.0", "torch==2.13.0"), resolved("torch==2.13.0", "torchvision==0.28.0"))
+    uv = Uv(resolved("vllm==0.32.0", "torch==2.13.0"))
     found = plan(project("torchvision", "vllm"), uv)
     assert uv.requests[0].requirements == ()
-    assert uv.requests[1].is_alone
-    assert uv.requests[1].requirements == ("torchvision",)
-    assert "torch==2.13.0" in uv.requests[1].constraints
+    (alone,) = uv.requests_alone
+    assert alone.requirements == ("torchvision",)
+    assert {"torch==2.13.0", "vllm==0.32.0"} <= set(alone.constraints)
     assert found.versions == {"torch": "2.13.0", "vllm": "0.32.0", "torchvision": "0.28.0"}
+
+
+def test_what_torch_itself_needs_is_checked_with_the_rest():
+    refusal = Refused("torch==2.14.1 depends on sympy>=1.13.3; you require sympy==1.10")
+    uv = Uv(resolved("sympy==1.10"), resolved("sympy==1.10", "torch==2.4.1"), alone=lambda _: refusal)
+    found = plan(project("torch", "sympy==1.10"), uv)
+    assert uv.requests_alone[0].constraints == ("torch>=2.2.0,<=2.14.1", "sympy==1.10")
+    assert uv.requests[1].requirements == ("torch",)
+    assert found.torch == "2.4.1"
+
+
+def test_an_index_without_torch_refuses_nothing():
+    uv = Uv(resolved("numpy==2.5"), alone=lambda _: Refused("torch was not found in the package registry"))
+    found = plan(project("torch", "numpy"), uv)
+    assert found.versions == {"torch": "2.14.1", "numpy": "2.5"}
+    assert found.warnings[-1].startswith("not checked: the requirements of torch itself")
 
 
 def test_a_torchvision_that_is_bound_binds_torch():
@@ -243,7 +275,8 @@ def test_a_torchvision_that_is_bound_binds_torch():
 def test_what_only_the_tables_know_becomes_a_limit():
     uv = Uv(resolved("torch==2.2.2", "numpy==2.5"), resolved("torch==2.2.2", "numpy==1.26.4"))
     found = plan(project("torch==2.2.2", "numpy"), uv)
-    assert uv.requests[1].constraints == ("torch==2.2.2", "numpy<2")
+    assert uv.requests[1].constraints == ("torch==2.2.2",)
+    assert uv.requests[1].requirements == ("numpy<2",)
     assert found.versions["numpy"] == "1.26.4"
     assert found.limits == ("numpy<2",)
 
