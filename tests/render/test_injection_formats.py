@@ -78,6 +78,7 @@ VALUES: dict[str, tuple[str, Callable[[str], Asked]]] = {
     "torch": ("7.7.7", lambda text: (ProjectSettings(name="x"), replace(CPU_PLAN, torch=text))),
     "package": ("harmless-package", lambda text: (ProjectSettings(name="x"), packaged(text, "7.7.7"))),
     "package's version": ("7.7.7.7", lambda text: (ProjectSettings(name="x"), packaged("harmless-package", text))),
+    "limit": ("harmless!=7.7", lambda text: (ProjectSettings(name="x"), replace(CPU_PLAN, limits=(text,)))),
     "wheels of torch": (
         "https://harmless.example/a",
         lambda text: (ProjectSettings(name="x"), replace(CPU_PLAN, torch_index=text)),
@@ -135,10 +136,8 @@ def test_a_text_is_refused_or_carried_by_every_format(kind, text):
 
 
 def test_every_text_of_a_plan_that_is_rendered_is_tried():
-    tried = {"base_image", "python", "torch", "torch_index", "packages"}
+    tried = {"base_image", "python", "torch", "torch_index", "packages", "limits"}
     chosen_by_devkit = {"vendor", "variant", "cuda", "rocm", "gpu_request", "architectures", "data_as_of"}
-    chosen_by_devkit |= {"capabilities", "compiled", "nvcc"}
-    # What uv answers: names and versions that `packaging` has read, and the hash of what was asked.
-    of_the_resolution = {"limits", "project_packages", "resolution", "resolved_from"}
-    for_people = {"reasons", "warnings"}
-    assert {field.name for field in fields(Plan)} == tried | chosen_by_devkit | of_the_resolution | for_people
+    chosen_by_devkit |= {"compiled", "nvcc", "capabilities", "resolved_from"}
+    for_people = {"reasons", "warnings", "project_packages", "resolution"}
+    assert {field.name for field in fields(Plan)} == tried | chosen_by_devkit | for_people

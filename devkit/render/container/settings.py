@@ -20,6 +20,7 @@ _SAFE_VALUES = {
     "version": re.compile(r"[A-Za-z0-9][\w.+!-]*", re.ASCII),
     "Debian package": re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII),
     "package name": re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
+    "limit on versions": re.compile(r"[A-Za-z0-9][\w.,=<>!~+*-]*", re.ASCII),
     "wheel index": re.compile(r"https?://[\w.:/@%+~-]+", re.ASCII),
     "package URL": re.compile(r"[\w.:/@%+~#=&?-]+", re.ASCII),
     "path": re.compile(r"[\w.][\w./+-]*", re.ASCII),
@@ -140,6 +141,8 @@ def validate_plan(plan: Plan) -> None:
     for name, version in plan.packages:
         require_safe("package name", name)
         require_safe("version", version)
+    for limit in plan.limits:
+        require_safe("limit on versions", limit)
 
 
 def format_reason_comment(plan: Plan, field: str) -> str:
