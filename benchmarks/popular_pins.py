@@ -1,8 +1,8 @@
 """Plans of popular pins and of packages that pin torch, each checked by uv alone.
 
 `devkit plan` resolves each requirement list. Then uv compiles the same list for the plan's Python, with the versions that
-the plan resolved as constraints and wheels alone but for the packages that the plan names as built from source: both must
-give the same set. A refusal must name its reason. Needs a package index.
+the plan resolved as constraints, and with wheels alone unless the plan names packages without one: both must give the
+same set. A refusal must name its reason. Needs a package index.
 """
 
 import json
@@ -58,7 +58,7 @@ def check(folder: Path, document: dict) -> str:
     (folder / "constraints.txt").write_text("\n".join(f"{name}=={version}" for name, version in packages.items()))
     argv = [find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", f"--python-version={python}"]
     argv += ["--python", sys.executable, "--python-platform=x86_64-manylinux_2_36", "--constraints=constraints.txt"]
-    argv += ["--no-build", *(f"--no-binary={name}" for name in resolution["from_source"]), "requirements.txt"]
+    argv += ["requirements.txt", *(() if resolution["from_source"] else ("--no-build",))]
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return done.stderr

@@ -36,7 +36,7 @@ class ResolutionRequest:
 
     `constraints` limit versions and install nothing, `requirements` are installed too. `glibc` is that of the image, ""
     where it is unknown. `relaxed` are packages whose versions in the project's files do not count. With `is_alone` none
-    of these files does.
+    of these files does, and without `follows` only the requirements themselves are resolved, not what they need.
     """
 
     python: str
@@ -46,6 +46,7 @@ class ResolutionRequest:
     requirements: tuple[str, ...] = ()
     relaxed: tuple[str, ...] = ()
     is_alone: bool = False
+    follows: bool = True
 
 
 @record

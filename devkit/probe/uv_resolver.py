@@ -124,6 +124,8 @@ class UvResolver:
         yield from ("--constraints=../constraints.txt", "--excludes=../excludes.txt")
         if self._index:
             yield f"--default-index={self._index}"
+        if not wanted.follows:
+            yield "--no-deps"
         yield from (*sources.options, *sources.lists, "../lines.txt")
 
     def _write_metadata(self, folder: Path) -> None:

@@ -188,13 +188,7 @@ class _Search:
         if self._adds_packages:
             choices.append([f"{name}=={pins[name]}" if name in pins else name for name in own])
         refusal: Refused | None = None
-        request = replace(self._constrain(python=plan.python), python=plan.python)
-        request = add_project_constraints(request, self.dependencies, python=plan.python)
-        limits = list_compile_limits(self.dependencies, build_problem(request, self._tables))
-        limited = replace(request, constraints=request.constraints + limits)
-        # Where nothing that the project's packages compile with is left, these are left out.
-        ranges = [*list_fitting_torch(limited, self._tables)] if limits else []
-        for versions in ranges or list_fitting_torch(request, self._tables):
+        for versions in self._list_torch_releases(plan):
             for requirements in choices:
                 found = self._resolve_within(_format_range(versions, self._tables), plan, requirements, resolve)
                 if isinstance(found, Resolved):
@@ -205,6 +199,14 @@ class _Search:
             if refusal and not refusal.mentions(*TORCH_FAMILY):
                 break
         return refusal or Unknown("no release of torch is known to fit")
+
+    def _list_torch_releases(self, plan: Plan) -> Iterator[tuple[str, ...]]:
+        """List which releases to leave to uv, best first: those that compiled packages take, then all that fit."""
+        request = replace(self._constrain(python=plan.python), python=plan.python)
+        request = add_project_constraints(request, self.dependencies, python=plan.python)
+        limits = list_compile_limits(self.dependencies, build_problem(request, self._tables))
+        limited = replace(request, constraints=request.constraints + limits)
+        yield from dict.fromkeys(each for one in (limited, request) for each in list_fitting_torch(one, self._tables))
 
     def _resolve_within(self, limit: str, plan: Plan, requirements: list[str], resolve: Resolve) -> Resolution:
         """Resolve with torch last: chosen first, it would be the newest, and age whatever needs another one."""
@@ -228,7 +230,14 @@ class _Search:
         return replace(found, packages=tuple(sorted({*found.packages, *beside.packages})))
 
     def _ask(
-        self, plan: Plan, resolve: Resolve, constraints: list[str], requirements: list[str], *, is_alone: bool = False
+        self,
+        plan: Plan,
+        resolve: Resolve,
+        constraints: list[str],
+        requirements: list[str],
+        *,
+        is_alone: bool = False,
+        follows: bool = True,
     ) -> Resolution:
         """Resolve for every processor of the plan, with one torch for all; the answer is that of the first."""
         glibc = find_image(plan.base_image, build_problem(self._request, self._tables)).glibc
@@ -242,6 +251,7 @@ class _Search:
                 requirements=tuple(requirements),
                 relaxed=self._relaxed,
                 is_alone=is_alone,
+                follows=follows,
             )
             found = resolve(request)
             if not isinstance(found, Resolved):
@@ -281,7 +291,7 @@ class _Search:
             return plan
         pinned = [f"{name}=={dict(resolved.packages)[name]}" for name in resolved.from_source]
         for python in islice(self._list_other_pythons(), MAX_OTHER_PYTHONS):
-            found = self._ask(replace(plan, python=python), resolve, [], pinned, is_alone=True)
+            found = self._ask(replace(plan, python=python), resolve, [], pinned, is_alone=True, follows=False)
             if not isinstance(found, Resolved):
                 continue
             lacking = [name for name in resolved.from_source if name not in found.from_source]

@@ -119,6 +119,11 @@ def test_another_python_may_have_a_wheel(index):
     assert resolve("compiled\n", ResolutionRequest("3.11", "x86_64", "2.36")).from_source == ()
 
 
+def test_a_package_can_be_looked_up_without_what_it_needs(index):
+    request = ResolutionRequest("3.11", "x86_64", requirements=("compiled==1.0",), is_alone=True, follows=False)
+    assert resolve("nope\n", request) == Resolved((("compiled", "1.0"),))
+
+
 def test_a_repository_is_not_fetched_and_is_named(index):
     answer = resolve(
         "hub @ git+https://git.example.invalid/hub.git\n-e git+https://git.example.invalid/x#egg=x\ntransformers\n",
