@@ -29,6 +29,8 @@ Resolve = Callable[[ResolutionRequest], Resolution]
 
 ORIGIN = "uv's resolution"
 RULE = "uv"
+_OF_TORCH = re.compile(r"(?:nvidia|cuda)-.+|triton")
+"""What torch brings; the public index, where it is resolved, has it for one build of torch, which need not be the plan's."""
 _WITHOUT_TORCH = "torch was not found in the package registry"
 MAX_SHOWN = 12
 """Packages of a project that each get a reason; of more than that only those that the tables know."""
@@ -124,12 +126,13 @@ class _Search:
 
     def finish(self, plan: Plan, resolved: Resolved, limits: tuple[str, ...] = ()) -> Plan:
         """Return the plan with the versions of a resolution, and what that leaves unchecked."""
-        versions = dict(resolved.packages)
+        named = {need.name for need in self._needs}
+        packages = tuple(each for each in resolved.packages if each[0] in named or not _OF_TORCH.fullmatch(each[0]))
+        resolved, versions = replace(resolved, packages=packages), dict(packages)
         for name, version in plan.packages:
             if versions.get(name, version) != version:
                 plan = explain_field(plan, name, "what uv resolves with the others", value=versions[name])
-        packages = tuple((name, versions.get(name, version)) for name, version in plan.packages)
-        own = dict(packages)
+        own = {name: versions.get(name, version) for name, version in plan.packages}
         names = dict.fromkeys(need.name for need in self._needs if need.name in versions and need.name not in own)
         source = self.dependencies.lock or next(iter(self.dependencies.files), RULE)
         because = f"uv's resolution for Python {plan.python} on {' and '.join(plan.architectures)}"
@@ -140,7 +143,7 @@ class _Search:
         shown += [("resolution", RULE)] if names and not self.dependencies.is_locked else []
         finished = replace(
             plan,
-            packages=packages,
+            packages=tuple(own.items()),
             project_packages=tuple((name, versions[name]) for name in names),
             limits=limits,
             resolution=resolved,

@@ -94,12 +94,12 @@ def _list_alternatives(field: str, reason: Reason, problem: Problem, plan: Plan)
         yield from _list_builds(problem, plan)
     elif field == PYTHON:
         yield from _list_pythons(problem, plan)
-    elif field == BITSANDBYTES:
+    elif field == BITSANDBYTES and field in dict(plan.packages):
         environment = evaluate_candidate(find_candidate(problem, plan), problem).environment
         for row in _list_newer(problem.tables.stack.bitsandbytes, reason.value):
             says = explain_bitsandbytes_rejection(row, environment, problem)
             yield Alternative(f"{field} {row.version}", "B1", says, row.source[0])
-    else:
+    elif field not in dict(plan.project_packages):
         rows = tuple(row for row in problem.tables.stack.packages if row.name == field)
         for package in _list_newer(rows, reason.value):
             says = _explain_package_rejection(package, problem, plan)
@@ -131,6 +131,8 @@ def _list_builds(problem: Problem, plan: Plan | None) -> Iterator[Alternative]:
             yield Alternative(str(evaluation.candidate), first.rule, first.says, first.source)
         elif chosen is not None:
             says, source = _explain_preference(evaluation, chosen), evaluation.candidate.index.source[0]
+            if evaluation.candidate.release.version > chosen.candidate.release.version:
+                says = f"fits; the project's packages are resolved with torch {chosen.candidate.release.version}"
             yield Alternative(str(evaluation.candidate), "", says, source)
 
 

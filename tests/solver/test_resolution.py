@@ -11,6 +11,7 @@ from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.resolution import plan_project
+from devkit.solver.why import explain_choice
 
 ADA = build_machine_from_flags(driver="570.124.06", gpus=("RTX 4090",))
 NO_NETWORK = Unknown("uv cannot reach the package index")
@@ -74,6 +75,12 @@ def test_torch_is_what_uv_chose_and_its_build_what_the_machine_runs():
     assert found.packages == (("torch", "2.13.0"),)
     assert found.versions == {"torch": "2.13.0", "vllm": "0.32.0"}
     assert found.resolution == resolved("vllm==0.32.0", "torch==2.13.0")
+
+
+def test_what_torch_brings_of_another_build_is_not_reported():
+    uv = Uv(resolved("vllm==0.32.0", "torch==2.13.0", "nvidia-cublas==13.1", "triton==3.7.1", "nvidia-dali==1.9"))
+    found = plan(project("vllm", "nvidia-dali"), uv)
+    assert [name for name, _ in found.resolution.packages] == ["vllm", "torch", "nvidia-dali"]
 
 
 def test_uv_is_left_every_torch_that_fits_the_driver_and_no_other():
@@ -332,3 +339,11 @@ def test_a_torch_that_does_not_fit_is_refused_before_uv_is_asked():
     found = plan(project("torch==2.15.0"), uv)
     assert isinstance(found, Conflict)
     assert uv.requests == []
+
+
+def test_a_newer_torch_that_fits_is_explained_by_the_projects_packages():
+    request = build_request(machines=(ADA,))
+    found = plan(project("vllm"), Uv(resolved("vllm==0.32.0", "torch==2.13.0")))
+    others = {each.choice: each.says for each in explain_choice(request, load_tables(), found, "torch").others}
+    assert others["torch 2.14.1+cu126"] == "fits; the project's packages are resolved with torch 2.13.0"
+    assert explain_choice(request, load_tables(), found, "vllm").others == ()
