@@ -36,6 +36,16 @@ MAX_SOURCE_DISTRIBUTIONS = 24
 """Source distributions whose requirements are read for one resolution, each with another call of uv."""
 MAX_STEPS = 3
 """Steps of uv's derivation that are shown."""
+UNREACHABLE = (
+    "error sending request",
+    "failed to fetch",
+    "dns error",
+    "network connectivity",
+    "network was disabled",
+    "connection refused",
+    "operation timed out",
+)
+"""What uv says where it finds no network, in lower case."""
 TORCH_WHEELS = "download.pytorch.org/whl"
 
 _PLATFORMS = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
@@ -48,13 +58,6 @@ _UNBUILT = re.compile(
 )
 _CAUSE = re.compile(r"^\s*cause: ", re.MULTILINE)
 _NO_SOLUTION = "No solution found"
-_UNREACHABLE = (
-    "error sending request",
-    "dns error",
-    "network was disabled",
-    "connection refused",
-    "operation timed out",
-)
 _STEP = re.compile(r"(?:And b|B)ecause (.+?), we can conclude that .+?\.(?= And because |$)")
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PER_REQUIREMENT = re.compile(r"\s(?:#|--hash\b|\\\n).*", re.DOTALL)
@@ -166,7 +169,7 @@ class UvResolver:
         if done.code == TIMED_OUT:
             return Unknown(f"uv found no answer within {self._deadline_s:.0f} s")
         error = done.err[done.err.find("error:") :]
-        if any(word in error.lower() for word in _UNREACHABLE):
+        if any(word in error.lower() for word in UNREACHABLE):
             return Unknown("uv cannot reach the package index")
         if _NO_SOLUTION in error:
             return Refused(_shorten(error), error)

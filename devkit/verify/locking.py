@@ -1,15 +1,14 @@
 """Locks the image: uv finds the hashes of every package, an engine or a registry the digest of the base image."""
 
-import importlib.util
 import json
 import re
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.errors import DevkitError
+from devkit.probe.uv_resolver import UNREACHABLE, find_uv
 from devkit.render.container.image_locks import LockRequirements, render_python_lock
 from devkit.render.container.packages import BUILT_FOR_TORCH
 from devkit.verify.process import CompletedCommand, Progress, run_streaming
@@ -19,14 +18,6 @@ IMAGE_DEADLINE_S = 60.0
 _PROJECT_NAME = "devkit-image"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEXT_PART = re.compile(r"\s*(cause|caused by|hint):", re.IGNORECASE)
-_UNREACHABLE = (
-    "error sending request",
-    "failed to fetch",
-    "dns error",
-    "network connectivity",
-    "connection refused",
-    "network was disabled",
-)
 _WITHOUT_IMAGE = (
     "Pull the image where there is a network, then run this again; or lock the packages alone: "
     "devkit init --lock-only python"
@@ -55,6 +46,11 @@ def resolve_lock(
     certificates and logins apply. Raises: DevkitError without uv, without an answer in time, and without a solution.
     """
     uv = find_uv()
+    if uv is None:
+        raise DevkitError(
+            "uv is not installed, and it is what finds the hashes of the packages",
+            "Install it, such as with: pip install uv. Or lock the image alone: devkit init --lock-only image",
+        )
     with tempfile.TemporaryDirectory(prefix="devkit-lock-") as folder:
         project, output = Path(folder), Path(folder, "requirements.txt")
         (project / "pyproject.toml").write_text(_render_project(wanted, sources), encoding="utf-8")
@@ -63,24 +59,12 @@ def resolve_lock(
         options += ["--index-strategy=unsafe-best-match"] if _needs_whole_torch_index(wanted) else []
         options += ["--no-index", f"--find-links={sources.wheelhouse}"] if sources.wheelhouse else []
         command = ["pip", "compile", *options, f"--directory={folder}", f"--output-file={output}", "pyproject.toml"]
-        done = run_streaming([*uv, *command], progress=progress, timeout_s=deadline_s)
+        done = run_streaming([uv, *command], progress=progress, timeout_s=deadline_s)
         if done.code != 0:
             raise _explain_failure(done, deadline_s)
         resolved = output.read_text(encoding="utf-8")
         # The annotations name the requiring project, which exists only here.
         return render_python_lock(wanted, resolved.replace(f"{_PROJECT_NAME} (pyproject.toml)", "the plan"))
-
-
-def find_uv() -> list[str]:
-    """Return the command for uv: next to this Python, on PATH, or as its module. Raises DevkitError without uv."""
-    if found := shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv"):
-        return [found]
-    if importlib.util.find_spec("uv"):
-        return [sys.executable, "-m", "uv"]
-    raise DevkitError(
-        "uv is not installed, and it is what finds the hashes of the packages",
-        "Install it, such as with: pip install uv. Or lock the image alone: devkit init --lock-only image",
-    )
 
 
 def _needs_whole_torch_index(wanted: LockRequirements) -> bool:
@@ -120,7 +104,7 @@ def _explain_failure(done: CompletedCommand, deadline_s: float) -> DevkitError:
     start = next((index for index, line in enumerate(lines) if line.startswith("error:")), len(lines) - 1)
     end = next((index for index in range(start + 1, len(lines)) if _NEXT_PART.match(lines[index])), len(lines))
     error = " ".join(line.strip() for line in lines[start:end]).removeprefix("error: ") or done.last_line
-    if any(word in line.lower() for line in lines for word in _UNREACHABLE):
+    if any(word in line.lower() for line in lines for word in UNREACHABLE):
         return DevkitError(f"the package index cannot be reached: {error}", _NO_NETWORK)
     return DevkitError(f"the packages cannot be locked: {error}", "\n".join(lines[end:]) or "Nothing was written.")
 

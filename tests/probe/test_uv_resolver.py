@@ -170,6 +170,12 @@ def test_without_a_network_it_was_not_checked(index, monkeypatch):
     assert resolve("hub\n") == Unknown("uv cannot reach the package index")
 
 
+def test_without_uv_it_was_not_checked(index, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setitem(sys.modules, "uv", None)
+    assert resolve("hub\n") == Unknown("uv is not installed")
+
+
 def test_uv_offline_is_respected(index, monkeypatch):
     monkeypatch.setenv("UV_OFFLINE", "1")
     assert resolve("hub\n") == Unknown("UV_OFFLINE is set")

@@ -12,7 +12,7 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.render.container.image_locks import LockRequirements, find_lock_mismatch
-from devkit.verify.locking import PackageSources, find_uv, pin_image, resolve_lock
+from devkit.verify.locking import PackageSources, pin_image, resolve_lock
 from tests.wheels import make_index, make_wheel
 
 ONE = LockRequirements("3.11", ("x86_64",), "cpu", ("torch==2.13.0", "uv==0.13.9"))
@@ -132,7 +132,9 @@ def test_unsatisfiable_requirements_are_reported(wheels):
     assert "torch==9.9" in caught.value.hint
 
 
-def test_an_unreachable_index_is_reported():
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_an_unreachable_index_is_reported(monkeypatch, offline):
+    monkeypatch.setenv("UV_OFFLINE", offline)
     nowhere = "http://127.0.0.1:9/simple"
     with pytest.raises(DevkitError, match="cannot be reached") as caught:
         locked(ONE, PackageSources(nowhere, nowhere))
@@ -146,10 +148,9 @@ def test_a_hanging_uv_ends_at_the_deadline(wheels):
 
 def test_without_uv_the_hint_says_how_to_get_it(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setitem(sys.modules, "uv", None)
     with pytest.raises(DevkitError, match="uv is not installed") as caught:
-        find_uv()
+        locked(ONE, PackageSources("https://a.example/whl"))
     assert "pip install uv" in caught.value.hint
 
 
