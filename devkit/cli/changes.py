@@ -56,8 +56,12 @@ def confirm_and_write(root: Path, changes: "Sequence[FileChange]", options: Writ
 
 
 def print_plan(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
-    """Print the plan in one line, and its warnings as of the day `on`, today by default."""
+    """Print the plan in one line, the project's packages, and warnings as of the day `on`, today by default."""
+    from devkit.solver.output import describe_resolution
+
     click.echo(f"{plan.base_image} with Python {plan.python} and torch {plan.torch} ({plan.variant})")
+    if resolved := describe_resolution(plan):
+        click.echo(wrap_text(resolved, width=shutil.get_terminal_size().columns))
     print_warnings(plan, wants_cpu=wants_cpu, on=on)
 
 

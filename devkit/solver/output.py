@@ -5,6 +5,7 @@ from devkit.facts.dependencies import Dependencies
 from devkit.facts.resolution import Resolved
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan, Reason, Vendor
+from devkit.solver.project import join_some
 from devkit.text import format_count, wrap_text
 
 SCHEMA = "devkit.plan/1"
@@ -77,6 +78,12 @@ def serialize_plan(plan: Plan) -> Json:
         ],
         "data_as_of": plan.data_as_of,
     }
+
+
+def describe_resolution(plan: Plan) -> str:
+    """Describe in one line the versions of the packages that the project names; "" where none is known."""
+    named = [f"{name} {version}" for name, version in plan.project_packages]
+    return f"resolved: {join_some(named)}" if named else ""
 
 
 def _serialize_resolution(plan: Plan) -> Json:

@@ -85,19 +85,19 @@ def list_choices(dependencies: Dependencies) -> Iterator[str]:
     for kind, names in (("extra", available.extras), ("group", available.groups)):
         if names:
             kinds = kind if len(names) == 1 else f"{kind}s"
-            yield f"not installed: the {kinds} {_join_some(names)}; --{kind} NAME installs one"
+            yield f"not installed: the {kinds} {join_some(names)}; --{kind} NAME installs one"
     if lists := available.requirements:
         kinds = "list" if len(lists) == 1 else "lists"
         instead = " instead" if any(path.endswith((".txt", ".in", ".lock")) for path in dependencies.files) else ""
-        yield f"not installed: the {kinds} {_join_some(lists)}; --requirements FILE installs one{instead}"
+        yield f"not installed: the {kinds} {join_some(lists)}; --requirements FILE installs one{instead}"
     if conda := dependencies.conda:
         channels = join_words(dependencies.conda_channels) if dependencies.conda_channels else "conda-forge"
-        yield f"micromamba installs from {channels}: {_join_some([each.spec for each in conda])}"
+        yield f"micromamba installs from {channels}: {join_some([each.spec for each in conda])}"
     if dependencies.local:
-        shown = _join_some([each.place for each in dependencies.local])
+        shown = join_some([each.place for each in dependencies.local])
         yield f"installed when the container opens, as parts of the project: {shown}"
     if dependencies.missing_submodules:
-        shown = _join_some(dependencies.missing_submodules)
+        shown = join_some(dependencies.missing_submodules)
         yield f"git submodules that are not fetched here: {shown}; the container fetches them when it opens"
 
 
@@ -113,7 +113,7 @@ def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator
     for each in dependencies.left_out:
         left_out.setdefault((each.path, each.because), []).append(each.what)
     for (path, because), names in left_out.items():
-        yield f"not installed from {path}: {_join_some(names)}; {because}"
+        yield f"not installed from {path}: {join_some(names)}; {because}"
     indexes: dict[str, list[PackageIndex]] = {}
     for index in dependencies.indexes:
         if TORCH_WHEELS in index.url:
@@ -124,7 +124,8 @@ def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator
             yield f"{path}:{found[0].line} names {named}: torch still comes from the plan's own index"
 
 
-def _join_some(names: Sequence[str]) -> str:
+def join_some(names: Sequence[str]) -> str:
+    """Join the first names with commas, and count the others."""
     more = len(names) - MAX_NAMED
     return join_words(names if more <= 0 else [*names[:MAX_NAMED], f"{more} more"])
 

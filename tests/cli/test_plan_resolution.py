@@ -101,7 +101,9 @@ def test_without_uv_the_plan_says_that_it_was_not_checked(project, index, words,
 
 def test_the_image_installs_the_projects_own_files_with_torch_held(project, index):
     requirements(project, "torch\nengine\n")
-    assert devkit(project, "init", ".", *ADA, "--yes", "--pin", "huggingface-hub==0.36.2", index=index).returncode == 0
+    done = devkit(project, "init", ".", *ADA, "--yes", "--pin", "huggingface-hub==0.36.2", index=index)
+    assert done.returncode == 0
+    assert "resolved: engine 9.0" in done.stdout
     dockerfile = (project / ".devcontainer/Dockerfile").read_text()
     assert "torch==2.13.0" in dockerfile
     assert "--requirement=/mnt/project/requirements.txt" in dockerfile
