@@ -18,7 +18,7 @@ answers() {
 # Which build of torch fits this machine's driver and GPUs is what devkit plan is for.
 index_for_this_machine() {
     minor=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    .venv/bin/devkit plan --torch "$torch" --python "$minor" --json 2>/dev/null |
+    .venv/bin/devkit plan --no-resolve --torch "$torch" --python "$minor" --json 2>/dev/null |
         "$python" -c 'import json, sys; print(json.load(sys.stdin)["plan"]["torch_index"])' 2>/dev/null
 }
 
