@@ -80,7 +80,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for name, flags in PLANS.items():
             project = Path(scratch) / name.replace(" ", "-")
-            init = [sys.executable, "-m", "devkit", "init", str(project), "--torch", "2.13.0", *flags, "--no-resolve", "--yes"]
+            init = [
+                sys.executable,
+                "-m",
+                "devkit",
+                "init",
+                str(project),
+                "--torch",
+                "2.13.0",
+                *flags,
+                "--no-resolve",
+                "--yes",
+            ]
             if wrong(init, {}):
                 failures += 1
                 continue

@@ -173,7 +173,8 @@ class UvResolver:
             return Unknown("uv cannot reach the package index")
         if _NO_SOLUTION in error:
             return Refused(_shorten(error), error)
-        return Unknown(f"uv ended with {to_one_line(error.partition('hint:')[0]) or f'exit code {done.code}'}")
+        says = " ".join(error.partition("hint:")[0].removeprefix("error:").split()).replace(" cause:", ":")
+        return Unknown(f"uv ended with {to_one_line(says) or f'exit code {done.code}'}")
 
 
 def find_uv() -> str | None:

@@ -170,6 +170,12 @@ def test_without_a_network_it_was_not_checked(index, monkeypatch):
     assert resolve("hub\n") == Unknown("uv cannot reach the package index")
 
 
+def test_what_uv_cannot_read_was_not_checked(index):
+    answer = resolve("--find-links ./wheels\nhub\n")
+    assert isinstance(answer, Unknown)
+    assert answer.reason.startswith("uv ended with Invalid URL in `requirements.txt` at position 0: ./wheels")
+
+
 def test_without_uv_it_was_not_checked(index, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "uv", None)
