@@ -21,15 +21,16 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.options.plan import solve_request
+from devkit.cli.resolution import plan_with_packages
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import NO_DEPENDENCIES
+from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
 from devkit.text import format_count, join_words, wrap_text
 
 if TYPE_CHECKING:
     from devkit.render.adopt.adoption import Adoption, ExistingContainer
     from devkit.render.changes import FileChange
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Plan, Request
+    from devkit.solver.plan import Conflict, Plan, Request
 
 
 _GENERATED_FILE_OPTIONS = frozenset(
@@ -49,6 +50,7 @@ def repair_existing_container(
     request: "Request",
     options: WriteOptions,
     *,
+    no_resolve: bool,
     is_check: bool = False,
     compose: Path | None = None,
     service: str | None = None,
@@ -78,7 +80,7 @@ def repair_existing_container(
     if not existing.takes_plan:
         path, source = next(iter(existing.torch.items()))
         _refuse_options(ctx, _VERSION_OPTIONS, f"the versions are those of {path}, {format_torch_source(source)}")
-    changed = _repair(ctx, project, existing, request, options)
+    changed = _repair(ctx, project, existing, request, options, no_resolve=no_resolve, is_check=is_check)
     ctx.exit(exit_codes.ANSWER_IS_NO if is_check and changed else exit_codes.DONE)
 
 
@@ -166,11 +168,14 @@ def _repair(
     existing: "ExistingContainer",
     request: "Request",
     options: WriteOptions,
+    *,
+    no_resolve: bool,
+    is_check: bool,
 ) -> bool:
     """Plan, repair and write. Returns True if there was something to change."""
     from devkit.render.adopt.adoption import compute_adopted_changes
 
-    plan = _solve(ctx, project, existing, request, options)
+    plan = _solve(ctx, project, existing, request, options, no_resolve=no_resolve, is_check=is_check)
     changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
     if not options.as_json:
         width = shutil.get_terminal_size().columns
@@ -198,9 +203,11 @@ def _solve(
     existing: "ExistingContainer",
     request: "Request",
     options: WriteOptions,
+    *,
+    no_resolve: bool,
+    is_check: bool,
 ) -> "Plan":
     """Return the plan for the container: with its own torch where devkit does not choose it. Ends the command otherwise."""
-    from devkit.render.adopt.adoption import is_own_pin
     from devkit.solver.plan import Plan, Request
 
     # Flags and devkit.toml override the project's own files; pins that an earlier run wrote there do not count.
@@ -211,15 +218,11 @@ def _solve(
         constraints=(*request.constraints, *existing.constraints),
     )
     if existing.takes_plan:
-        needs = (
-            need
-            for need in project.dependencies.needs
-            if not is_own_pin(existing.lock, need.path, need.name, need.specifier)
-        )
-        # What else the dependencies say is about devkit's own image, which this project does not have.
-        dependencies = replace(NO_DEPENDENCIES, needs=tuple(needs), python=project.dependencies.python)
         return require_plan(
-            ctx, solve_request(with_files, dependencies), schema=options.schema, as_json=options.as_json
+            ctx,
+            _plan_project(project, existing, with_files, no_resolve=no_resolve, is_check=is_check),
+            schema=options.schema,
+            as_json=options.as_json,
         )
     answer = solve_request(with_files)
     if isinstance(answer, Plan):
@@ -227,6 +230,27 @@ def _solve(
     # Whatever the tables say of these versions, they stay: only the machines decide how the GPU is passed on.
     answer = solve_request(Request(machines=request.machines, vendor=request.vendor, policy=request.policy))
     return require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
+
+
+def _plan_project(
+    project: "DevkitProject", existing: "ExistingContainer", request: "Request", *, no_resolve: bool, is_check: bool
+) -> "Plan | Conflict":
+    """Plan the torch of a container that takes it: uv resolves the project with it where a command installs the project."""
+    from devkit.render.adopt.adoption import is_own_pin
+
+    extras = existing.extras or ()
+    known = {*project.dependencies.extras, *project.dependencies.available.extras}
+    chosen = tuple(dict.fromkeys((*project.settings.extras, *(name for name in extras if name in known))))
+    found = project.with_settings(replace(project.settings, extras=chosen)).dependencies
+    needs = (need for need in found.needs if not is_own_pin(existing.lock, need.path, need.name, need.specifier))
+    # What else the dependencies say is about devkit's own image, which this project does not have.
+    asked = replace(
+        found, needs=tuple(needs), available=NOTHING_CHOSEN, indexes=(), unread=(), left_out=(), builds=(), system=()
+    )
+    # A Python that no file names is not guessed: uv would refuse what fits the real one.
+    if existing.extras is None or not existing.python:
+        return solve_request(request, replace(NO_DEPENDENCIES, needs=asked.needs, python=asked.python))
+    return plan_with_packages(request, asked, project.root, project.settings, no_resolve=no_resolve, is_check=is_check)
 
 
 def _print_end(

@@ -241,7 +241,7 @@ class Install:
     """One installation of packages for GPUs: `index` is the torch index ("cu128", "cpu", "rocm6.4", "" the default).
 
     `files` are the requirement files that it installs as well, relative to the project where they are known, and "."
-    for the project itself.
+    for the project itself, with its extras: ".[train]".
     `backend` is uv's --torch-backend. `indexes` are the URLs of package indexes that it names, without logins.
     """
 

@@ -348,3 +348,12 @@ def test_no_comment_is_lost_wherever_it_stands(tmp_path, layout, arguments, has_
     after = (root / ".devcontainer/devcontainer.json").read_text()
     assert comments(text) == comments(after)
     assert "PIP_CONSTRAINT" in after and "--shm-size" in after
+
+
+def test_the_extras_that_the_command_installs_limit_the_plan(tmp_path):
+    manifest = PYPROJECT + 'optional-dependencies.old = ["torch<2.10"]\noptional-dependencies.other = ["torch<2.8"]\n'
+    text = '{"image": "python:3.12", "postCreateCommand": "pip install -e \'.[old]\'"}'
+    root = dev(tmp_path / "x", text, files={"pyproject.toml": manifest})
+    assert devkit("init", root, *GPU, "--no-resolve").return_value == 0
+    held = (root / ".devcontainer/devkit/constraints.txt").read_text().splitlines()[-1]
+    assert held.startswith("torch==2.9.")

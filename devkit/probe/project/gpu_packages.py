@@ -50,7 +50,7 @@ REQUIREMENT_FILE_NAMES = re.compile(
 LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "requirements.lock", "conda-lock.yml")
 MAX_FILES = 30
 _BACKEND = re.compile(r"^\s*torch-backend\s*=\s*[\"'](\w+)", re.MULTILINE)
-_FOLDER = re.compile(r"(?:\.{1,2}|/|\$\{?\w+\}?/?)(?!\S*\.(?:whl|gz|zip))[^\[\]]*(?:\[[^\]]*\])?")
+_FOLDER = re.compile(r"(?:\.{1,2}|/|\$\{?\w+\}?/?)(?!\S*\.(?:whl|gz|zip))[^\[\]]*(\[[^\]]*\])?")
 _INCLUDED = re.compile(r"^\s*(?:-r|--requirement)[ =]+(\S+)", re.MULTILINE)
 _LINE_OF_LIST = re.compile(r"^\s*-\s*(.+?)\s*$")
 
@@ -132,8 +132,8 @@ def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int = 0,
         named = tuple(one for one in requirements if one is not None)
         files = install.option_values(*REQUIREMENT_FILE_OPTIONS)
         # The project itself, from its folder or from a copy of it in the image; elsewhere "." is another one.
-        paths = [word.value for word in install.packages]
-        files += (".",) if any(map(_FOLDER.fullmatch, paths)) and not has_moved else ()
+        folders = (_FOLDER.fullmatch(word.value) for word in install.packages if not has_moved)
+        files += tuple(f".{found[1] or ''}" for found in folders if found)
         backend = "".join(install.option_values("--torch-backend")[-1:]) or (assigned[1] if assigned else "")
         words = " ".join(command.values)
         indexes = [*_INDEX.findall(words), *_LOCAL.findall(words)]

@@ -21,6 +21,7 @@ from devkit.doctor.checks.project.containers import (
     TorchOrigin,
     TorchSource,
     find_gpu_evidence,
+    find_project_extras,
     find_torch_source,
     format_location,
     require_project_containers,
@@ -77,9 +78,11 @@ _SYSTEM = re.compile(r"([a-z]+)([\d.]+)")
 class ExistingContainer:
     """The dev containers that somebody wrote, and their requirements for a plan; "" leaves the choice to the plan.
 
-    `torch` is the torch of each dev container by path. `takes_plan` says that devkit can give one of them the plan's torch:
-    otherwise the constraints are those of the torch that they have. `needs_gpu` is False for containers without GPU work.
-    `lock` is that of an earlier adoption, an empty one before the first. `new` are files that are yet to be written.
+    `torch` is the torch of each dev container by path. `takes_plan` says that devkit can give one of them the plan's
+    torch: otherwise the constraints are those of the torch that they have. `needs_gpu` is False for containers without
+    GPU work. `lock` is that of an earlier adoption, an empty one before the first. `extras` are those with which a
+    container that takes the plan installs the project itself, None where none does. `new` are files that are yet to be
+    written.
     """
 
     paths: tuple[str, ...]
@@ -90,6 +93,7 @@ class ExistingContainer:
     torch: Mapping[str, TorchSource]
     takes_plan: bool
     needs_gpu: bool
+    extras: tuple[str, ...] | None
     new: Mapping[str, bytes]
 
 
@@ -131,8 +135,16 @@ def read_existing_container(
         takes_plan=bool(open_ones),
         # An overlay of an earlier run hides the service's own request.
         needs_gpu=bool(lock.plan) or any(_needs_gpu(container, source) for container, source in sources),
+        extras=_find_extras(open_ones),
         new=new,
     )
+
+
+def _find_extras(containers: list[ProjectContainer]) -> tuple[str, ...] | None:
+    """Find the extras with which the containers' commands install the project; None where they do not."""
+    found = [find_project_extras(install) for container in containers for install in container.installs]
+    itself = [extras for extras in found if extras is not None]
+    return tuple(dict.fromkeys(name for extras in itself for name in extras)) if itself else None
 
 
 def _refuse_broken_files(facts: Facts) -> None:

@@ -40,6 +40,7 @@ TORCH_PACKAGES = (
 MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg")
 """Files with the requirements of a project that is installed itself."""
 _DEFAULT = re.compile(r"\$\{\w+:?-([^}]*)\}")
+_ITSELF = re.compile(r"\.\[?([^\]/]*)\]?")
 _TORCH_IMAGES = re.compile(
     r"(?:^|/)(?:nvidia/(?:pytorch|nemo)|nvidian?/nemo|pytorch/pytorch|pytorchlightning/[\w-]+|rocm/pytorch\S*|vllm/vllm-openai"
     r"|unsloth/unsloth|huggingface/(?:transformers-pytorch|peft|accelerate)[\w-]*gpu)(?::|@|$)"
@@ -290,12 +291,18 @@ def find_torch_source(container: ProjectContainer, *, has_project_torch: bool = 
     return TorchSource(TorchOrigin.UNKNOWN, location)
 
 
+def find_project_extras(install: Install) -> tuple[str, ...] | None:
+    """Return the extras with which an installation installs the project itself; None where it does not."""
+    found = [each for each in (_ITSELF.fullmatch(file) for file in install.files) if each]
+    return tuple(name.strip() for each in found for name in each[1].split(",") if name.strip()) if found else None
+
+
 def find_with_files(direct: Iterable[Install], project: Project) -> tuple[Install, ...]:
     """Return these installations, and the project's requirement files that they and these name, by their names alone."""
     found = list(dict.fromkeys(direct))
     for install in found:
         named = {file.rpartition("/")[2] for file in install.files}
-        manifests = MANIFESTS if "." in install.files else ()
+        manifests = MANIFESTS if find_project_extras(install) is not None else ()
         found += [
             one
             for one in project.installs
@@ -308,7 +315,7 @@ def _brings_torch(install: Install, project: Project, *, has_project_torch: bool
     """Say if an installation brings torch: by name, by a package of its family, or by a file; a torch index hints at it."""
     if any(one.name in TORCH_PACKAGES for one in install.requirements) or install.index:
         return True
-    if has_project_torch and "." in install.files:
+    if has_project_torch and find_project_extras(install) is not None:
         return True
     files = find_with_files((install,), project)
     return any(one.name in TORCH_PACKAGES for file in files for one in file.requirements)
