@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from enum import StrEnum
 
+from devkit.facts.dependencies import LocalBuild
 from devkit.facts.values import NOT_READ, Unknown, record
 
 # [policy] of devkit.toml.
@@ -293,6 +294,10 @@ class Stage:
     """Of LABEL, variables filled in."""
     copied_from: tuple[str, ...] | Unknown = NOT_READ
     """Stages and images of COPY --from."""
+    programs: tuple[str, ...] | Unknown = NOT_READ
+    """The programs that its commands run, each once."""
+    nvcc: tuple[str, ...] | Unknown = NOT_READ
+    """Packages with nvcc that it installs."""
 
 
 @record
@@ -362,6 +367,10 @@ class DevContainer:
     installs: tuple[Install, ...]
     """Of its lifecycle commands."""
     build_args_not_text: tuple[Key, ...]
+    programs: tuple[str, ...] | Unknown = NOT_READ
+    """The programs that its lifecycle commands and their scripts run in the container, each once."""
+    nvcc: tuple[str, ...] | Unknown = NOT_READ
+    """Packages with nvcc that they install."""
 
 
 @record
@@ -411,5 +420,9 @@ class Project:
     env_files: tuple[EnvFile, ...]
     policy: Policy | Unknown | None = NOT_READ
     """The rules in its devkit.toml."""
+    main_list: str | Unknown = NOT_READ
+    """The requirement file that holds what the project needs, "" for none."""
+    builds: tuple[LocalBuild, ...] | Unknown = NOT_READ
+    """How the project itself is built, and its git submodules that compile against torch."""
     other_services: tuple[Service, ...] | Unknown = NOT_READ
     """Services that ask for a GPU, in Compose files that neither a dev container nor the folder itself starts from."""

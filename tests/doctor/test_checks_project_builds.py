@@ -3,7 +3,7 @@ import pytest
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import EngineKind
 from tests.doctor.machines import changed, healthy
-from tests.doctor.projects import DOCKERFILE, IMAGE, dev, files_of, on
+from tests.doctor.projects import DEV, DOCKERFILE, IMAGE, dev, files_of, on
 from tests.doctor.running import find_all, find_only, run_check
 
 
@@ -155,3 +155,102 @@ def test_each_place_is_reported_once_for_two_dev_containers(tmp_path):
     assert len(find_all("PRJ025", facts)) == 1
     assert len(find_all("PRJ024", facts)) == 1
     assert find_only("PRJ025", facts).subject == f"{DOCKERFILE}:2"
+
+
+SLIM = (
+    "FROM python:3.12-slim-bookworm\nRUN apt-get update && apt-get install -y gcc g++\nRUN pip install torch==2.9.1\n"
+)
+DEVEL = "FROM nvidia/cuda:12.8.1-devel-ubuntu24.04 AS b\nRUN pip install torch==2.9.1 flash-attn\n"
+
+
+@pytest.mark.parametrize(
+    ("image", "more", "verdict"),
+    [
+        pytest.param(f"{SLIM}RUN pip install flash-attn --no-build-isolation\n", {}, Found, id="no nvcc"),
+        pytest.param(f"{SLIM}RUN pip install -r r.txt\n", {"requirements.txt": "", "r.txt": "x"}, Passed, id="none"),
+        pytest.param(f"{SLIM}RUN pip install 'flash-attn @ https://x.org/f.whl'\n", {}, Passed, id="a wheel's address"),
+        pytest.param(f"{SLIM}RUN pip install deepspeed xformers\n", {}, Passed, id="wheels, and at first use"),
+        pytest.param(
+            f"{SLIM}RUN apt-get install -y nvidia-cuda-toolkit\nRUN pip install mamba-ssm\n", {}, Passed, id="by apt"
+        ),
+        pytest.param(
+            f"{SLIM}RUN conda install -y -c nvidia cuda-nvcc=12.8\nRUN pip install mamba-ssm\n",
+            {},
+            Passed,
+            id="by conda",
+        ),
+        pytest.param(
+            f"{DEVEL}FROM nvidia/cuda:12.8.1-runtime-ubuntu24.04\nCOPY --from=b /v /v\n",
+            {},
+            Passed,
+            id="compiled elsewhere",
+        ),
+        pytest.param(
+            "FROM pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime\nRUN pip install flash-attn\n",
+            {},
+            Found,
+            id="a runtime image",
+        ),
+        pytest.param(
+            "FROM registry.example.org/ours:1\nRUN pip install flash-attn\n", {}, Passed, id="an unknown image"
+        ),
+        pytest.param(
+            f"{SLIM}COPY . /src\nRUN pip install --no-build-isolation /src\n",
+            {
+                "setup.py": "import torch\nfrom x import CUDAExtension\nsetup(name='ours', ext_modules=[CUDAExtension()])\n"
+            },
+            Found,
+            id="the project itself",
+        ),
+    ],
+)
+def test_what_compiles_cuda_code_has_nvcc(tmp_path, image, more, verdict):
+    assert isinstance(run_check("PRJ035", on(tmp_path, files_of(dev=dev(), image=image) | more)), verdict)
+
+
+def test_a_lifecycle_command_compiles_with_what_its_script_installs(tmp_path):
+    files = files_of(dev=dev(postCreateCommand="bash setup.sh"), image=SLIM)
+    script = "conda install -y -c nvidia cuda-compiler\npip install flash-attn\n"
+    assert isinstance(run_check("PRJ035", on(tmp_path / "a", files | {"setup.sh": script})), Passed)
+    finding = find_only("PRJ035", on(tmp_path / "b", files | {"setup.sh": script.partition("\n")[2]}))
+    assert (finding.location.path, finding.location.line) == ("setup.sh", 1)
+
+
+BARE = {"build": None, "image": "mcr.microsoft.com/devcontainers/python:3.12"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "verdict"),
+    [
+        pytest.param({}, {"requirements.txt": "torch"}, Found, id="nothing is installed"),
+        pytest.param({}, {"requirements_versions.txt": "torch"}, Found, id="a list of another name"),
+        pytest.param({}, {"requirements/full/requirements.txt": "torch"}, Found, id="a list two folders below"),
+        pytest.param(
+            {"postCreateCommand": "pip install rich"},
+            {"requirements.txt": "torch"},
+            Found,
+            id="something else is installed",
+        ),
+        pytest.param(
+            {"postCreateCommand": "pip install -r requirements.txt"},
+            {"requirements.txt": "torch"},
+            Passed,
+            id="the list",
+        ),
+        pytest.param(
+            {"postCreateCommand": "pip install -r dev.txt"},
+            {"dev.txt": "-r requirements.txt", "requirements.txt": "torch"},
+            Passed,
+            id="another list, which may include it",
+        ),
+        pytest.param(
+            {"postCreateCommand": "pip install -e ."}, {"requirements.txt": "torch"}, Passed, id="the project"
+        ),
+        pytest.param({"postCreateCommand": "make setup"}, {"requirements.txt": "torch"}, Passed, id="who knows"),
+        pytest.param({"postCreateCommand": "uv sync"}, {"requirements.txt": "torch"}, Passed, id="another tool"),
+        pytest.param({"image": "ours:1"}, {"requirements.txt": "torch"}, Passed, id="an image of somebody else's"),
+        pytest.param({}, {"train.py": ""}, Passed, id="no list"),
+    ],
+)
+def test_the_project_s_list_is_installed(tmp_path, changes, more, verdict):
+    assert isinstance(run_check("PRJ036", on(tmp_path, {DEV: dev(**(BARE | changes))} | more)), verdict)

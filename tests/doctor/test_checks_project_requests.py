@@ -328,6 +328,11 @@ def test_a_service_behind_a_profile_may_insist(tmp_path, lines, verdict):
             "--compose compose.gpu.yaml --service dev",
             id="beside the one that starts by itself",
         ),
+        pytest.param(
+            {"compose.yaml": service() + service().partition("\n")[2].replace("dev:", "other:")},
+            "--compose compose.yaml --service dev",
+            id="several in one file",
+        ),
         pytest.param({"docker/compose.yml": service(request="")}, None, id="no GPU"),
         pytest.param(
             {"docker/compose.yml": "services: [", "x/compose.yml": service()}, None, id="broken, and elsewhere"

@@ -8,6 +8,8 @@ from devkit.facts.model import Project
 from devkit.facts.policy import InvalidPolicy, parse_policy
 from devkit.facts.project import DevContainer, Dockerfile, EnvFile, Policy, Service
 from devkit.facts.values import Unknown
+from devkit.probe.dependencies.local_builds import find_local_builds
+from devkit.probe.dependencies.requirement_lists import choose_main_list, find_lists
 from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, find_toml_line, parse_jsonc_tree, parse_toml
 from devkit.probe.project.compose import (
     COMPOSE_FILE,
@@ -37,6 +39,8 @@ _COMPOSE_FILE = re.compile(r"^\s*COMPOSE_FILE\s*=\s*[\"']?([^\"'\n#]+)", re.MULT
 
 def read_project_contents(files: ProjectFiles) -> Project:
     """Read the project's container files, Dockerfiles and requirement files."""
+    # What is wrong with files that no container starts from is no fact about the project.
+    apart = ProjectFiles(files.host, files.folder)
     roots = _dev_container_roots(files)
     dev_containers = tuple(parse_dev_container(root, files) for root in roots)
     services, arguments = _services(roots, files)
@@ -51,7 +55,9 @@ def read_project_contents(files: ProjectFiles) -> Project:
         locks=find_lock_files(files),
         env_files=_env_files(files),
         policy=read_policy(files),
-        other_services=_find_other_services(files, {path for service in services for path in service.files}),
+        main_list=choose_main_list(apart, find_lists(apart))[0],
+        builds=find_local_builds(apart, ()),
+        other_services=_find_other_services(apart, {path for service in services for path in service.files}),
         files=files.seen,
     )
 
@@ -96,14 +102,12 @@ def _services(roots: tuple[DocumentNode, ...], files: ProjectFiles) -> tuple[tup
 
 def _find_other_services(files: ProjectFiles, known: set[str]) -> tuple[Service, ...]:
     """Find services that ask for a GPU in other Compose files, beside the others or in folders such as docker/nvidia."""
-    # What is wrong with files that nobody here starts from is no fact about the project.
-    apart = ProjectFiles(files.host, files.folder)
     folders = ["."]
     for name in filter(_CONTAINER_FOLDER.search, files.names(".")):
         folders += [name, *(f"{name}/{inner}" for inner in files.names(name))]
     paths = [f"{folder}/{name}".removeprefix("./") for folder in folders for name in files.names(folder)]
     paths = [path for path in paths if COMPOSE_FILE.fullmatch(path.rpartition("/")[2]) and path not in known]
-    found = (service for path in paths[:MAX_OTHER_FILES] for service in read_compose_services((path,), apart))
+    found = (service for path in paths[:MAX_OTHER_FILES] for service in read_compose_services((path,), files))
     return tuple(service for service in found if service.requests)
 
 

@@ -20,6 +20,7 @@ from devkit.facts.project import (
     Variable,
 )
 from devkit.facts.values import record
+from devkit.formats.shell import ShellCommand
 from devkit.probe.documents import DocumentNode, NodeKind
 from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
@@ -82,6 +83,9 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
         stage: [use for text in texts[stage] for use in shell.find_gpu_uses(shell.parse_shell_text(text))]
         for stage in LIFECYCLE
     }
+    inside = tuple(
+        each for stage in LIFECYCLE[1:] for text in texts[stage] for each in _read_commands(text, root.at(stage), files)
+    )
     run_mounts = (parse_mount(one.value, files, path=path, line=one.line) for one in options if one.name in _MOUNTS)
     mounts = (*(parse_mount_node(node, files) for node in root.at("mounts").items), *run_mounts)
     return DevContainer(
@@ -109,12 +113,9 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
             Setting(name, node.at("cudaVersion").text or node.at("version").text, path, node.line)
             for name, node in root.at("features").fields.items()
         ),
-        installs=tuple(
-            install
-            for stage in LIFECYCLE[1:]
-            for text in texts[stage]
-            for install in _find_installs(text, root.at(stage), files)
-        ),
+        installs=tuple(install for each in inside for install in each.find_installs()),
+        programs=shell.find_programs(command for each in inside for command in each.commands),
+        nvcc=shell.find_nvcc_packages(command for each in inside for command in each.commands),
         build_args_not_text=tuple(
             Key(name, path, node.line)
             for name, node in root.at("build", "args").fields.items()
@@ -123,18 +124,36 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
     )
 
 
-def _find_installs(text: str, node: DocumentNode, files: ProjectFiles) -> Iterator[Install]:
-    """Yield what a lifecycle command installs for GPUs, also by a script of the project that it runs."""
-    commands = shell.parse_shell_text(text)
-    yield from gpu_packages.find_installs(commands, path=node.file, line=node.line, text=text)
-    for command in commands:
+@record
+class CommandText:
+    """The commands of a text: a lifecycle command with its line, or a script of the project that one runs, with line 0."""
+
+    commands: tuple[ShellCommand, ...]
+    text: str
+    path: str
+    line: int
+
+    def find_installs(self) -> Iterator[Install]:
+        """Yield what the commands install for GPUs."""
+        yield from gpu_packages.find_installs(self.commands, path=self.path, line=self.line, text=self.text)
+
+
+def _read_commands(text: str, node: DocumentNode, files: ProjectFiles) -> Iterator[CommandText]:
+    """Yield a lifecycle command without the parts that run a script of the project, and these scripts."""
+    others: list[ShellCommand] = []
+    scripts: list[CommandText] = []
+    for command in shell.parse_shell_text(text):
         words = [word for word in command.values if not word.startswith("-")]
         is_run = bool(_SHELL.fullmatch(command.program))
         name = words[1] if is_run and len(words) > 1 else words[0] if words else ""
         path = files.within(_WORKSPACE.sub("", name)) if is_run or "/" in name else None
         script = files.read(path, "script") if path and files.has(path) else None
-        if path and script:
-            yield from gpu_packages.find_installs(shell.parse_shell_text(script), path=path, text=script)
+        if path and script is not None:
+            scripts.append(CommandText(shell.parse_shell_text(script), script, path, 0))
+        else:
+            others.append(command)
+    yield CommandText(tuple(others), text, node.file, node.line)
+    yield from scripts
 
 
 def _variables(root: DocumentNode, options: tuple[RunOption, ...]) -> Iterator[Variable]:

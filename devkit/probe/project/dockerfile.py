@@ -63,7 +63,24 @@ class _StageReader:
         written = words[0] if words else ""
         image, line = expand_variables(written, defaults), instruction.line
         self._stage = Stage(
-            name, image, written, line, None, (), (), (), (), (), False, (), (), (), labels=(), copied_from=()
+            name,
+            image,
+            written,
+            line,
+            None,
+            (),
+            (),
+            (),
+            (),
+            (),
+            False,
+            (),
+            (),
+            (),
+            labels=(),
+            copied_from=(),
+            programs=(),
+            nvcc=(),
         )
         self._path, self._given, self._secret_files = path, given, secret_files
         self._arguments = dict(defaults)
@@ -123,6 +140,9 @@ class _StageReader:
         commands = shell.parse_shell_text(instruction.heredoc if is_script else text)
         self._add("installs", *gpu_packages.find_installs(commands, path=path, line=line, text=text))
         self._add("compilers", *shell.find_compilers(commands))
+        self._add("nvcc", *shell.find_nvcc_packages(commands))
+        known = self._found.get("programs", [])
+        self._add("programs", *(name for name in shell.find_programs(commands) if name not in known))
         self._add("folders", *shell.find_created_folders(commands, as_user=self._user not in _ROOT))
         self._add("users", *shell.find_created_users(commands, line=line))
         for use in shell.find_gpu_uses(commands, heredoc="" if is_script else instruction.heredoc):

@@ -69,6 +69,8 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
             env_files=(),
             files=(),
             policy=None,
+            main_list="",
+            builds=(),
             other_services=(),
         )
     from devkit.probe.project.contents import read_project_contents

@@ -11,6 +11,10 @@ _COMPILER = re.compile(
     r"^(?:gcc|g\+\+|clang|build-essential|build-base|gcc-c\+\+|gcc_linux-64|gxx_linux-64|compilers|c-compiler|gxx)"
     r"(?:-\d+)?(?:[=<>].*)?$"
 )
+_NVCC = re.compile(
+    r"(?:\S+::)?(?:nvidia-)?cuda(?:-(?:toolkit|nvcc|compiler|minimal-build|devel|\d+)[\w.-]*|toolkit-dev)?(?:[=<>].*)?"
+    r"|nvidia-cuda-nvcc[\w-]*(?:[=<>].*)?|\S*cuda_[\d.]+_\S*\.run"
+)
 _SYSTEM_INSTALLER = re.compile(r"^(?:apt-get|apt|dnf|microdnf|yum|apk|zypper|conda|mamba|micromamba|pacman)$")
 _TORCH_CUDA = re.compile(
     r"torch\.cuda\.(?:is_available|device_count|current_device|get_device\w*|init)\b"
@@ -39,6 +43,16 @@ def find_compilers(commands: Iterable[ShellCommand]) -> tuple[str, ...]:
     if not any(_SYSTEM_INSTALLER.match(command.program) for command in commands):
         return ()
     return tuple(word for command in commands for word in command.values[1:] if _COMPILER.match(word))
+
+
+def find_nvcc_packages(commands: Iterable[ShellCommand]) -> tuple[str, ...]:
+    """Find packages with CUDA's compiler that the commands install, NVIDIA's installer included."""
+    return tuple(word for command in commands for word in command.values if _NVCC.fullmatch(word))
+
+
+def find_programs(commands: Iterable[ShellCommand]) -> tuple[str, ...]:
+    """Find the programs that the commands run, each once."""
+    return tuple(dict.fromkeys(command.program for command in commands))
 
 
 def find_created_folders(commands: Iterable[ShellCommand], *, as_user: bool) -> tuple[str, ...]:

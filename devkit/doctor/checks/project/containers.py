@@ -132,7 +132,12 @@ class ProjectContainer:
         if self.dockerfile is None or not self.dockerfile.stages:
             return ()
         target = self.build.target if self.build else ""
-        return self._find_chain(target) or self._find_chain(str(len(self.dockerfile.stages) - 1))
+        return self._find_chain(target) or self.find_chain(self.dockerfile.stages[-1])
+
+    def find_chain(self, stage: Stage) -> tuple[Stage, ...]:
+        """Return a stage of the Dockerfile and those that it is built on, the lowest first."""
+        every = self.dockerfile.stages if self.dockerfile else ()
+        return self._find_chain(str(every.index(stage)))
 
     def _find_chain(self, name: str) -> tuple[Stage, ...]:
         """Return the stage of this name or number and those below it, the lowest first."""
@@ -159,14 +164,19 @@ class ProjectContainer:
         return None if "$" in found.value or not found.value else found
 
     @property
-    def image_installs(self) -> tuple[Install, ...]:
-        """The installations into its image, in stages that it copies from as well, with the requirement files named."""
+    def image_stages(self) -> tuple[Stage, ...]:
+        """The stages of its image, and those that it copies from."""
         stages = list(self.stages)
         for stage in stages:
             names = () if isinstance(stage.copied_from, Unknown) else stage.copied_from
             copied = dict.fromkeys(one for name in names for one in self._find_chain(name))
             stages += [one for one in copied if one not in stages]
-        return find_with_files((one for stage in stages for one in stage.installs), self.project)
+        return tuple(stages)
+
+    @property
+    def image_installs(self) -> tuple[Install, ...]:
+        """The installations into its image, in stages that it copies from as well, with the requirement files named."""
+        return find_with_files((one for stage in self.image_stages for one in stage.installs), self.project)
 
     @property
     def installs(self) -> tuple[Install, ...]:

@@ -4,7 +4,12 @@ import re
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.project.containers import build_file_finding, require_project, require_project_containers
+from devkit.doctor.checks.project.containers import (
+    ProjectContainer,
+    build_file_finding,
+    require_project,
+    require_project_containers,
+)
 from devkit.doctor.model import (
     Confidence,
     Finding,
@@ -19,7 +24,22 @@ from devkit.doctor.model import (
 )
 from devkit.doctor.preconditions import require
 from devkit.facts.model import Facts, FileState, HostRequirement
+from devkit.facts.values import Unknown
 from devkit.text import join_words
+
+_BARE_IMAGE = re.compile(
+    r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu)(?::|$)|(?:^|/)nvidia/cuda:"
+    r"|^mcr\.microsoft\.com/(?:vscode/)?devcontainers/(?:base|python)(?::|$)"
+)
+"""Images without Python packages of a project."""
+
+_READ_PROGRAMS = frozenset(
+    {"apt", "apt-get", "apk", "dnf", "yum", "dpkg", "gpg", "npm", "pip", "pip3", "python", "python3", "pre-commit"}
+    | {"cat", "cd", "chgrp", "chmod", "chown", "cp", "curl", "echo", "export", "git", "install", "ln", "locale-gen"}
+    | {"mkdir", "mv", "printf", "rm", "sed", "set", "su", "tee", "true", "wget"}
+    | {"adduser", "groupadd", "useradd", "usermod"}
+)
+"""Programs whose commands say what they install; another one may install anything."""
 
 _STOPS = ("devcontainer.json", "compose", "Dockerfile")
 
@@ -203,3 +223,44 @@ def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
                 evidence=tuple(f"{row.editor}: {row.source[0]}" for row in ignored if row.key == name),
                 confidence=Confidence.POSSIBLE,
             )
+
+
+@check("PRJ036", "The dev container installs the project's packages")
+def main_list_is_installed(facts: Facts) -> Iterator[Finding]:
+    """The requirement file that holds what the project needs is installed into its dev container.
+
+    Why it matters: the container opens without an error, and the first program ends with ModuleNotFoundError.
+    How it is seen: a dev container on a bare system or Python image, whose commands are all known and install neither the
+    project itself nor any requirement file. An image of somebody else's, a script that cannot be read, another list and
+    other package managers may bring it, so they are never accused.
+    Source: containers.dev, "postCreateCommand"; pip, "Requirements file format".
+    """
+    for container in require_project_containers(facts):
+        project, image = container.project, container.image
+        path = "" if isinstance(project.main_list, Unknown) else project.main_list
+        if container.dev is None or not path or image is None or not _BARE_IMAGE.search(image.value):
+            continue
+        programs = _list_programs(container)
+        names_files = any(install.files for install in container.installs)
+        if programs is None or programs - _READ_PROGRAMS or names_files:
+            continue
+        yield build_file_finding(
+            container.location,
+            Severity.NOTE,
+            f"{container.name} installs nothing of {path}",
+            Fix(
+                "Install it when the container is created.",
+                (f'"postCreateCommand": "pip install -r {path}"',),
+                where=Side.PROJECT,
+                docs="https://containers.dev/implementors/json_reference/#lifecycle-scripts",
+            ),
+            evidence=(f"{path}: named by no command", f"{image.path}: {image.value}"),
+            confidence=Confidence.LIKELY,
+        )
+
+
+def _list_programs(container: ProjectContainer) -> set[str] | None:
+    """List the programs that its image's and its own commands run; None where facts of another devkit lack them."""
+    listed = [*(stage.programs for stage in container.image_stages), container.dev.programs if container.dev else ()]
+    known = [each for each in listed if not isinstance(each, Unknown)]
+    return {name for each in known for name in each} if len(known) == len(listed) else None

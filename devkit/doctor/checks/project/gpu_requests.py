@@ -665,20 +665,24 @@ def gpu_services_have_dev_container(facts: Facts) -> Iterator[Finding]:
     if project.dev_containers:
         return
     others = () if isinstance(project.other_services, Unknown) else project.other_services
+    by_file: dict[str, list[Service]] = {}
     for service in (*project.services, *others):
         if service.requests:
-            yield build_file_finding(
-                service,
-                Severity.NOTE,
-                f"{service.path} has the service {service.name} with a GPU, and no dev container starts it",
-                Fix(
-                    "Let devkit write a dev container for it, which changes no file of yours.",
-                    (shlex.join(["devkit", "init", "--compose", service.files[0], "--service", service.name]),),
-                    where=Side.PROJECT,
-                    docs="https://containers.dev/guide/dockerfile#docker-compose-image",
-                ),
-                evidence=(f"{format_location(service.path, service.line)}: {service.requests[0].form.value}",),
-            )
+            by_file.setdefault(service.files[0], []).append(service)
+    for path, services in by_file.items():
+        first, names = services[0], join_words([service.name for service in services])
+        yield build_file_finding(
+            first,
+            Severity.NOTE,
+            f"{path} has the {'services' if len(services) > 1 else 'service'} {names} with a GPU, and no dev container starts one",
+            Fix(
+                "Let devkit write a dev container for one, which changes no file of yours.",
+                (shlex.join(["devkit", "init", "--compose", path, "--service", first.name]),),
+                where=Side.PROJECT,
+                docs="https://containers.dev/guide/dockerfile#docker-compose-image",
+            ),
+            evidence=(f"{format_location(first.path, first.line)}: {first.requests[0].form.value}",),
+        )
 
 
 @check("PRJ031", "GPU devices come with the driver's libraries", causes=("DRV003", "PYT006", "CON002"))

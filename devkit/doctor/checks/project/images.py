@@ -10,16 +10,18 @@ from devkit.doctor.checks.project.containers import (
     TorchOrigin,
     build_file_finding,
     find_gpu_evidence,
+    find_project_extras,
     find_torch_installs,
     find_torch_source,
+    find_with_files,
     format_location,
     require_project_containers,
 )
 from devkit.doctor.fixes import update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, Location, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import find_platform, require, require_nvml
-from devkit.facts.model import Facts, Install, Platform, Setting, Stage
-from devkit.facts.values import Release, record
+from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
+from devkit.facts.values import Release, Unknown, record
 from devkit.text import join_words
 
 _BUILDKIT = "https://github.com/moby/buildkit/issues/1436"
@@ -33,6 +35,13 @@ _CUDA = re.compile(
     r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavour>base|runtime|devel))?"
     r"(?:-(?P<system>[a-z]+[\d.]+))?(?:@.*)?$"
 )
+
+_NO_NVCC = re.compile(
+    r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu)(?::|$)|(?:^|/)pytorch/pytorch:\S+-runtime$"
+    r"|^mcr\.microsoft\.com/(?:vscode/)?devcontainers/(?:base|python|miniconda|anaconda)(?::|$)"
+    r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"
+)
+"""Images without CUDA's compiler."""
 
 _NO_COMPILER = re.compile(
     r"^(?:docker\.io/)?(?:library/)?(?:python:[\w.]*-?slim\S*|debian:\S+|debian|ubuntu:\S+|ubuntu)$"
@@ -330,6 +339,74 @@ def _find_extensions(container: ProjectContainer, stage: Stage) -> Iterator[Find
                 ),
                 confidence=Confidence.LIKELY,
             )
+
+
+@check("PRJ035", "What compiles CUDA code has nvcc")
+def compiled_packages_have_nvcc(facts: Facts) -> Iterator[Finding]:
+    """An image, or a lifecycle command, that compiles CUDA code against torch has nvcc.
+
+    Why it matters: torch's wheels bring CUDA's libraries and no compiler. flash-attn, mamba-ssm and others come as source
+    where no prebuilt wheel fits, and end with "CUDA_HOME environment variable is not set" after minutes.
+    How it is seen: such a package, or the project itself with a CUDAExtension, installed on an image that is known to have
+    no nvcc, and no package with nvcc in the same build.
+    Source: PyTorch, torch.utils.cpp_extension; Dao-AILab/flash-attention README, "Installation and features".
+    """
+    for container in require_project_containers(facts):
+        builds = container.project.builds
+        extensions = () if isinstance(builds, Unknown) else tuple(one for one in builds if one.has_cuda)
+        for stages, installs, nvcc in _list_builds(container):
+            image = stages[0].image if stages else container.image.value if container.image else ""
+            if (
+                not _NO_NVCC.search(image)
+                or nvcc
+                or any("nvidia-cuda" in each.name for each in _list_features(container))
+            ):
+                continue
+            for install in installs:
+                names = [one.name for one in install.requirements if _compiles_cuda(one)]
+                names += [one.name or "the project" for one in extensions if find_project_extras(install) is not None]
+                if names:
+                    yield _no_compiler_finding(install, join_words(names), image)
+
+
+def _list_builds(
+    container: ProjectContainer,
+) -> Iterator[tuple[tuple[Stage, ...], tuple[Install, ...], tuple[str, ...]]]:
+    """Yield each place where packages are built: the stages that it stands on, the installations, packages with nvcc."""
+    for stage in container.image_stages:
+        below = container.find_chain(stage)
+        nvcc = tuple(name for one in below for name in (() if isinstance(one.nvcc, Unknown) else one.nvcc))
+        yield below, find_with_files(stage.installs, container.project), nvcc
+    if container.dev is not None:
+        of_image = (one.nvcc for one in container.stages)
+        nvcc = tuple(name for each in (*of_image, container.dev.nvcc) if not isinstance(each, Unknown) for name in each)
+        yield container.stages, find_with_files(container.dev.installs, container.project), nvcc
+
+
+def _list_features(container: ProjectContainer) -> tuple[Setting, ...]:
+    return container.dev.features if container.dev else ()
+
+
+def _compiles_cuda(requirement: Requirement) -> bool:
+    """Say if a package compiles with nvcc when it is installed; one that has wheels or an address may not."""
+    row = next((one for one in load_tables().compiled.packages.values() if one.package == requirement.name), None)
+    is_source = row is not None and row.needs_cuda and not row.is_at_use and not row.has_wheels
+    return is_source and requirement.specifier != "url"
+
+
+def _no_compiler_finding(install: Install, names: str, image: str) -> Finding:
+    return build_file_finding(
+        install,
+        Severity.WARNING,
+        f"{names} compiles CUDA code unless a prebuilt wheel fits, and nothing here brings nvcc to {image}",
+        Fix(
+            "Build on a devel image of the CUDA of torch's wheels, install nvcc of that CUDA, or name a prebuilt wheel.",
+            where=Side.IMAGE,
+            docs="https://docs.pytorch.org/docs/stable/cpp_extension.html",
+        ),
+        evidence=(f"{format_location(install.path, install.line)}: {names}", f"{image}: no nvcc"),
+        confidence=Confidence.LIKELY,
+    )
 
 
 @check("PRJ026", "torch is pinned")
