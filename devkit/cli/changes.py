@@ -59,9 +59,13 @@ def print_plan(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
     """Print the plan in one line, the project's packages, and warnings as of the day `on`, today by default."""
     from devkit.solver.output import describe_resolution
 
-    click.echo(f"{plan.base_image} with Python {plan.python} and torch {plan.torch} ({plan.variant})")
+    has = f"torch {plan.torch} ({plan.variant})"
+    if not plan.torch:
+        has = f"{', by '.join((plan.framework.label, *plan.additions))}: {plan.because('framework')}"
+    width = shutil.get_terminal_size().columns
+    click.echo(wrap_text(f"{plan.base_image} with Python {plan.python} and {has}", width=width))
     if resolved := describe_resolution(plan):
-        click.echo(wrap_text(resolved, width=shutil.get_terminal_size().columns))
+        click.echo(wrap_text(resolved, width=width))
     print_warnings(plan, wants_cpu=wants_cpu, on=on)
 
 

@@ -612,6 +612,32 @@ class HostCompiler(TableRow):
     gcc: int
 
 
+@keyword_record
+class FrameworkBuild(TableRow):
+    """The requirement that brings a framework its CUDA libraries, from the release `since` on.
+
+    `capability` is the oldest that it holds code for, `python` a specifier of Pythons that it has wheels for. Releases
+    with a `flavor` bring no libraries: they take those of that flavor of nvidia/cuda.
+    """
+
+    framework: str
+    requirement: str
+    since: Release
+    cuda: Release
+    capability: ComputeCapability
+    python: str
+    flavor: str = ""
+
+
+@keyword_record
+class FrameworkPackages(TableRow):
+    """Packages that are a framework, or need it; those that are `flexible` need it or another one, and count last."""
+
+    framework: str
+    names: tuple[str, ...]
+    flexible: bool = False
+
+
 TableDocument = Mapping[str, Any]
 """A table as TOML has it: `schema`, `as_of`, arrays of rows by name, and `sources`, the addresses by id."""
 
@@ -829,6 +855,13 @@ class CondaTable(Table):
     same = Array("same", EponymousDistributions, unique=("subject",))
 
 
+class FrameworkTable(Table):
+    """Frameworks besides torch."""
+
+    builds = Array("build", FrameworkBuild, unique=("requirement", "since"))
+    packages = Array("packages", FrameworkPackages, unique=("names",))
+
+
 TableT = TypeVar("TableT", bound=Table)
 
 
@@ -876,6 +909,7 @@ class Tables:
     imports = TableFile(ImportTable)
     conda = TableFile(CondaTable)
     compiled = TableFile(CompiledTable)
+    frameworks = TableFile(FrameworkTable)
 
     def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:
         self.read = read

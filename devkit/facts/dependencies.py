@@ -25,6 +25,23 @@ class PackageManager(StrEnum):
 _LOCKING_TOOLS = (PackageManager.UV, PackageManager.POETRY, PackageManager.PDM, PackageManager.PIPENV)
 
 
+class Framework(StrEnum):
+    """What a project computes with, as its files show. The value is its name as `--framework` takes it."""
+
+    TORCH = "torch"
+    JAX = "jax"
+    TENSORFLOW = "tensorflow"
+    CUDA = "cuda"
+    """CUDA C++, compiled by nvcc."""
+    NONE = "none"
+    """Nothing of these: another language, or Python without a framework."""
+
+    @property
+    def label(self) -> str:
+        """Its name as people write it."""
+        return {"jax": "JAX", "tensorflow": "TensorFlow", "cuda": "CUDA C++", "none": "no framework"}.get(self, "torch")
+
+
 class RequirementRole(StrEnum):
     """The use of a requirement when the image is built."""
 
@@ -254,6 +271,12 @@ class Dependencies:
     """How the project itself is built, and the folders with it that compile against torch."""
     system: tuple[SystemPackage, ...] = ()
     """Debian packages that files of the project install, each once."""
+    framework: Framework = Framework.TORCH
+    """torch as long as nothing shows another one."""
+    framework_because: str = ""
+    """How the framework is seen."""
+    cuda_build: str = ""
+    """The file and line that have nvcc compile the project's own code, "" for none."""
 
     @property
     def is_locked(self) -> bool:

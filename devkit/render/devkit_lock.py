@@ -8,6 +8,7 @@ from typing import Any
 
 from devkit import __version__
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import Framework
 from devkit.facts.values import ComputeCapability, Release
 from devkit.render.files import Artifact, read_file
 from devkit.render.versions import compute_blob_id
@@ -179,6 +180,9 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
             project_packages=tuple(pair for pair in packages if pair[0] in from_project),
             limits=tuple(map(str, document.get("limits", ()))),
             resolved_from=str(document.get("resolved_from", "")),
+            capabilities=tuple(map(str, document.get("capabilities", ()))),
+            framework=Framework(document.get("framework", "torch")),
+            additions=tuple(map(str, document.get("additions", ()))),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DevkitError(

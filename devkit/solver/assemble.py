@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from devkit.compat.rules import CudaSupport
 from devkit.compat.version_tables import PythonVersion, RowConfidence, TableRow
-from devkit.solver.candidates import BaseImage, ChosenPackage, Problem, find_nearest_release
+from devkit.solver.candidates import GPU_REQUESTS, BaseImage, ChosenPackage, Problem, find_nearest_release
 from devkit.solver.evaluate import Evaluation
 from devkit.solver.gpu_support import (
     find_driver_warnings,
@@ -14,12 +14,6 @@ from devkit.solver.gpu_support import (
 )
 from devkit.solver.packages import find_pin_warnings
 from devkit.solver.plan import PYTHON, Plan, Reason, Vendor
-
-_GPU_REQUESTS = {
-    Vendor.NVIDIA: ("all", "every GPU of the host is for the container"),
-    Vendor.ROCM: ("rocm", "the host's AMD devices, /dev/kfd and /dev/dri, are for the container"),
-    Vendor.CPU: ("none", "no GPU is used"),
-}
 
 
 def assemble_plan(winner: Evaluation, rejected: tuple[Evaluation, ...], problem: Problem) -> Plan:
@@ -39,7 +33,7 @@ def assemble_plan(winner: Evaluation, rejected: tuple[Evaluation, ...], problem:
         cuda=str(candidate.cuda) if candidate.cuda else None,
         torch_index=candidate.index.url,
         packages=(("torch", torch), *((each.name, each.version) for each in chosen)),
-        gpu_request=_GPU_REQUESTS[problem.vendor][0],
+        gpu_request=GPU_REQUESTS[problem.vendor][0],
         architectures=problem.architectures,
         reasons=tuple(_list_reasons(winner, rejected, problem, image, python, chosen)),
         warnings=tuple(dict.fromkeys(_list_warnings(winner, problem, image, python))),
@@ -82,7 +76,7 @@ def _list_reasons(
     for each in chosen:
         row = each.row or problem.tables.stack.packages[0]
         yield _from_tables(each.name, each.version, each.because, row, is_listed=each.row)
-    gpu_request, because = _GPU_REQUESTS[problem.vendor]
+    gpu_request, because = GPU_REQUESTS[problem.vendor]
     yield Reason("gpu_request", gpu_request, because, "the vendor", RowConfidence.CONFIRMED)
 
 

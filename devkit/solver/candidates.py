@@ -16,11 +16,18 @@ from devkit.compat.version_tables import (
     TorchWheel,
     WheelIndex,
 )
+from devkit.facts.dependencies import Framework
 from devkit.facts.values import ComputeCapability, Release, record
 from devkit.solver.plan import Machine, Plan, Request, Vendor, parse_torch
 
 SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
 """Best first."""
+GPU_REQUESTS = {
+    Vendor.NVIDIA: ("all", "every GPU of the host is for the container"),
+    Vendor.ROCM: ("rocm", "the host's AMD devices, /dev/kfd and /dev/dri, are for the container"),
+    Vendor.CPU: ("none", "no GPU is used"),
+}
+"""What the container asks the engine for, and why, by vendor."""
 
 
 @record
@@ -309,6 +316,22 @@ def find_candidate(problem: Problem, plan: Plan) -> Candidate:
 def is_chosen(candidate: Candidate, plan: Plan) -> bool:
     """Return whether the plan is for this torch build."""
     return (str(candidate.release.version), candidate.index.label) == (plan.torch, plan.variant)
+
+
+def describe_request(problem: Problem) -> str:
+    """Describe in one line what is requested, and for which hardware."""
+    request = problem.request
+    parts = [
+        f"torch {request.torch}" if request.torch else (request.framework or Framework.TORCH).label,
+        f"CUDA {request.cuda}" if request.cuda else "",
+        f"Python {request.python}" if request.python else "",
+        request.image or "",
+        *(f"{name}=={version}" for name, version in request.pins),
+        *request.features,
+    ]
+    drivers = dict.fromkeys(str(machine.driver) for machine in problem.machines if machine.driver)
+    hardware = ", ".join([*problem.gpu_names, *(f"driver {driver}" for driver in drivers)])
+    return ", ".join(filter(None, parts)) + (f" on {hardware}" if hardware else "")
 
 
 def describe_gpu(name: str, capability: ComputeCapability) -> str:

@@ -1,7 +1,7 @@
 """Answers of the solver as text for people, and as the documents that --json prints."""
 
 from devkit.compat.refresh import count_days, format_stale_warning
-from devkit.facts.dependencies import Dependencies
+from devkit.facts.dependencies import Dependencies, Framework
 from devkit.facts.resolution import Resolved
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan, Reason, Vendor
@@ -51,6 +51,9 @@ def serialize_plan(plan: Plan) -> Json:
         **({"from_project": [name for name, _ in plan.project_packages]} if plan.project_packages else {}),
         **({"limits": list(plan.limits)} if plan.limits else {}),
         **({"resolved_from": plan.resolved_from} if plan.resolved_from else {}),
+        "framework": plan.framework.value,
+        **({"additions": list(plan.additions)} if plan.additions else {}),
+        **({"capabilities": list(plan.capabilities)} if plan.framework is Framework.CUDA else {}),
         "gpu_request": plan.gpu_request,
         "architectures": list(plan.architectures),
         "nvcc": plan.nvcc,
@@ -179,11 +182,17 @@ def format_conflict(conflict: Conflict, *, width: int) -> str:
         lines.append("No other choice of versions fits either.")
         return "\n".join(lines)
     plan = conflict.nearest
-    built = f"CUDA {plan.cuda}" if plan.cuda else f"ROCm {plan.rocm}" if plan.rocm else "the CPU"
-    nearest = f"Nearest that fits: torch {plan.torch} for {built} on Python {plan.python}"
+    nearest = f"Nearest that fits: {describe_plan(plan)}"
     verb = "Pass" if conflict.nearest_changes.startswith("--") else "It takes"
     lines += ["", wrap_text(f"{nearest}. {verb}: {conflict.nearest_changes}", width=width)]
     return "\n".join(lines)
+
+
+def describe_plan(plan: Plan) -> str:
+    """Describe a plan in a few words: "torch 2.14.1 for CUDA 12.6 on Python 3.12"."""
+    built = f"CUDA {plan.cuda}" if plan.cuda else f"ROCm {plan.rocm}" if plan.rocm else "the CPU"
+    what = f"torch {plan.torch}" if plan.torch else plan.framework.label
+    return f"{what} for {built} on Python {plan.python}"
 
 
 def _format_reasons(plan: Plan, *, width: int) -> str:

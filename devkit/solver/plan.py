@@ -5,6 +5,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from devkit.compat.specifiers import satisfies, satisfies_python
+from devkit.facts.dependencies import Framework
 from devkit.facts.project import Policy
 from devkit.facts.resolution import Resolved
 from devkit.facts.values import ComputeCapability, Release, Unknown, record
@@ -80,6 +81,7 @@ class Request:
     None where it is unknown. `policy` is that of the project, None without one. `apt` are Debian packages for the image.
     `adds_packages` is false where a project says itself what it needs: then no transformers, peft, accelerate and
     bitsandbytes are added to it.
+    `framework` None leaves it to the project; `framework_because` is how its files show it.
     """
 
     machines: tuple[Machine, ...]
@@ -95,6 +97,8 @@ class Request:
     policy: Policy | None = None
     apt: tuple[str, ...] = ()
     adds_packages: bool = True
+    framework: Framework | None = None
+    framework_because: str = ""
 
     def constraints_on(self, name: str) -> tuple[Constraint, ...]:
         """Return the constraints on one package, or on "python"."""
@@ -155,6 +159,8 @@ class Plan:
     `project_packages` are those that the project names, as uv resolved them; the image installs the project's own files,
     and keeps to `limits`. `resolution` is uv's whole answer, Unknown where the packages were not checked, None where
     there was nothing to resolve.
+    For another framework than torch, `torch`, `variant` and `torch_index` are "", `additions` are requirements that
+    bring it its CUDA libraries, and `cuda` is that of nvcc or of these.
     `cuda` and `rocm` are what torch is built with, None for neither. `gpu_request` is "all" for NVIDIA's, "rocm" or
     "none". `architectures` are the machines it is for, such as x86_64. `data_as_of` is the day
     of the oldest table used. `compiled` are packages that compile code against torch, for GPUs of these `capabilities`;
@@ -188,6 +194,9 @@ class Plan:
     def versions(self) -> dict[str, str]:
         """The version of every package that the plan or the project names."""
         return dict((*self.packages, *self.project_packages))
+
+    framework: Framework = Framework.TORCH
+    additions: tuple[str, ...] = ()
 
     @property
     def resolved(self) -> dict[str, str]:

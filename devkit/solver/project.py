@@ -8,7 +8,14 @@ from difflib import get_close_matches
 
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Dependencies, DependencyChoice, PackageIndex, PackageManager, PackageRequirement
+from devkit.facts.dependencies import (
+    Dependencies,
+    DependencyChoice,
+    Framework,
+    PackageIndex,
+    PackageManager,
+    PackageRequirement,
+)
 from devkit.facts.resolution import TORCH_FAMILY
 from devkit.solver.plan import Constraint, Plan, Request
 from devkit.text import join_words
@@ -79,7 +86,7 @@ def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:
 
 def list_choices(dependencies: Dependencies) -> Iterator[str]:
     """List what the project offers and the image does not install, each with the flag that installs it."""
-    if dependencies.tool is PackageManager.NONE:
+    if dependencies.tool is PackageManager.NONE and dependencies.framework is Framework.TORCH:
         yield "no dependency file was found, such as requirements.txt or pyproject.toml: the image gets the plan's packages"
     available = dependencies.available
     for kind, names in (("extra", available.extras), ("group", available.groups)):
@@ -118,7 +125,7 @@ def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator
     for index in dependencies.indexes:
         if TORCH_WHEELS in index.url:
             indexes.setdefault(index.path, []).append(index)
-    for path, found in indexes.items():
+    for path, found in indexes.items() if plan.torch else ():
         if all(index.url.rstrip("/").rpartition("/")[2] != plan.variant for index in found):
             named = join_words([index.url for index in found])
             yield f"{path}:{found[0].line} names {named}: torch still comes from the plan's own index"

@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import islice
 
 from devkit.compat.version_tables import RowConfidence, Tables
-from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, RequirementRole
+from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, Framework, RequirementRole
 from devkit.facts.resolution import TORCH_FAMILY, Refused, Resolution, ResolutionRequest, Resolved
 from devkit.facts.values import Release, Unknown
 from devkit.solver.base_image import find_image
-from devkit.solver.candidates import build_problem, find_candidate
+from devkit.solver.candidates import build_problem, describe_request, find_candidate
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import evaluate_candidate
 from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings
@@ -21,7 +21,7 @@ from devkit.solver.project import (
     list_torch_siblings,
     select_torch_build,
 )
-from devkit.solver.solve import describe_request, list_fitting_torch, solve_project
+from devkit.solver.solve import list_fitting_torch, solve_project
 from devkit.solver.system_packages import add_system_packages
 from devkit.text import join_words
 
@@ -55,12 +55,26 @@ def plan_project(
     if isinstance(plan, Conflict):
         return plan
     search = _Search(request, dependencies, tables, plan)
+    if not search.has_packages:
+        return plan
     if search.dependencies.is_locked:
         return search.finish(plan, search.read_lock())
     found: Plan | Conflict | Unknown = resolve if isinstance(resolve, Unknown) else search.run(resolve)
+    if plan.framework is Framework.NONE and _brings_torch(found, recorded):
+        # A package that the project asks for needs torch: so the tables choose its build.
+        request = replace(request, framework=Framework.TORCH)
+        return plan_project(request, dependencies, tables, resolve, recorded=recorded)
     if not isinstance(found, Unknown):
         return found
     return (search.take(recorded) if recorded else None) or search.leave_unchecked(found)
+
+
+def _brings_torch(found: Plan | Conflict | Unknown, recorded: Plan | None) -> bool:
+    """Return whether uv's answer, or the earlier one where there is none, has torch."""
+    if isinstance(found, Unknown):
+        return bool(recorded and recorded.torch)
+    resolved = found.resolution if isinstance(found, Plan) else None
+    return isinstance(resolved, Resolved) and "torch" in dict(resolved.packages)
 
 
 class _Search:
@@ -76,6 +90,7 @@ class _Search:
         self._relaxed = relaxed
         self.dependencies = select_torch_build(dependencies, plan)
         self._adds_packages = request.adds_packages and not self.dependencies.asks_for_packages
+        self.has_packages = bool(plan.packages or plan.additions or self.dependencies.asks_for_packages)
         self._needs = [need for need in self.dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
 
     def run(self, resolve: Resolve) -> Plan | Conflict | Unknown:
@@ -106,14 +121,15 @@ class _Search:
         limits = list_project_constraints(self.dependencies, machines=plan.architectures, python=plan.python)
         exact = {each.name: each.specifier[2:] for each in limits if re.fullmatch(r"==[^*,]+", each.specifier)}
         exact.pop(PYTHON, None)
-        return Resolved(tuple(sorted((exact | {"torch": plan.torch}).items())))
+        torch = {"torch": plan.torch} if plan.torch else {}
+        return Resolved(tuple(sorted((exact | torch).items())))
 
     def take(self, recorded: Plan) -> Plan | None:
         """Return the plan with the versions of an earlier one; None where the machines do not run its torch any more."""
         answer = self._solve(python=recorded.python, torch=recorded.torch)
-        if isinstance(answer, Conflict):
+        if isinstance(answer, Conflict) or answer.framework is not recorded.framework:
             return None
-        for name in ("torch", PYTHON):
+        for name in ("torch", PYTHON) if answer.torch else (PYTHON,):
             answer = explain_field(answer, name, recorded.because(name))
         return self.finish(answer, Resolved(tuple(recorded.versions.items())), recorded.limits)
 
@@ -156,17 +172,20 @@ class _Search:
         finished = add_compiled_packages(finished, self.dependencies, build_problem(self._request, self._tables))
         return add_system_packages(finished, self.dependencies, self._request.apt, self._tables)
 
-    def _constrain(self, *, python: str, torch: str = "") -> Request:
+    def _constrain(self, *, python: str, torch: str = "", framework: str = "") -> Request:
         """Return the request with what uv chose; the Python of the tables needs no constraint."""
         constraints = self._request.constraints
         if torch:
             constraints += (Constraint("torch", f"=={torch}", ORIGIN),)
+        if framework:
+            constraints += (Constraint(self._plan.framework, f"=={framework}", ORIGIN),)
         if python != self._plan.python:
             constraints += (Constraint(PYTHON, f"=={python}.*", ORIGIN),)
         return replace(self._request, constraints=constraints)
 
-    def _solve(self, *, python: str, torch: str = "") -> Plan | Conflict:
-        return solve_project(self._constrain(python=python, torch=torch), self._all, self._tables)
+    def _solve(self, *, python: str, torch: str = "", framework: str = "") -> Plan | Conflict:
+        request = self._constrain(python=python, torch=torch, framework=framework)
+        return solve_project(request, self._all, self._tables)
 
     def _list_other_pythons(self) -> Iterator[str]:
         """List the next older ones, then the next newer ones."""
@@ -185,6 +204,8 @@ class _Search:
 
     def _resolve_for(self, plan: Plan, resolve: Resolve) -> Plan | Refused | Unknown:
         """Resolve with the Python of `plan`: within the torch releases that suit the machines best, then within all."""
+        if not plan.torch:
+            return self._resolve_framework(plan, resolve)
         own = [name for name, _ in plan.packages if name != "torch"]
         pins = dict(self._request.pins)
         choices = [[f"{name}=={dict(plan.packages)[name]}" for name in own]]
@@ -231,6 +252,18 @@ class _Search:
         if isinstance(beside, Unknown):
             return beside
         return replace(found, packages=tuple(sorted({*found.packages, *beside.packages})))
+
+    def _resolve_framework(self, plan: Plan, resolve: Resolve) -> Plan | Refused | Unknown:
+        """Resolve for another framework than torch: its CUDA is that of the release which uv chooses."""
+        limits = [f"{name}=={version}" for name, version in self._request.pins]
+        found = self._ask(plan, resolve, limits, [*plan.additions])
+        if not isinstance(found, Resolved):
+            return found
+        release = dict(found.packages).get(plan.framework, "")
+        settled = self._solve(python=plan.python, framework=release) if release else plan
+        if isinstance(settled, Conflict):
+            return Refused(settled.blockers[0].says)
+        return self.finish(settled, found, tuple(limits))
 
     def _ask(
         self,
@@ -312,14 +345,15 @@ class _Search:
     def _refuse(self, refusal: Refused, resolve: Resolve) -> Conflict:
         """Return the conflict: uv's reason, and the nearest plan that it does not refuse."""
         source = next(iter(self.dependencies.files), RULE)
-        wanted = describe_request(build_problem(self._request, self._tables))
+        request = replace(self._request, framework=self._plan.framework)
+        wanted = describe_request(build_problem(request, self._tables))
         wanted = wanted if source == RULE else f"{wanted}, {source}"
         blocker = Blocker(RULE, f"Python {self._plan.python}: {refusal.reason}", source)
         for search, change in self._list_relaxed(refusal):
             found = search.resolve(resolve)
             if isinstance(found, Plan):
                 return Conflict(wanted, (blocker,), found, change(found), self._plan.data_as_of)
-        ignoring = solve_project(self._request, NO_DEPENDENCIES, self._tables)
+        ignoring = solve_project(request, NO_DEPENDENCIES, self._tables)
         nearest = ignoring if isinstance(ignoring, Plan) and self.dependencies.asks_for_packages else None
         return Conflict(wanted, (blocker,), nearest, "--ignore-dependencies", self._plan.data_as_of)
 

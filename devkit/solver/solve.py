@@ -7,13 +7,15 @@ from itertools import combinations, groupby
 from typing import Any
 
 from devkit.compat.version_tables import RowConfidence, Tables
-from devkit.facts.dependencies import Dependencies, PackageManager
+from devkit.facts.dependencies import Dependencies, Framework, PackageManager
 from devkit.facts.project import Policy
 from devkit.facts.values import Release, record
 from devkit.solver.assemble import assemble_plan
-from devkit.solver.candidates import Problem, build_problem, list_candidates
+from devkit.solver.candidates import Problem, build_problem, describe_request, list_candidates
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
+from devkit.solver.frameworks import plan_framework
+from devkit.solver.gpu_support import NVCC
 from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, explain_field, parse_torch
 from devkit.solver.project import add_project_constraints, find_dependency_warnings
 from devkit.solver.system_packages import add_system_packages
@@ -63,6 +65,7 @@ def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Ta
     python = request.python
     request = replace(request, adds_packages=request.adds_packages and not dependencies.asks_for_packages)
     answer: Plan | Conflict
+    request = _settle_framework(request, dependencies)
     limits = list_compile_limits(dependencies, build_problem(request, tables))
     for _ in range(MAX_ROUNDS):
         constrained = add_project_constraints(request, dependencies, python=python)
@@ -75,7 +78,8 @@ def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Ta
         python = answer.python
     if isinstance(answer, Conflict):
         return answer
-    answer = add_compiled_packages(answer, dependencies, build_problem(request, tables))
+    if answer.framework is Framework.TORCH:
+        answer = add_compiled_packages(answer, dependencies, build_problem(request, tables))
     answer = add_system_packages(answer, dependencies, request.apt, tables)
     if not dependencies.files:
         return answer
@@ -85,6 +89,15 @@ def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Ta
     source = dependencies.lock or dependencies.files[0]
     reason = Reason("dependencies", dependencies.tool.value, dependencies.because, source, RowConfidence.CONFIRMED)
     return replace(answer, reasons=(*answer.reasons, reason), warnings=warnings)
+
+
+def _settle_framework(request: Request, dependencies: Dependencies) -> Request:
+    """Return the request for the project's framework; whoever names a torch, or what only it has, gets torch."""
+    if request.framework is not None:
+        return request
+    if request.torch or any(name != NVCC for name in request.features):
+        return replace(request, framework=Framework.TORCH)
+    return replace(request, framework=dependencies.framework, framework_because=dependencies.framework_because)
 
 
 def solve(request: Request, tables: Tables) -> Plan | Conflict:
@@ -113,6 +126,8 @@ def solve(request: Request, tables: Tables) -> Plan | Conflict:
 
 def _solve_without_policy(request: Request, tables: Tables) -> Plan | Conflict:
     problem = build_problem(request, tables)
+    if request.framework not in (None, Framework.TORCH):
+        return plan_framework(problem)
     plan, evaluations = _find_plan(problem)
     if plan is not None:
         return plan
@@ -123,22 +138,6 @@ def _solve_without_policy(request: Request, tables: Tables) -> Plan | Conflict:
             changes = relaxation.describe(nearest)
             break
     return Conflict(describe_request(problem), _list_blockers(problem, evaluations), nearest, changes, tables.as_of)
-
-
-def describe_request(problem: Problem) -> str:
-    """Describe in one line what is requested, and for which hardware."""
-    request = problem.request
-    parts = [
-        f"torch {request.torch}" if request.torch else "torch",
-        f"CUDA {request.cuda}" if request.cuda else "",
-        f"Python {request.python}" if request.python else "",
-        request.image or "",
-        *(f"{name}=={version}" for name, version in request.pins),
-        *request.features,
-    ]
-    drivers = dict.fromkeys(str(machine.driver) for machine in problem.machines if machine.driver)
-    hardware = ", ".join([*problem.gpu_names, *(f"driver {driver}" for driver in drivers)])
-    return ", ".join(filter(None, parts)) + (f" on {hardware}" if hardware else "")
 
 
 def list_fitting_torch(request: Request, tables: Tables) -> tuple[tuple[str, ...], ...]:

@@ -5,13 +5,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from devkit.compat.version_tables import RowConfidence, Tables
-from devkit.facts.dependencies import Dependencies, RequirementRole
+from devkit.facts.dependencies import Dependencies, Framework, RequirementRole
 from devkit.solver.plan import SYSTEM_PACKAGE, Plan, Reason
 from devkit.solver.project import MAX_NAMED, does_apply
 from devkit.text import join_words
 
 REQUESTED = "requested"
 """The reason for a package that the user names: the image is not built without it."""
+
+BUILD_TOOLS = ("cmake", "ninja-build")
+"""Packages that build CUDA C++, besides its compilers."""
+
+_HEADERS = re.compile(r"lib.+-dev")
+"""What a project of C++ is compiled against."""
 
 LEFT_OUT = "-"
 """The end of a name that leaves a package out, as for apt-get."""
@@ -71,6 +77,15 @@ def _list_packages(
         yield Reason("git-lfs", SYSTEM_PACKAGE, because, ".gitattributes", RowConfidence.CONFIRMED)
     known = {alias: row.name for row in tables.system_packages.known.values() for alias in (row.name, *row.aliases)}
     for each in dependencies.system:
-        if each.name in known:
-            because = f"{each.origin} installs {'it' if known[each.name] == each.name else each.name}"
-            yield Reason(known[each.name], SYSTEM_PACKAGE, because, each.path, RowConfidence.CONFIRMED)
+        name = known.get(each.name, "")
+        if (
+            plan.framework is Framework.CUDA
+            and _HEADERS.fullmatch(each.name)
+            and not _NOT_PROPOSED.fullmatch(each.name)
+        ):
+            name = name or each.name
+        if name:
+            because = f"{each.origin} installs {'it' if name == each.name else each.name}"
+            yield Reason(name, SYSTEM_PACKAGE, because, each.path, RowConfidence.CONFIRMED)
+    for name in BUILD_TOOLS if plan.framework is Framework.CUDA else ():
+        yield Reason(name, SYSTEM_PACKAGE, "builds CUDA C++", "the project", RowConfidence.CONFIRMED)

@@ -57,7 +57,7 @@ def test_tells_file_and_line_and_each_name_once(tmp_path):
         **{"README.md": "\n\napt install sox\n", ".github/workflows/a.yml": "- run: apt install sox swig\n"},
     )
     assert found == (
-        SystemPackage("sox", ".github/workflows/a.yml", 1, is_from_ci=True),
+        SystemPackage("sox", "README.md", 3),
         SystemPackage("swig", ".github/workflows/a.yml", 1, is_from_ci=True),
     )
 

@@ -17,7 +17,7 @@ MAX_DEPTH = 5
 MAX_CHARACTERS = 2 << 20
 """Of all files together."""
 
-_IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
+IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 _SKIPPED = re.compile(
     r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|docs?|tests?|third[_-]party|vendor|extern(?:al)?"
 )
@@ -37,18 +37,18 @@ def find_imported_packages(
     Imports that may fail, below `try`, do not count. Where the project declares packages, neither do those inside
     functions and conditions, those of programs aside of its own package, and modules that `distributions` lacks.
     """
-    programs = dict(_read_programs(files, _ASIDE if declared else None))
+    programs = dict(read_programs(files, is_library=bool(declared)))
     local = {part for path in programs for part in path.removesuffix(".py").split("/")}
     known = local | sys.stdlib_module_names | {"torch", "__future__"}
     names = {canonicalize_name(name) for name in declared}
     found: dict[str, ImportedPackage] = {}
     for path, text in programs.items():
-        candidates = set(_IMPORT.findall(text)) - known - found.keys()
+        candidates = set(IMPORT.findall(text)) - known - found.keys()
         if declared:
             candidates = {
                 each for each in candidates & distributions.keys() if not _is_declared(distributions[each], names)
             }
-        for module, line in _list_imports(text, is_top_only=bool(declared)) if candidates else ():
+        for module, line in list_imports(text, is_top_only=bool(declared)) if candidates else ():
             name = distributions.get(module, "")
             if module not in known and (name or not declared) and not _is_declared(name or module, names):
                 found.setdefault(module, ImportedPackage(module, name, path, line))
@@ -60,8 +60,9 @@ def _is_declared(name: str, declared: Collection[str]) -> bool:
     return any(each in (name, stem) or each.startswith(f"{stem}-") for each in declared)
 
 
-def _read_programs(files: ProjectFiles, aside: re.Pattern[str] | None) -> Iterator[tuple[str, str]]:
-    """Read the project's Python files, those nearest to its folder first."""
+def read_programs(files: ProjectFiles, *, is_library: bool) -> Iterator[tuple[str, str]]:
+    """Read the project's Python files, those nearest to its folder first; of a library no programs aside of it."""
+    aside = _ASIDE if is_library else None
     folders, left, size = [""], MAX_FILES, 0
     for _ in range(MAX_DEPTH):
         inner: list[str] = []
@@ -77,7 +78,7 @@ def _read_programs(files: ProjectFiles, aside: re.Pattern[str] | None) -> Iterat
         folders = inner
 
 
-def _list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:
+def list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:
     """List the modules that a file imports, with their lines; nothing for a file that is not Python."""
     try:
         tree = ast.parse(text)

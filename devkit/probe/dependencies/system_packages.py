@@ -18,18 +18,18 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
 
 
 def find_system_packages(files: ProjectFiles) -> tuple[SystemPackage, ...]:
-    """Find what the project's files install with apt, each package once: by Dockerfiles, then by CI, then by guides."""
+    """Find what the project's files install with apt, each package once: by Dockerfiles, then by guides, then by CI."""
     paths = [f"{folder}{name}" for folder in _FOLDERS for name in files.names(folder or ".")]
     kinds = (
         [path for path in paths if _DOCKERFILE.fullmatch(path.rpartition("/")[2])],
-        [path for path in paths if path.startswith(WORKFLOWS) and path.endswith((".yml", ".yaml"))],
         [path for path in paths if "/" not in path and _GUIDE.fullmatch(path)],
+        [path for path in paths if path.startswith(WORKFLOWS) and path.endswith((".yml", ".yaml"))],
     )
     found: dict[str, SystemPackage] = {}
     for path in [path for kind in kinds for path in kind][:MAX_FILES]:
         text = files.read(path, "apt") or ""
         for name, line in _in_dockerfile(text) if path in kinds[0] else _in_text(text):
-            found.setdefault(name, SystemPackage(name, path, line, path in kinds[1]))
+            found.setdefault(name, SystemPackage(name, path, line, path in kinds[2]))
     return tuple(found.values())
 
 

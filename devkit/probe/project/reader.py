@@ -25,6 +25,13 @@ DEPENDENCY_FILE_NAMES = re.compile(
     r"|environment\.ya?ml|conda-lock\.ya?ml|setup\.(?:cfg|py)|\.python-version"
 )
 """The names of all files in a project's own folder that are read."""
+OTHER_LANGUAGES = re.compile(
+    r"Cargo\.toml|go\.mod|package\.json|pom\.xml|build\.gradle(?:\.kts)?|Gemfile|Package\.swift|mix\.exs|build\.zig"
+    r"|dune-project|.*\.(?:cabal|sln|csproj|vcxproj)"
+)
+"""Build files of languages besides Python, C and C++."""
+C_BUILDS = re.compile(r"CMakeLists\.txt|meson\.build|(?:GNUm|[Mm])akefile")
+"""Build files of C and C++, which projects of other languages have, too."""
 MAX_FOLDERS = 50
 """Folders of the project in which a requirement file is looked for, where its own folder has none."""
 MAX_LOCK_BYTES = 16 << 20
@@ -37,14 +44,18 @@ CONTAINER_FILE_NAMES = re.compile(
 
 
 def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
-    """Read the requirements of a folder of this machine. Without a file that could have any, no reader is loaded."""
+    """Read the requirements of a folder of this machine. Without a file that shows any, no reader is loaded."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - pathlib is what would take the time
     except OSError:
         return NO_DEPENDENCIES
     folders = [name for name in names if "." not in name]
-    if not (choice.packages or any(map(DEPENDENCY_FILE_NAMES.fullmatch, names))) and not any(
-        os.access(f"{folder}/{name}/requirements.txt", os.F_OK) for name in folders[:MAX_FOLDERS]
+    kinds = (DEPENDENCY_FILE_NAMES, OTHER_LANGUAGES, C_BUILDS)
+    is_shown = any(name.endswith(".py") or any(kind.fullmatch(name) for kind in kinds) for name in names)
+    if not (choice.packages or is_shown) and not any(
+        os.access(f"{folder}/{name}/{file}", os.F_OK)
+        for name in folders[:MAX_FOLDERS]
+        for file in ("requirements.txt", "CMakeLists.txt")
     ):
         return NO_DEPENDENCIES
     from devkit.probe.host import LocalHost
@@ -80,6 +91,7 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
 
 def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
     """Read the requirements of the folder `project`; never raises for what its files contain."""
+    from devkit.probe.dependencies.framework import find_cuda_build, find_framework
     from devkit.probe.dependencies.local_builds import find_local_builds, read_submodules
     from devkit.probe.dependencies.package_manager import read_with_package_manager
     from devkit.probe.dependencies.system_packages import find_system_packages
@@ -89,6 +101,7 @@ def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = 
     found = read_with_package_manager(files, choice)
     builds = find_local_builds(files, (each.place for each in found.local))
     modules = read_submodules(files)
+    framework, because = find_framework(files, found)
     whole: dict[str, Any] = {
         "name": found.name or next((each.name for each in builds if each.path == "."), ""),
         "builds": builds,
@@ -96,6 +109,9 @@ def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = 
         "submodules": modules,
         "missing_submodules": tuple(path for path in modules if not files.names(path)),
         "uses_lfs": "filter=lfs" in (files.read(".gitattributes", "attributes") or ""),
+        "framework": framework,
+        "framework_because": because,
+        "cuda_build": find_cuda_build(files),
     }
     variants = (replace(each, dependencies=replace(each.dependencies, **whole)) for each in found.torch_builds)
     return replace(found, **whole, torch_builds=tuple(variants))

@@ -66,7 +66,8 @@ _DOCKER_IGNORE = (
 def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """Render the files from which the image is built. Raises DevkitError for a value that a Dockerfile cannot hold."""
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/Dockerfile", render_dockerfile(plan, settings))
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/requirements.txt", render_requirements(plan, settings))
+    if plan.torch or any(find_profile_packages(plan, settings)):
+        yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/requirements.txt", render_requirements(plan, settings))
     yield from render_project_requirements(plan, settings)
     yield from render_conda_file(plan, settings)
     if settings.certificates:
@@ -90,7 +91,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
     for_editors = find_editor_packages(settings.editors)
     digest = f"@{require_safe('digest', settings.image_digest)}" if settings.image_digest else ""
     install = build_install_commands(plan, settings)
-    return render_template(
+    text = render_template(
         "devcontainer/Dockerfile.j2",
         devkit_version=__version__,
         plan=plan,
@@ -117,6 +118,8 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         has_locked_devkit=bool(settings.tools_lock) and isinstance(settings.source, FromIndex),
         devkit_wheel=settings.source.filename if isinstance(settings.source, FromWheel) else "",
     )
+    # The parts are set apart by an empty line, also where one between them has nothing to say.
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def _describe_devkit(settings: ContainerSettings) -> tuple[str, str]:
@@ -147,10 +150,10 @@ def _find_newer_python(plan: Plan) -> list[str]:
 
 def render_requirements(plan: Plan, settings: ContainerSettings) -> str:
     """Render requirements.txt: every package of the plan, pinned, with its reason."""
-    lines = [
-        f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again.",
-        f"# torch is installed before, from {find_torch_index(plan, settings)}; its pin here holds it in place.",
-    ]
+    lines = [f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again."]
+    if plan.torch:
+        index = find_torch_index(plan, settings)
+        lines.append(f"# torch is installed before, from {index}; its pin here holds it in place.")
     for name, version in plan.packages:
         lines += ["", f"# {format_reason_comment(plan, name)}", f"{name}=={version}"]
     for row in find_profile_packages(plan, settings):

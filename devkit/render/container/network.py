@@ -55,6 +55,8 @@ def find_torch_index(plan: Plan, settings: ContainerSettings) -> str:
     """Find the index of torch: the plan's, or the folder of the same name on the mirror."""
     if not settings.torch_index:
         return plan.torch_index
+    if not plan.torch_index:
+        return ""
     return f"{settings.torch_index}/{plan.torch_index.rstrip('/').rpartition('/')[2]}"
 
 

@@ -121,7 +121,9 @@ def _find_tool_version(tool: str) -> str:
 
 
 def _build_torch_check(plan: Plan) -> tuple[str, str]:
-    """Return the expression of `InstallCommands.torch_fits`, and the name of the device."""
+    """Return the expression of `InstallCommands.torch_fits`, and the name of the device; "" for a plan without torch."""
+    if not plan.torch:
+        return "", ""
     if plan.vendor is Vendor.CPU:
         return "not built['cuda'] and not built.get('hip')", "the CPU"
     if plan.cuda:
@@ -139,7 +141,7 @@ class ProjectInstallCommands:
     `files` are bind-mounted from the project's folder. `siblings` are requirements of packages that are built for one
     torch, `sibling_source` the options of their index. `export` writes the packages of a lock, except `excluded`, which
     others bring. `requirements` are the installer's options, `constrained` is a pattern for the packages to keep;
-    `limits` are words of the shell, constraints on others.
+    `limits` are words of the shell, constraints on others. `additions` are requirements that bring a framework its CUDA.
     """
 
     files: tuple[str, ...] = ()
@@ -151,9 +153,10 @@ class ProjectInstallCommands:
     requirements: tuple[str, ...] = ()
     constrained: str = ""
     limits: str = ""
+    additions: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.requirements)
+        return bool(self.requirements or self.additions)
 
 
 def build_project_install_commands(
@@ -165,7 +168,7 @@ def build_project_install_commands(
     if settings.python_lock and not export:
         return ProjectInstallCommands()  # requirements.lock holds them, with their hashes.
     requirements = (f"--requirement={_EXPORTED}",) if export else tuple(_build_requirement_options(found))
-    if not requirements:
+    if not (requirements or plan.additions):
         return ProjectInstallCommands()
     index = "" if settings.uses_wheelhouse else f"--default-index={find_torch_index(plan, settings)} "
     files: tuple[str, ...] = (*found.lists, *found.included)
@@ -174,8 +177,9 @@ def build_project_install_commands(
         files = ("Pipfile" if found.tool is PackageManager.PIPENV else "pyproject.toml", found.lock)
         # uv follows the requirements of excluded packages itself.
         family = () if found.tool is PackageManager.UV and not found.has_members else found.torch_family
-        excluded = tuple(dict.fromkeys(("torch", *BUILT_FOR_TORCH, *family, *excluded)))
-    siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python)
+        of_torch = ("torch", *BUILT_FOR_TORCH, *family) if plan.torch else ()
+        excluded = tuple(dict.fromkeys((*of_torch, *excluded)))
+    siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python) if plan.torch else ()
     return ProjectInstallCommands(
         files=files,
         has_written=bool(format_project_requirements(found)),
@@ -186,6 +190,7 @@ def build_project_install_commands(
         requirements=requirements,
         constrained=KEEP_TORCH,
         limits=" ".join(map(shlex.quote, plan.limits)),
+        additions=" ".join(f'"{require_safe("requirement", text)}"' for text in plan.additions),
     )
 
 
@@ -235,9 +240,9 @@ def _build_export_command(found: Dependencies, settings: ContainerSettings, inst
             is_checked = found.can_check_lock and not settings.index and not settings.uses_wheelhouse
             checked = "--locked" if is_checked else "--frozen"
             # uv has no option for "all packages of the workspace without torch's".
-            which = "--all-packages" if found.has_members else "--prune=torch"
+            which = " --all-packages" if found.has_members else " --prune=torch" if install.torch_fits else ""
             return (
-                f"uv export --project={_PROJECT} {checked} {which}{extras}{groups} --no-emit-workspace --no-emit-local --no-header"
+                f"uv export --project={_PROJECT} {checked}{which}{extras}{groups} --no-emit-workspace --no-emit-local --no-header"
                 f" --no-annotate --output-file={_EXPORTED} >/dev/null"
             )
         case PackageManager.POETRY:

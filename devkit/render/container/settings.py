@@ -19,6 +19,7 @@ _SAFE_VALUES = {
     "Python version": re.compile(r"\d+\.\d+", re.ASCII),
     "version": re.compile(r"[A-Za-z0-9][\w.+!-]*", re.ASCII),
     "Debian package": re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII),
+    "requirement": re.compile(r"[a-z]+\[[a-z0-9-]+\]", re.ASCII),
     "package name": re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
     "limit on versions": re.compile(r"[A-Za-z0-9][\w.,=<>!~+*-]*", re.ASCII),
     "wheel index": re.compile(r"https?://[\w.:/@%+~-]+", re.ASCII),
@@ -134,8 +135,9 @@ def validate_plan(plan: Plan) -> None:
     """Raise DevkitError for a plan with a value that `require_safe` refuses."""
     require_safe("base image", plan.base_image)
     require_safe("Python version", plan.python)
-    require_safe("wheel index", plan.torch_index)
-    require_safe("version", plan.torch)
+    if plan.torch:
+        require_safe("wheel index", plan.torch_index)
+        require_safe("version", plan.torch)
     for reason in plan.system_packages:
         require_safe("Debian package", reason.field)
     for name, version in plan.packages:

@@ -1,0 +1,77 @@
+"""The framework that a project computes with: by its requirements, its programs' imports, or its build files."""
+
+import re
+from collections.abc import Mapping
+
+from devkit.compat.version_tables import FrameworkPackages, load_tables
+from devkit.facts.dependencies import Dependencies, Framework, RequirementRole
+from devkit.probe.dependencies.imports import IMPORT, list_imports, read_programs
+from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.reader import C_BUILDS, MAX_FOLDERS, OTHER_LANGUAGES
+
+_CUDA_LANGUAGE = re.compile(
+    r"^[^#\n]*?(?:\bproject\s*\([^)]*\bCUDA\b|\benable_language\s*\(\s*CUDA\b|\bfind_package\s*\(\s*CUDA(?:Toolkit)?\b)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""Source: https://cmake.org/cmake/help/latest/command/project.html and …/module/FindCUDAToolkit.html."""
+_NVCC = re.compile(r"^[^#\n]*\bnvcc\b", re.MULTILINE | re.IGNORECASE)
+
+
+def find_framework(files: ProjectFiles, dependencies: Dependencies) -> tuple[Framework, str]:
+    """Find the framework, and how it is seen. Without a sign of another one it is torch."""
+    if dependencies.torch_builds:
+        return Framework.TORCH, f"{dependencies.torch_builds[0].choice} brings torch"
+    needs = [need for need in dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
+    needed = {need.name: need.origin for need in needs}
+    needed |= {each.what: f"{each.path}:{each.line}" for each in dependencies.left_out}
+    locked = {need.name: need.origin for need in dependencies.needs}
+    programs = list(read_programs(files, is_library=True))
+    known = load_tables().frameworks.packages
+    for is_flexible in (False, True):
+        rows = [row for row in known if row.flexible is is_flexible]
+        for names in (needed, None, locked):
+            seen = _find_named(rows, names) if names is not None else _find_imported(rows, programs)
+            if seen is not None:
+                return seen
+    if origin := find_cuda_build(files):
+        return Framework.CUDA, f"{origin} has nvcc compile"
+    if dependencies.unread or dependencies.is_computed:
+        return Framework.TORCH, ""
+    if needs:
+        return Framework.NONE, f"{needs[0].path} names no framework that computes on a GPU"
+    has_python = bool(programs or dependencies.files)
+    for name in files.names("."):
+        if OTHER_LANGUAGES.fullmatch(name) or (C_BUILDS.fullmatch(name) and not has_python):
+            return Framework.NONE, f"the project has {name}, and nothing of a framework that computes on a GPU"
+    return Framework.TORCH, ""
+
+
+def _find_named(rows: list[FrameworkPackages], needed: Mapping[str, str]) -> tuple[Framework, str] | None:
+    for row in rows:
+        for name in row.names:
+            if name in needed:
+                return Framework(row.framework), f"{needed[name]} names {name}"
+    return None
+
+
+def _find_imported(rows: list[FrameworkPackages], programs: list[tuple[str, str]]) -> tuple[Framework, str] | None:
+    modules = {name.replace("-", "_"): row.framework for row in rows for name in row.names}
+    for path, text in programs:
+        if modules.keys().isdisjoint(IMPORT.findall(text)):
+            continue
+        for module, line in list_imports(text, is_top_only=True):
+            if module in modules:
+                return Framework(modules[module]), f"{path}:{line} imports {module}"
+    return None
+
+
+def find_cuda_build(files: ProjectFiles) -> str:
+    """Find the file and line that have nvcc compile the project's own code; "" for none."""
+    folders = ("", *(f"{name}/" for name in files.names(".") if "." not in name))
+    for folder in folders[:MAX_FOLDERS]:
+        for name in files.names(folder or "."):
+            pattern = _CUDA_LANGUAGE if name == "CMakeLists.txt" else _NVCC if folder == "" else None
+            text = files.read(f"{folder}{name}", "build") if pattern and C_BUILDS.fullmatch(name) else None
+            if pattern and (found := pattern.search(text or "")):
+                return f"{folder}{name}:{(text or '').count(chr(10), 0, found.end()) + 1}"
+    return ""
