@@ -23,7 +23,7 @@ from devkit.cli.changes import (
 from devkit.cli.options.plan import solve_request
 from devkit.cli.resolution import plan_with_packages
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
+from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Framework
 from devkit.text import format_count, join_words, wrap_text
 
 if TYPE_CHECKING:
@@ -179,7 +179,9 @@ def _repair(
     changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
     if not options.as_json:
         width = shutil.get_terminal_size().columns
-        _print_torch({each.path: each.describe(plan) for each in adoption.torch})
+        _print_torch({each.path: each.describe(plan) for each in adoption.torch if plan.torch or each.source.is_known})
+        if not plan.torch:
+            click.echo(wrap_text(f"{plan.framework.label}: {plan.because('framework')}", width=width))
         print_warnings(plan if existing.takes_plan else replace(plan, warnings=()), wants_cpu=True)
         print_changes(changes, show_diff=options.shows_diff)
         for repair in adoption.repairs:
@@ -224,11 +226,15 @@ def _solve(
             schema=options.schema,
             as_json=options.as_json,
         )
-    answer = solve_request(with_files)
+    framework, because = project.dependencies.framework, project.dependencies.framework_because
+    if any(source.is_known for source in existing.torch.values()):
+        framework = Framework.TORCH
+    answer = solve_request(replace(with_files, framework=framework, framework_because=because))
     if isinstance(answer, Plan):
         return answer
     # Whatever the tables say of these versions, they stay: only the machines decide how the GPU is passed on.
-    answer = solve_request(Request(machines=request.machines, vendor=request.vendor, policy=request.policy))
+    open_request = Request(machines=request.machines, vendor=request.vendor, policy=request.policy)
+    answer = solve_request(replace(open_request, framework=framework, framework_because=because))
     return require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
 
 

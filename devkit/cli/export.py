@@ -350,6 +350,7 @@ def _open_planned_project(directory: Path) -> "tuple[DevkitProject, Plan, Devkit
             f"Write a dev container first: devkit init {directory}",
         )
     plan = parse_locked_plan(lock.plan)
+    plan.require_torch("an exported job")
     return project.for_plan(plan), plan, lock
 
 

@@ -51,6 +51,8 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
     from devkit.verify.locking import PackageSources, pin_image, resolve_lock
     from devkit.verify.process import interrupt_on_termination
 
+    if options.lock_only != "image":
+        plan.require_torch("a lock of the packages")
     settings, locks = build_container_settings(project), read_image_locks(project.root)
     with interrupt_on_termination():
         if options.lock_only != "image":

@@ -73,6 +73,7 @@ def prepare_bundle(project: DevkitProject) -> Bundle:
         )
     lock = parse_lock(content)
     plan, source = parse_locked_plan(lock.plan), build_devkit_wheel()
+    plan.require_torch("a bundle")
     project = project.for_plan(plan)
     changes = compute_project_changes(project, plan, machines=lock.machines, source=source)
     files = tuple(change.artifact for change in changes if change.action is not Action.REMOVE)

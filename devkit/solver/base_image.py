@@ -78,6 +78,20 @@ def validate_image_tag(environment: Environment, problem: Problem) -> Iterator[O
     image, requested = environment.image, problem.request.image
     if image is None or requested is None:
         return
+    yield from validate_requested_image(image, problem)
+    cuda = environment.candidate.cuda
+    if NVCC not in problem.request.features or not image.has_nvcc or image.cuda is None or cuda is None:
+        return
+    # Extensions are compiled with the CUDA that torch was built with.
+    if image.cuda.numbers[:2] != cuda.numbers[:2]:
+        source = image.row.source[0] if image.row else problem.tables.images.cuda_images[0].source[0]
+        needed = f"extensions of {environment.candidate} need that of CUDA {cuda}"
+        yield Objection("W1", f"nvcc of {image.tag} is CUDA {image.cuda}; {needed}", source)
+
+
+def validate_requested_image(image: BaseImage, problem: Problem) -> Iterator[Objection]:
+    """Object to a tag that does not exist, or is not built for a processor (I1)."""
+    requested = image.tag
     withdrawn = problem.tables.images.withdrawn.get(requested)
     if withdrawn is not None:
         yield Objection.from_row(withdrawn, "I1", f"{requested}: {withdrawn.problem}; use {withdrawn.instead}")
@@ -88,14 +102,6 @@ def validate_image_tag(environment: Environment, problem: Problem) -> Iterator[O
     if found and found[1].count(".") != 2 and withdrawn is None:
         source = problem.tables.images.cuda_images[0].source[0]
         yield Objection("I1", f"{requested}: nvidia/cuda tags name CUDA by three numbers, such as 13.0.2", source)
-    cuda = environment.candidate.cuda
-    if NVCC not in problem.request.features or not image.has_nvcc or image.cuda is None or cuda is None:
-        return
-    # Extensions are compiled with the CUDA that torch was built with.
-    if image.cuda.numbers[:2] != cuda.numbers[:2]:
-        source = image.row.source[0] if image.row else problem.tables.images.cuda_images[0].source[0]
-        needed = f"extensions of {environment.candidate} need that of CUDA {cuda}"
-        yield Objection("W1", f"nvcc of {image.tag} is CUDA {image.cuda}; {needed}", source)
 
 
 def validate_python_wheel(environment: Environment, problem: Problem) -> Iterator[Objection]:
@@ -132,8 +138,13 @@ def validate_image_system(environment: Environment, problem: Problem) -> Iterato
 
 def validate_image_life(environment: Environment, problem: Problem) -> Iterator[Objection]:
     """Doubt a CUDA tag past its end of life, which its publisher may delete on any day (I1); never refuse it."""
-    image = environment.image
-    if image is None or image.cuda is None:
+    if environment.image is not None:
+        yield from doubt_image_life(environment.image, problem)
+
+
+def doubt_image_life(image: BaseImage, problem: Problem) -> Iterator[Objection]:
+    """Doubt a CUDA tag past its end of life (I1)."""
+    if image.cuda is None:
         return
     names = (str(image.cuda), str(image.cuda.major))
     row = next((row for row in problem.tables.images.life if row.name in names), None)
@@ -151,8 +162,13 @@ def validate_image_driver(environment: Environment, problem: Problem) -> Iterato
     The legacy runtime refuses them when the container starts (I2), unless the image exempts the driver; under CDI
     (I3), or exempt, their cuda-compat libraries break CUDA where forward compatibility is not offered (R5).
     """
-    image = environment.image
-    if image is None or image.cuda is None or problem.vendor is not Vendor.NVIDIA:
+    if environment.image is not None:
+        yield from validate_cuda_of_image(environment.image, problem)
+
+
+def validate_cuda_of_image(image: BaseImage, problem: Problem) -> Iterator[Objection]:
+    """Object to an image of a CUDA that is newer than a machine's driver (I2, R5)."""
+    if image.cuda is None or problem.vendor is not Vendor.NVIDIA:
         return
     cuda = Release.parse(".".join(str(number) for number in image.cuda.numbers[:2]))
     for machine in problem.machines:
@@ -173,8 +189,7 @@ def validate_image_driver(environment: Environment, problem: Problem) -> Iterato
                 f"{image.tag} demands a driver that runs CUDA {cuda}; driver {machine.driver} runs {runs}"
                 f" (the legacy runtime checks that, CDI does not: --gpu-runtime {CDI})"
             )
-            source = image.row.source[0] if image.row else environment.candidate.index.source[0]
-            yield Objection("I2", says, source)
+            yield Objection("I2", says, (image.row or problem.tables.images.cuda_images[0]).source[0])
             continue
         for name, _ in machine.gpus or (("", None),):
             if name and package is not None and has_forward_compatibility(name, known=problem.tables):

@@ -9,7 +9,12 @@ from devkit.compat.specifiers import satisfies, satisfies_python
 from devkit.compat.version_tables import CudaImage, FrameworkBuild, RowConfidence, TableRow
 from devkit.facts.dependencies import Framework
 from devkit.facts.values import Release, record
-from devkit.solver.base_image import find_image
+from devkit.solver.base_image import (
+    doubt_image_life,
+    find_image,
+    validate_cuda_of_image,
+    validate_requested_image,
+)
 from devkit.solver.candidates import GPU_REQUESTS, Objection, Problem, describe_gpu, describe_request
 from devkit.solver.plan import PYTHON, Blocker, Conflict, Plan, Reason, Vendor
 from devkit.text import join_words
@@ -27,16 +32,34 @@ class _Choice:
 def plan_framework(problem: Problem) -> Plan | Conflict:
     """Plan for another framework than torch; a conflict where no CUDA runs on the machines, or none is for their GPUs."""
     framework, is_gpu = problem.request.framework, problem.vendor is Vendor.NVIDIA
+    objections = tuple(_validate_image(problem))
+    refused = tuple(each for each in objections if each.refuses)
     choice: _Choice | None = None
-    if framework is Framework.CUDA and problem.request.image is None:
+    if refused:
+        return _build_conflict(problem, refused)
+    if framework is Framework.CUDA:
         choice, refused = _choose(problem, _list_images(problem))
     elif framework in (Framework.JAX, Framework.TENSORFLOW) and is_gpu:
         choice, refused = _choose(problem, _list_builds(problem))
+    return _build_conflict(problem, refused) if refused else _assemble(problem, choice, objections)
+
+
+def _validate_image(problem: Problem) -> Iterator[Objection]:
+    """Object to the requested image: its tag, its CUDA on these drivers, and its nvcc for these GPUs."""
+    if problem.request.image is None:
+        return
+    image = find_image(problem.request.image, problem)
+    yield from validate_requested_image(image, problem)
+    yield from validate_cuda_of_image(image, problem)
+    yield from doubt_image_life(image, problem)
+    if problem.request.framework is not Framework.CUDA:
+        return
+    if image.cuda is not None and image.has_nvcc:
+        row = image.row or problem.tables.images.cuda_images[0]
+        yield from (each for each in _validate(image.cuda, row, problem, is_compiler=True) if each.rule == "A5")
     else:
-        refused = ()
-    if refused:
-        return _build_conflict(problem, refused)
-    return _assemble(problem, choice)
+        source = problem.tables.images.cuda_images[0].source[0]
+        yield Objection("W1", f"{image.tag} is not known to have nvcc: not checked", source, refuses=False)
 
 
 def _choose(problem: Problem, choices: Iterator[_Choice]) -> tuple[_Choice | None, tuple[Objection, ...]]:
@@ -51,7 +74,15 @@ def _choose(problem: Problem, choices: Iterator[_Choice]) -> tuple[_Choice | Non
 
 
 def _list_images(problem: Problem) -> Iterator[_Choice]:
-    """List the images with nvcc, newest first; those that are for the project's Python go before the others."""
+    """List the images with nvcc, newest first; those that are for the project's Python go before the others.
+
+    Of a requested image the CUDA is known where the tables have it.
+    """
+    if problem.request.image is not None:
+        image = find_image(problem.request.image, problem)
+        if isinstance(image.row, CudaImage) and image.has_nvcc:
+            yield _Choice(image.row.cuda, image.row, ())
+        return
     wanted = Release.parse(problem.request.cuda).numbers if problem.request.cuda else ()
     constraints = problem.request.constraints_on(PYTHON)
     rows = [row for row in problem.tables.images.cuda_images if set(problem.architectures) <= set(row.machines)]
@@ -121,17 +152,22 @@ def _validate(cuda: Release, row: TableRow, problem: Problem, *, is_compiler: bo
 def _build_conflict(problem: Problem, refused: tuple[Objection, ...]) -> Conflict:
     blockers = tuple(Blocker(each.rule, each.says, each.source) for each in refused)
     nearest, changes = None, ""
-    if problem.request.cuda:
-        open_answer = plan_framework(replace(problem, request=replace(problem.request, cuda=None)))
-        nearest, changes = (open_answer, f"--cuda {open_answer.cuda}") if isinstance(open_answer, Plan) else (None, "")
-    if nearest is None:
-        request = replace(problem.request, vendor=Vendor.CPU, cuda=None)
-        on_cpu = plan_framework(Problem(request, Vendor.CPU, problem.tables))
-        nearest, changes = (on_cpu, "--vendor cpu") if isinstance(on_cpu, Plan) else (None, "")
+    request = problem.request
+    for changed, flag in (
+        (replace(request, cuda=None), "--cuda {0.cuda}"),
+        (replace(request, image=None), "--image {0.base_image}"),
+        (replace(request, vendor=Vendor.CPU, cuda=None), "--vendor cpu"),
+    ):
+        if changed == request:
+            continue
+        answer = plan_framework(replace(problem, request=changed, vendor=changed.vendor or problem.vendor))
+        if isinstance(answer, Plan):
+            nearest, changes = answer, flag.format(answer)
+            break
     return Conflict(describe_request(problem), blockers, nearest, changes, problem.tables.as_of)
 
 
-def _assemble(problem: Problem, choice: _Choice | None) -> Plan:
+def _assemble(problem: Problem, choice: _Choice | None, objections: tuple[Objection, ...]) -> Plan:
     request, framework = problem.request, problem.request.framework or Framework.NONE
     build = choice.row if choice and isinstance(choice.row, FrameworkBuild) else None
     image, python, image_row, image_because = _choose_image(problem, choice)
@@ -164,7 +200,7 @@ def _assemble(problem: Problem, choice: _Choice | None) -> Plan:
         gpu_request=gpu_request,
         architectures=problem.architectures,
         reasons=tuple(reasons),
-        warnings=tuple(_list_warnings(problem, choice, python)),
+        warnings=tuple(_list_warnings(problem, choice, objections, python)),
         data_as_of=problem.tables.as_of,
         framework=framework,
         additions=(build.requirement,) if build and not build.flavor else (),
@@ -225,11 +261,13 @@ def _explain_python(problem: Problem, image_row: TableRow) -> str:
     return f"{because}; {' and '.join(map(str, constraints))}" if constraints else because
 
 
-def _list_warnings(problem: Problem, choice: _Choice | None, python: str) -> Iterator[str]:
+def _list_warnings(
+    problem: Problem, choice: _Choice | None, objections: tuple[Objection, ...], python: str
+) -> Iterator[str]:
     request, framework = problem.request, problem.request.framework or Framework.NONE
     title = framework.label
     yield from (note for machine in problem.machines for note in machine.notes)
-    yield from (f"{each.says} ({each.rule})" for each in (choice.objections if choice else ()))
+    yield from (f"{each.says} ({each.rule})" for each in (*objections, *(choice.objections if choice else ())))
     if framework in (Framework.JAX, Framework.TENSORFLOW):
         if problem.vendor is Vendor.ROCM:
             yield f"{title} on AMD GPUs needs an image that brings ROCm: the plan adds nothing for them, not checked"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from devkit.compat.specifiers import satisfies, satisfies_python
+from devkit.errors import DevkitError
 from devkit.facts.dependencies import Framework
 from devkit.facts.project import Policy
 from devkit.facts.resolution import Resolved
@@ -208,6 +209,14 @@ class Plan:
     def system_packages(self) -> tuple[Reason, ...]:
         """The Debian packages of the image, by reasons whose fields are their names."""
         return tuple(reason for reason in self.reasons if reason.value == SYSTEM_PACKAGE)
+
+    def require_torch(self, what: str) -> None:
+        """Raise DevkitError where the plan has no torch, which `what` needs."""
+        if not self.torch:
+            raise DevkitError(
+                f"{what} needs a plan with torch, and this one has {self.framework.label}: {self.because('framework')}",
+                "Where the project does use torch, plan it with --torch VERSION.",
+            )
 
     def because(self, name: str) -> str:
         """Return the reason for a field, as one sentence. Raises KeyError for a field without one."""

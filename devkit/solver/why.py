@@ -90,6 +90,8 @@ def format_choice(found: Explanation, answer: Plan | Conflict, *, width: int, to
 
 
 def _list_alternatives(field: str, reason: Reason, problem: Problem, plan: Plan) -> Iterator[Alternative]:
+    if not plan.torch:
+        return
     if field in BUILD_FIELDS:
         yield from _list_builds(problem, plan)
     elif field == PYTHON:

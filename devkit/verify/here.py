@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import Framework
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host
 from devkit.probe.machine.python import PYTHON_VARIABLE, find_workload_python
@@ -37,9 +38,12 @@ def prove_machine_and_project(
     if isinstance(python, Unknown):
         raise DevkitError(f"no Python to prove with: {python.reason}", f"Is {PYTHON_VARIABLE} or VIRTUAL_ENV wrong?")
     has_environment = file.is_file() and python.executable != host.python
-    requires_torch = dependencies.torch_family or any(need.name == "torch" for need in dependencies.needs)
+    names_torch = dependencies.torch_family or any(need.name == "torch" for need in dependencies.needs)
+    requires_torch = dependencies.framework is Framework.TORCH and names_torch
     if has_environment and not requires_torch and "torch" not in inspect_interpreter(host, python.executable).packages:
-        report = prove_without_torch(host, folder, depth=depth, progress=progress)
+        report = prove_without_torch(
+            host, folder, dependencies.framework, python=python.executable, depth=depth, progress=progress
+        )
     else:
         report = prove_here(host, depth=depth, timeout_s=timeout_s, progress=progress, model=model)
     if not has_environment and not command:

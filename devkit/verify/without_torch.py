@@ -1,5 +1,6 @@
 """The proof for a project that does not use torch: its container sees the GPU, and its CUDA compiler builds for it."""
 
+import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -7,12 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import devkit
+from devkit.facts.dependencies import Framework
 from devkit.facts.model import Gpu, NvmlAnswer
 from devkit.facts.values import Unknown
 from devkit.probe.gpu.nvml import read_nvml
 from devkit.probe.host import Host
 from devkit.probe.machine.python import read_cuda_toolkit
 from devkit.text import format_count
+from devkit.verify import framework_child
 from devkit.verify.process import Progress
 from devkit.verify.report import BECAUSE, PROGRAM, ProofLocation, VerificationReport
 from devkit.workload.proof.stages import (
@@ -30,13 +33,20 @@ from devkit.workload.proof.stages import (
 
 NVML_DEADLINE_S = 20.0
 COMPILER_DEADLINE_S = 120.0
+FRAMEWORK_DEADLINE_S = 180.0
+"""The first call of either compiles, and loads gibibytes of libraries."""
 _GPU_NODE = re.compile(r"nvidia\d+|dxg")
 _KERNEL = "__global__ void add_one(float *numbers) { numbers[threadIdx.x] += 1.0f; }\n"
 _SOURCES = tuple(f"{'*/' * depth}*.{suffix}" for depth in range(5) for suffix in ("cu", "cuh"))
 
 
-def prove_without_torch(host: Host, folder: Path, *, depth: Depth, progress: Progress) -> VerificationReport:
-    """Prove what a container needs for GPU work without torch. `folder` is the project's, whose sources are looked at."""
+def prove_without_torch(
+    host: Host, folder: Path, framework: Framework, *, python: str, depth: Depth, progress: Progress
+) -> VerificationReport:
+    """Prove what a container needs for GPU work without torch.
+
+    `folder` is the project's, whose sources are looked at, and `python` the interpreter of its environment.
+    """
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     answer = read_nvml(host, deadline_s=NVML_DEADLINE_S)
     gpus = [gpu for gpu in answer.gpus if isinstance(gpu, Gpu)] if isinstance(answer, NvmlAnswer) else []
@@ -46,6 +56,7 @@ def prove_without_torch(host: Host, folder: Path, *, depth: Depth, progress: Pro
     provers: dict[str, Callable[[], Iterable[StageReading]]] = {
         "gpu": lambda: prove_gpu(host, answer, len(gpus)),
         "cuda-compiler": lambda: prove_compiler(host, folder, gpus),
+        "framework": lambda: prove_framework(host, framework, python=python),
     }
     results: dict[str, StageResult] = {}
     for stage in GPU_STAGES:
@@ -90,3 +101,18 @@ def prove_compiler(host: Host, folder: Path, gpus: list[Gpu]) -> Iterator[StageR
             lines = (done.err or done.out).strip().splitlines() or ["no output"]
             name = target.removeprefix("-arch=") or "default target"
             yield StageReading(name, "builds" if done.code == 0 else lines[0], "builds", done.code == 0)
+
+
+def prove_framework(host: Host, framework: Framework, *, python: str) -> Iterator[StageReading]:
+    """Prove that the project's JAX or TensorFlow multiplies on the GPU."""
+    if framework not in (Framework.JAX, Framework.TENSORFLOW):
+        raise StageSkipped("the project uses neither JAX nor TensorFlow")
+    done = host.run([python, framework_child.__file__, framework.value], deadline_s=FRAMEWORK_DEADLINE_S)
+    if done.code != 0:
+        lines = done.err.strip().splitlines() or [f"exit code {done.code}"]
+        raise RuntimeError(f"{framework.label} does not compute: {lines[-1]}")
+    found = json.loads(done.out.splitlines()[-1])
+    yield record_value("version", str(found["version"]))
+    yield expect_above("gpus", found["gpus"], 0)
+    yield expect_equal("computed on", found["computed_on"], "gpu")
+    yield expect_equal("sum", found["sum"], float(framework_child.SIZE**3))

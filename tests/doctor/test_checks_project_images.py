@@ -33,6 +33,12 @@ def test_tags_stay(tmp_path, base, severity):
     assert severities == ([severity] if severity else [])
 
 
+@pytest.mark.parametrize(("torch", "advice"), [("", "the tag of a newer CUDA"), (TORCH, "a slim Python image")])
+def test_an_image_to_compile_in_is_not_replaced_by_one_without_nvcc(tmp_path, torch, advice):
+    finding = find_only("PRJ021", on(tmp_path, image("nvidia/cuda:11.4.3-devel-ubuntu18.04", torch=torch)))
+    assert advice in finding.fix.summary
+
+
 def test_the_default_of_an_argument_is_judged(tmp_path):
     files = files_of(dev=dev(), image="ARG TAG=11.0-base\nFROM nvidia/cuda:${TAG}\n")
     finding = find_only("PRJ021", on(tmp_path, files))

@@ -14,6 +14,7 @@ from devkit.solver.resolution import plan_project
 from devkit.solver.solve import solve_project
 
 ADA = {"driver": "570.124.06", "gpus": ("RTX 4090",)}
+NVCC = "nvidia/cuda:12.8.1-devel-ubuntu24.04"
 THOR = {"driver": "580.00", "gpus": ("11.0",), "machine": "aarch64"}
 
 
@@ -75,13 +76,17 @@ def test_the_plan_holds_the_cuda_that_driver_and_gpu_take(framework, needs, mach
         ("tensorflow", {"driver": "580.95.05", "gpus": ("GTX 970",)}, {"cuda": "12.5"}, "A1", "--cuda 12.3"),
         ("cuda", {"driver": "570.124.06", "gpus": ("RTX 4090",)}, {"cuda": "11.4"}, "A5", "--cuda 12.8"),
         ("cuda", {"driver": "580.95.05", "gpus": ("GTX 1080",)}, {"cuda": "13.0"}, "A5", "--cuda 12.9"),
+        ("cuda", ADA, {"image": "nvidia/cuda:11.4.3-devel-ubuntu18.04"}, "A5", f"--image {NVCC}"),
+        ("cuda", ADA, {"image": "nvidia/cuda:13.0.2-devel-ubuntu24.04"}, "I2", f"--image {NVCC}"),
+        ("none", ADA, {"image": "nvidia/cuda:13.0.2-base-ubuntu24.04"}, "I2", "--image python:3.12-slim-bookworm"),
+        ("jax", ADA, {"image": "nvidia/cuda:11.0-base-ubuntu20.04"}, "I1", "--image python:3.12-slim-bookworm"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_nearest_plan(framework, machine, requested, rule, changes):
     found = solve(framework, machine=machine, **requested)
     assert isinstance(found, Conflict)
     assert (found.blockers[0].rule, found.nearest_changes) == (rule, changes)
-    assert framework.upper() in found.wanted.upper()
+    assert found.wanted.startswith(Framework(framework).label)
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "cuda", "none"])
@@ -122,6 +127,15 @@ def test_the_python_is_the_projects(framework, requested, python, expected):
     assert found.python == expected
     # jax[cuda13] begins with Python 3.11.
     assert found.additions in ((), ("jax[cuda12]",))
+
+
+def test_a_requested_image_is_taken():
+    found = solve("cuda", image="nvidia/cuda:12.4.1-devel-ubuntu22.04")
+    assert (found.base_image, found.cuda, found.python) == ("nvidia/cuda:12.4.1-devel-ubuntu22.04", "12.4", "3.10")
+    assert found.because("base_image") == "requested"
+    other = solve("cuda", image="example.org/own:1")
+    assert (other.base_image, other.cuda) == ("example.org/own:1", None)
+    assert any("is not known to have nvcc: not checked" in warning for warning in other.warnings)
 
 
 def test_cuda_comes_with_what_builds_it_and_the_libraries_that_the_guide_installs():

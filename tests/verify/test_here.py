@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import devkit
+from devkit.facts.dependencies import Framework
 from devkit.facts.model import NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release
 from devkit.probe.host import LocalHost
-from devkit.verify.without_torch import prove_compiler, prove_gpu, prove_without_torch
+from devkit.verify.without_torch import prove_compiler, prove_framework, prove_gpu, prove_without_torch
 from devkit.workload.proof.stages import Depth, StageStatus, run_stage
 from tests.doctor.machines import gpu
 from tests.hosts.recorded_host import RecordedHost
@@ -47,9 +48,15 @@ def test_a_project_without_torch_is_proved_by_its_own_imports_and_command(verify
     done = verify()
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [stage["name"] for stage in document["stages"]] == ["gpu", "cuda-compiler", "imports", "command"]
+    assert [stage["name"] for stage in document["stages"]] == [
+        "gpu",
+        "cuda-compiler",
+        "framework",
+        "imports",
+        "command",
+    ]
     assert document["inputs"]["proof"] == "gpu"
-    assert document["stages"][3]["measured"] == {"python -c 'import own'": 0}
+    assert document["stages"][4]["measured"] == {"python -c 'import own'": 0}
     if document["device"]["kind"] == "cpu":
         assert document["conclusion"] == (
             "proved on cpu: the project and its requirements import and its command runs"
@@ -59,7 +66,7 @@ def test_a_project_without_torch_is_proved_by_its_own_imports_and_command(verify
 
 def test_a_command_of_the_flag_comes_before_that_of_devkit_toml(verify):
     done = verify("--command", "exit 5")
-    stage = json.loads(done.stdout)["stages"][3]
+    stage = json.loads(done.stdout)["stages"][4]
     assert (done.returncode, stage["status"], stage["measured"]) == (1, "failed", {"exit 5": 5})
 
 
@@ -82,11 +89,12 @@ def outcome(readings):
 
 
 def test_a_recorded_machine_with_a_gpu_shows_it():
+    host = RecordedHost(HOSTS / "ubuntu-4090-ok")
     report = prove_without_torch(
-        RecordedHost(HOSTS / "ubuntu-4090-ok"), Path("/nowhere"), depth=Depth.QUICK, progress=print
+        host, Path("/nowhere"), Framework.NONE, python="python3", depth=Depth.QUICK, progress=print
     )
     assert report.device == {"kind": "cuda", "name": "NVIDIA GeForce RTX 4090", "reason": "NVML sees 1 GPU"}
-    assert [stage.status for stage in report.stages] == [StageStatus.PASSED, StageStatus.SKIPPED]
+    assert [stage.status for stage in report.stages] == [StageStatus.PASSED, StageStatus.SKIPPED, StageStatus.SKIPPED]
     assert report.conclusion == "proved on cuda: the GPU is visible"
 
 
@@ -140,3 +148,45 @@ def test_cuda_sources_without_a_compiler_are_not_proved(tmp_path):
 def test_a_real_compiler_builds_for_the_gpus_that_it_knows(tmp_path, capability, status):
     (tmp_path / "kernel.cu").touch()
     assert outcome(prove_compiler(LocalHost(), tmp_path, [gpu(capability=capability)])).status is status
+
+
+JAX = """
+class Device:
+    platform = "{platform}"
+class numpy:
+    class ones:
+        def __init__(self, shape): self.value = {value}
+        def __matmul__(self, other): return self
+        def sum(self): return self.value
+__version__ = "0.7.1"
+def devices(): return [Device()]
+"""
+TENSORFLOW = """
+class config:
+    list_physical_devices = staticmethod(lambda kind: {gpus})
+class ones:
+    device = "{device}"
+    def __init__(self, shape): pass
+def matmul(left, right): return left
+def reduce_sum(product): return 262144
+__version__ = "2.18.0"
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "module", "status", "reason"),
+    [
+        ("jax", JAX.format(platform="gpu", value=64**3), "passed", ""),
+        ("jax", JAX.format(platform="cpu", value=64**3), "failed", "gpus is 0"),
+        ("jax", JAX.format(platform="gpu", value=0), "failed", "sum is 0.0, expected 262144.0"),
+        ("jax", "raise ImportError('libcudart.so.12: cannot open')", "failed", "libcudart.so.12: cannot open"),
+        ("tensorflow", TENSORFLOW.format(gpus=[0], device="/device:GPU:0"), "passed", ""),
+        ("tensorflow", TENSORFLOW.format(gpus=[0], device="/device:CPU:0"), "failed", "computed on is cpu"),
+        ("cuda", "", "skipped", "neither JAX nor TensorFlow"),
+    ],
+)
+def test_the_framework_computes_on_the_gpu(tmp_path, monkeypatch, framework, module, status, reason):
+    (tmp_path / f"{framework}.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = outcome(prove_framework(LocalHost(), Framework(framework), python=sys.executable))
+    assert (result.status.value, reason in result.reason) == (status, True), result.reason

@@ -249,6 +249,7 @@ STANDALONE_STAGES = tuple(StageSpec(name, claim, needs, Depth.QUICK, 0) for name
 GPU_STAGES = (
     StageSpec("gpu", "the GPU is visible", depth=Depth.QUICK, budget_s=0),
     StageSpec("cuda-compiler", "nvcc builds for it", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
+    StageSpec("framework", "JAX or TensorFlow computes on it", ("gpu",), depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
 )
 """The stages for a project that does not use torch."""
 

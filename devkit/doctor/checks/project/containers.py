@@ -276,6 +276,11 @@ class TorchSource:
     """What installs it: pip, uv, conda; "" for an image."""
 
     @property
+    def is_known(self) -> bool:
+        """True if a file of the project says it."""
+        return self.origin is not TorchOrigin.UNKNOWN
+
+    @property
     def is_pinned(self) -> bool:
         """True if every build brings the same version."""
         return bool(self.version)

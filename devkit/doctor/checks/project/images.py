@@ -11,6 +11,7 @@ from devkit.doctor.checks.project.containers import (
     build_file_finding,
     find_gpu_evidence,
     find_project_extras,
+    find_torch_evidence,
     find_torch_installs,
     find_torch_source,
     find_with_files,
@@ -18,7 +19,7 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.fixes import update_driver
-from devkit.doctor.model import Confidence, Finding, Fix, Location, NotApplicable, Severity, Side, check
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import find_platform, require, require_nvml
 from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
 from devkit.facts.values import Release, Unknown, record
@@ -94,51 +95,39 @@ def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
     How it is seen: the tag against a list of withdrawn ones, and of those on systems past their end.
     Source: NVIDIA, CUDA container support policy; NVIDIA/nvidia-docker issues 1735, 1768 and 1789.
     """
-    for _, image in _require_base_images(facts):
+    for container, image in _require_base_images(facts):
         if "nvidia/cuda" not in image.value:
             continue
         name = re.sub(r"^.*?(?=nvidia/cuda)", "", image.value)
         withdrawn = load_tables().images.withdrawn.get(name if ":" in name else f"{name}:latest")
         tag = CudaTag.of(image.value)
+        # Whatever compiles CUDA code needs nvcc, which no slim image has.
+        others = [withdrawn.instead] if withdrawn is not None else []
+        if find_torch_evidence(container) or not (tag and tag.flavour == "devel"):
+            others.append("a slim Python image: the torch wheel brings CUDA itself")
+        elif not others:
+            others.append("the tag of a newer CUDA")
+        problem, severity, confidence = "", Severity.ERROR, Confidence.LIKELY
         if withdrawn is not None:
-            yield _tag_finding(image, f"the tag does not exist: {withdrawn.problem}", withdrawn.instead, Severity.ERROR)
+            problem, confidence = f"the tag does not exist: {withdrawn.problem}", Confidence.CERTAIN
         elif tag is not None and tag.cuda.major <= _find_newest_deleted_cuda():
-            yield _tag_finding(
-                image,
-                f"images of CUDA {tag.cuda.major} were deleted",
-                "",
-                Severity.ERROR,
-                Confidence.LIKELY,
-            )
+            problem = f"images of CUDA {tag.cuda.major} were deleted"
         elif tag is not None and tag.row is not None and tag.row.may_vanish:
-            yield _tag_finding(
+            problem = f"CUDA {tag.cuda} on {tag.system} is past its support, and its tag may be deleted any day"
+            severity = Severity.WARNING
+        if problem:
+            yield build_file_finding(
                 image,
-                f"CUDA {tag.cuda} on {tag.system} is past its support, and its tag may be deleted any day",
-                "",
-                Severity.WARNING,
-                Confidence.LIKELY,
+                severity,
+                f"{image.value}: {problem}",
+                Fix(
+                    f"Use {', or '.join(others)}." + ("" if withdrawn else " Or mirror the image."),
+                    where=Side.PROJECT,
+                    docs="https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md",
+                ),
+                evidence=(f"{format_location(image.path, image.line)}: {image.name} {image.value}",),
+                confidence=confidence,
             )
-
-
-def _tag_finding(
-    image: Setting, problem: str, instead: str, severity: Severity, confidence: Confidence = Confidence.CERTAIN
-) -> Finding:
-    where = Location(image.path, image.line)
-    return Finding(
-        severity,
-        f"{image.value}: {problem}",
-        Fix(
-            f"Use {instead}, or a slim Python image: the torch wheel brings CUDA itself."
-            if instead
-            else "Use a slim Python image: the torch wheel brings CUDA itself. Or mirror the image.",
-            where=Side.PROJECT,
-            docs="https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md",
-        ),
-        subject=format_location(image.path, image.line),
-        evidence=(f"{format_location(image.path, image.line)}: {image.name} {image.value}",),
-        confidence=confidence,
-        location=where,
-    )
 
 
 def _find_newest_deleted_cuda() -> int:
