@@ -16,7 +16,6 @@ setting() { if [ -n "$2" ] && [ -z "$(of_user "$1")" ]; then printf '%s=%s # gpu
 ask() {
     if command -v timeout >/dev/null; then timeout -s KILL 10 "$@"; else perl -e 'alarm 10; exec @ARGV or exit 1' "$@"; fi 2>/dev/null </dev/null || return 1
 }
-
 engine=none
 ask_docker() { info=$(ask docker info --format '{{json .}}') && engine=docker; }
 ask_podman() { info=$(ask podman info --format json) && engine=podman; }
@@ -26,15 +25,14 @@ case $info in
     *buildahVersion*) engine=podman ;; # by Docker's name, and below on Docker's socket
     *?) case $(ask docker version --format '{{json .Server}}') in *Podman*) engine=podman ;; esac ;;
 esac
-
 choose cpu 'no container engine answers'
 choose cpu 'this dev container is planned for the CPU'
 
-user_mode=${DEVKIT_GPU:-$(of_user DEVKIT_GPU)}
-case $user_mode in
+wanted=${DEVKIT_GPU:-$(of_user DEVKIT_GPU)}
+case $wanted in
     '') ;;
-    cpu) choose "$user_mode" 'as set' ;;
-    *) choose cpu "DEVKIT_GPU=$user_mode is none of cpu" ;;
+    cpu) choose "$wanted" 'as set' ;;
+    *) choose cpu "DEVKIT_GPU=$wanted is none of cpu" ;;
 esac
 echo "devkit: DEVKIT_GPU=$mode: $why"
 
@@ -45,12 +43,11 @@ uid=$(id -u) gid=$(id -g) userns=''
 if [ "$uid" -eq 0 ]; then set -- $(ls -ldn ..) && uid=$3 gid=$4; fi
 if [ "$engine" = desktop ] || [ "$system" != Linux ]; then uid='' gid=''; fi
 case $engine,$info in
-    # Rootless Podman maps this user to the same id inside; outside of Linux its machine has a user of its own.
-    podman,*name=rootless* | podman,*'"rootless":true'* | podman,*'"rootless": true'*)
-        if [ "$system" = Linux ]; then userns=keep-id; else userns='keep-id:uid=1000,gid=1000'; fi
-        ;;
+    # Rootless Podman maps this user to the same id inside; elsewhere than on Linux it is its machine's user.
+    podman,*name=rootless* | podman,*'"rootless":true'* | podman,*'"rootless": true'*) userns=keep-id ;;
     docker,*name=rootless*) uid=0 gid=0 ;; # it shows this user to the container as root without root's powers
 esac
+if [ -n "$userns" ] && [ "$system" != Linux ]; then userns='keep-id:uid=1000,gid=1000'; fi
 
 write() { # renamed into place, so that Compose never reads half a file
     { [ ! -d "$1" ] && cat >"$1.$$" && mv -f "$1.$$" "$1"; } 2>/dev/null || { rm -f "$1.$$" && echo "devkit: could not write $1"; }
@@ -58,8 +55,6 @@ write() { # renamed into place, so that Compose never reads half a file
 {
     if [ -n "$users" ]; then printf '%s\n' "$users"; fi
     setting DEVKIT_PROJECT "devkit-$(pwd | tr -d '\n' | cksum | tr -d -c '0-9' | cut -c 1-6)"
-    setting DEVKIT_UID "$uid"
-    setting DEVKIT_GID "$gid"
-    setting DEVKIT_USERNS "$userns"
+    setting DEVKIT_UID "$uid" && setting DEVKIT_GID "$gid" && setting DEVKIT_USERNS "$userns"
 } | write "$env_file"
 exit 0

@@ -1,4 +1,4 @@
-"""Pages of the documentation site that are generated: one for each check, and the failure catalog.
+"""Pages of the documentation site that are generated: one for each check, the failure catalog, and the settings.
 
 A hook of mkdocs (see mkdocs.yml): `make docs` builds the site. The pages are not committed.
 """
@@ -10,6 +10,7 @@ from typing import Any
 from devkit.doctor.model import Check, split_explanation
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
+from devkit.render.devkit_toml import SECTIONS
 from devkit.text import join_words
 
 DOCS = Path(__file__).parent
@@ -39,6 +40,7 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed wh
         {"Home": "index.md"},
         {"Guides": pages["guides"]},
         {"Checks": ["checks/README.md", {"What the doctor recognizes": "failures.md"}]},
+        {"Settings": "settings.md"},
         {"Rules of the solver": "rules.md"},
         {"Glossary": "glossary.md"},
         {"Decisions": pages["decisions"]},
@@ -58,7 +60,8 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - as above
 def render_pages() -> dict[str, str]:
     """Return every generated page as Markdown, by its path below docs/."""
     pages = {f"checks/{check.code}.md": render_check(check) for check in CHECKS}
-    return pages | {"checks/README.md": render_check_index(), "failures.md": render_failures()}
+    lists = {"checks/README.md": render_check_index(), "failures.md": render_failures()}
+    return pages | lists | {"settings.md": render_settings()}
 
 
 def render_check(check: Check) -> str:
@@ -72,6 +75,15 @@ def render_check(check: Check) -> str:
         links = join_words(f"[{code}]({code}.md)" for code in sorted(check.causes))
         lines += ["## What follows from it", "", f"Findings of these checks: {links}.", ""]
     return "\n".join([*lines, "[All checks](README.md)", ""])
+
+
+def render_settings() -> str:
+    """Return the page of devkit.toml: an example of every setting."""
+    lines = ["# Settings", "", "Every key of devkit.toml. Flags of `devkit init` are recorded there.", "", "```toml"]
+    for section, (purpose, keys) in SECTIONS.items():
+        lines += ["", f"[{section}]", f"# {purpose}"] if section else []
+        lines += [f"{key} = {example}  # {meaning}" for key, (example, meaning) in keys.items()]
+    return "\n".join([*lines, "```", ""])
 
 
 def render_check_index() -> str:

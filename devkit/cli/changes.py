@@ -117,8 +117,17 @@ def print_choices(dependencies: "Dependencies") -> None:
 def print_changes(changes: "Sequence[FileChange]", *, show_diff: bool) -> None:
     """Print each file that changes, and its diff; a generated lock is named and not shown."""
     changed = select_changed(changes)
-    if changed:
-        click.echo(format_table([(str(change.action), change.path) for change in changed], indent="  "))
+    rows = [(str(change.action), change.path) for change in changed if change.action != "create"]
+    created: dict[str, list[str]] = {}
+    for change in changed:
+        if change.action == "create":
+            folder, _, name = change.path.rpartition("/")
+            created.setdefault(folder, []).append(name)
+    for folder, names in created.items():
+        shown = f"{folder}/{{{', '.join(names)}}}" if folder and len(names) > 1 else ", ".join(names)
+        rows.append(("create", f"{folder}/{names[0]}" if folder and len(names) == 1 else shown))
+    if rows:
+        click.echo(format_table(rows, indent="  "))
     if show_diff:
         click.echo("\n".join(change.format_diff() for change in changed if not change.path.endswith(".lock")))
 

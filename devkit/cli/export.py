@@ -370,7 +370,9 @@ def _explain_missing_image(project: "DevkitProject") -> DevkitError:
     name = f"registry.example.org/{slugify(project.settings.name)}:1"
     bake = f"{DEVCONTAINER_FOLDER}/docker-bake.hcl"
     publish = f'docker buildx bake --file {bake} --push --set "*.tags={name}"'
-    if not (project.root / bake).is_file():
+    if not project.settings.bake:
+        publish = f"devkit init --bake && {publish}"
+    if project.settings.engine == "podman":
         publish = f"podman build --tag {name} {DEVCONTAINER_FOLDER} && podman push {name}"
     return DevkitError(
         "no image is named, and the job runs where no image is built",

@@ -34,6 +34,7 @@ from devkit.cli.options.plan import (
     plan_options,
 )
 from devkit.cli.resolution import plan_with_packages, resolve_option
+from devkit.cli.summary import format_next_step, print_summary
 from devkit.solver.output import serialize_dependencies
 from devkit.text import format_count, wrap_text
 
@@ -96,6 +97,7 @@ def init(
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
+        print_summary(answer, project.dependencies)
         print_system_packages(answer, has_sudo=project.settings.sudo)
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
@@ -123,6 +125,6 @@ def init(
         click.echo(f"wrote {files} to {project.root}")
         for offer in offers:
             click.echo(wrap_text(offer, width=width, hanging="  "))
-        click.echo("Next: commit them, then open the folder in its container, or prove it with `devkit verify`.")
+        click.echo(wrap_text(format_next_step(project.dependencies, imports), width=width))
     if report:
         print_image_size(project.root)

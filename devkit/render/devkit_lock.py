@@ -11,14 +11,13 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import Framework
 from devkit.facts.values import ComputeCapability, Release
 from devkit.render.files import Artifact, read_file
+from devkit.render.json_text import format_json
 from devkit.render.versions import compute_blob_id
 from devkit.solver.output import serialize_plan
 from devkit.solver.plan import Machine, Plan, Reason, Vendor
 
 LOCK_SCHEMA = "devkit.lock/3"
 LOCK_PATH = "devkit.lock"
-_LISTED_DEPTH = 2
-_MAX_LINE = 240
 
 
 @dataclass(frozen=True)
@@ -65,24 +64,8 @@ def render_lock(
         document["repaired"] = {path: list(codes) for path, codes in sorted(repaired.items())}
     if ignored:
         document["ignored"] = {path: list(lines) for path, lines in sorted(ignored.items())}
-    return Artifact.from_text(LOCK_PATH, _format(document) + "\n")
-
-
-def _format(value: object, depth: int = 0) -> str:
-    """Format JSON with a line for each machine, reason and file, so that a review of the lock shows what changed."""
-    line = json.dumps(value, ensure_ascii=False)
-    if depth > _LISTED_DEPTH or not isinstance(value, dict | list) or not value:
-        return line
-    if depth == _LISTED_DEPTH and len(line) <= _MAX_LINE:
-        return line
-    if isinstance(value, dict):
-        entries = [f"{json.dumps(key, ensure_ascii=False)}: {_format(each, depth + 1)}" for key, each in value.items()]
-    else:
-        entries = [_format(each, depth + 1) for each in value]
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    indent = "  " * depth
-    inner = ",\n".join(f"{indent}  {entry}" for entry in entries)
-    return f"{opening}\n{inner}\n{indent}{closing}"
+    # A review of the lock shows the machine, the reason and the file that changed, each on its line.
+    return Artifact.from_text(LOCK_PATH, format_json(document, width=240, listed=2, deepest=2) + "\n")
 
 
 def _serialize_machine(machine: Machine) -> dict[str, object]:
@@ -123,7 +106,10 @@ def parse_lock(content: bytes) -> DevkitLock:
             f"{LOCK_PATH} is damaged",
             "Restore it from version control. Without it devkit cannot tell its files from yours.",
         ) from None
-    raise DevkitError(f"{LOCK_PATH} has schema {schema!r}, this devkit reads {LOCK_SCHEMA}", "Update devkit.")
+    raise DevkitError(
+        f"{LOCK_PATH} has schema {schema!r}, this devkit reads {LOCK_SCHEMA}",
+        "Use the devkit that wrote it; or remove it and the files that it names, and run `devkit init` again.",
+    )
 
 
 def read_project_lock(root: Path) -> DevkitLock:

@@ -5,6 +5,7 @@ import tomllib
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
+from devkit import DOCUMENTATION_URL
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, get_field_decoders
 from devkit.facts.dependencies import DependencyChoice
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tomlkit.items import Item
 
 DEVKIT_TOML = "devkit.toml"
+_SETTINGS_PAGE = f"{DOCUMENTATION_URL}/settings/"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class ProjectSettings:
     sudo: bool = False
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
+    bake: bool = False
     ca_certificates: str = ""
     wheelhouse: bool = False
     index: str = ""
@@ -85,7 +88,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "driver": ('"570.124.06"', "NVIDIA driver"),
             "gpus": ('["RTX 4090"]', "GPU names, or compute capabilities such as 9.0"),
             "machine": ('"x86_64"', "or aarch64"),
-            "platform": ('"linux"', "or wsl2"),
+            "platform": ('"linux"', "or wsl2, or windows for hosts without a POSIX shell"),
             "glibc": ('"2.36"', "C library of the base image"),
             "vendor": ('"nvidia"', "or cpu, or auto"),
             "engine": ('"docker"', "or podman; without it the files serve both"),
@@ -127,6 +130,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "editors": ('["vscode"]', "jetbrains, codespaces, devpod, coder, daytona"),
             "profiles": ('["jupyter"]', "monitoring"),
+            "bake": ("true", "docker-bake.hcl, by which a build server publishes the image"),
         },
     ),
     "network": (
@@ -164,7 +168,7 @@ FOREIGN_TABLES = ("job",)
 
 _ONE_OF = {
     "machine": ("x86_64", "aarch64"),
-    "platform": ("linux", "wsl2"),
+    "platform": ("linux", "wsl2", "windows"),
     "vendor": ("nvidia", "rocm", "cpu", "auto"),
     "engine": ("docker", "podman"),
     "gpu_runtime": ("legacy", "cdi"),
@@ -321,19 +325,22 @@ def render_devkit_toml(settings: ProjectSettings, existing: bytes | None) -> str
 
 
 def _render_new(settings: ProjectSettings) -> str:
-    lines = ["# What this project asks of its dev container. Edit it, then run `devkit init` again."]
-    for section, (purpose, keys) in SECTIONS.items():
-        if section == "devkit" and not settings.install_from:
-            continue
-        # An empty table would be a policy, too.
-        header = f"# [{section}]" if section == "policy" and settings.policy is None else f"[{section}]"
-        lines += ["", header, f"# {purpose}"] if section else [""]
-        for key, (example, meaning) in keys.items():
-            value = _get_value(settings, section, key)
-            setting = f"{key} = {_format_toml(value)}" if value else f"# {key} = {example}"
-            lines.append(f"{setting}  # {meaning}")
+    """Render the settings that were made."""
+    lines = [
+        "# What this project asks of its dev container. Edit it, then run `devkit init` again.",
+        f"# Every setting: {_SETTINGS_PAGE}",
+    ]
+    for section, (_, keys) in SECTIONS.items():
+        chosen = [
+            f"{key} = {_format_toml(value)}  # {meaning}"
+            for key, (_, meaning) in keys.items()
+            if (value := _get_value(settings, section, key))
+        ]
         if section == "pins":
-            lines += [f"{_format_toml(name)} = {_format_toml(version)}" for name, version in settings.pins]
+            chosen = [f"{_format_toml(name)} = {_format_toml(version)}" for name, version in settings.pins]
+        # An empty table of rules is a policy, too.
+        if chosen or (section == "policy" and settings.policy is not None):
+            lines += ["", *([f"[{section}]"] if section else []), *chosen]
     return "\n".join([*lines, ""])
 
 

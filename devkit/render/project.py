@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from devkit.probe.project.reader import read_local_dependencies
 from devkit.render.changes import FileChange, compute_changes, read_known_files
 from devkit.render.container.compose import render_devcontainer_compose
 from devkit.render.container.devcontainer import render_editor_files
-from devkit.render.container.dotenv import parse_env_value, render_env_example, set_env_value
+from devkit.render.container.dotenv import parse_env_value, set_env_value
 from devkit.render.container.image import render_bake_file, render_ignore_files, render_image_files
 from devkit.render.container.image_locks import (
     IMAGE_LOCK_PATH,
@@ -60,7 +61,6 @@ RENDERERS: tuple[Callable[[Plan, ContainerSettings], Iterable[Artifact]], ...] =
     render_devcontainer_compose,
     render_bake_file,
     render_profile_files,
-    render_env_example,
     render_ignore_files,
     render_empty_netrc,
     render_image_locks,
@@ -211,6 +211,8 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
         sudo=_validate_sudo(settings),
         editors=settings.editors,
         profiles=settings.profiles,
+        bake=settings.bake,
+        for_windows=is_for_windows(project),
         policy=settings.policy or NO_POLICY,
         dependencies=project.dependencies,
     )
@@ -223,6 +225,14 @@ def _validate_sudo(settings: ProjectSettings) -> bool:
             "Leave sudo out, or set policy.allow_root.",
         )
     return settings.sudo
+
+
+def is_for_windows(project: DevkitProject) -> bool:
+    """Return True where a Windows host starts the container: as target.platform says, else as here or in devkit.lock."""
+    if project.settings.platform:
+        return project.settings.platform == "windows"
+    written = read_project_lock(project.root).files
+    return sys.platform == "win32" or any(path.endswith("/gpu.ps1") for path in written)
 
 
 def read_image_locks(root: Path) -> ImageLocks:
@@ -257,9 +267,8 @@ def _validate_wheelhouse(directory: Path) -> None:
     if not any(directory.glob("*.whl")):
         raise DevkitError(
             f"the wheelhouse {directory} holds no wheel",
-            "Run this without --wheelhouse first. Then fill the folder where there is a network, with torch from the\n"
-            f"index that the header of {DEVCONTAINER_FOLDER}/requirements.txt names: pip download --dest {directory} -r "
-            f"{DEVCONTAINER_FOLDER}/requirements.txt {INSTALLER} {DEVCONTAINER_FOLDER}/wheels/*.whl",
+            f"Fill it where there is a network: `devkit bundle` does that for this project. Or: pip download --dest {directory} "
+            f"{INSTALLER}\n{DEVCONTAINER_FOLDER}/wheels/*.whl, and every package that {DEVCONTAINER_FOLDER}/Dockerfile installs.",
         )
 
 

@@ -115,7 +115,7 @@ def build_machine_from_flags(
         cuda=None,
         gpus=tuple((gpu.name, gpu.capability) for gpu in named if isinstance(gpu, NamedGpu)),
         machine=machine or next(iter(sold_with), "x86_64"),
-        platform=platform or "linux",
+        platform="wsl2" if platform == "windows" else platform or "linux",
         glibc=_parse_version("--glibc", glibc) if glibc else None,
         origin=FLAGS_ORIGIN,
         notes=tuple(notes) if machine is not None and machine not in sold_with else (),

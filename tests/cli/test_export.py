@@ -315,7 +315,8 @@ def test_a_folder_without_a_dev_container_is_told_to_make_one(tmp_path, folder):
 def test_the_plan_is_that_of_the_lock(project):
     """The image was built from it; newer tables or an edited devkit.toml do not change what the image has."""
     exported(project, "docker", *JOB)
-    edit(project / "devkit.toml", "[versions]", '[versions]\ntorch = "2.9.0"')
+    with (project / "devkit.toml").open("a") as file:
+        file.write('\n[versions]\ntorch = "2.9.0"\n')
     assert exported(project, "--check").splitlines()[-1] == "up to date: nothing to change."
 
 

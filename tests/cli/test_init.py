@@ -211,3 +211,18 @@ def test_a_foreign_dockerfile_that_is_not_utf_8_is_left_to_its_author(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert "left to you: PRJ026" in done.stdout
     assert (tmp_path / ".devcontainer/Dockerfile").read_bytes() == latin
+
+
+def test_files_for_windows_and_for_build_servers_come_when_they_are_wanted(tmp_path):
+    more = {".devcontainer/gpu.ps1", ".devcontainer/.gitattributes", ".devcontainer/docker-bake.hcl"}
+    assert devkit("init", tmp_path, *GPU).returncode == 0
+    assert not more & set(tree(tmp_path))
+    assert devkit("init", tmp_path, "--platform", "windows", "--bake", "--yes").returncode == 0
+    assert more <= set(tree(tmp_path))
+    command = json.loads((tmp_path / ".devcontainer/devcontainer.json").read_text())["initializeCommand"]
+    assert "|| powershell -NoProfile -ExecutionPolicy Bypass -File .devcontainer/gpu.ps1 ||" in command
+    lock = json.loads((tmp_path / "devkit.lock").read_text())
+    assert lock["machines"][0]["platform"] == "wsl2", "it plans as for WSL"
+    assert devkit("update", tmp_path, "--check").returncode == 0
+    assert devkit("init", tmp_path, "--platform", "linux", "--yes").returncode == 0
+    assert not {".devcontainer/gpu.ps1", ".devcontainer/.gitattributes"} & set(tree(tmp_path))

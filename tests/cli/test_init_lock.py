@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from devkit.compat.version_tables import load_tables
 from tests.wheels import make_wheel
 
 from .test_init import assert_refused, devkit, tree
@@ -22,11 +21,10 @@ LOCKS = {f".devcontainer/{name}.lock" for name in ("requirements", "torch", "too
 def wheels(tmp_path: Path) -> Path:
     """A wheel for each package of the plan, and for each that devkit needs."""
     assert devkit("init", tmp_path / "draft", *PLAN).returncode == 0
-    text = (tmp_path / "draft/.devcontainer/requirements.txt").read_text()
+    text = (tmp_path / "draft/.devcontainer/Dockerfile").read_text()
     folder = tmp_path / "wheels"
     folder.mkdir()
-    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE))
-    pins["uv"] = load_tables().images.tools[0].version
+    pins = dict(re.findall(r"(?<!\S)([\w-]+)==([\w.+]+)(?=\s)", text))
     own = [Requirement(line) for line in requires("devkit-gpu") or [] if "extra ==" not in line]
     for name, version in {**{each.name: "999" for each in own}, **pins}.items():
         make_wheel(folder, name, version)
@@ -92,7 +90,7 @@ def test_half_a_lock_is_none(tmp_path, wheels):
 
 def test_an_update_locks_anew_where_the_plan_has_changed_and_a_check_only_says_so(locked):
     settings = locked / "devkit.toml"
-    settings.write_text(settings.read_text().replace("[pins]\n", '[pins]\nsix = "1.17.0"\n'))
+    settings.write_text(settings.read_text() + '\n[pins]\nsix = "1.17.0"\n')
     before = tree(locked)
     checked = devkit("update", locked, "--check", PATH="/nowhere")
     assert checked.returncode == 1
@@ -105,7 +103,7 @@ def test_an_update_locks_anew_where_the_plan_has_changed_and_a_check_only_says_s
 
 def test_an_update_with_a_changed_plan_takes_the_wheels_that_are_there(locked, wheels):
     settings = locked / "devkit.toml"
-    settings.write_text(settings.read_text().replace("[pins]\n", '[pins]\nsix = "1.17.0"\n'))
+    settings.write_text(settings.read_text() + '\n[pins]\nsix = "1.17.0"\n')
     refused = devkit("update", locked, "--yes")
     assert refused.returncode == 2 and "six" in refused.stderr, "no wheel of it is here, so nothing was written"
     make_wheel(wheels, "six", "1.17.0")

@@ -72,6 +72,10 @@ class Engine:
                 self.docker(kind, "rm", "--force", *names)
         self.docker("network", "prune", "--force")
 
+    def forget_wheels(self) -> None:
+        """Empty the cache that builds mount: uv would take a stand-in from it for the real wheel of the same version."""
+        self.docker("builder", "prune", "--force", "--filter", "type=exec.cachemount")
+
     def forget(self) -> None:
         """Remove what earlier days built and no test has a name for: a checkout kept for long would fill the disk."""
         self.docker("image", "prune", "--force", "--filter", "until=24h")

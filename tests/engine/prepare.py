@@ -25,7 +25,7 @@ def _wheels() -> None:
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "draft"
         project.wheels_for(draft)
-        wheels.light_wheelhouse(Path(folder) / "light", draft / ".devcontainer/requirements.txt", *wheels.lockers())
+        wheels.light_wheelhouse(Path(folder) / "light", draft / ".devcontainer/Dockerfile", *wheels.lockers())
 
 
 ALONE: Downloads = (

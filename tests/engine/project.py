@@ -14,7 +14,7 @@ from . import image, tools
 from .cache import step
 from .commands import environment, run
 from .daemon import Engine
-from .wheels import installer
+from .wheels import pins_of
 
 DEVKIT = (sys.executable, "-m", "devkit")
 PLAN = ("--torch", tools.TORCH, "--python", tools.CONTAINER_PYTHON, "--vendor", "cpu")
@@ -91,7 +91,7 @@ class Clone:
 def init(folder: Path, *words: str | Path) -> None:
     """Run `devkit init` on `folder`."""
     # A lock is made from an index of the tests; nothing else asks one.
-    offline = "0" if any(str(word).startswith("--lock") for word in words) else "1"
+    offline = "0" if {"--lock", "--lock-only"} & {*words} else "1"
     run([*DEVKIT, "init", folder, "--yes", *words], env=environment(NO_COLOR="1", UV_OFFLINE=offline))
 
 
@@ -119,10 +119,9 @@ def pass_on_gpus(origin: Path, planned: Path, *words: str) -> None:
 def wheels_for(draft: Path) -> Path:
     """Wheels for what the generated files install, and for devkit itself."""
     init(draft, *PLAN)
-    lines = (draft / ".devcontainer/requirements.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "-"))]
+    pins = [f"{name}=={version}" for name, version in pins_of(draft / ".devcontainer/Dockerfile").items()]
     own = [line for line in metadata.requires("devkit-gpu") or [] if "extra ==" not in line]
-    return tools.wheelhouse([*pins, installer(), *own])
+    return tools.wheelhouse([*pins, *own])
 
 
 def clone(committed: Committed, folder: Path, engine: Engine) -> Clone:

@@ -21,6 +21,7 @@ from .conftest import one_engine
 from .daemon import Engine
 from .package_index import serving, write_index
 from .project import Clone
+from .wheels import pins_of
 
 TORCH_TAG = "cp311-cp311-manylinux_2_28_x86_64"
 STEP = re.compile(r"^#(\d+) \[[^\]]*\d+/\d+\] (RUN .*)$", re.MULTILINE)
@@ -58,8 +59,7 @@ def indexes(engine: Engine, tmp_path: Path) -> Iterator[Indexes]:
 def _make_wheels(folder: Path, draft: Path) -> None:
     """Small wheels for everything but uv, which is the real one."""
     project.init(draft, *project.PLAN)
-    text = (draft / ".devcontainer/requirements.txt").read_text(encoding="utf-8")
-    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE))
+    pins = pins_of(draft / ".devcontainer/Dockerfile")
     own = [Requirement(line).name for line in requires("devkit-gpu") or [] if "extra ==" not in line]
     version = pins.pop("torch")
     built = {"torch/__init__.py": f'__version__ = "{version}+cpu"\n', "torch/version.py": "cuda = None\nhip = None\n"}
@@ -75,10 +75,11 @@ def _make_wheels(folder: Path, draft: Path) -> None:
 @pytest.fixture
 def locked(engine: Engine, indexes: Indexes, tmp_path: Path) -> Iterator[Clone]:
     folder = tmp_path / "quickstart"
-    project.init(folder, *project.PLAN, *indexes.flags, *LOCK)
+    project.init(folder, *project.PLAN, *indexes.flags, *LOCK, "--bake")
     image.provide(engine, image.base_image_of(folder / ".devcontainer/Dockerfile"))
     yield Clone(folder, engine)
     engine.clear()
+    engine.forget_wheels()
 
 
 def build(clone: Clone, *, expect: int | None = 0) -> str:

@@ -46,10 +46,10 @@ def lab(engine: Engine, tmp_path: Path) -> Iterator[Clone]:
     dockerfile = clone.folder / ".devcontainer/Dockerfile"
     before, user, after = dockerfile.read_text(encoding="utf-8").partition("\nARG USER_UID")
     dockerfile.write_text(f"{before}\n{install}{user}{after}", encoding="utf-8")
-    clone.look()
     # The tests run as root; a developer's folder belongs to the user whose ids the image takes over.
     for path in (clone.folder, *clone.folder.rglob("*")):
         os.chown(path, 1000, 1000)
+    clone.look()
     yield clone
     engine.clear()
 

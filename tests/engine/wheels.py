@@ -28,9 +28,14 @@ def installer() -> str:
     return f"uv=={load_tables().images.tools[0].version}"
 
 
-def light_wheelhouse(folder: Path, requirements: Path, *programs: str) -> Path:
-    """What the generated `requirements` name, and `programs` with all they need."""
-    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", requirements.read_text(encoding="utf-8"), re.MULTILINE))
+def pins_of(dockerfile: Path) -> dict[str, str]:
+    """The version of every package that a generated Dockerfile names."""
+    return dict(re.findall(r"(?<!\S)([\w-]+)==([\w.+]+)(?=\s)", dockerfile.read_text(encoding="utf-8")))
+
+
+def light_wheelhouse(folder: Path, dockerfile: Path, *programs: str) -> Path:
+    """What the generated `dockerfile` names, and `programs` with all they need."""
+    pins = pins_of(dockerfile)
     own = [line for line in metadata.requires("devkit-gpu") or [] if "extra ==" not in line]
     real = tools.wheelhouse([installer(), *own, *programs])
     shutil.copytree(real, folder)

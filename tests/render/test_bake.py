@@ -12,7 +12,7 @@ from devkit.render.container.settings import ContainerSettings, FromIndex
 from .plans import CPU_PLAN
 
 PLAN = replace(CPU_PLAN, architectures=("aarch64", "x86_64"))
-PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
+PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"), bake=True)
 
 
 def text(settings: ContainerSettings = PLAIN) -> str:
@@ -58,3 +58,7 @@ def test_it_hands_the_build_what_the_dockerfile_asks_for(settings, says):
 
 def test_podman_has_no_use_for_it():
     assert not list(render_bake_file(PLAN, replace(PLAIN, engine="podman")))
+
+
+def test_only_who_wants_it_has_it():
+    assert list(render_bake_file(PLAN, replace(PLAIN, bake=False))) == []

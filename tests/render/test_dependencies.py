@@ -1,6 +1,7 @@
 """The project's own packages in the generated files: which tool installs them, from which files, around which torch."""
 
 import re
+import shlex
 import subprocess
 from dataclasses import replace
 
@@ -96,7 +97,7 @@ def bound(dockerfile):
         pytest.param(POETRY, ["pyproject.toml", "poetry.lock"], "poetry export --project=/mnt/project", id="Poetry"),
         pytest.param(PDM, ["pyproject.toml", "pdm.lock"], "PDM_CHECK_UPDATE=0 uv tool run", id="PDM"),
         pytest.param(PIPENV, ["Pipfile", "Pipfile.lock"], "PIPENV_PIPFILE=/mnt/project/Pipfile", id="Pipenv"),
-        pytest.param(WRITTEN, [], "--requirement=/mnt/project.txt", id="written out"),
+        pytest.param(WRITTEN, [], "--requirement=/mnt/work/project.txt", id="written out"),
     ],
 )  # fmt: skip
 def test_the_image_installs_with_the_projects_tool_from_the_named_files_alone(dependencies, files, command):
@@ -107,7 +108,7 @@ def test_the_image_installs_with_the_projects_tool_from_the_named_files_alone(de
     assert "COPY --from=project" not in dockerfile
     assert "--with=dev" in dockerfile or dependencies is not POETRY
     assert ("project: .." in files_made["docker-compose.yml"]) is bool(files)
-    assert dockerfile.index("target=/mnt/requirements.txt") < dockerfile.index(command)
+    assert dockerfile.index("transformers==") < dockerfile.index(command)
 
 
 def test_devkit_is_installed_last_into_an_environment_of_its_own():
@@ -231,11 +232,18 @@ def test_a_closed_network_asks_no_index_and_trusts_the_lock_as_it_is():
 
 
 def test_requirements_that_no_installer_reads_are_written_out_with_their_origin():
-    files = made(WRITTEN, CPU_PLAN)
-    lines = [line for line in files["project.txt"].splitlines() if line and not line.startswith("# ")]
-    assert lines == ["rich>=13,==14.0 ; python_version < '3.13'", "lib @ git+https://example.org/lib@v1"]
-    assert "# environment.yml:1\nrich" in files["project.txt"]
-    assert "!project.txt" in files[".dockerignore"]
+    dockerfile = made(WRITTEN, CPU_PLAN)["Dockerfile"]
+    (run,) = instructions(dockerfile, "/mnt/work/project.txt")
+    (words,) = re.findall(r"printf '%s\\n' ((?:.|\n)*?)> /mnt/work/project\.txt", run)
+    written = ["rich>=13,==14.0 ; python_version < '3.13'", "lib @ git+https://example.org/lib@v1"]
+    assert shlex.split(words.replace("\\\n", "")) == written
+    assert "without the whole project: environment.yml:1" in dockerfile
+
+
+def test_a_requirement_that_is_no_line_cannot_leave_its_word():
+    broken = replace(WRITTEN, needs=(replace(WRITTEN.needs[0], marker="x\nRUN touch /owned"),))
+    with pytest.raises(DevkitError, match="not one line of text"):
+        made(broken, CPU_PLAN)
 
 
 def test_one_more_requirement_in_a_list_changes_no_generated_file():

@@ -11,7 +11,7 @@ import pytest
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.render.container.image import render_dockerfile, render_requirements
+from devkit.render.container.image import render_dockerfile
 from devkit.render.container.settings import ContainerSettings, FromIndex
 
 from .plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
@@ -57,16 +57,15 @@ def test_the_projects_environment_holds_what_was_asked_for_and_neither_uv_nor_de
     into_project = [each for each in steps(text) if "uv pip install" in each and "--python=/opt/devkit" not in each]
     assert len(into_project) == 2
     assert not any("devkit-gpu" in each for each in into_project)
-    assert not re.search(r"^(?:uv|devkit)", render_requirements(GPU_PLAN, PLAIN), re.MULTILINE)
     assert "UV_PROJECT_ENVIRONMENT=/opt/venv" in text
 
 
 def test_a_plan_of_torch_alone_has_no_layer_of_other_packages():
     alone = replace(GPU_PLAN, packages=GPU_PLAN.packages[:1])
-    assert "requirements.txt" in "".join(steps(render_dockerfile(GPU_PLAN, PLAIN)))
-    assert "requirements.txt" not in "".join(steps(render_dockerfile(alone, PLAIN)))
+    assert "transformers==5.23.0 peft==0.21.2" in step(render_dockerfile(GPU_PLAN, PLAIN), "transformers")
+    assert len(steps(render_dockerfile(alone, PLAIN))) == len(steps(render_dockerfile(GPU_PLAN, PLAIN))) - 1
     jupyter = replace(PLAIN, profiles=("jupyter",))
-    assert "requirements.txt" in "".join(steps(render_dockerfile(alone, jupyter)))
+    assert "jupyterlab==" in step(render_dockerfile(alone, jupyter), "jupyter")
 
 
 @pytest.mark.parametrize(
@@ -82,9 +81,24 @@ def test_a_plan_of_torch_alone_has_no_layer_of_other_packages():
 def test_devkit_has_a_python_of_its_own_where_the_projects_is_too_old(image, python, package):
     text = render_dockerfile(replace(GPU_PLAN, base_image=image, python=python), PLAIN)
     usual = render_dockerfile(replace(GPU_PLAN, base_image=image), PLAIN)
-    listed, before = (set(re.findall(r"for package in (.*?);", each)[0].split()) for each in (text, usual))
+    listed, before = (set(re.findall(r"[a-z0-9.+-]+", step(each, "apt-get install"))) for each in (text, usual))
     assert listed - before == ({package} - before if package else set())
     assert "uv venv --python='>=3.11' /opt/devkit" in step(text, "devkit-gpu")
+
+
+@pytest.mark.parametrize(
+    ("plan", "settings", "may_be_prepared"),
+    [
+        pytest.param(GPU_PLAN, PLAIN, False, id="a public image"),
+        pytest.param(GPU_PLAN, replace(PLAIN, uses_wheelhouse=True), True, id="a closed network"),
+        pytest.param(GPU_PLAN, replace(PLAIN, index="https://pypi.example.org"), True, id="mirrors"),
+        pytest.param(
+            replace(GPU_PLAN, base_image="registry.example.org/python:3.12"), PLAIN, True, id="the company's image"
+        ),
+    ],
+)
+def test_a_prepared_image_needs_no_package_mirror(plan, settings, may_be_prepared):
+    assert ("dpkg-query" in step(render_dockerfile(plan, settings), "apt-get update")) is may_be_prepared
 
 
 def test_an_image_without_a_newer_python_is_complete_but_for_devkit(tmp_path):

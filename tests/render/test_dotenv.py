@@ -1,9 +1,16 @@
 """The .env file: one line changes, the others stay."""
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from devkit.errors import DevkitError
 from devkit.render.container.dotenv import parse_env_value, set_env_value
+
+from .plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
+from .test_artifacts import CLOSED, MIRRORED, PLAIN, texts
 
 
 @pytest.mark.parametrize(
@@ -47,3 +54,14 @@ def test_a_backslash_is_taken_as_it_is():
 )
 def test_a_setting_is_read_without_the_quotes_around_it(line, value):
     assert parse_env_value(f"{line}\n", "A") == value
+
+
+def test_every_variable_that_compose_substitutes_is_explained_in_the_guide():
+    every = replace(PLAIN, profiles=("jupyter", "monitoring"))
+    cases = ((CPU_PLAN, CLOSED), (GPU_PLAN, every), (GPU_PLAN, MIRRORED), (ROCM_PLAN, PLAIN))
+    files = [text for plan, settings in cases for text in texts(plan, settings).values()]
+    substituted = {name for text in files for name in re.findall(r"\$\{(DEVKIT_\w+):?-", text)}
+    guide = (Path(__file__).resolve().parents[2] / "docs/guides/dev-container.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"`(DEVKIT_\w+)`", guide))
+    assert substituted - {"DEVKIT_JUPYTER_IP"} == explained & substituted
+    assert len(substituted) > 12

@@ -75,7 +75,7 @@ def test_a_folder_with_ignore_files_of_its_own_gets_devkits_dev_container(tmp_pa
     folder.mkdir()
     (folder / ".gitignore").write_text("scratch/\n")
     (folder / ".dockerignore").write_text("**/*.md\n")
-    assert devkit("init", tmp_path, *GPU).stdout.splitlines()[-1].startswith("Next")
+    assert "\nNext: " in devkit("init", tmp_path, *GPU).stdout
     for name, first in ((".gitignore", "scratch/"), (".dockerignore", "**/*.md")):
         lines = (folder / name).read_text().splitlines()
         assert lines[0] == first

@@ -138,6 +138,7 @@ def test_a_text_is_refused_or_carried_by_every_format(kind, text):
 def test_every_text_of_a_plan_that_is_rendered_is_tried():
     tried = {"base_image", "python", "torch", "torch_index", "packages", "limits"}
     chosen_by_devkit = {"vendor", "variant", "cuda", "rocm", "gpu_request", "architectures", "data_as_of"}
-    chosen_by_devkit |= {"compiled", "nvcc", "capabilities", "resolved_from"}
+    # `additions` are validated where they are written.
+    chosen_by_devkit |= {"compiled", "nvcc", "capabilities", "resolved_from", "framework", "additions"}
     for_people = {"reasons", "warnings", "project_packages", "resolution"}
     assert {field.name for field in fields(Plan)} == tried | chosen_by_devkit | for_people

@@ -16,7 +16,7 @@ from devkit.render.container.settings import ContainerSettings, FromIndex
 
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN
 
-PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
+PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"), for_windows=True)
 CASES = [
     pytest.param(CPU_PLAN, PLAIN, id="the CPU"),
     pytest.param(GPU_PLAN, PLAIN, id="NVIDIA and both engines"),
@@ -79,3 +79,8 @@ def test_it_writes_the_lines_that_the_other_script_writes_and_with_the_same_mark
     assert written <= set(re.findall(r"setting (DEVKIT_\w+)", other))
     assert "$mark = ' # gpu.sh'" in text
     assert "%s=%s # gpu.sh" in other
+
+
+def test_a_project_whose_hosts_have_a_posix_shell_has_none():
+    files = [each.path for each in render_devcontainer_compose(GPU_PLAN, replace(PLAIN, for_windows=False))]
+    assert not [path for path in files if path.endswith(".ps1")]

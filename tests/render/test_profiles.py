@@ -45,7 +45,7 @@ def test_without_a_profile_there_is_one_service_and_no_file_more():
     made = texts(GPU_PLAN, PLAIN)
     assert services(GPU_PLAN, PLAIN) == {}
     assert not [path for path in made if "jupyter" in path or "monitoring" in path]
-    assert "jupyterlab" not in made["requirements.txt"]
+    assert "jupyterlab" not in made["Dockerfile"]
 
 
 def test_an_unknown_profile_is_refused_with_those_there_are():
@@ -148,13 +148,12 @@ def test_the_exporter_collects_what_the_dashboard_shows_and_nothing_that_asks_fo
 
 
 def test_a_package_of_a_profile_is_pinned_with_its_reason_and_gives_way_to_the_plans():
-    assert (
-        "# jupyterlab 4.6.6: the profile jupyter starts it\njupyterlab==4.6.6\n"
-        in texts(GPU_PLAN, BOTH)["requirements.txt"]
-    )
+    dockerfile = texts(GPU_PLAN, BOTH)["Dockerfile"]
+    assert "# jupyterlab 4.6.6: the profile jupyter starts it\n" in dockerfile
+    assert " jupyterlab==4.6.6" in dockerfile
     planned = replace(GPU_PLAN, packages=(*GPU_PLAN.packages, ("jupyterlab", "4.5.0")))
     assert find_profile_packages(planned, BOTH) == ()
-    assert texts(planned, BOTH)["requirements.txt"].count("jupyterlab==") == 1
+    assert texts(planned, BOTH)["Dockerfile"].count("jupyterlab==") == 1
 
 
 @pytest.fixture
@@ -243,7 +242,7 @@ def test_git_never_sees_the_token(tmp_path):
     subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
     listed = subprocess.run(["git", "ls-files"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert ".secrets" not in listed
-    assert f"{DEVCONTAINER_FOLDER}/.env.example" in listed
+    assert f"{DEVCONTAINER_FOLDER}/jupyter.sh" in listed
 
 
 @every_vendor

@@ -131,7 +131,7 @@ def test_a_command_before_the_start_is_kept(tmp_path, command, becomes):
     root = project(tmp_path, {}, **({} if command is None else {"initializeCommand": command}))
     devkit("init", root, *GPU)
     found = json.dumps(dev_container(root)["initializeCommand"])
-    ours = f"sh {OVERLAYS}/gpu.sh || powershell -NoProfile -ExecutionPolicy Bypass -File {OVERLAYS}/gpu.ps1 || echo"
+    ours = f"sh {OVERLAYS}/gpu.sh || echo"
     before, _, after = json.dumps(becomes).partition("{}")
     assert found.startswith(before + ours)
     assert found.endswith(after)
@@ -231,7 +231,7 @@ def test_the_flag_stays_where_jetbrains_would_lose_the_gpu(tmp_path, customizati
 
 @pytest.mark.parametrize("plan", [CPU_PLAN, GPU_PLAN, ARM_PLAN, ROCM_PLAN], ids=["cpu", "nvidia", "arm64", "rocm"])
 def test_shellcheck_and_the_grammar_of_powershell_find_nothing(tmp_path, plan):
-    for artifact in render_gpu_files(plan, "."):
+    for artifact in render_gpu_files(plan, ".", for_windows=True):
         (tmp_path / artifact.path).write_bytes(artifact.content)
     assert mistakes((tmp_path / "gpu.ps1").read_text()) == []
     done = subprocess.run([linter("shellcheck"), str(tmp_path / "gpu.sh")], capture_output=True, text=True, check=False)

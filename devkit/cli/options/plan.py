@@ -59,7 +59,11 @@ plan_options = group_options(
             "--gpu", "gpus", multiple=True, metavar="NAME", help='Plan for this GPU: "RTX 4090", 9.0, MI300X. Repeat.'
         ),
         click.option("--machine", type=click.Choice(["x86_64", "aarch64"]), help="Plan for this processor."),
-        click.option("--platform", type=click.Choice(["linux", "wsl2"]), help="wsl2: --driver is the Windows driver."),
+        click.option(
+            "--platform",
+            type=click.Choice(["linux", "wsl2", "windows"]),
+            help="wsl2, windows: --driver is the Windows driver.",
+        ),
         click.option("--glibc", metavar="VERSION", help="torch will run on a system with this C library."),
         click.option("--torch", metavar="VERSION", help="2.14, 2.14.1 or 2.14.1+cu126."),
         click.option("--cuda", metavar="VERSION", help="CUDA of the torch wheel, such as 13.0."),
@@ -139,6 +143,7 @@ class ContainerOptions:
     profiles: tuple[str, ...] = ()
     ignore_dependencies: bool = False
     sudo: bool = False
+    bake: bool = False
     ca_certificate: Path | None = None
     wheelhouse: Path | None = None
     index: str | None = None
@@ -172,6 +177,7 @@ container_options = group_options(
         _list_option("--profile", "profiles", metavar="NAME", what="Add services: jupyter, monitoring."),
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
         click.option("--sudo", is_flag=True, help="Let the user inside become root without a password."),
+        click.option("--bake", is_flag=True, help="Add docker-bake.hcl, by which a build server publishes the image."),
         click.option(
             "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="PEM file of authorities the image shall trust."
         ),

@@ -60,7 +60,7 @@ from devkit.render.changes import FileChange, compute_changes
 from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, read_project_lock, render_lock
 from devkit.render.files import Artifact, read_file
 from devkit.render.ignore_files import update_gitignore
-from devkit.render.project import DevkitProject, render_user_files
+from devkit.render.project import DevkitProject, is_for_windows, render_user_files
 from devkit.render.repair import CannotRepair, apply_repair
 from devkit.render.splice.document import CannotSplice
 from devkit.render.splice.jsonc import load_jsonc
@@ -297,7 +297,14 @@ def compute_adoption(
     Raises: DevkitError for a file that does not parse.
     """
     has_project_torch = requires_torch(project.dependencies)
-    session = _RepairSession(project.root, existing, plan, machines, has_project_torch=has_project_torch)
+    session = _RepairSession(
+        project.root,
+        existing,
+        plan,
+        machines,
+        has_project_torch=has_project_torch,
+        for_windows=is_for_windows(project),
+    )
     for path in find_pinned_files(existing.lock):
         session.update_pins(path, dict(existing.lock.plan.get("packages", {})))
     for _ in range(_MAX_ROUNDS):
@@ -361,6 +368,7 @@ class _RepairSession:
         machines: tuple[Machine, ...],
         *,
         has_project_torch: bool,
+        for_windows: bool,
     ) -> None:
         self._root = root.resolve()
         self._paths = existing.paths
@@ -371,7 +379,7 @@ class _RepairSession:
         self._facts: Facts | None = None
         self._on_disk: dict[str, bytes] = {}
         self._texts: dict[str, bytes] = dict(existing.new)
-        self._overlays = ServiceOverlays(self._root, plan, existing.paths, self.read)
+        self._overlays = ServiceOverlays(self._root, plan, existing.paths, self.read, for_windows=for_windows)
         self.repairs: list[AppliedRepair] = []
         self._suggested: dict[str, tuple[str, ...]] = {}
         self.left: list[LeftToUser] = []

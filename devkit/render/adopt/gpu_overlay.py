@@ -59,8 +59,11 @@ class OverlayFiles:
 class ServiceOverlays:
     """The overlays of one project, chosen while checks and repairs take turns. `read` gives the present file."""
 
-    def __init__(self, root: Path, plan: Plan, paths: tuple[str, ...], read: Callable[[str], bytes]) -> None:
+    def __init__(
+        self, root: Path, plan: Plan, paths: tuple[str, ...], read: Callable[[str], bytes], *, for_windows: bool
+    ) -> None:
         self._root = root
+        self._for_windows = for_windows
         self._plan = plan
         self._paths = paths
         self._read = read
@@ -118,16 +121,21 @@ class ServiceOverlays:
         """Render each devcontainer.json with its overlay in the list, and devkit's own files."""
         chosen = [each for each in _find_containers(facts) if each.dev is not None and each.dev.path in self._chosen]
         overlays = tuple(overlay for each in chosen if (overlay := self._build(each, host)) is not None)
-        texts = {overlay.dev: add_overlay(self._read(overlay.dev).decode(), overlay).encode() for overlay in overlays}
+        texts = {overlay.dev: self._add(overlay).encode() for overlay in overlays}
         local = dict.fromkeys(posixpath.normpath(f"{overlay.folder}/.env") for overlay in overlays)
-        return OverlayFiles(texts, tuple(render_service_overlays(overlays, self._plan)), tuple(local))
+        return OverlayFiles(
+            texts, tuple(render_service_overlays(overlays, self._plan, for_windows=self._for_windows)), tuple(local)
+        )
+
+    def _add(self, overlay: "ServiceOverlay") -> str:
+        return add_overlay(self._read(overlay.dev).decode(), overlay, for_windows=self._for_windows)
 
     def _build(self, container: ProjectContainer, host: Host) -> "ServiceOverlay | None":
         overlay = build_service_overlay(container, ProjectFiles(host, str(self._root)), self._plan)
         if overlay is None:
             return None
         try:
-            add_overlay(self._read(overlay.dev).decode(), overlay)
+            self._add(overlay)
         except (UnicodeDecodeError, CannotSplice):
             return None
         return overlay
@@ -242,14 +250,17 @@ def _to_value(node: DocumentNode) -> object:
     return json.loads(node.text.lower()) if node.text else None
 
 
-def render_service_overlays(overlays: tuple[ServiceOverlay, ...], plan: Plan) -> Iterator[Artifact]:
+def render_service_overlays(
+    overlays: tuple[ServiceOverlay, ...], plan: Plan, *, for_windows: bool
+) -> Iterator[Artifact]:
     """Render the files of these overlays."""
     if not overlays:
         return
-    yield from render_gpu_files(plan, OVERLAY_FOLDER, devices=overlays[0].devices)
+    yield from render_gpu_files(plan, OVERLAY_FOLDER, devices=overlays[0].devices, for_windows=for_windows)
     yield Artifact.from_text(f"{OVERLAY_FOLDER}/gpu.none.yml", _NO_GPU)
     yield Artifact.from_text(f"{OVERLAY_FOLDER}/.gitignore", _GIT_IGNORE)
-    yield Artifact.from_text(f"{OVERLAY_FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
+    if for_windows:
+        yield Artifact.from_text(f"{OVERLAY_FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
     for overlay in overlays:
         *reset, gpu = overlay.files
         context: dict[str, object] = {"devkit_version": __version__, "service": overlay.service}
@@ -263,7 +274,7 @@ def render_service_overlays(overlays: tuple[ServiceOverlay, ...], plan: Plan) ->
             yield Artifact.from_text(each, render_template("devcontainer/adopted/compose.reset.yml.j2", **context))
 
 
-def add_overlay(text: str, overlay: ServiceOverlay) -> str:
+def add_overlay(text: str, overlay: ServiceOverlay, *, for_windows: bool) -> str:
     """Add the overlay to the Compose files of devcontainer.json, and the host's script to its initializeCommand.
 
     Raises: CannotSplice for a layout that does not allow it.
@@ -281,15 +292,15 @@ def add_overlay(text: str, overlay: ServiceOverlay) -> str:
         # The dev container CLI would request the GPU a second time.
         key = ("hostRequirements",) if len(requirements) == 1 else ("hostRequirements", "gpu")
         text = remove_value(text, key, JSONC)
-    return _add_script(text, document.get("initializeCommand"), overlay.folder)
+    given = "" if overlay.folder == "." else overlay.folder
+    script = build_initialize_command(OVERLAY_FOLDER, given, for_windows=for_windows)
+    return _add_script(text, document.get("initializeCommand"), script)
 
 
-def _add_script(text: str, command: object, folder: str) -> str:
+def _add_script(text: str, command: object, ours: str) -> str:
     """Return devcontainer.json with the host's script in its initializeCommand, which is `command` by now."""
     if f"{OVERLAY_FOLDER}/gpu.sh" in json.dumps(command):
         return text
-    env_path = posixpath.normpath(f"{folder}/.env")
-    ours = build_initialize_command(OVERLAY_FOLDER, "" if folder == "." else folder, env_path=env_path)
     key: tuple[str, ...] = ("initializeCommand",)
     value: object = ours
     if isinstance(command, dict) and command:

@@ -100,23 +100,32 @@ def render_devcontainer_compose(plan: Plan, settings: ContainerSettings) -> Iter
         engine=settings.engine,
         devices=settings.devices,
         slug=settings.slug,
+        for_windows=settings.for_windows,
         wheel=f"wheels/{settings.source.filename}" if isinstance(settings.source, FromWheel) else "",
     )
 
 
 def render_gpu_files(
-    plan: Plan, folder: str, *, engine: str = "", devices: Sequence[str] = (), slug: str = "", wheel: str = ""
+    plan: Plan,
+    folder: str,
+    *,
+    engine: str = "",
+    devices: Sequence[str] = (),
+    slug: str = "",
+    wheel: str = "",
+    for_windows: bool = False,
 ) -> Iterator[Artifact]:
-    """Render the script that finds out how a host passes on GPUs, in two languages.
+    """Render the script that finds out how a host passes on GPUs, also for PowerShell where a host has no POSIX shell.
 
-    Without a `slug` they belong to a Compose project of somebody else's, whose .env they write into. `wheel` is the
+    Without a `slug` it belongs to a Compose project of somebody else's, whose .env it writes into. `wheel` is the
     path of devkit's wheel in `folder`, "" where the image takes devkit from elsewhere.
     Raises: DevkitError for an engine or a GPU's name that does not exist.
     """
     named = validate_devices(devices, plan.vendor.value, engine)
     context = _build_context(plan, engine) | {"slug": slug, "is_adopted": not slug, "wheel": wheel, "devices": named}
     yield Artifact.from_text(f"{folder}/gpu.sh", render_template("devcontainer/gpu.sh.j2", **context), 0o755)
-    yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **context))
+    if for_windows:
+        yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **context))
 
 
 def _build_context(plan: Plan, engine: str) -> dict[str, object]:

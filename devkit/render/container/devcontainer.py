@@ -1,6 +1,5 @@
 """devcontainer.json, and the settings, packages and limits of each editor that reads it."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from devkit.render.container.profiles import build_ports_attributes
 from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, require_safe, slugify
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
+from devkit.render.json_text import format_json
 from devkit.render.templates import render_template
 from devkit.solver.plan import CompiledPackage, CompileMode, Plan
 from devkit.text import join_words
@@ -36,19 +36,20 @@ def render_editor_files(plan: Plan, settings: ContainerSettings) -> Iterator[Art
         f"{DEVCONTAINER_FOLDER}/devcontainer.json", render_devcontainer_json(settings, plan.compiled)
     )
     if "daytona" in settings.editors:
-        script = render_template("devcontainer/daytona/snapshot.sh.j2", devkit_version=__version__, slug=settings.slug)
+        values = {"devkit_version": __version__, "slug": settings.slug, "vendor": plan.vendor.value}
+        script = render_template("devcontainer/daytona/snapshot.sh.j2", **values)
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/daytona/snapshot.sh", script, 0o755)
 
 
 def render_devcontainer_json(settings: ContainerSettings, compiled: Iterable[CompiledPackage] = ()) -> str:
     """Render devcontainer.json."""
-    return json.dumps(build_devcontainer_document(settings, compiled), indent=2, ensure_ascii=False) + "\n"
+    return format_json(build_devcontainer_document(settings, compiled), width=120) + "\n"
 
 
 def build_devcontainer_document(
     settings: ContainerSettings, compiled: Iterable[CompiledPackage] = ()
 ) -> dict[str, object]:
-    """Build devcontainer.json. It requests no GPU itself: the Compose overlays do, and two requests fail.
+    """Build devcontainer.json. It requests no GPU itself: gpu.sh does, and two requests fail.
 
     `compiled` are the packages of the plan that compile against torch.
     """
@@ -64,7 +65,7 @@ def build_devcontainer_document(
         "updateRemoteUserUID": False,
         "hostRequirements": build_host_requirements(editors),
         "portsAttributes": build_ports_attributes(settings.profiles),
-        "initializeCommand": build_initialize_command(DEVCONTAINER_FOLDER),
+        "initializeCommand": build_initialize_command(DEVCONTAINER_FOLDER, for_windows=settings.for_windows),
         # Every editor waits for updateContentCommand by default, and a cloud's prebuilt container includes its result.
         # Commands have names, which editors show while they run.
         "updateContentCommand": {"project": project_install} if project_install else {},
@@ -82,18 +83,17 @@ def build_devcontainer_document(
     return {key: value for key, value in document.items() if value != {}}
 
 
-def build_initialize_command(folder: str, argument: str = "", *, env_path: str = f"{DEVCONTAINER_FOLDER}/.env") -> str:
+def build_initialize_command(folder: str, argument: str = "", *, for_windows: bool = False) -> str:
     """Build the command that looks for a GPU on the host before the container starts.
 
     `argument` is for the script, "" for none. `||` and `echo` mean the same to sh and to cmd.exe: a Windows host
-    without sh uses its own PowerShell.
+    without sh uses its own PowerShell, where there is a script for it.
     """
     given = f" {argument}" if argument else ""
-    return (
-        f"sh {folder}/gpu.sh{given} || "
-        f"powershell -NoProfile -ExecutionPolicy Bypass -File {folder}/gpu.ps1{given} || "
-        f"echo devkit: this host has no shell that devkit knows, so choose a GPU with DEVKIT_GPU in {env_path}"
-    )
+    powershell = f"powershell -NoProfile -ExecutionPolicy Bypass -File {folder}/gpu.ps1{given}"
+    parts = [f"sh {folder}/gpu.sh{given}", *([powershell] if for_windows else [])]
+    hint = "" if for_windows else ", see devkit init --platform windows"
+    return " || ".join([*parts, f"echo devkit: no GPU, because this host has no shell for gpu.sh{hint}"])
 
 
 def _build_project_install(settings: ContainerSettings, compiled: Iterable[CompiledPackage]) -> str:
@@ -171,7 +171,7 @@ def build_customizations(editors: Iterable[Editor], profiles: Iterable[str]) -> 
 def build_host_requirements(editors: Iterable[Editor]) -> dict[str, object]:
     """Build the hostRequirements for clouds; {} when no editor here has one of its own.
 
-    They include no GPU: the Compose overlays request it, and the reference command would request it a second time.
+    They include no GPU: gpu.sh requests it, and the reference command would request it a second time.
     """
     clouds = [editor for editor in editors if editor.cpus]
     if not clouds:

@@ -1,4 +1,4 @@
-"""The files from which the image is built: Dockerfile, requirements.txt, docker-bake.hcl, and ignore files."""
+"""The files from which the image is built: Dockerfile, docker-bake.hcl, and ignore files."""
 
 import re
 from collections.abc import Iterator
@@ -12,17 +12,14 @@ from devkit.facts.values import Release
 from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.conda import CONDA_FILE, build_conda_environment, render_conda_file
 from devkit.render.container.devcontainer import find_editor_packages
-from devkit.render.container.network import build_mirror_variables, find_torch_index, may_need_login
+from devkit.render.container.network import build_mirror_variables, may_need_login
 from devkit.render.container.packages import (
     BUILT_FOR_TORCH,
     DEVKIT_PYTHON,
-    PROJECT_REQUIREMENTS,
     build_install_commands,
     build_project_install_commands,
     has_project_files,
-    render_project_requirements,
 )
-from devkit.render.container.profiles import find_profile_packages
 from devkit.render.container.settings import (
     ContainerSettings,
     FromCheckout,
@@ -38,24 +35,17 @@ from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
 from devkit.solver.system_packages import REQUESTED
 
+_PUBLIC_IMAGE = re.compile(r"(?:python|ubuntu|debian|nvidia/cuda):")
 _PLATFORMS = {"x86_64": '"linux/amd64"', "aarch64": '"linux/arm64"'}
 _GIT_IGNORE = """\
 # Written by devkit. What differs from host to host stays out of version control.
 .env*
-!.env.example
 gpu.local.yml*
 .secrets/
 .*.devkit-new
+wheels/
 wheelhouse/
-# What every teammate needs, even where the project ignores such names.
-!wheels/
-!wheels/.gitignore
-!certificates/
-!certificates/ca.crt
-!*.lock
 """
-# A clone has this file, and with it the folder that the build mounts.
-_WHEELS_GIT_IGNORE = "# Written by devkit, whose wheel is large: in a clone, `devkit update` writes it again.\n*.whl\n"
 # A shell script and a Dockerfile with carriage returns do not run, whatever git does with the rest.
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n*.whl binary\n"
 _DOCKER_IGNORE = (
@@ -66,15 +56,11 @@ _DOCKER_IGNORE = (
 def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """Render the files from which the image is built. Raises DevkitError for a value that a Dockerfile cannot hold."""
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/Dockerfile", render_dockerfile(plan, settings))
-    if plan.torch or any(find_profile_packages(plan, settings)):
-        yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/requirements.txt", render_requirements(plan, settings))
-    yield from render_project_requirements(plan, settings)
     yield from render_conda_file(plan, settings)
     if settings.certificates:
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/certificates/ca.crt", settings.certificates)
     if isinstance(settings.source, FromWheel):
         yield Artifact(WHEELS_FOLDER + settings.source.filename, settings.source.content, is_local=True)
-        yield Artifact.from_text(f"{WHEELS_FOLDER}.gitignore", _WHEELS_GIT_IGNORE)
 
 
 def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
@@ -104,6 +90,8 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         labels=quote_labels(settings),
         system_packages=[*packages, *for_editors],
         for_editors=bool(for_editors),
+        # A prepared base image may have what the network around it does not serve.
+        may_be_prepared=settings.uses_wheelhouse or bool(settings.index) or not _PUBLIC_IMAGE.match(plan.base_image),
         project_packages=plan.system_packages,
         optional_packages=[each.field for each in plan.system_packages if each.because != REQUESTED],
         sudo=settings.sudo,
@@ -148,19 +136,6 @@ def _find_newer_python(plan: Plan) -> list[str]:
     return [system.newer_python] if system and system.newer_python else []
 
 
-def render_requirements(plan: Plan, settings: ContainerSettings) -> str:
-    """Render requirements.txt: every package of the plan, pinned, with its reason."""
-    lines = [f"# Written by devkit {__version__}. To change it, edit devkit.toml and run `devkit init` again."]
-    if plan.torch:
-        index = find_torch_index(plan, settings)
-        lines.append(f"# torch is installed before, from {index}; its pin here holds it in place.")
-    for name, version in plan.packages:
-        lines += ["", f"# {format_reason_comment(plan, name)}", f"{name}=={version}"]
-    for row in find_profile_packages(plan, settings):
-        lines += ["", f"# {row.name} {row.version}: {row.because}", f"{row.name}=={row.version}"]
-    return "\n".join([*lines, ""])
-
-
 def quote_labels(settings: ContainerSettings) -> tuple[str, ...]:
     """Return `"name"="value"` for each label of the policy, sorted. Raises DevkitError for an invalid one."""
     labels = sorted(settings.policy.required_labels)
@@ -178,14 +153,14 @@ def _quote_label(text: str) -> str:
 
 
 def render_bake_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """Render docker-bake.hcl, unless the project is for Podman alone, which has no buildx.
+    """Render docker-bake.hcl where it is wanted, unless the project is for Podman alone, which has no buildx.
 
     With it a build server publishes the image for every architecture, with SBOM and provenance. Compose has keys for
     both since 2.39, and so would refuse the file before; and since Docker's own builder refuses to attest anything with
     its classic image store, a Compose file with these keys would stop the build on most machines.
     Sources: https://docs.docker.com/compose/releases/release-notes/, https://docs.docker.com/build/metadata/attestations/.
     """
-    if settings.engine == "podman":
+    if not settings.bake or settings.engine == "podman":
         return
     text = render_template(
         "devcontainer/docker-bake.hcl.j2",
@@ -199,19 +174,18 @@ def render_bake_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifa
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-bake.hcl", text)
 
 
-def render_ignore_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
+def render_ignore_files(_plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """Render the ignore files of git and of the image build."""
-    allowed = (
-        ["installer.lock", "torch.lock", "requirements.lock", "tools.lock"]
-        if settings.python_lock
-        else ["requirements.txt"]
-    )
-    allowed += [PROJECT_REQUIREMENTS] if any(render_project_requirements(plan, settings)) else []
+    allowed = ["installer.lock", "torch.lock", "requirements.lock", "tools.lock"] if settings.python_lock else []
     allowed += [CONDA_FILE] if settings.dependencies.conda else []
     allowed += ["certificates"] if settings.certificates else []
     allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitignore", _GIT_IGNORE)
-    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
+    kept = ["!certificates/", "!certificates/ca.crt"] if settings.certificates else []
+    # What every teammate needs, even where the project ignores such names.
+    kept += ["!*.lock"] if settings.python_lock or settings.image_digest else []
+    yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitignore", _GIT_IGNORE + "".join(f"{line}\n" for line in kept))
+    if settings.for_windows:
+        yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/.gitattributes", _GIT_ATTRIBUTES)
     yield Artifact.from_text(
         f"{DEVCONTAINER_FOLDER}/.dockerignore", _DOCKER_IGNORE + "".join(f"!{name}\n" for name in allowed)
     )

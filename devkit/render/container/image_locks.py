@@ -16,11 +16,11 @@ from packaging.requirements import Requirement
 from devkit import __version__
 from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
-from devkit.render.container.image import render_requirements
 from devkit.render.container.packages import (
     DEVKIT_PYTHON,
     INSTALLER,
     find_installer_version,
+    list_added_packages,
     select_constraints,
     select_requirements_to_lock,
 )
@@ -129,12 +129,12 @@ class LockRequirements:
 
 
 def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRequirements:
-    """Collect the requirements of requirements.txt and of the project's files.
+    """Collect the requirements of the plan, the profiles and the project's files.
 
     Raises: DevkitError for a package of the project that no hash can pin.
     """
-    lines = {line for line in render_requirements(plan, settings).splitlines() if line and not line.startswith("#")}
-    lines.discard(_format_installer(plan))
+    lines = {requirement for requirement, _ in list_added_packages(plan, settings)}
+    lines.update(f"{name}=={version}" for name, version in plan.packages if name == "torch")
     for need in select_requirements_to_lock(plan, settings):
         if need.url and not need.url.startswith("https://"):
             raise DevkitError(

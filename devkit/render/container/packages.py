@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from devkit import __version__
 from devkit.compat.version_tables import load_tables
+from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
     SETTINGS_FILE,
     Dependencies,
@@ -21,16 +21,14 @@ from devkit.facts.resolution import TORCH_FAMILY, RequirementSources
 from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.network import find_torch_index, may_need_login
 from devkit.render.container.profiles import find_profile_packages
-from devkit.render.container.settings import ContainerSettings, require_safe
-from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file
+from devkit.render.container.settings import ContainerSettings, format_comment, format_reason_comment, require_safe
+from devkit.render.files import read_file
 from devkit.solver.plan import Plan, Vendor
 from devkit.solver.project import list_torch_siblings
 
 INSTALLER = "uv"
 DEVKIT_PYTHON = "3.11"
 """The oldest Python that devkit itself runs on, whatever the project's is."""
-PROJECT_REQUIREMENTS = "project.txt"
-"""Requirements that devkit writes out, beside the Dockerfile."""
 BUILT_FOR_TORCH = TORCH_FAMILY[1:]
 CONSTRAINED = ("torch", *BUILT_FOR_TORCH, "triton", "pytorch-triton[a-z-]*", "(nvidia|cuda)-[a-z0-9-]+")
 """Patterns of the packages that come with torch; another version of one of these would break it."""
@@ -46,6 +44,7 @@ _REQUIRE_HASHES = "--require-hashes "
 _PROJECT = "/mnt/project"
 _PYPROJECT = "pyproject.toml"
 _EXPORTED = "/mnt/work/exported.txt"
+_WRITTEN = "/mnt/work/project.txt"
 _DROP_LOCAL = f" && sed -i -E '/(^-e |@ )file:/d' {_EXPORTED}"
 """Drops the project's own folders, which the build does not see."""
 
@@ -66,8 +65,7 @@ class InstallCommands:
     torch_fits: str
     device: str
     packages: str
-    has_packages: bool
-    requirements: str
+    added: tuple[tuple[str, str], ...]
     is_locked: bool
     machines: tuple[str, ...]
 
@@ -97,17 +95,19 @@ def build_install_commands(plan: Plan, settings: ContainerSettings) -> InstallCo
         torch_fits=torch_fits,
         device=device,
         packages=packages,
-        has_packages=is_locked or any(name not in ("torch", INSTALLER) for name in _list_installed(plan, settings)),
-        requirements="requirements.lock" if is_locked else "requirements.txt",
+        added=() if is_locked else tuple(list_added_packages(plan, settings)),
         is_locked=is_locked,
         machines=plan.architectures,
     )
 
 
-def _list_installed(plan: Plan, settings: ContainerSettings) -> Iterator[str]:
-    """Yield the names of the packages that the plan and the profiles add to the image."""
-    yield from (name for name, _ in plan.packages)
-    yield from (row.name for row in find_profile_packages(plan, settings))
+def list_added_packages(plan: Plan, settings: ContainerSettings) -> Iterator[tuple[str, str]]:
+    """Yield the requirement of each package that the plan and the profiles add to torch, and its reason as a comment."""
+    for name, version in plan.packages:
+        if name not in ("torch", INSTALLER):
+            yield f"{name}=={version}", format_reason_comment(plan, name)
+    for row in find_profile_packages(plan, settings):
+        yield f"{row.name}=={row.version}", f"{row.name} {row.version}: {row.because}"
 
 
 def find_installer_version(plan: Plan) -> str:
@@ -138,14 +138,17 @@ def _build_torch_check(plan: Plan) -> tuple[str, str]:
 class ProjectInstallCommands:
     """Words of the Dockerfile's RUN instructions for the project's packages. Empty ones have nothing to do.
 
-    `files` are bind-mounted from the project's folder. `siblings` are requirements of packages that are built for one
-    torch, `sibling_source` the options of their index. `export` writes the packages of a lock, except `excluded`, which
-    others bring. `requirements` are the installer's options, `constrained` is a pattern for the packages to keep;
-    `limits` are words of the shell, constraints on others. `additions` are requirements that bring a framework its CUDA.
+    `files` are bind-mounted from the project's folder. `written` are words of the shell, requirements of files that no
+    installer reads by itself, and `written_from` a comment with their places. `siblings` are requirements of packages
+    that are built for one torch, `sibling_source` the options of their index. `export` writes the packages of a lock,
+    except `excluded`, which others bring. `requirements` are the installer's options, `constrained` is a pattern for
+    the packages to keep; `limits` are words of the shell, constraints on others. `additions` are requirements that
+    bring a framework its CUDA.
     """
 
     files: tuple[str, ...] = ()
-    has_written: bool = False
+    written: str = ""
+    written_from: str = ""
     siblings: str = ""
     sibling_source: str = ""
     export: str = ""
@@ -179,10 +182,12 @@ def build_project_install_commands(
         family = () if found.tool is PackageManager.UV and not found.has_members else found.torch_family
         of_torch = ("torch", *BUILT_FOR_TORCH, *family) if plan.torch else ()
         excluded = tuple(dict.fromkeys((*of_torch, *excluded)))
+    written = _list_written_requirements(found)
     siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python) if plan.torch else ()
     return ProjectInstallCommands(
         files=files,
-        has_written=bool(format_project_requirements(found)),
+        written=" \\\n        ".join(shlex.quote(line) for line in written),
+        written_from=format_comment(", ".join(dict.fromkeys(written.values()))),
         siblings=" ".join(f'"{text}"' for text in siblings),
         sibling_source=f"{index}{'--no-deps ' if export else ''}",
         export=export,
@@ -197,8 +202,8 @@ def build_project_install_commands(
 def _build_requirement_options(found: Dependencies) -> Iterator[str]:
     yield from (f"--requirement={_PROJECT}/{path}" for path in found.lists)
     yield from _build_choice_options(found, folder=f"{_PROJECT}/")
-    if format_project_requirements(found):
-        yield f"--requirement=/mnt/{PROJECT_REQUIREMENTS}"
+    if _list_written_requirements(found):
+        yield f"--requirement={_WRITTEN}"
 
 
 def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[str]:
@@ -223,7 +228,7 @@ def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSour
         files=tuple((path, content.decode(errors="replace")) for path, content in texts if content is not None),
         lists=found.lists,
         options=tuple(_build_choice_options(found)),
-        lines=format_project_requirements(found),
+        lines=tuple(_list_written_requirements(found)),
         unchecked=tuple(dict.fromkeys(need.name for need in asked if need.url and need.name not in TORCH_FAMILY)),
     )
 
@@ -285,21 +290,10 @@ def has_project_files(settings: ContainerSettings) -> bool:
     return bool(settings.dependencies.lists or _find_locking_tool(settings.dependencies))
 
 
-def render_project_requirements(_plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """Render the requirements that no installer could read for itself."""
-    found = settings.dependencies
-    if lines := format_project_requirements(found):
-        header = (
-            f"# Written by devkit {__version__} from the project's own files, which no installer reads without the "
-            "whole project.\n# Change them there, then run `devkit init` again.\n"
-        )
-        yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/{PROJECT_REQUIREMENTS}", header + "".join(lines))
+def _list_written_requirements(found: Dependencies) -> dict[str, str]:
+    """Return the requirements that no installer could read for itself, limited to the versions of a lock: line -> origin.
 
-
-def format_project_requirements(found: Dependencies) -> tuple[str, ...]:
-    """Format the generated requirements as lines with their origin, limited to the versions of a lock.
-
-    Where a lock is installed these are the packages of devkit.toml alone.
+    Where a lock is installed these are the packages of devkit.toml alone. Raises DevkitError for one that is no line.
     """
     is_locked = _find_locking_tool(found) is not None
     limits: dict[str, list[str]] = {}
@@ -314,7 +308,10 @@ def format_project_requirements(found: Dependencies) -> tuple[str, ...]:
             specifier = ",".join(filter(None, (need.specifier, *limits.get(need.name, []))))
             marker = f" ; {need.marker}" if need.marker else ""
             lines[need.text if need.url else f"{need.name}{extras}{specifier}{marker}"] = need.origin
-    return tuple(f"\n# {origin}\n{line}\n" for line, origin in lines.items())
+    for line, origin in lines.items():
+        if not line.isprintable():
+            raise DevkitError(f"{origin} requires {line!r}, which is not one line of text", "Correct it there.")
+    return lines
 
 
 def select_requirements_to_lock(plan: Plan, settings: ContainerSettings) -> tuple[PackageRequirement, ...]:

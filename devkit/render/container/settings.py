@@ -66,7 +66,8 @@ class ContainerSettings:
 
     `certificates` is PEM text, "" for none. With `uses_wheelhouse` the image is built without a package index.
     `index`, `torch_index` and `hub` are URLs of mirrors, "" for the public ones. `devices` are the GPUs to pass on,
-    () for all. `policy` restricts images and requires labels. `image_digest` is `sha256:…` of the base image;
+    () for all. `bake` adds docker-bake.hcl, `for_windows` what a Windows host without a POSIX shell needs.
+    `policy` restricts images and requires labels. `image_digest` is `sha256:…` of the base image;
     `python_lock` and `tools_lock` requirements files with hashes, both or neither.
     `dependencies` are the project's own packages. With `sudo` the user may become root without a password.
     """
@@ -83,6 +84,8 @@ class ContainerSettings:
     devices: tuple[str, ...] = ()
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
+    bake: bool = False
+    for_windows: bool = False
     policy: Policy = NO_POLICY
     image_digest: str = ""
     python_lock: str = ""
@@ -150,5 +153,11 @@ def validate_plan(plan: Plan) -> None:
 def format_reason_comment(plan: Plan, field: str) -> str:
     """Format the reason for a field's value as a comment; lines after the first begin with `# `."""
     found = next((reason for reason in plan.reasons if reason.field == field), None)
-    text = f"{field} {found.value}: {found.because}" if found else f"{field}: chosen with the rest of the plan"
+    return format_comment(
+        f"{field} {found.value}: {found.because}" if found else f"{field}: chosen with the rest of the plan"
+    )
+
+
+def format_comment(text: str) -> str:
+    """Format a text as a comment; lines after the first begin with `# `."""
     return "\n# ".join(textwrap.wrap(text, width=110, break_long_words=False, break_on_hyphens=False))

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ _SIZES = {"gb": 1 << 30, "g": 1 << 30, "mb": 1 << 20, "": 1}
 
 def of_dev_container(plan: Plan, settings: ContainerSettings, task: Task) -> Seen:
     """The service that editors attach to. Where gpu.sh decides, its own line is run."""
-    files = {each.path: each.content.decode() for each in render_devcontainer(plan, settings)}
+    files = {each.path: each.content.decode() for each in render_devcontainer(plan, replace(settings, bake=True))}
     service = yaml.safe_load(files[".devcontainer/docker-compose.yml"])["services"]["dev"]
     bake = files[".devcontainer/docker-bake.hcl"]
     assert service["build"]["context"] == "." and 'context   = ".devcontainer"' in bake

@@ -19,7 +19,6 @@ any_file() { for file; do if [ -e "$file" ]; then return 0; fi; done && return 1
 ask() {
     if command -v timeout >/dev/null; then timeout -s KILL 10 "$@"; else perl -e 'alarm 10; exec @ARGV or exit 1' "$@"; fi 2>/dev/null </dev/null || return 1
 }
-
 engine=none socket=''
 ask_docker() { info=$(ask docker info --format '{{json .}}') && engine=docker; }
 ask_podman() { info=$(ask podman info --format json) && engine=podman; }
@@ -30,12 +29,8 @@ case $info in
     *?) case $(ask docker version --format '{{json .Server}}') in *Podman*) engine=podman socket=yes ;; esac ;;
 esac
 # An engine elsewhere cannot be looked at from here: what it says of itself must do.
-case $system,$(ask docker context inspect --format '{{.Endpoints.docker.Host}}') in
-    *,ssh:* | *,tcp:* | *,http*) is_here='' ;;
-    Linux,*) is_here=yes ;;
-    *) is_here='' ;;
-esac
-
+is_here=$(if [ "$system" = Linux ]; then echo yes; fi)
+case $(ask docker context inspect --format '{{.Endpoints.docker.Host}}') in ssh:* | tcp:* | http*) is_here='' ;; esac
 choose cpu 'no container engine answers'
 is_wsl() { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 # A Jetson's GPU is part of its processor: it has other device nodes, and no /dev/nvidia0 before JetPack 7.
@@ -67,8 +62,8 @@ case $engine in
         ;;
     desktop)
         choose cpu 'Docker Desktop has no NVIDIA GPU to pass on here'
-        case $system,$(ask nvidia-smi -L) in MINGW*GPU* | MSYS*GPU* | CYGWIN*GPU*) gpu=yes ;; *) gpu=$(is_wsl && echo yes) ;; esac
-        if [ -n "$gpu" ]; then choose nvidia 'Docker Desktop passes on the NVIDIA GPU of Windows'; fi
+        gpus=$(case $system in MINGW* | MSYS* | CYGWIN*) ask nvidia-smi -L ;; esac)
+        if [ -n "$gpus" ] || is_wsl; then choose nvidia 'Docker Desktop passes on the NVIDIA GPU of Windows'; fi
         ;;
     docker)
         runtime=$(info_has nvidia-container-runtime && echo yes)
@@ -96,8 +91,7 @@ names() { printf '%s' "$devices" | sed "s|[^,][^,]*|\"$1&\"|g"; } # each of $dev
 # The long form works with every Compose; older ones pass over `gpus: all` without a word.
 reserve() { echo "    deploy: {resources: {reservations: {devices: [{driver: $mode, $1, capabilities: [gpu]}]}}}"; }
 overlay() {
-    printf 'services:\n  gpu:\n'
-    variables=DEVKIT_GPU=$mode
+    printf 'services:\n  gpu:\n' && variables=DEVKIT_GPU=$mode
     case $mode in
         nvidia) if [ "$devices" = all ]; then reserve 'count: all'; else reserve "device_ids: [$(names '')]"; fi ;;
         cdi) reserve "device_ids: [$(names nvidia.com/gpu=)]" ;;
@@ -107,11 +101,11 @@ overlay() {
     echo "    environment: [$variables]"
 }
 
-user_mode=${DEVKIT_GPU:-$(of_user DEVKIT_GPU)}
-case $user_mode in
+wanted=${DEVKIT_GPU:-$(of_user DEVKIT_GPU)}
+case $wanted in
     '') ;;
-    cpu | nvidia | cdi | podman) choose "$user_mode" 'as set' ;;
-    *) choose cpu "DEVKIT_GPU=$user_mode is none of cpu, nvidia, cdi, podman" ;;
+    cpu | nvidia | cdi | podman) choose "$wanted" 'as set' ;;
+    *) choose cpu "DEVKIT_GPU=$wanted is none of cpu, nvidia, cdi, podman" ;;
 esac
 devices=$(printf '%s' "${DEVKIT_DEVICES:-$(of_user DEVKIT_DEVICES)}" | tr -d ' [:cntrl:]')
 chosen=${devices:+; DEVKIT_DEVICES=$devices}
@@ -132,12 +126,11 @@ uid=$(id -u) gid=$(id -g) userns=''
 if [ "$uid" -eq 0 ]; then set -- $(ls -ldn ..) && uid=$3 gid=$4; fi
 if [ "$engine" = desktop ] || [ "$system" != Linux ]; then uid='' gid=''; fi
 case $engine,$info in
-    # Rootless Podman maps this user to the same id inside; outside of Linux its machine has a user of its own.
-    podman,*name=rootless* | podman,*'"rootless":true'* | podman,*'"rootless": true'*)
-        if [ "$system" = Linux ]; then userns=keep-id; else userns='keep-id:uid=1000,gid=1000'; fi
-        ;;
+    # Rootless Podman maps this user to the same id inside; elsewhere than on Linux it is its machine's user.
+    podman,*name=rootless* | podman,*'"rootless":true'* | podman,*'"rootless": true'*) userns=keep-id ;;
     docker,*name=rootless*) uid=0 gid=0 ;; # it shows this user to the container as root without root's powers
 esac
+if [ -n "$userns" ] && [ "$system" != Linux ]; then userns='keep-id:uid=1000,gid=1000'; fi
 # NCCL and the loader workers of each process share one /dev/shm: with more than two GPUs it takes more of it.
 set -- /dev/nvidia[0-9]*
 gpus=$# shm=''
@@ -152,9 +145,7 @@ if [ "$mode" = cpu ]; then rm -f gpu.local.yml; else overlay | write gpu.local.y
     if [ -n "$users" ]; then printf '%s\n' "$users"; fi
     if [ "$mode" != cpu ]; then setting DEVKIT_GPU_FILE gpu.local; fi
     setting DEVKIT_PROJECT "quickstart-$(pwd | tr -d '\n' | cksum | tr -d -c '0-9' | cut -c 1-6)"
-    setting DEVKIT_UID "$uid"
-    setting DEVKIT_GID "$gid"
-    setting DEVKIT_USERNS "$userns"
+    setting DEVKIT_UID "$uid" && setting DEVKIT_GID "$gid" && setting DEVKIT_USERNS "$userns"
     setting DEVKIT_SHM_SIZE "$shm"
 } | write "$env_file"
 exit 0
