@@ -35,8 +35,9 @@ fi
 # Engines share this machine's one network, so no two of these run at once. They wait for minutes where they wait at
 # all, and leave the processors to commands, some of which have seconds.
 engines="tests/engine"
-# These start commands, servers and clusters of their own: one after the other, beside the engines.
-one_by_one="tests/architecture tests/cli tests/cluster tests/verify"
+# These start commands, servers and clusters of their own: two by two, beside the engines.
+commands="tests/architecture tests/cli"
+clusters="tests/cluster tests/verify"
 # These import torch, which no other test should have to wait for or share a process with; a file's models are made once.
 with_torch="tests/workload tests/estimate"
 # Half of the thousands of others, which take milliseconds each; the other half is all that is named nowhere here. One
@@ -44,7 +45,7 @@ with_torch="tests/workload tests/estimate"
 half="tests/render tests/export tests/facts"
 status=0
 beside=""
-for folder in $engines $one_by_one $with_torch $half; do beside="$beside --ignore=$folder"; done
+for folder in $engines $commands $clusters $with_torch $half; do beside="$beside --ignore=$folder"; done
 # Those that hold a deadline against the clock on the wall: they mostly wait, and must not be kept waiting.
 clock=$(grep -rl 'mark\.clock' tests --include='*.py')
 # Only what nobody else wants.
@@ -55,44 +56,49 @@ trap 'rm -rf "$logs"' EXIT
 # The engine tests come late: what they need is fetched meanwhile. What cannot be had is for them to say.
 nice -n 10 .venv/bin/python -m tests.engine.prepare >"$logs/downloads" 2>&1 &
 fetching=$!
-# The largest pieces first: the smallest fill both processors to the end.
-side_by_side() {
-    ended=0
-    # shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
-    $idle .venv/bin/python -m pytest -q --durations=12 -n auto --dist loadfile $with_torch || ended=$?
-    # shellcheck disable=SC2086
-    $idle .venv/bin/python -m pytest -q --durations=12 -m 'not clock' $half >"$logs/half" 2>&1 &
-    # shellcheck disable=SC2086
-    $idle .venv/bin/python -m pytest -q --durations=12 -m 'not clock' $beside tests >"$logs/rest" 2>&1 || ended=$?
-    wait $! || ended=$?
-    cat "$logs/half" "$logs/rest"
-    return "$ended"
+# Run pytest in the background, with what it says in a file of the first word's name.
+others=""
+pytest_as() {
+    log=$logs/$1
+    shift
+    # shellcheck disable=SC2086 # a command and its words
+    $priority .venv/bin/python -m pytest -q "$@" >"$log" 2>&1 &
+    others="$others $!"
 }
-side_by_side >"$logs/others" 2>&1 &
-others=$!
-commands=""
 # shellcheck disable=SC2317,SC2329 # called by the trap
 interrupted() {
-    for each in $others $commands $fetching; do
+    for each in $others $fetching; do
         pkill -P "$each" || :
         kill "$each" || :
     done 2>/dev/null
     exit 130
 }
 trap interrupted INT TERM
+priority=$idle
+# All at once: each waits now and then, and then another one goes on.
+# shellcheck disable=SC2086 # folder names without spaces, meant as words of their own
+{
+    pytest_as torch --durations=12 -n auto --dist loadfile $with_torch
+    pytest_as half --durations=12 -m 'not clock' $half
+    pytest_as rest --durations=12 -m 'not clock' $beside tests
+}
 echo "==> pytest, against the clock"
 # shellcheck disable=SC2086
 .venv/bin/python -m pytest -q -n 3 --dist worksteal -m clock $clock || status=$?
+priority=""
 # shellcheck disable=SC2086
-.venv/bin/python -m pytest -q --durations=25 $one_by_one >"$logs/commands" 2>&1 &
-commands=$!
-echo "==> pytest, one by one: $engines; beside it: $one_by_one"
+{
+    pytest_as commands --durations=20 $commands
+    pytest_as clusters --durations=20 $clusters
+}
+echo "==> pytest, one by one: $engines; beside it: $commands; $clusters"
 # shellcheck disable=SC2086
 nice -n 10 .venv/bin/python -m pytest --durations=25 $engines || status=$?
-wait "$commands" || status=$?
-cat "$logs/commands"
+for each in $others; do
+    wait "$each" || status=$?
+done
+cat "$logs/commands" "$logs/clusters"
 echo "==> pytest, side by side, meanwhile: all the others"
-wait "$others" || status=$?
 wait "$fetching" || echo "==> downloads ahead of the tests failed:"
-cat "$logs/downloads" "$logs/others"
+cat "$logs/downloads" "$logs/torch" "$logs/half" "$logs/rest"
 exit "$status"

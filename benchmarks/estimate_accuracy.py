@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks.machine import RESULTS, record, versions
+from benchmarks.measured_runs import MeasuredRun, load_measured_runs
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
-from devkit.estimate.measured_runs import MeasuredRun, load_measured_runs
 from devkit.estimate.memory import MemoryEstimate
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import InferenceSettings, TrainingSettings

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from accelerate.commands.estimate import estimate_training_usage
 
 from benchmarks.machine import RESULTS, record
+from benchmarks.measured_runs import MeasuredRun, load_measured_runs
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.measured_runs import MeasuredRun, load_measured_runs
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.rules_of_thumb import RULES_OF_THUMB
 from devkit.estimate.settings import InferenceSettings, Method, encode_settings

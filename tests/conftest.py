@@ -4,10 +4,10 @@ The summary is made here: a process that only hands tests out sees no folder of 
 """
 
 import gc
-import itertools
 import os
 import signal
 import zlib
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -56,22 +56,26 @@ def _only_shipped_tables(tmp_path_factory):
 def pytest_collection_modifyitems(config, items):
     """Deselect what is marked `turns(parts, first=None)` and is the part of other commits.
 
-    The cases of a function are numbered from `first`, which its name decides otherwise, so that functions of one case have different
-    turns. Tests that are named one by one, or searched for with -k, are all tried.
+    The cases of a marked function are numbered from `first`, which its name decides otherwise, so that functions of one case have
+    different turns. The tests of a marked module share a fixture that takes long: they have one turn together. Tests that are named
+    one by one, or searched for with -k, are all tried.
     """
     if amount.LONG or config.option.keyword or any("::" in arg for arg in config.args):
         return
-    numbers: dict[str, itertools.count[int]] = {}
-    tried, others = [], []
+    cases: Counter[str] = Counter()
+    others = []
     for item in items:
         mark = item.get_closest_marker("turns")
-        function = item.nodeid.partition("[")[0]
-        if mark is not None and function not in numbers:
-            numbers[function] = itertools.count(mark.kwargs.get("first", zlib.crc32(function.encode())))
-        (tried if mark is None or amount.is_tried(next(numbers[function]), mark.args[0]) else others).append(item)
+        if mark is None:
+            continue
+        is_own = mark in item.own_markers
+        name = item.nodeid.partition("[" if is_own else "::")[0]
+        number = mark.kwargs.get("first", zlib.crc32(name.encode())) + cases[name]
+        cases[name] += is_own
+        others += [] if amount.is_tried(number, mark.args[0]) else [item]
     if others:
         config.hook.pytest_deselected(items=others)
-        items[:] = tried
+        items[:] = [item for item in items if item not in set(others)]
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -62,20 +62,35 @@ def test_a_part_has_its_turn_once_in_so_many_commits_and_always_when_all_are_ask
     assert is_tried(number + 1, parts)
 
 
-MARKED = pytest.mark.turns(3).mark
-NUMBERED = pytest.mark.turns(3, first=1).mark
 CASES = [f"a.py::test_cases[{number}]" for number in range(5)]
-ITEMS = {**dict.fromkeys(CASES, NUMBERED), "a.py::test_one": MARKED, "a.py::test_always": None}
+TOGETHER = ["b.py::test_one", "b.py::test_other[1]", "b.py::test_other[2]"]
+NUMBERED = pytest.mark.turns(3, first=1).mark
+ITEMS = {**dict.fromkeys(CASES, NUMBERED), "a.py::test_one": pytest.mark.turns(3).mark, "a.py::test_always": None}
+OF_MODULES = dict.fromkeys(TOGETHER, pytest.mark.turns(3).mark)
+
+
+class Item:
+    """What the hook sees of a test."""
+
+    def __init__(self, name, own, of_module):
+        self.nodeid = name
+        self.own_markers = [own] if own else []
+        self.closest = own or of_module
+
+    def get_closest_marker(self, name):
+        """Return the mark of the test, or else of its module."""
+        return self.closest
 
 
 def collect(*words, keyword=""):
-    """What pytest would run of `ITEMS`."""
-    items = [SimpleNamespace(nodeid=name, get_closest_marker=lambda _, mark=mark: mark) for name, mark in ITEMS.items()]
-    deselected: list[SimpleNamespace] = []
+    """What pytest would run of `ITEMS` and `OF_MODULES`."""
+    items = [Item(name, own, None) for name, own in ITEMS.items()]
+    items += [Item(name, None, mark) for name, mark in OF_MODULES.items()]
+    deselected: list[Item] = []
     hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
     config = SimpleNamespace(option=SimpleNamespace(keyword=keyword), args=words, hook=hook)
     pytest_collection_modifyitems(config, items)
-    assert len(items) + len(deselected) == len(ITEMS)
+    assert len(items) + len(deselected) == len(ITEMS) + len(OF_MODULES)
     return [item.nodeid for item in items]
 
 
@@ -87,13 +102,15 @@ def test_each_marked_test_and_case_has_its_turn(asked_for_a_part):
     assert [[name for name in tried if name in CASES] for tried in turns] == [CASES[2::3], CASES[::3], CASES[1::3]]
     assert sum("a.py::test_one" in tried for tried in turns) == 1
     assert all("a.py::test_always" in tried for tried in turns)
+    assert sorted([name for name in tried if name in TOGETHER] for tried in turns) == [[], [], TOGETHER]
 
 
 def test_marked_tests_are_all_tried_when_they_are_asked_for(asked_for_a_part, monkeypatch):
     asked_for_a_part(0)
-    assert collect(keyword="cases") == collect("tests", CASES[0]) == list(ITEMS)
+    everything = [*ITEMS, *OF_MODULES]
+    assert collect(keyword="cases") == collect("tests", CASES[0]) == everything
     monkeypatch.setattr(amount, "LONG", True)
-    assert collect("tests") == list(ITEMS)
+    assert collect("tests") == everything
 
 
 @pytest.mark.parametrize("part", list(range(1, 11)))

@@ -12,10 +12,8 @@ from devkit.facts.values import keyword_record
 
 # How each architecture builds its layers: the facts that a config.json leaves to the code of transformers.
 #
-# Every row was read in https://github.com/huggingface/transformers, src/transformers/models/<name>/modeling_<name>.py and
-# its configuration, release 5.23; tests build each of them and count.
-
-FAMILIES_SOURCE = "https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models"
+# Every row was read in https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models, in
+# <name>/modeling_<name>.py and its configuration; tests build each of them and count.
 
 BiasRule = bool | str
 """Whether a linear has a bias, or the config's key that says so."""
@@ -32,7 +30,6 @@ class ExpertKeys:
     counts_shared: bool = False
     has_shared_gate: bool = False
     has_bias: bool = False
-    router_is_linear: bool = False
 
 
 @keyword_record

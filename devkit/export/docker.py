@@ -91,17 +91,17 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
 
 
 def _render_compose_files(task: Task, settings: DockerContextSettings) -> tuple[Artifact, ...]:
-    """Render compose.yml, and one overlay for each way in which an engine passes on GPUs, the usual one first."""
-    ways: tuple[str, ...] = ()
+    """Render compose.yml, and one overlay for each mode in which an engine passes on GPUs, the usual one first."""
+    modes: tuple[str, ...] = ()
     if task.accelerator.count:
-        ways = ("rocm",) if task.accelerator.vendor is Vendor.ROCM else ("nvidia", "cdi")
+        modes = ("rocm",) if task.accelerator.vendor is Vendor.ROCM else ("nvidia", "cdi")
     mounts = _list_mounts(task)
     text = render_template(
         "launchers/docker-compose.yml.j2",
         devkit_version=__version__,
         task=task,
         context=format_comment_line(settings.context),
-        ways=ways,
+        modes=modes,
         user=settings.user,
         owner=settings.user or f"{USER_ID}:{USER_ID}",
         variables=_build_environment(task),
@@ -112,7 +112,9 @@ def _render_compose_files(task: Task, settings: DockerContextSettings) -> tuple[
         compose=quote_compose,
     )
     values = {"devkit_version": __version__, "devices": _list_device_numbers(task)}
-    overlays = {f"compose.{way}.yml": render_template("launchers/docker-gpu.yml.j2", way=way, **values) for way in ways}
+    overlays = {
+        f"compose.{mode}.yml": render_template("launchers/docker-gpu.yml.j2", mode=mode, **values) for mode in modes
+    }
     return tuple(Artifact.from_text(name, content) for name, content in {"compose.yml": text, **overlays}.items())
 
 
@@ -136,7 +138,7 @@ def _render_run_script(task: Task, settings: DockerContextSettings, project: str
         user=quote_shell(["", "--user", settings.user])[2:] if settings.user else "",
         name=quote_shell([task.name]),
         image=quote_shell([task.image]),
-        made=digest,
+        digest=digest,
         gpus=task.accelerator.count,
         vendor=task.accelerator.vendor.value,
         modes=("rocm", "cpu") if task.accelerator.vendor is Vendor.ROCM else ("nvidia", "cdi", "cpu"),
@@ -152,7 +154,7 @@ def _render_run_script(task: Task, settings: DockerContextSettings, project: str
         options=options,
         command=fold_shell_command(task.command, indent=8),
         tries=MAX_QUICK_RESTARTS,
-        said=format_comment_line,
+        comment=format_comment_line,
     )
     return Artifact.from_text("run.sh", text, 0o755)
 

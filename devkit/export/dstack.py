@@ -83,7 +83,7 @@ def render_dstack(task: Task, settings: DstackSettings, context: ExportContext) 
         "project": project,
         "idle": _LONGEST_IDLE,
         "yaml": quote_yaml,
-        "said": format_comment_line,
+        "comment": format_comment_line,
         "run": render_yaml_block(_render_script(task), 4),
     }
     files = [

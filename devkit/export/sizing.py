@@ -96,7 +96,7 @@ def estimate_needs(
         has_bf16=hardware.vendor is not Vendor.NVIDIA or model is None,
         has_varlen=True,
         packages=hardware.packages,
-        world=hardware.processes,
+        world_size=hardware.processes,
     )
     decisions = decide(
         settings,

@@ -65,7 +65,7 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
         volumes=[(each.path, _volume_name(task, each), each.because) for each in volumes],
         run=render_yaml_block(_render_script(task), 2),
         yaml=quote_yaml,
-        said=format_comment_line,
+        comment=format_comment_line,
     )
     new = [_render_volume(task, settings, each) for each in volumes if not each.source]
     token = " --secret HF_TOKEN" if task.needs_token else ""

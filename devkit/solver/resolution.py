@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from devkit.compat.version_tables import RowConfidence, Tables
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, Framework, RequirementRole
@@ -101,7 +101,7 @@ class _Search:
     def resolve(self, resolve: Resolve) -> Plan | Refused | Unknown:
         """Resolve for the plan's Python, or for another where none is requested: old packages lack wheels for new ones."""
         refusal: Refused | None = None
-        for plan in (self._plan, *self._list_plans_for_other_pythons()):
+        for plan in chain([self._plan], self._list_plans_for_other_pythons()):
             found = self._resolve_for(plan, resolve)
             if isinstance(found, Plan) and refusal:
                 because = f"for Python {self._plan.python} the packages have no resolution: {refusal.reason}"

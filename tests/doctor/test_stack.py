@@ -38,6 +38,7 @@ def test_the_state_of_a_layer(outcome, layer, state):
 
 
 @pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.turns(3)
 def test_every_finding_of_a_recorded_machine_stands_on_one_layer(name):
     facts = facts_of(name)
     report = build_full_report(facts)

@@ -4,8 +4,8 @@ from statistics import mean
 
 import pytest
 
+from benchmarks.measured_runs import load_measured_runs
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.measured_runs import load_measured_runs
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import InferenceSettings, TrainingSettings
 from devkit.estimate.training import estimate_training

@@ -13,7 +13,7 @@ SLURM = load_target("slurm")
 NOTHING = ExportOptions({}, {})
 
 
-def wishes(text, target=KUBERNETES, typed=NOTHING):
+def options(text, target=KUBERNETES, typed=NOTHING):
     return read_export_settings(tomllib.loads(text), text, target, typed)
 
 
@@ -21,25 +21,25 @@ def kept_in(text, typed, target=KUBERNETES):
     return {".".join(path): value for path, value in select_flags_to_store(tomllib.loads(text), target, typed).items()}
 
 
-def test_nothing_is_asked_for_without_a_table():
-    found = wishes('name = "x"\n[target]\ngpus = ["H100"]\n')
+def test_without_a_table_nothing_is_set():
+    found = options('name = "x"\n[target]\ngpus = ["H100"]\n')
     assert (found.job.gpus, found.job.gpu, found.target, found.output) == (1, "", KUBERNETES.settings(), "")
 
 
 def test_the_target_wins_over_the_job_and_flags_win_over_both():
     text = '[job]\ngpus = 1\nmodels = "a"\ntime = "1h"\n[job.kubernetes]\ngpus = 2\nmodels = "b"\nnamespace = "n"\n'
-    found = wishes(text, typed=ExportOptions({"models": "c"}, {"namespace": "m"}))
+    found = options(text, typed=ExportOptions({"models": "c"}, {"namespace": "m"}))
     assert (found.job.gpus, found.job.models, found.job.time, found.target.namespace) == (2, "c", "1h", "m")
 
 
 def test_another_targets_table_does_not_matter():
-    found = wishes('[job]\ngpus = 1\n[job.slurm]\ngpus = 2\npartition = "p"\n')
+    found = options('[job]\ngpus = 1\n[job.slurm]\ngpus = 2\npartition = "p"\n')
     assert found.job.gpus == 1
 
 
 def test_dashes_are_as_good_as_underscores_and_the_folder_has_a_key():
     text = '[job]\nmodels-size = "5Gi"\n[job.kubernetes]\noutput = "k8s"\ndata-size = "6Gi"\n'
-    found = wishes(text)
+    found = options(text)
     assert (found.job.models_size, found.job.data_size, found.output) == ("5Gi", "6Gi", "k8s")
 
 
@@ -67,14 +67,14 @@ def test_dashes_are_as_good_as_underscores_and_the_folder_has_a_key():
 )
 def test_what_is_wrong_is_refused_with_its_place(text, said):
     with pytest.raises(DevkitError) as refused:
-        wishes(text)
+        options(text)
     assert refused.value.message.startswith(said) or said in refused.value.message
     assert refused.value.hint
 
 
 def test_control_characters_in_a_targets_own_texts():
     with pytest.raises(DevkitError, match="line break"):
-        wishes('[job.kubernetes]\nnamespace = "a\\nb"\n')
+        options('[job.kubernetes]\nnamespace = "a\\nb"\n')
 
 
 def test_flags_of_the_job_are_kept_for_all_targets():
@@ -93,7 +93,7 @@ def test_storage_and_a_targets_own_flags_are_kept_for_it_alone():
     }
 
 
-def test_a_setting_that_stands_in_the_targets_table_is_kept_there_as_it_is_spelled():
+def test_a_setting_in_the_targets_table_is_kept_there_as_it_is_spelled():
     text = '[job]\nmodels-size = "1Gi"\ngpus = 1\n[job.kubernetes]\ngpus = 2\ndata-size = "1Gi"\n'
     typed = ExportOptions({"gpus": 4, "data_size": "2Gi", "models_size": "3Gi"}, {})
     assert kept_in(text, typed) == {
@@ -103,7 +103,7 @@ def test_a_setting_that_stands_in_the_targets_table_is_kept_there_as_it_is_spell
     }
 
 
-def test_what_stands_there_already_is_not_written_again():
+def test_a_setting_that_is_there_is_not_written_again():
     assert kept_in('[job]\ngpus = 2\nenv = ["A=1"]\n', ExportOptions({"gpus": 2, "env": ("A=1",)}, {})) == {}
 
 
@@ -119,4 +119,4 @@ def test_what_was_kept_is_what_is_read():
     text = set_toml_values(
         b"[job]\n", select_flags_to_store({"job": {}}, SLURM, typed), {}, shown_as="devkit.toml"
     ).decode()
-    assert wishes(text, SLURM) == wishes("", SLURM, typed)
+    assert options(text, SLURM) == options("", SLURM, typed)

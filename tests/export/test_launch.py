@@ -144,14 +144,14 @@ def test_without_a_folder_for_temporary_files_the_code_is_torchruns(shell, tmp_p
 @pytest.mark.parametrize(
     ("sent", "heard"), [("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM"), ("SIGUSR1", "SIGTERM"), ("SIGINT", "SIGINT")]
 )
-def test_a_signal_is_handed_on_and_waited_for(shell, tmp_path, sent, heard):
+def test_a_signal_is_forwarded_and_waited_for(shell, tmp_path, sent, heard):
     with running(shell, tmp_path, sys.executable, "-c", LISTENS) as process:
         signalled(process, shell, getattr(signal, sent))
         assert process.wait(PATIENCE_S) == 75
     assert (tmp_path / "told").read_text() == heard
 
 
-def test_signals_in_quick_succession_are_handed_on_once(shell, tmp_path):
+def test_signals_in_quick_succession_are_forwarded_once(shell, tmp_path):
     with running(shell, tmp_path, sys.executable, "-c", LISTENS) as process:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM):
             signalled(process, shell, number)

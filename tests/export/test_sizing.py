@@ -14,8 +14,8 @@ WHOLE = replace(LARGE, method=Method.FULL)
 ADAMW = replace(RUN, method=Method.FULL, optimizer=Optimizer.ADAMW)
 
 
-def refusal(run, **wishes):
-    found = made(run, job=replace(JOB, **wishes))
+def refusal(run, **options):
+    found = made(run, job=replace(JOB, **options))
     assert found.refusal is not None
     assert found.needs.verdict is Fit.DOES_NOT_FIT
     message, hint = found.refusal
@@ -69,5 +69,5 @@ def test_never_more_gpus_than_the_batch_has_rows():
 
 
 @pytest.mark.parametrize("gpu", ["H100", "H200", "L40S", ""])
-def test_what_fits_or_is_not_asked_is_no_refusal(gpu):
+def test_a_gpu_that_fits_or_is_left_open_is_no_refusal(gpu):
     assert made(job=replace(JOB, gpu=gpu)).refusal is None

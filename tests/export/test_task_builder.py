@@ -1,4 +1,4 @@
-"""From wishes to the task: what is decided, by which reason, and what is refused before a cluster would."""
+"""From options to the task: what is decided, by which reason, and what is refused before a cluster would."""
 
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ from devkit.solver.plan import Vendor
 from .subjects import CPU, JOB, NVIDIA, RUN, UNKNOWN, made, subject
 
 
-def job(**wishes):
-    return replace(JOB, **wishes)
+def job(**options):
+    return replace(JOB, **options)
 
 
 def refused(*arguments, **named):
@@ -61,7 +61,7 @@ def test_shared_memory_grows_as_in_the_dev_container(gpus, shm):
     assert made(job=job(gpus=gpus)).task.shm_bytes == shm * GIB
 
 
-def test_what_was_asked_for_counts_and_says_so():
+def test_a_setting_of_the_user_counts_and_is_the_reason():
     task = made(job=job(cpus=3, memory="100Gi", shm="1Gi", name="other", time="1h", grace="60s")).task
     assert (task.cpus, task.memory_bytes, task.shm_bytes) == (3, 100 * GIB, GIB)
     assert (task.name, task.time_s, task.grace_s) == ("other", 3600, 60)
@@ -76,13 +76,13 @@ def test_without_gpus_the_memory_of_the_node_holds_the_model():
     assert any("planned for the CPU" in note for note in without.notes)
 
 
-def test_a_model_that_nobody_knows_is_exported_with_a_note():
+def test_an_unknown_model_is_exported_with_a_note():
     found = made(config=UNKNOWN, job=job(gpu="H100"))
     assert (found.needs, found.refusal, found.task.memory_bytes, found.task.fitting_gpus) == (None, None, 16 * GIB, ())
     assert any("shape is not known" in note for note in found.task.notes)
 
 
-def test_a_local_model_asks_for_no_token_and_lies_with_the_data():
+def test_a_local_model_needs_no_token_and_is_part_of_the_data_volume():
     task = made(is_local_model=True, project_bytes=100 * GIB).task
     assert not task.needs_token
     assert task.volume(VolumeRole.DATA).size_bytes == 120 * GIB
@@ -120,12 +120,12 @@ def test_as_many_processes_as_rows_are_enough():
 
 
 @pytest.mark.parametrize("config", [UNKNOWN, None])
-def test_the_batch_is_looked_at_for_models_that_nobody_knows(config):
+def test_the_batch_of_an_unknown_model_is_checked(config):
     assert "batch of 16 rows" in refused(config=config, job=job(gpus=17))
 
 
 @pytest.mark.parametrize(
-    ("wishes", "said"),
+    ("options", "said"),
     [
         pytest.param({"gpu": "H1000"}, "there is no GPU 'H1000'", id="a GPU that nobody knows"),
         pytest.param({"gpu": "Tesla K80"}, "has no code for Tesla K80", id="a GPU that this torch has left behind"),
@@ -136,17 +136,17 @@ def test_the_batch_is_looked_at_for_models_that_nobody_knows(config):
         pytest.param({"nodes": 2, "data": "/dev/shm"}, "each of the 2 nodes has for itself", id="not shared either"),
     ],
 )
-def test_wishes_that_cannot_be(wishes, said):
-    assert said in refused(job=job(**wishes))
+def test_settings_that_cannot_work_are_refused(options, said):
+    assert said in refused(job=job(**options))
 
 
 def test_a_folder_of_its_own_is_enough_for_one_node():
     assert made(job=job(checkpoints="/tmp/out")).task.volume(VolumeRole.CHECKPOINTS).source == "/tmp/out"
 
 
-@pytest.mark.parametrize("wishes", [{"gpu": "H100"}, {"gpus": 2}])
-def test_gpus_for_an_image_that_is_planned_for_the_cpu(wishes):
-    assert "planned for the CPU" in refused(plan=CPU, job=job(**wishes))
+@pytest.mark.parametrize("options", [{"gpu": "H100"}, {"gpus": 2}])
+def test_gpus_for_an_image_that_is_planned_for_the_cpu(options):
+    assert "planned for the CPU" in refused(plan=CPU, job=job(**options))
 
 
 def test_gpus_by_nvidia_for_an_image_that_is_planned_for_amd():

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.workload
 def test_every_variable_is_a_flag_of_torchruns(monkeypatch):
     run = pytest.importorskip("torch.distributed.run")
     task = made(job=replace(JOB, gpus=4, nodes=2, grace="5m")).task
-    told = dict(task.environment) | dict(build_rendezvous_variables(task, address="first", rank="1"))
-    for name, value in told.items():
+    variables = dict(task.environment) | dict(build_rendezvous_variables(task, address="first", rank="1"))
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     found = run.get_args_parser().parse_args(["-m", "devkit"])
     assert {
@@ -27,4 +27,4 @@ def test_every_variable_is_a_flag_of_torchruns(monkeypatch):
         "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
         "shutdown_timeout": 300,
     }.items() <= vars(found).items()
-    assert {name for name in told if name.startswith("PET_")} <= {f"PET_{name.upper()}" for name in vars(found)}
+    assert {name for name in variables if name.startswith("PET_")} <= {f"PET_{name.upper()}" for name in vars(found)}

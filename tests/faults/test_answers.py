@@ -149,6 +149,6 @@ def test_any_device_may_refuse_in_any_way(name, path, count):
 
 
 @pytest.mark.parametrize(("name", "path"), questions("free_bytes"))
-def test_any_amount_of_room_may_be_left(name, path, count):
+def test_any_amount_of_disk_may_be_left(name, path, count):
     amounts = {"none": 0, "one byte": 1, "not known": None, "an exabyte": 1 << 60}
     survives(name, damaged(name, "free_bytes", path, amounts), count)

@@ -80,6 +80,7 @@ GARBAGE = ("", "?" * 63, "a\tb\nc", '"}{', "\udcff\udcfe", "Gr\u00f6\u00dfe", "%
 
 
 @pytest.mark.parametrize("setting", ["name", "driver", "capability"])
+@pytest.mark.turns(3)
 def test_texts_may_be_garbage(stub, setting, count):
     faults = [{"gpus": 2, setting: text} for text in GARBAGE]
     problems = []

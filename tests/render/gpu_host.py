@@ -21,7 +21,7 @@ from tests.amount import every
 
 from .plans import GPU_PLAN
 
-SHELLS = every(3, [shell for shell in ("dash", "bash", "busybox", "ksh", "mksh", "yash") if shutil.which(shell)])
+SHELLS = every(6, [shell for shell in ("dash", "bash", "busybox", "ksh", "mksh", "yash") if shutil.which(shell)])
 TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "cksum", "tr", "cut", "kill", "env")
 TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink", "sed", "timeout")
 PLAN = replace(GPU_PLAN, architectures=("x86_64", "aarch64"))

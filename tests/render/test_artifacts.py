@@ -113,6 +113,7 @@ def test_compose_files_follow_the_specification(plan, settings):
 
 
 @every_case
+@pytest.mark.turns(3)
 def test_hadolint_finds_nothing(plan, settings, tmp_path):
     file = tmp_path / "Dockerfile"
     file.write_text(texts(plan, settings)["Dockerfile"])
@@ -121,6 +122,7 @@ def test_hadolint_finds_nothing(plan, settings, tmp_path):
 
 
 @every_case
+@pytest.mark.turns(3)
 def test_shellcheck_finds_nothing(plan, settings, tmp_path):
     file = tmp_path / "gpu.sh"
     file.write_text(texts(plan, settings)["gpu.sh"])

@@ -75,6 +75,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize("name", every(3, MACHINES, first=1))
+@pytest.mark.turns(2)
 def test_every_recorded_machine_has_a_page_that_is_well_formed(name):
     reader = Reader(page_of(name))
     tags = [tag for tag, _ in reader.elements]

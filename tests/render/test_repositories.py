@@ -78,6 +78,7 @@ def findings(root: Path, *, with_notes: bool = False) -> set[str]:
 
 
 @pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
+@pytest.mark.turns(2)
 def test_init_changes_what_it_must_and_nothing_else(repository, name):
     before = tree(repository)
     done = devkit("init", home_of(repository, name), *GPU)
@@ -105,6 +106,7 @@ def test_init_changes_what_it_must_and_nothing_else(repository, name):
 
 
 @pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
+@pytest.mark.turns(3)
 def test_what_was_repaired_is_not_found_again_and_what_was_left_was_said(repository, name):
     root = home_of(repository, name)
     before = findings(root)
@@ -116,6 +118,7 @@ def test_what_was_repaired_is_not_found_again_and_what_was_left_was_said(reposit
 
 
 @pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
+@pytest.mark.turns(2)
 def test_later_edits_of_the_user_stay_when_the_plan_changes(repository, name):
     root = home_of(repository, name)
     assert devkit("init", root, *GPU).return_value == 0

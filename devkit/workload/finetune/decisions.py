@@ -78,7 +78,7 @@ class Hardware:
 
     `packages` are the optional libraries that are installed: bitsandbytes, liger_kernel, flash_attn. `can_compile` is
     True if torch.compile has the compilers it needs, `has_varlen` if torch has the kernel for packed rows. `has_bf16`
-    counts if there is no compute capability. `world` is the world size.
+    counts if there is no compute capability.
     """
 
     kind: DeviceKind
@@ -89,7 +89,7 @@ class Hardware:
     can_compile: bool = False
     has_varlen: bool = False
     packages: frozenset[str] = frozenset()
-    world: int = 1
+    world_size: int = 1
 
     @property
     def is_gpu(self) -> bool:
@@ -293,12 +293,12 @@ def decide(
     Raises DevkitError for settings that cannot work.
     """
     compute = _ComputeDecisions(settings, hardware, traits, corpus)
-    if settings.batch < hardware.world:
+    if settings.batch < hardware.world_size:
         raise DevkitError(
-            f"--batch {settings.batch} cannot be divided among {hardware.world} processes",
-            f"Give --batch {hardware.world} or more.",
+            f"--batch {settings.batch} cannot be divided among {hardware.world_size} processes",
+            f"Give --batch {hardware.world_size} or more.",
         )
-    rows = -(-settings.batch // hardware.world)
+    rows = -(-settings.batch // hardware.world_size)
     draft = Decisions(
         precision=compute.precision,
         adapter_precision=compute.adapter_precision,
@@ -320,7 +320,7 @@ def decide(
             candidate = replace(
                 draft, micro_batch=fit.micro_batch, checkpointing=fit.checkpointing, optimizer=fit.optimizer
             )
-            estimate = estimator(candidate.to_training_settings(settings, world=hardware.world))
+            estimate = estimator(candidate.to_training_settings(settings, world=hardware.world_size))
             fit = replace(fit, estimate=estimate if hardware.is_gpu else drop_gpu_overhead(estimate))
         if _fits(fit, hardware):
             break
@@ -464,7 +464,7 @@ class _ComputeDecisions:
 
     def _choose_sharding(self) -> Sharding:
         setting = self._settings.sharding
-        if self._hardware.world == 1:
+        if self._hardware.world_size == 1:
             if setting not in (None, Sharding.DDP):
                 raise DevkitError(
                     f"--sharding {setting} has nothing to shard: this is one process",
@@ -594,7 +594,7 @@ def _memory_reasons(
     fits = "the largest useful one that fits" if _fits(fit, hardware) else "the smallest possible"
     because = USER_CHOICE if settings.micro_batch is not None else f"{fits}; {memory}"
     yield Decision("micro_batch", f"{fit.micro_batch}", because)
-    ranks = f" on each of {hardware.world} ranks" if hardware.world > 1 else ""
+    ranks = f" on each of {hardware.world_size} ranks" if hardware.world_size > 1 else ""
     yield Decision("accumulation", f"{accumulation}", f"{rows} rows a step{ranks}, {fit.micro_batch} in one pass")
 
 

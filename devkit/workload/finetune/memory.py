@@ -43,7 +43,7 @@ def read_gpu_name(device: torch.device) -> str | None:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
-def probe_hardware(device: torch.device, *, world: int) -> Hardware:
+def probe_hardware(device: torch.device, *, world_size: int) -> Hardware:
     """Probe the device as it is now, with its free memory."""
     packages = frozenset(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is not None)
     if device.type == "cuda":
@@ -61,7 +61,7 @@ def probe_hardware(device: torch.device, *, world: int) -> Hardware:
             can_compile=has_triton and has_compiler,
             has_varlen=probe_attention_kernels(device, Precision.BF16).varlen,
             packages=packages,
-            world=world,
+            world_size=world_size,
         )
     if device.type == "mps":
         free = int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
@@ -71,10 +71,10 @@ def probe_hardware(device: torch.device, *, world: int) -> Hardware:
     return Hardware(
         kind=DeviceKind.CPU,
         name=choose_device().name,
-        free_bytes=read_free_ram_bytes() // world,
+        free_bytes=read_free_ram_bytes() // world_size,
         can_compile=shutil.which("cc") is not None or shutil.which("g++") is not None,
         packages=packages,
-        world=world,
+        world_size=world_size,
     )
 
 

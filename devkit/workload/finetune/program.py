@@ -140,7 +140,7 @@ class _RecordedRun:
         self._settings = settings
         self._ranks = ranks
         self._listeners = listeners
-        self._record = RunRecord(settings, gpu=read_gpu_name(ranks.device), world=ranks.world_size)
+        self._record = RunRecord(settings, gpu=read_gpu_name(ranks.device), world_size=ranks.world_size)
 
     def execute(self) -> int:
         """Run from the files to the adapter, and return the exit code."""
@@ -261,7 +261,7 @@ def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> R
 
 def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
     """Make the decisions, the same for all ranks, by the least memory that any of them has."""
-    hardware = probe_hardware(ranks.device, world=ranks.world_size)
+    hardware = probe_hardware(ranks.device, world_size=ranks.world_size)
     hardware = replace(hardware, free_bytes=int(-ranks.max(-hardware.free_bytes)))
     train = inputs.data.train
     return ranks.on_rank0_broadcast(

@@ -126,7 +126,7 @@ class RunRecord:
     run; again when all decisions are made, and when the run ends.
     """
 
-    def __init__(self, settings: FinetuneSettings, *, gpu: str | None, world: int) -> None:
+    def __init__(self, settings: FinetuneSettings, *, gpu: str | None, world_size: int) -> None:
         self._output = settings.output
         self._fields: dict[str, Any] = {
             "status": "running",
@@ -135,7 +135,7 @@ class RunRecord:
             "warnings": [],
             "environment": describe_environment(),
             "gpu": gpu,
-            "world": world,
+            "world": world_size,
             "estimated": None,
         }
         self.summary: dict[str, Any] = {}

@@ -115,7 +115,7 @@ def of_script(task: Task, context: Any, scratch: Path) -> Seen:
     subprocess.run(
         ["sh", script], env={"PATH": path, "DEVKIT_WAIT_S": "0"}, check=True, capture_output=True, timeout=60
     )
-    calls = (each.split("\0") for each in (engine / "told").read_text().split("\0\x1e\0")[:-1])
+    calls = (each.split("\0") for each in (engine / "calls").read_text().split("\0\x1e\0")[:-1])
     (words,) = (call for call in calls if call[0] == "create")
     return _of_create(words, task)
 

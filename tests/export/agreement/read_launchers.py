@@ -34,8 +34,8 @@ def _ran(
     workspace.mkdir()
     moved = script.replace(task.workspace, str(workspace)).replace("/home/dev/", f"{scratch}/home/")
     moved = moved.replace("/opt/venv/bin", str(scratch / "bin"))
-    told = {"PATH": f"{scratch / 'bin'}:/usr/bin:/bin", "RECORD": str(scratch / "record"), **variables}
-    subprocess.run(["bash", "-c", moved], env=told, check=True, capture_output=True, timeout=60)
+    environment = {"PATH": f"{scratch / 'bin'}:/usr/bin:/bin", "RECORD": str(scratch / "record"), **variables}
+    subprocess.run(["bash", "-c", moved], env=environment, check=True, capture_output=True, timeout=60)
     words, _, rest = (scratch / "record").read_text().partition("\0\x1e\0")
     own = [Path(words.split("\0")[0]).name, *words.split("\0")[1:]]
     environment = dict(each.partition("=")[::2] for each in rest.split("\0") if each)
@@ -51,8 +51,13 @@ def _ran(
 
 def of_skypilot(task: Task, context: Any, scratch: Path) -> Seen:
     found = yaml.safe_load(_text(skypilot.render_skypilot, skypilot.SkypilotSettings, task, context, "task.yaml"))
-    told = {**found["envs"], "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "first\nsecond", "SKYPILOT_NUM_NODES": "2"}
-    command, variables, folder = _ran(found["run"], task, scratch, told)
+    environment = {
+        **found["envs"],
+        "SKYPILOT_NODE_RANK": "0",
+        "SKYPILOT_NODE_IPS": "first\nsecond",
+        "SKYPILOT_NUM_NODES": "2",
+    }
+    command, variables, folder = _ran(found["run"], task, scratch, environment)
     options = found["config"]["docker"]["run_options"]
     resources = found["resources"]
     mounts = {
@@ -78,12 +83,12 @@ def of_dstack(task: Task, context: Any, scratch: Path) -> Seen:
     (script,) = found["commands"]
     # dstack puts one dollar in the place of two.
     assert all("$" not in each.replace("$$", "") for each in found["env"])
-    told = {
+    environment = {
         name: value.replace("$$", "$")
         for name, _, value in (each.partition("=") for each in found["env"] if "=" in each)
     }
-    told |= {"DSTACK_NODE_RANK": "0", "DSTACK_MASTER_NODE_IP": "first", "DSTACK_NODES_NUM": "2"}
-    command, variables, folder = _ran(script, task, scratch, told)
+    environment |= {"DSTACK_NODE_RANK": "0", "DSTACK_MASTER_NODE_IP": "first", "DSTACK_NODES_NUM": "2"}
+    command, variables, folder = _ran(script, task, scratch, environment)
     mounts = {each["path"]: "data" for each in found["files"]}
     for each in found["volumes"]:
         mounts[each["path"]] = (each.get("instance_path") or each["name"]).rpartition("-")[2]

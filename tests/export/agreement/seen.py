@@ -12,7 +12,7 @@ SHM = "shared memory"
 
 @dataclass(frozen=True)
 class Seen:
-    """What an engine is told to run on the first of `nodes` machines. `gpus` are of each; `mounts` path -> what for.
+    """What an engine runs on the first of `nodes` machines. `gpus` are of each; `mounts` path -> what for.
 
     `command` are words for no shell. `shm_bytes` is None where the output does not say it. `stop` is the signal that
     asks the command to end, and `grace_s` how long it has then.

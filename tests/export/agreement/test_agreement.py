@@ -24,12 +24,12 @@ from .seen import differences, wanted
 RUN = FinetuneSettings(
     model="meta-llama/Llama-3.1-8B", data=("two words.jsonl", "it's $HOME {{x}}.jsonl"), output=Path("tuned")
 )
-WISHES = replace(JOB, gpu="H100", grace="90s", env=("NCCL_DEBUG=INFO", "SAID=two words, 'quoted' $HOME ${x} {{y}} #"))
+REQUEST = replace(JOB, gpu="H100", grace="90s", env=("NCCL_DEBUG=INFO", "SAID=two words, 'quoted' $HOME ${x} {{y}} #"))
 CASES = {
-    "one GPU": made(RUN, job=WISHES).task,
-    "four GPUs": made(RUN, job=replace(WISHES, gpus=4)).task,
-    "two nodes with four GPUs": made(RUN, job=replace(WISHES, gpus=4, nodes=2)).task,
-    "no GPU": made(RUN, plan=CPU, job=replace(WISHES, gpu="")).task,
+    "one GPU": made(RUN, job=REQUEST).task,
+    "four GPUs": made(RUN, job=replace(REQUEST, gpus=4)).task,
+    "two nodes with four GPUs": made(RUN, job=replace(REQUEST, gpus=4, nodes=2)).task,
+    "no GPU": made(RUN, plan=CPU, job=replace(REQUEST, gpu="")).task,
 }
 
 
@@ -71,6 +71,7 @@ def accepts(target, name, value, task):
 
 
 @pytest.mark.parametrize(("target", "case"), pairs())
+@pytest.mark.turns(2)
 def test_an_output_says_what_the_task_says_but_for_what_is_accepted(target, case, tmp_path):
     task = CASES[case]
     found = differences(task, READERS[target](task, tmp_path))
@@ -80,6 +81,7 @@ def test_an_output_says_what_the_task_says_but_for_what_is_accepted(target, case
 
 
 @pytest.mark.parametrize("target", READERS)
+@pytest.mark.turns(3)
 def test_no_difference_is_accepted_that_no_output_has(target, tmp_path):
     found = set()
     for at, task in enumerate(CASES.values()):
@@ -103,7 +105,7 @@ def test_no_difference_is_accepted_that_no_output_has(target, tmp_path):
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_another_task_is_told_from_this_one(changed):
+def test_a_changed_task_differs(changed):
     task = CASES["two nodes with four GPUs"]
     assert differences(replace(task, **changed), wanted(task))
     assert differences(task, wanted(task)) == {}

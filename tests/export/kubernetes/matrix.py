@@ -1,4 +1,4 @@
-"""Jobs of every kind, on every vendor's GPUs, with every wish at least once: what the validators look at."""
+"""Jobs of every kind, on every vendor's GPUs, with every option at least once: what the validators look at."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ FULL = {
     "pull_secret": "registry",
     "service_account": "trainer",
 }
-WISHES = {
+OPTIONS = {
     "as it comes": {},
     "everything asked for": FULL,
     "its own storage": {"storage_class": "gp3"},
@@ -36,15 +36,15 @@ def new_storage(made: Task) -> Task:
 
 
 def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
-    """Task and wishes by a name that reads as a sentence."""
+    """Task and options by a name that reads as a sentence."""
     found = {}
     for kind in JobKind:
         for nodes in (1, 3):
-            for name, wishes in WISHES.items():
+            for name, options in OPTIONS.items():
                 made = task(nodes=nodes, is_spot=name == "everything asked for")
                 if name == "its own storage":
                     made = new_storage(made)
-                found[f"a {kind} of {nodes}, {name}"] = (made, wishes | {"kind": kind})
+                found[f"a {kind} of {nodes}, {name}"] = (made, options | {"kind": kind})
         for vendor in (Vendor.ROCM, Vendor.CPU):
             found[f"a {kind} on {vendor}"] = (task(vendor, nodes=2, is_spot=True), {"kind": kind, "gpu_group": 109})
         alone = task()
@@ -61,5 +61,5 @@ def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
 
 JOBS = jobs()
 every_job = pytest.mark.parametrize(
-    ("made_task", "wishes"), [pytest.param(*case, id=name) for name, case in JOBS.items()]
+    ("made_task", "options"), [pytest.param(*case, id=name) for name, case in JOBS.items()]
 )

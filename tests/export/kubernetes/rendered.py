@@ -16,10 +16,10 @@ from .sample_jobs import context
 KINDS = {JobKind.JOB: "Job", JobKind.TRAINJOB: "TrainJob", JobKind.PYTORCHJOB: "PyTorchJob", JobKind.JOBSET: "JobSet"}
 
 
-def made(task: Task, **wishes: Any) -> TargetFiles:
-    """The job's own files: neither checks nor monitoring, unless wished for."""
-    wished = {"node_checks": False, "monitoring": False} | wishes
-    return TARGET.render(task, KubernetesSettings(**wished), context(task.accelerator.vendor))
+def made(task: Task, **options: Any) -> TargetFiles:
+    """The job's own files: neither checks nor monitoring, unless the options say so."""
+    values = {"node_checks": False, "monitoring": False} | options
+    return TARGET.render(task, KubernetesSettings(**values), context(task.accelerator.vendor))
 
 
 def objects(rendered: TargetFiles, folder: str = "") -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def test_one_node_with_several_gpus_meets_itself(kind):
 
 
 @every_kind
-def test_one_process_is_told_nothing_that_it_would_stumble_over(kind):
+def test_one_process_gets_no_incomplete_launcher_variables(kind):
     """devkit finetune refuses some of a launcher's variables without the others."""
     _, variables = started(made(task(Vendor.CPU), kind=kind), 0)
     given_there = {name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name in variables}
@@ -177,10 +177,10 @@ def test_a_trainjob_on_a_runtime_of_the_cluster_patches_what_it_may():
     assert any("nothing does" in note for note in rendered.notes)
 
 
-@pytest.mark.parametrize("wish", [{"device_class": "gpu.nvidia.com"}, {"priority_class": "high"}])
-def test_what_a_trainjob_cannot_say_on_a_runtime_of_the_cluster_is_refused(wish):
+@pytest.mark.parametrize("setting", [{"device_class": "gpu.nvidia.com"}, {"priority_class": "high"}])
+def test_what_a_trainjob_cannot_say_on_a_runtime_of_the_cluster_is_refused(setting):
     with pytest.raises(DevkitError, match="has no place in a TrainJob on the runtime torch-distributed"):
-        made(task(nodes=2), runtime="torch-distributed", **wish)
+        made(task(nodes=2), runtime="torch-distributed", **setting)
 
 
 def test_a_runtime_is_for_trainjobs():
@@ -211,7 +211,7 @@ def test_a_pytorchjob_has_a_master_and_workers_and_says_what_it_cannot():
         (JobKind.TRAINJOB, 2, 48),
     ],
 )
-def test_names_leave_room_for_those_of_pods(kind, nodes, longest):
+def test_names_are_short_enough_for_those_of_pods(kind, nodes, longest):
     assert len(f"{'a' * longest}-node-0-{nodes - 1}-abcde") == 63
     made(task(nodes=nodes, name="a" * longest), kind=kind)
     with pytest.raises(DevkitError, match="--name"):

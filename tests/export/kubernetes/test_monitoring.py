@@ -108,7 +108,7 @@ def test_the_rules_have_the_fields_that_the_operator_takes(vendor):
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"])
 
 
-def test_rules_are_held_to_the_namespace_where_one_is_given_and_to_the_kinds_pods():
+def test_rules_select_the_namespace_where_one_is_given_and_the_kinds_pods():
     def queries(**settings: object) -> set[str]:
         rules = objects(**settings)["PrometheusRule"]["spec"]["groups"][0]["rules"]
         return {rule["expr"] for rule in rules}
@@ -142,7 +142,7 @@ def test_grafanas_own_model_reads_the_dashboard_and_loses_nothing_of_it(vendor):
 
 
 @every_vendor
-def test_every_query_is_held_to_the_pods_that_the_viewer_chose(vendor):
+def test_every_query_selects_the_pods_that_the_viewer_chose(vendor):
     panels = dashboard(vendor)["panels"]
     for panel in panels:
         (target,) = panel["targets"]

@@ -20,7 +20,6 @@ from devkit.export.kubernetes.monitoring import (
 )
 from devkit.export.kubernetes.settings import Exporter, JobKind, KubernetesSettings
 from devkit.solver.plan import Vendor
-from tests.amount import every
 from tests.engine import prometheus
 from tests.engine.binaries import NoEngineError
 from tests.engine.conftest import left_out
@@ -270,21 +269,14 @@ def tried(promtool: Path, folder: Path, rules: list[dict[str, object]], case: Ca
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-FIRST_OF_EACH = {(case.vendor, case.alert): case for case in reversed(CASES) if case.says}
-WATCHED = [case for case in CASES if case.story == "is watched"]
-"""Every alert once, and the one rule that puts series with renamed labels beside others, as it must be silent."""
-
-
-ALWAYS = [*FIRST_OF_EACH.values(), *WATCHED]
-OTHERS = [case for case in CASES if case not in ALWAYS]
-
-
-@pytest.mark.parametrize("case", [*ALWAYS, *every(4, OTHERS)], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.turns(6)
 def test_promtool_agrees_that_the_gpu(case, promtool, tmp_path):
     assert tried(promtool, tmp_path, build_alert_rules(case.vendor, PODS), case, case.labels) == ""
 
 
-@pytest.mark.parametrize("case", [*ALWAYS, *every(6, OTHERS)], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.turns(9)
 def test_the_same_holds_where_prometheus_renamed_the_exporters_labels(case, promtool, tmp_path):
     def renamed(series: str) -> str:
         of_pods = series.startswith("kube_")
@@ -349,7 +341,7 @@ def test_a_job_without_a_gpu_has_no_rules_for_one():
     assert list_counters(Vendor.CPU) == ""
 
 
-def test_the_exporter_is_asked_for_the_counters_that_it_does_not_collect_by_itself():
+def test_the_exporter_is_configured_for_counters_that_it_does_not_collect_by_default():
     """Its own list: https://github.com/NVIDIA/dcgm-exporter/blob/4.5.3-4.8.2/etc/default-counters.csv"""
     own = {UTIL, XID, USED, FREE, "DCGM_FI_DEV_ROW_REMAP_FAILURE"}
     asked = {
@@ -380,6 +372,6 @@ def test_the_exporter_is_asked_for_the_counters_that_it_does_not_collect_by_itse
     ],
     ids=["job", "indexed job", "trainjob", "jobset", "pytorchjob"],
 )
-def test_the_pods_of_a_job_are_told_from_others(kind, nodes, its_own, others):
+def test_the_pods_of_a_job_are_matched_and_no_others(kind, nodes, its_own, others):
     pattern = re.compile(build_pod_pattern(task(nodes=nodes), kind))
     assert [name for name in (*its_own, *others) if pattern.fullmatch(name)] == its_own

@@ -152,7 +152,7 @@ def test_a_proof_that_crashed_says_nothing_that_is_no_report(pod, shell):
     assert (done.returncode, done.stdout) == (3, "")
 
 
-def test_the_real_doctor_reports_and_its_pod_leaves_when_it_is_told_to(tmp_path):
+def test_the_real_doctor_reports_and_its_pod_ends_after_sigterm(tmp_path):
     """As process 1, which heeds no signal by default."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a process 1 of one's own needs root and unshare")
@@ -205,7 +205,7 @@ exit "$(cat "$0.code" 2>/dev/null || echo 0)"
 class Cluster:
     """A kubectl that knows some pods, and the script of a job that asks it."""
 
-    def __init__(self, folder: Path, **wishes: object) -> None:
+    def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder
         self.bin = folder / "bin"
         self.bin.mkdir()
@@ -213,7 +213,7 @@ class Cluster:
         self.kubectl.write_text(KUBECTL)
         self.kubectl.chmod(0o755)
         (artifact,) = (
-            each for each in made(task(), node_checks=True, **wishes).artifacts if each.path == COLLECT_SCRIPT
+            each for each in made(task(), node_checks=True, **settings).artifacts if each.path == COLLECT_SCRIPT
         )
         assert artifact.mode == 0o755
         self.script = folder / "collect.sh"
@@ -288,7 +288,7 @@ def test_facts_that_were_read_with_gpus_lie_apart(cluster):
     assert cluster.files() == ["facts-with-gpus/gpu-07.json", "verify/gpu-07.json"]
 
 
-def test_kubectl_is_asked_for_whole_logs_of_these_pods_alone(cluster):
+def test_kubectl_reads_whole_logs_of_these_pods_alone(cluster):
     cluster.has("doctor", "tune-doctor-abcde gpu-07 Running\n", spoken("gpu-07"))
     cluster.collect()
     logs = next(call for call in cluster.called.splitlines() if " logs " in call)
@@ -296,7 +296,7 @@ def test_kubectl_is_asked_for_whole_logs_of_these_pods_alone(cluster):
     assert all(call.startswith("--namespace ml ") for call in cluster.called.splitlines())
 
 
-def test_without_a_namespace_the_contexts_is_asked(tmp_path):
+def test_without_a_namespace_the_contexts_is_used(tmp_path):
     cluster = Cluster(tmp_path)
     cluster.has("doctor", "tune-doctor-abcde gpu-07 Running\n", spoken("gpu-07"))
     cluster.collect()
@@ -317,7 +317,7 @@ def test_pods_that_said_nothing_yet_are_named_and_the_others_are_kept(cluster):
     assert cluster.files() == ["doctor/gpu-07.json", "facts/gpu-07.json"]
 
 
-def test_a_cluster_without_the_checks_is_told_what_to_apply(cluster):
+def test_without_the_checks_the_script_says_what_to_apply(cluster):
     done = cluster.collect()
     assert done.returncode == 1
     assert done.stderr == "error: there are no pods of the checks: kubectl apply -k ./checks/doctor\n"

@@ -30,13 +30,13 @@ from .sample_jobs import task
 every_vendor = pytest.mark.parametrize("vendor", list(Vendor), ids=str)
 
 
-def daemonset(vendor: Vendor = Vendor.NVIDIA, **wishes: object) -> dict:
-    (found,) = build_doctor_daemonset(task(vendor), KubernetesSettings(**wishes))
+def daemonset(vendor: Vendor = Vendor.NVIDIA, **options: object) -> dict:
+    (found,) = build_doctor_daemonset(task(vendor), KubernetesSettings(**options))
     return strip_comments(found)
 
 
-def job(made_task=None, **wishes: object) -> dict:
-    return strip_comments(build_verify_job(made_task or task(), KubernetesSettings(**wishes))[-1])
+def job(made_task=None, **options: object) -> dict:
+    return strip_comments(build_verify_job(made_task or task(), KubernetesSettings(**options))[-1])
 
 
 def pod(manifest: dict) -> dict:
@@ -48,13 +48,13 @@ def container(manifest: dict) -> dict:
     return found
 
 
-def both(**wishes: object) -> list[dict]:
-    return [daemonset(**wishes), job(**wishes)]
+def both(**options: object) -> list[dict]:
+    return [daemonset(**options), job(**options)]
 
 
 @every_job
-def test_a_cluster_takes_the_checks_of_every_job(made_task, wishes):
-    settings = KubernetesSettings(**wishes)
+def test_a_cluster_takes_the_checks_of_every_job(made_task, options):
+    settings = KubernetesSettings(**options)
     found = [*build_doctor_daemonset(made_task, settings), *build_verify_job(made_task, settings)]
     assert [problem for each in found for problem in problems(strip_comments(each))] == []
 
@@ -210,7 +210,7 @@ def test_the_pods_of_the_checks_are_not_those_of_the_job():
 
 
 @pytest.mark.parametrize("name", ["t", "t" * 52, f"{'t' * 47}-end"], ids=["a letter", "the longest", "cut at a hyphen"])
-def test_names_leave_room_for_what_the_controllers_add(name):
+def test_names_are_short_enough_for_what_the_controllers_add(name):
     for component, found in ((DOCTOR_COMPONENT, build_doctor_daemonset), (VERIFY_COMPONENT, build_verify_job)):
         (manifest,) = found(task(name=name), KubernetesSettings())
         own = manifest["metadata"]["name"]
@@ -220,7 +220,7 @@ def test_names_leave_room_for_what_the_controllers_add(name):
         assert len(manifest["metadata"]["labels"][INSTANCE_LABEL]) <= 63
 
 
-def test_there_are_no_checks_and_no_monitoring_where_nobody_wants_them():
+def test_checks_and_monitoring_can_be_turned_off():
     with_both, without = (made(task(), node_checks=wanted, monitoring=wanted) for wanted in (True, False))
     assert {each.path.split("/")[0] for each in with_both.artifacts} >= {"checks", "monitoring"}
     assert not {each.path.split("/")[0] for each in without.artifacts} & {"checks", "monitoring"}

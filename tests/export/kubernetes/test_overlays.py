@@ -33,8 +33,9 @@ def pod_templates(found):
 
 
 @every_job
-def test_what_is_laid_over_is_what_a_cluster_takes_too(made_task, wishes):
-    found = built(made(made_task, **wishes))
+@pytest.mark.turns(3)
+def test_what_is_laid_over_is_what_a_cluster_takes_too(made_task, options):
+    found = built(made(made_task, **options))
     assert [problem for manifest in found for problem in problems(manifest)] == []
 
 
@@ -78,7 +79,7 @@ def test_one_node_needs_no_company():
 
 @every_kind
 @pytest.mark.parametrize("topology", ["", ZONE])
-def test_spot_nodes_are_asked_for_by_any_of_their_labels(kind, topology):
+def test_spot_nodes_are_selected_by_any_of_their_labels(kind, topology):
     rendered = made(task(nodes=2, is_spot=True), kind=kind, topology=topology)
     for template in pod_templates(built(rendered)):
         taints = [each["key"] for each in template["spec"]["tolerations"]]
@@ -124,8 +125,8 @@ SOME = every(6, sorted(JOBS))
 
 @pytest.mark.parametrize("name", SOME)
 def test_the_real_kustomize_makes_the_same_of_it(name, tmp_path):
-    made_task, wishes = JOBS[name]
-    rendered = made(made_task, **wishes)
+    made_task, options = JOBS[name]
+    rendered = made(made_task, **options)
     folder = on_disk(rendered, tmp_path)
     for part in ("", "files"):
         answer = really_built(folder / part)
@@ -142,7 +143,7 @@ def test_the_real_kustomize_refuses_a_patch_for_nothing(tmp_path):
     assert really_built(folder).returncode != 0
 
 
-def test_every_object_stands_in_a_kustomization():
+def test_every_object_is_listed_in_a_kustomization():
     rendered = made(task(nodes=2, is_spot=True), queue="team", kind=JobKind.JOB, device_class="gpu.nvidia.com")
     listed = [each for folder in ("base", "files") for each in built(rendered, folder)]
     assert len(listed) == len(objects(rendered))

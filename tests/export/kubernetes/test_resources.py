@@ -21,7 +21,7 @@ def with_gpus(count, name=""):
 
 @every_kind
 @pytest.mark.parametrize(("vendor", "resource"), [(Vendor.NVIDIA, "nvidia.com/gpu"), (Vendor.ROCM, "amd.com/gpu")])
-def test_gpus_are_asked_for_by_the_vendors_resource(kind, vendor, resource):
+def test_gpus_are_requested_by_the_vendors_resource(kind, vendor, resource):
     rendered = made(task(vendor), kind=kind)
     assert container(rendered)["resources"]["limits"][resource] == 2
     taints = [each["key"] for each in job_templates(rendered)[0]["spec"]["tolerations"]]
@@ -29,7 +29,7 @@ def test_gpus_are_asked_for_by_the_vendors_resource(kind, vendor, resource):
 
 
 @every_kind
-def test_without_a_gpu_none_is_asked_for(kind):
+def test_without_a_gpu_none_is_requested(kind):
     rendered = made(task(Vendor.CPU), kind=kind)
     assert container(rendered)["resources"]["limits"].keys() == {"memory"}
     assert job_templates(rendered)[0]["spec"]["tolerations"] == []
@@ -47,10 +47,10 @@ def test_mig_instances_do_not_work_together(resource):
         made(with_gpus(2), gpu_resource=resource)
 
 
-@pytest.mark.parametrize("wish", [{"gpu_resource": "nvidia.com/gpu"}, {"device_class": "gpu.nvidia.com"}])
-def test_a_resource_without_a_gpu_is_refused(wish):
+@pytest.mark.parametrize("setting", [{"gpu_resource": "nvidia.com/gpu"}, {"device_class": "gpu.nvidia.com"}])
+def test_a_resource_without_a_gpu_is_refused(setting):
     with pytest.raises(DevkitError, match="and no GPU"):
-        made(task(Vendor.CPU), **wish)
+        made(task(Vendor.CPU), **setting)
 
 
 @every_kind
@@ -108,7 +108,7 @@ def test_taints_that_are_borne_come_after_the_gpus():
 
 
 @every_kind
-def test_wishes_for_the_pod_reach_it(kind):
+def test_settings_of_the_pod_reach_it(kind):
     rendered = made(task(), kind=kind, service_account="me", priority_class="high", pull_secret="registry")
     for template in job_templates(rendered):
         assert template["spec"]["serviceAccountName"] == "me"

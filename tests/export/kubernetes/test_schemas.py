@@ -13,15 +13,17 @@ from .sample_jobs import task
 
 
 @every_job
-def test_a_cluster_takes_every_object(made_task, wishes):
-    found = [problem for manifest in objects(made(made_task, **wishes)) for problem in problems(manifest)]
+@pytest.mark.turns(3)
+def test_a_cluster_takes_every_object(made_task, options):
+    found = [problem for manifest in objects(made(made_task, **options)) for problem in problems(manifest)]
     assert found == []
 
 
 @every_job
-def test_the_pods_within_objects_of_others_are_pods_of_kubernetes(made_task, wishes):
+@pytest.mark.turns(3)
+def test_the_pods_within_objects_of_others_are_pods_of_kubernetes(made_task, options):
     """The definitions of Trainer, JobSet and the operator copy a pod's fields; these are its own."""
-    for manifest in objects(made(made_task, **wishes)):
+    for manifest in objects(made(made_task, **options)):
         if manifest["kind"] not in CUSTOM:
             continue
         for template in templates(manifest):

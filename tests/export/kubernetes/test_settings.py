@@ -19,7 +19,7 @@ def test_no_flag_is_another_ones():
 
 
 @pytest.mark.parametrize(
-    ("wishes", "named"),
+    ("options", "named"),
     [
         ({"namespace": "ML_team"}, "--namespace"),
         ({"namespace": "a" * 64}, "--namespace"),
@@ -39,16 +39,16 @@ def test_no_flag_is_another_ones():
         ({"gpu_resource": "nvidia.com/gpu", "device_class": "gpu.nvidia.com"}, "--device-class and --gpu-resource"),
     ],
 )
-def test_what_no_cluster_takes_is_refused_by_the_flags_name(wishes, named):
+def test_what_no_cluster_takes_is_refused_by_the_flags_name(options, named):
     with pytest.raises(DevkitError) as caught:
-        validate_kubernetes_settings(KubernetesSettings(**wishes))
+        validate_kubernetes_settings(KubernetesSettings(**options))
     assert named in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.hint
 
 
 def test_what_a_cluster_takes_passes():
-    wishes = KubernetesSettings(
+    options = KubernetesSettings(
         namespace="a" * 63, gpu_resource="amd.com/gpu", node_selector=("a.b/c=D_e",), toleration=("x=y:NoExecute",)
     )
-    assert validate_kubernetes_settings(wishes) is wishes
+    assert validate_kubernetes_settings(options) is options

@@ -1,4 +1,4 @@
-"""The files as a whole: what to type next, where everything lies, and that the same wishes give the same files."""
+"""The files as a whole: what to type next, where everything lies, and that the same options give the same files."""
 
 import shlex
 import subprocess
@@ -52,8 +52,9 @@ def test_the_project_is_copied_from_where_it_is():
 
 
 @every_job
-def test_the_same_wishes_give_the_same_files(made_task, wishes):
-    first, second = made(made_task, **wishes), made(made_task, **wishes)
+@pytest.mark.turns(3)
+def test_the_same_settings_give_the_same_files(made_task, options):
+    first, second = made(made_task, **options), made(made_task, **options)
     assert first == second
     paths = [artifact.path for artifact in first.artifacts]
     assert len(paths) == len(set(paths))
@@ -61,8 +62,9 @@ def test_the_same_wishes_give_the_same_files(made_task, wishes):
 
 
 @every_job
-def test_every_file_says_who_wrote_it_and_how_to_change_it(made_task, wishes):
-    for artifact in made(made_task, **wishes).artifacts:
+@pytest.mark.turns(3)
+def test_every_file_says_who_wrote_it_and_how_to_change_it(made_task, options):
+    for artifact in made(made_task, **options).artifacts:
         text = artifact.content.decode()
         assert text.startswith("# Written by devkit ")
         assert "devkit export" in text.replace("\n# ", " ").splitlines()[0]

@@ -46,6 +46,7 @@ def job(folder, file):
     return found
 
 
+@pytest.mark.turns(3)
 def test_the_job_for_one_a10g(folders):
     name = "llama2-7b-finetuning"
     done = export(folders[name], *commands()[name])

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A stand-in for the docker command: it keeps volumes and one container in a folder, and writes down what it was told.
+# A stand-in for the docker command: it keeps volumes and one container in a folder, and records its calls.
 # It is started as: fake_docker.sh FOLDER WORD... What it shall do lies in FOLDER: `info`, what `docker info` prints;
 # `codes`, the exit codes of the starts to come, one a line; `absent`, so many questions that it does not hear.
 set -eu
@@ -11,7 +11,7 @@ if [ -s "$folder/absent" ]; then
     exit 1
 fi
 # Each word ends with a zero byte, and each command with a record separator more.
-{ printf '%s\0' "$@"; printf '\036\0'; } >>"$folder/told"
+{ printf '%s\0' "$@"; printf '\036\0'; } >>"$folder/calls"
 
 for last in "$@"; do :; done
 case "$1 ${2:-}" in

@@ -7,8 +7,8 @@ import subprocess
 def ran(script, folder, **variables):
     """What the script tells a stand-in for the command, with the workspace and the token below `folder`."""
     (folder / "bin").mkdir()
-    told = folder / "told"
-    stub = f'#!/bin/sh\n{{ printf "%s\\n" "$@"; env; pwd; }} >{shlex.quote(str(told))}\nexit 75\n'
+    received = folder / "received"
+    stub = f'#!/bin/sh\n{{ printf "%s\\n" "$@"; env; pwd; }} >{shlex.quote(str(received))}\nexit 75\n'
     for name in ("devkit", "torchrun"):
         (folder / "bin" / name).write_text(stub)
         (folder / "bin" / name).chmod(0o755)
@@ -17,4 +17,4 @@ def ran(script, folder, **variables):
     path = f"{folder}/bin:/usr/bin:/bin"
     script = script.replace("/opt/venv/bin", str(folder / "bin"))
     done = subprocess.run(["bash", "-c", script], env={"PATH": path, **variables}, capture_output=True, check=False)
-    return done.returncode, told.read_text().split("\n") if told.exists() else done.stderr.decode()
+    return done.returncode, received.read_text().split("\n") if received.exists() else done.stderr.decode()

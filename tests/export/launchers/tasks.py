@@ -89,7 +89,7 @@ TASKS = {
 
 
 def context(folder: str) -> ExportContext:
-    """What a target is told beside the task."""
+    """What a target gets beside the task."""
     return ExportContext(GPU_PLAN, ContainerSettings("Demo", "demo", FromIndex("0.1.0")), folder)
 
 

@@ -58,7 +58,7 @@ def test_text_of_the_user_stays_text():
         ),
     ],
 )
-def test_gpus_are_asked_for_in_daytonas_words(task, resources):
+def test_gpus_are_requested_by_daytonas_names(task, resources):
     assert constants(task)["RESOURCES"] == resources
 
 

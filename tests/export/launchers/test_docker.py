@@ -75,7 +75,7 @@ def test_folders_are_bound_and_must_be_there():
 
 
 @pytest.mark.parametrize(
-    ("task", "overlay", "asked"),
+    ("task", "overlay", "reservation"),
     [
         (FOUR, "nvidia", {"driver": "nvidia", "count": 4, "capabilities": ["gpu"]}),
         (
@@ -85,9 +85,9 @@ def test_folders_are_bound_and_must_be_there():
         ),
     ],
 )
-def test_an_overlay_asks_for_as_many_gpus(task, overlay, asked):
+def test_an_overlay_asks_for_as_many_gpus(task, overlay, reservation):
     service = yaml.safe_load(made(task)[f"compose.{overlay}.yml"])["services"]["train"]
-    assert service["deploy"]["resources"]["reservations"]["devices"] == [asked]
+    assert service["deploy"]["resources"]["reservations"]["devices"] == [reservation]
 
 
 def test_amd_gpus_are_device_nodes():

@@ -36,9 +36,9 @@ class Place:
         env = {"PATH": path, "LC_ALL": "C.UTF-8", "DEVKIT_WAIT_S": "0", **variables}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
 
-    def told(self, *first: str) -> list[list[str]]:
-        """What the engine was told, of the commands that begin so."""
-        commands = (self.engine / "told").read_text().split("\0\x1e\0")[:-1]
+    def calls(self, *first: str) -> list[list[str]]:
+        """The calls of the engine, of the commands that begin so."""
+        commands = (self.engine / "calls").read_text().split("\0\x1e\0")[:-1]
         return [words for words in (each.split("\0") for each in commands) if tuple(words[: len(first)]) == first]
 
     def has(self, **files: str) -> None:
@@ -75,27 +75,27 @@ def options(words: list[str], name: str) -> list[str]:
 
 
 def created(found: Place) -> list[str]:
-    (words,) = found.told("create")
+    (words,) = found.calls("create")
     return words
 
 
 def test_a_run_that_succeeds_ends_with_0(place):
     found = place(ONE)
     done = found.run()
-    assert (done.returncode, len(found.told("start"))) == (0, 1), done.stderr
+    assert (done.returncode, len(found.calls("start"))) == (0, 1), done.stderr
 
 
-def test_a_failure_is_handed_on_and_not_tried_again(place):
+def test_a_failure_is_the_exit_code_and_not_retried(place):
     found = place(ONE)
     found.has(codes="3")
-    assert (found.run().returncode, len(found.told("start"))) == (3, 1)
+    assert (found.run().returncode, len(found.calls("start"))) == (3, 1)
 
 
 def test_a_run_that_saved_is_started_again_in_the_same_container(place):
     found = place(ONE)
     found.has(codes="75\n75\n0")
     done = found.run()
-    assert (done.returncode, len(found.told("start")), len(found.told("create"))) == (0, 3, 1)
+    assert (done.returncode, len(found.calls("start")), len(found.calls("create"))) == (0, 3, 1)
     assert done.stderr.count("was stopped, and saved") == 2
 
 
@@ -103,7 +103,7 @@ def test_one_that_is_stopped_again_and_again_is_given_up(place):
     found = place(ONE)
     found.has(codes="\n".join(["75"] * 9))
     done = found.run()
-    assert (done.returncode, len(found.told("start"))) == (75, 6)
+    assert (done.returncode, len(found.calls("start"))) == (75, 6)
     assert "giving up" in done.stderr
 
 
@@ -111,7 +111,7 @@ def test_a_later_start_takes_up_the_container_that_is_there(place):
     found = place(ONE)
     found.has(codes="1\n0")
     assert [found.run().returncode, found.run().returncode] == [1, 0]
-    assert len(found.told("create")) == 1
+    assert len(found.calls("create")) == 1
 
 
 def test_other_settings_make_another_container(place):
@@ -121,19 +121,19 @@ def test_other_settings_make_another_container(place):
     other = place(replace(ONE, shm_bytes=1 << 20))
     other.has(codes="0")
     assert other.run().returncode == 0
-    assert len(other.told("create")) == 2
-    assert len(other.told("container", "rm")) == 1
+    assert len(other.calls("create")) == 2
+    assert len(other.calls("container", "rm")) == 1
 
 
 def test_a_container_of_other_settings_that_runs_is_left_alone(place):
     found = place(ONE)
     found.has(container="other running 0")
     done = found.run()
-    assert (done.returncode, found.told("container", "rm")) == (2, [])
+    assert (done.returncode, found.calls("container", "rm")) == (2, [])
     assert "runs with other settings" in done.stderr
 
 
-def test_an_engine_that_cannot_be_reached_is_asked_again(place):
+def test_an_engine_that_cannot_be_reached_is_tried_again(place):
     found = place(ONE)
     found.has(codes="75\n0")
     script = found.project / "deploy/docker/run.sh"
@@ -197,7 +197,7 @@ def test_what_cannot_be_passed_on_is_said_and_nothing_is_started(place, task, va
     found = place(task)
     found.has(**files)
     done = found.run(**variables)
-    assert (done.returncode, found.told("start")) == (2, [])
+    assert (done.returncode, found.calls("start")) == (2, [])
     assert message in done.stderr
 
 
@@ -242,12 +242,12 @@ def test_new_volumes_are_given_to_the_containers_user_once(place):
     found = place(ONE)
     found.run()
     found.run()
-    assert sorted(words[-1] for words in found.told("volume", "create")) == [
+    assert sorted(words[-1] for words in found.calls("volume", "create")) == [
         "demo-checkpoints",
         "demo-data",
         "demo-models",
     ]
-    assert sorted(words[-1] for words in found.told("run") if "chown" in words) == [HUB_CACHE, WORKSPACE, OUTPUT]
+    assert sorted(words[-1] for words in found.calls("run") if "chown" in words) == [HUB_CACHE, WORKSPACE, OUTPUT]
 
 
 def test_folders_and_volumes_that_are_there_are_mounted_and_left_as_they_are(place):
@@ -259,7 +259,7 @@ def test_folders_and_volumes_that_are_there_are_mounted_and_left_as_they_are(pla
         f'type=bind,"source=/srv/a,""b"" c",target={WORKSPACE}',
         f"type=bind,source=/srv/out,target={OUTPUT}",
     ]
-    assert found.told("volume", "create") == []
+    assert found.calls("volume", "create") == []
     assert found.run("copy").returncode == found.run("fetch").returncode == 2
 
 
@@ -282,11 +282,11 @@ def test_half_a_project_is_not_kept(place):
     assert not (found.engine / "volume-demo-data").exists()
 
 
-def test_the_token_goes_into_its_volume_and_is_told_to_nobody(place):
+def test_the_token_goes_into_its_volume_and_is_printed_nowhere(place):
     found = place(ONE)
     done = found.run(HF_TOKEN="hf_secret")
     assert (found.engine / "piped-token").read_text() == "hf_secret"
-    assert "hf_secret" not in (found.engine / "told").read_text() + done.stdout + done.stderr
+    assert "hf_secret" not in (found.engine / "calls").read_text() + done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))

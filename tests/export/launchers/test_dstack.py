@@ -69,7 +69,7 @@ def test_one_gpu_asks_for_what_the_task_says():
         pytest.param(replace(ONE, accelerator=gpus(3, "")), {"vendor": "nvidia", "count": 3}, id="any"),
     ],
 )
-def test_gpus_are_asked_for_in_dstacks_words(task, gpu):
+def test_gpus_are_requested_by_dstacks_names(task, gpu):
     assert read(task)["resources"]["gpu"] == gpu
 
 
@@ -110,7 +110,7 @@ def test_a_node_that_is_taken_away_is_replaced_and_a_failure_is_not_tried_again(
     assert read(ONE)["spot_policy"] == "on-demand"
 
 
-def test_new_storage_lies_on_the_instance_and_the_project_is_copied():
+def test_new_storage_is_on_the_instance_and_the_project_is_copied():
     found = read(ONE)
     assert found["files"] == [{"local_path": "../..", "path": WORKSPACE}]
     assert found["volumes"] == [
@@ -155,26 +155,26 @@ def test_dollars_of_variables_are_doubled_because_dstack_puts_secrets_in_their_p
 
 
 def test_the_words_arrive_and_the_shell_becomes_the_command(tmp_path):
-    code, told = ran(read(HOSTILE)["commands"][0], tmp_path)
-    assert (code, told[:5]) == (75, ["finetune", "--model", NASTY, "--output", "finetuned"])
+    code, received = ran(read(HOSTILE)["commands"][0], tmp_path)
+    assert (code, received[:5]) == (75, ["finetune", "--model", NASTY, "--output", "finetuned"])
     assert " && exec \\\n" in read(HOSTILE)["commands"][0]
 
 
 def test_the_token_lands_in_its_file(tmp_path):
-    _, told = ran(read(ONE)["commands"][0], tmp_path, HF_TOKEN="hf_x")
+    _, received = ran(read(ONE)["commands"][0], tmp_path, HF_TOKEN="hf_x")
     assert (tmp_path / "home/dev/.config/huggingface/token").read_text() == "hf_x"
-    assert not [line for line in told if line.startswith("HF_TOKEN=")]
+    assert not [line for line in received if line.startswith("HF_TOKEN=")]
 
 
 def test_nodes_meet_at_the_first_one(tmp_path):
     script = read(TWO_NODES)["commands"][0]
-    _, told = ran(script, tmp_path, DSTACK_MASTER_NODE_IP="10.0.0.7", DSTACK_NODE_RANK="1")
-    assert {"PET_NNODES=2", "PET_NPROC_PER_NODE=4", "PET_NODE_RANK=1", "PET_MASTER_ADDR=10.0.0.7"} <= set(told)
+    _, received = ran(script, tmp_path, DSTACK_MASTER_NODE_IP="10.0.0.7", DSTACK_NODE_RANK="1")
+    assert {"PET_NNODES=2", "PET_NPROC_PER_NODE=4", "PET_NODE_RANK=1", "PET_MASTER_ADDR=10.0.0.7"} <= set(received)
 
 
 def test_processes_of_one_node_meet_on_it(tmp_path):
-    _, told = ran(read(FOUR)["commands"][0], tmp_path)
-    assert {"PET_NNODES=1", "PET_NODE_RANK=0", "PET_MASTER_ADDR=127.0.0.1"} <= set(told)
+    _, received = ran(read(FOUR)["commands"][0], tmp_path)
+    assert {"PET_NNODES=1", "PET_NODE_RANK=0", "PET_MASTER_ADDR=127.0.0.1"} <= set(received)
 
 
 @pytest.mark.parametrize("ide", list(DstackEditor))

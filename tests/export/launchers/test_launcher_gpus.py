@@ -32,7 +32,7 @@ def test_a_gpu_has_each_launchers_name(name, expected):
 
 
 @pytest.mark.parametrize("name", ["", "banana", "9.0", "H100 MIG 3g.40gb", "NVIDIA H20 96GB", "Jetson AGX Orin"])
-def test_what_nobody_rents_has_no_name(name):
+def test_a_gpu_that_no_launcher_rents_has_no_name(name):
     assert find_launcher_gpu(name) == LauncherGpu()
 
 
@@ -47,8 +47,8 @@ def test_every_row_is_a_gpu_of_the_tables():
     assert set(launcher_gpus._AMD) <= {row.name for row in load_tables().rocm.gpus}
 
 
-def test_skypilot_knows_every_name_that_it_is_told():
+def test_skypilot_knows_every_gpu_name_of_ours():
     every = (*launcher_gpus._ROWS.values(), *launcher_gpus._SIZED.values(), *launcher_gpus._AMD.values())
-    told = {name for each in every for name in each.skypilot}
-    assert len(told) > 30
-    assert not told - SKYPILOT
+    names = {name for each in every for name in each.skypilot}
+    assert len(names) > 30
+    assert not names - SKYPILOT

@@ -56,6 +56,7 @@ def written(render, folder, cases):
     return files
 
 
+@pytest.mark.turns(3, first=1)
 def test_dstack_reads_its_files_as_the_task_says(python, tmp_path):
     cases = {name: (task, DstackSettings()) for name, task in TASKS.items()}
     cloud = DstackSettings(backend="aws", region="eu-west-1", hub_secret="hub")
@@ -87,6 +88,7 @@ def test_dstack_reads_its_files_as_the_task_says(python, tmp_path):
     assert [each["path"] for each in mounted] == [HUB_CACHE, WORKSPACE, OUTPUT]
 
 
+@pytest.mark.turns(3, first=0)
 def test_skypilot_reads_its_files_as_the_task_says(python, tmp_path):
     cases = {name: (task, SkypilotSettings()) for name, task in TASKS.items()}
     cases["a cluster"] = (TWO_NODES, SkypilotSettings(infra="k8s/ctx"))
@@ -115,7 +117,7 @@ def test_skypilot_reads_its_files_as_the_task_says(python, tmp_path):
     assert options == ["--user=root", f"--shm-size={ONE.shm_bytes}"]
 
 
-def test_dstack_and_daytona_know_every_name_that_they_are_told(python, tmp_path):
+def test_dstack_and_daytona_know_every_gpu_name_of_ours(python, tmp_path):
     known = read(python, "gpuhunt", tmp_path / "home")
     sizes = {tuple(each) for each in known["nvidia"]}
     names = {name for name, _ in sizes} | {name for (name,) in known["amd"]}
@@ -125,8 +127,8 @@ def test_dstack_and_daytona_know_every_name_that_they_are_told(python, tmp_path)
     # One name for two sizes that the estimate tells apart must come with its size.
     two = {name for name, _ in sizes if len({gib for other, gib in sizes if other == name}) > 1}
     assert {each.dstack for each in every if each.dstack in two and not each.gib} <= {"RTX3060", "RTX4060"}
-    told = {each.daytona for each in every if each.daytona}
-    assert not told - set(read(python, "daytona", tmp_path / "home")["gpus"])
+    names = {each.daytona for each in every if each.daytona}
+    assert not names - set(read(python, "daytona", tmp_path / "home")["gpus"])
 
 
 @pytest.fixture
@@ -165,17 +167,18 @@ def run_locally(python, project, *words, env=()):
 SAVES = 'printf "%s\\n" "$1" >>finetuned/words; n=$(wc -l <finetuned/words); pwd; if [ "$n" -lt 3 ]; then exit 75; fi'
 
 
+@pytest.mark.turns(3, first=2)
 def test_daytonas_sdk_takes_every_call_and_a_run_that_saved_goes_on(python, sandboxed):
     task = replace(HOSTILE, command=("sh", "-c", SAVES, "sh", NASTY))
     project = sandboxed(task)
-    done, told = run_locally(python, project, env=(("HF_TOKEN", "hf_x"),))
+    done, received = run_locally(python, project, env=(("HF_TOKEN", "hf_x"),))
     assert done.returncode == 0, done.stderr
-    assert told["snapshot"]["name"] == told["sandbox"]["snapshot"]
-    assert told["snapshot"]["image"] == task.image
-    assert told["resources"] == {"cpu": 8, "memory": 48, "disk": 90, "gpu": 1, "gpu_type": ["H100"]}
-    assert told["sandbox"]["env_vars"]["NASTY"] == NASTY
-    assert (told["sandbox"]["auto_stop_interval"], told["sandbox"]["ephemeral"]) == (0, True)
-    assert (told["starts"], told["deleted"]) == (3, True)
+    assert received["snapshot"]["name"] == received["sandbox"]["snapshot"]
+    assert received["snapshot"]["image"] == task.image
+    assert received["resources"] == {"cpu": 8, "memory": 48, "disk": 90, "gpu": 1, "gpu_type": ["H100"]}
+    assert received["sandbox"]["env_vars"]["NASTY"] == NASTY
+    assert (received["sandbox"]["auto_stop_interval"], received["sandbox"]["ephemeral"]) == (0, True)
+    assert (received["starts"], received["deleted"]) == (3, True)
     assert (project / "finetuned/words").read_text() == f"{NASTY}\n" * 3
     assert (project / "finetuned/earlier").read_text() == "kept"
     assert "workspace" in done.stdout
@@ -194,12 +197,12 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("command", "words", "time_s", "code"), every(4, ENDS))
-def test_what_ends_a_run_on_daytona_is_handed_on_and_the_output_comes_back(
+def test_what_ends_a_run_on_daytona_is_forwarded_and_the_output_comes_back(
     python, sandboxed, command, words, time_s, code
 ):
     project = sandboxed(replace(CPU, command=("sh", "-c", command), time_s=time_s, grace_s=20))
-    done, told = run_locally(python, project, *words)
-    assert (done.returncode, told["deleted"]) == (code, True), done.stderr
+    done, received = run_locally(python, project, *words)
+    assert (done.returncode, received["deleted"]) == (code, True), done.stderr
     assert (project / "finetuned/earlier").exists()
     assert (project / "finetuned/saved").exists() is (command == IS_SAVED)
 

@@ -60,11 +60,11 @@ def test_only_a_run_that_saved_is_started_again():
     assert recovery == {"recover_on_exit_codes": [75], "max_restarts_on_errors": 0}
 
 
-def test_several_nodes_are_asked_for():
+def test_several_nodes_are_requested():
     assert read(TWO_NODES)["num_nodes"] == 2
 
 
-def test_spot_is_asked_for():
+def test_spot_is_requested():
     assert read(SPOT)["resources"]["use_spot"] is True
 
 
@@ -136,23 +136,23 @@ def test_a_cluster_gets_claims_that_every_node_may_write():
     assert yaml.safe_load(made(ONE, infra="k8s")["volume-models.yaml"])["config"]["access_mode"] == "ReadWriteOnce"
 
 
-def test_the_token_is_asked_for_and_never_written():
+def test_the_token_is_a_secret_of_the_launcher_and_never_written():
     assert read(ONE)["secrets"] == {"HF_TOKEN": None}
     assert "secrets" not in read(CPU)
 
 
 def test_the_token_lands_in_its_file_and_leaves_the_environment(tmp_path):
-    code, told = ran(read(ONE)["run"], tmp_path, HF_TOKEN="hf_x")
+    code, received = ran(read(ONE)["run"], tmp_path, HF_TOKEN="hf_x")
     token = tmp_path / "home/dev/.config/huggingface/token"
     assert (code, token.read_text(), token.stat().st_mode & 0o777) == (75, "hf_x", 0o600)
-    assert not [line for line in told if line.startswith("HF_TOKEN=")]
+    assert not [line for line in received if line.startswith("HF_TOKEN=")]
 
 
 def test_the_words_arrive_and_the_code_is_kept(tmp_path):
-    code, told = ran(read(HOSTILE)["run"], tmp_path)
+    code, received = ran(read(HOSTILE)["run"], tmp_path)
     assert code == 75
-    assert told[:5] == ["finetune", "--model", NASTY, "--output", "finetuned"]
-    assert told[-2] == str(tmp_path / "workspaces/demo")
+    assert received[:5] == ["finetune", "--model", NASTY, "--output", "finetuned"]
+    assert received[-2] == str(tmp_path / "workspaces/demo")
 
 
 def test_every_value_of_the_environment_is_what_it_was():
@@ -162,7 +162,7 @@ def test_every_value_of_the_environment_is_what_it_was():
 def test_nodes_meet_at_the_first_one(tmp_path):
     script = read(TWO_NODES)["run"]
     addresses = {"SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.9\n", "SKYPILOT_NODE_RANK": "1"}
-    _, told = ran(script, tmp_path, **addresses)
+    _, received = ran(script, tmp_path, **addresses)
     expected = {
         "NNODES": "2",
         "NPROC_PER_NODE": "4",
@@ -170,14 +170,14 @@ def test_nodes_meet_at_the_first_one(tmp_path):
         "MASTER_ADDR": "10.0.0.7",
         "MASTER_PORT": "29500",
     }
-    assert {line for line in told if line.startswith("PET_")} == {
+    assert {line for line in received if line.startswith("PET_")} == {
         f"PET_{key}={value}" for key, value in expected.items()
     }
 
 
 def test_processes_of_one_node_meet_on_it(tmp_path):
-    _, told = ran(read(FOUR)["run"], tmp_path)
-    assert {"PET_NNODES=1", "PET_NODE_RANK=0", "PET_MASTER_ADDR=127.0.0.1"} <= set(told)
+    _, received = ran(read(FOUR)["run"], tmp_path)
+    assert {"PET_NNODES=1", "PET_NODE_RANK=0", "PET_MASTER_ADDR=127.0.0.1"} <= set(received)
 
 
 def test_nothing_execs_because_skypilot_appends_the_wait_for_uploads():
@@ -192,7 +192,7 @@ def test_nothing_execs_because_skypilot_appends_the_wait_for_uploads():
     assert done.stdout == "code 1\n"
 
 
-def test_a_run_that_is_over_its_time_is_told_to_save():
+def test_a_run_that_is_over_its_time_limit_gets_a_signal_to_save():
     words = shlex.split(read(replace(ONE, time_s=90, grace_s=30))["run"].split(" && ")[-1].replace("\\\n", ""))
     assert words[:4] == ["timeout", "--signal=TERM", "--kill-after=30", "90"]
 

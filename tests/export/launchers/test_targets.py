@@ -25,7 +25,7 @@ def test_the_project_is_found_from_the_files(folder, back):
     assert find_path_to_project(folder) == back
 
 
-def test_dstack_is_told_where_the_project_is_from_its_file():
+def test_the_path_of_the_project_is_relative_to_dstacks_file():
     made = texts(dstack.render_dstack(ONE, dstack.DstackSettings(), context("jobs")))
     assert yaml.safe_load(made["task.dstack.yml"])["files"][0]["local_path"] == ".."
 
@@ -37,7 +37,7 @@ def test_dstacks_files_cannot_lie_outside_of_the_project_that_they_copy():
     assert "task.dstack.yml" in texts(dstack.render_dstack(there, dstack.DstackSettings(), context("/elsewhere")))
 
 
-def test_scripts_outside_of_the_project_must_be_told_its_folder(tmp_path):
+def test_scripts_outside_of_the_project_need_its_folder_as_an_argument(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text(texts(docker(ONE, DockerContextSettings(), context("/elsewhere")))["run.sh"])
     done = subprocess.run(

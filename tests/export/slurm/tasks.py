@@ -112,9 +112,9 @@ class Login:
         """Run a batch script as Slurm does: its file is somewhere else, and little is set."""
         path = self.home / "spooled"
         path.write_text(script, encoding="utf-8")
-        told = {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": str(self.home), "CALLS": str(self._calls)}
-        told |= {"SLURM_JOB_ID": "12", "SLURM_SUBMIT_DIR": str(self.project)} | environment
-        return subprocess.run(["bash", path], env=told, capture_output=True, text=True, timeout=60, check=False)
+        variables = {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": str(self.home), "CALLS": str(self._calls)}
+        variables |= {"SLURM_JOB_ID": "12", "SLURM_SUBMIT_DIR": str(self.project)} | environment
+        return subprocess.run(["bash", path], env=variables, capture_output=True, text=True, timeout=60, check=False)
 
     def calls(self, name: str) -> list[dict[str, object]]:
         """How a program was called: words, environment and folder, once for each call."""

@@ -15,7 +15,7 @@ from devkit.solver.plan import Vendor
 from .tasks import GIB, context, files_of, script_of, task
 
 
-def asked(made, **settings):
+def options_of(made, **settings):
     """The options in the script's #SBATCH lines."""
     lines = script_of(made, **settings).splitlines()
     return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
@@ -31,7 +31,7 @@ def with_gpu(name, count=1, **changes):
 
 
 def test_every_option_is_one_that_was_decided():
-    assert asked(task(nodes=2, gpus=8)) == [
+    assert options_of(task(nodes=2, gpus=8)) == [
         "--job-name=my-job",
         "--nodes=2",
         "--ntasks-per-node=1",
@@ -46,16 +46,16 @@ def test_every_option_is_one_that_was_decided():
     ]
 
 
-def test_what_the_site_wants_to_know_is_asked_as_it_was_said():
-    wishes = {
+def test_the_settings_of_the_site_become_sbatch_options_as_written():
+    site = {
         "account": "team",
         "partition": "gpu,long",
         "qos": "normal",
         "constraint": "gpupod&[a100*2|h100]",
         "reservation": "course",
     }
-    options = asked(task(), **wishes, mail="me@example.org", log="logs/%x.txt", sbatch=("--exclusive", "--nice=10"))
-    assert {f"--{name}={value}" for name, value in wishes.items()} <= set(options)
+    options = options_of(task(), **site, mail="me@example.org", log="logs/%x.txt", sbatch=("--exclusive", "--nice=10"))
+    assert {f"--{name}={value}" for name, value in site.items()} <= set(options)
     assert options[-6:] == [
         "--output=logs/%x.txt",
         "--open-mode=append",
@@ -71,7 +71,7 @@ def test_what_the_site_wants_to_know_is_asked_as_it_was_said():
     [(24 * GIB, "--mem=24G"), (GIB // 2, "--mem=512M"), (1, "--mem=1M"), (GIB + 1, "--mem=1025M")],
 )
 def test_memory_is_rounded_up_to_what_slurm_counts_in(memory, option):
-    assert option in asked(task(memory_bytes=memory))
+    assert option in options_of(task(memory_bytes=memory))
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_memory_is_rounded_up_to_what_slurm_counts_in(memory, option):
         ("H100", "h100"),
     ],
 )
-def test_a_gpu_is_asked_for_by_its_usual_short_name_which_is_said(name, kind):
+def test_a_gpu_is_requested_by_its_usual_short_name_with_a_note(name, kind):
     made = with_gpu(name, 2)
-    assert f"--gres=gpu:{kind}:2" in asked(made)
-    assert f"--gpus-per-node={kind}:2" in asked(made, gpu_request=GpuRequestStyle.GPUS_PER_NODE)
+    assert f"--gres=gpu:{kind}:2" in options_of(made)
+    assert f"--gpus-per-node={kind}:2" in options_of(made, gpu_request=GpuRequestStyle.GPUS_PER_NODE)
     assert any(f"is assumed to call the GPU {kind}:" in note for note in notes(made))
 
 
@@ -104,7 +104,7 @@ def test_a_gpu_is_asked_for_by_its_usual_short_name_which_is_said(name, kind):
 )
 def test_what_is_said_of_the_gpu_wins(name, gpu_type, option):
     made = with_gpu(name)
-    assert option in asked(made, gpu_type=gpu_type)
+    assert option in options_of(made, gpu_type=gpu_type)
     assert not any("is taken to call" in note for note in notes(made, gpu_type=gpu_type))
 
 
@@ -158,10 +158,10 @@ def test_what_would_end_a_line_or_mean_something_else_is_refused_in_one_line(set
         (with_gpu("H100 MIG 3g.40gb"), "Slurm's name of H100 MIG 3g.40gb is the site's own"),
     ],
 )
-def test_a_task_that_slurm_cannot_be_asked_for_is_refused(made, message):
+def test_a_task_that_slurm_cannot_express_is_refused(made, message):
     with pytest.raises(DevkitError, match=message):
         script_of(made)
-    assert "--signal=TERM@65535" in asked(task(grace_s=65535))
+    assert "--signal=TERM@65535" in options_of(task(grace_s=65535))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_without_a_token_none_is_mounted(login):
     assert len(apptainer_call(login)["binds"]) == 4
 
 
-def test_amd_gpus_are_handed_over_their_own_way(login):
+def test_amd_gpus_are_passed_to_the_container_in_their_own_way(login):
     gpus = Accelerator(vendor=Vendor.ROCM, name="MI300X", count=1, memory_bytes=0)
     script = script_of(task(accelerator=gpus))
     assert "#SBATCH --gres=gpu:mi300x:1\n" in script
@@ -90,7 +90,7 @@ def test_amd_gpus_are_handed_over_their_own_way(login):
     assert call["variables"]["ROCR_VISIBLE_DEVICES"] == "4"
 
 
-def test_without_gpus_none_are_asked_for_nor_handed_over(login):
+def test_without_gpus_none_are_requested_or_passed_to_the_container(login):
     script = script_of(task(gpus=0))
     assert "gpu" not in script.replace("GPU", "")
     assert login.run(script).returncode == 0
@@ -120,7 +120,7 @@ def test_several_nodes_meet_at_the_first_and_each_knows_its_number(login):
     )
 
 
-def test_several_processes_on_one_node_ask_nobody_where_they_are(login):
+def test_several_processes_on_one_node_meet_on_the_loopback_address(login):
     assert login.run(script_of(task(gpus=2))).returncode == 0
     assert login.calls("scontrol") == []
     assert apptainer_call(login)["variables"]["PET_MASTER_ADDR"] == "127.0.0.1"
@@ -160,10 +160,10 @@ def test_without_a_container_the_clusters_folders_stand_in_for_those_of_the_imag
     kept = f"{login.home}/work/kept here"
     words = [kept if word == "tuned" else word for word in made.command[1:]]
     assert (devkit["words"], devkit["folder"]) == (words, str(login.project))
-    told = devkit["environment"]
-    assert told["HF_HUB_CACHE"] == f"{login.home}/devkit/huggingface/hub"
-    assert told["HF_TOKEN_PATH"] == f"{login.home}/.cache/huggingface/token"
-    assert told["TRITON_CACHE_DIR"] == f"{login.home}/devkit/compiled/triton"
+    environment = devkit["environment"]
+    assert environment["HF_HUB_CACHE"] == f"{login.home}/devkit/huggingface/hub"
+    assert environment["HF_TOKEN_PATH"] == f"{login.home}/.cache/huggingface/token"
+    assert environment["TRITON_CACHE_DIR"] == f"{login.home}/devkit/compiled/triton"
 
 
 @pytest.mark.parametrize("flavour", list(ContainerRuntime))

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "1" * 40
+IMPATIENT = Path(__file__).parent / "impatient"
 ERROR_HEADERS = ("X-Error-Code", "X-Error-Message")
 REFUSED = {
     "owner/gated": {"": (401, "GatedRepo"), "stranger": (403, "GatedRepo")},
@@ -67,8 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         refused = self.refusal(name, words)
         if refused:
             headers = {name: value for name, value in zip(ERROR_HEADERS, refused[1:], strict=True) if value}
-            # Or the client would wait for half a minute before it gives up.
-            self.send(refused[0], headers | ({"Retry-After": "0"} if refused[0] in (429, 500) else {}))
+            self.send(refused[0], headers)
             return
         folder = self.stand_in.models[name]
         if path.startswith("api/"):
@@ -106,9 +106,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def client_environment(address, cache, *, token="", offline=False):
-    """The environment of a process whose client of the hub asks this one, and nobody else."""
+    """The environment of a process whose client of the hub asks this one, and nobody else, without waiting in between."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
     env |= {"HF_ENDPOINT": address, "HF_HOME": f"{cache}", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    env["PYTHONPATH"] = os.pathsep.join([str(IMPATIENT), *filter(None, [env.get("PYTHONPATH")])])
     env |= {"HF_TOKEN": token} if token else {}
     env |= {"HF_HUB_OFFLINE": "1"} if offline else {}
     for proxy in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):

@@ -228,7 +228,7 @@ def test_a_disk_too_small_for_what_is_kept_is_noticed_before_the_first_step(tmp_
         assert names(disk) == []
 
 
-def test_room_that_a_run_already_uses_counts_for_it(tmp_path, state):
+def test_disk_that_a_run_already_uses_counts_for_it(tmp_path, state):
     with mounted(tmp_path / "disk", "size=256k") as disk:
         for number in (10, 20):
             save(disk, state, number)

@@ -128,7 +128,7 @@ def test_settings_of_the_user_are_kept_and_say_so():
         pytest.param(H100, {"loss": Loss.FUSED}, "Liger", id="the fused loss without Liger"),
         pytest.param(gpu("9.0", 80, can_compile=False), {"compile": True}, "compiler", id="compiling without compiler"),
         pytest.param(H100, {"sharding": Sharding.ZERO3}, "one process", id="sharing with nobody"),
-        pytest.param(gpu("9.0", 80, world=32), {"batch": 16}, "32 processes", id="fewer rows than processes"),
+        pytest.param(gpu("9.0", 80, world_size=32), {"batch": 16}, "32 processes", id="fewer rows than processes"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_reason(hardware, wishes, said):
@@ -156,7 +156,7 @@ def test_a_whole_model_gets_smaller_optimizer_states_only_where_it_must():
 
 
 def test_processes_share_a_batch_and_each_has_its_own_passes():
-    found = decided(gpu("9.0", 139, world=4), batch=64)
+    found = decided(gpu("9.0", 139, world_size=4), batch=64)
     assert (found.micro_batch, found.accumulation, found.sharding) == (8, 2, Sharding.DDP)
 
 

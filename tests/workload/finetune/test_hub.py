@@ -148,7 +148,7 @@ def test_a_page_of_the_hub_is_named_by_the_address_in_use(answers):
     assert f"{answers['address']}/owner/gated" in answers[("owner/gated", "")][1]
 
 
-def test_a_token_that_the_hub_does_not_know_is_told_from_a_gated_model(answers):
+def test_an_unknown_token_is_not_reported_as_a_gated_model(answers):
     assert answers["forged"][0] == "the hub does not accept your token (401)"
 
 

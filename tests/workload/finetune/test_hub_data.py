@@ -14,8 +14,7 @@ pytestmark = [
     pytest.mark.skipif(
         importlib.util.find_spec("datasets") is None, reason="the optional library datasets is not installed"
     ),
-    # The library asks again and again where the hub does not answer: a minute in which nothing happens.
-    pytest.mark.turns(5, first=3),
+    pytest.mark.turns(3, first=0),
 ]
 
 ASK = """

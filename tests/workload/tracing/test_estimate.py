@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from benchmarks.measured_runs import load_measured_runs
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.measured_runs import load_measured_runs
 from devkit.estimate.memory import MemoryPhase
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (

@@ -280,11 +280,6 @@ class TorchSource:
         """True if a file of the project says it."""
         return self.origin is not TorchOrigin.UNKNOWN
 
-    @property
-    def is_pinned(self) -> bool:
-        """True if every build brings the same version."""
-        return bool(self.version)
-
 
 def find_torch_source(container: ProjectContainer, *, has_project_torch: bool = False) -> TorchSource:
     """Find what brings torch into the container: its image, a step of its build, or a lifecycle command.
