@@ -27,6 +27,7 @@ from packaging.utils import canonicalize_name
 
 REPOSITORIES = Path(__file__).parent / "real_repositories.toml"
 MACHINE = ("--driver", "570.124.06", "--gpu", "RTX 4090")
+WRITTEN = re.compile(r"printf '%s\\n'((?:\s+'[^']*'|\s+[^\s'>&]+)+)\s+> /mnt/work/project\.txt")
 EXPORTERS = ("uv export", "poetry export", "pdm export", "pipenv requirements")
 
 
@@ -93,6 +94,13 @@ def _check_needs(row: Row, root: Path, plan: dict[str, Any], repository: dict[st
         row.problems.append(f"uv: {problem}")
     row.resolved = len(resolved)
     container = (root / ".devcontainer" / "devcontainer.json").read_text()
+    conda = root / ".devcontainer" / "conda.yaml"
+    if conda.exists():
+        # No channel of conda can be asked here: what micromamba installs is taken from the file.
+        resolved |= {
+            canonicalize_name(each)
+            for each in re.findall(r'^  - "(?:\w+::)?([\w.-]+)', conda.read_text(), re.MULTILINE)
+        }
     for name in repository.get("needs", []):
         if canonicalize_name(name) not in resolved and not re.search(rf"\b{re.escape(name)}\b", commands):
             row.problems.append(f"without {name}")
@@ -112,6 +120,8 @@ def resolve(commands: str, root: Path, plan: dict[str, Any]) -> tuple[set[str], 
         constraints = Path(scratch) / "torch.txt"
         constraints.write_text(f"torch=={torch}\n" if torch else "")
         exported = Path(scratch) / "exported.txt"
+        for lines in WRITTEN.findall(commands):
+            exported.with_name("project.txt").write_text("".join(f"{line}\n" for line in shlex.split(lines)))
         for command in re.split(r"&&|\n|;(?= )", commands):
             command = command.strip()
             if (start := next((command.index(each) for each in EXPORTERS if each in command), None)) is not None:
@@ -182,6 +192,8 @@ def _map_words(words: list[str], root: Path, exported: Path) -> list[str]:
             continue
         if "/mnt/work/exported" in word:
             word = f"--requirement={exported}"
+        elif "/mnt/work/project.txt" in word:
+            word = f"--requirement={exported.with_name('project.txt')}"
         elif "=/mnt/work/" in word:
             continue
         word = word.replace("/mnt/project/", f"{root}/").replace("/mnt/", f"{root}/.devcontainer/")

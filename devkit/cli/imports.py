@@ -47,15 +47,24 @@ def add_imports(
 
 
 def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[ImportedPackage, ...]":
-    """Find what a project with dependency files imports and uv's resolution lacks; nothing where that is not known."""
+    """Find what a project with dependency files imports and uv's resolution lacks; nothing where that is not known.
+
+    What conda installs is not in that resolution. What no distribution is known for is mostly a module of the project's.
+    """
     from devkit.facts.resolution import Resolved
     from devkit.probe.project.reader import read_local_imports
 
-    if not isinstance(plan.resolution, Resolved) or project.dependencies.is_locked or not project.dependencies.files:
+    dependencies = project.dependencies
+    if (
+        not isinstance(plan.resolution, Resolved)
+        or dependencies.is_locked
+        or not dependencies.files
+        or dependencies.conda
+    ):
         return ()
     resolved = dict(plan.resolution.packages)
-    found = read_local_imports(str(project.root), project.dependencies)
-    return tuple(each for each in found if each.name not in resolved)
+    found = read_local_imports(str(project.root), dependencies)
+    return tuple(each for each in found if each.name and each.name not in resolved)
 
 
 def print_imports(found: "tuple[ImportedPackage, ...]", *, width: int) -> None:

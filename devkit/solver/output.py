@@ -148,7 +148,8 @@ def format_answer(
     if isinstance(answer, Conflict):
         parts = [format_conflict(answer, width=width)]
     else:
-        parts = [_format_reasons(answer, width=width), _format_warnings(answer.warnings, width=width)]
+        resolved = wrap_text(describe_resolution(answer), width=width)
+        parts = [_format_reasons(answer, width=width), resolved, _format_warnings(answer.warnings, width=width)]
     if isinstance(answer, Plan) and answer.vendor is Vendor.CPU and not is_cpu_requested:
         hint = 'To plan for a machine with a GPU: --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from there.'
         parts.append(wrap_text(hint, width=width))

@@ -14,6 +14,9 @@ from devkit.facts.values import ComputeCapability, Release, Unknown, record
 PYTHON = "python"
 """The name of constraints on Python itself."""
 
+RESOLUTION = "resolution"
+"""The field of the reason for the versions of a project's packages."""
+
 SYSTEM_PACKAGE = "apt"
 """The value of reasons for Debian packages, whose field is the package's name."""
 

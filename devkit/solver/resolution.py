@@ -14,7 +14,7 @@ from devkit.solver.candidates import build_problem, describe_request, find_candi
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import evaluate_candidate
 from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings
-from devkit.solver.plan import PYTHON, Blocker, Conflict, Constraint, Plan, Reason, Request, explain_field
+from devkit.solver.plan import PYTHON, RESOLUTION, Blocker, Conflict, Constraint, Plan, Reason, Request, explain_field
 from devkit.solver.project import (
     add_project_constraints,
     list_project_constraints,
@@ -32,8 +32,6 @@ RULE = "uv"
 _OF_TORCH = re.compile(r"(?:nvidia|cuda)-.+|triton")
 """What torch brings; the public index, where it is resolved, has it for one build of torch, which need not be the plan's."""
 _WITHOUT_TORCH = "torch was not found in the package registry"
-MAX_SHOWN = 12
-"""Packages of a project that each get a reason; of more than that only those that the tables know."""
 MAX_OTHER_PYTHONS = 2
 """Pythons in which wheels are looked for that the plan's own lacks."""
 
@@ -151,12 +149,16 @@ class _Search:
         own = {name: versions.get(name, version) for name, version in plan.packages}
         names = dict.fromkeys(need.name for need in self._needs if need.name in versions and need.name not in own)
         source = self.dependencies.lock or next(iter(self.dependencies.files), RULE)
-        because = f"uv's resolution for Python {plan.python} on {' and '.join(plan.architectures)}"
-        because = f"as {source} holds them" if self.dependencies.is_locked else because
+        is_locked = self.dependencies.is_locked
+        because = (
+            f"as {source} holds them"
+            if is_locked
+            else f"uv's resolution for Python {plan.python} on {' and '.join(plan.architectures)}"
+        )
         known = {row.name for row in self._tables.stack.packages} | {BITSANDBYTES, *TORCH_FAMILY}
-        shown = [(name, versions[name]) for name in names if name in known or len(names) <= MAX_SHOWN]
+        shown = [(name, versions[name]) for name in names if name in known]
+        shown += [(RESOLUTION, source if is_locked else RULE)] if names else []
         answered = set(find_pin_warnings(build_problem(self._request, self._tables)))
-        shown += [("resolution", RULE)] if names and not self.dependencies.is_locked else []
         finished = replace(
             plan,
             packages=tuple(own.items()),

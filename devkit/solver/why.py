@@ -1,6 +1,7 @@
 """One choice of a plan in full: its reason, and what ruled out or ranked lower each alternative (`plan --why`)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 from devkit.compat.rules import CudaSupport
@@ -11,7 +12,7 @@ from devkit.solver.candidates import Problem, build_problem, find_candidate, is_
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
 from devkit.solver.output import Json, format_age, format_conflict, format_reason, serialize_age, serialize_conflict
 from devkit.solver.packages import BITSANDBYTES, explain_bitsandbytes_rejection
-from devkit.solver.plan import PYTHON, Conflict, Plan, Reason, Request, Vendor
+from devkit.solver.plan import PYTHON, RESOLUTION, Conflict, Plan, Reason, Request, Vendor
 from devkit.text import wrap_text
 
 SCHEMA = "devkit.why/1"
@@ -45,7 +46,10 @@ def explain_choice(request: Request, tables: Tables, answer: Plan | Conflict, fi
     problem = build_problem(request, tables)
     if isinstance(answer, Conflict):
         return Explanation(field, None, tuple(_list_builds(problem, None))) if field in BUILD_FIELDS else None
-    reason = next((reason for reason in answer.reasons if reason.field == field), None)
+    reasons = {reason.field: reason for reason in answer.reasons}
+    reason = reasons.get(field)
+    if reason is None and RESOLUTION in reasons and field in answer.resolved:
+        reason = replace(reasons[RESOLUTION], field=field, value=answer.resolved[field])
     if reason is None:
         return None
     return Explanation(field, reason, tuple(_list_alternatives(field, reason, problem, answer)))
@@ -101,7 +105,7 @@ def _list_alternatives(field: str, reason: Reason, problem: Problem, plan: Plan)
         for row in _list_newer(problem.tables.stack.bitsandbytes, reason.value):
             says = explain_bitsandbytes_rejection(row, environment, problem)
             yield Alternative(f"{field} {row.version}", "B1", says, row.source[0])
-    elif field not in dict(plan.project_packages):
+    elif field in dict(plan.packages):
         rows = tuple(row for row in problem.tables.stack.packages if row.name == field)
         for package in _list_newer(rows, reason.value):
             says = _explain_package_rejection(package, problem, plan)

@@ -26,3 +26,11 @@ def test_what_comes_with_a_requirement_is_not_missing(tmp_path, resolution, miss
     project = open_project(tmp_path, ProjectSettings(), PathOptions())
     found = find_missing_imports(project, replace(GPU_PLAN, resolution=resolution))
     assert [each.name for each in found] == missing
+
+
+def test_what_conda_installs_is_not_known_so_nothing_is_missing(tmp_path):
+    (tmp_path / "environment.yml").write_text("channels: [bioconda]\ndependencies: [hmmer, pandas]\n")
+    (tmp_path / "train.py").write_text("import pandas\nimport einops\n")
+    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    assert project.dependencies.conda
+    assert find_missing_imports(project, replace(GPU_PLAN, resolution=Resolved(()))) == ()

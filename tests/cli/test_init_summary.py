@@ -34,8 +34,8 @@ def test_a_project_without_files_gets_the_plans_packages_by_name(tmp_path):
 
 
 def test_a_lock_is_what_is_installed(tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "1"\ndependencies = ["rich"]\n')
-    (tmp_path / "uv.lock").write_text('[[package]]\nname = "rich"\nversion = "14.0"\n')
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "1"\ndependencies = ["peft"]\n')
+    (tmp_path / "uv.lock").write_text('[[package]]\nname = "peft"\nversion = "0.21.2"\n')
     assert "and what uv.lock holds" in said(tmp_path)
 
 

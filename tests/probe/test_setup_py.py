@@ -104,6 +104,12 @@ def test_a_list_that_setup_py_reads_is_read_from_its_file(tmp_path, text):
         pytest.param("setup(**load())", 1, [], id="all of it"),
         pytest.param("def f(n):\n    return f(n)\nsetup(install_requires=f('a'))", 3, [], id="without end"),
         pytest.param("N = M\nM = N\nsetup(install_requires=[N])", 1, [], id="in a circle"),
+        pytest.param(
+            "N = ['a']\nif X:\n    N = ['b', 'c', 'd']\nelse:\n    N = ['b', 'd']\nsetup(install_requires=N)",
+            2,
+            ["b", "d"],
+            id="either of two lists",
+        ),
     ],
 )
 def test_what_only_running_it_tells_is_named_and_left_to_the_build(tmp_path, text, line, expected):

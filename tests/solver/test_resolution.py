@@ -243,7 +243,7 @@ def test_the_lock_of_the_project_is_taken_as_it_is():
     found = plan(replace(locked, tool=PackageManager.UV, needs=needs), uv)
     assert uv.requests == []
     assert found.versions == {"torch": "2.6.0", "vllm": "0.8.5"}
-    assert found.because("vllm") == "as uv.lock holds them"
+    assert found.because("resolution") == "as uv.lock holds them"
 
 
 def test_torchvision_follows_the_torch_that_the_others_need():

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import ImportedPackage
+from devkit.probe.dependencies.setup_py import SETUP_PY
 from devkit.probe.project.files import ProjectFiles
 
 MAX_FILES = 400
@@ -39,7 +40,7 @@ def find_imported_packages(
     """
     programs = dict(read_programs(files, is_library=bool(declared)))
     local = {part for path in programs for part in path.removesuffix(".py").split("/")}
-    known = local | sys.stdlib_module_names | {"torch", "__future__"}
+    known = local | sys.stdlib_module_names | {"torch", "triton", "__future__"}
     names = {canonicalize_name(name) for name in declared}
     found: dict[str, ImportedPackage] = {}
     for path, text in programs.items():
@@ -61,7 +62,10 @@ def _is_declared(name: str, declared: Collection[str]) -> bool:
 
 
 def read_programs(files: ProjectFiles, *, is_library: bool) -> Iterator[tuple[str, str]]:
-    """Read the project's Python files, those nearest to its folder first; of a library no programs aside of it."""
+    """Read the project's Python files, those nearest to its folder first; of a library no programs aside of it.
+
+    What setup.py imports is needed by a build alone.
+    """
     aside = _ASIDE if is_library else None
     folders, left, size = [""], MAX_FILES, 0
     for _ in range(MAX_DEPTH):
@@ -71,7 +75,7 @@ def read_programs(files: ProjectFiles, *, is_library: bool) -> Iterator[tuple[st
                 path = f"{folder}/{name}" if folder else name
                 if "." not in name and not _SKIPPED.fullmatch(name) and not (aside and aside.fullmatch(name)):
                     inner.append(path)
-                elif name.endswith(".py") and left and size < MAX_CHARACTERS:
+                elif name.endswith(".py") and path != SETUP_PY and left and size < MAX_CHARACTERS:
                     text = files.read(path, "program") or ""
                     left, size = left - 1, size + len(text)
                     yield path, text

@@ -129,12 +129,35 @@ class _Module:
                     values[name] = _add(values.get(name), [added] if how == "append" else added, node)
             case ast.FunctionDef(name=name):
                 self._functions[name] = node
+            case ast.If(orelse=[_, *_]):
+                self._follow_branches(node)
             case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try():
                 for name in _list_changed_names(node):
-                    known = values.get(name)
-                    values[name] = [*known, _Computed(node)] if isinstance(known, list) else _Computed(node)
+                    self._forget(name, node)
             case _:
                 pass
+
+    def _follow_branches(self, node: ast.If) -> None:
+        """Follow both branches: what a list has after either of them is certain, the rest is not."""
+        before, after = self._values, []
+        for branch in (node.body, node.orelse):
+            self._values = dict(before)
+            for statement in branch:
+                self._follow(statement)
+            after.append(self._values)
+        self._values = before
+        for name in _list_changed_names(node):
+            first, second = (values.get(name) for values in after)
+            if isinstance(first, list) and isinstance(second, list):
+                both = [each for each in first if each in second]
+                before[name] = both if len(both) == len(first) == len(second) else [*both, _Computed(node)]
+            else:
+                self._forget(name, node)
+
+    def _forget(self, name: str, node: ast.stmt) -> None:
+        """Leave open what a statement makes of a name; what a list had before it still counts."""
+        known = self._values.get(name)
+        self._values[name] = [*known, _Computed(node)] if isinstance(known, list) else _Computed(node)
 
     def list_texts(self, node: ast.AST, seen: frozenset[str] = frozenset()) -> Iterator[str]:
         """List the texts in a part of the program, in the values of its names, and in the functions that it calls."""

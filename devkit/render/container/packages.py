@@ -4,7 +4,7 @@ The project's packages are installed with the project's tool, and without touchi
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,7 @@ _PROJECT = "/mnt/project"
 _PYPROJECT = "pyproject.toml"
 _EXPORTED = "/mnt/work/exported.txt"
 _WRITTEN = "/mnt/work/project.txt"
+_LINE_LENGTH = 110
 _DROP_LOCAL = f" && sed -i -E '/(^-e |@ )file:/d' {_EXPORTED}"
 """Drops the project's own folders, which the build does not see."""
 
@@ -186,7 +187,7 @@ def build_project_install_commands(
     siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python) if plan.torch else ()
     return ProjectInstallCommands(
         files=files,
-        written=" \\\n        ".join(shlex.quote(line) for line in written),
+        written=_fold(written),
         written_from=format_comment(", ".join(dict.fromkeys(written.values()))),
         siblings=" ".join(f'"{text}"' for text in siblings),
         sibling_source=f"{index}{'--no-deps ' if export else ''}",
@@ -197,6 +198,17 @@ def build_project_install_commands(
         limits=" ".join(map(shlex.quote, plan.limits)),
         additions=" ".join(f'"{require_safe("requirement", text)}"' for text in plan.additions),
     )
+
+
+def _fold(texts: Iterable[str]) -> str:
+    """Format texts as words of the shell, on as few lines of the Dockerfile as they fit on."""
+    lines: list[str] = []
+    for word in map(shlex.quote, texts):
+        if lines and len(lines[-1]) + len(word) < _LINE_LENGTH:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return " \\\n        ".join(lines)
 
 
 def _build_requirement_options(found: Dependencies) -> Iterator[str]:
