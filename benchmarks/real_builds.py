@@ -9,6 +9,7 @@ No GPU is here, so the container starts in its form for the CPU; what is proved 
 
 import argparse
 import functools
+import hashlib
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import time
 import tomllib
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -30,14 +32,17 @@ from tests.engine.commands import CommandError, run
 SUITES = {"3.10": "jammy", "3.11": "bookworm", "3.12": "noble", "3.13": "trixie"}
 """The release whose python3 is the planned one."""
 UBUNTU = "http://archive.ubuntu.com/ubuntu"
+UBUNTU_KEYRING = "pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"
+UBUNTU_KEYRING_SHA256 = "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8"
+KEYS = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 PYPI = "https://pypi.org/simple"
-PACKAGES = "python3,python3-venv,python3-dev,python3-pip,ca-certificates"
+PACKAGES = "apt,python3,python3-venv,python3-dev,python3-pip,ca-certificates"
 
 
 def provide(engine: daemon.Engine, reference: str, python: str) -> None:
     """Give the engine a Debian or Ubuntu with that Python under the name of the base image."""
     suite = SUITES[python]
-    stand_in = f"devkit-real-{suite}:latest"
+    stand_in = f"devkit-real-{suite}:2"
     if not engine.docker("image", "ls", "--quiet", stand_in).strip():
         folder = cache.made_once(f"real-{suite}", lambda folder: _bootstrap(suite, folder))
         engine.docker("import", "--change", 'CMD ["python3"]', folder / "rootfs.tar", stand_in)
@@ -75,13 +80,27 @@ def serving() -> Iterator[str]:
             server.shutdown()
 
 
+def _fetch_keyring(folder: Path) -> None:
+    """Fetch Ubuntu's keys, which Debian does not have."""
+    with urllib.request.urlopen(f"{UBUNTU}/{UBUNTU_KEYRING}", timeout=60) as answer:
+        content = answer.read()
+    if hashlib.sha256(content).hexdigest() != UBUNTU_KEYRING_SHA256:
+        raise CommandError(f"{UBUNTU_KEYRING} is not the file that it was")
+    package = folder / "keyring.deb"
+    package.write_bytes(content)
+    run(["dpkg-deb", "--extract", package, folder])
+
+
 def _bootstrap(suite: str, folder: Path) -> None:
     root = folder / "root"
     if suite in ("bookworm", "trixie"):
         image.install(suite, PACKAGES, root)
     else:
-        pockets = [f"deb {UBUNTU} {suite}{pocket} main universe" for pocket in ("", "-updates")]
-        run([*image.BOOTSTRAP, f"--include={PACKAGES}", suite, root, *pockets], deadline_s=900)
+        signed = f"[signed-by={cache.made_once('ubuntu-keyring', _fetch_keyring) / KEYS}]"
+        pockets = [f"deb {signed} {UBUNTU} {suite}{pocket} main universe" for pocket in ("", "-updates")]
+        # Their /usr is merged by their own packages.
+        bootstrap = [word for word in image.BOOTSTRAP if not word.startswith("--hook-dir")]
+        run([*bootstrap, f"--include={PACKAGES}", suite, root, *pockets], deadline_s=900)
     for link, target in (
         ("python3", "/usr/bin/python3"),
         ("python", "python3"),

@@ -125,6 +125,6 @@ def init(
         click.echo(f"wrote {files} to {project.root}")
         for offer in offers:
             click.echo(wrap_text(offer, width=width, hanging="  "))
-        click.echo(wrap_text(format_next_step(project.dependencies, imports), width=width))
+        click.echo(wrap_text(format_next_step(project.root, project.dependencies, imports), width=width))
     if report:
         print_image_size(project.root)

@@ -2,12 +2,15 @@
 
 import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from devkit.facts.resolution import Resolved
 from devkit.facts.values import Unknown
+from devkit.probe.host import LocalHost
+from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.text import format_count, join_words, wrap_text
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ def _list_installed(plan: "Plan", dependencies: "Dependencies") -> Iterator[str]
         yield f"{named} that the project names, {len(plan.resolution.packages)} in all as uv resolves them"
 
 
-def format_next_step(dependencies: "Dependencies", imports: "Sequence[ImportedPackage]") -> str:
+def format_next_step(root: Path, dependencies: "Dependencies", imports: "Sequence[ImportedPackage]") -> str:
     """Format what to do with the files, and the choices that this project leaves open."""
     available = dependencies.available
     builds = {each.choice for each in dependencies.torch_builds}
@@ -49,7 +52,16 @@ def format_next_step(dependencies: "Dependencies", imports: "Sequence[ImportedPa
     flags += [f"--requirements {path}" for path in available.requirements[:1]]
     flags += ["--add-imports"] if any(each.name for each in imports) else []
     more = f" To install more first: {join_words([f'`devkit init {flag}`' for flag in flags], 'or')}." if flags else ""
-    return f"Next: commit them, then open the folder in its container, or prove it with `devkit verify`.{more}"
+    rule = _find_ignore_rule(root)
+    commit = f"commit them (`git add --force`, because {rule} ignores them)" if rule else "commit them"
+    return f"Next: {commit}, then open the folder in its container, or prove it with `devkit verify`.{more}"
+
+
+def _find_ignore_rule(root: Path) -> str:
+    """Find the line of the project's own that keeps the dev container out of version control: ".gitignore:12", "" for none."""
+    path = f"{DEVCONTAINER_FOLDER}/devcontainer.json"
+    found = LocalHost().run(["git", "-C", str(root), "check-ignore", "--verbose", path])
+    return ":".join(found.out.partition("\t")[0].split(":")[:2]) if found.code == 0 else ""
 
 
 def _shorten(names: Sequence[str]) -> list[str]:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import CompiledPackage as PackageRow
-from devkit.compat.version_tables import PrebuiltWheel
+from devkit.compat.version_tables import PrebuiltWheel, RowConfidence
 from devkit.facts.dependencies import Dependencies, LocalBuild, PackageRequirement, RequirementRole
 from devkit.facts.resolution import Resolved
 from devkit.facts.values import Release
 from devkit.solver.base_image import find_image
 from devkit.solver.candidates import Problem
 from devkit.solver.gpu_support import NVCC
-from devkit.solver.plan import CompiledPackage, CompileMode, Constraint, Plan, Vendor
+from devkit.solver.plan import CompiledPackage, CompileMode, Constraint, Plan, Reason, Vendor
 from devkit.solver.project import does_apply
 from devkit.text import format_count, join_words
 
@@ -46,11 +46,17 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
     found = [each for each in (_plan_requirement(rows[name], needs.get(name), plan, problem) for name in names) if each]
     found += [_plan_local_build(build, rows.get(build.name), plan) for build in _list_builds(dependencies)]
     compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) for each in found)
+    own_build = dependencies.cuda_build if plan.torch else ""
+    is_wanted = NVCC in problem.request.features or bool(own_build)
     missing = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}: the image has none"
-    lacks_nvcc = NVCC in problem.request.features and plan.cuda and not plan.nvcc
-    plan = replace(plan, compiled=tuple(found), nvcc=plan.nvcc if compiles or NVCC in problem.request.features else "")
+    lacks_nvcc = is_wanted and plan.cuda and not plan.nvcc
+    plan = replace(plan, compiled=tuple(found), nvcc=plan.nvcc if compiles or is_wanted else "")
     warnings = (*plan.warnings, *_list_left_out(plan), *((missing,) if lacks_nvcc else ()))
-    return replace(plan, warnings=tuple(dict.fromkeys(warnings)))
+    reasons = [each for each in plan.reasons if each.field != NVCC]
+    if plan.nvcc and own_build:
+        because = f"{own_build} has nvcc compile"
+        reasons.append(Reason(NVCC, f"CUDA {plan.cuda}", because, own_build.partition(":")[0], RowConfidence.CONFIRMED))
+    return replace(plan, reasons=tuple(reasons), warnings=tuple(dict.fromkeys(warnings)))
 
 
 def _list_left_out(plan: Plan) -> list[str]:
@@ -59,6 +65,7 @@ def _list_left_out(plan: Plan) -> list[str]:
 
 def list_compile_costs(plan: Plan, *, cores: int, memory_gb: int) -> Iterator[str]:
     """List in words what compiles, when, and how long it takes with so many cores and so much memory."""
+    yield from (f"nvcc of {each.value} is in the image: {each.because}" for each in plan.reasons if each.field == NVCC)
     for each in plan.compiled:
         if each.mode is CompileMode.WHEEL:
             yield f"{each.name} comes as a wheel: {each.because}"

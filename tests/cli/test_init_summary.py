@@ -1,5 +1,7 @@
 """What `devkit init` says: what it read, what the image gets, and how to choose something else."""
 
+import subprocess
+
 import pytest
 
 from .test_init import GPU, devkit
@@ -59,3 +61,11 @@ def test_a_fresh_dev_container_takes_at_most_fifteen_lines(tmp_path):
     done = devkit("init", tmp_path, *GPU)
     assert len(done.stdout.splitlines()) <= 15
     assert ".devcontainer/{.dockerignore, .gitignore, Dockerfile" in done.stdout
+
+
+def test_a_project_whose_git_ignores_the_folder_is_told_by_which_line(tmp_path):
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    assert "Next: commit them, then" in said(tmp_path)
+    (tmp_path / ".gitignore").write_text("*.pyc\n.devcontainer/\n")
+    text = said(tmp_path, "--python", "3.11")
+    assert "commit them (`git add --force`, because .gitignore:2 ignores them)" in text

@@ -91,6 +91,17 @@ def test_nvcc_is_of_the_cuda_of_torch_and_the_image_stays_slim(machine, nvcc):
     assert solve(machine=machine, features=("nvcc",)).nvcc.partition(":")[0] == nvcc.partition(":")[0]
 
 
+def test_a_build_of_the_projects_own_gets_nvcc_and_is_named():
+    answer = solve_project(
+        build_request(machines=(OLD,)), replace(NO_DEPENDENCIES, cuda_build="Makefile:69"), load_tables()
+    )
+    assert isinstance(answer, Plan)
+    assert answer.nvcc.startswith("nvidia/cuda:12.6")
+    assert [*list_compile_costs(answer, cores=2, memory_gb=8)] == [
+        "nvcc of CUDA 12.6 is in the image: Makefile:69 has nvcc compile"
+    ]
+
+
 def test_nvcc_of_the_base_image_is_used_where_it_is_the_right_one():
     image = "nvidia/cuda:12.6.3-devel-ubuntu24.04"
     assert solve(need("mamba-ssm"), machine=OLD, image=image).nvcc == image
