@@ -36,13 +36,13 @@ UBUNTU_KEYRING = "pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
 UBUNTU_KEYRING_SHA256 = "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8"
 KEYS = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 PYPI = "https://pypi.org/simple"
-PACKAGES = "apt,python3,python3-venv,python3-dev,python3-pip,ca-certificates"
+PACKAGES = "python3,python3-venv,python3-dev,python3-pip,ca-certificates"
 
 
 def provide(engine: daemon.Engine, reference: str, python: str) -> None:
     """Give the engine a Debian or Ubuntu with that Python under the name of the base image."""
     suite = SUITES[python]
-    stand_in = f"devkit-real-{suite}:2"
+    stand_in = f"devkit-real-{suite}:3"
     if not engine.docker("image", "ls", "--quiet", stand_in).strip():
         folder = cache.made_once(f"real-{suite}", lambda folder: _bootstrap(suite, folder))
         engine.docker("import", "--change", 'CMD ["python3"]', folder / "rootfs.tar", stand_in)
@@ -100,7 +100,10 @@ def _bootstrap(suite: str, folder: Path) -> None:
         pockets = [f"deb {signed} {UBUNTU} {suite}{pocket} main universe" for pocket in ("", "-updates")]
         # Their /usr is merged by their own packages.
         bootstrap = [word for word in image.BOOTSTRAP if not word.startswith("--hook-dir")]
-        run([*bootstrap, f"--include={PACKAGES}", suite, root, *pockets], deadline_s=900)
+        run([*bootstrap, f"--include={PACKAGES},apt,ubuntu-keyring", suite, root, *pockets], deadline_s=900)
+        lines = "".join(f"{each.replace(f'{signed} ', '')}\n" for each in pockets)
+        (root / "etc/apt/sources.list").write_text(lines)
+        shutil.rmtree(root / "etc/apt/sources.list.d", ignore_errors=True)
     for link, target in (
         ("python3", "/usr/bin/python3"),
         ("python", "python3"),
@@ -163,6 +166,10 @@ def build(
         row["error"] = str(error)[-3000:]
     finally:
         engine.clear()
+        # An image with CUDA takes ten gigabytes, and its layers as many again.
+        if built := engine.docker("image", "ls", "--quiet", "--filter", "reference=*-dev").split():
+            engine.docker("image", "rm", "--force", *built)
+        engine.docker("builder", "prune", "--force", "--all", "--filter", "type=regular")
         shutil.rmtree(scratch, ignore_errors=True)
     return row
 

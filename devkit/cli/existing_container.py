@@ -250,13 +250,13 @@ def _plan_project(
     found = project.with_settings(replace(project.settings, extras=chosen)).dependencies
     needs = (need for need in found.needs if not is_own_pin(existing.lock, need.path, need.name, need.specifier))
     # What else the dependencies say is about devkit's own image, which this project does not have.
-    asked = replace(
+    wanted = replace(
         found, needs=tuple(needs), available=NOTHING_CHOSEN, indexes=(), unread=(), left_out=(), builds=(), system=()
     )
     # A Python that no file names is not guessed: uv would refuse what fits the real one.
     if existing.extras is None or not existing.python:
-        return solve_request(request, replace(NO_DEPENDENCIES, needs=asked.needs, python=asked.python))
-    return plan_with_packages(request, asked, project.root, project.settings, no_resolve=no_resolve, is_check=is_check)
+        return solve_request(request, replace(NO_DEPENDENCIES, needs=wanted.needs, python=wanted.python))
+    return plan_with_packages(request, wanted, project.root, project.settings, no_resolve=no_resolve, is_check=is_check)
 
 
 def _print_end(

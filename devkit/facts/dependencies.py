@@ -26,7 +26,7 @@ _LOCKING_TOOLS = (PackageManager.UV, PackageManager.POETRY, PackageManager.PDM, 
 
 
 class Framework(StrEnum):
-    """What a project computes with, as its files show. The value is its name as `--framework` takes it."""
+    """The framework that a project computes with, as its files show. The value is its name as `--framework` takes it."""
 
     TORCH = "torch"
     JAX = "jax"
@@ -196,7 +196,7 @@ class SystemPackage:
 
 @record
 class LocalBuild:
-    """How a package among the project's own files is built.
+    """The build of a package among the project's own files.
 
     `path` is its folder, "." for the project itself, `name` its normalized name, "" where none is read. `origin` is the
     file and line that show that its build imports torch, "" where it does not. `has_cuda` says whether it names a CUDA
@@ -212,7 +212,7 @@ class LocalBuild:
 
     @property
     def needs_torch(self) -> bool:
-        """Whether the build imports torch, so that a build in isolation would fetch another one, or fail."""
+        """True if the build imports torch, so that a build in isolation would fetch another one, or fail."""
         return bool(self.origin)
 
 
@@ -280,12 +280,12 @@ class Dependencies:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the image installs exact versions from the project's own lock."""
+        """Return True if the image installs exact versions from the project's own lock."""
         return bool(self.lock) and self.tool in _LOCKING_TOOLS
 
     @property
     def asks_for_packages(self) -> bool:
-        """Whether the project says itself what it needs, so that nothing is added to it."""
+        """Return True if the project says itself what it needs, so that nothing is added to it."""
         needs = any(need.role is not RequirementRole.CONSTRAINT for need in self.needs)
         return bool(needs or self.lock or self.torch_builds or self.unread or self.left_out)
 

@@ -32,7 +32,7 @@ class RequirementSources:
 
 @record
 class ResolutionRequest:
-    """What is resolved besides the project's requirements, and for which Python and machine.
+    """A request to resolve the project's requirements and these, for one Python and machine.
 
     `constraints` limit versions and install nothing, `requirements` are installed too. `glibc` is that of the image, ""
     where it is unknown. `relaxed` are packages whose versions in the project's files do not count. With `is_alone` none

@@ -95,7 +95,7 @@ class KnownFiles:
     was_written: bool
 
     def is_unmodified(self, path: str, content: bytes) -> bool:
-        """Return True for a file as devkit left it, and for a wheel of its own, which nobody edits."""
+        """Return True for a file as devkit left it, and for a wheel of its own, which users do not edit."""
         ids = self.files.get(path, ())
         return compute_blob_id(content) in ids or ("" in ids and path.startswith(WHEELS_FOLDER))
 

@@ -121,7 +121,7 @@ class Reason:
 
 
 class CompileMode(StrEnum):
-    """What is done about a package that compiles code against torch."""
+    """The treatment of a package that compiles code against torch."""
 
     COMPILED = "compiled"
     """It compiles while the image is built, or, for a package among the project's files, when its container is made."""

@@ -35,7 +35,7 @@ FROM_CONDA = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"
 
 @dataclass(frozen=True)
 class LockedNeed:
-    """What one package of a lock needs of another one; `version` is "" where the lock has only one."""
+    """The need of one package of a lock for another one; `version` is "" where the lock has only one."""
 
     name: str
     version: str = ""

@@ -18,7 +18,7 @@ CONDA_FILE = "conda.yaml"
 
 @dataclass(frozen=True)
 class CondaEnvironment:
-    """What the Dockerfile needs to make the environment with micromamba. Without packages it is false."""
+    """The words of the Dockerfile that make the environment with micromamba. Without packages it is false."""
 
     image: str = ""
 

@@ -235,13 +235,13 @@ def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[
 def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSources:
     """Read what the image's installer is given of a project. Raises DevkitError for a file outside of it."""
     texts = ((path, read_file(root, path)) for path in (*found.lists, *found.included))
-    asked = (need for need in found.needs if need.role is not RequirementRole.CONSTRAINT)
+    needs = (need for need in found.needs if need.role is not RequirementRole.CONSTRAINT)
     return RequirementSources(
         files=tuple((path, content.decode(errors="replace")) for path, content in texts if content is not None),
         lists=found.lists,
         options=tuple(_build_choice_options(found)),
         lines=tuple(_list_written_requirements(found)),
-        unchecked=tuple(dict.fromkeys(need.name for need in asked if need.url and need.name not in TORCH_FAMILY)),
+        unchecked=tuple(dict.fromkeys(need.name for need in needs if need.url and need.name not in TORCH_FAMILY)),
     )
 
 

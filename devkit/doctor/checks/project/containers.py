@@ -255,7 +255,7 @@ def _has_cpu_torch(install: Install) -> bool:
 
 
 class TorchOrigin(StrEnum):
-    """What brings torch into a container."""
+    """The part of a project that brings torch into a container."""
 
     IMAGE = "image"
     BUILD = "build"
@@ -266,7 +266,7 @@ class TorchOrigin(StrEnum):
 
 @record
 class TorchSource:
-    """Where a container's torch comes from; `version` and `variant`, such as cu118, are "" where no file says them."""
+    """The origin of a container's torch; `version` and `variant`, such as cu118, are "" where no file says them."""
 
     origin: TorchOrigin
     place: Location

@@ -654,7 +654,7 @@ def gpu_services_have_dev_container(facts: Facts) -> Iterator[Finding]:
     """A project whose Compose files ask for a GPU has a dev container.
 
     Why it matters: editors and clouds look for devcontainer.json alone. A Compose file in docker/ starts the program, and
-    nobody sees that the same image would do for development.
+    the editor does not offer the same image for development.
     How it is seen: a service with a request for a GPU, in the project's folder or in one named docker, compose, container
     or deploy, and no devcontainer.json.
     Source: containers.dev, "devcontainer.json"; lm-sys/FastChat, docker/docker-compose.yml.

@@ -361,7 +361,7 @@ def compiled_packages_have_nvcc(facts: Facts) -> Iterator[Finding]:
 def _list_builds(
     container: ProjectContainer,
 ) -> Iterator[tuple[tuple[Stage, ...], tuple[Install, ...], tuple[str, ...]]]:
-    """Yield each place where packages are built: the stages that it stands on, the installations, packages with nvcc."""
+    """Yield each place where packages are built: the stages that it is built from, the installations, packages with nvcc."""
     for stage in container.image_stages:
         below = container.find_chain(stage)
         nvcc = tuple(name for one in below for name in (() if isinstance(one.nvcc, Unknown) else one.nvcc))
