@@ -97,6 +97,7 @@ def main() -> None:
     """Run the command line and exit with its documented exit code."""
     # Imports create many objects and free none: garbage collection would take a twentieth of a short command.
     gc.set_threshold(100_000)
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path need not be text in the terminal's encoding, and a degree sign is not in ASCII: both are escaped.
         sys.stdout.reconfigure(errors=ESCAPE_ERRORS)
@@ -110,6 +111,14 @@ def main() -> None:
         _discard_output()
         code = code or _report_refused_file(error)
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that were closed: Python has None for them, and files take their numbers."""
+    # In this order: each takes the lowest number that is free.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123 - open until the end
 
 
 def run_command_line() -> int:
@@ -129,10 +138,20 @@ def run_command_line() -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENAMETOOLONG):
             return _report_refused_file(error)
+        if isinstance(error, FileNotFoundError) and not _has_current_directory():
+            _print_error("the current directory no longer exists", "Change to a folder that exists: cd ~")
+            return exit_codes.WRONG_INPUT
         sys.excepthook(type(error), error, error.__traceback__)
         click.echo(BUG_REPORT_HINT, err=True)
         return exit_codes.BUG
     return code if isinstance(code, int) else exit_codes.DONE
+
+
+def _has_current_directory() -> bool:
+    try:
+        return bool(os.getcwd())  # noqa: PTH109 - pathlib takes longer to load than most commands to end
+    except FileNotFoundError:
+        return False
 
 
 def _report_usage_error(error: click.ClickException) -> int:

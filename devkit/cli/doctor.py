@@ -51,7 +51,7 @@ _FORMATS = ("text", "json", "sarif", "markdown", "html")
 @click.option("--smoke", is_flag=True, help="Also start a temporary container with a GPU (up to 60 s).")
 @click.option("--fix", is_flag=True, help="Repair your own files: shows each change, asks first, keeps a copy.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
-@click.option("--strict", is_flag=True, help="End with 1 on warnings too.")
+@click.option("--strict", is_flag=True, help="End with 1 on warnings, and when incomplete.")
 @click.option(
     "--timeout",
     metavar="SECONDS",
@@ -84,7 +84,8 @@ def doctor(
 ) -> None:
     """Find what stops GPU work on this machine, and say how to fix it.
 
-    Only reads, unless --fix is given. Ends with 0 when healthy, warnings allowed, and with 1 on problems.
+    Only reads, unless --fix is given. Ends with 0 when healthy, warnings allowed, and with 1 on problems. What could not
+    be read makes the verdict "incomplete", which ends with 0, too, and with 1 with --strict.
     """
     from devkit.verify.process import interrupt_on_termination
 
@@ -109,10 +110,8 @@ def doctor(
     # Imported only now, so that the probes start first.
     from devkit.doctor.report.report import Health
 
-    codes = {Health.HEALTHY: exit_codes.DONE, Health.WARNINGS: exit_codes.DONE}
-    if strict:
-        codes.pop(Health.WARNINGS)
-    code = codes.get(report.health, exit_codes.ANSWER_IS_NO)
+    is_fine = report.health is Health.HEALTHY or (report.health is not Health.PROBLEMS and not strict)
+    code = exit_codes.DONE if is_fine else exit_codes.ANSWER_IS_NO
     write_output(format_doctor_report(facts, report, options, exit_code=code), options)
     ctx.exit(code)
 

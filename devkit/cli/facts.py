@@ -56,7 +56,10 @@ def read_this_machine(
     report_step(f"reading this machine (at most {format_duration(options.timeout_s)})")
     deadline_s = max(options.timeout_s - _OVERHEAD_S, options.timeout_s / 2)
     facts = gather_facts(
-        CachingHost(), deadline_s=deadline_s, project=str(options.project.resolve()), meanwhile=meanwhile
+        CachingHost(deadline_s=deadline_s),
+        deadline_s=deadline_s,
+        project=str(options.project.resolve()),
+        meanwhile=meanwhile,
     )
     if options.is_deep:
         from devkit.probe.deep import read_deep

@@ -23,6 +23,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "bad": {"fg": "red", "bold": True},
     "warn": {"fg": "yellow", "bold": True},
     "good": {"fg": "green", "bold": True},
+    "unknown": {"fg": "magenta", "bold": True},
     "quiet": {"dim": True},
     "command": {"fg": "cyan"},
 }

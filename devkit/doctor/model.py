@@ -116,15 +116,17 @@ class Finding:
 class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has nothing to judge here
     """Raised by a check that cannot judge anything on this machine; becomes `Skipped(reason)`."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, is_lost: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.is_lost = is_lost
 
 
 @record
 class Check:
     """A question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
 
+    `worst` is the severity of the worst that it can find; without a fact that a check for errors needs, no machine is healthy.
     `causes` lists codes whose findings are consequences of this check's, and are kept quiet beside it. The failures that
     it recognizes, and the error texts that lead to it, are data: see `signatures/catalog.py`.
     """
@@ -133,6 +135,7 @@ class Check:
     title: str
     run: Callable[[Facts], Iterator[Finding]]
     causes: tuple[str, ...] = ()
+    worst: Severity = Severity.ERROR
 
     @property
     def explanation(self) -> str:
@@ -168,9 +171,13 @@ class Found:
 
 @record
 class Skipped:
-    """The facts are missing, or the check does not apply. Never the same as passed."""
+    """The facts are missing, or the check does not apply. Never the same as passed.
+
+    `is_lost`: a fact that the check needs was lost, so that what it would have found is unknown.
+    """
 
     reason: str
+    is_lost: bool = False
 
 
 @record

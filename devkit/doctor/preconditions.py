@@ -35,7 +35,7 @@ NO_VISIBLE_DEVICES = ("", "void", "none")
 def require(value: _T | Unknown) -> _T:
     """Return the value; an unknown one ends the check with its reason."""
     if isinstance(value, Unknown):
-        raise NotApplicable(value.reason)
+        raise NotApplicable(value.reason, is_lost=value.is_lost)
     return value
 
 
@@ -100,6 +100,8 @@ def has_nvidia_gpu(facts: Facts) -> bool | Unknown:
         if not isinstance(facts.wsl, Wsl):
             return facts.wsl or Unknown("the WSL guest was not read")
         return facts.wsl.has_dxg and any(name in facts.wsl.libraries for name in WSL_NVIDIA_LIBRARIES)
+    if isinstance(driver, Unknown) and driver.is_lost:
+        return driver
     if isinstance(driver, Unknown):
         # Windows shows its GPUs through NVML only: a missing library is a missing driver, and most likely no GPU.
         return False if isinstance(facts.nvml, NvmlFailure | NvmlAnswer) else driver
@@ -167,7 +169,9 @@ def require_nvml(facts: Facts) -> NvmlAnswer:
     require_nvidia_gpu(facts)
     if isinstance(facts.nvml, NvmlAnswer):
         return facts.nvml
-    raise NotApplicable("NVML does not answer" if isinstance(facts.nvml, NvmlFailure) else facts.nvml.reason)
+    if isinstance(facts.nvml, NvmlFailure):
+        raise NotApplicable("NVML does not answer")
+    return require(facts.nvml)
 
 
 def require_container_engine(facts: Facts) -> Engine:
@@ -175,9 +179,9 @@ def require_container_engine(facts: Facts) -> Engine:
     require_engine_side(facts)
     if isinstance(facts.engine, Engine):
         return facts.engine
-    raise NotApplicable(
-        "no container engine answers" if isinstance(facts.engine, EngineFailure) else facts.engine.reason
-    )
+    if isinstance(facts.engine, EngineFailure):
+        raise NotApplicable("no container engine answers")
+    return require(facts.engine)
 
 
 def require_gpu_engine(facts: Facts) -> Engine:

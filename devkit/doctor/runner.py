@@ -66,7 +66,7 @@ def _run_check(check: Check, facts: Facts) -> CheckVerdict:
             for finding in check.run(facts)
         )
     except NotApplicable as reason:
-        return Skipped(to_one_line(reason.reason))
+        return Skipped(to_one_line(reason.reason), reason.is_lost)
     except Exception as error:  # noqa: BLE001 - a bug in one check must not take the others' results with it
         frame = error.__traceback__
         while frame is not None and frame.tb_next is not None:
@@ -77,11 +77,12 @@ def _run_check(check: Check, facts: Facts) -> CheckVerdict:
 
 
 def _join(host: Outcome, container: Outcome) -> Outcome:
-    """Join both outcomes of a check: findings before a crash, a crash before passed, passed before skipped."""
+    """Join both outcomes of a check: findings, then a crash, then what could not be judged for a lost fact, then passed."""
     inside = container.verdict
     if isinstance(inside, Found):
         inside = Found(tuple(replace(finding, seen_in=DEV_CONTAINER) for finding in inside.findings))
-    if host.check.code.startswith(WORKLOAD_PREFIXES) and not isinstance(inside, Skipped):
+    is_judged = not isinstance(inside, Skipped) or (inside.is_lost and not isinstance(host.verdict, Found | Crashed))
+    if host.check.code.startswith(WORKLOAD_PREFIXES) and is_judged:
         return replace(container, verdict=inside)
     verdict = host.verdict
     match host.verdict, inside:
@@ -95,6 +96,8 @@ def _join(host: Outcome, container: Outcome) -> Outcome:
             verdict = Found((*on_host, *following))
         case (Found() as found, _) | (_, Found() as found):
             verdict = found
+        case Skipped(is_lost=True), Passed():
+            pass
         case (Skipped() | Passed(), other) if not isinstance(other, Skipped):
             verdict = other
     return replace(host, verdict=verdict, ms=host.ms + container.ms)

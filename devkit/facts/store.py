@@ -63,7 +63,7 @@ def _plain_fields(record: Any) -> dict[str, object]:  # noqa: ANN401 - any of th
 
 def _plain(value: object) -> object:
     if isinstance(value, Unknown):
-        return {"unknown": value.reason}
+        return {"unknown": value.reason, **({"is_lost": True} if value.is_lost else {})}
     if isinstance(value, _AS_TEXT):
         return str(value)
     if isinstance(value, tuple):
@@ -91,10 +91,10 @@ def _decode_record(value: Mapping[str, Any], kind: Any) -> Any:  # noqa: ANN401 
 
 def _decode_object(value: Mapping[str, Any], options: tuple[Any, ...]) -> Any:  # noqa: ANN401 - one of `options`
     """Decode an object as the record that its "type" names, or as an unknown value."""
-    if set(value) == {"unknown"} and Unknown in options:
+    if "unknown" in value and value.keys() <= {"unknown", "is_lost"} and Unknown in options:
         if not isinstance(value["unknown"], str):
             raise InvalidValue("a reason", value["unknown"]).within("unknown")
-        return Unknown(value["unknown"])
+        return Unknown(value["unknown"], value.get("is_lost") is True)
     records = [option for option in options if dataclasses.is_dataclass(option) and option not in _NEVER_TAGGED]
     record = next((option for option in records if getattr(option, "__name__", "") == value.get("type")), None)
     if record is None:

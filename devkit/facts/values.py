@@ -94,9 +94,14 @@ def _eq(self: object, other: object) -> bool:
 
 @record
 class Unknown:
-    """A reading that could not be taken, and why. Never the same as "absent" or "fine"."""
+    """A reading that could not be taken, and why. Never the same as "absent" or "fine".
+
+    `is_lost`: it exists on this machine and was not got, because something hung, crashed or was refused; without it the
+    reading does not apply here, or is only taken elsewhere.
+    """
 
     reason: str
+    is_lost: bool = False
 
 
 NOT_READ = Unknown("not read")

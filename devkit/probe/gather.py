@@ -47,7 +47,7 @@ def gather_facts(
     `deep_deadline_s` above zero also takes the slow readings of the deep tier, after the others.
     `meanwhile` is called once the probes are under way: whatever else a command must prepare costs no time then.
     `only` names the fields to read, where a command needs no more; the others are `Unknown` then.
-    A probe that is late or fails, which is a bug in devkit, costs only its own facts: they become `Unknown`.
+    A probe that is late or fails costs only its own facts: they are lost.
     """
     workspace = project or str(Path.cwd())
     ends_at = time.monotonic() + deadline_s
@@ -130,25 +130,33 @@ def _side_by_side(
 ) -> dict[str, Any]:
     """Run the probes in threads and return what each read by the deadline. `follow` names the probes to run after a reading."""
     readings: dict[str, Any] = {}
-    late = Unknown(f"no answer within {deadline_s:g} s")
+
+    def lose(field: str, why: str) -> Unknown:
+        return Unknown(f"{field.replace('_', ' ')}: {why}", is_lost=True)
+
+    late = f"no answer within {deadline_s:g} s"
 
     def take(field: str, probe: Callable[[], object]) -> None:
         try:
             readings[field] = probe()
         except Exception as error:  # noqa: BLE001 - one probe's bug must not cost the report
-            readings[field] = Unknown(f"probe crashed: {type(error).__name__}: {error}")
+            readings[field] = lose(field, f"probe crashed: {type(error).__name__}: {error}")
         for next_field, next_probe in follow(field, readings[field]):
-            readings[next_field] = late
+            readings[next_field] = lose(next_field, late)
             take(next_field, next_probe)
 
     # Daemon threads, not an executor: a thread stuck on a dead network drive must not hold up the exit.
     threads = [threading.Thread(target=take, args=pair, name=pair[0], daemon=True) for pair in probes]
     ends_at = time.monotonic() + deadline_s
     for thread in threads:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit on memory or on threads
+            readings[thread.name] = lose(thread.name, str(error))
     if meanwhile is not None:
         meanwhile()
     for thread in threads:
-        thread.join(max(0.0, ends_at - time.monotonic()))
+        if thread.ident is not None:
+            thread.join(max(0.0, ends_at - time.monotonic()))
     # A late thread may still write; what is judged must stand still.
-    return {**{field: late for field, _ in probes}, **readings}
+    return {**{field: lose(field, late) for field, _ in probes}, **readings}

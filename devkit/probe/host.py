@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from devkit.facts.values import record
+from devkit.facts.values import Unknown, record
 
 # Programs run in groups of their own that are killed at a deadline, so that none holds up devkit.
 
@@ -29,6 +29,8 @@ _SYSTEM_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SLICE_S = 0.05
 _GRACE_S = 0.1
 _LONGEST_START_S = 2.0
+_SHARE_OF_PROGRAMS = 0.8
+"""The rest of an examination is for killing those that hang, and for what comes after them."""
 
 
 @record
@@ -73,10 +75,14 @@ def run_program(
     except (FileNotFoundError, NotADirectoryError) as error:
         return ProgramResult(NOT_FOUND, "", str(error))
     except OSError as error:
+        if error.errno == errno.EAGAIN:
+            raise
+        _raise_if_exhausted(error)
         return ProgramResult(NOT_EXECUTABLE, "", str(error))
-    taps = tuple(_Tap(stream) for stream in (process.stdout, process.stderr) if stream is not None)
+    taps: tuple[_Tap, ...] = ()
     ends_at = time.monotonic() + deadline_s
     try:
+        taps = tuple(_Tap(stream) for stream in (process.stdout, process.stderr) if stream is not None)
         # Streams end with the program, unless it left a child behind that holds them.
         for tap in taps:
             while tap.is_alive() and (left_s := ends_at - time.monotonic()) > 0 and process.poll() is None:
@@ -175,7 +181,13 @@ def _kill_live() -> None:
         _kill_group(process)
 
 
-__all__ = ["CALL_DEADLINE_S", "NOT_FOUND", "TIMED_OUT", "Host", "LocalHost", "ProgramResult", "Stat"]
+def _raise_if_exhausted(error: OSError | RuntimeError | ValueError) -> None:
+    """Raise an error that says nothing of the machine that is read: this process may open no more files."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
+
+
+__all__ = ["CALL_DEADLINE_S", "NOT_FOUND", "TIMED_OUT", "Host", "LocalHost", "ProgramResult", "Stat", "explain_failure"]
 
 MAX_FILE_BYTES = 32 << 20
 
@@ -192,10 +204,13 @@ class Stat:
 
 
 class Host(Protocol):
-    """Reads a machine without changing it. Paths are absolute. No method raises for what the machine lacks."""
+    """Reads a machine without changing it. Paths are absolute.
 
-    def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> ProgramResult:
-        """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline."""
+    No method raises for what the machine lacks; OSError is raised where this process may open no more files.
+    """
+
+    def run(self, argv: Sequence[str], *, deadline_s: float | None = None) -> ProgramResult:
+        """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline (default: the host's own)."""
 
     def read(self, path: str) -> str | None:
         """Read the text of a file, or None when it cannot be read."""
@@ -251,9 +266,9 @@ else:
 class LocalHost:
     """The machine that this process runs on. Implements `Host`."""
 
-    def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> ProgramResult:
+    def run(self, argv: Sequence[str], *, deadline_s: float | None = None) -> ProgramResult:
         """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline."""
-        return run_program(argv, deadline_s=deadline_s)
+        return run_program(argv, deadline_s=CALL_DEADLINE_S if deadline_s is None else deadline_s)
 
     def read(self, path: str) -> str | None:
         """Read the text of a file, at most its first 32 MiB; None when it cannot be read."""
@@ -262,21 +277,24 @@ class LocalHost:
         try:
             with open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait)) as file:
                 return decode_text(file.read(MAX_FILE_BYTES) or b"")
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            _raise_if_exhausted(error)
             return None
 
     def list(self, path: str) -> tuple[str, ...]:
         """List sorted names in a directory, empty when there is none."""
         try:
             return tuple(sorted(entry.name for entry in Path(path).iterdir()))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            _raise_if_exhausted(error)
             return ()
 
     def stat(self, path: str) -> Stat | None:
         """Return the path's kind and owner, following links; None when it does not exist."""
         try:
             found = Path(path).stat()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            _raise_if_exhausted(error)
             return None
         kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFCHR: "character", stat.S_IFSOCK: "socket"}
         return Stat(
@@ -291,7 +309,8 @@ class LocalHost:
         """Return the absolute path that `path` resolves to through symbolic links; None when it does not exist."""
         try:
             return str(Path(path).resolve(strict=True))
-        except (OSError, RuntimeError, ValueError):
+        except (OSError, RuntimeError, ValueError) as error:
+            _raise_if_exhausted(error)
             return None
 
     def open_error(self, path: str) -> str:
@@ -304,6 +323,7 @@ class LocalHost:
             try:
                 os.close(os.open(path, os.O_RDWR))
             except OSError as error:
+                _raise_if_exhausted(error)
                 return errno.errorcode.get(error.errno or 0, str(error.errno))
             return "open"
         done = self.run([self.python, "-I", "-S", "-c", _OPEN_IN_CHILD, path], deadline_s=2.0)
@@ -315,7 +335,8 @@ class LocalHost:
         """Return whether this user may create files in the directory `path`."""
         try:
             return Path(path).is_dir() and os.access(path, os.W_OK | os.X_OK)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            _raise_if_exhausted(error)
             return False
 
     def free_bytes(self, path: str) -> int | None:
@@ -324,7 +345,8 @@ class LocalHost:
 
         try:
             return shutil.disk_usage(path).free
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            _raise_if_exhausted(error)
             return None
 
     def free_files(self, path: str) -> int | None:
@@ -333,7 +355,8 @@ class LocalHost:
             return None
         try:
             found = os.statvfs(path)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            _raise_if_exhausted(error)
             return None
         # Btrfs and 9p make inodes as they need them, and say 0 of 0.
         return found.f_favail if found.f_files else None
@@ -350,19 +373,32 @@ class LocalHost:
 
 
 class CachingHost(LocalHost):
-    """This machine for one examination: a program that several probes ask is run once, and all get its answer."""
+    """This machine for one examination: a program that several probes ask is run once, and all get its answer.
 
-    def __init__(self) -> None:
+    A program without a deadline of its own gets half of the time that is left: one that hangs costs what it would have
+    said, and not the rest of the probe that asked it.
+    """
+
+    def __init__(self, *, deadline_s: float = CALL_DEADLINE_S) -> None:
+        self._ends_at = time.monotonic() + deadline_s * _SHARE_OF_PROGRAMS
         self._guard = threading.Lock()
         self._locks: dict[tuple[str, ...], threading.Lock] = {}
         self._done: dict[tuple[str, ...], ProgramResult] = {}
 
-    def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> ProgramResult:
+    def run(self, argv: Sequence[str], *, deadline_s: float | None = None) -> ProgramResult:
         """Run a program as `LocalHost` does, or hand out what it answered before."""
         key = tuple(argv)
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self._done:
-                self._done[key] = super().run(argv, deadline_s=deadline_s)
+                half_s = max(0.0, self._ends_at - time.monotonic()) / 2
+                self._done[key] = super().run(argv, deadline_s=half_s if deadline_s is None else deadline_s)
             return self._done[key]
+
+
+def explain_failure(argv: Sequence[str], done: ProgramResult, reason: str) -> Unknown:
+    """Return why a program gave no reading: the reason, or that it took too long, and the reading is lost."""
+    if done.code == TIMED_OUT:
+        return Unknown(f"`{' '.join(argv)}` did not answer in time", is_lost=True)
+    return Unknown(reason)

@@ -27,7 +27,12 @@ _RESTARTS = {
     Restart.WSL: "restarts WSL",
     Restart.HOST: "restarts the machine",
 }
-_HEALTH = {Health.HEALTHY: "healthy", Health.WARNINGS: "warning", Health.PROBLEMS: "problem"}
+_HEALTH = {
+    Health.HEALTHY: "healthy",
+    Health.WARNINGS: "warning",
+    Health.INCOMPLETE: "incomplete",
+    Health.PROBLEMS: "problem",
+}
 _MAX_FADE = 5
 
 
@@ -42,7 +47,9 @@ def render_report_page(facts: Facts, report: Report) -> str:
     if first is not None and first.finding.severity is Severity.NOTE:
         first = None
     headline = "nothing found that stops GPU work"
-    if first is not None:
+    if report.health is Health.INCOMPLETE:
+        headline = f"not read: {join_words(each.reason for each in report.lost)}"
+    elif first is not None:
         headline = first.finding.message
     elif report.crashed:
         crashed = format_count(len(report.crashed), "check")

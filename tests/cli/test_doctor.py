@@ -10,6 +10,7 @@ from devkit.cli.doctor import doctor
 from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
 from devkit.facts.store import format_facts, parse_facts
+from devkit.facts.values import Unknown
 from tests.doctor.machines import changed, healthy, r, without_gpu
 from tests.hosts.golden import facts_file
 
@@ -17,6 +18,7 @@ MISMATCH = changed(
     healthy(),
     {"driver.libnvidia_ml": r("580.105.08"), "driver.libcuda": r("580.105.08"), "driver.on_disk": r("580.105.08")},
 )
+LOST = changed(healthy(), {"driver": Unknown("driver: no answer within 4.7 s", is_lost=True)})
 WARNED = changed(healthy(), {"compose": None})
 
 
@@ -48,6 +50,8 @@ def test_a_recorded_machine_is_judged_from_its_saved_facts(name, root_causes):
         pytest.param(without_gpu(), ["--strict"], 0, id="a note is not a warning"),
         pytest.param(WARNED, [], 0, id="warnings are allowed"),
         pytest.param(WARNED, ["--strict"], 1, id="warnings are not, when strict"),
+        pytest.param(LOST, [], 0, id="incomplete is allowed"),
+        pytest.param(LOST, ["--strict"], 1, id="incomplete is not, when strict"),
         pytest.param(MISMATCH, [], 1, id="problems"),
         pytest.param(MISMATCH, ["--only", "STO001"], 0, id="problems outside of what was asked"),
     ],

@@ -1,5 +1,6 @@
 """How every command ends: exit codes, one-line errors, and what is imported on the way."""
 
+import json
 import os
 import signal
 import subprocess
@@ -169,3 +170,38 @@ def test_what_is_left_at_exit_is_collected():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (exit_codes.DONE, "collected")
+
+
+CLOSED = 'exec "$0" -m devkit explain DRV001 {0}'
+
+
+@pytest.mark.skipif(os.name != "posix", reason="streams are closed by a POSIX shell")
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_bug(closed):
+    done = subprocess.run(
+        ["sh", "-c", CLOSED.format(closed), sys.executable], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("DRV001") == (" >&-" not in f" {closed}")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX removes a folder that is in use")
+def test_a_removed_working_folder_is_the_users_to_know(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'rmdir "$1" && exec "$0" -P -m devkit doctor --only DRV001'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, str(gone)], cwd=gone, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == exit_codes.WRONG_INPUT
+    assert done.stderr.splitlines()[0] == "Error: the current directory no longer exists"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
+@pytest.mark.parametrize("limit", ["ulimit -n 8", "ulimit -v 300000"], ids=["files", "memory"])
+def test_a_tight_limit_makes_a_report_that_is_not_healthy(limit):
+    script = f'{limit}; exec "$0" -m devkit doctor --json'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["verdict"] in ("incomplete", "problems")
+    assert done.returncode in (exit_codes.DONE, exit_codes.ANSWER_IS_NO)

@@ -48,6 +48,7 @@ IN_A_FILE = an_outcome("PRJ901", a_finding(Severity.WARNING, "a line is wrong", 
 NOTE = an_outcome("GPU901", a_finding(Severity.NOTE, "a note", subject="GPU 3"))
 PASSED = an_outcome("ENG901", verdict=Passed())
 SKIPPED = an_outcome("CON901", verdict=Skipped("nothing to judge"))
+HUNG = an_outcome("DRV902", verdict=Skipped("`modinfo` did not answer in time", is_lost=True))
 CRASHED = an_outcome("STO901", verdict=Crashed("KeyError: 'x'"))
 EVERYTHING = (NOTE, ROOT, PASSED, CONSEQUENCE, SKIPPED, IN_A_FILE, CRASHED)
 

@@ -3,7 +3,7 @@
 from devkit.doctor.model import Found
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.report.report import build_report
-from devkit.doctor.runner import run_checks
+from devkit.doctor.runner import SEVERITY_RANKS, run_checks
 
 
 def run_check(code, facts):
@@ -15,6 +15,8 @@ def find_all(code, facts):
     """Return the findings of one check, which must have found something."""
     verdict = run_check(code, facts)
     assert isinstance(verdict, Found), f"{code} found nothing: {verdict}"
+    worst = max(SEVERITY_RANKS[finding.severity] for finding in verdict.findings)
+    assert worst <= SEVERITY_RANKS[BY_CODE[code].worst], f"the row of {code} says that it finds nothing as bad"
     return verdict.findings
 
 

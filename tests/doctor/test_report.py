@@ -43,6 +43,8 @@ WARNING = outcome("AAA003", Found((finding(Severity.WARNING, "a warning"),)))
 NOTE = outcome("AAA004", Found((finding(Severity.NOTE, "a note"),)))
 PASSED = outcome("AAA005", Passed())
 SKIPPED = outcome("AAA006", Skipped("nothing to judge"))
+HUNG = outcome("AAA008", Skipped("`modinfo` did not answer in time", is_lost=True))
+MINOR = Outcome(Check("AAA009", "AAA009 is fine", nothing, worst=Severity.WARNING), HUNG.verdict, 1.5)
 CRASHED = outcome("AAA007", Crashed("KeyError: 'x'"))
 
 
@@ -64,6 +66,10 @@ def text(*outcomes, width=80, verbose=False, marks=UNICODE_MARKS):
         pytest.param([WARNING, ROOT], Health.PROBLEMS, ("AAA001",), id="an error outweighs a warning"),
         pytest.param([ROOT, CONSEQUENCE], Health.PROBLEMS, ("AAA001",), id="a consequence is no root cause"),
         pytest.param([PASSED, CRASHED], Health.WARNINGS, (), id="a crashed check is not healthy"),
+        pytest.param([PASSED, HUNG], Health.INCOMPLETE, (), id="a lost fact that a check for errors needs"),
+        pytest.param([HUNG, WARNING], Health.INCOMPLETE, ("AAA003",), id="a lost fact outweighs a warning"),
+        pytest.param([HUNG, ROOT], Health.PROBLEMS, ("AAA001",), id="an error outweighs a lost fact"),
+        pytest.param([PASSED, MINOR], Health.HEALTHY, (), id="a lost fact that only a check for warnings needs"),
     ],
 )
 def test_verdict_and_root_causes(outcomes, health, root_causes):
@@ -109,6 +115,29 @@ def test_the_document_is_the_contract():
             },
         }
     ]
+
+
+def test_the_document_names_what_was_lost_and_for_which_checks():
+    assert report(PASSED, SKIPPED).to_document()["lost"] == []
+    document = report(HUNG, MINOR, PASSED).to_document()
+    assert document["verdict"] == "incomplete"
+    assert document["lost"] == [{"reason": "`modinfo` did not answer in time", "checks": ["AAA008"]}]
+
+
+def test_what_was_lost_is_in_the_first_lines_and_below_a_problem():
+    first, second, *_ = text(HUNG, WARNING).splitlines()
+    assert first == "? incomplete: 1 check for what stops GPU work could not be made"
+    assert second == "  not read: `modinfo` did not answer in time; needed by AAA008"
+    assert "healthy" not in text(HUNG, WARNING)
+    below = text(HUNG, ROOT)
+    assert below.startswith("✗ problem: the cause")
+    assert "not read: `modinfo` did not answer in time" in below
+
+
+def test_incomplete_has_a_glyph_and_a_color_of_its_own():
+    lines = format_report(report(HUNG), width=80, marks=ASCII_MARKS)
+    assert lines[0].text.startswith("? incomplete")
+    assert [line.tone for line in lines if line.tone is Tone.UNKNOWN] == [Tone.UNKNOWN]
 
 
 def test_the_list_names_every_check_and_its_page():

@@ -9,6 +9,7 @@ from tests.doctor.reports import (
     CONSEQUENCE,
     CRASHED,
     EVERYTHING,
+    HUNG,
     IN_A_FILE,
     NOTE,
     PASSED,
@@ -31,6 +32,7 @@ def shown(*outcomes):
         pytest.param([NOTE, ROOT], "### ❌ devkit doctor: problem\n\n**the cause**", id="the cause first"),
         pytest.param([IN_A_FILE], "### ⚠️ devkit doctor: warning\n\n**a line is wrong**", id="a warning"),
         pytest.param([CRASHED], "### ⚠️ devkit doctor: 1 check crashed", id="a crash"),
+        pytest.param([HUNG, PASSED], "### ❔ devkit doctor: incomplete", id="a lost fact"),
     ],
 )
 def test_it_begins_with_the_verdict(outcomes, start):

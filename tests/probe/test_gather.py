@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -6,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from devkit.doctor.preconditions import has_nvidia_gpu
 from devkit.facts.model import Facts, NvmlAnswer, NvmlEnd
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import Unknown
 from devkit.probe.gather import gather_facts
-from devkit.probe.host import LocalHost
+from devkit.probe.host import CachingHost, LocalHost
 from tests.hosts import machine
+from tests.hosts.golden import expected_facts
 from tests.probe.engines import INFO, VERSION, engine, silent_socket
 
 
@@ -34,7 +37,7 @@ def boom():
 
 def test_a_probe_that_crashes_costs_only_its_own_facts():
     facts = gather_facts(Faulty(path="/etc/docker/daemon.json", act=boom))
-    assert facts.toolkit == Unknown("probe crashed: RuntimeError: a bug")
+    assert facts.toolkit == Unknown("toolkit: probe crashed: RuntimeError: a bug", is_lost=True)
     others = [field.name for field in dataclasses.fields(Facts) if field.name != "toolkit"]
     assert not [name for name in others if "probe crashed" in repr(getattr(facts, name))]
 
@@ -44,8 +47,25 @@ def test_a_probe_that_never_returns_costs_only_its_own_facts():
     started = time.monotonic()
     facts = gather_facts(Faulty(path="/etc/docker/daemon.json", act=lambda: time.sleep(5)), deadline_s=0.4)
     assert time.monotonic() - started < 1.5
-    assert facts.toolkit == Unknown("no answer within 0.4 s")
+    assert facts.toolkit == Unknown("toolkit: no answer within 0.4 s", is_lost=True)
     assert isinstance(facts.nvml, NvmlAnswer)
+
+
+def test_a_program_that_hangs_costs_only_what_it_would_have_said(tmp_path, monkeypatch):
+    for name in ("modinfo", "ldconfig"):
+        (tmp_path / name).write_text("#!/bin/sh\nexec sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    facts = gather_facts(CachingHost(deadline_s=3.0), deadline_s=3.0, only=("driver",))
+    assert facts.driver.on_disk == Unknown("`modinfo -F version nvidia` did not answer in time", is_lost=True)
+    assert facts.driver.libcuda is None or facts.driver.libcuda.is_lost
+    assert facts.driver.nvidiactl
+    assert parse_facts(format_facts(facts)) == facts
+
+
+def test_a_driver_that_was_not_read_is_not_a_machine_without_a_gpu():
+    lost = Unknown("driver: no answer within 4.7 s", is_lost=True)
+    assert has_nvidia_gpu(dataclasses.replace(expected_facts("no-gpu-laptop"), driver=lost)) == lost
 
 
 def test_the_moment_is_in_universal_time():
@@ -72,7 +92,7 @@ def test_a_probe_that_never_returns_does_not_hold_up_the_exit():
     done = subprocess.run(
         [sys.executable, "-c", STUCK.format(folder=folder)], capture_output=True, text=True, check=True, timeout=15
     )
-    assert done.stdout == "no answer within 0.3 s\n"
+    assert done.stdout == "toolkit: no answer within 0.3 s\n"
 
 
 @pytest.mark.parametrize("project", [None, "/somewhere/else"], ids=["the current directory", "another directory"])

@@ -19,6 +19,7 @@ from tests.doctor.reports import (
     CONSEQUENCE,
     CRASHED,
     EVERYTHING,
+    HUNG,
     IN_A_FILE,
     NOTE,
     PASSED,
@@ -132,6 +133,7 @@ def test_only_web_pages_are_linked():
         pytest.param([ROOT, CONSEQUENCE], "root cause the cause", id="the cause"),
         pytest.param([IN_A_FILE], "warning a line is wrong", id="a warning"),
         pytest.param([CRASHED], "warning 1 check crashed;", id="a crash"),
+        pytest.param([HUNG], "incomplete not read: `modinfo` did not answer in time", id="a lost fact"),
         pytest.param([NOTE], "healthy nothing found that stops GPU work", id="a note"),
     ],
 )

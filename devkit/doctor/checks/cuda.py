@@ -559,7 +559,7 @@ def cuda_starts(facts: Facts) -> Iterator[Finding]:
     require_visible_gpu(facts)
     answer = require(facts.deep).cuda
     if isinstance(answer, Unknown):
-        raise NotApplicable(answer.reason)
+        raise NotApplicable(answer.reason, is_lost=answer.is_lost)
     if isinstance(answer, CudaCall):
         if answer.code != 0:
             name = f" ({answer.name})" if isinstance(answer.name, str) and answer.name else ""

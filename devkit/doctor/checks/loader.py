@@ -1,6 +1,7 @@
 """The functions of checks, by the rows of the failure catalog."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 
 from devkit.doctor.model import Check
@@ -33,4 +34,4 @@ def _import_check(row: CheckRow) -> Check:
     check = getattr(import_module(f"devkit.doctor.checks.{module}"), name, None)
     if not isinstance(check, Check):
         raise LookupError(f"{row.code}: no check named {row.function} in devkit.doctor.checks")
-    return check
+    return check if check.worst is row.worst else replace(check, worst=row.worst)

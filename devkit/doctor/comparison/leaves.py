@@ -53,7 +53,7 @@ def mask_numbers(value: Hashable) -> Hashable:
 def to_hashable(value: object) -> Hashable:
     """Return a value of JSON as one that can be counted, without its volatile parts."""
     if isinstance(value, dict):
-        if set(value) == {"unknown"}:
+        if "unknown" in value and "type" not in value:
             return Mark.UNREAD
         return tuple((name, to_hashable(inner)) for name, inner in sorted(value.items()) if name not in _VOLATILE)
     if isinstance(value, list):
@@ -92,7 +92,7 @@ class FactsFlattener:
         if rule.kind is ComparisonKind.IGNORED:
             found.append((path, rule, to_hashable(value)))
         elif isinstance(value, dict):
-            if len(value) == 1 and "unknown" in value:
+            if "unknown" in value and "type" not in value:
                 found.append((path, rule, Mark.UNREAD))
                 return
             found.append((path, rule, str(value.get("type", "present"))))

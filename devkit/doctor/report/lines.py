@@ -16,6 +16,7 @@ class Tone(StrEnum):
     BAD = "bad"
     WARN = "warn"
     GOOD = "good"
+    UNKNOWN = "unknown"
     QUIET = "quiet"
     COMMAND = "command"
 
@@ -37,6 +38,7 @@ class Marks:
     note: str
     passed: str
     skipped: str
+    unknown: str = "?"
 
 
 UNICODE_MARKS = Marks(error="✗", warning="!", note="i", passed="✓", skipped="–")  # noqa: RUF001 - a dash, meant

@@ -51,6 +51,15 @@ def _render_summary(report: Report) -> list[str]:
     if report.health is Health.HEALTHY:
         passed = sum(isinstance(outcome.verdict, Passed) for outcome in report.outcomes)
         return ["### ✅ devkit doctor: healthy", "", f"{format_count(passed, 'check')} passed."]
+    if report.health is Health.INCOMPLETE:
+        lost = [f"- {_escape(each.reason)} (needed by {', '.join(each.checks)})" for each in report.lost]
+        return [
+            "### ❔ devkit doctor: incomplete",
+            "",
+            "What stops GPU work may have been missed. Not read:",
+            "",
+            *lost,
+        ]
     if first is None or first.severity is Severity.NOTE:
         return [f"### ⚠️ devkit doctor: {format_count(len(report.crashed), 'check')} crashed"]
     heading = f"### {_ICONS[first.severity]} devkit doctor: {SEVERITY_WORDS[first.severity]}"

@@ -32,10 +32,11 @@ RESTART_WORDS = {
 
 
 class Health(StrEnum):
-    """The report's verdict: the worst severity found, notes aside."""
+    """The report's verdict: the worst severity found, notes aside; "incomplete" where an error may have been missed."""
 
     HEALTHY = "healthy"
     WARNINGS = "warnings"
+    INCOMPLETE = "incomplete"
     PROBLEMS = "problems"
 
 
@@ -45,6 +46,14 @@ class ReportedFinding:
 
     check: Check
     finding: Finding
+
+
+@record
+class LostReading:
+    """What was not read, with the reason, and the codes of the checks for errors that needed it."""
+
+    reason: str
+    checks: tuple[str, ...]
 
 
 @record
@@ -73,11 +82,24 @@ class Report:
         return tuple(outcome for outcome in self.outcomes if isinstance(outcome.verdict, Crashed))
 
     @property
+    def lost(self) -> tuple[LostReading, ...]:
+        """Readings without which an error may have been missed, those that most checks needed first."""
+        reasons: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            verdict = outcome.verdict
+            if isinstance(verdict, Skipped) and verdict.is_lost and outcome.check.worst is Severity.ERROR:
+                reasons.setdefault(verdict.reason, []).append(outcome.check.code)
+        most_first = sorted(reasons.items(), key=lambda each: -len(each[1]))
+        return tuple(LostReading(reason, tuple(codes)) for reason, codes in most_first)
+
+    @property
     def health(self) -> Health:
         """The verdict. A crashed check counts as a warning: what it would have found is unknown."""
         severities = {shown.finding.severity for shown in self.findings}
         if Severity.ERROR in severities:
             return Health.PROBLEMS
+        if self.lost:
+            return Health.INCOMPLETE
         return Health.WARNINGS if Severity.WARNING in severities or self.crashed else Health.HEALTHY
 
     @property
@@ -90,7 +112,12 @@ class Report:
     @property
     def root_causes(self) -> tuple[str, ...]:
         """Codes that decide the verdict: of root errors, or of root warnings where nothing is worse."""
-        worst = {Health.PROBLEMS: Severity.ERROR, Health.WARNINGS: Severity.WARNING}.get(self.health)
+        decisive = {
+            Health.PROBLEMS: Severity.ERROR,
+            Health.WARNINGS: Severity.WARNING,
+            Health.INCOMPLETE: Severity.WARNING,
+        }
+        worst = decisive.get(self.health)
         return tuple(dict.fromkeys(shown.check.code for shown in self.roots if shown.finding.severity is worst))
 
     def following(self, code: str) -> tuple[ReportedFinding, ...]:
@@ -106,6 +133,7 @@ class Report:
             "data_as_of": self.data_as_of or None,
             "verdict": self.health.value,
             "root_causes": list(self.root_causes),
+            "lost": [{"reason": each.reason, "checks": list(each.checks)} for each in self.lost],
             "outcomes": [_build_outcome_document(outcome) for outcome in self.outcomes],
         }
 

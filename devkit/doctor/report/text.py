@@ -8,6 +8,9 @@ from devkit.doctor.report.lines import MAX_WIDTH, MIN_WIDTH, Line, Marks, Tone
 from devkit.doctor.report.report import RESTART_WORDS, SEVERITY_WORDS, Health, Report, ReportedFinding
 from devkit.text import format_count, join_words, wrap_text
 
+MAX_LOST = 5
+"""Lost readings that are shown, and checks of each."""
+
 _TONES = {Severity.ERROR: Tone.BAD, Severity.WARNING: Tone.WARN, Severity.NOTE: Tone.PLAIN}
 
 
@@ -23,6 +26,9 @@ def format_report(report: Report, *, width: int, marks: Marks, verbose: bool = F
         healthy = first.message if first else "nothing found that stops GPU work"
         page.add(f"{marks.passed} healthy: {healthy}", tone=Tone.GOOD)
         headline = first
+    elif report.health is Health.INCOMPLETE:
+        page.add_lost(report)
+        headline = None
     elif first is None or first.severity is Severity.NOTE:
         page.add(f"{marks.warning} warning: {format_count(len(report.crashed), 'check')} crashed", tone=Tone.WARN)
         headline = None
@@ -73,6 +79,9 @@ def _add_summary(page: "_Page", report: Report, *, verbose: bool) -> None:
         page.add("")
         for line in (*passed, *skipped):
             page.add(line, tone=Tone.QUIET)
+    if report.health is Health.PROBLEMS and report.lost:
+        page.add("")
+        page.add_lost(report)
     counts = Counter(shown.finding.severity for shown in report.roots)
     parts = [
         format_count(counts[severity], SEVERITY_WORDS[severity])
@@ -124,6 +133,22 @@ class _Page:
             hanging="  ",
             tone=_TONES[finding.severity],
         )
+
+    def add_lost(self, report: Report) -> None:
+        """Add what could not be read, with the checks for errors that needed it."""
+        count = len({code for each in report.lost for code in each.checks})
+        self.add(
+            f"{self.marks.unknown} incomplete: {format_count(count, 'check')} for what stops GPU work could not be made",
+            hanging="  ",
+            tone=Tone.UNKNOWN,
+        )
+        for each in report.lost[:MAX_LOST]:
+            named = [*each.checks[:MAX_LOST], *([f"{more} more"] if (more := len(each.checks) - MAX_LOST) > 0 else [])]
+            self.add(f"not read: {each.reason}; needed by {join_words(named)}", indent="  ", hanging="  ")
+        if (more := len(report.lost) - MAX_LOST) > 0:
+            self.add(f"and {format_count(more, 'other reading')} (--json lists all)", indent="  ")
+        self.add("Repair what hangs, or give it more time:", indent="  ")
+        self.lines.append(Line("      devkit doctor --timeout 30", Tone.COMMAND))
 
     def add_fix(self, finding: Finding) -> None:
         """Add the file and line to look at, and the fix with its side, rights, restart and commands."""

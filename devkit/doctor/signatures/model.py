@@ -51,13 +51,14 @@ class CheckRow:
 
     `order` is counted from the hardware up, so that causes come before consequences. `function` is a name below
     `devkit.doctor.checks`, such as "driver.kernel_module.driver_loaded". `search_terms` are what people search for and
-    no signature contains.
+    no signature contains. `worst` is the severity of the worst that the check can find.
     """
 
     code: str
     order: int
     function: str
     search_terms: tuple[str, ...] = ()
+    worst: Severity = Severity.ERROR
 
 
 @record

@@ -49,14 +49,15 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     if "info" in reply and "version" in reply:
         return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "what answers there speaks HTTP, but is no engine")
     if done.code == TIMED_OUT and not reply:
-        return Unknown(f"the engine child had not yet begun after {deadline_s:g} s")
+        return Unknown(f"the engine child had not yet begun after {deadline_s:g} s", is_lost=True)
     if done.code == TIMED_OUT:
         step = "its version but not its settings" if "version" in reply else "nothing"
         return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered {step} within {deadline_s:g} s")
     failed = get_text(reply, "failed")
     if failed in ("", "no-sdk"):
         return Unknown(
-            f"the engine child ended with status {done.code}: {get_text(reply, 'message') or find_last_line(done)}"
+            f"the engine child ended with status {done.code}: {get_text(reply, 'message') or find_last_line(done)}",
+            is_lost=True,
         )
     # What gave its version is an engine, however the rest of its answer came out.
     failed = "error" if failed == "not-an-engine" and get_object(reply, "version") else failed

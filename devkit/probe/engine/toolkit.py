@@ -16,7 +16,7 @@ from devkit.probe.documents import (
     parse_toml,
     parse_yaml,
 )
-from devkit.probe.host import NOT_FOUND, Host
+from devkit.probe.host import NOT_FOUND, Host, explain_failure
 from devkit.probe.machine.programs import find_program
 
 SPEC_FOLDERS = ("/etc/cdi", "/var/run/cdi")
@@ -28,6 +28,7 @@ _DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so\.
 _HOST_DRIVER = re.compile(r"--host-driver-version[= ](\d+\.\d+(?:\.\d+)?)")
 
 TOOLKIT_HOOK = "nvidia-container-runtime-hook"
+TOOLKIT_VERSION = ("nvidia-ctk", "--version")
 TOOLKIT_RUNTIME = "nvidia-container-runtime"
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 REFRESH_UNIT = "nvidia-cdi-refresh.path"
@@ -98,9 +99,11 @@ def _missing_paths(host: Host, content: dict[str, Any], devices: list[dict[str, 
 
 def read_toolkit(host: Host) -> Toolkit:
     """Read the toolkit's version and configuration, and the engines that know its runtime."""
-    done = host.run(("nvidia-ctk", "--version"))
+    done = host.run(TOOLKIT_VERSION)
     reason = f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}"
-    version = Release.find(done.out.partition("version")[2]) or Unknown(reason) if done.code != NOT_FOUND else None
+    version: Release | Unknown | None = None
+    if done.code != NOT_FOUND:
+        version = Release.find(done.out.partition("version")[2]) or explain_failure(TOOLKIT_VERSION, done, reason)
     config = _config(host) if version is not None else _NOT_INSTALLED
     runtime, command = _section(config, TOOLKIT_RUNTIME), _section(config, "nvidia-container-cli")
     ldconfig, features = _of(command, "ldconfig", ""), _section(config, "features")

@@ -9,7 +9,7 @@ from typing import Any
 from devkit.facts.model import AptSource, Driver, DriverPackage, Platform
 from devkit.facts.values import Release, Unknown
 from devkit.probe.gpu.pci import read_pci
-from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host
+from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.environment import detect_container
 from devkit.probe.machine.operating_system import read_group_ids, read_kernel_and_machine, read_platform, read_user_id
 from devkit.probe.machine.programs import find_libraries, find_program, read_library_release, read_loader_cache
@@ -86,6 +86,7 @@ def read_driver(host: Host) -> Driver:
     cache = read_loader_cache(host)
     cuda_paths = find_libraries(host, "libcuda.so.1", cache)
     ml_paths = find_libraries(host, "libnvidia-ml.so.1", cache)
+    absent = cache if isinstance(cache, Unknown) and cache.is_lost else None
     loaded, is_open = _loaded(host)
     pci_gpus, nvswitch = read_pci(host)
     names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
@@ -96,7 +97,7 @@ def read_driver(host: Host) -> Driver:
         version = _VERSION.fullmatch(modinfo.out.strip())
         on_disk = Release.parse(version[0]) if version else Unknown("modinfo printed no version")
     elif modinfo.code == NOT_FOUND or "not found" not in modinfo.err:
-        on_disk = Unknown("modinfo is missing or did not answer")
+        on_disk = explain_failure(MODULE_ON_DISK, modinfo, "modinfo is missing or did not answer")
     package_changes = [
         line.strip()
         for log in PACKAGE_LOGS
@@ -108,9 +109,9 @@ def read_driver(host: Host) -> Driver:
         is_open=is_open,
         on_disk=on_disk,
         dkms_state=_dkms_state(host, kernel),
-        libnvidia_ml=read_library_release(host, ml_paths[0]) if ml_paths else None,
-        libcuda=read_library_release(host, cuda_paths[0]) if cuda_paths else None,
-        libcuda_paths=cuda_paths,
+        libnvidia_ml=read_library_release(host, ml_paths[0]) if ml_paths else absent,
+        libcuda=read_library_release(host, cuda_paths[0]) if cuda_paths else absent,
+        libcuda_paths=cuda_paths if cuda_paths or absent is None else absent,
         device_nodes=tuple(
             name for name in names if (found := host.stat(name)) is not None and found.kind == "character"
         ),
@@ -145,7 +146,7 @@ def _dkms_state(host: Host, kernel: str) -> str | Unknown:
         return ""
     done = host.run(DKMS)
     if done.code != 0:
-        return Unknown("dkms is missing or did not answer")
+        return explain_failure(DKMS, done, "dkms is missing or did not answer")
     states = [
         state.strip().split(" ", 1)[0]
         for module, _, state in (line.rpartition(":") for line in done.out.splitlines())
@@ -171,7 +172,7 @@ def read_fabric_manager_state(host: Host, nvswitch: bool | Unknown) -> str | Unk
     done = host.run(FABRIC_MANAGER_STATE)
     state = done.out.strip()
     if done.code == TIMED_OUT or state not in UNIT_STATES:
-        return Unknown("systemctl is missing or did not answer")
+        return explain_failure(FABRIC_MANAGER_STATE, done, "systemctl is missing or did not answer")
     return state
 
 
@@ -183,8 +184,10 @@ def read_fabric_manager_version(host: Host, nvswitch: bool | Unknown) -> Release
     if not program:
         return None
     done = host.run((program, "--version"))
-    return Release.find(done.out) or Unknown(
-        f"{FABRIC_MANAGER} --version ended with status {done.code} and named no version"
+    return Release.find(done.out) or explain_failure(
+        (FABRIC_MANAGER, "--version"),
+        done,
+        f"{FABRIC_MANAGER} --version ended with status {done.code} and named no version",
     )
 
 
@@ -231,7 +234,7 @@ def _signature(host: Host, driver: Driver) -> tuple[str | Unknown, bool | Unknow
         return unread, unread
     done = host.run(SIGNER)
     if done.code != 0:
-        unread = Unknown("modinfo is missing or did not answer")
+        unread = explain_failure(SIGNER, done, "modinfo is missing or did not answer")
         return unread, unread
     signer = done.out.strip()
     keys = host.run(("mokutil", "--list-enrolled"))

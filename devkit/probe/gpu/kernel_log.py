@@ -7,7 +7,7 @@ from dataclasses import replace
 from devkit.facts.model import KernelLog, Platform, Xid
 from devkit.facts.values import Unknown, record
 from devkit.probe.gpu.pci import has_nvidia_function
-from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
+from devkit.probe.host import NOT_FOUND, Host, ProgramResult, explain_failure
 from devkit.probe.machine.environment import detect_container
 from devkit.probe.machine.operating_system import read_platform, read_user_id
 
@@ -54,10 +54,10 @@ def read_kernel_log(host: Host) -> KernelLog | Unknown:
     if messages:
         return _understood(messages, "journalctl")
     if read_user_id(host) != 0 and (host.read(DMESG_RESTRICT) or "").strip() != "0":
-        return Unknown(_refused(journal))
+        return _refused(journal)
     ring = host.run(("dmesg",), deadline_s=KERNEL_LOG_DEADLINE_S)
     messages = _messages(ring.out, _RING_LINE)
-    return _understood(messages, "dmesg") if messages else Unknown(_refused(journal))
+    return _understood(messages, "dmesg") if messages else _refused(journal)
 
 
 def _messages(text: str, shape: re.Pattern[str]) -> tuple[_Message, ...]:
@@ -142,10 +142,8 @@ def _time(at: str) -> str:
     return at if "T" in at else f"{at} s after the start"
 
 
-def _refused(journal: ProgramResult) -> str:
+def _refused(journal: ProgramResult) -> Unknown:
     """Return why no line came. Even a machine without any fault has the line with which its kernel starts."""
     if journal.code == NOT_FOUND:
-        return "there is no journalctl, and the kernel's buffer is closed to this user"
-    if journal.code == TIMED_OUT:
-        return "journalctl did not answer in time"
-    return "this user may not read the kernel log"
+        return Unknown("there is no journalctl, and the kernel's buffer is closed to this user")
+    return explain_failure(JOURNAL[:1], journal, "this user may not read the kernel log")

@@ -125,7 +125,7 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
     if count is None:
         return _failure(reply)
     if not 0 <= count <= MAX_GPUS:
-        return Unknown(f"NVML counts {count} GPUs, which no machine has")
+        return Unknown(f"NVML counts {count} GPUs, which no machine has", is_lost=True)
     while (index := _first_missing(gpus, count)) < count:
         if reply.hung or reply.code != TIMED_OUT:
             gpus[index] = _failed_gpu(index, reply)
@@ -180,18 +180,18 @@ def _failure(reply: _Transcript) -> NvmlFailure | Unknown:
     if error := get_object(reply.words, "error"):
         code = get_int(error, "code")
         if code is None:
-            return Unknown(get_text(error, "message"))
+            return Unknown(get_text(error, "message"), is_lost=True)
         end = NvmlEnd.LIBRARY_NOT_FOUND if code == LIBRARY_NOT_FOUND else NvmlEnd.ERROR
         return NvmlFailure(end, code, get_text(error, "message"), get_text(error, "call"))
     if reply.code == TIMED_OUT and reply.call in ("", IMPORTING):
-        return Unknown(f"the NVML child had not yet begun after {reply.deadline_s:.1f} s")
+        return Unknown(f"the NVML child had not yet begun after {reply.deadline_s:.1f} s", is_lost=True)
     if reply.code == TIMED_OUT:
         return NvmlFailure(
             NvmlEnd.TIMED_OUT, 0, f"{reply.call} did not return within {reply.waited_s:.1f} s", reply.call
         )
     if reply.call and (ended_by := find_crash_signal(reply.code)):
         return NvmlFailure(NvmlEnd.CRASHED, ended_by, f"{format_signal(ended_by)} in {reply.call}", reply.call)
-    return Unknown(f"the NVML child ended with status {reply.code}: {reply.last_words}")
+    return Unknown(f"the NVML child ended with status {reply.code}: {reply.last_words}", is_lost=True)
 
 
 def _first_missing(gpus: dict[int, Gpu | FailedGpu], count: int) -> int:

@@ -3,10 +3,11 @@
 import re
 
 from devkit.facts.values import Release, Unknown
-from devkit.probe.host import Host
+from devkit.probe.host import Host, explain_failure
 
 SYSTEM_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """The PATH that systemd gives to a daemon that sets none."""
+LOADER_CACHE = ("ldconfig", "-p")
 _ANY_EXECUTE_BIT = 0o111
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -34,9 +35,9 @@ def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = Non
 
 def read_loader_cache(host: Host) -> dict[str, tuple[str, ...]] | Unknown:
     """Read every library name in the loader's cache with its paths, first wins; native word size only."""
-    done = host.run(("ldconfig", "-p"))
+    done = host.run(LOADER_CACHE)
     if done.code != 0:
-        return Unknown(f"ldconfig -p ended with status {done.code}")
+        return explain_failure(LOADER_CACHE, done, f"ldconfig -p ended with status {done.code}")
     found: dict[str, tuple[str, ...]] = {}
     for line in done.out.splitlines():
         name, arrow, path = line.strip().partition(" => ")

@@ -150,7 +150,7 @@ def nvml_answers(facts: Facts) -> Iterator[Finding]:
     """
     require_visible_gpu(facts)
     if isinstance(facts.nvml, Unknown):
-        raise NotApplicable(facts.nvml.reason)
+        raise NotApplicable(facts.nvml.reason, is_lost=facts.nvml.is_lost)
     if isinstance(facts.nvml, NvmlFailure):
         yield explain_nvml_failure(facts, facts.nvml)
 

@@ -25,7 +25,7 @@ def engine_answers(facts: Facts) -> Iterator[Finding]:
     Source: docker/cli, context resolution; Docker, "Linux post-installation steps".
     """
     if isinstance(facts.engine, Unknown):
-        raise NotApplicable(facts.engine.reason)
+        raise NotApplicable(facts.engine.reason, is_lost=facts.engine.is_lost)
     if isinstance(facts.engine, EngineFailure):
         if (
             is_in_container(facts)

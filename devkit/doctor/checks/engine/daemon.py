@@ -213,7 +213,7 @@ def only_one_docker(facts: Facts) -> Iterator[Finding]:
     require_host(facts)
     require_nvidia_gpu(facts)
     if isinstance(facts.clients, Unknown):
-        raise NotApplicable(facts.clients.reason)
+        raise NotApplicable(facts.clients.reason, is_lost=facts.clients.is_lost)
     programs = require(facts.clients.engine_programs)
     packaged = tuple(path for path in programs if path != _SNAP_DOCKER)
     if packaged and _SNAP_DOCKER in programs:
@@ -295,7 +295,7 @@ def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
         raise NotApplicable("the engine takes its proxy from elsewhere")
     if isinstance(facts.hub, Unknown):
-        raise NotApplicable(facts.hub.reason)
+        raise NotApplicable(facts.hub.reason, is_lost=facts.hub.is_lost)
     proxies = [proxy for proxy in require(facts.hub.proxies) if proxy.variable.upper() != "ALL_PROXY"]
     if not proxies:
         return

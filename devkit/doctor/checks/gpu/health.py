@@ -180,7 +180,7 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
     if not is_failing:
         raise NotApplicable("no GPU fails, so nothing is missed")
     if is_in_wsl(facts):
-        raise NotApplicable(facts.kernel_log.reason)
+        raise NotApplicable(facts.kernel_log.reason, is_lost=facts.kernel_log.is_lost)
     readers = "adm" if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN) else "systemd-journal"
     yield Finding(
         Severity.NOTE,
