@@ -43,11 +43,14 @@ def stub_environment(
     driver: str = "",
     cuda: str = "",
     mig: str = "",
+    nvlinks: str = "",
+    fabric: str = "",
+    sram: str = "",
 ) -> Mapping[str, str]:
     """Environment variables to add, so that a child process finds the stub and the stub answers as asked.
 
     `fail` is `nvmlInit_v2=9`, `nvmlDeviceGetName@3=15`, `…=hang`, `…=segv`, `…=slow`, joined by ";"; `cuda` is "13.0";
-    `mig` is "0:2" for two instances on GPU 0.
+    `mig` is "0:2" for two instances on GPU 0; `nvlinks` "18:17:250" for 17 of 18 links up with errors.
     """
     major, _, minor = cuda.partition(".")
     settings = {
@@ -60,6 +63,9 @@ def stub_environment(
         "NVML_STUB_DRIVER": driver,
         "NVML_STUB_CUDA": str(int(major) * 1000 + int(minor or 0) * 10) if cuda else "",
         "NVML_STUB_MIG": mig,
+        "NVML_STUB_NVLINKS": nvlinks,
+        "NVML_STUB_FABRIC": fabric,
+        "NVML_STUB_SRAM": sram,
     }
     return {name: value for name, value in settings.items() if value}
 

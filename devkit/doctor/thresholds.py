@@ -39,6 +39,10 @@ GROUP_MEMORY_BYTES = Threshold(
     8 * GIB, "one shard of up to 5 GiB of weights on its way to the GPU, and torch with its libraries", "inferred"
 )
 
+NVLINK_ERRORS_PER_S = Threshold(
+    100.0, "NVIDIA/DCGM, dcgm_gpu_hardware_limits.h: CRC errors of a link matter from 100 a second on", "single-source"
+)
+
 ENGINE_FREE_BYTES = Threshold(
     25 * GIB, "image sizes: torch with its CUDA wheels unpacks to about 8 GiB, twice", "inferred"
 )

@@ -95,6 +95,18 @@ class GpuHealth:
     """"geforce", "nvidia", "tesla", "quadro" … as NVML numbers them."""
     recovery_action: str | Unknown
     """What the driver itself asks for: "none", "gpu-reset", "node-reboot", "drain-p2p", "drain-and-reset" …"""
+    fabric_faults: tuple[str, ...] | Unknown = NOT_READ
+    """What the NVLink fabric reports of this GPU, as FABRIC_FAULTS of the probe names it: "degraded-bandwidth" …"""
+    nvlink_count: int | Unknown = NOT_READ
+    """NVLinks that the GPU has; 0 without any."""
+    nvlink_active: int | Unknown = NOT_READ
+    """NVLinks that are up."""
+    nvlink_errors: int | Unknown = NOT_READ
+    """CRC errors, replays and recoveries of all links since they came up."""
+    nvlink_errors_per_s: float | Unknown = NOT_READ
+    """The rate of those errors during the examination; only read where there were any."""
+    sram_threshold_exceeded: bool | Unknown = NOT_READ
+    """Whether the uncorrectable errors of its SRAM have passed the number from which NVIDIA replaces a GPU."""
 
 
 @record
@@ -109,6 +121,8 @@ class PciGpu:
     max_link_width: int | Unknown = NOT_READ
     bar1_bytes: int | Unknown = NOT_READ
     """Size of the window through which the processor sees GPU memory; 0 when the firmware assigned none."""
+    numa_node: int | Unknown = NOT_READ
+    """The NUMA node whose CPUs and memory are next to the GPU; unknown where there is only one."""
 
 
 @record
@@ -267,3 +281,5 @@ class KernelLog:
     """Whether the messages go back to the start of the kernel: a full buffer loses its oldest."""
     resumed_at: str | Unknown | None = NOT_READ
     """When the machine last woke from suspend; None when it did not sleep since it started."""
+    switch_errors: tuple[Xid, ...] | Unknown = NOT_READ
+    """Fatal error reports of NVSwitches (SXid), each as an `Xid` with the address of the switch."""

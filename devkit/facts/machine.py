@@ -121,6 +121,8 @@ class Limits:
     stack_bytes: int | Unknown | None = NOT_READ
     cpu_count: float | Unknown | None = NOT_READ
     """CPUs that the control group allows at a time, None for no limit."""
+    numa_nodes: tuple[int, ...] | Unknown = NOT_READ
+    """NUMA nodes with a CPU on which this process may run."""
     swap_bytes: int | Unknown = NOT_READ
     available_bytes: int | Unknown = NOT_READ
     """Memory of the machine that a new process could use without swapping."""

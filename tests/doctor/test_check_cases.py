@@ -3,14 +3,96 @@
 Checks that need more than a changed field have tests of their own beside this table.
 """
 
+import dataclasses
+
 import pytest
 
 from devkit.doctor.model import Found, Passed, Skipped
+from devkit.facts.model import KernelLog, Xid
 from devkit.facts.values import Unknown
-from tests.doctor.machines import changed, healthy, inside, limits
+from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, limits
 from tests.doctor.running import run_check
 
+SXID = Xid(
+    20034, "0000:84:00.0", "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", 2, ""
+)
+RESET = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+RECOVERED = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+NO_RATE = Unknown("only measured where a link has errors")
+NO_FIELD = Unknown("field 230 returned 3")
+
+
+def states(*changes):
+    """What is changed for GPUs of one model with these differences in their health."""
+    return {"nvml.gpus": tuple(gpu(index, health=health(**each)) for index, each in enumerate(changes))}
+
+
+def links(active, errors_per_s=NO_RATE):
+    return {"nvlink_count": 18, "nvlink_active": active, "nvlink_errors": 7, "nvlink_errors_per_s": errors_per_s}
+
+
+def log(**changes):
+    return {
+        "kernel_log": KernelLog(**{"xids": (), "driver_lines": (), "is_whole": True, "switch_errors": ()} | changes)
+    }
+
+
+def on_node(node, *allowed):
+    return {"driver.pci_gpus": (dataclasses.replace(PCI, numa_node=node),), "limits": limits(numa_nodes=allowed)}
+
+
 CASES = [
+    ("GPU030", healthy(), states({"fabric_faults": ()}), Passed, "a healthy fabric"),
+    ("GPU030", healthy(), states({"fabric_faults": ("degraded-bandwidth",)}), Found, "less bandwidth"),
+    ("GPU030", healthy(), states({"fabric_faults": ("no-partition",)}), Found, "no partition"),
+    ("GPU030", healthy(), states({"fabric_faults": Unknown("not supported")}), Skipped, "no fabric"),
+    ("GPU031", healthy(), states(links(18), links(18)), Passed, "all links up, and a few old errors"),
+    ("GPU031", healthy(), states(links(18), links(17)), Found, "a link down on one of two GPUs"),
+    ("GPU031", healthy(), states(links(12), links(12)), Passed, "bridges that use some of the links"),
+    ("GPU031", healthy(), states(links(4), links(0)), Passed, "a bridge between two other GPUs"),
+    (
+        "GPU031",
+        healthy(),
+        states(links(18), links(0)) | {"driver.nvswitch_present": True},
+        Found,
+        "a GPU without any link beside an NVSwitch",
+    ),
+    ("GPU031", healthy(), states(links(18, 99.9)), Passed, "errors at a rate that does not matter"),
+    ("GPU031", healthy(), states(links(18, 100.0)), Found, "errors at a rate that matters"),
+    ("GPU031", healthy(), states({"nvlink_count": 0, "nvlink_active": 0}), Skipped, "no links"),
+    ("GPU031", healthy(), states({"nvlink_active": Unknown("not supported")}), Skipped, "links that are not known"),
+    ("GPU032", healthy(), states({"sram_threshold_exceeded": False}), Passed, "few errors"),
+    ("GPU032", healthy(), states({"sram_threshold_exceeded": True}), Found, "too many errors"),
+    (
+        "GPU032",
+        healthy(),
+        states({"sram_threshold_exceeded": Unknown("GeForce")}),
+        Skipped,
+        "a GPU that does not count",
+    ),
+    ("GPU033", healthy(), log(), Passed, "no report"),
+    ("GPU033", healthy(), log(switch_errors=(SXID,)), Found, "a fatal report"),
+    ("GPU033", healthy(), {"kernel_log": Unknown("not for this user")}, Skipped, "a log that was refused"),
+    (
+        "GPU027",
+        healthy(),
+        log(xids=(Xid(154, PCI.address, RESET),)) | states({"recovery_action": NO_FIELD}),
+        Found,
+        "Xid 154",
+    ),
+    (
+        "GPU027",
+        healthy(),
+        log(xids=(Xid(154, PCI.address, RECOVERED),)) | states({"recovery_action": NO_FIELD}),
+        Skipped,
+        "Xid 154 of a GPU that was reset since",
+    ),
+    ("GPU027", healthy(), log(xids=(Xid(154, PCI.address, RESET),)), Passed, "an Xid 154 that NVML does not confirm"),
+    ("GPU034", healthy(), on_node(0, 0), Passed, "the node of the GPU"),
+    ("GPU034", healthy(), on_node(1, 0, 1), Passed, "every node"),
+    ("GPU034", healthy(), on_node(1, 0), Found, "the other node"),
+    ("GPU034", healthy(), on_node(Unknown("-1"), 0), Skipped, "a GPU of no known node"),
+    ("GPU034", healthy(), {"limits": limits(numa_nodes=Unknown("no nodes"))}, Skipped, "CPUs of no known node"),
     # code, machine, what is changed on it, verdict, name of the case
     ("DRV014", healthy(), {}, Passed, "libcuda is installed"),
     ("DRV014", healthy(), {"driver.libcuda": None, "driver.libcuda_paths": ()}, Found, "nvidia-smi without libcuda"),

@@ -8,6 +8,9 @@
  *   NVML_STUB_DRIVER      driver version                  (default "580.95.05")
  *   NVML_STUB_CUDA        CUDA of the driver, 1000 * major + 10 * minor (default 13000)
  *   NVML_STUB_MIG         "0:2,3:7" - GPU 0 has MIG on with two instances, GPU 3 with seven
+ *   NVML_STUB_NVLINKS     "18:17:250" - links of every GPU, those up, errors of each at every reading (default none)
+ *   NVML_STUB_FABRIC      health mask of the fabric       (default 0)
+ *   NVML_STUB_SRAM        1 where the threshold of SRAM errors is exceeded
  *   NVML_STUB_FAIL        "nvmlInit_v2=9;nvmlDeviceGetName@3=15;nvmlDeviceGetUUID@5=hang;nvmlDeviceGetMigMode=segv"
  *                         (also "slow": the call takes 0.2 s and then succeeds)
  */
@@ -183,11 +186,18 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned *
     *count = 0;
     return SUCCESS;
 }
-typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } fabric;
+typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health; } fabric;
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, fabric *to) {
     ORDERED(d->index);
     to->state = 3;
     to->status = SUCCESS;
+    to->health = (unsigned)strtoul(setting("NVML_STUB_FABRIC", "0"), NULL, 0);
+    return SUCCESS;
+}
+typedef struct { unsigned version; unsigned long long counts[11]; unsigned exceeded; } sram;
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t d, sram *to) {
+    ORDERED(d->index);
+    to->exceeded = (unsigned)atoi(setting("NVML_STUB_SRAM", "0"));
     return SUCCESS;
 }
 typedef struct {
@@ -198,9 +208,16 @@ typedef struct {
 } field;
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int count, field *fields) {
     ORDERED(d->index);
+    static unsigned long long readings;
+    unsigned links = 0, up = 0, errors = 0;
+    sscanf(setting("NVML_STUB_NVLINKS", "0:0:0"), "%u:%u:%u", &links, &up, &errors);
+    readings++;
     for (int i = 0; i < count; i++) {
         fields[i].code = SUCCESS;
         fields[i].value.ull = 0;
+        if (fields[i].id == 91) fields[i].value.u = links;
+        if (fields[i].id == 165) fields[i].value.u = fields[i].scope < up;
+        if (fields[i].id == 163) fields[i].value.ull = readings * errors;
     }
     return SUCCESS;
 }

@@ -52,7 +52,9 @@ MODINFO = ("modinfo", "-F", "version", "nvidia")
             command(*MODINFO, code=1, err="modinfo: ERROR: Module nvidia not found."), None, id="not installed"
         ),
         pytest.param("", "modinfo is missing or did not answer", id="modinfo is missing"),
-        pytest.param(command(*MODINFO, code=124), "modinfo is missing or did not answer", id="modinfo hangs"),
+        pytest.param(
+            command(*MODINFO, code=124), "`modinfo -F version nvidia` did not answer in time", id="modinfo hangs"
+        ),
         pytest.param(command(*MODINFO, out="\n"), "modinfo printed no version", id="a module without a version"),
     ],
 )

@@ -69,7 +69,48 @@ def test_the_health_of_a_healthy_gpu_is_read_in_full(with_nvml):
         inforom_ok=True,
         brand="tesla",
         recovery_action="none",
+        fabric_faults=(),
+        nvlink_count=0,
+        nvlink_active=0,
+        nvlink_errors=0,
+        nvlink_errors_per_s=Unknown("only measured where a link has errors"),
+        sram_threshold_exceeded=False,
     )
+
+
+def test_links_are_counted_and_their_errors_measured(with_nvml):
+    (gpu,) = ask(with_nvml(nvlinks="18:17:250")).gpus
+    assert (gpu.health.nvlink_count, gpu.health.nvlink_active) == (18, 17)
+    assert gpu.health.nvlink_errors >= 18 * 250
+    assert gpu.health.nvlink_errors_per_s > 100
+
+
+def test_links_without_errors_take_no_second_reading(with_nvml):
+    (gpu,) = ask(with_nvml(nvlinks="18:18:0")).gpus
+    assert (gpu.health.nvlink_active, gpu.health.nvlink_errors) == (18, 0)
+    assert isinstance(gpu.health.nvlink_errors_per_s, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("mask", "faults"),
+    [
+        pytest.param(0b10101010 | 1 << 8, (), id="full bandwidth, sound routes, right configuration"),
+        pytest.param(0b01, ("degraded-bandwidth",), id="degraded bandwidth"),
+        pytest.param(0b01 << 4, ("route-unhealthy",), id="unhealthy routes"),
+        pytest.param(0b0101, ("degraded-bandwidth", "route-recovery"), id="two at once"),
+        pytest.param(4 << 8, ("no-partition",), id="no partition"),
+        pytest.param(5 << 8, ("insufficient-nvlinks",), id="too few links"),
+        pytest.param(15 << 8, (), id="a value that nobody knows yet"),
+    ],
+)
+def test_the_health_mask_of_the_fabric(with_nvml, mask, faults):
+    (gpu,) = ask(with_nvml(fabric=str(mask))).gpus
+    assert gpu.health.fabric_faults == faults
+
+
+def test_the_threshold_of_sram_errors(with_nvml):
+    (gpu,) = ask(with_nvml(sram="1")).gpus
+    assert gpu.health.sram_threshold_exceeded is True
 
 
 @pytest.mark.parametrize("call", CALLS, ids=CALLS.values())

@@ -241,3 +241,13 @@ def test_a_flood_is_cut_and_keeps_both_ends(tmp_path):
 
 def test_a_line_that_was_cut_off_is_passed_over(tmp_path):
     assert journal(tmp_path, said("NVRM: Xid (PCI:0000:01:0")).xids == ()
+
+
+def test_fatal_reports_of_switches_are_kept_with_their_number_and_how_often(tmp_path):
+    fatal = "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+    minor = "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt"
+    data = "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 20034, Data {0x0000002b, 0x0000002b}"
+    found = journal(tmp_path, said(fatal), said(data), said(minor), said(fatal))
+    ((number, address, count),) = [(each.number, each.address, each.count) for each in found.switch_errors]
+    assert (number, address, count) == (20034, "0000:84:00.0", 2)
+    assert found.xids == ()

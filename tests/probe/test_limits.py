@@ -165,3 +165,25 @@ def test_selinux(tmp_path, files, mode, allows):
     assert found.selinux_allows_devices is allows or (
         allows is None and isinstance(found.selinux_allows_devices, Unknown)
     )
+
+
+NODES = """
+"/sys/devices/system/node/node0/cpulist" = "0-31,64-95"
+"/sys/devices/system/node/node1/cpulist" = "32-63,96-127"
+"/sys/devices/system/node/node2/cpulist" = ""
+"/sys/devices/system/node/possible" = "0-2"
+"/proc/meminfo" = "MemTotal: 16 kB"
+"""
+
+
+@pytest.mark.parametrize(
+    ("allowed", "nodes"),
+    [
+        pytest.param("Cpus_allowed_list:\\t0-127\\n", (0, 1), id="every CPU"),
+        pytest.param("Cpus_allowed_list:\\t40,96-99\\n", (1,), id="CPUs of one node"),
+        pytest.param("Uid:\\t0\\n", Unknown("the kernel does not list NUMA nodes"), id="CPUs that are not known"),
+    ],
+)
+def test_numa_nodes_of_the_cpus_that_may_be_used(tmp_path, allowed, nodes):
+    host = written(tmp_path, f'[files]\n{NODES}\n"/proc/self/status" = "{allowed}"')
+    assert read_limits(host).numa_nodes == nodes

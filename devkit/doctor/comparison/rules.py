@@ -74,7 +74,7 @@ _FACTS: tuple[tuple[str, FieldRule], ...] = (
     (r".*\.(temperature_c|utilisation_percent)", HEAT),
     (r".*\.(free_bytes|free_files|available_bytes|power_mw|sm_clock_mhz)|training(\..*)?", SHARE),
     (
-        r".*\.(ecc_uncorrected|out_of_memory_kills|clock_ahead_s|clock_behind_s)",
+        r".*\.(ecc_uncorrected|nvlink_errors|nvlink_errors_per_s|out_of_memory_kills|clock_ahead_s|clock_behind_s)",
         FieldRule(ComparisonKind.TRANSIENT, absolute_tolerance=1),
     ),
     (r".*\.(processes|clock_reasons|display_active|pcie_generation|link_width|mig_instances)", TRANSIENT),

@@ -46,12 +46,34 @@ def main(first_gpu: int) -> None:
     except nvml.errors as error:
         emit(error={"code": nvml.code(error), "message": str(error), "call": nvml.running})
         return
+    counters: list[tuple[int, int, float]] = []
     for index in range(first_gpu, count):
         try:
-            emit(gpu=read_gpu(nvml, index))
+            gpu = read_gpu(nvml, index)
         except nvml.errors as error:
             emit(failed={"index": index, "code": nvml.code(error), "message": str(error), "call": nvml.running})
+            continue
+        emit(gpu=gpu)
+        if errors := gpu["health"]["nvlink"].get("value", {}).get("errors"):
+            counters.append((index, errors, time.monotonic()))
+    emit_nvlink_rates(nvml, counters)
     emit(end=True)
+
+
+def emit_nvlink_rates(nvml: "Nvml", counters: list[tuple[int, int, float]]) -> None:
+    """Count the link errors of some GPUs, by index, count and time of the first reading, once more."""
+    if not counters:
+        return
+    time.sleep(max(0.0, counters[-1][2] + RATE_OVER_S - time.monotonic()))
+    for index, before, at in counters:
+        try:
+            handle = nvml.call("nvmlDeviceGetHandleByIndex_v2", nvml.module.nvmlDeviceGetHandleByIndex, index)
+            after = read_nvlinks(nvml, handle).get("value", {}).get("errors")
+        except nvml.errors:
+            continue
+        if isinstance(after, int):
+            rate = (after - before) / (time.monotonic() - at)
+            emit(nvlink_rate={"index": index, "per_s": round(max(0.0, rate), 1)})
 
 
 class Nvml:
@@ -109,6 +131,12 @@ FATAL_FOR_GPU = frozenset({4, 15, 16, 17, 21, 999})
 LOST_OR_STUCK = frozenset({15, 16})
 VGPU_GUEST = 2
 RECOVERY_ACTION_FIELD = 230
+NVLINK_COUNT_FIELD = 91
+NVLINK_STATE_FIELD = 165
+NVLINK_ERROR_FIELDS = (161, 162, 163)
+"""Replays, recoveries and CRC errors of one link, by its number as the scope."""
+MAX_NVLINKS = 72
+RATE_OVER_S = 0.25
 MAX_PROCESSES = 32
 
 
@@ -183,6 +211,8 @@ def read_gpu_health(nvml: Nvml, handle: object) -> dict[str, Any]:
     health["pci"] = extract_field(nvml.optional("nvmlDeviceGetPciInfo_v3", handle), "busId")
     health["fabric"] = read_fabric(nvml, handle)
     health["recovery_action"] = read_recovery_action(nvml, handle)
+    health["nvlink"] = read_nvlinks(nvml, handle)
+    health["sram"] = read_sram_threshold(nvml, handle)
     health["processes"] = read_processes(nvml, handle)
     return health
 
@@ -224,7 +254,7 @@ def read_fabric(nvml: Nvml, handle: object) -> dict[str, Any]:
         return {"unknown": "this nvidia-ml-py does not know nvmlDeviceGetGpuFabricInfoV"}
     fabric = record()
     answer = nvml.optional("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(fabric))
-    return {"value": [fabric.state & 0xFF, fabric.status]} if "value" in answer else answer
+    return {"value": [fabric.state & 0xFF, fabric.status, fabric.healthMask]} if "value" in answer else answer
 
 
 def read_recovery_action(nvml: Nvml, handle: object) -> dict[str, Any]:
@@ -236,6 +266,42 @@ def read_recovery_action(nvml: Nvml, handle: object) -> dict[str, Any]:
     if field.nvmlReturn != 0:
         return {"unknown": f"nvmlDeviceGetFieldValues: field {RECOVERY_ACTION_FIELD} returned {field.nvmlReturn}"}
     return {"value": field.value.uiVal}
+
+
+def read_nvlinks(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """Count the NVLinks that a GPU has, those that are up, and their errors, None where it does not count them."""
+    counted = nvml.optional("nvmlDeviceGetFieldValues", handle, [NVLINK_COUNT_FIELD])
+    if "value" not in counted:
+        return counted
+    if counted["value"][0].nvmlReturn != 0:
+        return {
+            "unknown": f"nvmlDeviceGetFieldValues: field {NVLINK_COUNT_FIELD} returned {counted['value'][0].nvmlReturn}"
+        }
+    count = min(counted["value"][0].value.uiVal, MAX_NVLINKS)
+    if not count:
+        return {"value": {"count": 0, "active": 0, "errors": 0}}
+    # All links in one call: asked one by one, eight GPUs would take a second.
+    fields = (NVLINK_STATE_FIELD, *NVLINK_ERROR_FIELDS)
+    answered = nvml.optional(
+        "nvmlDeviceGetFieldValues", handle, [(name, link) for name in fields for link in range(count)]
+    )
+    if "value" not in answered:
+        return answered
+    states = [field.value.uiVal for field in answered["value"][:count] if field.nvmlReturn == 0]
+    errors = [field.value.ullVal for field in answered["value"][count:] if field.nvmlReturn == 0]
+    if not states:
+        return {"unknown": f"nvmlDeviceGetFieldValues: field {NVLINK_STATE_FIELD} is not supported"}
+    return {"value": {"count": count, "active": sum(map(bool, states)), "errors": sum(errors) if errors else None}}
+
+
+def read_sram_threshold(nvml: Nvml, handle: object) -> dict[str, Any]:
+    """Read whether the GPU has more uncorrectable errors of its SRAM than NVIDIA lets pass."""
+    record = getattr(nvml.module, "c_nvmlEccSramErrorStatus_v1_t", None)
+    if record is None:
+        return {"unknown": "this nvidia-ml-py does not know nvmlDeviceGetSramEccErrorStatus"}
+    status = record()
+    answer = nvml.optional("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status))
+    return {"value": bool(status.bThresholdExceeded)} if "value" in answer else answer
 
 
 def read_processes(nvml: Nvml, handle: object) -> dict[str, Any]:

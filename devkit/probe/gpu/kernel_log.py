@@ -23,6 +23,7 @@ XID_FALLEN_OFF_BUS = 79
 _JOURNAL_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\S+) (?:\S+ )?kernel: (.*)")
 _RING_LINE = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\] (.*)")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)\b")
+_SXID = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), Fatal\b")
 _FALLEN = re.compile(r"NVRM:.*fallen off the bus")
 _ADDRESS = re.compile(r"\b(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?\b")
 _WOKE = re.compile(r"PM: (?:suspend exit|hibernation: hibernation exit|hibernation exit)")
@@ -115,9 +116,20 @@ def _understood(messages: tuple[_Message, ...], source: str) -> KernelLog:
         # The newest lines say what is wrong now, the first ones why it began.
         driver_lines=lines if len(lines) <= MAX_LINES else (*lines[: MAX_LINES // 2], *lines[-MAX_LINES // 2 :]),
         source=source,
+        switch_errors=_switch_errors(messages),
         is_whole=any(message.text.startswith("Linux version") for message in messages),
         resumed_at=_time(woken[-1]) if woken else None,
     )
+
+
+def _switch_errors(messages: tuple[_Message, ...]) -> tuple[Xid, ...]:
+    """The fatal reports of NVSwitches, the newest of each number and switch; what is not fatal needs nobody."""
+    found: dict[tuple[str, str], list[Xid]] = {}
+    for message in messages:
+        if report := _SXID.search(message.text):
+            xid = Xid(int(report[2]), _full_address(report[1]), message.text, 1, _time(message.at))
+            found.setdefault((report[1], report[2]), []).append(xid)
+    return tuple(replace(group[-1], count=len(group)) for group in found.values())[:MAX_LINES]
 
 
 def _xid(message: _Message) -> Xid | None:

@@ -1,8 +1,8 @@
 """NVML, called in a child process that may hang or crash without harm, and the health of each GPU."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from devkit.facts.model import FailedGpu, Gpu, GpuHealth, GpuProcess, NvmlAnswer, NvmlEnd, NvmlFailure
@@ -20,6 +20,7 @@ from devkit.probe.host import TIMED_OUT, Host
 T = TypeVar("T")
 CORRUPTED_INFOROM = 14
 HEALTH_NOT_READ = Unknown("NVML was not called")
+NO_NVLINK_ERRORS = Unknown("only measured where a link has errors")
 DOES_NOT_APPLY = Unknown("not read, because it does not apply to this GPU")
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
 VIRTUALISATION_MODES = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
@@ -32,6 +33,26 @@ LICENCE_STATES = (
     "licensed",
 )
 FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
+FABRIC_FAULTS = (
+    (0, 0x3, {1: "degraded-bandwidth"}),
+    (2, 0x3, {1: "route-recovery"}),
+    (4, 0x3, {1: "route-unhealthy"}),
+    (6, 0x3, {1: "access-timeout-recovery"}),
+    (
+        8,
+        0xF,
+        {
+            2: "incorrect-system-guid",
+            3: "incorrect-chassis-serial",
+            4: "no-partition",
+            5: "insufficient-nvlinks",
+            6: "incompatible-firmware",
+            7: "invalid-location",
+            8: "invalid-gpu-state",
+        },
+    ),
+)
+"""Shift, mask and values of each part of NVML's health mask of the fabric that mean a fault, as in nvml.h."""
 RECOVERY_ACTIONS = (
     "none",
     "gpu-reset",
@@ -169,10 +190,19 @@ def _run_child(host: Host, *, first_gpu: int, deadline_s: float) -> _Transcript:
         elif (index := get_int(failed, "index")) is not None:
             code = get_int(failed, "code")
             reply.gpus[index] = FailedGpu(index, UNKNOWN if code is None else code, get_text(failed, "message"))
+        else:
+            _add_nvlink_rate(reply.gpus, get_object(words, "nvlink_rate"))
     if done.code == TIMED_OUT:
         at_s = reply.words.get("at_s")
         reply.waited_s = max(0.0, deadline_s - (at_s if isinstance(at_s, int | float) else 0.0))
     return reply
+
+
+def _add_nvlink_rate(gpus: dict[int, Gpu | FailedGpu], rate: dict[str, Any]) -> None:
+    index, per_s = get_int(rate, "index"), rate.get("per_s")
+    gpu = gpus.get(-1 if index is None else index)
+    if isinstance(gpu, Gpu) and isinstance(gpu.health, GpuHealth) and isinstance(per_s, int | float):
+        gpus[gpu.index] = replace(gpu, health=replace(gpu.health, nvlink_errors_per_s=float(per_s)))
 
 
 def _failure(reply: _Transcript) -> NvmlFailure | Unknown:
@@ -266,7 +296,20 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
         inforom_ok=False if is_corrupted else parse_reading(reply, "inforom", lambda checksum: True),
         brand=parse_reading(reply, "brand", _named(BRANDS)),
         recovery_action=parse_reading(reply, "recovery_action", _named(RECOVERY_ACTIONS)),
+        fabric_faults=parse_reading(reply, "fabric", lambda answer: tuple(_name_fabric_faults(answer[2]))),
+        nvlink_count=parse_reading(reply, "nvlink", lambda links: int(links["count"])),
+        nvlink_active=parse_reading(reply, "nvlink", lambda links: int(links["active"])),
+        nvlink_errors=parse_reading(reply, "nvlink", lambda links: int(links["errors"])),
+        nvlink_errors_per_s=NO_NVLINK_ERRORS,
+        sram_threshold_exceeded=parse_reading(reply, "sram", bool),
     )
+
+
+def _name_fabric_faults(mask: int) -> Iterator[str]:
+    """Yield the faults in the fabric's health mask; values that are not listed are fine, or not known here."""
+    for shift, width, names in FABRIC_FAULTS:
+        if name := names.get(mask >> shift & width):
+            yield name
 
 
 def _flag_at(place: int) -> Callable[[Any], bool]:

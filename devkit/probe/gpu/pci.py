@@ -33,6 +33,7 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
             kernel_driver=(host.link(f"{PCI_DEVICES}/{address}/driver") or "").rpartition("/")[2],
             link_width=_width(_attribute(host, address, "current_link_width")),
             max_link_width=_width(_attribute(host, address, "max_link_width")),
+            numa_node=_numa_node(_attribute(host, address, "numa_node")),
             bar1_bytes=_bar1_bytes(_attribute(host, address, "resource")),
         )
         for address, kind in functions
@@ -51,6 +52,11 @@ def _width(text: str) -> int | Unknown:
     if lanes in _WIDTHS:
         return lanes
     return Unknown(f"the bus answers {text!r}" if text else "the kernel does not say")
+
+
+def _numa_node(text: str) -> int | Unknown:
+    node = parse_int(text)
+    return Unknown("the firmware does not say") if node is None or node < 0 else node
 
 
 def _bar1_bytes(resource: str) -> int | Unknown:

@@ -18,6 +18,8 @@ LIMITS = "/proc/self/limits"
 SELINUX = "/sys/fs/selinux"
 PCI_DEVICES = "/sys/bus/pci/devices"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
+PROCESS_STATUS = "/proc/self/status"
+NUMA_NODES = "/sys/devices/system/node"
 INTERFACES = "/sys/class/net"
 ROUTES = "/proc/net/route"
 INFINIBAND = "/sys/class/infiniband"
@@ -80,6 +82,7 @@ def read_limits(host: Host) -> Limits | Unknown:
         open_files=_limit(limits, "Max open files"),
         stack_bytes=_limit(limits, "Max stack size"),
         cpu_count=group.cpu_count,
+        numa_nodes=_numa_nodes(host),
         swap_bytes=_of_memory(memory, "SwapTotal"),
         available_bytes=_of_memory(memory, "MemAvailable"),
         interfaces=interfaces if host.list(INTERFACES) else Unknown(f"{INTERFACES} is empty or not there"),
@@ -100,6 +103,27 @@ def _limit(text: str | None, name: str) -> int | Unknown | None:
     if found is None:
         return Unknown(f"{LIMITS} does not say {name!r}")
     return None if found[1] == "unlimited" else int(found[1])
+
+
+def _numa_nodes(host: Host) -> tuple[int, ...] | Unknown:
+    """List the NUMA nodes with a CPU that this process may use."""
+    allowed = re.search(r"^Cpus_allowed_list:\s*([\d,-]+)$", host.read(PROCESS_STATUS) or "", re.MULTILINE)
+    nodes = [
+        (int(name.removeprefix("node")), name) for name in host.list(NUMA_NODES) if re.fullmatch(r"node\d{1,4}", name)
+    ]
+    if allowed is None or not nodes:
+        return Unknown("the kernel does not list NUMA nodes")
+    cpus = _parse_cpu_list(allowed[1])
+    lists = {number: _parse_cpu_list(host.read(f"{NUMA_NODES}/{name}/cpulist") or "") for number, name in nodes}
+    return tuple(sorted(number for number, its_cpus in lists.items() if cpus & its_cpus))
+
+
+def _parse_cpu_list(text: str) -> set[int]:
+    """Parse the kernel's list of CPUs: "0-3,8" is {0, 1, 2, 3, 8}."""
+    found: set[int] = set()
+    for first, last in re.findall(r"(\d{1,5})(?:-(\d{1,5}))?", text):
+        found.update(range(int(first), int(last or first) + 1))
+    return found
 
 
 def _of_memory(text: str | None, name: str) -> int | Unknown:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from devkit.doctor.checks.cascades import DEEP_CODES
 from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
 from devkit.doctor.fixes import DistroFamily, find_distro_family
-from devkit.doctor.gpus import format_gpu, require_gpu_health
+from devkit.doctor.gpus import format_gpu, require_gpu_health, require_gpu_health_field
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     is_in_container,
@@ -15,13 +15,30 @@ from devkit.doctor.preconditions import (
     require_loaded_driver,
     require_nvml,
 )
+from devkit.doctor.thresholds import NVLINK_ERRORS_PER_S
 from devkit.facts.model import CudaCall, Deep, Driver, Facts, Gpu, GpuHealth
 from devkit.facts.values import Release, Unknown
-from devkit.text import join_words
+from devkit.text import format_count, join_words
 
 _FABRIC_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"
 
 _ON_THE_WAY = ("not-started", "in-progress")
+
+_FABRIC_FAULTS = {
+    "degraded-bandwidth": "some of its NVLinks are down, so that collectives are slower",
+    "route-recovery": "its routes are being recovered",
+    "route-unhealthy": "its routes are unhealthy, so that peers do not reach it",
+    "access-timeout-recovery": "accesses over the fabric have timed out",
+    "incorrect-system-guid": "its system GUID is not that of the fabric",
+    "incorrect-chassis-serial": "its chassis serial number is not that of the fabric",
+    "no-partition": "it belongs to no partition of the fabric",
+    "insufficient-nvlinks": "it has too few NVLinks for its partition",
+    "incompatible-firmware": "its firmware does not fit the fabric",
+    "invalid-location": "its location in the fabric is invalid",
+    "invalid-gpu-state": "its state does not let it join the fabric",
+}
+
+_FABRIC_SLOWS = ("degraded-bandwidth", "route-recovery", "access-timeout-recovery")
 
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
@@ -212,3 +229,107 @@ def has_no_nvswitch(facts: Facts) -> bool | Unknown:
     if isinstance(driver.nvswitch_present, Unknown):
         return driver.nvswitch_present
     return not driver.nvswitch_present and not _find_gpus_outside_fabric(facts)
+
+
+@check("GPU030", "The NVLink fabric reports every GPU healthy", causes=("NET001", *DEEP_CODES))
+def fabric_is_healthy(facts: Facts) -> Iterator[Finding]:
+    """The NVLink fabric has full bandwidth and sound routes to every GPU, and every GPU is in a partition.
+
+    Why it matters: a GPU may have joined the fabric and still be cut off from its peers, or reach them with fewer links:
+    collectives hang, end with an NCCL error, or are slow, while nvidia-smi looks healthy.
+    How it is seen: NVML's health mask of the fabric, which Hopper and newer with NVSwitches have.
+    Source: NVIDIA, NVML API reference, nvmlGpuFabricInfo_v2_t and NVML_GPU_FABRIC_HEALTH_MASK.
+    """
+    groups: dict[tuple[str, ...], list[Gpu]] = {}
+    for gpu, health in require_gpu_health_field(facts, "fabric_faults"):
+        if health.fabric_faults and not isinstance(health.fabric_faults, Unknown):
+            groups.setdefault(health.fabric_faults, []).append(gpu)
+    for faults, gpus in groups.items():
+        names = join_words(map(format_gpu, gpus))
+        says = join_words(_FABRIC_FAULTS.get(fault, fault) for fault in faults)
+        yield Finding(
+            Severity.WARNING if set(faults) <= set(_FABRIC_SLOWS) else Severity.ERROR,
+            f"the NVLink fabric reports {names} unhealthy: {says}",
+            Fix(
+                "Read the Fabric Manager's log on the machine with the NVSwitches, and reset the GPUs or reboot. A link that"
+                " stays down after that is a fault of the hardware.",
+                (
+                    "nvidia-smi -q | grep -A8 Fabric",
+                    "journalctl -u nvidia-fabricmanager -b",
+                    "nvidia-smi nvlink --status",
+                ),
+                docs=_FABRIC_GUIDE,
+            ),
+            subject=names,
+            evidence=tuple(f"{format_gpu(gpu)} {gpu.name}: fabric health {', '.join(faults)}" for gpu in gpus),
+        )
+
+
+@check("GPU031", "NVLinks are up and free of errors", causes=("NET001",))
+def nvlinks_are_sound(facts: Facts) -> Iterator[Finding]:
+    """Each GPU has as many NVLinks up as others of its model, and none of them has errors at a rate that matters.
+
+    Why it matters: collectives run at the speed of the slowest link, and a link that is repaired again and again ends
+    long runs with an NCCL error.
+    How it is seen: NVML's state of each link against the other GPUs of the model, with an NVSwitch also where all of a
+    GPU's links are down; CRC errors, replays and recoveries, counted twice during the examination.
+    Source: NVIDIA, NVML API reference, NVML_FI_DEV_NVLINK_GET_STATE and NVML_FI_DEV_NVLINK_ERROR_DL_CRC; NVIDIA/DCGM,
+    dcgm_gpu_hardware_limits.h.
+    """
+    states = require_gpu_health_field(facts, "nvlink_active")
+    if not any(health.nvlink_count for _, health in states):
+        raise NotApplicable("no GPU has an NVLink")
+    has_switch = isinstance(facts.driver, Driver) and facts.driver.nvswitch_present is True
+    most: dict[str, int] = {}
+    for gpu, health in states:
+        active = health.nvlink_active if isinstance(health.nvlink_active, int) else 0
+        most[gpu.name] = max(most.get(gpu.name, 0), active)
+    down = [
+        (gpu, health)
+        for gpu, health in states
+        if isinstance(health.nvlink_active, int)
+        and health.nvlink_active < most[gpu.name]
+        and (health.nvlink_active or has_switch)
+    ]
+    noisy = [
+        (gpu, health)
+        for gpu, health in states
+        if isinstance(health.nvlink_errors_per_s, float) and health.nvlink_errors_per_s >= NVLINK_ERRORS_PER_S.value
+    ]
+    if down:
+        yield _nvlink_finding(down, f"{_has(down)} fewer NVLinks up than the others of the model")
+    if noisy:
+        yield _nvlink_finding(
+            noisy, f"{_has(noisy)} errors on NVLinks, more than {NVLINK_ERRORS_PER_S.value:.0f} a second"
+        )
+
+
+def _has(states: list[tuple[Gpu, GpuHealth]]) -> str:
+    return f"{join_words(format_gpu(gpu) for gpu, _ in states)} {'has' if len(states) == 1 else 'have'}"
+
+
+def _nvlink_finding(states: list[tuple[Gpu, GpuHealth]], says: str) -> Finding:
+    return Finding(
+        Severity.WARNING,
+        f"{says}: what GPUs exchange is slow, or ends with an NCCL error",
+        Fix(
+            "See which link it is; check that bridges and modules are seated, and reset the GPUs. If it comes back, the"
+            " link's hardware is at fault.",
+            ("nvidia-smi nvlink --status", "nvidia-smi nvlink -e"),
+            docs=_FABRIC_GUIDE,
+        ),
+        subject=join_words(format_gpu(gpu) for gpu, _ in states),
+        evidence=tuple(
+            f"{format_gpu(gpu)} {gpu.name}: {health.nvlink_active} of {format_count(int(str(health.nvlink_count)), 'NVLink')} up,"
+            f" {_format_errors(health)}"
+            for gpu, health in states
+        ),
+        confidence=Confidence.LIKELY,
+    )
+
+
+def _format_errors(health: GpuHealth) -> str:
+    if not isinstance(health.nvlink_errors, int):
+        return "errors not counted"
+    rate = f", {health.nvlink_errors_per_s:g} a second" if isinstance(health.nvlink_errors_per_s, float) else ""
+    return f"{format_count(health.nvlink_errors, 'error')}{rate}"

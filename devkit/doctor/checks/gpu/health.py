@@ -1,5 +1,6 @@
 """Checks of GPU faults: Xids in the kernel log, memory errors, and recoveries that the driver requests."""
 
+import re
 from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import DEEP_CODES
@@ -19,12 +20,13 @@ from devkit.doctor.gpus import (
     find_gpu_at,
     format_gpu,
     is_gpu_failing,
+    require_gpu_health,
     require_gpu_health_field,
 )
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_nvidia_gpu
 from devkit.doctor.thresholds import STILL_FRESH_HOURS
-from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
+from devkit.facts.model import Facts, Gpu, GpuHealth, KernelLog, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
 from devkit.facts.values import Unknown
 from devkit.text import format_count
 
@@ -37,6 +39,9 @@ _BY_THE_PROGRAM = (XidRemedy.RESTART_PROGRAM, XidRemedy.NOTHING)
 _MEMORY_ERRORS_GUIDE = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/"
 
 _PAGE_RETIREMENT_GUIDE = "https://docs.nvidia.com/deploy/dynamic-page-retirement/"
+
+_CHANGED_TO = re.compile(r"changed from .* to 0x[0-9a-f]+ \((.+?)\)")
+"""Xid 154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"."""
 
 _CAN_WAIT = "drain-p2p"
 
@@ -201,19 +206,74 @@ def no_recovery_is_required(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: after a fault the driver may keep a GPU listed, and nvidia-smi may show it, while new programs fail
     on it until it is reset. NVML then says which recovery it needs.
-    How it is seen: NVML's field for the recovery action, which drivers have from release 555 or so on.
-    Source: NVIDIA, NVML API reference, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA, Xid catalog, Xid 154.
+    How it is seen: NVML's field for the recovery action, which drivers have from release 555 or so on; where it is not
+    supported, the newest Xid 154 of the GPU in the kernel log.
+    Source: NVIDIA, NVML API reference, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA, Xid catalog, Xid 154;
+    NVIDIA/open-gpu-kernel-modules issue 1045.
     """
-    for gpu, health in require_gpu_health_field(facts, "recovery_action"):
-        action = str(health.recovery_action)
-        if action == "none":
+    logged = {} if isinstance(facts.kernel_log, Unknown) else dict(_list_logged_recoveries(facts.kernel_log))
+    states = require_gpu_health(facts) if logged else require_gpu_health_field(facts, "recovery_action")
+    for gpu, health in states:
+        if isinstance(health.recovery_action, Unknown):
+            xid = logged.get(str(health.pci_address))
+            if xid is not None:
+                yield _recovery_finding(facts, gpu, _CHANGED_TO.findall(xid.line)[-1].lower(), xid.line, Severity.ERROR)
             continue
+        action = health.recovery_action
+        if action != "none":
+            evidence = f"{format_gpu(gpu)} {gpu.name}: recovery action {action}"
+            severity = Severity.WARNING if action == _CAN_WAIT else Severity.ERROR
+            yield _recovery_finding(facts, gpu, _RECOVERY_ACTIONS.get(action, action), evidence, severity)
+
+
+def _list_logged_recoveries(log: KernelLog) -> Iterator[tuple[str, Xid]]:
+    """Yield the PCI address of each GPU whose last Xid 154 requests a recovery, with that report."""
+    for xid in log.xids:
+        actions = _CHANGED_TO.findall(xid.line) if xid.number == XID_RECOVERY_CHANGED else []
+        if actions and actions[-1] != "None":
+            yield xid.address, xid
+
+
+def _recovery_finding(facts: Facts, gpu: Gpu, request: str, evidence: str, severity: Severity) -> Finding:
+    return Finding(
+        severity,
+        f"{format_gpu(gpu)} cannot be used: its driver requests {request}",
+        reset_gpu_or_reboot(facts, None if "reboot" in request else gpu),
+        subject=format_gpu(gpu),
+        evidence=(evidence,),
+    )
+
+
+@check("GPU033", "The kernel log reports no fault of an NVSwitch", causes=("GPU030", "GPU031"))
+def switches_report_no_fatal_error(facts: Facts) -> Iterator[Finding]:
+    """No NVSwitch has reported a fatal error (SXid) since the machine started.
+
+    Why it matters: traffic over the links of that switch stalls, programs hang or end with Xid 45, and new work waits
+    until GPUs and switches are reset.
+    How it is seen: lines "nvidia-nvswitch: SXid … Fatal" of the kernel log. Reports that are not fatal need nothing.
+    Source: NVIDIA, Fabric Manager user guide, "NVSwitch SXid errors"; leptonai/gpud pull request 338.
+    """
+    require_host(facts)
+    require_nvidia_gpu(facts)
+    log = require(facts.kernel_log)
+    joined = [health.fabric_state == "completed" for gpu in facts.gpus if isinstance(health := gpu.health, GpuHealth)]
+    is_working = isinstance(facts.nvml, NvmlAnswer) and len(joined) == len(facts.nvml.gpus) and all(joined)
+    for report in require(log.switch_errors):
+        times = "once" if report.count == 1 else f"{report.count} times"
         yield Finding(
-            Severity.WARNING if action == _CAN_WAIT else Severity.ERROR,
-            f"{format_gpu(gpu)} cannot be used: its driver requests {_RECOVERY_ACTIONS.get(action, action)}",
-            reset_gpu_or_reboot(facts, None if "reboot" in action else gpu),
-            subject=format_gpu(gpu),
-            evidence=(f"{format_gpu(gpu)} {gpu.name}: recovery action {action}",),
+            Severity.WARNING if is_working else Severity.ERROR,
+            f"NVSwitch {report.address} reported the fatal error SXid {report.number} {times}, last at {report.at}"
+            + ("; every GPU is in the fabric now" if is_working else ", and not every GPU is in the fabric"),
+            Fix(
+                "Stop the work on all GPUs of the machine and reboot it, which resets GPUs and NVSwitches. If the number comes"
+                " back, look it up in the guide.",
+                ("sudo reboot",),
+                root=True,
+                restart=Restart.HOST,
+                docs="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
+            ),
+            subject=report.address,
+            evidence=(report.line,),
         )
 
 
@@ -283,6 +343,33 @@ def bad_rows_are_remapped(facts: Facts) -> Iterator[Finding]:
                 subject=format_gpu(gpu),
                 evidence=evidence,
             )
+
+
+@check("GPU032", "No GPU has used up its SRAM errors")
+def sram_errors_are_few(facts: Facts) -> Iterator[Finding]:
+    """No GPU has had more uncorrectable errors of its SRAM than NVIDIA lets pass.
+
+    Why it matters: caches and register files have no spare rows. From a number of errors on, more will follow, each of
+    which ends the program that it hits, and NVIDIA takes the GPU back.
+    How it is seen: NVML's flag that the threshold is exceeded, which data center GPUs from Ampere on have.
+    Source: NVIDIA, NVML API reference, nvmlEccSramErrorStatus_t; NVIDIA, GPU memory error management.
+    """
+    for gpu, health in require_gpu_health_field(facts, "sram_threshold_exceeded"):
+        if health.sram_threshold_exceeded is not True:
+            continue
+        yield Finding(
+            Severity.WARNING,
+            f"{format_gpu(gpu)} has exceeded the threshold of uncorrectable SRAM errors: more will end programs on it",
+            Fix(
+                "Move important work to another GPU. Run NVIDIA's field diagnostics or `dcgmi diag -r 3`, and ask the vendor"
+                " for a replacement with their report.",
+                (f"nvidia-smi -q -d ECC -i {gpu.index}",),
+                where=find_driver_side(facts),
+                docs=_MEMORY_ERRORS_GUIDE,
+            ),
+            subject=format_gpu(gpu),
+            evidence=(f"{format_gpu(gpu)} {gpu.name}: SRAM threshold exceeded",),
+        )
 
 
 @check("GPU011", "Bad pages of GPU memory are retired")

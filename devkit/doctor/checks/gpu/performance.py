@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 
 from devkit.doctor.fixes import find_driver_side
-from devkit.doctor.gpus import format_gpu, is_gpu_busy, is_virtual_gpu, require_gpu_health, require_gpu_health_field
+from devkit.doctor.gpus import (
+    find_pci_gpus,
+    format_gpu,
+    is_gpu_busy,
+    is_virtual_gpu,
+    require_gpu_health,
+    require_gpu_health_field,
+)
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.preconditions import is_in_wsl, require, require_gpu_run, require_host, require_system
 from devkit.doctor.thresholds import (
@@ -17,6 +24,7 @@ from devkit.doctor.thresholds import (
 )
 from devkit.doctor.wheels import find_workload_side
 from devkit.facts.model import Facts, Gpu, GpuHealth, Platform, WatchedGpu
+from devkit.text import join_words
 
 _HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake")
 
@@ -286,3 +294,46 @@ def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
                 evidence=(f"{gpu.samples} samples, utilization {gpu.utilisation_percent} % on average",),
                 confidence=Confidence.POSSIBLE,
             )
+
+
+@check("GPU034", "CPUs of this process are next to its GPUs")
+def cpus_are_next_to_gpus(facts: Facts) -> Iterator[Finding]:
+    """This process may run on a CPU of the NUMA node to which each of its GPUs is connected.
+
+    Why it matters: a container or job that is pinned to one socket, with a GPU of the other, sends every batch and every
+    message over the link between the sockets: loading data and collectives of several nodes are slower.
+    How it is seen: the NUMA nodes of the CPUs that the process may use, against the NUMA node of each GPU in sysfs.
+    Source: NVIDIA, nvidia-smi topo, "CPU Affinity" and "NUMA Affinity"; NVIDIA/nccl issue 1017;
+    NVIDIA/go-gpuallocator issue 17.
+    """
+    allowed = require(require(facts.limits).numa_nodes)
+    nodes = {gpu.address: gpu.numa_node for gpu in find_pci_gpus(facts) if isinstance(gpu.numa_node, int)}
+    placed = [
+        (gpu, nodes[str(health.pci_address)])
+        for gpu, health in require_gpu_health(facts)
+        if str(health.pci_address) in nodes
+    ]
+    if not placed:
+        raise NotApplicable("the firmware does not say which NUMA node a GPU is on")
+    apart = [(gpu, node) for gpu, node in placed if node not in allowed]
+    if not apart or not allowed:
+        return
+    names = join_words(format_gpu(gpu) for gpu, _ in apart)
+    here, there = (join_words(map(str, sorted(set(group)))) for group in (allowed, [node for _, node in apart]))
+    yield Finding(
+        Severity.WARNING,
+        f"{names} {'is' if len(apart) == 1 else 'are'} on NUMA node {there}, and this process may only use CPUs of NUMA node"
+        f" {here}: all data crosses between the nodes",
+        Fix(
+            "Give the job CPUs of the GPU's node, or the GPUs next to its CPUs: cpuset in Docker and Compose, --gpu-bind and"
+            " --cpus-per-gpu in Slurm, the topology manager in Kubernetes.",
+            ("nvidia-smi topo -m",),
+            where=find_driver_side(facts),
+        ),
+        subject=names,
+        evidence=(
+            f"CPUs allowed on NUMA node {here}",
+            *(f"{format_gpu(gpu)}: NUMA node {node}" for gpu, node in apart),
+        ),
+        confidence=Confidence.LIKELY,
+    )
