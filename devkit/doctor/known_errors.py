@@ -1,17 +1,19 @@
 """The explanation of a pasted error text, as text and as a document."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from devkit.doctor.checks.loader import load_check
 from devkit.doctor.explain import SCHEMA
-from devkit.doctor.model import Finding
+from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
-from devkit.doctor.report.report import ReportedFinding, build_fix_document
-from devkit.doctor.report.text import format_finding
-from devkit.doctor.signatures.matching import match_signatures
-from devkit.doctor.signatures.model import Match
-from devkit.text import join_words
+from devkit.doctor.report.report import build_fix_document
+from devkit.doctor.report.text import format_match
+from devkit.doctor.signatures.catalog import load_signatures
+from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
+from devkit.doctor.signatures.matching import NEAR, lower_words, search_words, strip_noise
+from devkit.doctor.signatures.model import Cause, Match
 
 NOTHING_KNOWN = (
     "no known error in this text",
@@ -22,40 +24,132 @@ NOTHING_KNOWN = (
 
 
 def find_known_errors(text: str) -> tuple[Match, ...]:
-    """Find the known errors in a text, each root cause before what follows from it."""
-    return match_signatures(text, find_consequences=lambda code: load_check(code).causes)
+    """Find the known errors in a text, each root cause before what follows from it.
+
+    Where the wording is unknown, a family of errors explains it; where both explain the same words, the family does if
+    it names the same check, because it weighs further causes and computes the fix of the values in the text.
+    """
+    words = strip_noise(text)
+    matches = search_words(words, load_signatures(), find_consequences=lambda code: load_check(code).causes)
+    found = list(find_families(lower_words(words)))
+    direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
+    merged = []
+    for match in matches:
+        better = next((each for each in direct if _replaces(*each, match)), None)
+        if better is None:
+            merged.append(match)
+        else:
+            direct.remove(better)
+            merged.append(replace(better[1], also=match.also, follows_from=match.follows_from))
+    merged += [match for _, match in direct if not any(_is_near(match, known) for known in merged)]
+    if not any(match.severity is Severity.ERROR for match in merged):
+        merged += [match for family, match in found if family.is_consequence]
+    return tuple(map(_add_alternatives, _order(merged)))
+
+
+def _is_near(family: Match, known: Match) -> bool:
+    """Say if a known wording stands so close that both are of one error."""
+    gap = max(family.position, known.position) - min(_find_end(family), _find_end(known))
+    return gap < NEAR or (family.code != "" and family.code == known.code)
+
+
+def _find_end(match: Match) -> int:
+    return match.position + len(match.matched)
+
+
+def _replaces(family: Family, match: Match, known: Match) -> bool:
+    """Say if a family explains the same words better: it names the same check, or has words of the text for another."""
+    if not _overlap(match, known):
+        return False
+    return match.code == known.code or (
+        bool(match.speaks_for) and known.code in {cause.code for cause in family.causes}
+    )
+
+
+def _overlap(one: Match, other: Match) -> bool:
+    return min(_find_end(one), _find_end(other)) > max(one.position, other.position)
+
+
+def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
+    """Keep of families that explain the same words the more specific one."""
+    kept: list[tuple[Family, Match]] = []
+    for each in sorted(found, key=lambda each: -each[1].specificity):
+        if not any(_overlap(each[1], other) for _, other in kept):
+            kept.append(each)
+    return kept
+
+
+def _add_alternatives(match: Match) -> Match:
+    """Add the causes that the catalog names beside this one, each with its fix, and the command that decides."""
+    causes = []
+    for code in match.also:
+        # The general wording of that check: one that names no value of the text.
+        row = next((row for row in load_signatures() if row.code == code and "{" not in row.cause), None)
+        if row is not None:
+            causes.append(Cause(code, row.cause, row.fix, Confidence.POSSIBLE))
+    if not causes or match.family:
+        return match
+    causes = causes[: MAX_CAUSES - 1]
+    codes = " ".join(f"--only {code}" for code in (match.code, *(cause.code for cause in causes)))
+    confidence = Confidence.LIKELY if match.confidence is Confidence.CERTAIN else match.confidence
+    return replace(match, confidence=confidence, alternatives=tuple(causes), question=f"devkit doctor {codes}")
+
+
+def _order(matches: list[Match]) -> tuple[Match, ...]:
+    """Order matches by severity and certainty, the later in the text first, what follows from another behind it."""
+    severities, confidences = tuple(reversed(Severity)), tuple(Confidence)
+    roots = sorted(
+        (match for match in matches if match.follows_from is None),
+        key=lambda match: (
+            severities.index(match.severity),
+            confidences.index(match.confidence),
+            -match.position,
+        ),
+    )
+    return tuple(
+        each
+        for root in roots
+        for each in (root, *(match for match in matches if match.follows_from and match.follows_from == root.code))
+    )
 
 
 def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
     """Return the matches as the document devkit.explain/1, best first."""
     matches = [
         {
-            "code": match.code,
-            "title": load_check(match.code).title,
+            "code": match.code or None,
+            "title": _find_title(match),
             "severity": match.severity.value,
             "cause": match.cause,
             "confidence": match.confidence.value,
             "matched": match.matched,
             "follows_from": match.follows_from,
             "also": list(match.also),
-            "fix": build_fix_document(_to_finding(match)),
+            "fix": build_fix_document(match.fix, match.code),
+            "family": match.family or None,
+            "speaks_for": list(match.speaks_for),
+            "speaks_against": list(match.speaks_against),
+            "alternatives": [_build_cause_document(cause) for cause in match.alternatives],
+            "question": match.question or None,
         }
         for match in found
     ]
     return {"schema": SCHEMA, "matches": matches}
 
 
-def _to_finding(match: Match) -> ReportedFinding:
-    """Return a match as the report shows a finding, with the matched words as its evidence."""
-    finding = Finding(
-        match.severity,
-        match.cause,
-        match.fix,
-        evidence=(match.matched,),
-        confidence=match.confidence,
-        follows_from=match.follows_from,
-    )
-    return ReportedFinding(load_check(match.code), finding)
+def _build_cause_document(cause: Cause) -> dict[str, Any]:
+    return {
+        "code": cause.code or None,
+        "cause": cause.cause,
+        "confidence": cause.confidence.value,
+        "speaks_for": list(cause.speaks_for),
+        "speaks_against": list(cause.speaks_against),
+        "fix": build_fix_document(cause.fix, cause.code),
+    }
+
+
+def _find_title(match: Match) -> str:
+    return load_check(match.code).title if match.code else match.family
 
 
 def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:
@@ -66,8 +160,7 @@ def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tup
             said = f"follows from {match.follows_from}: {match.code}: {match.cause}"
             lines += fold_lines(said, width, indent="  ", tone=Tone.QUIET)
         else:
-            lines += [*([Line("")] if lines else []), *format_finding(_to_finding(match), width=width, marks=marks)]
-            if match.also:
-                lines += fold_lines(f"may also be: {join_words(match.also, 'or')}", width, indent="  ", tone=Tone.QUIET)
+            title = f"{match.code} {load_check(match.code).title}" if match.code else match.family
+            lines += [*([Line("")] if lines else []), *format_match(match, title=title, width=width, marks=marks)]
     hint = "This is what the text says; `devkit doctor` looks at the machine itself and gives the fix for it."
     return (*lines, Line(""), *fold_lines(hint, width, tone=Tone.QUIET))

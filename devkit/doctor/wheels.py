@@ -81,24 +81,46 @@ def find_compatible_wheel(facts: Facts) -> CompatibleWheel | None:
     driver = find_driver_cuda(facts)
     if driver is None or not isinstance(facts.system, System):
         return None
+    return find_wheel(
+        driver=driver,
+        capabilities=find_compute_capabilities(facts),
+        machine=facts.system.machine,
+        python=None if isinstance(facts.python, Unknown) else _format_minor(facts.python.version),
+    )
+
+
+def find_wheel(
+    *,
+    driver: DriverCuda | None,
+    capabilities: tuple[ComputeCapability, ...],
+    machine: str,
+    python: str | None,
+    below: Release | None = None,
+) -> CompatibleWheel | None:
+    """Find the newest torch wheel for a driver, GPUs and a Python such as "3.12"; what is None limits nothing.
+
+    `below` is a torch whose wheels have been tried: only older ones are of use.
+    """
     tables = load_tables().torch
-    python = None if isinstance(facts.python, Unknown) else _format_minor(facts.python.version)
     for release in sorted(tables.releases, key=lambda row: row.version, reverse=True):
-        if python is not None and python not in release.pythons:
+        if (python is not None and python not in release.pythons) or (below is not None and release.version >= below):
             continue
         labels = [label for label in release.variants if label in tables.indexes and tables.indexes[label].cuda]
-        # The default CUDA variant first, then the highest CUDA.
-        labels.sort(key=lambda label: -int(label.removeprefix("cu")))
-        labels.sort(key=release.default_variant.__ne__)
+        # The default CUDA variant first, then the highest CUDA; for an unknown driver the one that the oldest runs.
+        labels.sort(key=lambda label: int(label.removeprefix("cu")), reverse=driver is not None)
+        if driver is not None:
+            labels.sort(key=release.default_variant.__ne__)
         for label in labels:
-            row = tables.wheels.get((release.minor, label, facts.system.machine))
+            row = tables.wheels.get((release.minor, label, machine))
             cuda = tables.indexes[label].cuda
-            if row is None or cuda is None or driver.classify(cuda) in (CudaSupport.NO, CudaSupport.FORWARD):
+            if row is None or cuda is None:
                 continue
-            compiles = driver.can_compile(cuda)
+            if driver is not None and driver.classify(cuda) in (CudaSupport.NO, CudaSupport.FORWARD):
+                continue
+            compiles = driver is not None and driver.can_compile(cuda)
             if all(
                 check_gpu_code(capability, row.sass, row.ptx, driver_compiles=compiles) is not CodeSupport.NONE
-                for capability in find_compute_capabilities(facts)
+                for capability in capabilities
             ):
                 return CompatibleWheel(str(release.version), label, tables.indexes[label].url)
     return None

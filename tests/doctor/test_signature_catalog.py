@@ -28,6 +28,9 @@ SAMPLES = {
     "arch": "sm_120",
     "name": "a/b-c.d",
     "text": "some words",
+    "soname": "libcudart.so.12",
+    "path": "/opt/x/libcuda.so",
+    "cc": "8.6",
 }
 """A text for each kind of capture."""
 

@@ -9,6 +9,7 @@ from devkit.doctor.model import (
     Check,
     Crashed,
     Finding,
+    Fix,
     Found,
     Outcome,
     Passed,
@@ -192,22 +193,24 @@ def _build_outcome_document(outcome: Outcome) -> dict[str, Any]:
                 "follows_from": finding.follows_from,
                 "seen_in": finding.seen_in,
                 "location": {"path": where.path, "line": where.line} if (where := finding.location) else None,
-                "fix": build_fix_document(ReportedFinding(outcome.check, finding)),
+                "fix": build_fix_document(finding.fix, outcome.check.code),
             }
             for finding in findings
         ],
     }
 
 
-def build_fix_document(shown: ReportedFinding) -> dict[str, Any]:
-    """Build the part of a document about a fix. `is_automatic`: `devkit doctor --fix` can apply it."""
-    fix = shown.finding.fix
+def build_fix_document(fix: Fix, code: str) -> dict[str, Any]:
+    """Build the part of a document about a fix. `is_automatic`: `devkit doctor --fix` can apply it.
+
+    Where the fix names no page, that of the check `code` is it; "" has none.
+    """
     return {
         "summary": fix.summary,
         "commands": list(fix.commands),
         "where": fix.where.value,
         "root": fix.root,
         "restart": fix.restart.value,
-        "docs": fix.docs or find_check_page(shown.check.code),
+        "docs": fix.docs or (find_check_page(code) if code else ""),
         "is_automatic": bool(fix.repairs),
     }

@@ -121,7 +121,7 @@ def _build_results(report: Report, rule_indexes: dict[str, int]) -> Iterator[dic
                 "follows_from": finding.follows_from,
                 "seen_in": finding.seen_in,
                 "subject": finding.subject,
-                "fix": build_fix_document(shown),
+                "fix": build_fix_document(shown.finding.fix, shown.check.code),
             },
         }
         if finding.follows_from is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from devkit.doctor.model import Check, Crashed, Finding, Found, Passed, Severity, Skipped
 from devkit.doctor.report.lines import MAX_WIDTH, MIN_WIDTH, Line, Marks, Tone
 from devkit.doctor.report.report import RESTART_WORDS, SEVERITY_WORDS, Health, Report, ReportedFinding
+from devkit.doctor.signatures.model import Cause, Match
 from devkit.text import format_count, join_words, wrap_text
 
 MAX_LOST = 5
@@ -96,12 +97,22 @@ def _add_summary(page: "_Page", report: Report, *, verbose: bool) -> None:
     )
 
 
-def format_finding(shown: ReportedFinding, *, width: int, marks: Marks) -> tuple[Line, ...]:
-    """Format one finding by itself, with its fix and evidence."""
+def format_match(match: Match, *, title: str, width: int, marks: Marks) -> tuple[Line, ...]:
+    """Format a known error of a text: its causes, each with its fix and what speaks for it, and what decides."""
     page = _Page(width=width, marks=marks)
-    page.add_message(shown.finding)
-    page.add_fix(shown.finding)
-    page.add_evidence(shown)
+    finding = Finding(match.severity, match.cause, match.fix)
+    page.add_message(finding)
+    page.add_fix(finding)
+    page.add(f"{match.confidence.value}, says {title}", indent="  ", tone=Tone.QUIET)
+    page.add(f"seen: {match.matched}", indent="  ", hanging="  ", tone=Tone.QUIET)
+    page.add_weights(match)
+    for cause in match.alternatives:
+        page.add(f"or {cause.confidence.value}: {cause.cause}", indent="  ", hanging="  ", tone=Tone.WARN)
+        page.add_fix(Finding(match.severity, cause.cause, cause.fix))
+        page.add_weights(cause)
+    if match.question:
+        page.add(f"{'decides' if match.alternatives else 'more'}:", indent="  ")
+        page.lines.append(Line(f"      {match.question}", Tone.COMMAND))
     return tuple(page.lines)
 
 
@@ -166,6 +177,12 @@ class _Page:
             self.lines += [Line("      devkit doctor --fix", Tone.COMMAND)]
         if fix.docs:
             self.lines.append(Line(f"  more: {fix.docs}", Tone.QUIET))
+
+    def add_weights(self, cause: Match | Cause) -> None:
+        """Add the words of the text for and against a cause."""
+        for label, words in (("for it", cause.speaks_for), ("against it", cause.speaks_against)):
+            if words:
+                self.add(f"{label}: {'; '.join(words)}", indent="  ", hanging="  ", tone=Tone.QUIET)
 
     def add_evidence(self, shown: ReportedFinding) -> None:
         """Add the check that says so, its confidence, and the readings that show it."""

@@ -48,7 +48,7 @@ def load_failures() -> tuple[Failure, ...]:
         KeyError: A key is no field, or a fix has an unknown name.
         TypeError: An entry lacks a field.
     """
-    fixes = {name: Fix(**decode_fields(row, Fix)) for name, row in tomllib.loads(_read_text("fixes")).items()}
+    fixes = load_fixes()
     texts = (_read_text(f"failures/{prefix}").partition(_FAILURES) for prefix in PREFIXES)
     rows = (row for _, start, rest in texts for row in tomllib.loads(start + rest).get("failure", ()))
     failures = []
@@ -57,6 +57,12 @@ def load_failures() -> tuple[Failure, ...]:
         signatures = tuple(_to_signature(each, fixes) for each in row.get("signature", ()))
         failures.append(Failure(**decode_fields(own, Failure), signatures=signatures))
     return tuple(sorted(failures, key=lambda failure: failure.id))
+
+
+@cache
+def load_fixes() -> Mapping[str, Fix]:
+    """Return the fixes that several rows share, by name."""
+    return {name: Fix(**decode_fields(row, Fix)) for name, row in tomllib.loads(_read_text("fixes")).items()}
 
 
 @cache

@@ -56,7 +56,7 @@ _ESCAPES = (
 
 
 @record
-class _Text:
+class Words:
     """A text to search, and the same in lower case with the same positions."""
 
     shown: str
@@ -83,8 +83,14 @@ def search_text(
     text: str, signatures: Iterable[Signature], *, find_consequences: FindConsequences = lambda _: ()
 ) -> tuple[Match, ...]:
     """Find the errors of `signatures` in a text, as `match_signatures` does."""
+    return search_words(strip_noise(text), signatures, find_consequences=find_consequences)
+
+
+def search_words(
+    words: str, signatures: Iterable[Signature], *, find_consequences: FindConsequences = lambda _: ()
+) -> tuple[Match, ...]:
+    """Find the errors of `signatures` in the words that `strip_noise` left of a text."""
     signatures = tuple(signatures)
-    words = strip_noise(text)
     matches = _search(words, signatures, is_squeezed=False)
     if not matches and len(words) <= MAX_BROKEN:
         # A narrow terminal breaks lines within words.
@@ -133,21 +139,23 @@ def _strip_prefixes(line: str) -> str:
 
 
 @cache
-def _compile(template: str, *, is_squeezed: bool) -> Pattern:
+def compile_template(template: str, *, is_squeezed: bool = False) -> Pattern:
+    """Compile an error text, once."""
     return compile_pattern(template, is_squeezed=is_squeezed)
 
 
-def _to_text(words: str) -> _Text:
+def lower_words(words: str) -> Words:
+    """Put words in lower case without moving any."""
     # ASCII alone is put in lower case: other letters may become more or fewer.
-    return _Text(words, words.encode("ascii", "replace").lower().decode("ascii"))
+    return Words(words, words.encode("ascii", "replace").lower().decode("ascii"))
 
 
 def _search(words: str, signatures: tuple[Signature, ...], *, is_squeezed: bool) -> list[Match]:
-    text = _to_text(words)
+    text = lower_words(words)
     matches = []
     for signature in signatures:
         for template in signature.texts:
-            pattern = _compile(template, is_squeezed=is_squeezed)
+            pattern = compile_template(template, is_squeezed=is_squeezed)
             if is_squeezed and pattern.specificity < MIN_SQUEEZED_SPECIFICITY:
                 continue
             found = pattern.find(text.shown, text.lowered)
@@ -168,12 +176,12 @@ def _search(words: str, signatures: tuple[Signature, ...], *, is_squeezed: bool)
     return matches
 
 
-def _is_confirmed(signature: Signature, found: re.Match[str], text: _Text, *, is_squeezed: bool) -> bool:
+def _is_confirmed(signature: Signature, found: re.Match[str], text: Words, *, is_squeezed: bool) -> bool:
     """Check the text around a match for `beside` and `unless`."""
-    around = _to_text(text.shown[max(0, found.start() - NEAR) : found.end() + NEAR])
+    around = lower_words(text.shown[max(0, found.start() - NEAR) : found.end() + NEAR])
 
     def is_near(template: str) -> bool:
-        return _compile(template, is_squeezed=is_squeezed).find(around.shown, around.lowered) is not None
+        return compile_template(template, is_squeezed=is_squeezed).find(around.shown, around.lowered) is not None
 
     return not any(map(is_near, signature.unless)) and (not signature.beside or any(map(is_near, signature.beside)))
 

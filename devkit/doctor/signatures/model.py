@@ -62,8 +62,28 @@ class CheckRow:
 
 
 @record
+class Cause:
+    """One of the causes that an error in a text may have: its fix, and the words of the text for and against it.
+
+    `code` is the check that looks for it on a machine, "" where none does.
+    """
+
+    code: str
+    cause: str
+    fix: Fix
+    confidence: Confidence
+    speaks_for: tuple[str, ...] = ()
+    speaks_against: tuple[str, ...] = ()
+
+
+@record
 class Match:
-    """A known error in a text. `matched` is the part of the text; `follows_from` the code of another match that causes it."""
+    """A known error in a text, with its most probable cause.
+
+    `matched` is the part of the text, `follows_from` the code of another match that causes it. `alternatives` are
+    further causes, best first, and `question` is what decides between them. `code` is "" where no check looks for it,
+    and `family` the name of the class of errors, where the text is no known wording.
+    """
 
     code: str
     cause: str
@@ -75,3 +95,8 @@ class Match:
     specificity: int = 0
     also: tuple[str, ...] = ()
     follows_from: str | None = None
+    family: str = ""
+    speaks_for: tuple[str, ...] = ()
+    speaks_against: tuple[str, ...] = ()
+    alternatives: tuple[Cause, ...] = ()
+    question: str = ""

@@ -34,6 +34,9 @@ _CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
     "word": _CaptureKind(r"[\w+-]{1,60}", 60),
     "arch": _CaptureKind(r"sm_?\d{2,3}[af]?", 8),
     "name": _CaptureKind(r"[\w@.:/\\+=~-]{1,150}(?<![.:])", 150),
+    "soname": _CaptureKind(r"lib[\w.+-]{1,60}?\.so(?:\.\d{1,9}){0,4}(?!\w)", 110),
+    "path": _CaptureKind(r"~?/[\w@.:+=~/-]{1,240}(?<![.:])", 242),
+    "cc": _CaptureKind(r"\d{1,2}\.\d", 4),
     "text": _CaptureKind(r"[^\"'`\n]{1,120}", 120),
 }
 

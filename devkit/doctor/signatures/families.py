@@ -1,0 +1,195 @@
+"""Families of errors: classes with typed parameters, so that a wording that nobody has read before falls into one.
+
+`families.toml` has a `[[family]]` for each class and below it a `[[family.cause]]` for each cause, the most frequent
+first. A family is parsed only where one of its `words` is in the text: they stand in its first line.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pkgutil import get_data
+from typing import Any
+
+from devkit.doctor.model import Confidence, Fix, Severity
+from devkit.doctor.signatures.catalog import load_fixes
+from devkit.doctor.signatures.matching import MAX_SHOWN, Words, compile_template
+from devkit.doctor.signatures.model import Cause, Match
+from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues, read_text_values
+from devkit.facts.decode import decode_fields
+from devkit.facts.values import record
+
+MAX_CAUSES = 3
+_PROVED = 4
+_FOR = 2
+_AGAINST = 3
+"""Weights of the words for and against a cause: one against outweighs one for it, and neither a proof."""
+_START = "\n[[family]]\n"
+_NAMED = re.compile(r"\{(\w+)\}")
+_QUOTED = re.compile(r"\"([^\"]+)\"")
+
+
+@record
+class FamilyCause:
+    """One cause of a family's errors.
+
+    `where` are regular expressions of captures, without which the cause does not apply. `proof` are words of the text
+    that exclude every other cause (a cause with nothing else applies only with them), `speaks_for` and `speaks_against`
+    such that make it more or less probable.
+    `computed` names the function that makes the fix of the values in the text; `fix` is for texts without them.
+    """
+
+    cause: str
+    fix: Fix
+    where: Mapping[str, str]
+    code: str = ""
+    proof: tuple[str, ...] = ()
+    speaks_for: tuple[str, ...] = ()
+    speaks_against: tuple[str, ...] = ()
+    computed: str = ""
+    is_only: bool = False
+    """Whether the error's own words leave no other cause, once `where` holds."""
+
+
+@record
+class Family:
+    """A class of errors: its texts, what decides between its causes, and the causes.
+
+    A `is_consequence` error names no cause of its own: it counts only where the text has no other.
+    """
+
+    id: str
+    name: str
+    texts: tuple[str, ...]
+    sources: tuple[str, ...]
+    causes: tuple[FamilyCause, ...]
+    question: str = ""
+    unless: tuple[str, ...] = ()
+    is_consequence: bool = False
+
+
+@cache
+def _split_families() -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Return the words and the unparsed text of every family."""
+    blocks = (get_data(__package__, "families.toml") or b"").decode().split(_START)[1:]
+    return tuple((tuple(_QUOTED.findall(block.partition("]\n")[0].lower())), block) for block in blocks)
+
+
+def load_families() -> tuple[Family, ...]:
+    """Return every family."""
+    return tuple(_parse_family(block) for _, block in _split_families())
+
+
+@cache
+def _parse_family(block: str) -> Family:
+    row = tomllib.loads(block.replace("[[family.", "[["))
+    causes = tuple(_parse_cause(each) for each in row.pop("cause"))
+    del row["words"]
+    return Family(**decode_fields(row, Family), causes=causes)
+
+
+def _parse_cause(row: dict[str, Any]) -> FamilyCause:
+    fix, where = row.pop("fix"), row.pop("where", {})
+    own = Fix(**decode_fields(fix, Fix)) if isinstance(fix, dict) else load_fixes()[fix]
+    return FamilyCause(**decode_fields(row, FamilyCause), fix=own, where=where)
+
+
+def find_families(text: Words) -> Iterator[tuple[Family, Match]]:
+    """Find the families whose errors are in a text, each as a match with its causes ranked."""
+    values: TextValues | None = None
+    for words, block in _split_families():
+        if not any(word in text.lowered for word in words):
+            continue
+        family = _parse_family(block)
+        if any(_finds(template, text) for template in family.unless):
+            continue
+        values = values or read_text_values(text.shown)
+        if match := _match_family(family, text, values):
+            yield family, match
+
+
+def _match_family(family: Family, text: Words, values: TextValues) -> Match | None:
+    for template in family.texts:
+        pattern = compile_template(template)
+        found = pattern.find(text.shown, text.lowered)
+        if found is None:
+            continue
+        captures = pattern.format_captures(found)
+        ranked = _rank_causes(family, captures, text, values)
+        if ranked:
+            first = ranked[0]
+            return Match(
+                code=first.code,
+                cause=first.cause,
+                severity=Severity.ERROR,
+                confidence=first.confidence,
+                fix=first.fix,
+                matched=found[0][:MAX_SHOWN],
+                position=found.start(),
+                specificity=pattern.specificity,
+                family=family.name,
+                speaks_for=first.speaks_for,
+                speaks_against=first.speaks_against,
+                alternatives=tuple(ranked[1:]),
+                question=fill_in(family.question, captures) if len(ranked) > 1 else "",
+            )
+    return None
+
+
+def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, values: TextValues) -> list[Cause]:
+    """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
+    scored = []
+    for row in family.causes:
+        if not _applies(row, captures):
+            continue
+        proved = [found for template in row.proof if (found := _finds(template, text))]
+        likely = [found for template in row.speaks_for if (found := _finds(template, text))]
+        unlikely = [found for template in row.speaks_against if (found := _finds(template, text))]
+        score = _PROVED * bool(proved) + _FOR * bool(likely) - _AGAINST * bool(unlikely)
+        if proved or row.speaks_for or row.where or not row.proof:
+            scored.append((score, row, proved + likely, unlikely))
+    scored.sort(key=lambda each: -each[0])
+    causes: list[Cause] = []
+    for score, row, speaks_for, speaks_against in scored[:MAX_CAUSES]:
+        is_first = not causes
+        is_certain = is_first and (score >= _PROVED or row.is_only) and not speaks_against
+        causes.append(
+            Cause(
+                code=row.code,
+                cause=fill_in(row.cause, captures),
+                fix=_compute_fix(row, captures, values),
+                confidence=Confidence.CERTAIN if is_certain else Confidence.LIKELY if is_first else Confidence.POSSIBLE,
+                speaks_for=tuple(speaks_for),
+                speaks_against=tuple(speaks_against),
+            )
+        )
+        if is_certain:
+            break
+    return causes
+
+
+def _applies(row: FamilyCause, captures: Mapping[str, str]) -> bool:
+    """Check `where`, and that the text has every value that the cause names."""
+    is_named = all(name in captures for name in _NAMED.findall(row.cause))
+    return is_named and all(re.match(rule, captures.get(name, ""), re.IGNORECASE) for name, rule in row.where.items())
+
+
+def _finds(template: str, text: Words) -> str:
+    found = compile_template(template).find(text.shown, text.lowered)
+    return found[0][:MAX_SHOWN] if found else ""
+
+
+def _compute_fix(row: FamilyCause, captures: Mapping[str, str], values: TextValues) -> Fix:
+    computed = COMPUTED_FIXES[row.computed](captures, values) if row.computed else None
+    if computed is not None:
+        return computed
+    fix = row.fix
+    commands = tuple(fill_in(command, captures) for command in fix.commands)
+    return Fix(fill_in(fix.summary, captures), commands, fix.where, fix.root, fix.restart, fix.docs)
+
+
+def fill_in(sentence: str, captures: Mapping[str, str]) -> str:
+    """Put captures in the place of their names in braces; a sentence may have other braces."""
+    for name, value in captures.items():
+        sentence = sentence.replace(f"{{{name}}}", value)
+    return sentence
