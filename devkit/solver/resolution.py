@@ -101,15 +101,17 @@ class _Search:
         refusal: Refused | None = None
         for plan in chain([self._plan], self._list_plans_for_other_pythons()):
             found = self._resolve_for(plan, resolve)
-            if isinstance(found, Plan) and refusal:
-                because = f"for Python {self._plan.python} the packages have no resolution: {refusal.reason}"
-                return explain_field(found, PYTHON, because)
             if isinstance(found, Plan):
-                return self._prefer_wheels(found, resolve)
+                preferred = self._prefer_wheels(found, resolve)
+                if refusal is None or preferred.python != plan.python:
+                    return preferred
+                because = f"for Python {self._plan.python} the packages have no resolution: {refusal.reason}"
+                return explain_field(preferred, PYTHON, because)
             if isinstance(found, Unknown):
                 return refusal or found
             refusal = refusal or found
-            if not refusal.mentions("Python", "wheels"):
+            # An older Python has older releases of torch, too.
+            if not refusal.mentions("Python", "wheels", *TORCH_FAMILY):
                 break
         return refusal or Unknown("there is no Python to resolve for")
 

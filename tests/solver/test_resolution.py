@@ -176,6 +176,26 @@ def test_packages_that_are_too_old_for_the_newest_python_take_another():
     assert found.because("python") == f"for Python 3.12 the packages have no resolution: {TOO_OLD.reason}"
 
 
+def test_an_older_python_has_releases_of_torch_that_a_package_is_bound_to():
+    refusal = Refused("torchdata==0.6.1 depends on torch==2.0.1 and you require torchdata==0.6.1")
+    answer = resolved("torchdata==0.6.1", "torch==2.0.1")
+    uv = Uv(lambda request: answer if request.python != "3.12" else refusal, alone=lambda _: answer)
+    found = plan(project("torchdata==0.6.1"), uv)
+    assert (found.python, found.torch) == ("3.11", "2.0.1")
+    assert found.because("python") == f"for Python 3.12 the packages have no resolution: {refusal.reason}"
+
+
+def test_of_older_pythons_the_one_with_wheels_is_taken():
+    def answer(request):
+        if request.python == "3.12" and not request.is_alone:
+            return TOO_OLD
+        built = () if request.python == "3.10" else ("tokenizers",)
+        return resolved("tokenizers==0.12.1", "torch==2.14.1", from_source=built)
+
+    found = plan(project("tokenizers==0.12.1"), Uv(answer, alone=answer))
+    assert (found.python, found.because("python")) == ("3.10", "tokenizers: no wheel for Python 3.11")
+
+
 def test_a_conflict_that_no_python_solves_is_asked_once():
     uv = Uv(lambda request: Refused("nope") if not request.relaxed else NO_NETWORK)
     plan(project("old==1"), uv)
