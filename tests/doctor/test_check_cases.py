@@ -46,6 +46,13 @@ CASES = [
     ("GPU030", healthy(), states({"fabric_faults": ("degraded-bandwidth",)}), Found, "less bandwidth"),
     ("GPU030", healthy(), states({"fabric_faults": ("no-partition",)}), Found, "no partition"),
     ("GPU030", healthy(), states({"fabric_faults": Unknown("not supported")}), Skipped, "no fabric"),
+    (
+        "GPU023",
+        healthy(),
+        states({"fabric_state": "in-progress"}) | {"driver.fabric_manager": "failed"},
+        Skipped,
+        "a fabric whose switches do not show on the bus, as on HGX B200",
+    ),
     ("GPU031", healthy(), states(links(18), links(18)), Passed, "all links up, and a few old errors"),
     ("GPU031", healthy(), states(links(18), links(17)), Found, "a link down on one of two GPUs"),
     ("GPU031", healthy(), states(links(12), links(12)), Passed, "bridges that use some of the links"),

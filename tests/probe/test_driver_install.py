@@ -49,6 +49,45 @@ HOPPER = """\
 """
 
 
+def regions(*sizes_mib, wide=()):
+    """Lines as the kernel writes them: sizes of regions 0 to 5 in MiB, 64-bit where `wide` names the region."""
+    lines = []
+    for number, mib in enumerate(sizes_mib):
+        start, flags = 0x2000000000 * (number + 1), 0x14220C if number in wide else 0x40200
+        end = start + (mib << 20) - 1
+        lines.append(f"0x{start:016x} 0x{end:016x} 0x{flags:016x}" if mib else f"0x{0:016x} 0x{0:016x} 0x{0:016x}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("device", "resource", "gib"),
+    [
+        # https://github.com/geerlingguy/raspberry-pi-pcie-devices/issues/480
+        pytest.param("0x1e30", regions(16, 256, 0, 32, 0, 0, wide=(1, 3)), 0.25, id="Turing, RTX 8000"),
+        # https://github.com/pciutils/pciutils/issues/151
+        pytest.param("0x24a0", regions(16, 8192, 0, 32, 0, 0, wide=(1, 3)), 8, id="Ampere, RTX 3070 Ti"),
+        # https://github.com/triton-inference-server/server/issues/4154
+        pytest.param("0x20b0", regions(16, 65536, 0, 32, 0, 0, wide=(1, 3)), 64, id="Ampere, A100"),
+        # https://github.com/NVIDIA/gds-nvidia-fs/issues/60
+        pytest.param("0x26b1", regions(16, 65536, 0, 32, 0, 0, wide=(1, 3)), 64, id="Ada, RTX 6000"),
+        # https://github.com/fastfetch-cli/fastfetch/issues/1658
+        pytest.param("0x2330", regions(16, 0, 131072, 0, 32, 0, wide=(0, 2, 4)), 128, id="Hopper, H100"),
+        # https://github.com/NVIDIA/nvtrust/issues/128
+        pytest.param("0x2329", regions(16, 0, 131072, 0, 32, 0, wide=(0, 2, 4)), 128, id="Hopper, H20"),
+        # https://github.com/NVIDIA/open-gpu-kernel-modules/issues/935
+        pytest.param("0x2c18", regions(64, 32768, 0, 32, 0, 0, wide=(1, 3)), 32, id="Blackwell, RTX 5090 Mobile"),
+        # https://forum.proxmox.com/threads/179366/ shows this machine, whose window found no room.
+        pytest.param("0x3182", regions(64, 0, 0, 0, 32, 0, wide=(0, 4)), 0, id="Blackwell, B300 without a window"),
+        # https://lore.kernel.org/all/20230822202303.19661-1-ankita@nvidia.com/
+        pytest.param("0x2342", regions(16, 0, 0, 0, 0, 0, wide=(0,)), None, id="Grace Hopper, GH200"),
+    ],
+)
+def test_the_memory_window_of_real_gpus(tmp_path, device, resource, gib):
+    (gpu,) = driver(tmp_path, at={f"{FOLDER}/resource": resource, f"{FOLDER}/device": device}).pci_gpus
+    known = Unknown("the processor reaches this GPU's memory over NVLink-C2C") if gib is None else int(gib * (1 << 30))
+    assert gpu.bar1_bytes == known
+
+
 @pytest.mark.parametrize(
     ("resource", "bar1_bytes"),
     [

@@ -15,6 +15,8 @@ NVSWITCH_CLASS = "0x0680"
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _REGION = re.compile(r"(0x[0-9a-f]+) (0x[0-9a-f]+) (0x[0-9a-f]+)")
 _BARS = 6
+_COHERENT_DEVICES = ("0x2342", "0x2345", "0x2348", "0x2941")
+"""GH200 and GB200, whose memory is no PCI region. Source: the Linux kernel, drivers/vfio/pci/nvgrace-gpu/main.c."""
 _IS_64_BIT = 0x0010_0000
 """IORESOURCE_MEM_64 in the kernel's include/linux/ioport.h: the BAR fills two registers; its second line is empty."""
 _IS_UNSET = 0x2000_0000
@@ -34,7 +36,7 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
             link_width=_width(_attribute(host, address, "current_link_width")),
             max_link_width=_width(_attribute(host, address, "max_link_width")),
             numa_node=_numa_node(_attribute(host, address, "numa_node")),
-            bar1_bytes=_bar1_bytes(_attribute(host, address, "resource")),
+            bar1_bytes=_bar1_bytes(_attribute(host, address, "device"), _attribute(host, address, "resource")),
         )
         for address, kind in functions
         if kind.startswith(DISPLAY_CLASSES)
@@ -59,13 +61,15 @@ def _numa_node(text: str) -> int | Unknown:
     return Unknown("the firmware does not say") if node is None or node < 0 else node
 
 
-def _bar1_bytes(resource: str) -> int | Unknown:
+def _bar1_bytes(device_id: str, resource: str) -> int | Unknown:
     """Return the size of the second memory BAR, through which the processor sees GPU memory; 0 if it has no address.
 
     `resource` has one line of start, end and flags for each 32-bit BAR register. Up to Ada, BAR 0 is 32-bit and the
     window is on line 2; on Hopper and later data center GPUs BAR 0 is 64-bit and the window is on line 3.
     Source: lspci of an H100 in fastfetch-cli/fastfetch issue 1658 and of an H20 in NVIDIA/nvtrust issue 128.
     """
+    if device_id in _COHERENT_DEVICES:
+        return Unknown("the processor reaches this GPU's memory over NVLink-C2C")
     regions = [_REGION.match(line) for line in resource.splitlines()[:_BARS]]
     first = regions[0] if regions else None
     if first is None or not int(first[2], 16):

@@ -40,6 +40,8 @@ _FABRIC_FAULTS = {
 
 _FABRIC_SLOWS = ("degraded-bandwidth", "route-recovery", "access-timeout-recovery")
 
+_HAS_FABRIC = (*_ON_THE_WAY, "completed")
+
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
 
@@ -185,6 +187,8 @@ def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Finding]:
     driver = require_driver(facts)
     if require(driver.nvswitch_present) or require(driver.fabric_manager) != "failed":
         return
+    if any(isinstance(gpu.health, GpuHealth) and gpu.health.fabric_state in _HAS_FABRIC for gpu in facts.gpus):
+        raise NotApplicable("the GPUs have a fabric, whose switches do not show on the PCI bus")
     yield Finding(
         Severity.NOTE,
         "nvidia-fabricmanager failed, as it must on a machine without an NVSwitch; nothing needs it here",
