@@ -8,9 +8,8 @@ from devkit.doctor.checks.loader import load_check
 from devkit.doctor.explain import SCHEMA
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
-from devkit.doctor.report.report import build_fix_document
-from devkit.doctor.report.text import format_match
-from devkit.doctor.signatures.catalog import load_signatures
+from devkit.doctor.report.page import format_match
+from devkit.doctor.signatures.catalog import find_general_signature
 from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
 from devkit.doctor.signatures.matching import NEAR, lower_words, search_words, strip_noise
 from devkit.doctor.signatures.model import Cause, Match
@@ -30,7 +29,7 @@ def find_known_errors(text: str) -> tuple[Match, ...]:
     it names the same check, because it weighs further causes and computes the fix of the values in the text.
     """
     words = strip_noise(text)
-    matches = search_words(words, load_signatures(), find_consequences=lambda code: load_check(code).causes)
+    matches = search_words(words, find_consequences=lambda code: load_check(code).causes)
     found = list(find_families(lower_words(words)))
     direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
     merged = []
@@ -62,7 +61,9 @@ def _replaces(family: Family, match: Match, known: Match) -> bool:
     if not _overlap(match, known):
         return False
     return match.code == known.code or (
-        bool(match.speaks_for) and known.code in {cause.code for cause in family.causes}
+        bool(match.speaks_for)
+        and known.specificity <= match.specificity
+        and known.code in {cause.code for cause in family.causes}
     )
 
 
@@ -81,12 +82,8 @@ def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, M
 
 def _add_alternatives(match: Match) -> Match:
     """Add the causes that the catalog names beside this one, each with its fix, and the command that decides."""
-    causes = []
-    for code in match.also:
-        # The general wording of that check: one that names no value of the text.
-        row = next((row for row in load_signatures() if row.code == code and "{" not in row.cause), None)
-        if row is not None:
-            causes.append(Cause(code, row.cause, row.fix, Confidence.POSSIBLE))
+    rows = ((code, find_general_signature(code)) for code in match.also)
+    causes = [Cause(code, row.cause, row.fix, Confidence.POSSIBLE) for code, row in rows if row]
     if not causes or match.family:
         return match
     causes = causes[: MAX_CAUSES - 1]
@@ -115,6 +112,18 @@ def _order(matches: list[Match]) -> tuple[Match, ...]:
 
 def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
     """Return the matches as the document devkit.explain/1, best first."""
+    from devkit.doctor.report.report import build_fix_document
+
+    def build_cause_document(cause: Cause) -> dict[str, Any]:
+        return {
+            "code": cause.code or None,
+            "cause": cause.cause,
+            "confidence": cause.confidence.value,
+            "speaks_for": list(cause.speaks_for),
+            "speaks_against": list(cause.speaks_against),
+            "fix": build_fix_document(cause.fix, cause.code),
+        }
+
     matches = [
         {
             "code": match.code or None,
@@ -129,23 +138,12 @@ def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
             "family": match.family or None,
             "speaks_for": list(match.speaks_for),
             "speaks_against": list(match.speaks_against),
-            "alternatives": [_build_cause_document(cause) for cause in match.alternatives],
+            "alternatives": [build_cause_document(cause) for cause in match.alternatives],
             "question": match.question or None,
         }
         for match in found
     ]
     return {"schema": SCHEMA, "matches": matches}
-
-
-def _build_cause_document(cause: Cause) -> dict[str, Any]:
-    return {
-        "code": cause.code or None,
-        "cause": cause.cause,
-        "confidence": cause.confidence.value,
-        "speaks_for": list(cause.speaks_for),
-        "speaks_against": list(cause.speaks_against),
-        "fix": build_fix_document(cause.fix, cause.code),
-    }
 
 
 def _find_title(match: Match) -> str:
@@ -160,7 +158,6 @@ def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tup
             said = f"follows from {match.follows_from}: {match.code}: {match.cause}"
             lines += fold_lines(said, width, indent="  ", tone=Tone.QUIET)
         else:
-            title = f"{match.code} {load_check(match.code).title}" if match.code else match.family
-            lines += [*([Line("")] if lines else []), *format_match(match, title=title, width=width, marks=marks)]
+            lines += [*([Line("")] if lines else []), *format_match(match, width=width, marks=marks)]
     hint = "This is what the text says; `devkit doctor` looks at the machine itself and gives the fix for it."
     return (*lines, Line(""), *fold_lines(hint, width, tone=Tone.QUIET))

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from devkit import DOCUMENTATION_URL
-from devkit.facts.model import Facts
 from devkit.facts.values import record
+
+if TYPE_CHECKING:
+    from devkit.facts.model import Facts
 
 
 class Severity(StrEnum):
@@ -133,7 +136,7 @@ class Check:
 
     code: str
     title: str
-    run: Callable[[Facts], Iterator[Finding]]
+    run: "Callable[[Facts], Iterator[Finding]]"
     causes: tuple[str, ...] = ()
     worst: Severity = Severity.ERROR
 
@@ -148,10 +151,10 @@ def check(
     title: str,
     *,
     causes: tuple[str, ...] = (),
-) -> Callable[[Callable[[Facts], Iterator[Finding]]], Check]:
+) -> "Callable[[Callable[[Facts], Iterator[Finding]]], Check]":
     """Make a `Check` of a generator over facts. `registry.CHECKS` registers it, by hand."""
 
-    def wrap(run: Callable[[Facts], Iterator[Finding]]) -> Check:
+    def wrap(run: "Callable[[Facts], Iterator[Finding]]") -> Check:
         return Check(code, title, run, causes)
 
     return wrap

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from devkit.doctor.model import Crashed, Passed, Severity, Skipped
-from devkit.doctor.report.report import RESTART_WORDS, SEVERITY_WORDS, Health, Report, ReportedFinding
+from devkit.doctor.report.page import RESTART_WORDS, SEVERITY_WORDS
+from devkit.doctor.report.report import Health, Report, ReportedFinding
 from devkit.doctor.report.stack import build_stack
 from devkit.facts.model import Facts
 from devkit.text import format_count

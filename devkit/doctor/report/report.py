@@ -13,7 +13,6 @@ from devkit.doctor.model import (
     Found,
     Outcome,
     Passed,
-    Restart,
     Severity,
     Skipped,
     find_check_page,
@@ -22,14 +21,6 @@ from devkit.doctor.runner import mark_root_causes
 from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.facts.model import Facts
 from devkit.facts.values import record
-
-SEVERITY_WORDS = {Severity.ERROR: "problem", Severity.WARNING: "warning", Severity.NOTE: "note"}
-RESTART_WORDS = {
-    Restart.ENGINE: "restarts the engine",
-    Restart.LOGIN: "needs a new login",
-    Restart.WSL: "restarts WSL",
-    Restart.HOST: "restarts the machine",
-}
 
 
 class Health(StrEnum):

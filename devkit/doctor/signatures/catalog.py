@@ -11,6 +11,7 @@
 What a check covers and the symptoms that it lists are derived from these entries.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -24,7 +25,10 @@ from devkit.facts.decode import decode_fields
 PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET", "PRJ", "PYT", "STO", "WSL")
 """The prefixes of check codes, each with a file of its own."""
 
-_FAILURES = "\n[[failure]]"
+_FAILURES = "\n[[failure]]\n"
+_TEXTS = re.compile(r"^(?:symptoms|texts) = \[(.*?)\]$", re.MULTILINE | re.DOTALL)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_MARKS = re.compile(r"\{\w+:\w+\}|…|\\.|[\"'`]")
 
 
 @cache
@@ -40,6 +44,27 @@ def load_check_rows(prefix: str) -> Mapping[str, CheckRow]:
 
 
 @cache
+def _split_failures() -> tuple[tuple[frozenset[str], str], ...]:
+    """Return the unparsed text of every entry, with fixed words of its error texts, one of which a match must have."""
+    blocks = (block for prefix in PREFIXES for block in _read_text(f"failures/{prefix}").split(_FAILURES)[1:])
+    return tuple((_list_words(block), block) for block in blocks)
+
+
+def _list_words(block: str) -> frozenset[str]:
+    texts = (text for array in _TEXTS.findall(block) for text in _QUOTED.findall(array))
+    words = {max(_MARKS.split(text), key=len).lower() for text in texts}
+    return frozenset(words | {"xid"} if "\nxids = " in block else words)
+
+
+@cache
+def _parse_failure(block: str) -> Failure:
+    row = tomllib.loads(block.replace("[[failure.", "[[").replace("[failure.", "["))
+    own = {key: value for key, value in row.items() if key != "signature"}
+    signatures = tuple(_to_signature(each, load_fixes()) for each in row.get("signature", ()))
+    return Failure(**decode_fields(own, Failure), signatures=signatures)
+
+
+@cache
 def load_failures() -> tuple[Failure, ...]:
     """Return every entry of the catalog, ordered by its ID.
 
@@ -48,15 +73,25 @@ def load_failures() -> tuple[Failure, ...]:
         KeyError: A key is no field, or a fix has an unknown name.
         TypeError: An entry lacks a field.
     """
-    fixes = load_fixes()
-    texts = (_read_text(f"failures/{prefix}").partition(_FAILURES) for prefix in PREFIXES)
-    rows = (row for _, start, rest in texts for row in tomllib.loads(start + rest).get("failure", ()))
-    failures = []
-    for row in rows:
-        own = {key: value for key, value in row.items() if key != "signature"}
-        signatures = tuple(_to_signature(each, fixes) for each in row.get("signature", ()))
-        failures.append(Failure(**decode_fields(own, Failure), signatures=signatures))
+    failures = (_parse_failure(block) for _, block in _split_failures())
     return tuple(sorted(failures, key=lambda failure: failure.id))
+
+
+def load_signatures_in(lowered: str, *, is_squeezed: bool = False) -> tuple[Signature, ...]:
+    """Return the error texts that may be in a text of lower case letters: entries without words in it are not parsed."""
+
+    def may_match(words: frozenset[str]) -> bool:
+        return any((word.replace(" ", "") if is_squeezed else word) in lowered for word in words)
+
+    blocks = (block for words, block in _split_failures() if may_match(words))
+    return tuple(signature for block in blocks for signature in _parse_failure(block).signatures)
+
+
+def find_general_signature(code: str) -> Signature | None:
+    """Return the first error text of a check whose cause names no value of the text; None where it has none."""
+    named = f'\ncode = "{code}"\n'
+    signatures = (row for _, block in _split_failures() if named in block for row in _parse_failure(block).signatures)
+    return next((row for row in signatures if row.code == code and "{" not in row.cause), None)
 
 
 @cache

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from devkit.doctor.model import Confidence, Severity
-from devkit.doctor.signatures.catalog import load_signatures
+from devkit.doctor.signatures.catalog import load_signatures_in
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.patterns import Pattern, compile_pattern
 from devkit.facts.values import record
@@ -76,7 +76,7 @@ def match_signatures(text: str, *, find_consequences: FindConsequences = lambda 
         The matches, best first, one for each code: the more severe, the surer, and the later in the text come first,
         because the last line of a traceback says more than the warnings before it.
     """
-    return search_text(text, load_signatures(), find_consequences=find_consequences)
+    return search_words(strip_noise(text), find_consequences=find_consequences)
 
 
 def search_text(
@@ -87,10 +87,10 @@ def search_text(
 
 
 def search_words(
-    words: str, signatures: Iterable[Signature], *, find_consequences: FindConsequences = lambda _: ()
+    words: str, signatures: Iterable[Signature] | None = None, *, find_consequences: FindConsequences = lambda _: ()
 ) -> tuple[Match, ...]:
-    """Find the errors of `signatures` in the words that `strip_noise` left of a text."""
-    signatures = tuple(signatures)
+    """Find the errors of `signatures`, those of the catalog by default, in the words that `strip_noise` left of a text."""
+    signatures = None if signatures is None else tuple(signatures)
     matches = _search(words, signatures, is_squeezed=False)
     if not matches and len(words) <= MAX_BROKEN:
         # A narrow terminal breaks lines within words.
@@ -150,10 +150,10 @@ def lower_words(words: str) -> Words:
     return Words(words, words.encode("ascii", "replace").lower().decode("ascii"))
 
 
-def _search(words: str, signatures: tuple[Signature, ...], *, is_squeezed: bool) -> list[Match]:
+def _search(words: str, signatures: tuple[Signature, ...] | None, *, is_squeezed: bool) -> list[Match]:
     text = lower_words(words)
     matches = []
-    for signature in signatures:
+    for signature in load_signatures_in(text.lowered, is_squeezed=is_squeezed) if signatures is None else signatures:
         for template in signature.texts:
             pattern = compile_template(template, is_squeezed=is_squeezed)
             if is_squeezed and pattern.specificity < MIN_SQUEEZED_SPECIFICITY:
@@ -207,7 +207,7 @@ def _order_matches(matches: list[Match], find_consequences: FindConsequences) ->
     def find_root(match: Match) -> str | None:
         """Return the code at the top of the chain of causes; a less severe match never explains a more severe one."""
         for code, other in by_code.items():
-            if match.code in find_consequences(code) and _rank(other)[0] <= _rank(match)[0]:
+            if other is not match and match.code in find_consequences(code) and _rank(other)[0] <= _rank(match)[0]:
                 return find_root(other) or code
         return None
 
