@@ -12,10 +12,12 @@ from devkit.cli import exit_codes
 from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
-    pass
+    from devkit.cli.output import OutputOptions
 
 MIN_WIDTH = 40
 MAX_WIDTH = 100
+MAX_CODE_LENGTH = 16
+"""A longer text is no code of a check, and what explains those is not imported."""
 _CHUNK_BYTES = 1024 * 1024
 _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain - < build.log'
 
@@ -31,13 +33,6 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
     from standard input. Needs no GPU and no network. Ends with 1 when no known error is in the text.
     """
     from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
-    from devkit.doctor.explain import (
-        build_explanation_document,
-        find_check,
-        format_explanation,
-        is_code,
-        suggest_codes,
-    )
 
     is_piped = text == ("-",) or (not text and not sys.stdin.isatty())
     error = read_log(sys.stdin.buffer) if is_piped else " ".join(text)
@@ -45,18 +40,13 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
         raise DevkitError("there is nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
     options = OutputOptions("json" if as_json else "text", None)
     width = max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
-    if check := find_check(error):
-        lines = format_explanation(check, width=width)
-        document = build_explanation_document(check)
-        write_output(format_json(document) if as_json else style_lines(lines, is_plain=False), options)
-        ctx.exit(exit_codes.DONE)
+    if len(error.strip()) <= MAX_CODE_LENGTH:
+        _explain_code(ctx, error, options, width=width)
     from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, find_known_errors, format_matches
 
     matches = find_known_errors(error)
-    if not matches and is_code(error):
-        close = suggest_codes(error)
-        hint = f"Did you mean {' or '.join(close)}? " if close else ""
-        raise DevkitError(f"no check has the code {error.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
+    if not matches and len(error.strip()) <= MAX_CODE_LENGTH:
+        _refuse_unknown_code(error)
     if as_json:
         write_output(format_json(build_matches_document(matches)), options)
     elif matches:
@@ -68,6 +58,28 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
         file_hint = [f"  To explain the text in the file: devkit explain - < {name}"] if is_name else []
         write_output("".join(f"{line}\n" for line in (*NOTHING_KNOWN, *file_hint)), options)
     ctx.exit(exit_codes.DONE if matches else exit_codes.ANSWER_IS_NO)
+
+
+def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, width: int) -> None:
+    """Explain the check whose code `text` is, and end; return where it is no code."""
+    from devkit.cli.output import format_json, style_lines, write_output
+    from devkit.doctor.explain import build_explanation_document, find_check, format_explanation
+
+    if check := find_check(text):
+        lines = format_explanation(check, width=width)
+        document = build_explanation_document(check)
+        is_json = options.style == "json"
+        write_output(format_json(document) if is_json else style_lines(lines, is_plain=False), options)
+        ctx.exit(exit_codes.DONE)
+
+
+def _refuse_unknown_code(text: str) -> None:
+    from devkit.doctor.explain import is_code, suggest_codes
+
+    if is_code(text):
+        close = suggest_codes(text)
+        hint = f"Did you mean {' or '.join(close)}? " if close else ""
+        raise DevkitError(f"no check has the code {text.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
 
 
 def read_log(stream: IO[bytes]) -> str:

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from devkit.doctor.checks.loader import load_check
-from devkit.doctor.explain import SCHEMA
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
@@ -29,7 +27,7 @@ def find_known_errors(text: str) -> tuple[Match, ...]:
     it names the same check, because it weighs further causes and computes the fix of the values in the text.
     """
     words = strip_noise(text)
-    matches = search_words(words, find_consequences=lambda code: load_check(code).causes)
+    matches = search_words(words, find_consequences=_find_consequences)
     found = list(find_families(lower_words(words)))
     direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
     merged = []
@@ -44,6 +42,12 @@ def find_known_errors(text: str) -> tuple[Match, ...]:
     if not any(match.severity is Severity.ERROR for match in merged):
         merged += [match for family, match in found if family.is_consequence]
     return tuple(map(_add_alternatives, _order(merged)))
+
+
+def _find_consequences(code: str) -> tuple[str, ...]:
+    from devkit.doctor.checks.loader import load_check
+
+    return load_check(code).causes
 
 
 def _is_near(family: Match, known: Match) -> bool:
@@ -112,6 +116,8 @@ def _order(matches: list[Match]) -> tuple[Match, ...]:
 
 def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
     """Return the matches as the document devkit.explain/1, best first."""
+    from devkit.doctor.checks.loader import load_check
+    from devkit.doctor.explain import SCHEMA
     from devkit.doctor.report.report import build_fix_document
 
     def build_cause_document(cause: Cause) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
     matches = [
         {
             "code": match.code or None,
-            "title": _find_title(match),
+            "title": load_check(match.code).title if match.code else match.family,
             "severity": match.severity.value,
             "cause": match.cause,
             "confidence": match.confidence.value,
@@ -144,10 +150,6 @@ def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
         for match in found
     ]
     return {"schema": SCHEMA, "matches": matches}
-
-
-def _find_title(match: Match) -> str:
-    return load_check(match.code).title if match.code else match.family
 
 
 def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:

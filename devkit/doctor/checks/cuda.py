@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from devkit.compat.rules import CudaSupport, find_oldest_driver
+from devkit.compat.torch_wheels import DriverCuda
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.error_codes import CUDA_ERRORS, CudaErrorMeaning
 from devkit.doctor.fixes import CUDA_COMPATIBILITY_GUIDE, find_driver_side, find_host_side, update_driver
@@ -24,7 +25,6 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.thresholds import FIRST_GENERIC_L4T, JETSON_INDEXES
 from devkit.doctor.wheels import (
-    DriverCuda,
     find_compatible_wheel,
     find_driver_cuda,
     find_workload_side,

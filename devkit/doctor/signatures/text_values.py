@@ -78,8 +78,8 @@ def parse_capability(text: str) -> ComputeCapability:
 def _find_torch_fix(values: TextValues, capabilities: tuple[ComputeCapability, ...], *, why: str) -> Fix | None:
     """Return the fix that installs the newest torch for the driver, the GPUs and the Python that a text names."""
     from devkit.compat.rules import find_oldest_driver, find_toolkit_driver
+    from devkit.compat.torch_wheels import DriverCuda, find_wheel
     from devkit.compat.version_tables import load_tables
-    from devkit.doctor.wheels import DriverCuda, find_wheel
 
     driver = None
     if values.driver is not None:
