@@ -159,6 +159,19 @@ TOOLKIT_INSTALL_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
 }
 """Source: NVIDIA, Container Toolkit install guide; Arch and NixOS package it themselves."""
 
+_TOOLKIT_PACKAGES = (
+    "nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools libnvidia-container1"
+)
+TOOLKIT_REINSTALL_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
+    DistroFamily.UBUNTU: (f"sudo apt-get install -y --reinstall {_TOOLKIT_PACKAGES}",),
+    DistroFamily.DEBIAN: (f"sudo apt-get install -y --reinstall {_TOOLKIT_PACKAGES}",),
+    DistroFamily.FEDORA: (f"sudo dnf reinstall -y {_TOOLKIT_PACKAGES}",),
+    DistroFamily.RHEL: (f"sudo dnf reinstall -y {_TOOLKIT_PACKAGES}",),
+    DistroFamily.SUSE: (f"sudo zypper install --force -y {_TOOLKIT_PACKAGES}",),
+    DistroFamily.ARCH: ("sudo pacman -S nvidia-container-toolkit libnvidia-container",),
+}
+"""The toolkit's four packages, for programs that are gone. Source: NVIDIA, Container Toolkit install guide."""
+
 TOOLKIT_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
 CDI_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"
 TOOLKIT_TROUBLESHOOTING = (

@@ -144,6 +144,8 @@ class Runtime:
 
     name: str
     path: str
+    program: str | Unknown = NOT_READ
+    """Where the daemon finds that program, "" for nowhere."""
 
 
 @record
@@ -220,11 +222,11 @@ class Compose:
 
 @record
 class DaemonFile:
-    """An engine's daemon.json: whether it parses, and whether it registers the nvidia runtime."""
+    """An engine's daemon.json: whether the daemon starts with it, and whether it registers the nvidia runtime."""
 
     path: str
     error: str
-    """Empty when the file parses; otherwise where and why it does not."""
+    """Empty when nothing speaks against it; otherwise where it does not parse, or why the daemon refuses it."""
     registers_nvidia: bool | Unknown
 
 
@@ -253,6 +255,16 @@ class Toolkit:
     """The unit that renews CDI specifications: "enabled", "disabled", "masked", or "" where there is none."""
     char_links: bool | Unknown = NOT_READ
     """Whether /dev/char has a link to /dev/nvidiactl; Unknown without that node."""
+    config_path: str = "/etc/nvidia-container-runtime/config.toml"
+    """The settings file that the runtime and its hook read."""
+    default_ldconfig: str | Unknown = NOT_READ
+    """The ldconfig that the toolkit's own defaults would name on this machine, without the @."""
+    cli_path: str | Unknown = NOT_READ
+    """Where nvidia-container-cli is, which the hook calls; "" for nowhere."""
+    low_level_runtimes: tuple[str, ...] | Unknown = NOT_READ
+    """The programs, by preference, of which the nvidia runtime starts the first that exists."""
+    low_level_runtime: str | Unknown = NOT_READ
+    """The one that exists, "" for none."""
 
 
 UNREADABLE_SPEC = "this user may not read it"

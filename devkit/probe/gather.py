@@ -10,10 +10,11 @@ from typing import Any
 from devkit import __version__
 from devkit.facts.model import Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
+from devkit.probe.engine.cdi import SPEC_FOLDERS, read_cdi
 from devkit.probe.engine.client import read_clients, read_compose
 from devkit.probe.engine.containers import read_facts_inside
 from devkit.probe.engine.daemon import read_engine
-from devkit.probe.engine.toolkit import SPEC_FOLDERS, read_cdi, read_toolkit
+from devkit.probe.engine.toolkit import read_toolkit
 from devkit.probe.gpu.driver import read_driver
 from devkit.probe.gpu.nvml import read_nvml
 from devkit.probe.host import Host

@@ -8,9 +8,9 @@ import dataclasses
 import pytest
 
 from devkit.doctor.model import Found, Passed, Skipped
-from devkit.facts.model import KernelLog, Xid
+from devkit.facts.model import KernelLog, Runtime, Xid
 from devkit.facts.values import Unknown
-from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, limits
+from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, limits, r, spec
 from tests.doctor.running import run_check
 
 SXID = Xid(
@@ -40,6 +40,15 @@ def log(**changes):
 def on_node(node, *allowed):
     return {"driver.pci_gpus": (dataclasses.replace(PCI, numa_node=node),), "limits": limits(numa_nodes=allowed)}
 
+
+def registered(path, program):
+    return {"engine.runtimes": (Runtime("nvidia", path, program),)}
+
+
+HIDDEN = Unknown("the daemon's process is not visible from here")
+BY_CDI_ALONE = {"engine.hook_on_path": False, "engine.runtimes": ()}
+TWO_FILES = {"cdi": (spec(), spec(path="/etc/cdi/nvidia2.yaml")), "engine.cdi_devices": ()}
+TWO_FOLDERS = {"cdi": (spec(), spec(path="/var/run/cdi/nvidia.yaml"))}
 
 CASES = [
     ("GPU030", healthy(), states({"fabric_faults": ()}), Passed, "a healthy fabric"),
@@ -122,6 +131,44 @@ CASES = [
         Skipped,
         "no InfiniBand",
     ),
+    ("CTK008", healthy(), {"toolkit.mode": "jit-cdi"}, Passed, "a mode that exists"),
+    ("CTK008", healthy(), {"toolkit.mode": "lagacy"}, Found, "a mode that does not exist"),
+    ("CTK014", healthy(), {}, Passed, "the toolkit's program"),
+    ("CTK014", healthy(), registered("/opt/nvidia/nvidia-container-runtime", ""), Found, "a program that is gone"),
+    ("CTK014", healthy(), registered("runc", "/usr/bin/runc"), Found, "runc by another name"),
+    ("CTK014", healthy(), registered("nvidia-container-runtime", HIDDEN), Skipped, "a daemon that cannot be seen"),
+    ("CTK014", healthy(), {"engine.runtimes": ()}, Skipped, "no such runtime"),
+    ("CTK015", healthy(), {}, Passed, "both programs are there"),
+    ("CTK015", healthy(), {"toolkit.cli_path": ""}, Found, "no nvidia-container-cli"),
+    ("CTK015", healthy(), {"toolkit.cli_path": "", "engine.version": r("29.2.0")}, Passed, "Docker needs no hook"),
+    ("CTK015", healthy(), {"toolkit.cli_path": "", **BY_CDI_ALONE}, Passed, "no hook that would call it"),
+    ("CTK015", healthy(), {"toolkit.low_level_runtime": ""}, Found, "nothing below the nvidia runtime"),
+    ("CTK015", healthy(), {"toolkit.low_level_runtime": "", "engine.runtimes": ()}, Passed, "no nvidia runtime"),
+    ("CDI005", healthy(), {"cdi": (spec(devices=("0",)),)}, Found, "a specification cut off before its device all"),
+    ("CDI009", healthy(), {}, Passed, "one file"),
+    ("CDI009", healthy(), TWO_FILES, Found, "two files of one folder"),
+    ("CDI009", healthy(), TWO_FILES | {"engine.cdi_devices": Unknown("not listed")}, Found, "seen without the engine"),
+    (
+        "CDI009",
+        healthy(),
+        TWO_FILES | {"engine.cdi_devices": ("nvidia.com/gpu=0", "nvidia.com/gpu=all")},
+        Passed,
+        "an engine that lists them all the same",
+    ),
+    ("CDI009", healthy(), TWO_FOLDERS, Passed, "the later folder replaces the earlier one"),
+    ("CDI009", healthy(), TWO_FILES | {"engine.cdi_spec_dirs": ("/opt/cdi",)}, Passed, "a folder that is not searched"),
+    ("CDI009", healthy(), {"cdi": ()}, Skipped, "no specification"),
+    ("CDI010", healthy(), BY_CDI_ALONE, Passed, "the engine lists them"),
+    ("CDI010", healthy(), {"engine.cdi_devices": ()}, Passed, "the runtime gives GPUs all the same"),
+    ("CDI010", healthy(), BY_CDI_ALONE | {"engine.cdi_devices": ()}, Found, "the engine lists none"),
+    (
+        "CDI010",
+        healthy(),
+        BY_CDI_ALONE | {"engine.cdi_devices": (), "cdi": (spec(kind="acme.com/gpu"),)},
+        Found,
+        "another vendor's name",
+    ),
+    ("CDI010", healthy(), BY_CDI_ALONE | {"cdi": Unknown("late")}, Skipped, "specifications that were not read"),
 ]
 
 

@@ -3,7 +3,7 @@ import pytest
 from devkit.doctor.model import Confidence, Found, Passed, Severity, Skipped
 from devkit.facts.model import EngineKind
 from devkit.facts.values import Unknown
-from tests.doctor.machines import FEDORA, changed, gpu, healthy, inside, r, spec, windows_guest
+from tests.doctor.machines import changed, gpu, healthy, inside, r, spec, windows_guest
 from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 
 PODMAN = {"engine.kind": EngineKind.PODMAN, "engine.version": r("5.6.2"), "engine.runtimes": (), "engine.cdi_devices": Unknown("not listed")}  # fmt: skip  # noqa: E501
@@ -38,12 +38,20 @@ def test_ldconfig(exists, verdict):
     assert isinstance(run_check("CTK009", changed(healthy(), {"toolkit.ldconfig_exists": exists})), verdict)
 
 
-def test_ldconfig_is_named_as_this_distribution_names_it():
-    changes = {"toolkit.ldconfig_exists": False}
-    (debian,) = find_only("CTK009", changed(healthy(), changes)).fix.commands
-    (fedora,) = find_only("CTK009", changed(healthy(), changes | {"system.distribution": FEDORA})).fix.commands
-    assert debian.endswith("@/sbin/ldconfig.real")
-    assert fedora.endswith("@/sbin/ldconfig")
+@pytest.mark.parametrize(
+    ("path", "commands"),
+    [
+        pytest.param("/sbin/ldconfig.real", 1, id="as Ubuntu names it"),
+        pytest.param("/sbin/ldconfig", 1, id="as Debian and Fedora name it"),
+        pytest.param(Unknown("no ldconfig in /sbin"), 0, id="where there is none"),
+    ],
+)
+def test_ldconfig_is_named_as_the_toolkits_own_defaults_name_it(path, commands):
+    fix = find_only(
+        "CTK009", changed(healthy(), {"toolkit.ldconfig_exists": False, "toolkit.default_ldconfig": path})
+    ).fix
+    assert len(fix.commands) == commands
+    assert all(command.endswith(f"ldconfig=@{path}") for command in fix.commands)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 import functools
 
 from devkit.probe.deep import read_deep
+from devkit.probe.engine.cdi import read_cdi
 from devkit.probe.engine.client import read_clients, read_compose
 from devkit.probe.engine.daemon import read_engine
-from devkit.probe.engine.toolkit import read_cdi, read_toolkit
+from devkit.probe.engine.toolkit import read_toolkit
 from devkit.probe.gpu.amd import read_amd
 from devkit.probe.gpu.driver import read_driver
 from devkit.probe.gpu.kernel_log import read_kernel_log

@@ -3,21 +3,25 @@ import json
 import pytest
 
 from devkit.facts.values import Release
-from devkit.probe.engine.toolkit import read_cdi
+from devkit.probe.engine.cdi import read_cdi
 from tests.hosts import written
 
 SPEC = {
     "cdiVersion": "0.7.0",
     "kind": "nvidia.com/gpu",
-    "devices": [{"name": "0"}, {"name": "all"}],
-    "containerEdits": {"mounts": [{"hostPath": "/usr/lib/libcuda.so.580.95.05"}]},
+    "devices": [{"name": name, "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}} for name in ("0", "all")],
+    "containerEdits": {
+        "mounts": [{"hostPath": "/usr/lib/libcuda.so.580.95.05", "containerPath": "/usr/lib/libcuda.so"}]
+    },
 }
 YAML = """---
 cdiVersion: 0.5.0
 kind: nvidia.com/gpu
 devices:
     - name: "0"
+      containerEdits: {env: [A=b]}
     - name: 1
+      containerEdits: {env: [A=b]}
 containerEdits:
     hooks:
         - args: [nvidia-cdi-hook, enable-cuda-compat, --host-driver-version=570.86.15]
@@ -105,5 +109,38 @@ def test_edits_of_another_shape_are_passed_over(tmp_path, key, wrong):
     edits = {**NODES["containerEdits"], key: wrong} if key not in NODES else NODES["containerEdits"]
     content = SPEC | NODES | {"containerEdits": edits} | ({key: wrong} if key in NODES else {})
     (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(content)})
-    assert spec.error == ""
+    assert isinstance(spec.error, str)
     assert isinstance(spec.missing_paths, tuple)
+
+
+EDITS = {"containerEdits": {"env": ["A=b"]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        pytest.param({}, "", id="a valid one"),
+        pytest.param({"cdiVersion": "2.5.0", "new": 1}, "", id="a field of a version that is not known yet"),
+        pytest.param({"containerEdits": {"additionalGids": [44]}}, "", id="extra groups"),
+        pytest.param({"cdiVersion": ""}, "is no version", id="no version"),
+        pytest.param({"kind": "gpu"}, "is not vendor/class", id="no vendor"),
+        pytest.param({"extra": 1}, "unknown field 'extra'", id="an unknown field"),
+        pytest.param({"containerEdits": {"mount": []}}, "unknown field 'mount'", id="an unknown edit"),
+        pytest.param({"devices": [{"name": "0"}]}, "empty device edits", id="a device that gives nothing"),
+        pytest.param({"devices": [{"name": "-0", **EDITS}]}, "no name of a device", id="a bad name"),
+        pytest.param({"devices": [{"name": "0", **EDITS}] * 2}, "multiple device", id="one name twice"),
+        pytest.param({"containerEdits": {"hooks": [{"args": []}]}}, "no path", id="a hook cut off"),
+        pytest.param({"containerEdits": {"mounts": [{"hostPath": "/a"}]}}, "containerPath", id="a mount cut off"),
+        pytest.param({"containerEdits": {"deviceNodes": [{"type": "c"}]}}, "no path", id="a node cut off"),
+        pytest.param({"containerEdits": {"mounts": 3}}, "no list of objects", id="mounts of another type"),
+    ],
+)
+def test_a_specification_is_refused_as_the_cdi_library_refuses_it(tmp_path, changes, error):
+    (spec,) = specs(tmp_path, {"/etc/cdi/x.json": json.dumps(SPEC | changes)})
+    assert (error in spec.error) if error else spec.error == ""
+
+
+def test_a_second_name_of_a_file_is_a_second_specification(tmp_path):
+    links = '[links]\n"/etc/cdi/b.yaml" = "/etc/cdi/a.yaml"\n'
+    text = f"{links}[files]\n\"/etc/cdi/a.yaml\" = '''{YAML}'''\n"
+    assert [spec.path for spec in read_cdi(written(tmp_path, text))] == ["/etc/cdi/a.yaml", "/etc/cdi/b.yaml"]

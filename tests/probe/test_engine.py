@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
+from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
 from devkit.probe.engine.daemon import read_engine
 from devkit.probe.host import LocalHost
@@ -40,7 +40,10 @@ def test_an_engine_says_what_it_is(ask, path):
     assert isinstance(found, Engine)
     assert found.endpoint == Endpoint(url, "DOCKER_HOST")
     assert (found.kind, str(found.version), found.api_version) == (EngineKind.DOCKER, "28.5.2", "1.51")
-    assert found.runtimes == (Runtime("nvidia", "nvidia-container-runtime"), Runtime("runc", "runc"))
+    assert [(one.name, one.path) for one in found.runtimes] == [
+        ("nvidia", "nvidia-container-runtime"),
+        ("runc", "runc"),
+    ]
     assert found.cdi_devices == ("nvidia.com/gpu=all",)
     assert (found.is_rootless, found.has_selinux, found.is_snap) == (False, False, False)
 
@@ -257,3 +260,67 @@ out = '''{said}'''
     )
     hook = read_engine(host, deadline_s=1).hook_on_path
     assert (None if isinstance(hook, Unknown) else hook) is found
+
+
+PODMAN_INFO = {
+    "host": {
+        "remoteSocket": {"path": "unix:///run/user/1000/podman/podman.sock", "exists": False},
+        "security": {"rootless": True},
+    },
+    "store": {"graphRoot": "/home/dev/.local/share/containers/storage"},
+    "version": {"Version": "5.6.2"},
+}
+
+
+def without_socket(tmp_path, *, programs=("podman",), info=PODMAN_INFO, env=""):
+    nodes = "".join(f'"/usr/bin/{name}" = {{ kind = "file", mode = 0o755 }}\n' for name in programs)
+    url = "unix:///var/run/docker.sock"
+    commands = f"""
+    [[command]]
+    argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "{url}"]
+    out = '''{MISSING}'''
+    [[command]]
+    argv = ["/usr/bin/podman", "info", "--format=json"]
+    out = '''{json.dumps(info)}'''
+    """
+    return read_engine(written(tmp_path, f"[env]\n{env}\n[nodes]\n{nodes}\n{commands}"), deadline_s=5)
+
+
+def test_podman_without_its_socket_is_an_engine(tmp_path):
+    found = without_socket(tmp_path)
+    assert isinstance(found, Engine)
+    assert (found.kind, found.is_rootless, str(found.version)) == (EngineKind.PODMAN, True, "5.6.2")
+    assert found.endpoint == Endpoint("unix:///run/user/1000/podman/podman.sock", "podman info")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"programs": ("podman", "dockerd")}, id="beside a Docker daemon that does not run"),
+        pytest.param({"programs": ()}, id="no Podman"),
+        pytest.param({"info": "Error"}, id="a Podman that fails"),
+    ],
+)
+def test_an_engine_that_does_not_run_stays_silent(tmp_path, changes):
+    assert isinstance(without_socket(tmp_path, **changes), EngineFailure)
+
+
+@pytest.mark.parametrize(
+    ("folder", "program"),
+    [pytest.param("bin", "{}/bin/nvidia-container-runtime", id="there"), pytest.param("other", "", id="elsewhere")],
+)
+def test_the_program_of_a_runtime_is_looked_up_where_the_daemon_would(tmp_path, folder, program):
+    daemon, runtime = tmp_path / "bin", tmp_path / folder / "nvidia-container-runtime"
+    info = json.dumps({"info": INFO, "version": VERSION})
+    text = f"""
+    [files]
+    "/proc/7/comm" = "dockerd\\n"
+    "/proc/7/environ" = "PATH={daemon}\\u0000"
+    [nodes]
+    "{runtime}" = {{ kind = "file", mode = 0o755 }}
+    [[command]]
+    argv = ["{{python}}", "-P", "{{devkit}}/ask_engine.py", "unix:///var/run/docker.sock"]
+    out = '''{info}'''
+    """
+    nvidia, _ = read_engine(written(tmp_path, text), deadline_s=5).runtimes
+    assert nvidia.program == program.format(tmp_path)

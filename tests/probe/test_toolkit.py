@@ -179,3 +179,81 @@ def test_the_unit_that_renews_cdi_is_read_from_files(tmp_path, files, state):
 def test_links_by_number(tmp_path, nodes, links):
     found = toolkit(tmp_path, "".join(f'"{node}" = ""\n' for node in nodes)).char_links
     assert found is links or (links is None and isinstance(found, Unknown))
+
+
+ALL_THERE = "\n".join(
+    f'"/usr/bin/{name}" = {{ kind = "file", mode = 0o755 }}' for name in ("crun", "nvidia-container-cli")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param("[nvidia-container-cli]\nno-cgroups = true", "", id="a boolean"),
+        pytest.param(
+            '[nvidia-container-cli]\nno-cgroups = "true"', 'no-cgroups = "true" is no true', id="a quoted one"
+        ),
+        pytest.param("[nvidia-container-runtime]\nmode = 3", "mode = 3 is no string", id="a number for a mode"),
+        pytest.param('[nvidia-container-runtime]\nruntimes = "runc"', "is no list", id="a text for a list"),
+        pytest.param("disable-require = 1", "disable-require = 1", id="a number at the top"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_an_error_of_the_settings(tmp_path, text, error):
+    found = toolkit(tmp_path, config(text)).config_error
+    assert (error in found) if error else found == ""
+
+
+def test_the_programs_that_the_toolkit_calls_are_looked_up(tmp_path):
+    nodes = f"[nodes]\n{ALL_THERE}\n"
+    found = toolkit(tmp_path, command=INSTALLED + nodes)
+    assert (found.cli_path, found.low_level_runtime) == ("/usr/bin/nvidia-container-cli", "/usr/bin/crun")
+
+
+@pytest.mark.parametrize(
+    ("settings", "low_level"),
+    [
+        pytest.param("", ("runc", "crun"), id="defaults"),
+        pytest.param('[nvidia-container-runtime]\nruntimes = ["/opt/runc"]', ("/opt/runc",), id="a path"),
+    ],
+)
+def test_programs_that_are_not_there_have_no_path(tmp_path, settings, low_level):
+    found = toolkit(tmp_path, config(settings))
+    assert (found.cli_path, found.low_level_runtime, found.low_level_runtimes) == ("", "", low_level)
+
+
+DAEMON = '"/proc/7/comm" = "dockerd\\n"\n"/proc/7/environ" = "XDG_CONFIG_HOME=/x\\u0000A=b"\n'
+ELSEWHERE = "[nvidia-container-runtime]\nmode = 'cdi'"
+
+
+@pytest.mark.parametrize(
+    ("files", "env", "mode"),
+    [
+        pytest.param(
+            f'{DAEMON}"/x/nvidia-container-runtime/config.toml" = """{ELSEWHERE}"""', "", "cdi", id="the daemon's"
+        ),
+        pytest.param(
+            f'"/o/c.toml" = """{ELSEWHERE}"""', 'NVIDIA_CTK_CONFIG_FILE_PATH = "/o/c.toml"', "cdi", id="the user's"
+        ),
+        pytest.param(
+            f'"/x/nvidia-container-runtime/config.toml" = """{ELSEWHERE}"""',
+            'XDG_CONFIG_HOME = "/x"',
+            "auto",
+            id="this shell's folder is not the daemon's",
+        ),
+    ],
+)
+def test_the_settings_file_is_the_one_that_the_daemon_hands_on(tmp_path, files, env, mode):
+    host = written(tmp_path, f'[env]\nHOME = "/h"\n{env}\n[files]\n{files}\n{INSTALLED}')
+    assert read_toolkit(host).mode == mode
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ldconfig"),
+    [
+        pytest.param(("ldconfig", "ldconfig.real"), "/sbin/ldconfig.real", id="Ubuntu"),
+        pytest.param(("ldconfig",), "/sbin/ldconfig", id="Debian"),
+    ],
+)
+def test_the_ldconfig_of_the_machine_is_found(tmp_path, nodes, ldconfig):
+    text = "[nodes]\n" + "".join(f'"/sbin/{name}" = {{ kind = "file", mode = 0o755 }}\n' for name in nodes)
+    assert toolkit(tmp_path, command=INSTALLED + text).default_ldconfig == ldconfig

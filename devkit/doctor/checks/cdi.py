@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
+from devkit.doctor.cdi_devices import find_folder, normalize_folder, resolve_cdi_devices
 from devkit.doctor.checks.cascades import CONTAINER_START_CODES
 from devkit.doctor.checks.toolkit import CDI_GPU_KIND, has_cdi_gpus
-from devkit.doctor.fixes import CDI_GUIDE, find_host_side, refresh_cdi
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.fixes import CDI_GUIDE, find_host_side, refresh_cdi, restart_engine
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.doctor.preconditions import (
     is_in_wsl,
     require,
@@ -19,6 +20,7 @@ from devkit.doctor.preconditions import (
     require_toolkit,
     require_toolkit_engine,
 )
+from devkit.facts.engine import UNREADABLE_SPEC
 from devkit.facts.model import CdiSpec, Engine, EngineKind, Facts, Gpu
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
@@ -117,19 +119,22 @@ def _is_070(spec: CdiSpec) -> bool:
         return False
 
 
-@check("CDI003", "CDI specifications are readable and name GPUs", causes=("CTK002", *CONTAINER_START_CODES))
+@check("CDI003", "CDI specifications are readable and name GPUs", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
 def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
-    """Every CDI specification for NVIDIA GPUs can be read by this user, parses, and names at least one device.
+    """Every CDI specification for NVIDIA GPUs can be read by this user, is valid, and names at least one device.
 
-    Why it matters: an engine skips a file that it cannot read or parse; a rootless engine reads with your rights.
-    How it is seen: devkit reads and parses the files as this user.
-    Source: NVIDIA/nvidia-container-toolkit issue 146; kaito-project/kaito issue 2326.
+    Why it matters: an engine skips a file that it cannot read or that one wrong entry makes invalid, such as one cut off
+    in the middle; a rootless engine reads with your rights.
+    How it is seen: devkit reads the files as this user, and validates them as the engines' CDI library does.
+    Source: NVIDIA/nvidia-container-toolkit issue 146; kaito-project/kaito issue 2326; container-device-interface,
+    pkg/cdi/spec.go.
     """
     specs = require_gpu_cdi_specs(facts)
     engine = require_container_engine(facts)
-    # A rootless Podman has no other way to a GPU, and no other eyes than the user's.
-    is_only_way = engine.kind is EngineKind.PODMAN and engine.is_rootless and not has_cdi_gpus(facts, engine)
     for spec in specs:
+        # Another user's engine may read what this user may not.
+        is_judged = spec.error != UNREADABLE_SPEC or engine.is_rootless
+        is_only_way = is_judged and _needs_cdi(engine) and not has_cdi_gpus(facts, engine)
         if spec.error or not spec.devices:
             yield Finding(
                 Severity.ERROR if is_only_way else Severity.WARNING,
@@ -158,7 +163,7 @@ def _regenerate_fix(facts: Facts, spec: CdiSpec) -> Fix:
 
 def _needs_cdi(engine: Engine) -> bool:
     """Say if CDI is this engine's only way to a GPU."""
-    has_runtime = any(runtime.name == "nvidia" for runtime in engine.runtimes)
+    has_runtime = any(runtime.name == "nvidia" and runtime.program != "" for runtime in engine.runtimes)
     return engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and not has_runtime)
 
 
@@ -212,6 +217,10 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Finding]:
                 facts,
                 spec,
                 f"{spec.path} gives no device node for {join_words(empty[:_SHOWN])}: containers get libraries but no GPU",
+            )
+        elif "all" not in spec.devices and spec.kind == CDI_GPU_KIND:
+            yield _incomplete_finding(
+                facts, spec, f"{spec.path} names no device all, for which most requests ask: it may be cut off"
             )
         elif numbered and len(numbered) < len(gpus) and not has_mig:
             yield _incomplete_finding(
@@ -284,7 +293,7 @@ def engine_supports_cdi(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CDI008", "CDI specifications are where the engine looks", causes=CONTAINER_START_CODES)
+@check("CDI008", "CDI specifications are where the engine looks", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
 def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
     """At least one CDI specification for NVIDIA GPUs is in a folder that the engine searches.
 
@@ -297,8 +306,8 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
     engine = require_gpu_engine(facts)
     if not engine.cdi_spec_dirs:
         raise NotApplicable("the engine does not name its CDI folders")
-    folders = {_normalize_folder(folder) for folder in engine.cdi_spec_dirs}
-    if any(_normalize_folder(spec.path.rpartition("/")[0]) in folders for spec in specs):
+    folders = {normalize_folder(folder) for folder in engine.cdi_spec_dirs}
+    if any(find_folder(spec) in folders for spec in specs):
         return
     if not isinstance(engine.cdi_devices, Unknown) and engine.cdi_devices:
         return
@@ -318,6 +327,90 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _normalize_folder(folder: str) -> str:
-    """/var/run is /run on every system of this century."""
-    return folder.rstrip("/").replace("/var/run/", "/run/")
+@check("CDI009", "Each CDI device is described once", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
+def cdi_devices_are_unique(facts: Facts) -> Iterator[Finding]:
+    """No two CDI specifications in one folder describe the same GPU.
+
+    Why it matters: engines drop a device that two files of one folder describe, and every request for it ends with
+    "unresolvable CDI devices", although each file is perfect. It happens when a specification is written again under
+    another name, or as JSON beside YAML. A later folder (/var/run/cdi) replaces an earlier one (/etc/cdi) without conflict.
+    How it is seen: devices of the valid specifications in the engine's folders, resolved as its CDI library does.
+    Source: container-device-interface, SPEC.md and pkg/cdi/cache.go, `resolveConflict`.
+    """
+    specs = require_gpu_cdi_specs(facts)
+    engine = require_toolkit_engine(facts)
+    conflicts = {
+        name: files
+        for name, files in resolve_cdi_devices(specs, engine.cdi_spec_dirs).conflicts.items()
+        if isinstance(engine.cdi_devices, Unknown) or name not in engine.cdi_devices
+    }
+    for first, second in dict.fromkeys(conflicts.values()):
+        names = [name for name, files in conflicts.items() if files == (first, second)]
+        spare = first if second.endswith("/nvidia.yaml") else second
+        yield Finding(
+            Severity.ERROR if _needs_cdi(engine) else Severity.WARNING,
+            f"{first} and {second} describe the same devices, so that no request finds them: {join_words(names[:_SHOWN])}",
+            Fix(
+                "Keep one of the files: engines read names that end with .yaml or .json.",
+                (f"sudo mv {spare} {spare}.bak",),
+                where=find_host_side(facts),
+                root=True,
+                docs=CDI_GUIDE,
+            ),
+            subject=spare,
+            evidence=(f"{first} and {second}: {format_count(len(names), 'device')} of one name", _list_known(engine)),
+        )
+
+
+def _list_known(engine: Engine) -> str:
+    if isinstance(engine.cdi_devices, Unknown):
+        return f"engine: {engine.cdi_devices.reason}"
+    return f"CDI devices that the engine lists: {join_words(engine.cdi_devices[:_SHOWN]) or 'none'}"
+
+
+@check("CDI010", "The engine knows the GPUs of the CDI specifications", causes=("CTK002", *CONTAINER_START_CODES))
+def engine_knows_cdi_gpus(facts: Facts) -> Iterator[Finding]:
+    """An engine that gives GPUs by CDI alone knows at least one device nvidia.com/gpu.
+
+    Why it matters: the hook is not installed, and each request by CDI ends with "unresolvable CDI devices".
+    How it is seen: the devices that the engine itself lists. Where they are missing: whether CDI is switched off in its
+    settings (it then names no folders), and of what vendor the specifications are.
+    Source: Docker Engine API, GET /info, `DiscoveredDevices` and `CDISpecDirs`; moby/moby, daemon/command/daemon.go.
+    """
+    engine = require_toolkit_engine(facts)
+    specs = tuple(spec for spec in require(facts.cdi) if spec.driver is not None or spec.kind == CDI_GPU_KIND)
+    if not specs:
+        raise NotApplicable("there is no CDI specification of the driver's libraries")
+    if not _needs_cdi(engine) or has_cdi_gpus(facts, engine):
+        return
+    others = tuple(spec for spec in specs if spec.kind and spec.kind != CDI_GPU_KIND)
+    summary, commands, restart = (
+        "Restart the engine, so that it reads the folder again.",
+        restart_engine(facts, engine),
+        True,
+    )
+    message = f"the engine lists none of the GPUs that {specs[0].path} describes"
+    if engine.kind is EngineKind.DOCKER and not engine.cdi_spec_dirs:
+        message = "CDI is switched off in this Docker, and it has no other way to a GPU"
+        summary = 'Switch CDI on ("features": {"cdi": true} in daemon.json), and restart.'
+        commands = ("sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled", *commands)
+    elif len(others) == len(specs):
+        message = f"{others[0].path} describes {others[0].kind}, but requests name {CDI_GPU_KIND}"
+        summary, commands, restart = "Write the specification for NVIDIA's own name.", refresh_cdi(facts), False
+    yield Finding(
+        Severity.ERROR,
+        message,
+        Fix(
+            summary,
+            commands,
+            where=find_host_side(facts),
+            root=True,
+            restart=Restart.ENGINE if restart else Restart.NONE,
+            docs=CDI_GUIDE,
+        ),
+        evidence=(
+            _list_known(engine),
+            f"engine: CDISpecDirs {join_words(engine.cdi_spec_dirs) or 'none'}",
+            *(f"{spec.path}: {spec.kind or spec.error}" for spec in specs),
+        ),
+    )

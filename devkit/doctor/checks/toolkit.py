@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import RowConfidence, load_tables
+from devkit.doctor.cdi_devices import resolve_cdi_devices
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES
 from devkit.doctor.fixes import (
     CDI_GUIDE,
     TOOLKIT_GUIDE,
     TOOLKIT_INSTALL_COMMANDS,
+    TOOLKIT_REINSTALL_COMMANDS,
     TOOLKIT_TROUBLESHOOTING,
-    DistroFamily,
     configure_runtime,
     find_distro_family,
     find_host_side,
@@ -52,9 +53,15 @@ _ADVICE = {
     ),
 }
 
-_TOOLKIT = "nvidia-container-toolkit"
+_CDI_HOOKS = ("nvidia-cdi-hook", "nvidia-ctk")
+"""Programs of the toolkit that a specification calls. Source: nvidia-container-toolkit, pkg/nvcdi."""
 
-_CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
+_MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
+"""Source: nvidia-container-toolkit, internal/modifier/factory.go and internal/info/auto.go."""
+
+_PLAIN_RUNTIMES = ("runc", "crun", "youki", "runsc")
+
+_TOOLKIT = "nvidia-container-toolkit"
 
 
 def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
@@ -64,8 +71,22 @@ def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
     specs = require(facts.cdi)
     if any(spec.error == UNREADABLE_SPEC and "nvidia" in spec.path for spec in specs) and not engine.is_rootless:
         raise NotApplicable("a CDI specification cannot be read by this user, but perhaps by the engine")
-    names_gpus = any(spec.kind == CDI_GPU_KIND and spec.devices and not spec.error for spec in specs)
-    return names_gpus and (engine.kind is EngineKind.PODMAN or bool(engine.cdi_spec_dirs))
+    if engine.kind is not EngineKind.PODMAN and not engine.cdi_spec_dirs:
+        return False
+    names = resolve_cdi_devices(specs, engine.cdi_spec_dirs).resolved
+    return any(name.startswith(f"{CDI_GPU_KIND}=") for name in names)
+
+
+def gives_gpus_by_cdi_alone(facts: Facts, engine: Engine) -> bool:
+    """Say if this machine was set up for CDI without the hook: it has a specification, and the toolkit's base package."""
+    if engine.kind is EngineKind.PODMAN or engine.hook_on_path is not False or isinstance(facts.cdi, Unknown):
+        return False
+    return has_toolkit(facts) and any(spec.kind.endswith("/gpu") or "nvidia" in spec.path for spec in facts.cdi)
+
+
+def has_toolkit(facts: Facts) -> bool:
+    """Say if nvidia-ctk is installed here, whether or not it says its version."""
+    return not isinstance(facts.toolkit, Unknown) and facts.toolkit.version is not None
 
 
 def has_nvidia_runtime(engine: Engine) -> bool:
@@ -81,7 +102,19 @@ def _format_offers(facts: Facts, engine: Engine) -> str:
 @check(
     "CTK001",
     "The NVIDIA Container Toolkit is installed where the engine looks",
-    causes=("CTK002", "CTK003", "CTK004", "CTK005", "CTK009", "CTK010", "CTK011", *CDI_CODES, *CONTAINER_START_CODES),
+    causes=(
+        "CTK002",
+        "CTK003",
+        "CTK004",
+        "CTK005",
+        "CTK009",
+        "CTK010",
+        "CTK011",
+        "CTK014",
+        "CTK015",
+        *CDI_CODES,
+        *CONTAINER_START_CODES,
+    ),
 )
 def toolkit_installed(facts: Facts) -> Iterator[Finding]:
     """The Container Toolkit is on this machine, and the engine's daemon finds its hook.
@@ -90,17 +123,21 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
     failure of all.
     How it is seen: nvidia-ctk, and nvidia-container-runtime-hook on the daemon's own PATH; Docker needs the hook for
     `--gpus` and for Compose's device requests even where the nvidia runtime is registered. An engine that lists CDI
-    GPUs passes however it came to do so.
+    GPUs passes however it came to do so, unless the programs that the specification or the runtime calls are gone: a
+    toolkit that was removed leaves both behind. Where GPUs are given by CDI alone the hook is not needed.
     Source: NVIDIA/nvidia-docker issue 1034; NVIDIA, Container Toolkit install guide.
     """
     engine = require_toolkit_engine(facts)
     has_runtime = has_nvidia_runtime(engine) and engine.kind is not EngineKind.PODMAN
-    if has_cdi_gpus(facts, engine) or (has_runtime and engine.hook_on_path is not False):
+    leftovers = () if has_toolkit(facts) else tuple(_list_leftovers(facts, engine))
+    if not leftovers and (has_cdi_gpus(facts, engine) or (has_runtime and engine.hook_on_path is not False)):
         return
     if require_toolkit(facts).version is None:
         yield Finding(
             Severity.ERROR,
-            "the NVIDIA Container Toolkit is not installed, so no container can get a GPU",
+            "the NVIDIA Container Toolkit is not installed"
+            + (", but settings still call its programs" if leftovers else "")
+            + ", so no container can get a GPU",
             Fix(
                 "Install the toolkit, connect it to the engine, and restart that.",
                 (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *configure_runtime(facts, engine)),
@@ -109,9 +146,11 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
                 restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
                 docs=TOOLKIT_GUIDE,
             ),
-            evidence=("nvidia-ctk: no such program", _format_offers(facts, engine)),
+            evidence=("nvidia-ctk: no such program", *leftovers, _format_offers(facts, engine)),
         )
-    elif engine.hook_on_path is False and engine.kind is EngineKind.DOCKER:
+    elif (
+        engine.hook_on_path is False and engine.kind is EngineKind.DOCKER and not gives_gpus_by_cdi_alone(facts, engine)
+    ):
         yield Finding(
             Severity.ERROR,
             "the Container Toolkit is installed, but the Docker daemon does not find its hook",
@@ -126,6 +165,17 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
             ),
             evidence=("nvidia-container-runtime-hook is not on the daemon's PATH", _format_offers(facts, engine)),
         )
+
+
+def _list_leftovers(facts: Facts, engine: Engine) -> Iterator[str]:
+    """List what still names programs of a toolkit that is gone."""
+    for runtime in engine.runtimes:
+        if runtime.name == "nvidia" and runtime.program == "":
+            yield f"runtime nvidia: {runtime.path} is not there"
+    for spec in () if isinstance(facts.cdi, Unknown) else facts.cdi:
+        missing = () if isinstance(spec.missing_paths, Unknown) else spec.missing_paths
+        if programs := [path for path in missing if path.rpartition("/")[2] in _CDI_HOOKS]:
+            yield f"{spec.path}: {programs[0]} is not there"
 
 
 @check("CTK002", "The engine has a way to give GPUs to containers", causes=("CTK003", "CTK004", *CONTAINER_START_CODES))
@@ -346,31 +396,47 @@ def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK008", "The toolkit's settings file is valid", causes=("CTK009", "CTK010", *CONTAINER_START_CODES))
+@check("CTK008", "The toolkit's settings file is valid", causes=("CTK009", "CTK010", "CTK015", *CONTAINER_START_CODES))
 def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
-    """config.toml of the Container Toolkit is TOML.
+    """config.toml of the Container Toolkit is TOML, its values have the right types, and its mode is one that exists.
 
-    Why it matters: the hook and the runtime read it at the start of every container; a stray character ends each GPU
-    container before it begins.
-    How it is seen: devkit parses the file.
-    Source: NVIDIA, Container Toolkit, "Troubleshooting".
+    Why it matters: the hook and the runtime read it at the start of every container; a stray character or a quoted
+    "true" ends each GPU container before it begins.
+    How it is seen: devkit parses the file that the daemon's environment names, and compares types and mode with those
+    that the toolkit knows. A newer toolkit may know further modes.
+    Source: nvidia-container-toolkit, api/config/v1 and internal/modifier/factory.go.
     """
     require_toolkit_engine(facts)
-    error = require(require_toolkit(facts).config_error)
-    if not error:
+    toolkit = require_toolkit(facts)
+    error = require(toolkit.config_error)
+    newest = max(row.version for row in load_tables().engines.container_toolkits)
+    is_known_release = isinstance(toolkit.version, Release) and toolkit.version <= newest
+    if error:
+        message = f"the Container Toolkit cannot read its settings: {error}"
+        fix: tuple[str, ...] = (
+            f"sudo cp {toolkit.config_path} {toolkit.config_path}.bak",
+            f"sudo nvidia-ctk config default --output={toolkit.config_path}",
+        )
+    elif isinstance(toolkit.mode, str) and toolkit.mode not in _MODES:
+        message = (
+            f"the toolkit's mode is {toolkit.mode!r}, which is none: containers of the nvidia runtime do not start"
+        )
+        fix = ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",)
+    else:
         return
     yield Finding(
-        Severity.ERROR,
-        f"the Container Toolkit cannot read its settings: {error}",
+        Severity.ERROR if error or is_known_release else Severity.WARNING,
+        message,
         Fix(
-            "Repair the line, or write the default settings again.",
-            (f"sudo cp {_CONFIG_FILE} {_CONFIG_FILE}.bak", f"sudo nvidia-ctk config default --output={_CONFIG_FILE}"),
+            "Repair the line, or write the default settings again." if error else "Set the mode back to auto.",
+            fix,
             where=find_host_side(facts),
             root=True,
             docs=TOOLKIT_TROUBLESHOOTING,
         ),
-        subject=_CONFIG_FILE,
-        evidence=(error,),
+        subject=toolkit.config_path,
+        evidence=(error or f'{toolkit.config_path}: mode = "{toolkit.mode}"',),
+        confidence=Confidence.CERTAIN if error or is_known_release else Confidence.POSSIBLE,
     )
 
 
@@ -378,8 +444,8 @@ def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
 def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
     """The ldconfig that config.toml names for the host exists.
 
-    Why it matters: the hook runs it for every container; Debian and Ubuntu call it ldconfig.real, other distributions
-    do not, so a copied settings file ends every GPU container.
+    Why it matters: the hook runs it for every container; Ubuntu keeps it as ldconfig.real, other distributions do not,
+    so a copied settings file ends every GPU container.
     How it is seen: `ldconfig` in config.toml, where the @ means the host, and whether that file is there.
     Source: NVIDIA/nvidia-container-toolkit issue 154; NVIDIA/nvidia-docker issue 614.
     """
@@ -387,22 +453,21 @@ def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
     toolkit = require_toolkit(facts)
     if require(toolkit.ldconfig_exists):
         return
-    ldconfig = (
-        "/sbin/ldconfig.real"
-        if find_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
-        else "/sbin/ldconfig"
-    )
     yield Finding(
         Severity.ERROR,
         f"the toolkit is configured to run {toolkit.ldconfig}, which does not exist: GPU containers do not start",
         Fix(
-            "Name the ldconfig of this distribution.",
-            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{ldconfig}",),
+            "Name the ldconfig of this machine."
+            if isinstance(toolkit.default_ldconfig, str)
+            else "Install ldconfig, which this machine does not have in /sbin, or name the one that it has.",
+            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{toolkit.default_ldconfig}",)
+            if isinstance(toolkit.default_ldconfig, str)
+            else (),
             where=find_host_side(facts),
             root=True,
             docs=TOOLKIT_TROUBLESHOOTING,
         ),
-        subject=_CONFIG_FILE,
+        subject=toolkit.config_path,
         evidence=(f'config.toml: ldconfig = "@{toolkit.ldconfig}"',),
     )
 
@@ -422,21 +487,21 @@ def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("only Docker calls the hook")
     if mode not in ("cdi", "csv") or require(engine.hook_on_path) is False or has_gpus_by_cdi(engine):
         return
-    ways = ["`runtime: nvidia`"] if has_nvidia_runtime(engine) else []
-    other_ways = " or ".join(
-        [*ways, "`--device nvidia.com/gpu=all`"] if has_cdi_gpus(facts, engine) else ways or ["CDI"]
-    )
+    has_cdi = has_cdi_gpus(facts, engine)
+    # The runtime resolves the same specifications in mode cdi, and finds nothing to give in mode csv off a Jetson.
+    ways = ["`runtime: nvidia`"] if has_cdi and mode == "cdi" and has_nvidia_runtime(engine) else []
+    ways += ["`--device nvidia.com/gpu=all`"] if has_cdi else []
     yield Finding(
         Severity.WARNING,
         f"the toolkit's mode is {mode}, in which `--gpus` and Compose's `gpus:` are refused",
         Fix(
-            f"Set the mode back to auto, or ask by {other_ways} instead.",
+            f"Set the mode back to auto{', or ask by ' if ways else ''}{' or '.join(ways)}{' instead' if ways else ''}.",
             ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",),
             where=find_host_side(facts),
             root=True,
             docs=TOOLKIT_TROUBLESHOOTING,
         ),
-        subject=_CONFIG_FILE,
+        subject=require_toolkit(facts).config_path,
         evidence=(f'config.toml: mode = "{mode}"', f"the hook is on the daemon's PATH, Docker {engine.version}"),
         confidence=Confidence.LIKELY,
     )
@@ -533,6 +598,106 @@ def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
         evidence=(f"runc {runc}", "/dev/char/195:255 is not there", f"cgroup driver {engine.cgroup_driver}"),
         confidence=Confidence.LIKELY,
     )
+
+
+@check("CTK014", "The nvidia runtime is the toolkit's program", causes=("CTK015", "CTK010", *CONTAINER_START_CODES))
+def runtime_is_toolkits(facts: Facts) -> Iterator[Finding]:
+    """The program that the engine registers as nvidia exists, and is the toolkit's.
+
+    Why it matters: where it is gone, `runtime: nvidia` ends with "executable file not found", and so does every
+    container when it is the default; where it is runc itself, containers start without a GPU and without an error.
+    How it is seen: the path in the engine's description, looked up where the daemon looks for programs.
+    Source: NVIDIA/nvidia-docker issue 1190; NVIDIA, Container Toolkit install guide.
+    """
+    engine = require_toolkit_engine(facts)
+    runtime = next((runtime for runtime in engine.runtimes if runtime.name == "nvidia"), None)
+    if runtime is None or engine.kind is EngineKind.PODMAN:
+        raise NotApplicable("the engine has no runtime named nvidia")
+    program = require(runtime.program)
+    base = (program or runtime.path).rpartition("/")[2]
+    if program and base not in _PLAIN_RUNTIMES:
+        return
+    name = f"nvidia is registered as {runtime.path}"
+    is_default = engine.default_runtime == "nvidia"
+    yield Finding(
+        Severity.ERROR,
+        f"{name}, which gives no GPU: containers start without one and without an error"
+        if program
+        else f"{name}, which is not there: {'no container starts' if is_default else '`runtime: nvidia` does not start'}",
+        Fix(
+            "Register the toolkit's own program, and restart the engine."
+            if has_toolkit(facts)
+            else "Install the toolkit, connect it to the engine, and restart that.",
+            (
+                *(() if has_toolkit(facts) else TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ())),
+                *_reinstall_runtime(facts),
+                *configure_runtime(facts, engine),
+            ),
+            where=find_host_side(facts),
+            root=True,
+            restart=Restart.ENGINE,
+            docs=TOOLKIT_GUIDE,
+        ),
+        subject=runtime.path,
+        evidence=(f"engine: runtime nvidia, path {runtime.path}", f"found at: {program or 'nowhere'}"),
+    )
+
+
+def _reinstall_runtime(facts: Facts) -> tuple[str, ...]:
+    """List the command that brings back the runtime's program, where the toolkit is installed without it."""
+    if not has_toolkit(facts) or require_toolkit(facts).runtime_path:
+        return ()
+    return TOOLKIT_REINSTALL_COMMANDS.get(find_distro_family(facts), ())
+
+
+@check("CTK015", "The programs that the toolkit calls exist", causes=CONTAINER_START_CODES)
+def toolkit_programs_exist(facts: Facts) -> Iterator[Finding]:
+    """nvidia-container-cli, which the hook calls, and a runtime below the nvidia one are installed.
+
+    Why it matters: without the first, `--gpus` ends with "couldn't find binary nvidia-container-cli"; without the
+    second, `runtime: nvidia` ends with "error locating runtime". Settings look right in both.
+    How it is seen: the hook is on the daemon's PATH and the program is nowhere; the names in `runtimes` of config.toml,
+    which are runc and crun by default, looked up like the toolkit does.
+    Source: NVIDIA/nvidia-docker issues 973 and 1364; domesticatedviking/TextyMcSpeechy issue 47.
+    """
+    engine = require_toolkit_engine(facts)
+    toolkit = require_toolkit(facts)
+    require_toolkit_version(facts)
+    if engine.kind is EngineKind.PODMAN:
+        raise NotApplicable("Podman takes GPUs by CDI, past these programs")
+    if (
+        toolkit.low_level_runtime == ""
+        and has_nvidia_runtime(engine)
+        and not isinstance(toolkit.low_level_runtimes, Unknown)
+    ):
+        names = join_words(toolkit.low_level_runtimes)
+        yield Finding(
+            Severity.ERROR,
+            f"the nvidia runtime hands over to {names}, of which none is there: `runtime: nvidia` does not start",
+            Fix(
+                "Name the runtime that this machine has.",
+                ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.runtimes=runc",),
+                where=find_host_side(facts),
+                root=True,
+                docs=TOOLKIT_TROUBLESHOOTING,
+            ),
+            subject=toolkit.config_path,
+            evidence=(f"{toolkit.config_path}: runtimes = {list(toolkit.low_level_runtimes)}",),
+        )
+    if toolkit.cli_path == "" and require(engine.hook_on_path) and not has_gpus_by_cdi(engine):
+        yield Finding(
+            Severity.ERROR,
+            "nvidia-container-cli, which the toolkit's hook calls, is not installed: `--gpus` does not start containers",
+            Fix(
+                "Install the package again that holds it.",
+                TOOLKIT_REINSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                where=find_host_side(facts),
+                root=True,
+                docs=TOOLKIT_GUIDE,
+            ),
+            subject="nvidia-container-cli",
+            evidence=("nvidia-container-runtime-hook is on the daemon's PATH", "nvidia-container-cli: no such program"),
+        )
 
 
 @check("CTK013", "A container that asks for the GPU gets it")

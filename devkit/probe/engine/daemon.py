@@ -9,9 +9,16 @@ from devkit.probe.children.protocol import build_child_command, find_last_line, 
 from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, strip_url_credentials
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.engine.containers import parse_local_images, parse_running_containers, parse_stopped_containers
+from devkit.probe.engine.daemon_process import find_daemon_pid, read_daemon_environment
+from devkit.probe.engine.podman import read_podman
 from devkit.probe.engine.toolkit import TOOLKIT_HOOK
 from devkit.probe.host import TIMED_OUT, Host
-from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
+from devkit.probe.machine.programs import (
+    SYSTEM_PROGRAM_FOLDERS,
+    find_program,
+    find_program_or_path,
+    split_search_path,
+)
 
 FIRST_API_THAT_LISTS_DEVICES = Release.parse("1.50")
 """From here on `GET /info` has DiscoveredDevices, and leaves it out when empty. Source: Engine API changelog, v1.50."""
@@ -62,12 +69,11 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     # What gave its version is an engine, however the rest of its answer came out.
     failed = "error" if failed == "not-an-engine" and get_object(reply, "version") else failed
     end = _ENDS.get(failed, EngineEnd.ERROR)
-    if (
-        failed == "missing"
-        and endpoint.chosen_by == "default"
-        and not any(find_program(host, name) for name in ("docker", "dockerd", "podman"))
-    ):
-        end = EngineEnd.NOT_INSTALLED
+    if failed == "missing" and endpoint.chosen_by == "default":
+        if podman := read_podman(host, deadline_s=deadline_s):
+            return podman
+        if not any(find_program(host, name) for name in ("docker", "dockerd", "podman")):
+            end = EngineEnd.NOT_INSTALLED
     return EngineFailure(end, endpoint, get_text(reply, "message"))
 
 
@@ -87,6 +93,8 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
     options = " ".join(get_texts(info, "SecurityOptions"))
     root_dir = get_text(info, "DockerRootDir")
     is_snap = root_dir.startswith("/var/snap/")
+    folders = _find_daemon_folders(host, endpoint, kind, pid=get_int(reply, "listener_pid"), is_snap=is_snap)
+    paths = {name: get_text(get_object(runtimes, name), "path") for name in sorted(runtimes)}
     return Engine(
         endpoint=endpoint,
         kind=kind,
@@ -94,7 +102,7 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
         api_version=get_text(version, "ApiVersion"),
         operating_system=get_text(info, "OperatingSystem"),
         machine=get_text(info, "Architecture"),
-        runtimes=tuple(Runtime(name, get_text(get_object(runtimes, name), "path")) for name in sorted(runtimes)),
+        runtimes=tuple(Runtime(name, path, _find_runtime(host, path, folders)) for name, path in paths.items()),
         default_runtime=get_text(info, "DefaultRuntime"),
         cdi_spec_dirs=get_texts(info, "CDISpecDirs"),
         cdi_devices=cdi_devices,
@@ -104,7 +112,9 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
         cgroup_version=get_text(info, "CgroupVersion"),
         root_dir=root_dir,
         is_snap=is_snap,
-        hook_on_path=_hook_on_path(host, endpoint, kind, pid=get_int(reply, "listener_pid"), is_snap=is_snap),
+        hook_on_path=folders
+        if isinstance(folders, Unknown)
+        else find_program(host, TOOLKIT_HOOK, folders=folders) != "",
         min_api_version=str(version.get("MinAPIVersion") or ""),
         proxy=parse_proxy(info),
         clock_ahead_s=compute_engine_clock_skew_s(info, reply.get("read_at")),
@@ -115,27 +125,26 @@ def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:
     )
 
 
-def _hook_on_path(
+def _find_runtime(host: Host, path: str, folders: tuple[str, ...] | Unknown) -> str | Unknown:
+    if isinstance(folders, Unknown):
+        return folders
+    return (
+        find_program_or_path(host, path, folders=folders) if path else Unknown("this runtime is a shim of containerd")
+    )
+
+
+def _find_daemon_folders(
     host: Host, endpoint: Endpoint, kind: EngineKind, *, pid: int | None, is_snap: bool
-) -> bool | Unknown:
-    """Return whether the daemon would find the hook: on its own PATH where readable, else on systemd's default one."""
+) -> tuple[str, ...] | Unknown:
+    """Find the folders where the daemon looks for programs: its own PATH where readable, else systemd's default one."""
     if kind is not EngineKind.DOCKER or is_snap:
         return Unknown("only a Docker daemon installed on this system looks for the hook here")
     if not endpoint.url.startswith("unix://"):
         return Unknown("the engine is not on this machine")
-    environment = host.read(f"/proc/{pid}/environ") if pid and _is_dockerd(host, str(pid)) else None
-    if environment is None:
-        daemon = next((entry for entry in host.list("/proc") if entry.isdigit() and _is_dockerd(host, entry)), None)
-        if daemon is None and host.stat("/proc/self") is not None:
-            return Unknown("the daemon's process is not visible from here")
-        environment = host.read(f"/proc/{daemon}/environ")
-    variables = dict(entry.partition("=")[::2] for entry in (environment or "").split("\0"))
-    folders = split_search_path(variables.get("PATH", "")) or SYSTEM_PROGRAM_FOLDERS
-    return find_program(host, TOOLKIT_HOOK, folders=folders) != ""
-
-
-def _is_dockerd(host: Host, pid: str) -> bool:
-    return (host.read(f"/proc/{pid}/comm") or "").strip() == "dockerd"
+    daemon = find_daemon_pid(host, pid)
+    if daemon is None and host.stat("/proc/self") is not None:
+        return Unknown("the daemon's process is not visible from here")
+    return split_search_path(read_daemon_environment(host, daemon).get("PATH", "")) or SYSTEM_PROGRAM_FOLDERS
 
 
 def parse_proxy(info: dict[str, Any]) -> str | Unknown:

@@ -33,6 +33,14 @@ def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = Non
     return ""
 
 
+def find_program_or_path(host: Host, name: str, *, folders: tuple[str, ...] | None = None) -> str:
+    """Find a program as exec does: by PATH, or at the path itself where the name holds a slash; "" for none."""
+    if "/" not in name:
+        return find_program(host, name, folders=folders)
+    folder, _, base = name.rpartition("/")
+    return find_program(host, base, folders=(folder,))
+
+
 def read_loader_cache(host: Host) -> dict[str, tuple[str, ...]] | Unknown:
     """Read every library name in the loader's cache with its paths, first wins; native word size only."""
     done = host.run(LOADER_CACHE)

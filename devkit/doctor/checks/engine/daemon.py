@@ -146,11 +146,14 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
 
 @check("ENG006", "The engine's settings files are valid", causes=("ENG001", *TOOLKIT_CODES))
 def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
-    """Every daemon.json that concerns this user is valid JSON.
+    """Every daemon.json that concerns this user is valid JSON, and the daemon accepts what it says.
 
-    Why it matters: with a syntax error in it the daemon does not start again, often not before the next reboot.
-    How it is seen: devkit parses the files itself and reports line and column.
-    Source: NVIDIA/nvidia-docker issue 542; dockerd reference, `--validate`.
+    Why it matters: with a syntax error, an unknown key, a value of the wrong type, `hosts` beside the unit's own -H, or a
+    default runtime that nothing registers, the daemon does not start again, often not before the next reboot.
+    How it is seen: devkit parses the files itself and reports line and column; what is valid JSON is given to
+    `dockerd --validate` with the flags of the systemd unit, which changes nothing. Docker makes a folder of that name
+    where a container mounted a file that was not there.
+    Source: NVIDIA/nvidia-docker issue 542; moby/moby issue 22339; dockerd reference, `--validate`.
     """
     require_engine_side(facts)
     engine = facts.engine if isinstance(facts.engine, Engine) else None
