@@ -220,6 +220,10 @@ class Compose:
     version: Release
 
 
+DAEMON_FILE_IS_FOLDER = "it is a folder, as Docker makes one for a bind mount whose source is missing"
+"""The error of a daemon.json that is none."""
+
+
 @record
 class DaemonFile:
     """An engine's daemon.json: whether the daemon starts with it, and whether it registers the nvidia runtime."""

@@ -29,6 +29,7 @@ _TO_JUDGE_S = 0.5
 """Kept back from the deadline, to kill a late child and to judge what it left behind."""
 
 _CDI_OF_ENGINE = "cdi, with the engine's own folders"
+_STORAGE_OF_ENGINE = "storage, with the engine's own folder"
 
 Probe = tuple[str, Callable[[], object]]
 """A field of `Facts` and what reads it."""
@@ -78,6 +79,7 @@ def gather_facts(
     unread: dict[str, Any] = {field: Unknown("not read by this command") for field, _ in probes}
     readings = unread | _side_by_side(wanted, deadline_s=deadline_s, follow=follow, meanwhile=meanwhile)
     readings["cdi"] = readings.pop(_CDI_OF_ENGINE, readings["cdi"])
+    readings["storage"] = readings.pop(_STORAGE_OF_ENGINE, readings["storage"])
     readings["deep"] = Unknown("only read with --deep")
     if deep_deadline_s:
         from devkit.probe.deep import read_deep
@@ -117,6 +119,8 @@ def _followers(
         folders = tuple(folder for folder in reading.cdi_spec_dirs if folder not in SPEC_FOLDERS)
     if folders and (not only or "cdi" in only):
         yield _CDI_OF_ENGINE, partial(read_cdi, host, engine_folders=folders)
+    if isinstance(reading, Engine) and (not only or "storage" in only) and host.stat(reading.root_dir) is not None:
+        yield _STORAGE_OF_ENGINE, partial(read_storage, host, project=project, engine_folder=reading.root_dir)
     if not only:
         left_s = max(0.1, ends_at - time.monotonic() - _TO_JUDGE_S)
         yield "inside", partial(read_facts_inside, host, reading, project=project, deadline_s=left_s)

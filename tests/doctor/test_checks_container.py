@@ -26,11 +26,11 @@ NOT_GIVEN = {
 @pytest.mark.parametrize(
     ("opening", "says", "side"),
     [
-        pytest.param("absent", "was started without it", Side.PROJECT, id="never requested"),
+        pytest.param("absent", "got none", Side.PROJECT, id="never requested"),
         pytest.param("EPERM", "has lost its GPU", Side.HOST, id="dropped by the cgroup"),
         pytest.param("EACCES", "may not open", Side.HOST, id="refused by mode or SELinux"),
         pytest.param("EIO", "cannot be opened: EIO", Side.HOST, id="anything else"),
-        pytest.param("open", "was started without it", Side.PROJECT, id="no GPU beside the control node"),
+        pytest.param("open", "got none", Side.PROJECT, id="no GPU beside the control node"),
     ],
 )
 def test_how_the_gpu_was_not_given(opening, says, side):

@@ -315,7 +315,7 @@ def test_the_workspace_inside(changes, verdict):
 def test_a_workspace_that_root_took_is_given_back_on_the_host():
     changes = {"storage.directories.1.is_writable": False, "storage.directories.1.owner_uid": 0}
     fix = find_only("CON013", changed(inside(), changes)).fix
-    assert (fix.where, fix.commands) == (Side.HOST, ("sudo chown -R $USER: .",))
+    assert (fix.where, fix.commands) == (Side.HOST, ("sudo chown -R 1000 .",))
 
 
 def test_the_workspace_of_a_host_is_not_judged_here():

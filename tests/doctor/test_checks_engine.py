@@ -47,9 +47,13 @@ def silent(end, endpoint=DEFAULT, message="it said nothing"):
     return changed(healthy(), {"engine": EngineFailure(end, endpoint, message)})
 
 
+CLIENT_ALONE = changed(silent(EngineEnd.NOT_RUNNING), {"clients.engine_programs": ()})
+
+
 @pytest.mark.parametrize(
     ("facts", "severity", "says", "command"),
     [
+        pytest.param(CLIENT_ALONE, "error", "no container engine is", "docker.io", id="the docker command alone"),
         pytest.param(silent(EngineEnd.NOT_INSTALLED), "warning", "no container engine", "docker.io", id="none"),
         pytest.param(silent(EngineEnd.NOT_RUNNING), "error", "does not run", "systemctl enable", id="stopped"),
         pytest.param(

@@ -49,6 +49,17 @@ def test_what_can_be_wrong(changes, says):
     assert finding.evidence[0].startswith("run --gpus all 5b0ad6d2c3f4")
 
 
+FAR = "docker: Error response from daemon: failed to create task: " + "one layer after the other: " * 20
+HELP = "\n\nRun 'docker run --help' for more information\n"
+
+
+def test_the_cause_of_a_long_error_is_shown_and_the_commands_help_is_not():
+    finding = find_only("CTK013", smoke(**REFUSED, err=f"{FAR}the cause of it all{HELP}"))
+    assert finding.message.endswith("the cause of it all")
+    assert len(finding.message) < 300
+    assert finding.evidence[1] == f"{FAR}the cause of it all"
+
+
 def test_a_known_error_is_explained():
     err = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]\n'
     finding = find_only("CTK013", smoke(**REFUSED, err=err))

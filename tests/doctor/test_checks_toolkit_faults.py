@@ -227,3 +227,22 @@ def test_everything_broken_at_once_blames_the_driver():
 def test_a_healthy_machine_is_healthy():
     assert find_codes(healthy()) == []
     assert Severity.ERROR not in {shown.finding.severity for shown in build_full_report(healthy()).findings}
+
+
+def test_a_mode_that_leaves_no_other_way_is_an_error():
+    by_hook_alone = {"toolkit.mode": "csv", "cdi": (), "engine.cdi_devices": ()}
+    finding = find_only("CTK010", changed(healthy(), by_hook_alone))
+    assert finding.severity is Severity.ERROR
+    assert finding.fix.summary == "Set the mode back to auto."
+
+
+@pytest.mark.parametrize(
+    ("mode", "ways"),
+    [
+        pytest.param("cdi", "`runtime: nvidia` or `--device nvidia.com/gpu=all`", id="the runtime resolves CDI names"),
+        pytest.param("csv", "`--device nvidia.com/gpu=all`", id="the runtime finds nothing to give"),
+    ],
+)
+def test_the_ways_that_a_mode_leaves_are_named(mode, ways):
+    finding = find_only("CTK010", changed(healthy(), {"toolkit.mode": mode}))
+    assert finding.fix.summary == f"Set the mode back to auto, or ask by {ways} instead."

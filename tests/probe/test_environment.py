@@ -206,3 +206,10 @@ def test_a_folder_beside_a_mount_point_is_not_on_it(tmp_path):
     files = {"/proc/mounts": "/dev/a / ext4 rw 0 0\nx /data nfs4 rw 0 0\n", "/database/x": ""}
     found = read_storage(host(tmp_path, files), project="/database")
     assert next(d for d in found.directories if d.purpose == "workspace").file_system == "ext4"
+
+
+def test_the_folder_that_the_engine_names_is_read_instead_of_the_usual_ones(tmp_path):
+    files = {"/var/lib/docker/x": "", "/mnt/small/docker/x": ""}
+    for folder, read in (("", "/var/lib/docker"), ("/mnt/small/docker", "/mnt/small/docker")):
+        found = read_storage(host(tmp_path, files), project="/", engine_folder=folder)
+        assert [one.path for one in found.directories if one.purpose == "engine data"] == [read]

@@ -30,6 +30,8 @@ _CDI_0_7_0 = Release.parse("0.7.0")
 
 _SHOWN = 4
 
+_NODES_ON_DEMAND = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
 
 def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     """Return the CDI specifications for NVIDIA GPUs, the unreadable ones included, or end the check."""
@@ -179,10 +181,14 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
     specs = require_gpu_cdi_specs(facts)
     engine = require_container_engine(facts)
     for spec in specs:
-        if isinstance(spec.missing_paths, Unknown) or not spec.missing_paths:
+        if isinstance(spec.missing_paths, Unknown):
             continue
-        shown = spec.missing_paths[:_SHOWN]
-        more = len(spec.missing_paths) - len(shown)
+        # A node that the driver makes on demand is not to be left out of the specification: DRV005 brings it back.
+        missing = tuple(path for path in spec.missing_paths if path not in _NODES_ON_DEMAND)
+        if not missing:
+            continue
+        shown = missing[:_SHOWN]
+        more = len(missing) - len(shown)
         yield Finding(
             Severity.ERROR if _needs_cdi(engine) else Severity.WARNING,
             f"{spec.path} names {shown[0]}, which is not there: containers that ask for the GPU by CDI do not start",

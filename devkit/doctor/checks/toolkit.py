@@ -36,6 +36,9 @@ CDI_GPU_KIND = "nvidia.com/gpu"
 
 _LONGEST = 200
 
+_HELP_LINES = ("Run 'docker", "See 'docker", "See 'podman")
+"""What the commands print below an error. Source: docker/cli, cli/command/container/run.go."""
+
 _SMI_FAILURES = ("Failed to initialize", "couldn't communicate", "No devices", "Unknown Error", "Unable to determine")
 
 _ADVICE = {
@@ -492,7 +495,7 @@ def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
     ways = ["`runtime: nvidia`"] if has_cdi and mode == "cdi" and has_nvidia_runtime(engine) else []
     ways += ["`--device nvidia.com/gpu=all`"] if has_cdi else []
     yield Finding(
-        Severity.WARNING,
+        Severity.WARNING if ways else Severity.ERROR,
         f"the toolkit's mode is {mode}, in which `--gpus` and Compose's `gpus:` are refused",
         Fix(
             f"Set the mode back to auto{', or ask by ' if ways else ''}{' or '.join(ways)}{' instead' if ways else ''}.",
@@ -764,8 +767,22 @@ def _format_command(smoke: Smoke) -> str:
 
 
 def _list_evidence(smoke: Smoke) -> tuple[str, ...]:
-    last = smoke.err.strip().rpartition("\n")[2][:_LONGEST]
-    return (f"{_format_command(smoke)}: status {smoke.code}", *((last,) if last else ()))
+    reason = _find_reason(smoke)
+    return (f"{_format_command(smoke)}: status {smoke.code}", *((reason,) if reason else ()))
+
+
+def _find_reason(smoke: Smoke) -> str:
+    """Find why the engine did not start the container: its cause stands last, before what the command adds for help."""
+    lines = [line for line in smoke.err.splitlines() if line.strip() and not line.startswith(_HELP_LINES)]
+    return " ".join(" ".join(lines).split())
+
+
+def _shorten(reason: str) -> str:
+    """Keep the end of a long reason: engines put what happened first in front of why."""
+    if len(reason) <= _LONGEST:
+        return reason
+    kept = reason[-_LONGEST:]
+    return f"…{kept.partition(': ')[2] or kept}"
 
 
 def _refusal_finding(facts: Facts, smoke: Smoke) -> Finding:
@@ -774,9 +791,7 @@ def _refusal_finding(facts: Facts, smoke: Smoke) -> Finding:
 
     found = match_signatures(smoke.err)
     if not found:
-        return _failure_finding(
-            facts, smoke, f"does not start: {' '.join(smoke.err.split())[:_LONGEST]}", Confidence.CERTAIN
-        )
+        return _failure_finding(facts, smoke, f"does not start: {_shorten(_find_reason(smoke))}", Confidence.CERTAIN)
     best = found[0]
     return Finding(
         Severity.ERROR,

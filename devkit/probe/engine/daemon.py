@@ -55,11 +55,8 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
         return _engine(host, endpoint, reply)
     if "info" in reply and "version" in reply:
         return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "what answers there speaks HTTP, but is no engine")
-    if done.code == TIMED_OUT and not reply:
-        return Unknown(f"the engine child had not yet begun after {deadline_s:g} s", is_lost=True)
     if done.code == TIMED_OUT:
-        step = "its version but not its settings" if "version" in reply else "nothing"
-        return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered {step} within {deadline_s:g} s")
+        return _explain_timeout(endpoint, reply, deadline_s)
     failed = get_text(reply, "failed")
     if failed in ("", "no-sdk"):
         return Unknown(
@@ -75,6 +72,15 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
         if not any(find_program(host, name) for name in ("docker", "dockerd", "podman")):
             end = EngineEnd.NOT_INSTALLED
     return EngineFailure(end, endpoint, get_text(reply, "message"))
+
+
+def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: float) -> EngineFailure | Unknown:
+    if not reply:
+        return Unknown(f"the engine child had not yet begun after {deadline_s:g} s", is_lost=True)
+    if "version" in reply:
+        # It works, and takes long over its settings: each specification among hundreds is read for them.
+        return Unknown(f"the engine answered its version, but not its settings within {deadline_s:g} s", is_lost=True)
+    return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered nothing within {deadline_s:g} s")
 
 
 def _engine(host: Host, endpoint: Endpoint, reply: dict[str, Any]) -> Engine:

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
 from devkit.facts.model import DaemonFile
 from devkit.facts.values import Unknown
 from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
@@ -26,7 +27,7 @@ def read_daemon_files(host: Host) -> tuple[DaemonFile, ...]:
 def _read_daemon_file(host: Host, path: str) -> DaemonFile:
     found = host.stat(path)
     if found is not None and found.kind == "directory":
-        return DaemonFile(path, "it is a folder, as Docker makes one for a bind mount whose source is missing", False)
+        return DaemonFile(path, DAEMON_FILE_IS_FOLDER, False)
     text = host.read(path)
     if text is None:
         # The daemon runs as another user, who may.

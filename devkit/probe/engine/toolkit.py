@@ -127,7 +127,7 @@ def _config(host: Host, path: str) -> dict[str, Any] | Unknown:
     """config.toml, empty where there is none: the toolkit has a default for everything."""
     text = host.read(path)
     if text is None and host.stat(path) is not None:
-        return Unknown(f"{path} cannot be read by this user")
+        return Unknown(f"{path} cannot be read by this user", is_lost=True)
     try:
         return parse_toml(text or "")
     except ValueError as error:

@@ -171,14 +171,18 @@ def _iommu_domains(host: Host) -> Iterator[str]:
             yield kind
 
 
-def read_storage(host: Host, *, project: str) -> Storage:
-    """Read hub cache, `project` (the workspace's absolute path), engine data, temporary files, and the user."""
+def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storage:
+    """Read hub cache, `project` (the workspace's absolute path), engine data, temporary files, and the user.
+
+    `engine_folder` is the one that the running engine names; without it, those that engines use by default are read.
+    """
     user = read_user_id(host)
     # WSL shows the drive of Windows that holds the guest's own disk, as a file that grows.
     is_guest = read_platform(host) is Platform.WSL2 and not detect_container(host)
-    # Engines keep images in these folders; the engine itself says which one is in use.
     home = host.env.get("HOME")
     engine_folders = [*ENGINE_FOLDERS, *(f"{home}/{folder}" for folder in USERS_ENGINE_FOLDERS if home)]
+    if engine_folder:
+        engine_folders = [engine_folder]
     wanted = [
         ("hub cache", find_hub_cache(host)),
         ("workspace", project),

@@ -127,16 +127,25 @@ def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> F
             evidence.append(
                 "NVIDIA_VISIBLE_DEVICES is not set" if variable is None else f"NVIDIA_VISIBLE_DEVICES={variable}"
             )
+            # NVIDIA's images set the variable themselves, so it is no proof of a request.
+            may_have_asked = variable is not None and variable.strip() not in NO_VISIBLE_DEVICES
+            hint = (
+                " Where that was done, the toolkit on the host passed it over (mode csv, or a user's variable that it does"
+                " not accept): run devkit doctor there."
+                if may_have_asked
+                else ""
+            )
             return Finding(
                 Severity.ERROR,
-                "the machine has an NVIDIA GPU, but this container was started without it",
+                "the machine has an NVIDIA GPU, but this container got none",
                 Fix(
                     "Ask for the GPU when the container is created (in Compose: `gpus: all` for the service; in a dev"
-                    " container of devkit: DEVKIT_GPU), then recreate it. Nothing inside of it needs a change.",
+                    f" container of devkit: DEVKIT_GPU), then recreate it. Nothing inside of it needs a change.{hint}",
                     (_REQUEST_GPU.get(container.kind, _REQUEST_GPU["docker"]),),
                     where=Side.PROJECT,
                 ),
                 evidence=tuple(evidence),
+                confidence=Confidence.LIKELY if may_have_asked else Confidence.CERTAIN,
             )
         case error:
             return Finding(
@@ -297,10 +306,12 @@ def workspace_is_writable(facts: Facts) -> Iterator[Finding]:
             f"Give the container's user the number {folder.owner_uid}: in devcontainer.json name it as remoteUser and"
             " leave updateRemoteUserUID on; in an image of Ubuntu 24.04 remove the user ubuntu first."
             if folder.owner_uid != _ROOT_UID
-            else "On the host, give the project back to its user: a container that ran as root has changed its owner.",
+            else "On the host, in the project's folder, give it to the number that this container's user has. Where root"
+            " is the host's only user, name root as remoteUser instead; files of a container that ran as root are"
+            " root's, too.",
             ('"remoteUser": "dev", "updateRemoteUserUID": true', "RUN userdel --remove ubuntu")
             if folder.owner_uid != _ROOT_UID
-            else ("sudo chown -R $USER: .",),
+            else (f"sudo chown -R {storage.uid} .",),
             where=Side.PROJECT if folder.owner_uid != _ROOT_UID else Side.HOST,
             root=folder.owner_uid == _ROOT_UID,
         ),

@@ -123,8 +123,21 @@ def _explain_not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix
         docker = facts.clients.named("docker")
         if docker is not None and "/Program Files/Docker/" in docker.path:
             return _explain_no_wsl_integration(facts)
+    if chosen_by == "default" and _has_client_alone(facts):
+        return (
+            "the docker command is installed, but no container engine is, so no dev container can start",
+            _install_fix(facts),
+            Confidence.LIKELY,
+        )
     message = f"the container engine does not run: nothing listens on {url}"
     return message, _start_fix(facts, failure), Confidence.CERTAIN
+
+
+def _has_client_alone(facts: Facts) -> bool:
+    """Say if this Linux has the docker command and no daemon; where Docker Desktop serves WSL, that is its normal state."""
+    if find_platform(facts) is not Platform.LINUX or isinstance(facts.clients, Unknown):
+        return False
+    return facts.clients.engine_programs == () and facts.clients.named("podman") is None
 
 
 def _endpoint_fix(facts: Facts, failure: EngineFailure) -> Fix:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.cascades import CDI_CODES, TOOLKIT_CODES
+from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
 from devkit.doctor.fixes import (
     COMPOSE_INSTALL_COMMANDS,
     ENGINE_GUIDE,
@@ -24,9 +24,11 @@ from devkit.doctor.preconditions import (
     require_gpu_engine,
     require_host,
     require_nvidia_gpu,
+    require_system,
     require_toolkit,
 )
 from devkit.doctor.thresholds import CLOCK_SKEW_S
+from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
 from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Wsl
 from devkit.facts.values import Unknown
 from devkit.text import join_words
@@ -159,12 +161,18 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
     engine = facts.engine if isinstance(facts.engine, Engine) else None
     for file in require_toolkit(facts).daemon_files:
         if file.error:
+            is_folder = file.error == DAEMON_FILE_IS_FOLDER
             yield Finding(
                 Severity.ERROR,
                 f"{file.path} is not valid, so Docker will not start with it: {file.error}",
                 Fix(
-                    "Correct the file, check it, and restart Docker.",
-                    (f"dockerd --validate --config-file={file.path}", *restart_engine(facts, engine)),
+                    "Remove the folder, and restart Docker."
+                    if is_folder
+                    else "Correct the file, check it, and restart Docker.",
+                    (
+                        f"sudo rmdir {file.path}" if is_folder else f"dockerd --validate --config-file={file.path}",
+                        *restart_engine(facts, engine),
+                    ),
                     where=find_host_side(facts),
                     root=file.path.startswith("/etc/"),
                     restart=Restart.ENGINE,
@@ -172,6 +180,36 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
                 subject=file.path,
                 evidence=(f"{file.path}: {file.error}",),
             )
+
+
+@check("ENG016", "The engine's cgroup driver is there", causes=CONTAINER_START_CODES)
+def cgroup_driver_is_there(facts: Facts) -> Iterator[Finding]:
+    """Docker leaves control groups to systemd only where systemd runs.
+
+    Why it matters: "native.cgroupdriver=systemd" is in many copied daemon.json files. Where no systemd runs, such as in WSL
+    without it, the daemon starts, and every container ends with "systemd cgroup flag passed".
+    How it is seen: the driver that the engine names, and /run/systemd/system.
+    Source: rancher/runc-cve issue 14; moby/moby issue 38753.
+    """
+    require_host(facts)
+    engine = require_container_engine(facts)
+    runs_systemd = require(require_system(facts).runs_systemd)
+    if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
+        raise NotApplicable("the engine does not share this system")
+    if engine.cgroup_driver != "systemd" or runs_systemd:
+        return
+    yield Finding(
+        Severity.ERROR,
+        "Docker leaves control groups to systemd, which does not run here: no container starts",
+        Fix(
+            'Remove "native.cgroupdriver=systemd" from exec-opts in daemon.json, and restart Docker.',
+            restart_engine(facts, engine),
+            where=find_host_side(facts),
+            root=True,
+            restart=Restart.ENGINE,
+        ),
+        evidence=("engine: cgroup driver systemd", "/run/systemd/system: not there"),
+    )
 
 
 @check("ENG008", "Editors can tell that this engine gives GPUs")
