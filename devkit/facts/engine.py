@@ -102,7 +102,7 @@ class RunningContainer:
 
 @record
 class StoppedContainer:
-    """A dev container that does not run: how it ended. `error` is the engine's reason when it could not start."""
+    """A project's container that does not run: how it ended. `error` is the engine's reason when it could not start."""
 
     id: str
     name: str
@@ -114,6 +114,8 @@ class StoppedContainer:
     exit_code: int
     out_of_memory: bool
     error: str
+    service: str | Unknown = NOT_READ
+    """The Compose service, "" for none."""
 
 
 @record

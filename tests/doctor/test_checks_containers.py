@@ -245,6 +245,24 @@ def test_how_the_last_dev_container_ended(changes, verdict):
     assert isinstance(run_check("CON011", facts), verdict)
 
 
+@pytest.mark.parametrize(
+    ("services", "running", "subjects"),
+    [
+        pytest.param([("train", "no such device")], "", ["p-train-1"], id="a service that could not start"),
+        pytest.param([("train", "no such device"), ("db", "")], "", ["p-train-1"], id="beside one that ended well"),
+        pytest.param([("train", "x"), ("db", "y")], "", ["p-train-1", "p-db-1"], id="two of them"),
+        pytest.param([("train", ""), ("train", "old")], "", [], id="an older container of a service that ended well"),
+        pytest.param([("train", "old")], "train", [], id="a service that runs again"),
+        pytest.param([("train", "no such device")], "db", ["p-train-1"], id="beside a service that runs"),
+    ],
+)
+def test_how_the_services_of_compose_ended(services, running, subjects):
+    ended = tuple(stopped(name=f"p-{name}-1", service=name, error=error) for name, error in services)
+    runs = tuple(container(service=name, is_dev_container=False) for name in (running,) if running)
+    verdict = run_check("CON011", changed(healthy(), {"engine.containers": runs, "engine.stopped": ended}))
+    assert [finding.subject for finding in getattr(verdict, "findings", ())] == subjects
+
+
 def test_a_container_that_runs_again_is_forgiven():
     facts = changed(healthy(), {"engine.stopped": (stopped(error="no such device"),)})
     assert isinstance(run_check("CON011", facts), Skipped)

@@ -206,13 +206,13 @@ def test_a_list_that_never_comes_costs_two_seconds_and_no_more(ask):
     assert "timed out" in found.containers.reason
 
 
-def test_at_most_twenty_that_run_and_five_that_stopped_are_looked_at(ask):
+def test_at_most_twenty_that_run_and_ten_that_stopped_are_looked_at(ask):
     many = [{"Id": f"{number:064x}", "State": "running", "Labels": {}} for number in range(30)]
-    many += [{"Id": f"{number:064x}", "State": "exited", "Labels": {FOLDER: "/p"}} for number in range(100, 110)]
+    many += [{"Id": f"{number:064x}", "State": "exited", "Labels": {FOLDER: "/p"}} for number in range(100, 130)]
     ended = {"Running": False, "Status": "exited"}
     answers = ANSWERS | {"/containers/json?all=1": many}
     for summary in many:
         state = RUNNING if summary["State"] == "running" else ended
         answers[f"/containers/{summary['Id']}/json"] = described(state=state)
     found = ask(answers)
-    assert (len(found.containers), len(found.stopped)) == (20, 5)
+    assert (len(found.containers), len(found.stopped)) == (20, 10)

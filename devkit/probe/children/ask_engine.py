@@ -28,7 +28,7 @@ HTTP_OK = 200
 HTTP_SERVER_ERROR = 500
 MAX_RESPONSE_BYTES = 32 << 20
 MAX_RUNNING = 20
-MAX_STOPPED = 5
+MAX_STOPPED = 10
 MAX_IMAGES = 10
 
 LABELS = (
@@ -126,7 +126,7 @@ def get_json(client: Any, resource: str, timeout_s: float = RESPONSE_TIMEOUT_S) 
 
 
 def emit_lists(ask: Callable[[str], Any]) -> None:
-    """Report the running containers, the dev containers that stopped, and their images. `ask` reads one resource."""
+    """Report the running containers, those of projects that stopped, and their images. `ask` reads one resource."""
     try:
         containers = list(inspect_containers(select_containers(ask("/containers/json?all=1")), ask))
         emit(containers=containers)
@@ -139,14 +139,18 @@ def emit_lists(ask: Callable[[str], Any]) -> None:
 
 
 def select_containers(containers: list[dict[str, Any]]) -> list[str]:
-    """Select the ids to inspect: dev containers first, then what runs; of the stopped ones, dev containers alone."""
+    """Select the ids to inspect: dev containers first, then what runs; of the stopped ones, those of dev containers and Compose."""
 
     def is_dev(one: dict[str, Any]) -> bool:
         return LABELS[0] in (one.get("Labels") or {})
 
+    def of_project(one: dict[str, Any]) -> bool:
+        return is_dev(one) or LABELS[1] in (one.get("Labels") or {})
+
     running = [one for one in containers if one.get("State") == "running"]
     running.sort(key=is_dev, reverse=True)
-    stopped = [one for one in containers if one.get("State") != "running" and is_dev(one)]
+    stopped = [one for one in containers if one.get("State") != "running" and of_project(one)]
+    stopped.sort(key=is_dev, reverse=True)
     return [str(one["Id"]) for one in (*running[:MAX_RUNNING], *stopped[:MAX_STOPPED]) if one.get("Id")]
 
 

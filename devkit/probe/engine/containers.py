@@ -117,7 +117,7 @@ def _runs(one: JsonObject) -> bool:
 
 
 def parse_stopped_containers(reply: JsonObject) -> tuple[StoppedContainer, ...] | Unknown:
-    """Parse the dev containers that do not run."""
+    """Parse the containers of projects that do not run."""
     described = _listed(reply, "containers")
     if isinstance(described, Unknown):
         return described
@@ -132,6 +132,7 @@ def parse_stopped_containers(reply: JsonObject) -> tuple[StoppedContainer, ...] 
             exit_code=get_int(get_object(one, "State"), "ExitCode") or 0,
             out_of_memory=get_object(one, "State").get("OOMKilled") is True,
             error=get_text(get_object(one, "State"), "Error"),
+            service=get_text(get_object(one, "Config", "Labels"), COMPOSE_SERVICE_LABEL),
         )
         for one in described
         if not _runs(one)

@@ -20,7 +20,7 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
 from devkit.doctor.wheels import find_driver_cuda
-from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer
+from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer, StoppedContainer
 from devkit.facts.project import Project
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words
@@ -333,49 +333,63 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check("CON011", "The project's last dev container ended well")
-def last_dev_container_ended_well(facts: Facts) -> Iterator[Finding]:
-    """The last dev container of this project could start and was not killed for its memory, if none runs now.
+@check("CON011", "The project's last container ended well")
+def last_container_ended_well(facts: Facts) -> Iterator[Finding]:
+    """The last dev container of this project, and the last of each Compose service, could start and had enough memory.
 
-    Why it matters: editors show little more than "failed to start"; the engine keeps the reason.
-    How it is seen: State.Error and State.OOMKilled of the newest stopped container with the project's label. The error
-    is explained as `devkit explain` would.
-    Source: Docker Engine API, `ContainerState`.
+    Why it matters: editors show little more than "failed to start", and `docker compose up` may have scrolled away; the
+    engine keeps the reason.
+    How it is seen: State.Error and State.OOMKilled of the newest stopped container with the project's label, of each
+    service that does not run. The error is explained as `devkit explain` would.
+    Source: Docker Engine API, `ContainerState`; Docker Compose, labels of containers.
     """
     engine = require_gpu_engine(facts)
-    if find_dev_containers(facts, engine):
-        raise NotApplicable("a dev container of this project runs")
-    stopped = [one for one in require(engine.stopped) if is_project_folder(facts, one.folder)]
-    if not stopped:
-        raise NotApplicable("no dev container of this project was stopped")
-    last = stopped[0]
-    if last.error:
+    running = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
+    services = {one.service for one in running if one.service}
+    is_open = any(one.is_dev_container is True or not one.service for one in running)
+    last: dict[str, StoppedContainer] = {}
+    for one in require(engine.stopped):
+        service = "" if isinstance(one.service, Unknown) else one.service
+        runs_again = service in services if service else is_open
+        if is_project_folder(facts, one.folder) and not runs_again:
+            last.setdefault(service, one)
+    if not last:
+        raise NotApplicable("no container of this project was stopped")
+    for container in last.values():
+        yield from _judge_end(container)
+
+
+def _judge_end(container: StoppedContainer) -> Iterator[Finding]:
+    kind = (
+        f"service {container.service}" if container.service and isinstance(container.service, str) else "dev container"
+    )
+    if container.error:
         from devkit.doctor.signatures.matching import match_signatures
 
-        known_errors = match_signatures(last.error)
+        known_errors = match_signatures(container.error)
         best = known_errors[0] if known_errors else None
-        text = " ".join(last.error.split())
+        text = " ".join(container.error.split())
         yield Finding(
             Severity.ERROR,
-            f"the dev container {last.name} could not start: {best.cause.rstrip('.') if best else text[:_LONGEST]}",
+            f"the {kind} ({container.name}) could not start: {best.cause.rstrip('.') if best else text[:_LONGEST]}",
             best.fix
             if best
-            else Fix("Read the engine's error, and start the container again.", (f"docker start -a {last.name}",)),
-            subject=last.name,
+            else Fix("Read the engine's error, and start the container again.", (f"docker start -a {container.name}",)),
+            subject=container.name,
             evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
             confidence=best.confidence if best else Confidence.CERTAIN,
         )
-    elif last.out_of_memory:
+    elif container.out_of_memory:
         yield Finding(
             Severity.WARNING,
-            f"the dev container {last.name} was ended by the kernel, because it needed more memory than it may use",
+            f"the {kind} ({container.name}) was ended by the kernel, because it needed more memory than it may use",
             Fix(
                 "Raise the memory limit of the service or of the virtual machine around the engine, or load models from"
                 " safetensors files, which are mapped and not copied.",
                 where=Side.PROJECT,
             ),
-            subject=last.name,
-            evidence=(f"OOMKilled: true, exit code {last.exit_code}",),
+            subject=container.name,
+            evidence=(f"OOMKilled: true, exit code {container.exit_code}",),
         )
 
 

@@ -11,8 +11,16 @@ from devkit.doctor.checks.cascades import (
     NEEDS_DRIVER_CODES,
 )
 from devkit.doctor.fixes import DRIVER_INSTALL_COMMANDS, DistroFamily, find_distro_family
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
-from devkit.doctor.preconditions import require, require_driver, require_host, require_loaded_driver
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.preconditions import (
+    is_in_container,
+    require,
+    require_container,
+    require_driver,
+    require_host,
+    require_loaded_driver,
+    require_visible_gpu,
+)
 from devkit.facts.model import Driver, DriverPackage, Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
@@ -147,16 +155,37 @@ _COMPUTE_PACKAGES: Mapping[DistroFamily, str] = {
     causes=(*CDI_CODES, *CONTAINER_START_CODES, *CUDA_CODES, *CONTAINER_CODES),
 )
 def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
-    """A host with a loaded driver has libcuda.so.1, the library through which every CUDA program reaches the driver.
+    """Beside the driver's NVML there is libcuda.so.1, the library through which every CUDA program reaches the driver.
 
     Why it matters: distributions package it apart from the kernel module and nvidia-smi. Without it nvidia-smi works and
     CUDA does not, on the host and in every container, because the Container Toolkit mounts the host's library.
-    How it is seen: the dynamic loader finds libnvidia-ml.so.1 of the driver and no libcuda.so.1.
+    How it is seen: the dynamic loader finds libnvidia-ml.so.1 of the driver and no libcuda.so.1; in a container that can
+    open the GPU and did not ask for fewer libraries, too.
     Source: NVIDIA/libnvidia-container issue 8 and NVIDIA/nvidia-docker issue 539.
     """
-    require_host(facts)
+    require_visible_gpu(facts)
     driver, loaded = require_driver(facts), require_loaded_driver(facts)
     if require(driver.libnvidia_ml) is None or require(driver.libcuda) is not None or require(driver.libcuda_paths):
+        return
+    evidence = (f"kernel module: {loaded}", f"libnvidia-ml.so.1: {driver.libnvidia_ml}", "libcuda.so.1: not found")
+    if is_in_container(facts):
+        requested = {name.strip() for name in (require_container(facts).driver_capabilities or "all").split(",")}
+        if driver.nvidiactl != "open" or not requested & {"all", "compute"}:
+            raise NotApplicable("this container was not to get the library")
+        yield Finding(
+            Severity.ERROR,
+            "the loader finds NVML of the driver in this container and no libcuda.so.1: no CUDA program finds a GPU",
+            Fix(
+                "Refresh the loader's cache, in case the library is mounted in a folder of its own. If that does not help, the"
+                " host most likely has none, because distributions package it apart: install it there, generate the CDI"
+                " specification again where there is one, and recreate the container.",
+                ("ldconfig", "find / -xdev -name 'libcuda.so*'"),
+                where=Side.CONTAINER,
+                root=True,
+            ),
+            evidence=evidence,
+            confidence=Confidence.LIKELY,
+        )
         return
     family = find_distro_family(facts)
     package = _COMPUTE_PACKAGES.get(family, "").format(branch=loaded.major)
@@ -165,7 +194,7 @@ def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
         Severity.ERROR,
         "the driver is installed without libcuda.so.1: nvidia-smi works, and no CUDA program finds a GPU",
         Fix("Install the driver's compute libraries in the driver's version.", commands, root=True),
-        evidence=(f"kernel module: {loaded}", f"libnvidia-ml.so.1: {driver.libnvidia_ml}", "libcuda.so.1: not found"),
+        evidence=evidence,
     )
 
 
