@@ -5,8 +5,10 @@ import pytest
 from devkit.doctor.model import Crashed, Severity
 from devkit.doctor.report.report import Health
 from devkit.doctor.runner import SEVERITY_RANKS
+from devkit.probe.gather import gather_facts
+from devkit.probe.host import TIMED_OUT, ProgramResult
 from tests.doctor.running import build_full_report
-from tests.hosts import MACHINES, description_of, facts_of
+from tests.hosts import MACHINES, description_of, facts_of, machine
 
 HEALTHY = tuple(name for name in MACHINES if not description_of(name).get("finds"))
 
@@ -30,3 +32,39 @@ def test_a_healthy_machine_stays_silent(name):
 def test_no_check_finds_worse_than_its_row_says(name):
     for shown in build_full_report(facts_of(name)).findings:
         assert SEVERITY_RANKS[shown.finding.severity] <= SEVERITY_RANKS[shown.check.worst], shown.check.code
+
+
+class Hanging:
+    """A recorded machine on which one program hangs."""
+
+    def __init__(self, name, argv):
+        self._machine, self._argv = machine(name), argv
+
+    def __getattr__(self, name):
+        return getattr(self._machine, name)
+
+    def run(self, argv, **settings):
+        hangs = " ".join(argv).startswith(self._argv)
+        return ProgramResult(TIMED_OUT, "", "") if hangs else self._machine.run(argv, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "health"),
+    [
+        ("ubuntu-4090-ok", "modinfo", Health.INCOMPLETE),
+        ("ubuntu-4090-ok", "nvidia-ctk", Health.INCOMPLETE),
+        ("ubuntu-4090-ok", "journalctl", Health.INCOMPLETE),
+        ("ubuntu-4090-ok", "docker compose", Health.INCOMPLETE),
+        ("ubuntu-4090-ok", "/home/dev/project/.venv/bin/python", Health.INCOMPLETE),
+        ("dgx-h100-ok", "systemctl", Health.INCOMPLETE),
+        ("dgx-h100-ok", "/usr/bin/nv-fabricmanager", Health.INCOMPLETE),
+        # The module is loaded, and the libraries are in folders that the loader knows without its cache.
+        ("ubuntu-4090-ok", "dkms", Health.HEALTHY),
+        ("ubuntu-4090-ok", "ldconfig", Health.HEALTHY),
+    ],
+)
+def test_what_a_hung_program_leaves_of_the_verdict(name, argv, health):
+    host = Hanging(name, argv)
+    report = build_full_report(gather_facts(host, project=host.project, deadline_s=60.0))
+    assert report.health is health
+    assert [each.reason for each in report.lost if "did not answer in time" not in each.reason] == []

@@ -25,7 +25,9 @@ ANSWERED = '[[command]]\nargv = ["/usr/libexec/docker/cli-plugins/docker-compose
         pytest.param(
             SYSTEM_PLUGIN + ANSWERED + 'out = "v2.26.1-4\\n"', Release.parse("2.26.1-4"), id="a packaged version"
         ),
-        pytest.param(SYSTEM_PLUGIN + ANSWERED + "code = 124", "docker compose version did not answer", id="no answer"),
+        pytest.param(
+            SYSTEM_PLUGIN + ANSWERED + "code = 124", "`docker compose version` did not answer in time", id="no answer"
+        ),
         pytest.param(SYSTEM_PLUGIN + ANSWERED + 'out = "dev"', "docker compose version printed 'dev'", id="no version"),
     ],
 )

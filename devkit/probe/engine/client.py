@@ -165,7 +165,7 @@ def read_compose(host: Host) -> Compose | Unknown | None:
     )
     done = host.run((plugin, *COMPOSE_VERSION) if plugin else ("docker", "compose", *COMPOSE_VERSION))
     if done.code == TIMED_OUT:
-        return Unknown("docker compose version did not answer")
+        return Unknown("`docker compose version` did not answer in time", is_lost=True)
     if done.code != 0:
         return None
     version = Release.find(done.out)

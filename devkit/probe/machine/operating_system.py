@@ -5,7 +5,7 @@ import re
 from devkit.facts.model import Distribution, Platform, System, Tegra, WslSettings
 from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import parse_int
-from devkit.probe.host import Host
+from devkit.probe.host import Host, explain_failure
 
 # Jetson boards, whose GPU and driver are part of the board.
 TEGRA_MODEL = "/proc/device-tree/model"
@@ -54,7 +54,7 @@ def read_system(host: Host) -> System:
         ),
         glibc=Release.parse(glibc.out)
         if glibc.code == 0 and re.match(r"glibc \d", glibc.out)
-        else Unknown("the C library is not glibc, or getconf is missing"),
+        else explain_failure(GLIBC, glibc, "the C library is not glibc, or getconf is missing"),
         memory_bytes=read_memory_bytes(host),
         is_root=user == 0,
         in_docker_group=member,

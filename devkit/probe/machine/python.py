@@ -6,7 +6,7 @@ from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.model import Copy, CudaFolder, Library, Package, Python, Torch
 from devkit.facts.values import Release, Unknown, record
 from devkit.probe.documents import get_object, get_scalar, parse_json
-from devkit.probe.host import Host
+from devkit.probe.host import Host, explain_failure
 from devkit.probe.machine.programs import find_program, read_library_release, split_search_path
 
 # The native libraries around a Python: a CUDA Toolkit, the C++ library, and what LD_LIBRARY_PATH puts first.
@@ -211,9 +211,10 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     if environment and not host.env.get(PYTHON_VARIABLE):
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
         executable = next((path for path in candidates if host.stat(path) is not None), executable)
-    done = host.run([executable, "--version"])
+    command = [executable, "--version"]
+    done = host.run(command)
     if done.code != 0 or not re.match(r"Python \d+\.\d", done.out):
-        return Unknown(f"{executable} --version ended with status {done.code}")
+        return explain_failure(command, done, f"{executable} --version ended with status {done.code}")
     version = Release.parse(done.out)
     minor = ".".join(str(number) for number in version.numbers[:2])
     settings = host.read(f"{_prefix(executable)}/pyvenv.cfg")
