@@ -51,9 +51,11 @@ def _find_consequences(code: str) -> tuple[str, ...]:
 
 
 def _is_near(family: Match, known: Match) -> bool:
-    """Say if a known wording stands so close that both are of one error."""
+    """Say if a known wording, no less sure, stands so close that both are of one error."""
     gap = max(family.position, known.position) - min(_find_end(family), _find_end(known))
-    return gap < NEAR or (family.code != "" and family.code == known.code)
+    confidences = tuple(Confidence)
+    is_surer = confidences.index(known.confidence) <= confidences.index(family.confidence)
+    return (gap < NEAR and is_surer) or (family.code != "" and family.code == known.code)
 
 
 def _find_end(match: Match) -> int:

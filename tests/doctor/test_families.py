@@ -28,6 +28,9 @@ FAMILIES = load_families()
 WORDS = [words for words, _ in _split_families()]
 THREADS = tomllib.loads((Path(__file__).parent / "family_errors.toml").read_text(encoding="utf-8"))["error"]
 
+UNRELATED = (Path(__file__).parent / "unrelated_lines.txt").read_text(encoding="utf-8").splitlines()
+"""Errors and lines of other fields, and lines of training that are no errors."""
+
 SM_61 = "NVIDIA GeForce GTX 1080 Ti with CUDA capability sm_61 is not compatible with the current PyTorch installation."
 FOUND_12_8 = "RuntimeError: The NVIDIA driver on your system is too old (found version 12080)."
 ERROR_35 = "CUDA driver version is insufficient for CUDA runtime version"
@@ -181,3 +184,12 @@ def test_a_long_text_takes_linear_time(text):
     started = time.process_time()
     find_known_errors(text)
     assert time.process_time() - started < 4
+
+
+@pytest.mark.parametrize("line", UNRELATED, ids=lambda line: line[:40])
+def test_an_error_of_another_field_has_no_answer(line):
+    assert find_known_errors(line) == ()
+
+
+def test_none_of_many_unrelated_errors_in_one_log_is_an_answer():
+    assert find_known_errors("\n".join(UNRELATED)) == ()
