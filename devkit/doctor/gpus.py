@@ -75,6 +75,28 @@ def find_pci_gpus(facts: Facts) -> tuple[PciGpu, ...]:
     return driver.pci_gpus
 
 
+def find_connection(one: PciGpu, other: PciGpu) -> str | Unknown:
+    """Find what data between two GPUs crosses on PCIe, in the words of `nvidia-smi topo`.
+
+    PIX: one switch; PXB: several; PHB: the host bridge; NODE: several host bridges of a NUMA node; SYS: NUMA nodes.
+    """
+    if isinstance(one.bridges, Unknown):
+        return one.bridges
+    if isinstance(other.bridges, Unknown):
+        return other.bridges
+    shared = next(
+        (depth for depth, pair in enumerate(zip(one.bridges, other.bridges, strict=False)) if pair[0] != pair[1]),
+        min(len(one.bridges), len(other.bridges)),
+    )
+    if not shared:
+        nodes = (one.numa_node, other.numa_node)
+        return "SYS" if all(isinstance(node, int) for node in nodes) and nodes[0] != nodes[1] else "NODE"
+    if shared == 1:
+        return "PHB"
+    # Of a switch each GPU has a downstream port of its own.
+    return "PIX" if max(len(one.bridges), len(other.bridges)) - shared <= 1 else "PXB"
+
+
 def find_driver_gpus(facts: Facts) -> tuple[PciGpu, ...]:
     """Return the GPUs on the PCI bus that belong to the NVIDIA driver, or to none yet."""
     return tuple(gpu for gpu in find_pci_gpus(facts) if gpu.kernel_driver in ("nvidia", ""))

@@ -123,6 +123,8 @@ class PciGpu:
     """Size of the window through which the processor sees GPU memory; 0 when the firmware assigned none."""
     numa_node: int | Unknown = NOT_READ
     """The NUMA node whose CPUs and memory are next to the GPU; unknown where there is only one."""
+    bridges: tuple[str, ...] | Unknown = NOT_READ
+    """What connects the GPU, from the host bridge on: ("pci0000:00", "0000:00:01.0")."""
 
 
 @record

@@ -1,11 +1,14 @@
 """The layers of the stack: every check has one, and each says how it is."""
 
+import dataclasses
+
 import pytest
 
+from devkit.doctor.gpus import find_connection
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.report.stack import STACK_LAYERS, LayerState, build_stack, find_layer
+from devkit.doctor.report.stack import LAYER_READINGS, STACK_LAYERS, LayerState, build_stack, find_layer
 from devkit.facts.values import Unknown
-from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
+from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, windows_guest, without_gpu
 from tests.doctor.reports import CONSEQUENCE, CRASHED, NOTE, PASSED, ROOT, SKIPPED, a_finding, a_report, an_outcome
 from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, facts_of
@@ -80,3 +83,42 @@ def test_nothing_is_claimed_of_what_was_not_read():
     }
     facts = changed(healthy(), unread | {"compose": Unknown("x")})
     assert not [value for layer in build_stack(facts, build_full_report(facts)) for value in layer.readings]
+
+
+SWITCH = ("pci0000:16", "0000:16:01.0", "0000:17:00.0")
+
+
+@pytest.mark.parametrize(
+    ("bridges", "others", "nodes", "connection"),
+    [
+        pytest.param((*SWITCH, "0000:18:00.0"), (*SWITCH, "0000:18:01.0"), (0, 0), "PIX", id="ports of one switch"),
+        pytest.param(
+            (*SWITCH, "0000:18:00.0"),
+            (*SWITCH, "0000:18:01.0", "0000:20:00.0", "0000:21:00.0"),
+            (0, 0),
+            "PXB",
+            id="a switch behind a switch",
+        ),
+        pytest.param(
+            ("pci0000:16", "0000:16:01.0"), ("pci0000:16", "0000:16:03.0"), (0, 0), "PHB", id="one host bridge"
+        ),
+        pytest.param(("pci0000:16", "0000:16:01.0"), ("pci0000:30", "0000:30:01.0"), (0, 0), "NODE", id="one socket"),
+        pytest.param(("pci0000:16", "0000:16:01.0"), ("pci0000:80", "0000:80:01.0"), (0, 1), "SYS", id="two sockets"),
+        pytest.param(Unknown("hidden"), SWITCH, (0, 0), Unknown("hidden"), id="a bus that does not show"),
+    ],
+)
+def test_what_data_between_two_gpus_crosses(bridges, others, nodes, connection):
+    first, second = (
+        dataclasses.replace(PCI, address=f"0000:{bus}:00.0", bridges=above, numa_node=node)
+        for bus, above, node in zip(("19", "1a"), (bridges, others), nodes, strict=True)
+    )
+    assert find_connection(first, second) == connection
+    facts = changed(healthy(), {"driver.pci_gpus": (first, second)})
+    shown = [reading.value for reading in LAYER_READINGS["hardware"](facts) if reading.name == "pairs of GPUs"]
+    assert shown == ([f"1 {connection}"] if isinstance(connection, str) else [])
+
+
+def test_links_that_are_up_are_shown():
+    gpus = tuple(gpu(index, health=health(nvlink_active=active)) for index, active in enumerate((18, 17)))
+    readings = LAYER_READINGS["hardware"](changed(healthy(), {"nvml.gpus": gpus}))
+    assert [reading.value for reading in readings if reading.name == "NVLinks up"] == ["17 to 18"]

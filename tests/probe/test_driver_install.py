@@ -34,6 +34,9 @@ def driver(tmp_path, *commands, loaded=True, nodes="", **files):
     return read_driver(written(tmp_path, f"[files]\n{table}\n\n[nodes]\n{nodes}\n\n{UNAME}\n" + "\n".join(commands)))
 
 
+GPU_FILES = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "numa_node": "1"}
+
+
 def window(first, second):
     return f"0x00000000fa000000 0x00000000faffffff 0x0000000000040200\n{first} {second} 0x000000000014220c\n"
 
@@ -377,3 +380,10 @@ def test_nothing_of_it_is_read_without_a_gpu(tmp_path):
     found = read_driver(written(tmp_path, text))
     assert isinstance(found.packages, Unknown)
     assert isinstance(found.closed_nodes, Unknown)
+
+
+def test_the_bridges_above_a_gpu_and_its_numa_node(tmp_path):
+    real = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    files = "".join(f'"{real}/{name}" = "{text}"\n' for name, text in GPU_FILES.items())
+    (gpu,) = read_driver(written(tmp_path, f'[files]\n{files}\n[links]\n"{FOLDER}" = "{real}"\n')).pci_gpus
+    assert (gpu.bridges, gpu.numa_node) == (("pci0000:00", "0000:00:01.0"), 1)

@@ -80,7 +80,7 @@ _FACTS: tuple[tuple[str, FieldRule], ...] = (
     (r".*\.(processes|clock_reasons|display_active|pcie_generation|link_width|mig_instances)", TRANSIENT),
     (r"kernel_log\.driver_lines|driver\.upgraded_packages", LOG),
     (r"engine\.(containers|stopped|images)|kernel_log(\..*)?|driver\.booted_at", TRANSIENT),
-    (r".*\.(pci_address|address)", TRANSIENT),
+    (r".*\.(pci_address|address|bridges)", TRANSIENT),
     # of the nodes of one job, one is the master
     (r"limits\.nccl", FieldRule(ComparisonKind.EQUAL, ignored_prefix="MASTER_ADDR=")),
 )

@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from itertools import combinations
 
+from devkit.doctor.gpus import find_connection, find_driver_gpus
 from devkit.doctor.model import Check, Outcome, Passed, Severity
 from devkit.doctor.report.report import Report, ReportedFinding
 from devkit.facts.model import (
@@ -15,6 +17,7 @@ from devkit.facts.model import (
     EngineFailure,
     Facts,
     FailedGpu,
+    GpuHealth,
     Hub,
     NvmlAnswer,
     NvmlFailure,
@@ -45,9 +48,22 @@ def _read_hardware(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
         for name, count in Counter(map(_describe_gpu, facts.nvml.gpus)).items():
             yield LayerReading("GPU", name if count == 1 else f"{count} × {name}")  # noqa: RUF001 - a times sign
+        yield from _read_connections(facts)
     elif isinstance(facts.driver, Driver) and isinstance(facts.driver.pci_gpus, tuple):
         found = Counter(gpu.device_id for gpu in facts.driver.pci_gpus)
         yield LayerReading("PCI", join_words(f"{count} × {name}" for name, count in found.items()) or "no NVIDIA GPU")  # noqa: RUF001
+
+
+def _read_connections(facts: Facts) -> Iterator[LayerReading]:
+    """Yield how many NVLinks are up, and over what pairs of GPUs are connected on PCIe."""
+    links = {gpu.health.nvlink_active for gpu in facts.gpus if isinstance(gpu.health, GpuHealth)}
+    counts = sorted(count for count in links if isinstance(count, int))
+    if counts and counts[-1]:
+        yield LayerReading("NVLinks up", f"{counts[0]} to {counts[-1]}" if counts[0] != counts[-1] else str(counts[0]))
+    kinds = Counter(find_connection(one, other) for one, other in combinations(find_driver_gpus(facts), 2))
+    pairs = [f"{count} {kind}" for kind, count in kinds.items() if isinstance(kind, str)]
+    if pairs:
+        yield LayerReading("pairs of GPUs", join_words(pairs))
 
 
 def _describe_gpu(gpu: object) -> str:

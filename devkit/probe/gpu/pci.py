@@ -36,6 +36,7 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
             link_width=_width(_attribute(host, address, "current_link_width")),
             max_link_width=_width(_attribute(host, address, "max_link_width")),
             numa_node=_numa_node(_attribute(host, address, "numa_node")),
+            bridges=_bridges(host.link(f"{PCI_DEVICES}/{address}") or ""),
             bar1_bytes=_bar1_bytes(_attribute(host, address, "device"), _attribute(host, address, "resource")),
         )
         for address, kind in functions
@@ -54,6 +55,12 @@ def _width(text: str) -> int | Unknown:
     if lanes in _WIDTHS:
         return lanes
     return Unknown(f"the bus answers {text!r}" if text else "the kernel does not say")
+
+
+def _bridges(path: str) -> tuple[str, ...] | Unknown:
+    """Return what is above a function: /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0 is below two bridges."""
+    above = path.removeprefix("/sys/devices/").split("/")[:-1]
+    return tuple(above) if path.startswith("/sys/devices/pci") else Unknown("the kernel does not show the bus above it")
 
 
 def _numa_node(text: str) -> int | Unknown:
