@@ -56,3 +56,12 @@ def record(name: str, result: dict[str, object]) -> Path:
     document = {"measured_at": datetime.datetime.now(datetime.UTC).date().isoformat(), "machine": describe(), **result}
     path.write_text(json.dumps(document, indent=2) + "\n")
     return path
+
+
+def record_rows(name: str, rows: list[dict[str, object]], result: dict[str, object]) -> Path:
+    """Record rows that each have a name; those of earlier runs stay where they were not measured again."""
+    path = RESULTS / f"{name}.json"
+    known = json.loads(path.read_text())["rows"] if path.exists() else []
+    measured = {str(row["name"]): row for row in rows}
+    kept = [measured.pop(str(row["name"]), row) for row in known]
+    return record(name, {**result, "rows": [*kept, *measured.values()]})

@@ -1,6 +1,6 @@
 """Build the dev containers of public repositories on a real Docker Engine, open them with the dev container CLI, run their first step.
 
-    python -m benchmarks.real_builds FOLDER NAME…      (FOLDER/OWNER+NAME are clones; root on Linux, as for tests/engine)
+    python -m benchmarks.real_builds FOLDER NAME… [--record]      (FOLDER/OWNER+NAME are clones; root on Linux, as for tests/engine)
 
 The rows of real_repositories.toml with `inside` are built. No image registry is asked: a Debian or Ubuntu with the same Python has
 the name of the planned base image. torch comes from the package index, whose build must be the planned one: hence `build_options`.
@@ -25,6 +25,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import record_rows, versions
 from benchmarks.real_repositories import REPOSITORIES
 from tests.engine import authority, binaries, cache, daemon, image, network, package_index, tools
 from tests.engine.commands import CommandError, run
@@ -178,7 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", action="store_true", help="add the rows to results/real_builds.json")
     parser.add_argument("--list", type=Path, default=REPOSITORIES)
     options = parser.parse_args()
     rows = [row for row in tomllib.loads(options.list.read_text())["repository"] if "inside" in row]
@@ -196,8 +197,8 @@ def main() -> int:
             result = build(engine, cli, certificate, row, options.folder / row["name"].replace("/", "+"))
             done.append({**result, "engine": engine.versions})
             print(json.dumps(result, indent=1), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(done, indent=1) + "\n")
+            if options.record:
+                record_rows("real_builds", done, {"versions": versions("devkit-gpu", "uv")})
     works = sum(row.get("inside", {}).get("exit") == 0 for row in done)
     print(f"{works} of {len(done)} open and run their first step")
     return 0 if works == len(done) else 1

@@ -1,6 +1,6 @@
 """Run `devkit init` on public repositories and check what it wrote against what their README's first step needs.
 
-    python -m benchmarks.real_repositories FOLDER [--only NAME]…      (FOLDER/OWNER+NAME are clones)
+    python -m benchmarks.real_repositories FOLDER [--only NAME]… [--record]      (FOLDER/OWNER+NAME are clones)
     python -m benchmarks.real_repositories FOLDER --clone             (clones what is missing, where there is a network)
 
 Of each repository: `init` ends with a plan; its own files are kept; uv resolves the very files that the image installs, by the
@@ -25,6 +25,10 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.machine import record_rows, versions
+
 REPOSITORIES = Path(__file__).parent / "real_repositories.toml"
 MACHINE = ("--driver", "570.124.06", "--gpu", "RTX 4090")
 WRITTEN = re.compile(r"printf '%s\\n'((?:\s+'[^']*'|\s+[^\s'>&]+)+)\s+> /mnt/work/project\.txt")
@@ -36,6 +40,7 @@ class Row:
     """What was seen of one repository; each text in `problems` is a reason why it does not work."""
 
     name: str
+    held_out: bool = False
     seconds: float = 0.0
     headline: str = ""
     files: int = 0
@@ -47,7 +52,7 @@ class Row:
 
 def examine(repository: dict[str, Any], source: Path) -> Row:
     """Run `devkit init` in a copy of the repository and check what it wrote."""
-    row = Row(str(repository["name"]))
+    row = Row(str(repository["name"]), held_out="held_out" in repository)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / source.name.partition("+")[2]
         shutil.copytree(source, root, symlinks=True)
@@ -234,7 +239,7 @@ def main() -> int:
     parser.add_argument("--list", type=Path, default=REPOSITORIES)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--clone", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--record", action="store_true", help="add the rows to results/real_repositories.json")
     options = parser.parse_args()
     rows = []
     for repository in tomllib.loads(options.list.read_text())["repository"]:
@@ -256,8 +261,13 @@ def main() -> int:
         sys.stdout.flush()
     works = sum(not row.problems for row in rows)
     print(f"{works} of {len(rows)} work")
-    if options.json:
-        options.json.write_text(json.dumps([vars(row) for row in rows], indent=1) + "\n")
+    if options.record:
+        command = " ".join(("devkit init", *MACHINE, "--yes"))
+        record_rows(
+            "real_repositories",
+            [vars(row) for row in rows],
+            {"versions": versions("devkit-gpu", "uv"), "command": command},
+        )
     return 0 if works == len(rows) else 1
 
 

@@ -7,7 +7,7 @@ from itertools import product
 
 from devkit.compat.rules import CodeSupport, LibraryChoice, check_gpu_code, find_bitsandbytes_library
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
-from devkit.compat.version_tables import BitsandbytesLibrary, BitsandbytesRelease, PackageRelease
+from devkit.compat.version_tables import BitsandbytesLibrary, BitsandbytesRelease, PackageRelease, RuntimeRequirement
 from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.candidates import ChosenPackage, Environment, Objection, Packages, Problem
 from devkit.solver.plan import PYTHON, Constraint, Request
@@ -120,25 +120,42 @@ def find_pin_warnings(problem: Problem) -> Iterator[str]:
 def find_limits(versions: Mapping[str, str], environment: Environment, problem: Problem) -> Iterator[tuple[str, str]]:
     """Find what the tables know against a resolution and no metadata says: a requirement that avoids it, and why.
 
-    These are what torch's wheel and transformers' source demand, and a bitsandbytes with code for the GPUs.
+    These are what torch's wheel demands, what packages check at run time, and a bitsandbytes with code for the GPUs.
     """
-    release, transformers = environment.candidate.release, versions.get("transformers")
-    demands = [(f"torch {release.version}", line) for line in release.requires]
-    if transformers is not None:
-        floors = (row for row in problem.tables.stack.floors if row.version <= Release.parse(transformers))
-        newest = max(floors, key=lambda row: row.version, default=None)
-        if newest is not None and newest.version.major == Release.parse(transformers).major:
-            demands += [(f"transformers {transformers}", line) for line in newest.requires]
-    for who, line in demands:
+    release = environment.candidate.release
+    for line in release.requires:
         name, specifier = split_requirement(line)
         if name in versions and not satisfies(versions[name], specifier):
-            yield line, f"{who} runs with {line} alone, and the project's packages take {name} {versions[name]}"
+            yield line, _describe_demand(f"torch {release.version}", line, versions)
+    for floor in _find_newest_floors(versions, problem):
+        for line in floor.requires:
+            name, specifier = split_requirement(line)
+            known = {**versions, "torch": str(release.version)}
+            if name in known and not satisfies(known[name], specifier):
+                # torch is chosen by then, so the other package has to be an older one.
+                limit = f"{floor.name}<{floor.version}" if name == "torch" else line
+                yield limit, _describe_demand(f"{floor.name} {versions[floor.name]}", line, known)
     rows = problem.tables.stack.bitsandbytes
     unfit = {row.version: row for row in rows if not _is_bitsandbytes_fit(row, environment, problem)}
     row = unfit.get(versions.get(BITSANDBYTES, ""))
     if row is not None:
         because = explain_bitsandbytes_rejection(row, environment, problem)
         yield BITSANDBYTES + ",".join(f"!={version}" for version in unfit), f"{BITSANDBYTES} {row.version}: {because}"
+
+
+def _find_newest_floors(versions: Mapping[str, str], problem: Problem) -> Iterator[RuntimeRequirement]:
+    """Find what packages of a resolution check at run time: of each the row that its version is in."""
+    for name in dict.fromkeys(row.name for row in problem.tables.stack.floors if row.name in versions):
+        version = Release.parse(versions[name])
+        rows = [row for row in problem.tables.stack.floors if row.name == name and row.version <= version]
+        newest = max(rows, key=lambda row: row.version, default=None)
+        if newest is not None and newest.version.major == version.major:
+            yield newest
+
+
+def _describe_demand(who: str, line: str, versions: Mapping[str, str]) -> str:
+    name = split_requirement(line)[0]
+    return f"{who} runs with {line} alone, and the project's packages take {name} {versions[name]}"
 
 
 def explain_bitsandbytes_rejection(row: BitsandbytesRelease, environment: Environment, problem: Problem) -> str:

@@ -321,6 +321,18 @@ def test_transformers_needs_at_run_time_what_its_metadata_does_not_say():
     assert found.limits == ("peft>=0.20.0",)
 
 
+def test_a_torchaudio_whose_metadata_names_no_torch_is_not_newer_than_torch():
+    uv = Uv(
+        resolved("torch==2.9.1", "torchaudio==2.11.0"),
+        resolved("torch==2.9.1", "torchaudio==2.9.1"),
+        alone=lambda _: NO_NETWORK,
+    )
+    found = plan(project("torch==2.9.1", "torchaudio"), uv)
+    assert found.limits == ("torchaudio<2.11.0",)
+    uv = Uv(resolved("torch==2.14.1", "torchaudio==2.11.0"))
+    assert plan(project("torch==2.14.1", "torchaudio"), uv).limits == ()
+
+
 def test_a_bitsandbytes_without_a_library_for_the_cuda_is_avoided():
     uv = Uv(resolved("bitsandbytes==0.44.1"), resolved("bitsandbytes==0.50.2"))
     found = plan(project("bitsandbytes"), uv)
