@@ -91,5 +91,7 @@ source = "a source"
 """
     texts = {"fixes": '[reboot]\nsummary = "Reboot."', "failures/DRV": entry}
     monkeypatch.setattr(catalog, "_read_text", lambda name: texts.get(name, ""))
+    for cached in ("_split_failures", "load_fixes"):
+        monkeypatch.setattr(catalog, cached, getattr(catalog, cached).__wrapped__)
     with pytest.raises(error):
         load_failures.__wrapped__()

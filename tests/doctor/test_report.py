@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,7 @@ ROOT = outcome("AAA001", Found((finding(Severity.ERROR),)), causes=("AAA002",))
 CONSEQUENCE = outcome("AAA002", Found((finding(Severity.ERROR, "the consequence"),)))
 WARNING = outcome("AAA003", Found((finding(Severity.WARNING, "a warning"),)))
 NOTE = outcome("AAA004", Found((finding(Severity.NOTE, "a note"),)))
+INSIDE = outcome("AAA010", Found((replace(finding(Severity.NOTE, "a note"), seen_in="dev container"),)))
 PASSED = outcome("AAA005", Passed())
 SKIPPED = outcome("AAA006", Skipped("nothing to judge"))
 HUNG = outcome("AAA008", Skipped("`modinfo` did not answer in time", is_lost=True))
@@ -152,6 +154,7 @@ def test_the_list_names_every_check_and_its_page():
     [
         pytest.param([PASSED], "✓ healthy: nothing found that stops GPU work", id="healthy"),
         pytest.param([NOTE], "✓ healthy: a note", id="healthy, and one thing to know"),
+        pytest.param([INSIDE], "✓ healthy in the dev container: a note", id="a note of the dev container alone"),
         pytest.param([WARNING, CONSEQUENCE, ROOT], "✗ problem: the cause", id="the cause, not what stands first"),
         pytest.param([WARNING], "! warning: a warning", id="a warning"),
         pytest.param([CRASHED, NOTE], "! warning: 1 check crashed", id="a crash"),

@@ -22,8 +22,9 @@ def format_report(report: Report, *, width: int, marks: Marks, verbose: bool = F
     roots = report.roots
     first = roots[0].finding if roots else None
     if report.health is Health.HEALTHY:
+        place = f" in the {first.seen_in}" if first and first.seen_in else ""
         healthy = first.message if first else "nothing found that stops GPU work"
-        page.add(f"{marks.passed} healthy: {healthy}", tone=Tone.GOOD)
+        page.add(f"{marks.passed} healthy{place}: {healthy}", tone=Tone.GOOD)
         headline = first
     elif report.health is Health.INCOMPLETE:
         _add_lost(page, report)
@@ -70,7 +71,7 @@ def _add_lost(page: Page, report: Report) -> None:
         page.add(f"not read: {each.reason}; needed by {join_words(named)}", indent="  ", hanging="  ")
     if (more := len(report.lost) - MAX_LOST) > 0:
         page.add(f"and {format_count(more, 'other reading')} (--json lists all)", indent="  ")
-    page.add("Repair what hangs, or give it more time:", indent="  ")
+    page.add("To give what is slow more time:", indent="  ")
     page.lines.append(Line("      devkit doctor --timeout 30", Tone.COMMAND))
 
 
