@@ -44,6 +44,9 @@ ALLOWED = (
     Allowed("CTK014", "stat", "nvidia-container-runtime$", "", "the runtime's program then cannot be started"),
     Allowed("CTK015", "stat", "/usr/bin/(runc|nvidia-container-cli)", "", "the toolkit then cannot start it"),
     Allowed("CDI010", "run", "ask_engine", "digit 9", "the engine then speaks another API, and lists no device"),
+    Allowed(
+        "ENG016", "stat", "/run/systemd/system", "", "systemd then does not run, to which the engine leaves containers"
+    ),
     Allowed("ENG006", "stat", "daemon.json", "directory", "no daemon reads a folder"),
     Allowed("PYT003", "list", "bitsandbytes", "half", "the library then is not there"),
     Allowed("DRV014", "link", "libcuda.so.1", "absent", "the library then is not there"),

@@ -40,6 +40,7 @@ MOVED = (
     "/usr/lib/wsl",
     "/etc/cdi",
     "/etc/nv_tegra_release",
+    "/etc/nvidia-container-runtime",
     "/var/run/cdi",
     "/usr/bin",
     "/usr/local/bin",

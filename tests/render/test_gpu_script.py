@@ -46,11 +46,22 @@ from .gpu_host import (
         pytest.param((), docker_info(), "cpu", "no NVIDIA GPU", id="a laptop"),
         pytest.param(GPU, docker_info(DiscoveredDevices=DEVICES), "cdi", "CDI", id="CDI devices that the engine lists"),
         pytest.param(
-            (*GPU, SPEC), docker_info(CDISpecDirs=["/etc/cdi"]), "cdi", "CDI", id="CDI folders of an older engine"
+            (*GPU, SPEC),
+            docker_info(CDISpecDirs=["/etc/cdi"], ServerVersion="28.1.1"),
+            "cdi",
+            "CDI",
+            id="CDI folders of an older engine",
+        ),
+        pytest.param(
+            (*GPU, SPEC),
+            docker_info(CDISpecDirs=["/etc/cdi"], ServerVersion="28.2.0"),
+            "cpu",
+            "neither",
+            id="a CDI file that the engine refuses",
         ),
         pytest.param(
             (*GPU, "opt/cdi/nvidia.yaml"),
-            docker_info(CDISpecDirs=["/etc/cdi", "/opt/cdi"]),
+            docker_info(CDISpecDirs=["/etc/cdi", "/opt/cdi"], ServerVersion="27.5.1"),
             "cdi",
             "CDI",
             id="CDI folders of somebody's own",
@@ -382,3 +393,21 @@ def test_podman_behind_dockers_socket_maps_users_as_it_says(machine, security, u
     machine.run()
     assert machine.settings().get("DEVKIT_USERNS") == userns
     assert machine.settings().get("DEVKIT_UID") == uid
+
+
+@pytest.mark.parametrize(
+    ("settings", "devices", "mode"),
+    [
+        pytest.param('mode = "cdi"', DEVICES, "cdi", id="the hook refuses, and there is CDI"),
+        pytest.param('mode = "cdi"', [], "nvidia", id="the hook refuses, and there is no other way"),
+        pytest.param('mode = "auto"', DEVICES, "nvidia", id="the hook works"),
+        pytest.param('#mode = "cdi"', DEVICES, "nvidia", id="a comment"),
+    ],
+)
+def test_a_toolkit_whose_hook_refuses_is_passed_by(machine, settings, devices, mode):
+    machine.has(*GPU)
+    config = machine.root / "etc/nvidia-container-runtime/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f"[nvidia-container-runtime]\n{settings}\n")
+    machine.docker(docker_info(Runtimes=RUNTIME, DiscoveredDevices=devices))
+    assert f"DEVKIT_GPU={mode}:" in machine.run()

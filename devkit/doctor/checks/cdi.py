@@ -181,7 +181,7 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
     specs = require_gpu_cdi_specs(facts)
     engine = require_container_engine(facts)
     for spec in specs:
-        if isinstance(spec.missing_paths, Unknown):
+        if isinstance(spec.missing_paths, Unknown) or spec.error:
             continue
         # A node that the driver makes on demand is not to be left out of the specification: DRV005 brings it back.
         missing = tuple(path for path in spec.missing_paths if path not in _NODES_ON_DEMAND)

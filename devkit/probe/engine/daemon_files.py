@@ -40,7 +40,9 @@ def _read_daemon_file(host: Host, path: str) -> DaemonFile:
     if not isinstance(content, dict):
         return DaemonFile(path, "the top level is not an object", False)
     flags = read_daemon_flags(host) if path == SYSTEM_FILE else ()
-    refusal = _find_missing_runtime(content, flags) or (_validate(host, path, flags) if path == SYSTEM_FILE else "")
+    refusal = _find_missing_runtime(content, flags) or (
+        validate_daemon_file(host, path, flags) if path == SYSTEM_FILE else ""
+    )
     return DaemonFile(path, refusal, "nvidia" in get_object(content, "runtimes"))
 
 
@@ -58,7 +60,7 @@ def _find_missing_runtime(content: dict[str, Any], flags: tuple[str, ...]) -> st
     return f"specified default runtime {name!r} does not exist: no row of runtimes has this name"
 
 
-def _validate(host: Host, path: str, flags: tuple[str, ...]) -> str:
+def validate_daemon_file(host: Host, path: str, flags: tuple[str, ...]) -> str:
     """Return why dockerd refuses the file beside its flags, "" where it does not, or is older than 23.0 and cannot say."""
     daemon = find_program(host, "dockerd")
     if not daemon:

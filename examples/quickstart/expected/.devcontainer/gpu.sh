@@ -67,14 +67,19 @@ case $engine in
         ;;
     docker)
         runtime=$(info_has nvidia-container-runtime && echo yes)
-        # Engines 25 to 27 name the folders of CDI specifications, later ones the devices in them.
+        # Engines up to 28.1 name the folders of CDI specifications, later ones the devices that they made of them.
         folders=$(printf '%s' "$info" | sed -n 's/.*"CDISpecDirs":\["\([^]]*\)"\].*/\1/p' | sed 's/","/ /g')
+        if ! info_has '"ServerVersion":"(2[5-7]\.|28\.[01]\.)'; then folders=''; fi
         # shellcheck disable=SC2086
         has_cdi() { info_has '"nvidia\.com/gpu=all"' || { [ -n "$folders" ] && grep -rqsF nvidia.com/gpu $folders; }; }
+        # In these modes of the toolkit its hook refuses what the nvidia runtime is for.
+        hook_refuses() { grep -Eqs '^[[:space:]]*mode *= *"(cdi|csv)"' /etc/nvidia-container-runtime/config.toml; }
         if [ -n "$is_here" ] && ! has_gpu; then
             choose cpu "this host has no NVIDIA GPU${runtime:+, though its engine has the nvidia runtime}"
         elif [ -n "$is_here" ] && [ -n "$runtime" ] && is_jetson; then
             choose cpu 'this dev container is planned for x86_64 processors, and this is a Jetson'
+        elif [ -n "$is_here" ] && hook_refuses && has_cdi; then
+            choose cdi "the engine has CDI devices for the NVIDIA GPUs, and the toolkit's mode asks for them$slices"
         elif [ -n "$runtime" ] && { [ -z "$is_here" ] || has_hook; }; then
             choose nvidia "the engine has the nvidia runtime$slices"
         elif has_cdi; then

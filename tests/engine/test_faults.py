@@ -1,0 +1,147 @@
+"""Engines and toolkits that are broken on purpose: the doctor names the cause, and what it prints repairs it."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from devkit.doctor.model import Finding, Found, Passed
+from devkit.facts.model import Engine as EngineFacts
+from devkit.facts.model import Facts
+from devkit.probe.engine.cdi import read_cdi
+from devkit.probe.engine.daemon import read_engine
+from devkit.probe.engine.daemon_files import validate_daemon_file
+from devkit.probe.engine.smoke import run_smoke
+from devkit.probe.host import LocalHost
+from tests.doctor.machines import changed, healthy
+from tests.doctor.running import build_full_report, find_only, run_check
+
+from . import image
+from .commands import run
+from .daemon import Engine, Flavour
+from .test_engine import BASE, attempt
+
+ONLY_CDI = pytest.mark.parametrize("engine", [Flavour.CDI], indirect=True, ids=str)
+ONLY_NVIDIA = pytest.mark.parametrize("engine", [Flavour.NVIDIA], indirect=True, ids=str)
+BY_CDI = ("--device", "nvidia.com/gpu=all", BASE, "true")
+LISTED_DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def broken(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """An engine whose CDI folder and stand-ins for the toolkit are put back after the test."""
+    image.provide(engine, BASE)
+    for name, value in engine.env.items():
+        monkeypatch.setenv(name, value)
+    kept = {folder: engine.state / f"{folder}.kept" for folder in ("cdi", "stubs") if (engine.state / folder).is_dir()}
+    for folder, copy in kept.items():
+        shutil.copytree(engine.state / folder, copy)
+    yield engine
+    for folder, copy in kept.items():
+        # The engine watches the folder itself: its files are replaced, not the folder.
+        for path in (engine.state / folder).iterdir():
+            path.unlink()
+        for path in copy.iterdir():
+            shutil.copy(path, engine.state / folder)
+        shutil.rmtree(copy)
+
+
+def read_facts() -> Facts:
+    """A healthy machine with this engine and its CDI specifications."""
+    host = LocalHost()
+    engine = read_engine(host, deadline_s=LISTED_DEADLINE_S)
+    assert isinstance(engine, EngineFacts)
+    specs = read_cdi(host, engine_folders=engine.cdi_spec_dirs)
+    here = tuple(spec for spec in specs if spec.path.startswith(engine.cdi_spec_dirs))
+    return changed(healthy(), {"engine": engine, "cdi": here, "toolkit.daemon_files": ()})
+
+
+@pytest.fixture
+def repair(tmp_path: Path) -> Callable[[Finding], None]:
+    """Run what a finding prints, with a sudo that only hands on."""
+    (tmp_path / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+    (tmp_path / "sudo").chmod(0o755)
+
+    def act(finding: Finding) -> None:
+        for command in finding.fix.commands:
+            subprocess.run(["sh", "-c", f"PATH={tmp_path}:$PATH; {command}"], check=True)
+
+    return act
+
+
+def roots(facts: Facts) -> list[str]:
+    return [shown.check.code for shown in build_full_report(facts).roots if shown.finding.severity == "error"]
+
+
+@ONLY_CDI
+def test_two_files_of_one_device_are_named_and_one_is_put_aside(broken, repair):
+    shutil.copy(broken.state / "cdi/nvidia.json", broken.state / "cdi/nvidia2.json")
+    code, said = attempt(broken, *BY_CDI)
+    assert (code, "unresolvable CDI devices" in said) == (125, True)
+    facts = read_facts()
+    assert roots(facts) == ["CDI009"]
+    repair(find_only("CDI009", facts))
+    assert isinstance(run_check("CDI009", read_facts()), Passed)
+    assert attempt(broken, *BY_CDI) == (0, "")
+
+
+@ONLY_CDI
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [
+        pytest.param(lambda text: text[: len(text) // 2], "CDI003", id="cut off"),
+        pytest.param(lambda text: text.replace("nvidia.com/gpu", "acme.com/gpu"), "CDI010", id="another vendor"),
+        pytest.param(lambda text: text.replace('"deviceNodes"', '"deviceNode"'), "CDI003", id="an unknown field"),
+        pytest.param(lambda text: text.replace('"0.5.0"', '"five"'), "CDI003", id="no version"),
+    ],
+)
+def test_a_specification_that_the_engine_refuses_is_the_cause(broken, damage, cause):
+    path = broken.state / "cdi/nvidia.json"
+    # The driver's own library, by which a specification of another vendor is known as one of a GPU.
+    mount = '"mounts": [{"hostPath": "/usr/lib/libcuda.so.580.95.05", "containerPath": "/x"}, '
+    path.write_text(damage(path.read_text().replace('"mounts": [', mount)))
+    facts = read_facts()
+    assert (attempt(broken, *BY_CDI)[0], roots(facts)) == (125, [cause])
+
+
+@ONLY_NVIDIA
+def test_a_runtime_whose_program_is_gone_is_named(broken):
+    assert isinstance(run_check("CTK014", read_facts()), Passed)
+    (broken.state / "stubs/nvidia-container-runtime").unlink()
+    code, said = attempt(broken, "--runtime=nvidia", BASE, "true")
+    assert (code, "nvidia-container-runtime" in said) == (127, True)
+    assert isinstance(run_check("CTK014", read_facts()), Found)
+
+
+@ONLY_NVIDIA
+def test_the_engines_own_reason_reaches_the_report(broken):
+    hook = broken.state / "stubs/nvidia-container-runtime-hook"
+    hook.write_text("#!/bin/sh\necho 'the GPU is on holiday' >&2\nexit 1\n")
+    facts = read_facts()
+    smoke = run_smoke(LocalHost(), facts, deadline_s=60)
+    finding = find_only("CTK013", changed(facts, {"smoke": smoke}))
+    assert "the GPU is on holiday" in finding.message
+    assert "--help" not in " ".join(finding.evidence)
+
+
+@ONLY_CDI
+@pytest.mark.parametrize(
+    ("settings", "flags", "refusal"),
+    [
+        pytest.param({}, (), "", id="nothing"),
+        pytest.param({"debug": True}, (), "", id="a setting"),
+        pytest.param({"default_runtime": "nvidia"}, (), "default_runtime", id="an unknown key"),
+        pytest.param({"runtimes": {"nvidia": "x"}}, (), "cannot unmarshal string", id="a wrong type"),
+        pytest.param({"hosts": ["unix:///x"]}, ("-H", "fd://"), "hosts: (from flag", id="hosts beside a flag"),
+    ],
+)
+def test_dockerd_says_what_it_refuses(broken, tmp_path, settings, flags, refusal):
+    path = tmp_path / "daemon.json"
+    path.write_text(json.dumps(settings))
+    said = validate_daemon_file(LocalHost(), str(path), flags)
+    assert (refusal in said) if refusal else said == ""
+    done = run(["dockerd", "--validate", *flags, f"--config-file={path}"], env=broken.env, expect=None)
+    assert refusal in done.stdout + done.stderr
