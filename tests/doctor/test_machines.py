@@ -8,7 +8,8 @@ from devkit.doctor.runner import SEVERITY_RANKS
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import TIMED_OUT, ProgramResult
 from tests.doctor.running import build_full_report
-from tests.hosts import MACHINES, description_of, facts_of, machine
+from tests.hosts import FOLDER, MACHINES, description_of, facts_of, machine
+from tests.hosts.recorded_host import RecordedHost
 
 HEALTHY = tuple(name for name in MACHINES if not description_of(name).get("finds"))
 
@@ -68,3 +69,16 @@ def test_what_a_hung_program_leaves_of_the_verdict(name, argv, health):
     report = build_full_report(gather_facts(host, project=host.project, deadline_s=60.0))
     assert report.health is health
     assert [each.reason for each in report.lost if "did not answer in time" not in each.reason] == []
+
+
+@pytest.mark.parametrize("name", ["ubuntu-4090-ok", "dgx-h100-ok"])
+def test_a_hidden_bus_is_not_a_healthy_one(name, tmp_path):
+    (tmp_path / name).symlink_to(FOLDER / name)
+    for parent in {"ubuntu-4090-ok", "cdi-only-h100x8", "dgx-h100-ok"} - {name}:
+        (tmp_path / parent).symlink_to(FOLDER / parent)
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "machine.toml").write_text(f'extends = "{name}"\nremove = ["/sys"]\n', encoding="utf-8")
+    host = RecordedHost(tmp_path / "hidden")
+    report = build_full_report(gather_facts(host, project=host.project, deadline_s=60.0))
+    assert report.health is Health.INCOMPLETE
+    assert [each.reason for each in report.lost] == ["/sys/bus/pci/devices is not visible here"]

@@ -90,6 +90,9 @@ def read_driver(host: Host) -> Driver:
     loaded, is_open = _loaded(host)
     pci_gpus, nvswitch = read_pci(host)
     names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
+    if isinstance(pci_gpus, Unknown) and names and read_platform(host) is Platform.LINUX and not detect_container(host):
+        # The driver works with a GPU on a bus that does not show: not a machine without one.
+        pci_gpus = nvswitch = replace(pci_gpus, is_lost=True)
     outcome = host.open_error("/dev/nvidiactl")
     modinfo = host.run(MODULE_ON_DISK)
     on_disk: Release | Unknown | None = None
