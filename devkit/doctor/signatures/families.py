@@ -145,14 +145,14 @@ def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, value
         proved = [found for template in row.proof if (found := _finds(template, text))]
         likely = [found for template in row.speaks_for if (found := _finds(template, text))]
         unlikely = [found for template in row.speaks_against if (found := _finds(template, text))]
-        score = _PROVED * bool(proved) + _FOR * bool(likely) - _AGAINST * bool(unlikely)
+        score = _PROVED * bool(proved or row.is_only) + _FOR * bool(likely) - _AGAINST * bool(unlikely)
         if proved or row.speaks_for or row.where or not row.proof:
             scored.append((score, row, proved + likely, unlikely))
     scored.sort(key=lambda each: -each[0])
     causes: list[Cause] = []
     for score, row, speaks_for, speaks_against in scored[:MAX_CAUSES]:
         is_first = not causes
-        is_certain = is_first and (score >= _PROVED or row.is_only) and not speaks_against
+        is_certain = is_first and score >= _PROVED and not speaks_against
         causes.append(
             Cause(
                 code=row.code,
