@@ -67,7 +67,7 @@ def _replaces(family: Family, match: Match, known: Match) -> bool:
     if not _overlap(match, known):
         return False
     return match.code == known.code or (
-        bool(match.speaks_for)
+        (bool(match.speaks_for) or match.confidence is Confidence.CERTAIN)
         and known.specificity <= match.specificity
         and known.code in {cause.code for cause in family.causes}
     )

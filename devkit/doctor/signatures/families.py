@@ -146,7 +146,7 @@ def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, value
         likely = [found for template in row.speaks_for if (found := _finds(template, text))]
         unlikely = [found for template in row.speaks_against if (found := _finds(template, text))]
         score = _PROVED * bool(proved or row.is_only) + _FOR * bool(likely) - _AGAINST * bool(unlikely)
-        if proved or row.speaks_for or row.where or not row.proof:
+        if proved or row.speaks_for or not row.proof:
             scored.append((score, row, proved + likely, unlikely))
     scored.sort(key=lambda each: -each[0])
     causes: list[Cause] = []
