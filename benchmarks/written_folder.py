@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import record, versions
 
-TARGET = ("--driver", "570.124.06", "--gpu", "RTX 4090")
+TARGET = ("--driver", "570.124.06", "--gpu", "RTX 4090", "--yes")
 MAX_FILES, MAX_LINES = 8, 400
 
 

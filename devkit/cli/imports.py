@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.compat.specifiers import satisfies
+from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import PackageManager
 from devkit.text import join_words, wrap_text
 
@@ -35,12 +37,12 @@ def add_imports(
     found = read_local_imports(str(project.root), project.dependencies)
     known = [each for each in found if each.name]
     if asks and known and not is_accepted and sys.stdin.isatty():
-        shown = join_words([f"{each.name} ({each.origin})" for each in known])
+        shown = join_words([f"{_format_requirement(each)} ({each.origin})" for each in known])
         click.echo(wrap_text(f"No dependency file was found. The programs here import {shown}.", width=width))
         is_accepted = click.confirm("Install them, too?", default=True)
     if not is_accepted or not known:
         return project, found
-    names = tuple(dict.fromkeys((*project.settings.packages, *(each.name for each in known))))
+    names = tuple(dict.fromkeys((*project.settings.packages, *(_format_requirement(each) for each in known))))
     return project.with_settings(replace(project.settings, packages=names)), tuple(
         each for each in found if not each.name
     )
@@ -64,7 +66,16 @@ def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[Impor
         return ()
     resolved = dict(plan.resolution.packages)
     found = read_local_imports(str(project.root), dependencies)
-    return tuple(each for each in found if each.name and each.name not in resolved)
+    limits = load_tables().imports.limits()
+    return tuple(
+        each
+        for each in found
+        if each.name and not (each.name in resolved and satisfies(resolved[each.name], limits.get(each.name, "")))
+    )
+
+
+def _format_requirement(package: "ImportedPackage") -> str:
+    return f"{package.name}{load_tables().imports.limits().get(package.name, '')}"
 
 
 def print_imports(found: "tuple[ImportedPackage, ...]", *, width: int) -> None:
@@ -73,7 +84,11 @@ def print_imports(found: "tuple[ImportedPackage, ...]", *, width: int) -> None:
         (True, "--add-imports installs them and records them in devkit.toml"),
         (False, "devkit knows no package for them; name it under [project] packages in devkit.toml"),
     ):
-        of_kind = [f"{each.name or each.module} ({each.origin})" for each in found if bool(each.name) is is_known]
+        of_kind = [
+            f"{_format_requirement(each) or each.module} ({each.origin})"
+            for each in found
+            if bool(each.name) is is_known
+        ]
         if of_kind:
             more = [f"{len(of_kind) - MAX_NAMED} more"] if len(of_kind) > MAX_NAMED else []
             line = f"imported and named by no file: {join_words([*of_kind[:MAX_NAMED], *more])}; {how}"

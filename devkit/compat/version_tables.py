@@ -527,10 +527,14 @@ class KnownSystemPackage(TableRow):
 
 @keyword_record
 class RenamedModule(TableRow):
-    """A module that programs import, and the distribution that brings it, where their names differ."""
+    """A module that programs import, and the distribution that brings it, where their names differ.
+
+    `limit` is a specifier of the versions that have the module, "" where all do.
+    """
 
     module: str
     distribution: str
+    limit: str = ""
 
 
 @keyword_record
@@ -845,6 +849,10 @@ class ImportTable(Table):
         """Return the distribution of each module."""
         names = (name for row in self.same for name in row.distributions)
         return {name.replace("-", "_"): name for name in names} | {row.module: row.distribution for row in self.renamed}
+
+    def limits(self) -> dict[str, str]:
+        """Return the versions of distributions of which not all have their module."""
+        return {row.distribution: row.limit for row in self.renamed if row.limit}
 
 
 class CondaTable(Table):
