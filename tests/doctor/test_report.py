@@ -210,3 +210,32 @@ def test_tones_follow_the_severity():
     lines = format_report(report(ROOT, WARNING), width=80, marks=UNICODE_MARKS)
     assert lines[0].tone is Tone.BAD
     assert next(line for line in lines if "a warning" in line.text).tone is Tone.WARN
+
+
+def of_gpus(message, *subjects, summary="Do this.", code="AAA011"):
+    fixes = {subject: Fix(summary, (f"sudo do {subject}", "sudo do it all")) for subject in subjects}
+    found = (
+        Finding(Severity.ERROR, message.format(subject), fixes[subject], subject=subject, evidence=("a reading",))
+        for subject in subjects
+    )
+    return outcome(code, Found(tuple(found)))
+
+
+def test_one_finding_of_many_gpus_is_printed_once_with_every_command():
+    shown = text(of_gpus("{} is hot", *(f"GPU {number}" for number in range(8))), width=120)
+    assert shown.count("is hot") == 1
+    assert "the same of GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6 and GPU 7" in shown
+    assert shown.count("sudo do it all") == 1
+    assert "sudo do GPU 7" in shown
+    assert "8 problems" in shown
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        pytest.param((of_gpus("{} is hot", "GPU 0"), of_gpus("{} is lost", "GPU 1", code="AAA012")), id="two checks"),
+        pytest.param((of_gpus("{} is hot", "/etc/a", "/etc/b"),), id="no GPUs"),
+    ],
+)
+def test_different_things_are_not_folded(outcomes):
+    assert "the same of" not in text(*outcomes)

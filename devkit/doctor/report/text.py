@@ -1,16 +1,23 @@
 """The report as text: the root cause in the first line, its fix right below, and the rest in a line or two."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from devkit.doctor.model import Check, Crashed, Found, Passed, Severity, Skipped
 from devkit.doctor.report.lines import Line, Marks, Tone
 from devkit.doctor.report.page import SEVERITY_WORDS, Page
-from devkit.doctor.report.report import Health, Report
+from devkit.doctor.report.report import Health, Report, ReportedFinding
 from devkit.text import format_count, join_words
 
 MAX_LOST = 5
 """Lost readings that are shown, and checks of each."""
+
+_GPU = re.compile(r"GPU [0-9]+|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]")
+"""The subject of a finding about one GPU: its number, or its PCI address."""
+
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def format_report(report: Report, *, width: int, marks: Marks, verbose: bool = False) -> tuple[Line, ...]:
@@ -35,13 +42,17 @@ def format_report(report: Report, *, width: int, marks: Marks, verbose: bool = F
     else:
         page.add_message(first)
         headline = first
-    for number, shown in enumerate(roots):
+    groups = _fold_gpus(roots)
+    for number, (shown, *others) in enumerate(groups):
         if number or headline is None:
             page.add("")
             page.add_message(shown.finding)
-        page.add_fix(shown.finding)
+        if others:
+            page.add(f"the same of {join_words(other.finding.subject for other in others)}", indent="  ")
+        commands = dict.fromkeys(command for each in (shown, *others) for command in each.finding.fix.commands)
+        page.add_fix(replace(shown.finding, fix=replace(shown.finding.fix, commands=tuple(commands))))
         # Several findings of one check share their consequences: shown below the last of them.
-        is_last = shown.check.code not in {later.check.code for later in roots[number + 1 :]}
+        is_last = shown.check.code not in {later[0].check.code for later in groups[number + 1 :]}
         followers = report.following(shown.check.code) if is_last else ()
         if followers:
             codes = join_words(dict.fromkeys(follower.check.code for follower in followers))
@@ -56,6 +67,21 @@ def format_report(report: Report, *, width: int, marks: Marks, verbose: bool = F
             page.add_evidence(follower.finding, follower.check)
     _add_summary(page, report, verbose=verbose)
     return tuple(page.lines)
+
+
+def _fold_gpus(roots: tuple[ReportedFinding, ...]) -> list[list[ReportedFinding]]:
+    """Group findings that say the same of several GPUs: only numbers and addresses in their messages differ."""
+    groups: dict[tuple[object, ...], list[ReportedFinding]] = {}
+    for shown in roots:
+        finding = shown.finding
+        key: tuple[object, ...] = (shown.check.code, finding.severity, finding.seen_in, finding.fix.summary)
+        if _GPU.fullmatch(finding.subject):
+            message = finding.message.replace(finding.subject, "")
+            key = (*key, _NUMBER.sub("", message))
+        else:
+            key = (id(shown),)
+        groups.setdefault(key, []).append(shown)
+    return list(groups.values())
 
 
 def _add_lost(page: Page, report: Report) -> None:
