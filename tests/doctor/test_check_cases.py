@@ -73,6 +73,13 @@ CASES = [
         Found,
         "a GPU without any link beside an NVSwitch",
     ),
+    (
+        "GPU031",
+        healthy(),
+        states(links(18) | {"fabric_state": "completed"}, links(0)),
+        Found,
+        "a GPU without any link in a fabric whose switches do not show",
+    ),
     ("GPU031", healthy(), states(links(18, 99.9)), Passed, "errors at a rate that does not matter"),
     ("GPU031", healthy(), states(links(18, 100.0)), Found, "errors at a rate that matters"),
     ("GPU031", healthy(), states({"nvlink_count": 0, "nvlink_active": 0}), Skipped, "no links"),

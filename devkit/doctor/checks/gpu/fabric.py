@@ -283,7 +283,10 @@ def nvlinks_are_sound(facts: Facts) -> Iterator[Finding]:
     states = require_gpu_health_field(facts, "nvlink_active")
     if not any(health.nvlink_count for _, health in states):
         raise NotApplicable("no GPU has an NVLink")
-    has_switch = isinstance(facts.driver, Driver) and facts.driver.nvswitch_present is True
+    # Switches of NVLink 5 do not show on the PCI bus; the fabric that they make does.
+    has_switch = any(health.fabric_state in _HAS_FABRIC for _, health in states) or (
+        isinstance(facts.driver, Driver) and facts.driver.nvswitch_present is True
+    )
     most: dict[str, int] = {}
     for gpu, health in states:
         active = health.nvlink_active if isinstance(health.nvlink_active, int) else 0
