@@ -64,13 +64,15 @@ def _find_end(match: Match) -> int:
 
 def _replaces(family: Family, match: Match, known: Match) -> bool:
     """Say if a family explains the same words better: it names the same check, or has words of the text for another."""
-    if not _overlap(match, known):
-        return False
-    return match.code == known.code or (
+    confidences = tuple(Confidence)
+    if match.code == known.code and confidences.index(match.confidence) < confidences.index(known.confidence):
+        return True
+    is_named = match.code == known.code or (
         (bool(match.speaks_for) or match.confidence is Confidence.CERTAIN)
         and known.specificity <= match.specificity
         and known.code in {cause.code for cause in family.causes}
     )
+    return is_named and _overlap(match, known)
 
 
 def _overlap(one: Match, other: Match) -> bool:
@@ -90,7 +92,7 @@ def _add_alternatives(match: Match) -> Match:
     """Add the causes that the catalog names beside this one, each with its fix, and the command that decides."""
     rows = ((code, find_general_signature(code)) for code in match.also)
     causes = [Cause(code, row.cause, row.fix, Confidence.POSSIBLE) for code, row in rows if row]
-    if not causes or match.family:
+    if not causes or match.alternatives or (match.family and match.confidence is Confidence.CERTAIN):
         return match
     causes = causes[: MAX_CAUSES - 1]
     codes = " ".join(f"--only {code}" for code in (match.code, *(cause.code for cause in causes)))
