@@ -186,6 +186,8 @@ def test_a_mac_is_healthy():
 
 
 def test_more_gpus_than_one_are_no_problem():
+    nodes = ("/dev/nvidia1", *healthy().driver.device_nodes)
     changes = {"nvml.gpus": (gpu(0), gpu(1)), "driver.pci_gpus": healthy().driver.pci_gpus * 2}
+    changes |= {"driver.device_nodes": nodes}
     facts = changed(healthy(), changes | {"cdi": (spec(devices=("0", "1", "all")),)})
     assert find_codes(facts) == []

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.cdi_devices import find_folder, normalize_folder, resolve_cdi_devices
 from devkit.doctor.checks.cascades import CONTAINER_START_CODES
+from devkit.doctor.checks.driver.initialization import list_missing_nodes
 from devkit.doctor.checks.toolkit import CDI_GPU_KIND, has_cdi_gpus
 from devkit.doctor.fixes import CDI_GUIDE, find_host_side, refresh_cdi, restart_engine
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
@@ -184,7 +185,8 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
         if isinstance(spec.missing_paths, Unknown) or spec.error:
             continue
         # A node that the driver makes on demand is not to be left out of the specification: DRV005 brings it back.
-        missing = tuple(path for path in spec.missing_paths if path not in _NODES_ON_DEMAND)
+        on_demand = () if isinstance(facts.driver, Unknown) else (*_NODES_ON_DEMAND, *list_missing_nodes(facts.driver))
+        missing = tuple(path for path in spec.missing_paths if path not in on_demand)
         if not missing:
             continue
         shown = missing[:_SHOWN]

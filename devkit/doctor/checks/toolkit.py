@@ -133,7 +133,10 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
     engine = require_toolkit_engine(facts)
     has_runtime = has_nvidia_runtime(engine) and engine.kind is not EngineKind.PODMAN
     leftovers = () if has_toolkit(facts) else tuple(_list_leftovers(facts, engine))
-    if not leftovers and (has_cdi_gpus(facts, engine) or (has_runtime and engine.hook_on_path is not False)):
+    has_other_way = has_cdi_gpus(facts, engine)
+    # Editors ask with `--gpus` where they see a runtime named nvidia, which then needs the hook.
+    is_asked_for_hook = has_runtime and engine.hook_on_path is False and not has_gpus_by_cdi(engine)
+    if not leftovers and (has_other_way or has_runtime) and not is_asked_for_hook:
         return
     if require_toolkit(facts).version is None:
         yield Finding(
@@ -152,11 +155,14 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
             evidence=("nvidia-ctk: no such program", *leftovers, _format_offers(facts, engine)),
         )
     elif (
-        engine.hook_on_path is False and engine.kind is EngineKind.DOCKER and not gives_gpus_by_cdi_alone(facts, engine)
+        engine.hook_on_path is False
+        and engine.kind is EngineKind.DOCKER
+        and (is_asked_for_hook or not gives_gpus_by_cdi_alone(facts, engine))
     ):
         yield Finding(
-            Severity.ERROR,
-            "the Container Toolkit is installed, but the Docker daemon does not find its hook",
+            Severity.WARNING if has_other_way else Severity.ERROR,
+            "the Container Toolkit is installed, but the Docker daemon does not find its hook"
+            + (": `--gpus` fails, with which editors ask where they see the nvidia runtime" if has_other_way else ""),
             Fix(
                 "Install the whole toolkit, because its base package has no hook, and restart the engine, which looks"
                 " for the hook only when it starts.",

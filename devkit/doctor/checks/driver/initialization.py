@@ -8,7 +8,7 @@ from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
 from devkit.doctor.fixes import DRIVER_GUIDE, INITRAMFS_COMMANDS, DistroFamily, find_distro_family
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, has_fewer_gpus_than_bus, has_missing_gpus
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
-from devkit.doctor.preconditions import require, require_driver, require_host, require_loaded_driver
+from devkit.doctor.preconditions import is_in_container, require, require_driver, require_host, require_loaded_driver
 from devkit.facts.model import CudaCall, Deep, Driver, Facts, KernelLog
 from devkit.facts.values import Unknown
 from devkit.text import join_words
@@ -34,17 +34,45 @@ _FIRMWARE: Mapping[DistroFamily, str] = {
 }
 
 
-@check("DRV005", "The unified memory device node exists")
-def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
-    """/dev/nvidia-uvm is there beside the GPU's own device nodes.
+def list_missing_nodes(driver: Driver) -> tuple[str, ...]:
+    """List the nodes of GPUs that the driver has taken, and that are not under /dev; nodes are numbered from 0."""
+    if isinstance(driver.pci_gpus, Unknown):
+        return ()
+    taken = sum(gpu.kernel_driver == "nvidia" for gpu in driver.pci_gpus)
+    there = {node for node in driver.device_nodes if node.removeprefix("/dev/nvidia").isdigit()}
+    # Fewer GPUs than nodes is a node left behind; a number that is skipped is another GPU's.
+    if len(there) >= taken:
+        return ()
+    return tuple(f"/dev/nvidia{number}" for number in range(taken) if f"/dev/nvidia{number}" not in there)
 
-    Why it matters: CUDA needs it. Engines that run without root cannot create it, so after a reboot containers fail
-    until some privileged program has used the GPU once.
-    How it is seen: device nodes under /dev.
-    Source: NVIDIA/nvidia-docker issue 396; NVIDIA/enroot issue 106.
+
+@check("DRV005", "The driver's device nodes exist")
+def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
+    """/dev/nvidia-uvm is there beside the GPUs' own device nodes, and each GPU of the driver has one.
+
+    Why it matters: CUDA needs them. Engines that run without root cannot create them, so after a reboot containers fail
+    until some privileged program has used the GPU once. A CDI specification that is written meanwhile lacks them.
+    How it is seen: device nodes under /dev, and the GPUs on the PCI bus that the nvidia driver has taken.
+    Source: NVIDIA/nvidia-docker issue 396; NVIDIA/enroot issue 106; NVIDIA/nvidia-modprobe, nvidia-modprobe.1.
     """
     require_loaded_driver(facts)
     nodes = require_driver(facts).device_nodes
+    missing = () if is_in_container(facts) else list_missing_nodes(require_driver(facts))
+    if missing:
+        yield Finding(
+            Severity.WARNING,
+            f"{join_words(missing)} is missing, although the driver has the GPU: no program can open it"
+            if len(missing) == 1
+            else f"{join_words(missing)} are missing, although the driver has the GPUs: no program can open them",
+            Fix(
+                "Create the nodes, and then recreate containers that lack them.",
+                tuple(f"sudo nvidia-modprobe -c={path.removeprefix('/dev/nvidia')}" for path in missing),
+                root=True,
+            ),
+            evidence=(f"under /dev: {', '.join(node.removeprefix('/dev/') for node in nodes) or 'none'}",),
+            confidence=Confidence.LIKELY,
+        )
+        return
     if not any(node.removeprefix("/dev/nvidia").isdigit() for node in nodes):
         raise NotApplicable("no GPU has a device node here")
     if "/dev/nvidia-uvm" in nodes:
