@@ -48,6 +48,26 @@ def test_the_python_of_the_host_matters_where_the_container_could_not_be_read():
     assert roots(judged(host, Unknown("devkit is not installed in it"))) == [("PYT001", "")]
 
 
+@pytest.mark.parametrize(
+    ("code", "on_host", "in_container", "verdict"),
+    [
+        pytest.param("ENG001", "hung", SILENT, Skipped("hung", is_lost=True), id="the host's engine, not the inside's"),
+        pytest.param(
+            "PYT001", SILENT, "hung", Skipped("hung", is_lost=True), id="the container's Python, not the host's"
+        ),
+        pytest.param("PYT001", "hung", SILENT, Passed(), id="the host's Python does not matter"),
+    ],
+)
+def test_a_fact_that_one_side_lost_is_not_made_up_for_by_the_other(code, on_host, in_container, verdict):
+    def body(facts):
+        if (on_host if facts.container is None else in_container) == "hung":
+            raise NotApplicable("hung", is_lost=True)
+        yield from ()
+
+    report = judged(healthy(), inside(), (Check(code, "All is well", body),))
+    assert [outcome.verdict for outcome in report.outcomes] == [verdict]
+
+
 def test_a_driver_mismatch_on_the_host_is_the_one_cause_of_what_fails_inside():
     host = changed(healthy(), {"driver.loaded": r("580.82.09")})
     within = changed(inside(), {"driver.loaded": r("580.82.09"), "nvml": no_library(), "driver.nvidiactl": "open"})

@@ -184,3 +184,20 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+WITHOUT_FILES = """
+import resource
+from devkit.probe.host import run_program
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+try:
+    print(run_program(["true"], deadline_s=5.0))
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_too_few_files_are_not_a_program_that_cannot_be_executed():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FILES], capture_output=True, text=True, check=False)
+    assert done.stdout == "Too many open files\n"

@@ -123,7 +123,7 @@ def _understood(messages: tuple[_Message, ...], source: str) -> KernelLog:
 
 
 def _switch_errors(messages: tuple[_Message, ...]) -> tuple[Xid, ...]:
-    """The fatal reports of NVSwitches, the newest of each number and switch; what is not fatal needs nobody."""
+    """The fatal reports of NVSwitches, the newest of each number and switch; others are left out."""
     found: dict[tuple[str, str], list[Xid]] = {}
     for message in messages:
         if report := _SXID.search(message.text):
