@@ -121,6 +121,21 @@ def test_error_35_without_a_driver_is_no_old_driver():
     assert next(cause for cause in known.alternatives if cause.code == "CON001").speaks_against
 
 
+@pytest.mark.parametrize(
+    ("engine", "command"),
+    [
+        ("kubectl logs trainer", "nvidia.com/gpu: 1"),
+        ("podman run trainer", "--device nvidia.com/gpu=all"),
+        ("apptainer exec trainer.sif python", "--nv"),
+        ("docker run trainer", "--gpus all"),
+    ],
+)
+def test_the_missing_gpu_is_given_as_the_engine_of_the_text_does(engine, command):
+    fix = find_known_errors(f"$ {engine}\nCould not find cuda drivers on your machine, GPU will not be used.")[0].fix
+    assert command in fix.commands[0]
+    assert ("docker" in fix.commands[0]) == engine.startswith("docker")
+
+
 def test_words_of_the_text_rank_the_causes():
     text = "nvidia-container-cli: mount error: mount operation failed: /tmp/enroot/x/usr/lib/firmware/nvidia/470: operation not permitted"
     first = find_known_errors(text)[0]

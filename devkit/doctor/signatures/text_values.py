@@ -26,6 +26,13 @@ _CAPABILITY = re.compile(
 )
 _TORCH = re.compile(r"\btorch(?:[=~]{2}|[ -]|\.__version__\s{0,3}=\s{0,3})(\d\.\d{1,2}\.\d)(?:\+(cu\d{3}))?")
 _PYTHON = re.compile(r"\b(?:python|cp|py)(3\.?(?:[89]|1[0-9]))\b")
+_ENGINES = {
+    "kubernetes": re.compile(
+        r"\b(?:kubectl|kubelet|nvidia\.com/gpu:|FailedScheduling|CrashLoopBackOff|containerd://)", re.IGNORECASE
+    ),
+    "podman": re.compile(r"\bpodman\b", re.IGNORECASE),
+    "apptainer": re.compile(r"\b(?:apptainer|singularity)\b", re.IGNORECASE),
+}
 _MACHINE = re.compile(r"(?<![a-z0-9])(x86_64|amd64|aarch64|arm64)(?![a-z0-9])")
 
 
@@ -39,6 +46,8 @@ class TextValues:
     torch: Release | None = None
     python: str | None = None
     machine: str | None = None
+    engine: str = ""
+    """What starts the containers: kubernetes, podman or apptainer; "" for Docker or none."""
 
 
 def read_text_values(text: str) -> TextValues:
@@ -56,6 +65,7 @@ def read_text_values(text: str) -> TextValues:
         torch=Release.parse(torch) if torch else None,
         python=f"3.{python.removeprefix('3').removeprefix('.')}" if python else None,
         machine={"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) if machine else None,
+        engine=next((name for name, pattern in _ENGINES.items() if pattern.search(text)), ""),
     )
 
 
@@ -162,9 +172,37 @@ def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextValues) -> Fix
     )
 
 
+def _fix_gpu_for_container(captures: Mapping[str, str], values: TextValues) -> Fix | None:
+    fixes = {
+        "kubernetes": Fix(
+            "Ask for the GPU in the pod's resources, and look that its node has the driver and the nvidia runtime.",
+            (
+                "# resources: {limits: {nvidia.com/gpu: 1}}; and runtimeClassName: nvidia where that is not the default",
+                "kubectl describe node <node> | grep nvidia.com/gpu",
+            ),
+            Side.PROJECT,
+            docs="https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
+        ),
+        "podman": Fix(
+            "Request the GPU by its CDI name when the container is created.",
+            ("podman run --device nvidia.com/gpu=all --security-opt=label=disable …", "nvidia-ctk cdi list"),
+            Side.PROJECT,
+            docs="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
+        ),
+        "apptainer": Fix(
+            "Start the container with --nv, on a node that has a GPU.",
+            ("apptainer exec --nv image.sif nvidia-smi",),
+            Side.PROJECT,
+            docs="https://apptainer.org/docs/user/latest/gpu.html",
+        ),
+    }
+    return fixes.get(values.engine)
+
+
 COMPUTED_FIXES: Mapping[str, Callable[[Mapping[str, str], TextValues], Fix | None]] = {
     "torch-for-gpu": _fix_torch_for_gpu,
     "torch-for-driver": _fix_torch_for_driver,
     "driver-for-cuda": _fix_driver_for_cuda,
     "toolkit-for-gpu": _fix_toolkit_for_gpu,
+    "gpu-for-container": _fix_gpu_for_container,
 }
