@@ -213,6 +213,8 @@ class EngineFailure:
     end: EngineEnd
     endpoint: Endpoint
     message: str
+    listens_on: tuple[str, ...] = ()
+    """The addresses of a Docker daemon that runs here all the same, by its flags and settings."""
 
 
 @record

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from devkit.facts.values import Unknown
-from devkit.probe.engine.daemon_files import read_daemon_files
+from devkit.probe.engine.daemon_files import read_daemon_addresses, read_daemon_files
 from devkit.probe.engine.daemon_process import read_daemon_flags
 from tests.hosts import written
 
@@ -128,3 +128,17 @@ def test_a_file_that_may_not_be_read_is_unknown(tmp_path):
     text = f'unreadable = ["{PATH}"]\n[files]\n"{PATH}" = "{{}}"\n'
     (found,) = read_daemon_files(written(tmp_path, text))
     assert found.registers_nvidia == Unknown("this user may not read it")
+
+
+@pytest.mark.parametrize(
+    ("files", "addresses"),
+    [
+        pytest.param({PATH: '{"hosts": ["tcp://127.0.0.1:2375"]}'}, ("tcp://127.0.0.1:2375",), id="of the file"),
+        pytest.param({UNIT: STARTED}, ("fd://",), id="of the unit"),
+        pytest.param({UNIT: "ExecStart=/usr/bin/dockerd --host=unix:///x\n"}, ("unix:///x",), id="in one word"),
+        pytest.param({PATH: "{"}, (), id="a file that does not parse"),
+        pytest.param({}, (), id="none"),
+    ],
+)
+def test_the_addresses_that_the_daemon_was_told(tmp_path, files, addresses):
+    assert read_daemon_addresses(machine(tmp_path, files)) == addresses

@@ -9,6 +9,7 @@ from devkit.probe.children.protocol import build_child_command, find_last_line, 
 from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, strip_url_credentials
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.engine.containers import parse_local_images, parse_running_containers, parse_stopped_containers
+from devkit.probe.engine.daemon_files import read_daemon_addresses
 from devkit.probe.engine.daemon_process import find_daemon_pid, read_daemon_environment
 from devkit.probe.engine.podman import read_podman
 from devkit.probe.engine.toolkit import TOOLKIT_HOOK
@@ -71,7 +72,9 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
             return podman
         if not any(find_program(host, name) for name in ("docker", "dockerd", "podman")):
             end = EngineEnd.NOT_INSTALLED
-    return EngineFailure(end, endpoint, get_text(reply, "message"))
+    listens_on = read_daemon_addresses(host) if end is EngineEnd.NOT_RUNNING and find_daemon_pid(host) else ()
+    elsewhere = tuple(address for address in listens_on if address.startswith(("tcp://", "unix://")))
+    return EngineFailure(end, endpoint, get_text(reply, "message"), elsewhere if endpoint.url not in elsewhere else ())
 
 
 def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: float) -> EngineFailure | Unknown:

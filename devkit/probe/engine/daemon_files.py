@@ -1,12 +1,13 @@
 """Docker daemons' settings files, and whether the daemon accepts them."""
 
 import re
+from itertools import pairwise
 from typing import Any
 
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
 from devkit.facts.model import DaemonFile
 from devkit.facts.values import Unknown
-from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
+from devkit.probe.documents import format_json_error, get_object, get_text, get_texts, parse_json
 from devkit.probe.engine.daemon_process import read_daemon_flags
 from devkit.probe.host import Host
 from devkit.probe.machine.programs import find_program
@@ -22,6 +23,18 @@ _BUILT_IN_RUNTIMES = ("", "runc")
 def read_daemon_files(host: Host) -> tuple[DaemonFile, ...]:
     """Read every settings file of a daemon that concerns this user."""
     return tuple(_read_daemon_file(host, path) for path in find_daemon_paths(host) if host.stat(path) is not None)
+
+
+def read_daemon_addresses(host: Host) -> tuple[str, ...]:
+    """Read the addresses that the system's daemon was told to listen on: of its flags, and of `hosts` in its file."""
+    flags = read_daemon_flags(host)
+    by_flag = [word for flag, word in pairwise(flags) if flag in ("-H", "--host")]
+    by_flag += [flag.partition("=")[2] for flag in flags if flag.startswith(("-H=", "--host="))]
+    try:
+        content = parse_json(host.read(SYSTEM_FILE) or "{}")
+    except ValueError:
+        content = {}
+    return (*by_flag, *(get_texts(content, "hosts") if isinstance(content, dict) else ()))
 
 
 def _read_daemon_file(host: Host, path: str) -> DaemonFile:

@@ -8,6 +8,7 @@ from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart
 from devkit.doctor.preconditions import find_platform, is_in_container, is_in_wsl, require_container_engine
 from devkit.facts.model import Clients, EngineEnd, EngineFailure, Facts, Platform, System
 from devkit.facts.values import Unknown
+from devkit.text import join_words
 
 _DESKTOP_GUIDE = "https://docs.docker.com/desktop/"
 
@@ -127,6 +128,17 @@ def _explain_not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix
         return (
             "the docker command is installed, but no container engine is, so no dev container can start",
             _install_fix(facts),
+            Confidence.LIKELY,
+        )
+    if failure.listens_on:
+        address = failure.listens_on[0]
+        return (
+            f"Docker runs, but listens on {join_words(failure.listens_on)} and not on {url}",
+            Fix(
+                "Add the usual socket to the daemon's hosts, and restart it; or name the address that it has.",
+                (f"export DOCKER_HOST={address}",),
+                where=find_host_side(facts),
+            ),
             Confidence.LIKELY,
         )
     message = f"the container engine does not run: nothing listens on {url}"
