@@ -55,15 +55,11 @@ def find_wheel(
     capabilities: tuple[ComputeCapability, ...],
     machine: str,
     python: str | None,
-    below: Release | None = None,
 ) -> CompatibleWheel | None:
-    """Find the newest torch wheel for a driver, GPUs and a Python such as "3.12"; what is None limits nothing.
-
-    `below` is a torch whose wheels have been tried: only older ones are of use.
-    """
+    """Find the newest torch wheel for a driver, GPUs and a Python such as "3.12"; what is None limits nothing."""
     tables = load_tables().torch
     for release in sorted(tables.releases, key=lambda row: row.version, reverse=True):
-        if (python is not None and python not in release.pythons) or (below is not None and release.version >= below):
+        if python is not None and python not in release.pythons:
             continue
         labels = [label for label in release.variants if label in tables.indexes and tables.indexes[label].cuda]
         # The default CUDA variant first, then the highest CUDA; for an unknown driver the one that the oldest runs.

@@ -24,7 +24,6 @@ _CAPABILITY = re.compile(
     r"(\d{1,2}\.\d\b|\d{2,3}\b)",
     re.IGNORECASE,
 )
-_TORCH = re.compile(r"\btorch(?:[=~]{2}|[ -]|\.__version__\s{0,3}=\s{0,3})(\d\.\d{1,2}\.\d)(?:\+(cu\d{3}))?")
 _PYTHON = re.compile(r"\b(?:python|cp|py)(3\.?(?:[89]|1[0-9]))\b")
 _ENGINES = {
     "kubernetes": re.compile(
@@ -43,7 +42,6 @@ class TextValues:
     driver: Release | None = None
     reported_cuda: Release | None = None
     capabilities: tuple[ComputeCapability, ...] = ()
-    torch: Release | None = None
     python: str | None = None
     machine: str | None = None
     engine: str = ""
@@ -56,13 +54,12 @@ def read_text_values(text: str) -> TextValues:
         text = f"{text[:MAX_READ]} {text[-MAX_READ:]}"
     found = _FOUND.search(text)
     reported = format_cuda_number(found[1]) if found else _find_single(_REPORTED, text)
-    driver, torch, python = (_find_single(pattern, text) for pattern in (_DRIVER, _TORCH, _PYTHON))
+    driver, python = _find_single(_DRIVER, text), _find_single(_PYTHON, text)
     machine = _find_single(_MACHINE, text)
     return TextValues(
         driver=Release.parse(driver) if driver else None,
         reported_cuda=Release.parse(reported) if reported else None,
         capabilities=tuple(sorted({parse_capability(text) for text in _CAPABILITY.findall(text)})),
-        torch=Release.parse(torch) if torch else None,
         python=f"3.{python.removeprefix('3').removeprefix('.')}" if python else None,
         machine={"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) if machine else None,
         engine=next((name for name, pattern in _ENGINES.items() if pattern.search(text)), ""),
