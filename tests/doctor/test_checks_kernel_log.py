@@ -24,7 +24,9 @@ def logged(*xids, facts=None, whole=True, lines=()):
 
 def two_gpus(*answers):
     both = (*healthy().driver.pci_gpus, PciGpu(SECOND, "0x2684", "nvidia"))
-    return changed(healthy(), {"driver.pci_gpus": both, "nvml.gpus": answers or (gpu(), LOST)})
+    nodes = (*healthy().driver.device_nodes, "/dev/nvidia1")
+    known = {"driver.pci_gpus": both, "driver.device_nodes": nodes, "nvml.gpus": answers or (gpu(), LOST)}
+    return changed(healthy(), known)
 
 
 def severities(facts):

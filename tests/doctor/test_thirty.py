@@ -35,7 +35,7 @@ THIRTY = [
     rank(14, "D01", "wsl2-linux-driver-inside", "WSL001", "sudo apt-get purge"),
     rank(14, "D01", "wsl2-access-blocked", "WSL004", "wsl.exe --update"),
     rank(15, "K01", "hub-model-gated", "HUB008", "Accept the license"),
-    rank(16, "H07", "in-container-loader-cache-stale", "CON005", "ldconfig"),
+    rank(16, "H07", "in-container-loader-cache-stale", "DRV014", "ldconfig"),
     rank(16, "H07", "triton-cannot-link-libcuda", "PYT019", "ldconfig"),
     rank(17, "E07", "runtime-not-registered", "CTK003", "sudo systemctl restart docker"),
     rank(18, "F05", "rootless-docker", "CTK005", "no-cgroups=true"),
