@@ -111,7 +111,8 @@ class TestForms:
     def test_a_pipe_that_can_be_read_once(self, tmp_path):
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
-        writer = subprocess.Popen([sys.executable, "-c", WRITE, pipe, lines(six())])
+        (tmp_path / "reports").write_text(lines(six()))
+        writer = subprocess.Popen([sys.executable, "-c", WRITE, pipe, tmp_path / "reports"])
         result = run(pipe, "--json")
         assert writer.wait() == 0
         assert odd_in(result) == ["node-0004"]
@@ -122,7 +123,7 @@ class TestForms:
         assert "outlier: node-0004" in (tmp_path / "answer.txt").read_text()
 
 
-WRITE = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+WRITE = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(pathlib.Path(sys.argv[2]).read_text())"
 
 
 class TestRefusals:
