@@ -51,7 +51,7 @@ def _find_consequences(code: str) -> tuple[str, ...]:
 
 
 def _is_near(family: Match, known: Match) -> bool:
-    """Say if a known wording, no less sure, stands so close that both are of one error."""
+    """Say if a known wording, no less sure, is so close that both are of one error."""
     gap = max(family.position, known.position) - min(_find_end(family), _find_end(known))
     confidences = tuple(Confidence)
     is_surer = confidences.index(known.confidence) <= confidences.index(family.confidence)

@@ -376,7 +376,7 @@ class CachingHost(LocalHost):
     """This machine for one examination: a program that several probes ask is run once, and all get its answer.
 
     A program without a deadline of its own gets half of the time that is left: one that hangs costs what it would have
-    said, and not the rest of the probe that asked it.
+    said, and not the rest of the probe that ran it.
     """
 
     def __init__(self, *, deadline_s: float = CALL_DEADLINE_S) -> None:

@@ -135,8 +135,8 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
     leftovers = () if has_toolkit(facts) else tuple(_list_leftovers(facts, engine))
     has_other_way = has_cdi_gpus(facts, engine)
     # Editors ask with `--gpus` where they see a runtime named nvidia, which then needs the hook.
-    is_asked_for_hook = has_runtime and engine.hook_on_path is False and not has_gpus_by_cdi(engine)
-    if not leftovers and (has_other_way or has_runtime) and not is_asked_for_hook:
+    needs_hook = has_runtime and engine.hook_on_path is False and not has_gpus_by_cdi(engine)
+    if not leftovers and (has_other_way or has_runtime) and not needs_hook:
         return
     if require_toolkit(facts).version is None:
         yield Finding(
@@ -157,7 +157,7 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
     elif (
         engine.hook_on_path is False
         and engine.kind is EngineKind.DOCKER
-        and (is_asked_for_hook or not gives_gpus_by_cdi_alone(facts, engine))
+        and (needs_hook or not gives_gpus_by_cdi_alone(facts, engine))
     ):
         yield Finding(
             Severity.WARNING if has_other_way else Severity.ERROR,
@@ -778,7 +778,7 @@ def _list_evidence(smoke: Smoke) -> tuple[str, ...]:
 
 
 def _find_reason(smoke: Smoke) -> str:
-    """Find why the engine did not start the container: its cause stands last, before what the command adds for help."""
+    """Find why the engine did not start the container: its cause comes last, before what the command adds for help."""
     lines = [line for line in smoke.err.splitlines() if line.strip() and not line.startswith(_HELP_LINES)]
     return " ".join(" ".join(lines).split())
 

@@ -1,4 +1,4 @@
-"""Families of errors: classes with typed parameters, so that a wording that nobody has read before falls into one.
+"""Families of errors: classes with typed parameters, so that a new wording falls into one.
 
 `families.toml` has a `[[family]]` for each class and below it a `[[family.cause]]` for each cause, the most frequent
 first. A family is parsed only where one of its `words` is in the text: they stand in its first line.

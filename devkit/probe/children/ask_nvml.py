@@ -280,7 +280,7 @@ def read_nvlinks(nvml: Nvml, handle: object) -> dict[str, Any]:
     count = min(counted["value"][0].value.uiVal, MAX_NVLINKS)
     if not count:
         return {"value": {"count": 0, "active": 0, "errors": 0}}
-    # All links in one call: asked one by one, eight GPUs would take a second.
+    # All links in one call: one by one, eight GPUs would take a second.
     fields = (NVLINK_STATE_FIELD, *NVLINK_ERROR_FIELDS)
     answered = nvml.optional(
         "nvmlDeviceGetFieldValues", handle, [(name, link) for name in fields for link in range(count)]

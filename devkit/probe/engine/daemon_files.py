@@ -26,7 +26,7 @@ def read_daemon_files(host: Host) -> tuple[DaemonFile, ...]:
 
 
 def read_daemon_addresses(host: Host) -> tuple[str, ...]:
-    """Read the addresses that the system's daemon was told to listen on: of its flags, and of `hosts` in its file."""
+    """Read the addresses that the system's daemon was configured to listen on: of its flags, and of `hosts` in its file."""
     flags = read_daemon_flags(host)
     by_flag = [word for flag, word in pairwise(flags) if flag in ("-H", "--host")]
     by_flag += [flag.partition("=")[2] for flag in flags if flag.startswith(("-H=", "--host="))]

@@ -128,11 +128,11 @@ def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> F
                 "NVIDIA_VISIBLE_DEVICES is not set" if variable is None else f"NVIDIA_VISIBLE_DEVICES={variable}"
             )
             # NVIDIA's images set the variable themselves, so it is no proof of a request.
-            may_have_asked = variable is not None and variable.strip() not in NO_VISIBLE_DEVICES
+            may_request = variable is not None and variable.strip() not in NO_VISIBLE_DEVICES
             hint = (
                 " Where that was done, the toolkit on the host passed it over (mode csv, or a user's variable that it does"
                 " not accept): run devkit doctor there."
-                if may_have_asked
+                if may_request
                 else ""
             )
             return Finding(
@@ -145,7 +145,7 @@ def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> F
                     where=Side.PROJECT,
                 ),
                 evidence=tuple(evidence),
-                confidence=Confidence.LIKELY if may_have_asked else Confidence.CERTAIN,
+                confidence=Confidence.LIKELY if may_request else Confidence.CERTAIN,
             )
         case error:
             return Finding(
