@@ -48,7 +48,7 @@ class FamilyCause:
     speaks_against: tuple[str, ...] = ()
     computed: str = ""
     is_only: bool = False
-    """Whether the error's own words leave no other cause, once `where` holds."""
+    """True if the error's own words leave no other cause, once `where` holds."""
 
 
 @record
