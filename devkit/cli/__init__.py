@@ -135,6 +135,9 @@ def run_command_line() -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)
         return exit_codes.INTERRUPTED
+    except MemoryError:
+        _print_error("the process has no memory left", "Raise its limit: ulimit -v unlimited")
+        return exit_codes.WRONG_INPUT
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENAMETOOLONG):
             return _report_refused_file(error)

@@ -1,5 +1,7 @@
 """Run every probe side by side and gather the facts of one machine."""
 
+import importlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,6 +29,9 @@ from devkit.probe.project.reader import read_project
 
 _TO_JUDGE_S = 0.5
 """Kept back from the deadline, to kill a late child and to judge what it left behind."""
+
+_FILES_FOR_ALL = 64
+"""Open files that suffice for all probes at once."""
 
 _CDI_OF_ENGINE = "cdi, with the engine's own folders"
 _STORAGE_OF_ENGINE = "storage, with the engine's own folder"
@@ -126,6 +131,15 @@ def _followers(
         yield "inside", partial(read_facts_inside, host, reading, project=project, deadline_s=left_s)
 
 
+def _has_tight_limits() -> bool:
+    """Return whether the process may run out of memory or open files where all probes run at once."""
+    if sys.platform == "win32":
+        return False
+    resource = importlib.import_module("resource")  # Windows has no such module
+    has_few_files = 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _FILES_FOR_ALL
+    return bool(has_few_files or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY)
+
+
 def _side_by_side(
     probes: tuple[Probe, ...],
     *,
@@ -153,11 +167,16 @@ def _side_by_side(
     # Daemon threads, not an executor: a thread stuck on a dead network drive must not hold up the exit.
     threads = [threading.Thread(target=take, args=pair, name=pair[0], daemon=True) for pair in probes]
     ends_at = time.monotonic() + deadline_s
+    # Each thread reserves address space for its stack and for malloc, and opens files: under a limit they run one by one.
+    is_alone = _has_tight_limits()
     for thread in threads:
         try:
             thread.start()
-        except RuntimeError as error:  # a limit on memory or on threads
-            readings[thread.name] = lose(thread.name, str(error))
+        except (RuntimeError, MemoryError) as error:  # a limit on memory or on threads
+            readings[thread.name] = lose(thread.name, str(error) or "the process has no memory left")
+            continue
+        if is_alone:
+            thread.join(max(0.0, ends_at - time.monotonic()))
     if meanwhile is not None:
         meanwhile()
     for thread in threads:

@@ -199,6 +199,15 @@ def test_a_removed_working_folder_is_the_users_to_know(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
+def test_under_a_limit_of_memory_everything_is_read_and_nothing_aborts():
+    script = 'ulimit -v 300000; exec "$0" -m devkit doctor --json'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, check=False, timeout=60)
+    document = json.loads(done.stdout)
+    assert (done.stderr, document["lost"]) == ("", [])
+    assert document["verdict"] in ("healthy", "warnings", "problems")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
 def test_a_tight_limit_of_open_files_makes_a_report_that_is_not_healthy():
     script = 'ulimit -n 8; exec "$0" -m devkit doctor --json'
     done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, check=False)
