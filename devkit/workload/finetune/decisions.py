@@ -8,10 +8,10 @@ head sizes, https://github.com/Dao-AILab/flash-attention#installation-and-featur
 https://huggingface.co/docs/transformers/main/en/attention_interface.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from devkit.compat.version_tables import load_tables
@@ -105,11 +105,41 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class CorpusSize:
-    """The size of the training data: texts, and tokens in all of them."""
+class Corpus:
+    """The training data by its lengths in tokens, one for each text."""
 
-    texts: int
-    tokens: int
+    lengths: Sequence[int]
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """The lengths in tokens of the rows that a run trains on, longest first; `is_padded` to the longest of a pass."""
+
+    longest_first: Sequence[int]
+    is_padded: bool
+
+    @classmethod
+    def from_corpus(cls, corpus: Corpus, *, sequence: int, packing: bool, attention: Attention) -> "RowLengths":
+        """Return the rows of this data: packed ones are taken as full."""
+        if packing:
+            length = min(sequence, corpus.tokens)
+            return cls([length] * -(-corpus.tokens // length), is_padded=False)
+        return cls(sorted(corpus.lengths, reverse=True), is_padded=attention is not Attention.VARLEN)
+
+    @property
+    def mean(self) -> int:
+        """The mean length."""
+        return -(-sum(self.longest_first) // len(self.longest_first))
+
+    def largest_pass(self, rows: int) -> int:
+        """Return the tokens of the largest pass of so many rows, padding included."""
+        longest = self.longest_first[:rows]
+        return longest[0] * len(longest) if self.is_padded else sum(longest)
 
 
 @dataclass(frozen=True)
@@ -149,13 +179,19 @@ class Decisions:
         """True if ranks hold shards of the model, so that none of them can compute alone."""
         return self.sharding in (Sharding.ZERO2, Sharding.ZERO3)
 
-    def to_training_settings(self, settings: FinetuneSettings, *, world: int) -> TrainingSettings:
-        """Return the same run as the estimate's settings, which name a layer by the last part of its name."""
+    def to_training_settings(
+        self, settings: FinetuneSettings, *, world: int, tokens_per_pass: int | None = None
+    ) -> TrainingSettings:
+        """Return the same run as the estimate's settings, which name a layer by the last part of its name.
+
+        `tokens_per_pass` are those of the largest pass, which rarely has only rows of the longest sequence.
+        """
         targets = tuple(dict.fromkeys(each.rpartition(".")[2] for each in settings.targets))
         return TrainingSettings(
             method=settings.method,
-            sequence=settings.sequence,
+            sequence=-(-tokens_per_pass // self.micro_batch) if tokens_per_pass else settings.sequence,
             micro_batch=self.micro_batch,
+            accumulation=self.accumulation,
             precision=self.precision,
             rank=settings.rank,
             targets=targets,
@@ -285,7 +321,7 @@ def decide(
     hardware: Hardware,
     *,
     traits: AttentionTraits,
-    corpus: CorpusSize,
+    corpus: Corpus,
     estimator: MemoryEstimator | None,
 ) -> Decisions:
     """Decide what `settings` leave open. `estimator` is None if the model's shape is not known.
@@ -315,12 +351,24 @@ def decide(
         estimate=None,
         reasons=(),
     )
-    for fit in _candidates(settings, hardware, rows):
+    lengths = RowLengths.from_corpus(
+        corpus, sequence=settings.sequence, packing=compute.packing, attention=compute.attention
+    )
+    # With fewer rows than a step takes, every step has all of them.
+    rows = min(rows, -(-len(lengths.longest_first) // hardware.world_size))
+    for fit in _candidates(settings, hardware, rows, lengths):
         if estimator is not None:
             candidate = replace(
-                draft, micro_batch=fit.micro_batch, checkpointing=fit.checkpointing, optimizer=fit.optimizer
+                draft,
+                micro_batch=fit.micro_batch,
+                accumulation=-(-rows // fit.micro_batch),
+                checkpointing=fit.checkpointing,
+                optimizer=fit.optimizer,
             )
-            estimate = estimator(candidate.to_training_settings(settings, world=hardware.world_size))
+            tokens = lengths.largest_pass(fit.micro_batch)
+            estimate = estimator(
+                candidate.to_training_settings(settings, world=hardware.world_size, tokens_per_pass=tokens)
+            )
             fit = replace(fit, estimate=estimate if hardware.is_gpu else drop_gpu_overhead(estimate))
         if _fits(fit, hardware):
             break
@@ -355,9 +403,7 @@ class _ComputeDecisions:
     The constructor raises DevkitError for settings that cannot work.
     """
 
-    def __init__(
-        self, settings: FinetuneSettings, hardware: Hardware, traits: AttentionTraits, corpus: CorpusSize
-    ) -> None:
+    def __init__(self, settings: FinetuneSettings, hardware: Hardware, traits: AttentionTraits, corpus: Corpus) -> None:
         self._settings = settings
         self._hardware = hardware
         self.reasons: list[Decision] = []
@@ -426,7 +472,7 @@ class _ComputeDecisions:
             )
         return self._record("attention", setting, best, because)
 
-    def _choose_packing(self, traits: AttentionTraits, corpus: CorpusSize) -> bool:
+    def _choose_packing(self, traits: AttentionTraits, corpus: Corpus) -> bool:
         refusal = find_packing_refusal(traits)
         if self._settings.packing and refusal is not None:
             raise DevkitError(f"--packing is not possible: {refusal}", "Leave out --packing.")
@@ -511,7 +557,7 @@ def _choose_precision(settings: FinetuneSettings, hardware: Hardware) -> tuple[P
     return Precision.FP16, f"{reason}; the loss is scaled"
 
 
-def _choose_packing(settings: FinetuneSettings, attention: Attention, corpus: CorpusSize) -> tuple[bool, str]:
+def _choose_packing(settings: FinetuneSettings, attention: Attention, corpus: Corpus) -> tuple[bool, str]:
     if attention not in (Attention.VARLEN, Attention.FLASH):
         return False, f"{attention} attention would compute the whole row for every short text in it"
     steps_per_epoch = corpus.tokens / settings.sequence / settings.batch
@@ -523,7 +569,7 @@ def _choose_packing(settings: FinetuneSettings, attention: Attention, corpus: Co
         if settings.steps is None:
             because = f"packed, the run would be {format_count(max(1, steps), 'step')}"
         return False, f"{because}; this attention pads nothing either way"
-    length = corpus.tokens // max(1, corpus.texts)
+    length = corpus.tokens // max(1, len(corpus.lengths))
     return True, f"texts of {length} tokens on average fill rows of {settings.sequence}, without cross-attention"
 
 
@@ -542,7 +588,7 @@ class _Fit:
         return self.estimate.reserved_peak_bytes if self.estimate is not None else None
 
 
-def _candidates(settings: FinetuneSettings, hardware: Hardware, rows: int) -> Iterator[_Fit]:
+def _candidates(settings: FinetuneSettings, hardware: Hardware, rows: int, lengths: RowLengths) -> Iterator[_Fit]:
     """Yield every way that the settings leave open, the fastest first.
 
     Recomputing costs a third of the time, so it comes after every pass that is large enough without it; states in
@@ -550,11 +596,11 @@ def _candidates(settings: FinetuneSettings, hardware: Hardware, rows: int) -> It
     """
     # Micro-batches that divide the rows evenly, largest first, or the one that the user set.
     longest = MAX_TOKENS_PER_PASS if hardware.is_gpu else MAX_TOKENS_PER_PASS_ON_CPU
-    largest = min(rows, max(1, longest // settings.sequence))
-    sizes = [size for size in range(largest, 0, -1) if rows % size == 0]
+    sizes = [size for size in range(rows, 0, -1) if rows % size == 0]
+    sizes = [size for size in sizes if size * lengths.mean <= longest] or [1]
     if settings.micro_batch is not None:
         sizes = [min(settings.micro_batch, rows)]
-    large = [size for size in sizes if size * settings.sequence >= MIN_EFFICIENT_TOKENS] or sizes[:1]
+    large = [size for size in sizes if size * lengths.mean >= MIN_EFFICIENT_TOKENS] or sizes[:1]
     small = [size for size in sizes if size not in large]
     optimizers = [settings.optimizer or Optimizer.ADAMW]
     has_8_bit = hardware.kind is DeviceKind.CUDA and "bitsandbytes" in hardware.packages

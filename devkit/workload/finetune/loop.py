@@ -348,10 +348,11 @@ class ForwardBackward:
         return result
 
 
-def run_dry_step(passes: ForwardBackward, optimizer: torch.optim.Optimizer, batch: MicroBatch) -> None:
-    """Run one whole step on `batch` that leaves no trace but the memory that it took at its peak."""
+def run_dry_step(passes: ForwardBackward, optimizer: torch.optim.Optimizer, batches: Sequence[MicroBatch]) -> None:
+    """Run one whole step on `batches` that leaves no trace but the memory that it took at its peak."""
+    targets = sum(each.target_count for each in batches)
     try:
-        passes.accumulate_gradients([batch], 1.0 / max(1, batch.target_count), is_local=True)
+        passes.accumulate_gradients(batches, 1.0 / max(1, targets), is_local=True)
         for group in optimizer.param_groups:
             group["lr"] = 0.0
             for parameter in group["params"]:

@@ -17,7 +17,6 @@ from devkit.estimate.settings import Precision
 from devkit.facts.values import ComputeCapability
 from devkit.text import format_bytes
 from devkit.workload.device import choose_device
-from devkit.workload.finetune.data.batches import MicroBatch
 from devkit.workload.finetune.decisions import DeviceKind, Hardware
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.model.attention import probe_attention_kernels
@@ -171,13 +170,12 @@ class MicroBatchSearch:
 
 
 def find_micro_batch(
-    build_batch: Callable[[int], MicroBatch],
-    attempt: Callable[[MicroBatch], None],
+    attempt: Callable[[int], None],
     *,
     start: int,
     ranks: Ranks,
 ) -> MicroBatchSearch:
-    """Halve `start` until `attempt` of the largest batch succeeds on every rank.
+    """Halve `start` until `attempt` with that micro-batch succeeds on every rank.
 
     `attempt` is one whole step, optimizer included, that leaves no trace. All ranks must call and agree, so that the
     effective batch stays the same one everywhere.
@@ -187,10 +185,9 @@ def find_micro_batch(
     while size:
         if ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(ranks.device)
-        batch = build_batch(size)
         failed = False
         try:
-            attempt(batch)
+            attempt(size)
         except StepOutOfMemory:
             failed = True
         except RuntimeError as error:

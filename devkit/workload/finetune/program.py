@@ -29,7 +29,7 @@ from devkit.workload.finetune.data.dataset import (
     limit_to_context_length,
     tokenize_once_per_node,
 )
-from devkit.workload.finetune.decisions import CorpusSize, Decisions, build_memory_estimator, decide
+from devkit.workload.finetune.decisions import Corpus, Decisions, build_memory_estimator, decide
 from devkit.workload.finetune.distributed import (
     ParallelModel,
     Ranks,
@@ -269,7 +269,7 @@ def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:
             inputs.settings,
             hardware,
             traits=read_attention_traits(inputs.config),
-            corpus=CorpusSize(len(train), sum(len(each.ids) for each in train)),
+            corpus=Corpus([len(each.ids) for each in train]),
             estimator=build_memory_estimator(inputs.files.config),
         )
     )
@@ -479,12 +479,14 @@ class Trainer:
         if not can_recover_from_oom(self._ranks.device):
             return size
         context = self.context
-        found = find_micro_batch(
-            self._loader.build_largest_batch,
-            lambda batch: run_dry_step(context.passes, context.optimizer, batch),
-            start=size,
-            ranks=self._ranks,
-        )
+        rows = -(-min(self._settings.batch, len(self._loader.rows)) // self._ranks.world_size)
+
+        def attempt(micro_batch: int) -> None:
+            # A second pass, where there is one, has the gradients of the first beside its activations.
+            batches = [self._loader.build_largest_batch(micro_batch)] * (2 if rows > micro_batch else 1)
+            run_dry_step(context.passes, context.optimizer, batches)
+
+        found = find_micro_batch(attempt, start=size, ranks=self._ranks)
         memory = found.memory.to_event_fields()
         self._events("probe", micro_batch=found.micro_batch, refused=list(found.refused), **memory)
         return found.micro_batch

@@ -9,7 +9,7 @@ from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import Attention, Loss, Method, Optimizer, Precision, Sharding
 from devkit.estimate.training import estimate_training
 from devkit.facts.values import ComputeCapability
-from devkit.workload.finetune.decisions import USER_CHOICE, AttentionTraits, CorpusSize, DeviceKind, Hardware, decide
+from devkit.workload.finetune.decisions import USER_CHOICE, AttentionTraits, Corpus, DeviceKind, Hardware, decide
 from devkit.workload.finetune.settings import FinetuneSettings
 
 GIB = 1024**3
@@ -26,7 +26,7 @@ LLAMA_8B = {
     "tie_word_embeddings": False,
 }
 TRAITS = AttentionTraits(name="llama", head=128, value_head=128)
-MANY_TEXTS = CorpusSize(texts=10_000, tokens=3_000_000)
+MANY_TEXTS = Corpus([300] * 10_000)
 NEED = partial(estimate_training, build_model_shape(LLAMA_8B))
 
 
@@ -60,16 +60,16 @@ def decided(hardware, *, corpus=MANY_TEXTS, estimator=NEED, traits=TRAITS, **wis
 @pytest.mark.parametrize(
     ("hardware", "method", "precision", "adapter", "attention", "checkpointing", "micro_batch", "compiles"),
     [
-        pytest.param(T4, "qlora", "fp16", "fp32", "sdpa", True, 4, False, id="T4: fp16, and no flash kernel"),
+        pytest.param(T4, "qlora", "fp16", "fp32", "sdpa", True, 16, False, id="T4: fp16, and no flash kernel"),
         pytest.param(RTX_3090, "lora", "bf16", "bf16", "varlen", True, 2, True, id="3090: LoRA with checkpointing"),
         pytest.param(RTX_4090, "qlora", "bf16", "bf16", "varlen", False, 1, False, id="4090: QLoRA without it"),
         pytest.param(A100, "lora", "bf16", "bf16", "varlen", False, 4, True, id="A100"),
         pytest.param(H100, "lora", "bf16", "bf16", "varlen", False, 4, True, id="H100"),
         pytest.param(H200, "lora", "bf16", "bf16", "varlen", False, 8, True, id="H200: as large as is useful"),
-        pytest.param(B200, "full", "bf16", "bf16", "varlen", False, 8, True, id="B200: a whole 8B model"),
-        pytest.param(MI300X, "lora", "bf16", "bf16", "sdpa", False, 8, False, id="ROCm: bf16 and sdpa"),
-        pytest.param(APPLE, "lora", "bf16", "bf16", "sdpa", False, 4, False, id="Apple from macOS 14 on"),
-        pytest.param(OLD_APPLE, "lora", "fp32", "fp32", "sdpa", False, 2, False, id="Apple before macOS 14"),
+        pytest.param(B200, "full", "bf16", "bf16", "varlen", False, 4, True, id="B200: a whole 8B model"),
+        pytest.param(MI300X, "lora", "bf16", "bf16", "sdpa", False, 16, False, id="ROCm: bf16 and sdpa"),
+        pytest.param(APPLE, "lora", "bf16", "bf16", "sdpa", False, 16, False, id="Apple from macOS 14 on"),
+        pytest.param(OLD_APPLE, "lora", "fp32", "fp32", "sdpa", False, 16, False, id="Apple before macOS 14"),
         pytest.param(CPU, "lora", "fp32", "fp32", "varlen", False, 1, False, id="CPU: fp32, never compiled"),
     ],
 )
@@ -156,8 +156,40 @@ def test_a_whole_model_gets_smaller_optimizer_states_only_where_it_must():
 
 
 def test_processes_share_a_batch_and_each_has_its_own_passes():
-    found = decided(gpu("9.0", 139, world_size=4), batch=64)
-    assert (found.micro_batch, found.accumulation, found.sharding) == (8, 2, Sharding.DDP)
+    found = decided(gpu("9.0", 139, world_size=4), batch=128)
+    assert (found.micro_batch, found.accumulation, found.sharding) == (32, 1, Sharding.DDP)
+
+
+def test_memory_is_that_of_the_datas_lengths_and_not_of_the_longest_possible_row():
+    short = decided(CPU, corpus=Corpus([52] * 240))
+    assert (short.checkpointing, short.micro_batch, short.accumulation) == (False, 16, 1)
+    long = decided(CPU, corpus=Corpus([2048] * 16))
+    assert short.estimate.allocated_peak_bytes < 0.8 * long.estimate.allocated_peak_bytes
+    assert decided(CPU, corpus=Corpus([52] * 240), sequence=4096).estimate == short.estimate
+
+
+def test_one_long_text_counts_once_where_nothing_is_padded_and_for_all_rows_where_they_are():
+    lengths = Corpus([2048] + [52] * 239)
+    flat, padded = (
+        decided(H200, corpus=lengths, attention=attention, micro_batch=16, checkpointing=False)
+        for attention in (Attention.VARLEN, Attention.SDPA)
+    )
+    assert flat.estimate.allocated_peak_bytes < 0.3 * padded.estimate.allocated_peak_bytes
+
+
+def test_fewer_rows_than_a_batch_are_no_reason_to_accumulate():
+    found = decided(H200, corpus=Corpus([52] * 3))
+    assert (found.micro_batch, found.accumulation) == (3, 1)
+
+
+def test_the_estimate_has_the_gradients_of_earlier_micro_batches():
+    """Llama-3.1-8B whole: the gradients of the first micro-batch are there when the second one's activations are."""
+    wishes = {"method": Method.FULL, "corpus": Corpus([2048] * 64), "micro_batch": 1, "checkpointing": False}
+    wishes["optimizer"] = Optimizer.ADAMW
+    once, often = (decided(A100, batch=batch, **wishes) for batch in (1, 16))
+    gradients = 2 * build_model_shape(LLAMA_8B).parameters
+    assert often.accumulation == 16
+    assert often.estimate.allocated_peak_bytes >= once.estimate.allocated_peak_bytes + 0.9 * gradients
 
 
 def test_without_an_estimate_a_gpu_begins_with_the_least():
@@ -166,13 +198,13 @@ def test_without_an_estimate_a_gpu_begins_with_the_least():
 
 
 def test_few_texts_are_not_packed_into_fewer_steps():
-    assert not decided(H100, corpus=CorpusSize(texts=100, tokens=30_000)).packing
-    assert decided(H100, corpus=CorpusSize(texts=100, tokens=30_000), packing=True).packing
+    assert not decided(H100, corpus=Corpus([300] * 100)).packing
+    assert decided(H100, corpus=Corpus([300] * 100), packing=True).packing
 
 
 def test_a_given_number_of_steps_is_packed_unless_the_same_rows_repeat():
     """24 steps a run, however long; an epoch of 8 rows has as many steps as its full rows make."""
-    enough, too_few = (CorpusSize(texts=300, tokens=steps * 8 * 2048) for steps in (4, 3))
+    enough, too_few = (Corpus([64] * (steps * 8 * 32)) for steps in (4, 3))
     assert decided(H100, corpus=enough, batch=8, sequence=2048, steps=24).packing
     assert not decided(H100, corpus=too_few, batch=8, sequence=2048, steps=24).packing
     assert not decided(H100, corpus=enough, batch=8, sequence=2048, epochs=6).packing
@@ -200,7 +232,7 @@ def test_in_fp32_the_adapters_precision_is_not_explained_by_what_fp32_would_cost
 
 
 def test_a_given_number_of_steps_is_not_attributed_to_packing():
-    few = CorpusSize(texts=100, tokens=40_000)
+    few = Corpus([400] * 100)
     assert "the run would be 1 step;" in because(decided(A100, corpus=few), "packing")
     asked = because(decided(A100, corpus=few, steps=20), "packing")
     assert asked.startswith("packed, an epoch would be 1 step, fewer than 4")

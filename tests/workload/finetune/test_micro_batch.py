@@ -68,7 +68,7 @@ def test_the_micro_batch_is_halved_until_it_fits(fits, found, refused):
         if size > fits:
             raise torch.OutOfMemoryError("for the test")
 
-    result = find_micro_batch(lambda size: size, attempt, start=8, ranks=ALONE)
+    result = find_micro_batch(attempt, start=8, ranks=ALONE)
     assert (result.micro_batch, result.refused) == (found, refused)
 
 
@@ -77,7 +77,7 @@ def test_another_error_is_not_taken_for_memory():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        find_micro_batch(lambda size: size, attempt, start=8, ranks=ALONE)
+        find_micro_batch(attempt, start=8, ranks=ALONE)
 
 
 def test_the_cpu_has_no_count_of_tensors():
