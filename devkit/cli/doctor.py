@@ -110,7 +110,7 @@ def doctor(
     # Imported only now, so that the probes start first.
     from devkit.doctor.report.report import Health
 
-    is_fine = report.health is Health.HEALTHY or (report.health is not Health.PROBLEMS and not strict)
+    is_fine = report.health in (Health.HEALTHY, Health.NO_GPU) or (report.health is not Health.PROBLEMS and not strict)
     code = exit_codes.DONE if is_fine else exit_codes.ANSWER_IS_NO
     write_output(format_doctor_report(facts, report, options, exit_code=code), options)
     ctx.exit(code)

@@ -49,10 +49,13 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
     if options.style == "text":
         import shutil
 
+        from devkit.doctor.report.stack import build_stack
         from devkit.doctor.report.text import format_report
 
         width, marks = shutil.get_terminal_size().columns, choose_marks(options)
-        lines = format_report(redact_tokens(report), width=width, marks=marks, verbose=options.is_verbose)
+        report = redact_tokens(report)
+        layers = build_stack(facts, report)
+        lines = format_report(report, layers, width=width, marks=marks, verbose=options.is_verbose)
         return style_lines(lines, is_plain=options.output is not None)
     redaction = build_redaction(facts)
     facts, report = redaction.of(facts), redaction.of(report)
@@ -70,7 +73,9 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
 
             return render_report_page(facts, report)
         case _:
-            return format_json(report.to_document())
+            from devkit.doctor.report.stack import build_stack
+
+            return format_json(report.to_document(build_stack(facts, report)))
 
 
 def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:

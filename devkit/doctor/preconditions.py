@@ -114,6 +114,11 @@ def has_nvidia_gpu(facts: Facts) -> bool | Unknown:
     return driver.pci_gpus if has_library or driver.device_nodes or is_in_container(facts) else False
 
 
+def has_gpu_to_judge(facts: Facts) -> bool:
+    """Say if an NVIDIA GPU was seen. Of AMD's only the device is read, and where nothing could be read there is none."""
+    return has_nvidia_gpu(facts) is True
+
+
 def _has_gpu_by_nvml(facts: Facts) -> bool:
     """Say if NVML found GPUs, or failed in a way that needs a loaded driver."""
     match facts.nvml:

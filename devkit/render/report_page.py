@@ -29,6 +29,7 @@ _RESTARTS = {
 }
 _HEALTH = {
     Health.HEALTHY: "healthy",
+    Health.NO_GPU: "no-gpu",
     Health.WARNINGS: "warning",
     Health.INCOMPLETE: "incomplete",
     Health.PROBLEMS: "problem",
@@ -46,7 +47,7 @@ def render_report_page(facts: Facts, report: Report) -> str:
     first = next(iter(report.roots), None)
     if first is not None and first.finding.severity is Severity.NOTE:
         first = None
-    headline = "nothing found that stops GPU work"
+    headline = report.headline
     if report.health is Health.INCOMPLETE:
         headline = f"not read: {join_words(each.reason for each in report.lost)}"
     elif first is not None:

@@ -70,8 +70,9 @@ def test_json_is_one_document_with_every_check(ask):
 
 
 def test_text_begins_with_the_true_cause(ask):
-    lines = ask(MISMATCH).stdout.splitlines()
-    assert lines[0] == "✗ problem: the loaded NVIDIA module is 580.95.05, but its libraries are"
+    layers, cause, *_ = ask(MISMATCH).stdout.split("\n\n")
+    assert layers.startswith("✓ Hardware: NVIDIA GeForce RTX 4090, 24 GiB\n✓ Kernel driver: Ubuntu 24.04.3 LTS")
+    assert cause.startswith("✗ problem: the loaded NVIDIA module is 580.95.05, but its libraries are\n")
     assert "1 finding follows from it: CUD003" in ask(MISMATCH).stdout
 
 
@@ -164,7 +165,8 @@ def test_a_terminal_without_unicode_gets_ascii():
     done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")), "--verbose", PYTHONIOENCODING="ascii")
     assert done.returncode == 1
     assert done.stdout.isascii()
-    assert done.stdout.startswith(b"x problem: ")
+    assert done.stdout.startswith(b"+ Hardware: ")
+    assert b"\nx problem: " in done.stdout
 
 
 def test_json_is_json_where_standard_output_has_no_degree_sign():

@@ -35,7 +35,7 @@ def ask(*arguments):
 @pytest.mark.parametrize(
     ("style", "start"),
     [
-        ("text", "✗ problem: the loaded NVIDIA module"),
+        ("text", "✓ Hardware: NVIDIA GeForce RTX 4090, 24 GiB"),
         ("json", '{\n  "schema": "devkit.doctor/1"'),
         ("sarif", '{\n  "$schema": "https://docs.oasis-open.org/sarif/'),
         ("markdown", "### ❌ devkit doctor: problem"),

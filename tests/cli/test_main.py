@@ -204,7 +204,7 @@ def test_under_a_limit_of_memory_everything_is_read_and_nothing_aborts():
     done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, check=False, timeout=60)
     document = json.loads(done.stdout)
     assert (done.stderr, document["lost"]) == ("", [])
-    assert document["verdict"] in ("healthy", "warnings", "problems")
+    assert document["verdict"] in ("healthy", "no-gpu", "warnings", "problems")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")

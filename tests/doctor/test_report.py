@@ -21,8 +21,10 @@ from devkit.doctor.model import (
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS, Tone
 from devkit.doctor.report.report import Health, build_check_list_document, build_report
+from devkit.doctor.report.stack import build_stack
 from devkit.doctor.report.text import format_report
-from tests.doctor.machines import healthy
+from tests.doctor.machines import healthy, without_gpu
+from tests.doctor.running import build_full_report
 
 
 def nothing(facts):
@@ -153,8 +155,7 @@ def test_the_list_names_every_check_and_its_page():
     ("outcomes", "first_line"),
     [
         pytest.param([PASSED], "✓ healthy: nothing found that stops GPU work", id="healthy"),
-        pytest.param([NOTE], "✓ healthy: a note", id="healthy, and one thing to know"),
-        pytest.param([INSIDE], "✓ healthy in the dev container: a note", id="a note of the dev container alone"),
+        pytest.param([NOTE], "✓ healthy: nothing found that stops GPU work", id="healthy, and one thing to know"),
         pytest.param([WARNING, CONSEQUENCE, ROOT], "✗ problem: the cause", id="the cause, not what stands first"),
         pytest.param([WARNING], "! warning: a warning", id="a warning"),
         pytest.param([CRASHED, NOTE], "! warning: 1 check crashed", id="a crash"),
@@ -162,6 +163,64 @@ def test_the_list_names_every_check_and_its_page():
 )
 def test_the_first_line_is_the_true_cause(outcomes, first_line):
     assert text(*outcomes).splitlines()[0] == first_line
+
+
+def test_a_note_is_listed_below_the_verdict_with_its_side():
+    assert "\ni note in the dev container: a note\n" in text(INSIDE)
+
+
+def test_a_finding_is_never_followed_by_the_healthy_title():
+    shown = text(ROOT, NOTE, verbose=True)
+    assert "AAA001 is fine" not in shown
+    assert "likely; why: devkit explain AAA001" in shown
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "health"),
+    [
+        pytest.param([PASSED, NOTE], Health.NO_GPU, id="nothing found"),
+        pytest.param([WARNING], Health.WARNINGS, id="a warning outweighs it"),
+        pytest.param([HUNG], Health.INCOMPLETE, id="so does a lost fact"),
+        pytest.param([ROOT], Health.PROBLEMS, id="and an error"),
+    ],
+)
+def test_a_machine_without_a_gpu_is_never_healthy(outcomes, health):
+    judged = build_report(without_gpu(), outcomes, devkit="0.1.0")
+    assert judged.health is health
+    shown = "\n".join(line.text for line in format_report(judged, width=80, marks=UNICODE_MARKS))
+    assert "healthy" not in shown
+    assert ("– nothing to judge: no NVIDIA GPU found" in shown) is (health is Health.NO_GPU)  # noqa: RUF001
+
+
+def test_the_report_leads_with_one_line_a_layer_and_the_versions():
+    facts = healthy()
+    judged = build_full_report(facts)
+    lines = format_report(judged, build_stack(facts, judged), width=100, marks=UNICODE_MARKS)
+    assert [line.text for line in lines][:10] == [
+        "✓ Hardware: NVIDIA GeForce RTX 4090, 24 GiB",
+        "✓ Kernel driver: Ubuntu 24.04.3 LTS, module 580.95.05 (open)",
+        "✓ NVML and libcuda: libcuda 580.95.05, driver 580.95.05, CUDA up to 13.0",
+        "✓ Container engine: Docker 28.5.1, Compose 2.40.0",
+        "✓ Container Toolkit and CDI: toolkit 1.18.1, CDI: 2 devices for 580.95.05",
+        "✓ Container: fine",
+        "✓ CUDA: driver up to 13.0, torch built for 12.8",
+        "✓ Python and torch: Python 3.12.3, torch 2.9.1+cu128",
+        "✓ Project, hub and storage: 400 GiB free",
+        "",
+    ]
+    assert lines[10].text == "✓ healthy: nothing found that stops GPU work"
+
+
+def test_the_document_has_the_layers():
+    facts = without_gpu()
+    judged = build_full_report(facts)
+    layers = judged.to_document(build_stack(facts, judged))["layers"]
+    assert layers[0] == {
+        "name": "hardware",
+        "title": "Hardware",
+        "state": "unjudged",
+        "readings": [{"name": "PCI", "value": "no NVIDIA GPU"}],
+    }
 
 
 def test_consequences_are_counted_and_shown_only_when_asked():

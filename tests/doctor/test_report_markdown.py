@@ -4,7 +4,7 @@ import pytest
 
 from devkit.doctor.model import Fix
 from devkit.doctor.report.markdown import render_markdown_report
-from tests.doctor.machines import healthy
+from tests.doctor.machines import healthy, without_gpu
 from tests.doctor.reports import (
     CONSEQUENCE,
     CRASHED,
@@ -19,6 +19,7 @@ from tests.doctor.reports import (
     a_report,
     an_outcome,
 )
+from tests.doctor.running import build_full_report
 
 
 def shown(*outcomes):
@@ -95,3 +96,10 @@ def test_every_layer_of_the_stack_has_a_row():
     text = shown(ROOT, SKIPPED)
     assert "| Kernel driver | root cause | system: Ubuntu 24.04.3 LTS; " in text
     assert "| Container | not judged | – |" in text  # noqa: RUF001
+
+
+def test_a_machine_without_a_gpu_is_not_judged_and_says_so():
+    facts = without_gpu()
+    text = render_markdown_report(facts, build_full_report(facts))
+    assert text.startswith("### ⚪ devkit doctor: nothing to judge\n\nno NVIDIA GPU found")
+    assert "| Hardware | not judged | PCI: no NVIDIA GPU |" in text

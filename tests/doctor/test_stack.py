@@ -7,6 +7,7 @@ import pytest
 from devkit.doctor.gpus import find_connection
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.stack import LAYER_READINGS, STACK_LAYERS, LayerState, build_stack, find_layer
+from devkit.facts.model import EngineEnd, EngineFailure
 from devkit.facts.values import Unknown
 from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, windows_guest, without_gpu
 from tests.doctor.reports import CONSEQUENCE, CRASHED, NOTE, PASSED, ROOT, SKIPPED, a_finding, a_report, an_outcome
@@ -40,6 +41,12 @@ def test_the_state_of_a_layer(outcome, layer, state):
     assert states(*chain, *([] if outcome in chain else [outcome]))[layer] is state
 
 
+def test_a_layer_without_its_gpu_or_engine_is_not_fine():
+    facts = changed(without_gpu(), {"engine": EngineFailure(EngineEnd.NOT_RUNNING, healthy().engine.endpoint, "")})
+    layers = {layer.name: layer.state for layer in build_stack(facts, a_report(NOTE, PASSED))}
+    assert (layers["hardware"], layers["engine"]) == (LayerState.UNJUDGED, LayerState.UNJUDGED)
+
+
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.turns(3)
 def test_every_finding_of_a_recorded_machine_stands_on_one_layer(name):
@@ -59,7 +66,7 @@ def test_every_finding_of_a_recorded_machine_stands_on_one_layer(name):
         pytest.param(healthy(), "engine", ("docker", "28.5.1"), id="the engine"),
         pytest.param(healthy(), "toolkit", ("CDI", "2 devices for 580.95.05"), id="a CDI specification"),
         pytest.param(without_gpu(), "hardware", ("PCI", "no NVIDIA GPU"), id="no GPU"),
-        pytest.param(without_gpu(), "kernel", ("module loaded", "no"), id="no module"),
+        pytest.param(without_gpu(), "kernel", ("module loaded", "not loaded"), id="no module"),
         pytest.param(windows_guest(), "windows", ("/dev/dxg", "there"), id="the device of WSL"),
         pytest.param(inside(), "container", ("/dev/shm", "8 GiB"), id="shared memory"),
         pytest.param(inside(), "cuda", ("torch's CUDA", "12.8"), id="torch's CUDA"),

@@ -28,6 +28,7 @@ OUTCOME = Draft202012Validator({**SCHEMA["$defs"]["outcome"], "$defs": SCHEMA["$
 DOCUMENT = Draft202012Validator(SCHEMA)
 EXITS = {
     "healthy": exit_codes.DONE,
+    "no-gpu": exit_codes.DONE,
     "warnings": exit_codes.DONE,
     "incomplete": exit_codes.DONE,
     "problems": exit_codes.ANSWER_IS_NO,

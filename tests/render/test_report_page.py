@@ -14,7 +14,7 @@ from devkit.facts.redact import build_redaction
 from devkit.render.report_page import render_report_page
 from tests.amount import every
 from tests.browser import measured, shot
-from tests.doctor.machines import healthy
+from tests.doctor.machines import healthy, without_gpu
 from tests.doctor.reports import (
     CONSEQUENCE,
     CRASHED,
@@ -139,6 +139,13 @@ def test_only_web_pages_are_linked():
 )
 def test_the_headline_says_in_words_what_the_colour_says(outcomes, words):
     assert words in Reader(page(*outcomes)).text()
+
+
+def test_a_machine_without_a_gpu_is_not_green():
+    text = render_report_page(without_gpu(), build_full_report(without_gpu()))
+    assert '<body class="is-no-gpu">' in text
+    assert "nothing to judge no NVIDIA GPU found" in Reader(text).text()
+    assert 'class="word">healthy' not in text
 
 
 def test_the_cause_is_open_and_the_chain_behind_it_fades():

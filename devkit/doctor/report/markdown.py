@@ -52,6 +52,8 @@ def _render_summary(report: Report) -> list[str]:
     if report.health is Health.HEALTHY:
         passed = sum(isinstance(outcome.verdict, Passed) for outcome in report.outcomes)
         return ["### ✅ devkit doctor: healthy", "", f"{format_count(passed, 'check')} passed."]
+    if report.health is Health.NO_GPU:
+        return ["### ⚪ devkit doctor: nothing to judge", "", f"{_escape(report.headline)}."]
     if report.health is Health.INCOMPLETE:
         lost = [f"- {_escape(each.reason)} (needed by {', '.join(each.checks)})" for each in report.lost]
         return [

@@ -64,7 +64,7 @@ class Page:
 
     def add_evidence(self, finding: Finding, check: Check) -> None:
         """Add the check that says so, its confidence, and the readings that show it."""
-        self.add(f"{finding.confidence.value}, says {check.code} {check.title}", indent="  ", tone=Tone.QUIET)
+        self.add(f"{finding.confidence.value}; why: devkit explain {check.code}", indent="  ", tone=Tone.QUIET)
         for reading in finding.evidence:
             self.add(f"seen: {reading}", indent="  ", hanging="  ", tone=Tone.QUIET)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.model import (
@@ -17,16 +17,24 @@ from devkit.doctor.model import (
     Skipped,
     find_check_page,
 )
+from devkit.doctor.preconditions import has_gpu_to_judge
 from devkit.doctor.runner import mark_root_causes
 from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.facts.model import Facts
 from devkit.facts.values import record
 
+if TYPE_CHECKING:
+    from devkit.doctor.report.stack import StackLayer
+
 
 class Health(StrEnum):
-    """The report's verdict: the worst severity found, notes aside; "incomplete" where an error may have been missed."""
+    """The report's verdict: the worst severity found, notes aside; "incomplete" where an error may have been missed.
+
+    NO_GPU: nothing was found, on a machine without an NVIDIA GPU to judge.
+    """
 
     HEALTHY = "healthy"
+    NO_GPU = "no-gpu"
     WARNINGS = "warnings"
     INCOMPLETE = "incomplete"
     PROBLEMS = "problems"
@@ -57,6 +65,7 @@ class Report:
     outcomes: tuple[Outcome, ...]
     data_as_of: str
     """The date of the oldest version table that a check used, "" when none did."""
+    has_gpu: bool
 
     @property
     def findings(self) -> tuple[ReportedFinding, ...]:
@@ -92,7 +101,16 @@ class Report:
             return Health.PROBLEMS
         if self.lost:
             return Health.INCOMPLETE
-        return Health.WARNINGS if Severity.WARNING in severities or self.crashed else Health.HEALTHY
+        if Severity.WARNING in severities or self.crashed:
+            return Health.WARNINGS
+        return Health.HEALTHY if self.has_gpu else Health.NO_GPU
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line, where nothing worse than a note was found."""
+        if self.health is Health.HEALTHY:
+            return "nothing found that stops GPU work"
+        return "no NVIDIA GPU found, so nothing says whether GPU work would run"
 
     @property
     def roots(self) -> tuple[ReportedFinding, ...]:
@@ -116,7 +134,7 @@ class Report:
         """The findings that follow from the check `code`."""
         return tuple(shown for shown in self.findings if shown.finding.follows_from == code)
 
-    def to_document(self) -> dict[str, Any]:
+    def to_document(self, layers: "Iterable[StackLayer]" = ()) -> dict[str, Any]:
         """Return the document of `--json`; its fields are a contract."""
         return {
             "schema": "devkit.doctor/1",
@@ -125,6 +143,15 @@ class Report:
             "data_as_of": self.data_as_of or None,
             "verdict": self.health.value,
             "root_causes": list(self.root_causes),
+            "layers": [
+                {
+                    "name": layer.name,
+                    "title": layer.title,
+                    "state": layer.state.name.lower(),
+                    "readings": [{"name": reading.name, "value": reading.value} for reading in layer.readings],
+                }
+                for layer in layers
+            ],
             "lost": [{"reason": each.reason, "checks": list(each.checks)} for each in self.lost],
             "outcomes": [_build_outcome_document(outcome) for outcome in self.outcomes],
         }
@@ -134,7 +161,7 @@ def build_report(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> R
     """Build the report over `facts`, with each finding's root cause marked."""
     judged = mark_root_causes(outcomes)
     # Only now: checks are generators, and read their tables while they run.
-    return Report(devkit, facts.taken_at, judged, load_tables().as_of)
+    return Report(devkit, facts.taken_at, judged, load_tables().as_of, has_gpu_to_judge(facts))
 
 
 def build_check_list_document(checks: Iterable[Check]) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from itertools import combinations
 
 from devkit.doctor.gpus import find_connection, find_driver_gpus
 from devkit.doctor.model import Check, Outcome, Passed, Severity
+from devkit.doctor.preconditions import has_gpu_to_judge, has_nvidia_gpu
 from devkit.doctor.report.report import Report, ReportedFinding
 from devkit.facts.model import (
+    Amd,
     Compose,
     Container,
     Distribution,
@@ -38,20 +40,32 @@ _MAX_CDI_SPECS = 4
 
 @record
 class LayerReading:
-    """One reading in a few words: ("module loaded", "580.95.05")."""
+    """One reading in a few words: ("module loaded", "580.95.05").
+
+    `summary` is what the one line about the layer says of it, "" for nothing.
+    """
 
     name: str
     value: str
+    summary: str = ""
 
 
 def _read_hardware(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
         for name, count in Counter(map(_describe_gpu, facts.nvml.gpus)).items():
-            yield LayerReading("GPU", name if count == 1 else f"{count} × {name}")  # noqa: RUF001 - a times sign
+            shown = name if count == 1 else f"{count} × {name}"  # noqa: RUF001 - a times sign
+            yield LayerReading("GPU", shown, shown)
         yield from _read_connections(facts)
     elif isinstance(facts.driver, Driver) and isinstance(facts.driver.pci_gpus, tuple):
         found = Counter(gpu.device_id for gpu in facts.driver.pci_gpus)
-        yield LayerReading("PCI", join_words(f"{count} × {name}" for name, count in found.items()) or "no NVIDIA GPU")  # noqa: RUF001
+        shown = join_words(f"{count} × {name}" for name, count in found.items()) or "no NVIDIA GPU"  # noqa: RUF001
+        yield LayerReading("PCI", shown, f"{shown} on the PCI bus")
+    elif has_nvidia_gpu(facts) is False:
+        yield LayerReading("GPU", "no NVIDIA GPU", "no NVIDIA GPU")
+    if isinstance(facts.amd, Amd):
+        for name, count in Counter(gpu.name or f"AMD {gpu.target}" for gpu in facts.amd.gpus).items():
+            shown = name if count == 1 else f"{count} × {name}"  # noqa: RUF001
+            yield LayerReading("GPU", shown, shown)
 
 
 def _read_connections(facts: Facts) -> Iterator[LayerReading]:
@@ -78,33 +92,36 @@ def _read_kernel(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.system, System):
         distribution = facts.system.distribution
         if isinstance(distribution, Distribution):
-            yield LayerReading("system", distribution.name)
+            yield LayerReading("system", distribution.name, distribution.name)
         if facts.system.kernel:
             yield LayerReading("kernel", facts.system.kernel)
     if isinstance(facts.driver, Driver):
         flavours = {True: " (open)", False: " (closed)"}
         flavour = flavours[facts.driver.is_open] if isinstance(facts.driver.is_open, bool) else ""
-        yield from _read_version("module loaded", facts.driver.loaded, absent="no", suffix=flavour)
+        yield from _read_version(
+            "module loaded", facts.driver.loaded, absent="not loaded", suffix=flavour, label="module"
+        )
         if facts.driver.on_disk != facts.driver.loaded:
-            yield from _read_version("module on disk", facts.driver.on_disk, absent="none")
+            yield from _read_version("module on disk", facts.driver.on_disk, absent="none", label="on disk")
 
 
 def _read_libraries(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.driver, Driver):
         yield from _read_version("libnvidia-ml", facts.driver.libnvidia_ml, absent="not found")
-        yield from _read_version("libcuda", facts.driver.libcuda, absent="not found")
+        yield from _read_version("libcuda", facts.driver.libcuda, absent="not found", label="libcuda")
     if isinstance(facts.nvml, NvmlAnswer):
-        yield from _read_version("NVML answers for driver", facts.nvml.driver, absent="none")
-        yield from _read_version("newest CUDA", facts.nvml.cuda, absent="none")
+        yield from _read_version("NVML answers for driver", facts.nvml.driver, absent="none", label="driver")
+        yield from _read_version("newest CUDA", facts.nvml.cuda, absent="none", label="CUDA up to")
     elif isinstance(facts.nvml, NvmlFailure):
-        yield LayerReading(
-            "NVML", f"{facts.nvml.end.value} in {facts.nvml.call}" if facts.nvml.call else facts.nvml.end.value
-        )
+        end = facts.nvml.end.value
+        shown = f"NVML: {end.replace('-', ' ')}"
+        yield LayerReading("NVML", f"{end} in {facts.nvml.call}" if facts.nvml.call else end, shown)
 
 
 def _read_windows(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.wsl, Wsl):
-        yield LayerReading("/dev/dxg", "there" if facts.wsl.has_dxg else "missing")
+        dxg = "there" if facts.wsl.has_dxg else "missing"
+        yield LayerReading("/dev/dxg", dxg, f"/dev/dxg {dxg}")
         yield LayerReading("libraries from Windows", str(len(facts.wsl.libraries)))
 
 
@@ -112,33 +129,34 @@ def _read_engine(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.engine, Engine):
         version = facts.engine.version
         shown = f" {version}" if isinstance(version, Release) else ""
-        yield LayerReading(
-            facts.engine.kind.value, f"{shown}{', rootless' if facts.engine.is_rootless else ''}".strip()
-        )
+        shown = f"{shown}{', rootless' if facts.engine.is_rootless else ''}"
+        kind = facts.engine.kind.value.replace("-", " ").title()
+        yield LayerReading(facts.engine.kind.value, shown.strip(), f"{kind}{shown}")
         yield LayerReading("runtimes", join_words(runtime.name for runtime in facts.engine.runtimes))
     elif isinstance(facts.engine, EngineFailure):
-        yield LayerReading("engine", facts.engine.end.value)
+        yield LayerReading("engine", facts.engine.end.value, facts.engine.end.value.replace("-", " "))
     if isinstance(facts.compose, Compose):
-        yield LayerReading("Compose", str(facts.compose.version))
+        yield LayerReading("Compose", str(facts.compose.version), f"Compose {facts.compose.version}")
 
 
 def _read_toolkit(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.toolkit, Toolkit):
-        yield from _read_version("NVIDIA Container Toolkit", facts.toolkit.version, absent="not installed")
+        yield from _read_version(
+            "NVIDIA Container Toolkit", facts.toolkit.version, absent="not installed", label="toolkit"
+        )
         if isinstance(facts.toolkit.mode, str) and facts.toolkit.mode and facts.toolkit.version is not None:
             yield LayerReading("mode", facts.toolkit.mode)
     if isinstance(facts.cdi, tuple):
         for spec in facts.cdi[:_MAX_CDI_SPECS]:
             driver = f" for {spec.driver}" if spec.driver else ""
-            yield LayerReading(
-                "CDI", f"{format_count(len(spec.devices), 'device')}{driver}" if not spec.error else "unreadable"
-            )
+            shown = f"{format_count(len(spec.devices), 'device')}{driver}" if not spec.error else "unreadable"
+            yield LayerReading("CDI", shown, f"CDI: {shown}")
 
 
 def _read_container(facts: Facts) -> Iterator[LayerReading]:
     side = _find_workload_facts(facts)
     if isinstance(side.container, Container):
-        yield LayerReading("kind", side.container.kind)
+        yield LayerReading("kind", side.container.kind, f"inside a {side.container.kind} container")
         yield LayerReading("NVIDIA_VISIBLE_DEVICES", side.container.visible_devices or "unset")
         if isinstance(side.container.shm_bytes, int):
             yield LayerReading("/dev/shm", format_bytes(side.container.shm_bytes))  # noqa: S108 - a name to show
@@ -147,21 +165,24 @@ def _read_container(facts: Facts) -> Iterator[LayerReading]:
 def _read_cuda(facts: Facts) -> Iterator[LayerReading]:
     side = _find_workload_facts(facts)
     if isinstance(side.nvml, NvmlAnswer):
-        yield from _read_version("driver's CUDA", side.nvml.cuda, absent="none")
+        yield from _read_version("driver's CUDA", side.nvml.cuda, absent="none", label="driver up to")
     if isinstance(side.python, Python) and isinstance(side.python.torch, Torch):
-        yield from _read_version("torch's CUDA", side.python.torch.cuda, absent="none (CPU build)")
+        yield from _read_version(
+            "torch's CUDA", side.python.torch.cuda, absent="none (CPU build)", label="torch built for"
+        )
     if isinstance(side.container, Container) and side.container.require_cuda:
-        yield LayerReading("the image requires", side.container.require_cuda)
+        required = side.container.require_cuda
+        yield LayerReading("the image requires", required, f"the image requires {required}")
 
 
 def _read_python(facts: Facts) -> Iterator[LayerReading]:
     side = _find_workload_facts(facts)
     if isinstance(side.python, Python):
-        yield LayerReading("Python", str(side.python.version))
+        yield LayerReading("Python", str(side.python.version), f"Python {side.python.version}")
         if isinstance(side.python.torch, Torch):
-            yield LayerReading("torch", side.python.torch.version)
+            yield LayerReading("torch", side.python.torch.version, f"torch {side.python.torch.version}")
         elif side.python.torch is None:
-            yield LayerReading("torch", "not installed")
+            yield LayerReading("torch", "not installed", "no torch")
         for package in side.python.packages:
             if package.name in ("transformers", "peft", "bitsandbytes", "flash-attn", "triton"):
                 yield LayerReading(package.name, package.version)
@@ -175,7 +196,9 @@ def _read_project(facts: Facts) -> Iterator[LayerReading]:
     if isinstance(facts.storage, Storage):
         for directory in facts.storage.directories:
             if isinstance(directory.free_bytes, int):
-                yield LayerReading(f"free for {directory.purpose}", format_bytes(directory.free_bytes))
+                free = format_bytes(directory.free_bytes)
+                summary = f"{free} free" if directory.purpose == "workspace" else ""
+                yield LayerReading(f"free for {directory.purpose}", free, summary)
 
 
 def _find_workload_facts(facts: Facts) -> Facts:
@@ -183,9 +206,12 @@ def _find_workload_facts(facts: Facts) -> Facts:
     return facts.inside if isinstance(facts.inside, Facts) else facts
 
 
-def _read_version(name: str, version: object, *, absent: str, suffix: str = "") -> Iterator[LayerReading]:
+def _read_version(
+    name: str, version: object, *, absent: str, suffix: str = "", label: str = ""
+) -> Iterator[LayerReading]:
     if not isinstance(version, Unknown):
-        yield LayerReading(name, absent if version is None else f"{version}{suffix}")
+        shown = absent if version is None else f"{version}{suffix}"
+        yield LayerReading(name, shown, f"{label} {shown}" if label else "")
 
 
 LAYER_READINGS: Mapping[str, Callable[[Facts], Iterator[LayerReading]]] = {
@@ -227,6 +253,11 @@ class StackLayer:
     consequences: tuple[ReportedFinding, ...]
     others: tuple[Outcome, ...]
     """Outcomes without findings: passed, skipped, crashed."""
+
+    @property
+    def summary(self) -> str:
+        """What was seen there, in one line; its state where nothing was read."""
+        return ", ".join(reading.summary for reading in self.readings if reading.summary) or self.state.value
 
     @property
     def passed(self) -> int:
@@ -291,8 +322,14 @@ def build_stack(facts: Facts, report: Report) -> tuple[StackLayer, ...]:
             if find_layer(outcome.check) == name and outcome.check.code not in with_findings
         )
         state = _find_state(report, roots, consequences, others)
+        is_absent = {"hardware": not has_gpu_to_judge(facts), "engine": not isinstance(facts.engine, Engine)}.get(
+            name, False
+        )
+        if state is LayerState.FINE and is_absent:
+            state = LayerState.UNJUDGED
         readings = tuple(
-            LayerReading(reading.name, to_one_line(reading.value)) for reading in LAYER_READINGS[name](facts)
+            LayerReading(reading.name, to_one_line(reading.value), to_one_line(reading.summary))
+            for reading in LAYER_READINGS[name](facts)
         )
         layers.append(StackLayer(name, title, about, state, readings, roots, consequences, others))
     return tuple(layers)

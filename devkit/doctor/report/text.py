@@ -2,14 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from devkit.doctor.model import Check, Crashed, Found, Passed, Severity, Skipped
 from devkit.doctor.report.lines import Line, Marks, Tone
 from devkit.doctor.report.page import SEVERITY_WORDS, Page
 from devkit.doctor.report.report import Health, Report, ReportedFinding
+from devkit.doctor.report.stack import LayerState, StackLayer
 from devkit.text import format_count, join_words
+
+_QUIET_STATES = (LayerState.FINE, LayerState.UNJUDGED)
+"""States that the glyph says well enough."""
 
 MAX_LOST = 5
 """Lost readings that are shown, and checks of each."""
@@ -20,19 +24,24 @@ _GPU = re.compile(r"GPU [0-9]+|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
-def format_report(report: Report, *, width: int, marks: Marks, verbose: bool = False) -> tuple[Line, ...]:
+def format_report(
+    report: Report, layers: Sequence[StackLayer] = (), *, width: int, marks: Marks, verbose: bool = False
+) -> tuple[Line, ...]:
     """Format the report in lines of at most `width` columns; commands and paths are never wrapped.
 
+    The layers come first, one line each with what was seen there, then the root cause and its fix.
     Findings that follow from another are only counted, unless `verbose`; so are passed and skipped checks.
     """
     page = Page(width=width, marks=marks)
+    _add_layers(page, layers)
     roots = report.roots
     first = roots[0].finding if roots else None
     if report.health is Health.HEALTHY:
-        place = f" in the {first.seen_in}" if first and first.seen_in else ""
-        healthy = first.message if first else "nothing found that stops GPU work"
-        page.add(f"{marks.passed} healthy{place}: {healthy}", tone=Tone.GOOD)
-        headline = first
+        page.add(f"{marks.passed} healthy: {report.headline}", tone=Tone.GOOD)
+        headline = None
+    elif report.health is Health.NO_GPU:
+        page.add(f"{marks.skipped} nothing to judge: {report.headline}", hanging="  ", tone=Tone.UNKNOWN)
+        headline = None
     elif report.health is Health.INCOMPLETE:
         _add_lost(page, report)
         headline = None
@@ -67,6 +76,24 @@ def format_report(report: Report, *, width: int, marks: Marks, verbose: bool = F
             page.add_evidence(follower.finding, follower.check)
     _add_summary(page, report, verbose=verbose)
     return tuple(page.lines)
+
+
+def _add_layers(page: Page, layers: Sequence[StackLayer]) -> None:
+    """Add one line for each layer: its state and what was seen there."""
+    glyphs = {
+        LayerState.CAUSE: (page.marks.error, Tone.BAD),
+        LayerState.PROBLEM: (page.marks.error, Tone.BAD),
+        LayerState.FOLLOWS: (page.marks.error, Tone.BAD),
+        LayerState.WARNING: (page.marks.warning, Tone.WARN),
+        LayerState.FINE: (page.marks.passed, Tone.GOOD),
+        LayerState.UNJUDGED: (page.marks.skipped, Tone.QUIET),
+    }
+    for layer in layers:
+        mark, tone = glyphs[layer.state]
+        said = layer.summary if layer.state in _QUIET_STATES else f"{layer.state.value}: {layer.summary}"
+        page.add(f"{mark} {layer.title}: {said}", hanging="    ", tone=tone)
+    if layers:
+        page.add("")
 
 
 def _fold_gpus(roots: tuple[ReportedFinding, ...]) -> list[list[ReportedFinding]]:
