@@ -201,11 +201,11 @@ def test_the_report_leads_with_one_line_a_layer_and_the_versions():
         "✓ Kernel driver: Ubuntu 24.04.3 LTS, module 580.95.05 (open)",
         "✓ NVML and libcuda: libcuda 580.95.05, driver 580.95.05, CUDA up to 13.0",
         "✓ Container engine: Docker 28.5.1, Compose 2.40.0",
-        "✓ Container Toolkit and CDI: toolkit 1.18.1, CDI: 2 devices for 580.95.05",
+        "✓ Container Toolkit and CDI: toolkit 1.18.2, CDI: 2 devices for 580.95.05",
         "✓ Container: fine",
-        "✓ CUDA: driver up to 13.0, torch built for 12.8",
-        "✓ Python and torch: Python 3.12.3, torch 2.9.1+cu128",
-        "✓ Project, hub and storage: 400 GiB free",
+        "✓ CUDA: driver up to 13.0",
+        "✓ Python and torch: Python 3.12.3, no torch",
+        "✓ Project, hub and storage: 500 GiB free",
         "",
     ]
     assert lines[10].text == "✓ healthy: nothing found that stops GPU work"
