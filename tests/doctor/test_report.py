@@ -204,7 +204,7 @@ def test_the_report_leads_with_one_line_a_layer_and_the_versions():
         "✓ Container Toolkit and CDI: toolkit 1.18.2, CDI: 2 devices for 580.95.05",
         "✓ Container: fine",
         "✓ CUDA: driver up to 13.0",
-        "✓ Python and torch: Python 3.12.3, no torch",
+        "– Python and torch: Python 3.12.3, no torch",  # noqa: RUF001
         "✓ Project, hub and storage: 500 GiB free",
         "",
     ]
