@@ -3,6 +3,7 @@
 import codecs
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
     from devkit.cli.output import OutputOptions
+    from devkit.doctor.signatures.log_text import Excerpt
 
 MIN_WIDTH = 40
 MAX_WIDTH = 100
@@ -35,7 +37,8 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
     from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
 
     is_piped = text == ("-",) or (not text and not sys.stdin.isatty())
-    error = read_log(sys.stdin.buffer) if is_piped else " ".join(text)
+    excerpts = read_log(sys.stdin.buffer) if is_piped else ()
+    error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped else " ".join(text)
     if not error.strip():
         raise DevkitError("there is nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
     options = OutputOptions("json" if as_json else "text", None)
@@ -44,7 +47,7 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
         _explain_code(ctx, error, options, width=width)
     from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, find_known_errors, format_matches
 
-    matches = find_known_errors(error)
+    matches = find_known_errors(excerpts or error)
     if not matches and len(error.strip()) <= MAX_CODE_LENGTH:
         _refuse_unknown_code(error)
     if as_json:
@@ -82,21 +85,21 @@ def _refuse_unknown_code(text: str) -> None:
         raise DevkitError(f"no check has the code {text.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
 
 
-def read_log(stream: IO[bytes]) -> str:
-    """Read a text; of a very long one the beginning and the end, which is all that is searched."""
-    from devkit.doctor.signatures.matching import HEAD, TAIL
+def read_log(stream: IO[bytes]) -> "tuple[Excerpt, ...]":
+    """Read a log; of a very long one the beginning, the end, and the lines of errors between them."""
+    from devkit.doctor.signatures.log_text import read_excerpts
 
-    head = stream.read(HEAD)
-    tail = b""
-    is_cut = False
-    while chunk := stream.read(_CHUNK_BYTES):
-        tail += chunk
-        if len(tail) > TAIL + _CHUNK_BYTES:
-            is_cut, tail = True, tail[-TAIL:]
-    # PowerShell writes UTF-16 with a byte order mark, all others UTF-8.
-    marks = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-    encoding = marks.get((head + tail)[:2], "utf-8")
-    if not is_cut:
-        return (head + tail).decode(encoding, errors="replace")
-    click.echo("A long text: only its beginning and its end were read.", err=True)
-    return "\n".join(part.decode(encoding, errors="replace") for part in (head, tail))
+    excerpts = read_excerpts(_read_utf8(stream))
+    if len(excerpts) > 1:
+        click.echo("A long text: only its beginning, its end and lines of errors between them were read.", err=True)
+    return excerpts
+
+
+def _read_utf8(stream: IO[bytes]) -> Iterator[bytes]:
+    """Read chunks as UTF-8. PowerShell writes UTF-16 with a byte order mark."""
+    chunk = stream.read(_CHUNK_BYTES)
+    encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(chunk[:2])
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace") if encoding else None
+    while chunk:
+        yield decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
+        chunk = stream.read(_CHUNK_BYTES)

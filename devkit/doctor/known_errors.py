@@ -9,8 +9,9 @@ from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_signature
 from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
-from devkit.doctor.signatures.matching import NEAR, lower_words, search_words, strip_noise
-from devkit.doctor.signatures.model import Cause, Match
+from devkit.doctor.signatures.log_text import Excerpt, read_words
+from devkit.doctor.signatures.matching import NEAR, search_words
+from devkit.doctor.signatures.model import Cause, Consequence, Match
 
 NOTHING_KNOWN = (
     "no known error in this text",
@@ -20,15 +21,15 @@ NOTHING_KNOWN = (
 )
 
 
-def find_known_errors(text: str) -> tuple[Match, ...]:
+def find_known_errors(text: str | Iterable[Excerpt]) -> tuple[Match, ...]:
     """Find the known errors in a text, each root cause before what follows from it.
 
     Where the wording is unknown, a family of errors explains it; where both explain the same words, the family does if
     it names the same check, because it weighs further causes and computes the fix of the values in the text.
     """
-    words = strip_noise(text)
+    words = read_words(text)
     matches = search_words(words, find_consequences=_find_consequences)
-    found = list(find_families(lower_words(words)))
+    found = list(find_families(words))
     direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
     merged = []
     for match in matches:
@@ -39,9 +40,12 @@ def find_known_errors(text: str) -> tuple[Match, ...]:
             direct.remove(better)
             merged.append(replace(better[1], also=match.also, follows_from=match.follows_from))
     merged += [match for _, match in direct if not any(_is_near(match, known) for known in merged)]
+    reports = [match for family, match in found if family.is_consequence]
     if not any(match.severity is Severity.ERROR for match in merged):
-        merged += [match for family, match in found if family.is_consequence]
-    return tuple(map(_add_alternatives, _order(merged)))
+        return tuple(map(_add_alternatives, _order(merged + reports)))
+    first, *others = _order(merged)
+    following = tuple(Consequence(each.matched, each.line, each.family) for each in reports if each.line >= first.line)
+    return tuple(map(_add_alternatives, (replace(first, consequences=following), *others)))
 
 
 def _find_consequences(code: str) -> tuple[str, ...]:
@@ -142,6 +146,8 @@ def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
             "cause": match.cause,
             "confidence": match.confidence.value,
             "matched": match.matched,
+            "line": match.line or None,
+            "source": match.source or None,
             "follows_from": match.follows_from,
             "also": list(match.also),
             "fix": build_fix_document(match.fix, match.code),
@@ -150,6 +156,10 @@ def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
             "speaks_against": list(match.speaks_against),
             "alternatives": [build_cause_document(cause) for cause in match.alternatives],
             "question": match.question or None,
+            "consequences": [
+                {"line": each.line or None, "matched": each.matched, "family": each.family}
+                for each in match.consequences
+            ],
         }
         for match in found
     ]

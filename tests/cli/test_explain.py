@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from devkit import DOCUMENTATION_URL
 from devkit.cli.explain import explain, read_log
 from devkit.doctor.registry import CHECKS
-from devkit.doctor.signatures.matching import HEAD, TAIL
+from devkit.doctor.signatures.log_text import HEAD, MIDDLE, TAIL
 from devkit.errors import DevkitError
 
 NO_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
@@ -170,17 +170,22 @@ class Endless:
         return part[:size_bytes]
 
 
-def test_of_a_long_log_beginning_and_end_are_kept_and_it_says_so(capsys):
-    text = read_log(Endless(first=b"first\n", last=b"last\n", size_bytes=64 * 2**20))
-    assert text.startswith("first\n")
-    assert text.endswith("last\n")
-    assert len(text) <= HEAD + TAIL + 1
-    assert "only its beginning and its end" in capsys.readouterr().err
+def test_of_a_long_log_beginning_end_and_errors_between_are_kept_and_it_says_so(capsys):
+    log = Endless(first=b"first\n", last=b"last\n", size_bytes=64 * 2**20)
+    log.parts.insert(30, f"{CPU_TORCH}\n".encode() * 5000)
+    excerpts = read_log(log)
+    assert excerpts[0].text.startswith("first\n")
+    assert excerpts[-1].text.endswith("last\n")
+    assert excerpts[-1].line + excerpts[-1].text.count("\n") - 1 == 1 + 64 * 65536 + 5000 + 1
+    error = next(excerpt for excerpt in excerpts if CPU_TORCH in excerpt.text)
+    assert error.line + error.text[: error.text.index(CPU_TORCH)].count("\n") == 1 + 29 * 65536 + 1
+    assert sum(len(excerpt.text) for excerpt in excerpts) <= HEAD + MIDDLE + TAIL + 2**17
+    assert "lines of errors between them" in capsys.readouterr().err
 
 
 def test_a_short_log_is_kept_whole_without_a_word(capsys):
-    text = read_log(Endless(first=b"first\n", last=b"last\n", size_bytes=0))
-    assert text == "first\nlast\n"
+    (excerpt,) = read_log(Endless(first=b"first\n", last=b"last\n", size_bytes=0))
+    assert (excerpt.line, excerpt.text) == (1, "first\nlast\n")
     assert capsys.readouterr().err == ""
 
 

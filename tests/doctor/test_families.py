@@ -15,7 +15,7 @@ from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.model import Confidence
 from devkit.doctor.registry import BY_CODE
 from devkit.doctor.signatures.families import MAX_CAUSES, _split_families, find_families, load_families
-from devkit.doctor.signatures.matching import lower_words, strip_noise
+from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.patterns import compile_pattern
 from devkit.doctor.signatures.text_values import COMPUTED_FIXES, read_text_values
 from devkit.facts.values import ComputeCapability, Release
@@ -50,7 +50,7 @@ def test_every_text_of_a_family_is_reached_and_found(family, words):
     assert all(word == word.lower() for word in words)
     for template in family.texts:
         text = written_out(template)
-        assert any(word in strip_noise(text).lower() for word in words), f"no word of the family is in: {text}"
+        assert any(word in read_words(text).lowered for word in words), f"no word of the family is in: {text}"
         assert compile_pattern(template).find(text, text.lower()), template
 
 
@@ -196,7 +196,7 @@ def test_values_of_a_text_are_read_and_contradicting_ones_are_not():
     ids=lambda text: text[:20],
 )
 def test_a_long_text_takes_linear_time(text):
-    words = lower_words(strip_noise(text[:1000]))
+    words = read_words(text[:1000])
     list(find_families(words))
     started = time.process_time()
     find_known_errors(text)

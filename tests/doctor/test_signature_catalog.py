@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.signatures.catalog import find_symptoms, load_failures, load_signatures
-from devkit.doctor.signatures.matching import HEAD, TAIL, match_signatures, search_text, strip_noise
+from devkit.doctor.signatures.log_text import HEAD, TAIL, read_words
+from devkit.doctor.signatures.matching import match_signatures, search_text
 from devkit.doctor.signatures.model import Signature
 from devkit.doctor.signatures.patterns import compile_pattern
 
@@ -222,4 +223,4 @@ def test_what_is_near_counts_and_what_is_far_does_not():
 
 
 def test_cleaning_keeps_the_words():
-    assert strip_noise("web-1  | 2026-11-21T10:00:00Z \x1b[1mone\x1b[0m\n> two\r\n  three") == "one two three"
+    assert read_words("web-1  | 2026-11-21T10:00:00Z \x1b[1mone\x1b[0m\n> two\r\n  three").shown == "one two three"

@@ -77,7 +77,9 @@ def format_match(match: Match, *, width: int, marks: Marks) -> tuple[Line, ...]:
     page.add_fix(finding)
     source = f"says {match.code}" if match.code else f"as {match.family}"
     page.add(f"{match.confidence.value}, {source}", indent="  ", tone=Tone.QUIET)
-    page.add(f"seen: {match.matched}", indent="  ", hanging="  ", tone=Tone.QUIET)
+    place = f" in line {match.line}" if match.line > 1 else ""
+    place += f" of {match.source}" if match.source else ""
+    page.add(f"seen{place}: {match.matched}", indent="  ", hanging="  ", tone=Tone.QUIET)
     page.add_weights(match)
     for cause in match.alternatives:
         page.add(f"or {cause.confidence.value}: {cause.cause}", indent="  ", hanging="  ", tone=Tone.WARN)
@@ -86,4 +88,8 @@ def format_match(match: Match, *, width: int, marks: Marks) -> tuple[Line, ...]:
     if match.question:
         page.add(f"{'decides' if match.alternatives else 'more'}:", indent="  ")
         page.lines.append(Line(f"      {match.question}", Tone.COMMAND))
+    for each in match.consequences:
+        page.add(
+            f"follows in line {each.line}: {each.matched}: {each.family}", indent="  ", hanging="  ", tone=Tone.QUIET
+        )
     return tuple(page.lines)

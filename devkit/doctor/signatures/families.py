@@ -13,7 +13,8 @@ from typing import Any
 
 from devkit.doctor.model import Confidence, Fix, Severity
 from devkit.doctor.signatures.catalog import load_fixes
-from devkit.doctor.signatures.matching import MAX_SHOWN, Words, compile_template
+from devkit.doctor.signatures.log_text import Words
+from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues, read_text_values
 from devkit.facts.decode import decode_fields
@@ -126,6 +127,8 @@ def _match_family(family: Family, text: Words, values: TextValues) -> Match | No
                 fix=first.fix,
                 matched=found[0][:MAX_SHOWN],
                 position=found.start(),
+                line=text.find_line(text.find_first(found)),
+                source=text.find_source(text.find_first(found)),
                 specificity=pattern.specificity,
                 family=family.name,
                 speaks_for=first.speaks_for,

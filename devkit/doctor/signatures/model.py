@@ -77,11 +77,22 @@ class Cause:
 
 
 @record
+class Consequence:
+    """A line that only reports that something else failed: its words, its number, and the name of its family."""
+
+    matched: str
+    line: int
+    family: str
+
+
+@record
 class Match:
     """A known error in a text, with its most probable cause.
 
-    `matched` is the part of the text, `follows_from` the code of another match that causes it. `alternatives` are
-    further causes, best first, and `question` is what decides between them. `code` is "" where no check looks for it,
+    `matched` is the part of the text, `line` the number of the line where it occurs first (0: unknown), `source` the
+    service, rank or worker that wrote the line, `follows_from` the code of another match that causes it. `alternatives` are
+    further causes, best first, and `question` is what decides between them. `consequences` are lines after it that only
+    report that something failed. `code` is "" where no check looks for it,
     and `family` the name of the class of errors, where the text is no known wording.
     """
 
@@ -92,6 +103,8 @@ class Match:
     fix: Fix
     matched: str
     position: int = 0
+    line: int = 0
+    source: str = ""
     specificity: int = 0
     also: tuple[str, ...] = ()
     follows_from: str | None = None
@@ -100,3 +113,4 @@ class Match:
     speaks_against: tuple[str, ...] = ()
     alternatives: tuple[Cause, ...] = ()
     question: str = ""
+    consequences: tuple[Consequence, ...] = ()

@@ -1,0 +1,255 @@
+"""The words of a log without the noise around them, and the line that each stands in."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
+
+from devkit.doctor.signatures.translations import translate
+from devkit.facts.values import record
+
+HEAD = 512 * 1024
+TAIL = 1536 * 1024
+"""Characters of the beginning and of the end of a long text that are searched."""
+MIDDLE = 512 * 1024
+"""Characters between them, around lines that look like errors."""
+MIN_PREFIXED = 4
+
+_STRONG = (
+    *(
+        b"error: ",
+        b"error] ",
+        b"exception: ",
+        b"fatal",
+        b"traceback",
+        b"failed: ",
+        b"failure: ",
+        b"xid (",
+        b"not found",
+    ),
+    *(b"killed", b"out of memory", b"no space", b"denied", b"insufficient"),
+)
+_WEAK = (b"error", b"failed", b"cannot ", b"could not", b"unable to")
+"""Words of lines that are read in the middle of a long log, those that more often tell a cause first."""
+_HITS_PER_CHUNK = 64
+_AROUND_BYTES = 1536
+"""Bytes read before and after a strong word; of a weak one a tenth."""
+_LONGEST_LINE = 64 * 1024
+_DIGITS = bytes.maketrans(b"0123456789abcdefABCDEF", b"0" * 22)
+
+_ANSI = re.compile(
+    r"(?:\x1b|\^\[|\\u001b|\\x1b|\\033)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\))"
+)
+_BARE_COLOR = re.compile(r"\[(?:\d{1,3}(?:;\d{1,3}){0,4}m|m(?!\w))")
+_PREFIX = re.compile(
+    r"^(?:"
+    r"(?:>[ ]?){1,9}"  # a quotation in mail or Markdown
+    r"|#\d{1,4} \d{1,6}\.\d{1,6} |\d{1,5}\.\d{2,6} (?=\D)"  # BuildKit, and its summary
+    r"|(?P<service>[\w.-]{1,80}) {0,40}\| "  # Compose
+    r"|\[?(?:rank|default)?(?P<rank>\d{1,5})\]?: "  # torchrun, srun --label
+    r"|\((?P<worker>[\w-]{1,40}(?: rank=\d{1,5})?) pid=\d{1,9}(?:, ip=[\d.]{7,15})?\) "  # vLLM, Ray
+    r"|[│║▏┃╎] ?"
+    r"|<\d{1,3}>"  # syslog's priority
+    r"|(?:stdout|stderr) [FP] "  # Kubernetes
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]{0,16}\]? "
+    r"|[A-Z][a-z]{2} \d{1,2} \d\d:\d\d:\d\d (?:[\w.-]{1,64} (?=[\w./@-]{1,64}(?:\[\d{1,9}\])?: ))?"  # journald
+    r"|kernel: "
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,6} \d{1,9} [\w.-]{1,80}:\d{1,6}\] "  # klog
+    r"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d{1,6}\] "  # vLLM
+    r"|##\[\w{1,12}\]"  # GitHub Actions
+    r"|\[ {0,8}\d{1,9}\.\d{6}\] "  # the kernel's clock
+    r"|NVRM: "  # the driver, at the start of each line of one message
+    r")"
+)
+_MAX_PREFIXES = 4
+_FRAME_END = re.compile(r"[ ]?[│║▕┃╎]$")
+_TYPOGRAPHY = str.maketrans({
+    "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00bb": "'", "\u00ab": "'", "\u00a0": " ", "\u200b": "",
+    "\ufeff": "", "\0": "", "\u2026": "...", "\uff1a": ": ",
+})  # fmt: skip
+_ESCAPED = re.compile(r"(?<!\\)\\{1,40}+(?:r\\{1,40}n|[nrt\"'`])")
+_ESCAPES = (
+    ("\\u0026", "&"), ("\\u003e", ">"), ("\\u003c", "<"), ("&gt;", ">"), ("&lt;", "<"), ("&quot;", '"'), ("&#39;", "'"),
+    ("&#x27;", "'"), ("&amp;", "&"),
+)  # fmt: skip
+
+
+@record
+class Excerpt:
+    """A part of a log, and the number of its first line."""
+
+    line: int
+    text: str
+
+
+@record
+class Words:
+    """A text to search, and the same in lower case with the same positions.
+
+    `starts` are the positions where its lines begin, `lines` their numbers, and `sources` the service, rank or worker
+    that wrote each of them, "" where the text does not say.
+    """
+
+    shown: str
+    lowered: str
+    starts: tuple[int, ...] = ()
+    lines: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def cut(self, start: int, end: int) -> "Words":
+        """Return a part, without its lines."""
+        return Words(self.shown[start:end], self.lowered[start:end])
+
+    def squeeze(self) -> "Words":
+        """Return the words without white space."""
+        removed = accumulate(self.shown.count(" ", start, end) for start, end in pairwise((0, *self.starts)))
+        starts = tuple(start - count for start, count in zip(self.starts, removed, strict=True))
+        shown, lowered = (text.replace(" ", "") for text in (self.shown, self.lowered))
+        return Words(shown, lowered, starts, self.lines, self.sources)
+
+    def find_first(self, found: re.Match[str]) -> int:
+        """Return the position where what was found occurs first."""
+        return self.lowered.find(self.lowered[found.start() : found.end()])
+
+    def find_line(self, position: int) -> int:
+        """Return the number of the line at a position, counted from 1; 0 where it is unknown."""
+        return self.lines[bisect_right(self.starts, position) - 1] if self.starts else 0
+
+    def find_source(self, position: int) -> str:
+        """Return the service, rank or worker that wrote the line at a position, "" where it is unknown."""
+        return self.sources[bisect_right(self.starts, position) - 1] if self.starts else ""
+
+
+def read_words(text: str | Iterable[Excerpt]) -> Words:
+    """Read the words of a text, or of the excerpts of a long one, without time stamps, colors and line prefixes.
+
+    All are on one line with single spaces, so that wrapped lines read as they were written.
+
+    Of a text that is too long the beginning and the end are kept.
+    """
+    excerpts = _cut(text) if isinstance(text, str) else tuple(text)
+    words: list[str] = []
+    starts, lines, sources = [], [], []
+    position = 0
+    for excerpt in excerpts:
+        for number, line in enumerate(_clean(excerpt.text).split("\n"), excerpt.line):
+            for part in line.splitlines():
+                plain = " ".join(part.split())
+                plain, source = _strip_prefixes(plain) if len(plain) >= MIN_PREFIXED else (plain, "")
+                if plain:
+                    words.append(plain)
+                    starts.append(position)
+                    lines.append(number)
+                    sources.append(source)
+                    position += len(plain) + 1
+    shown = " ".join(words)
+    return Words(shown, _lower(shown), tuple(starts), tuple(lines), tuple(sources))
+
+
+def _lower(words: str) -> str:
+    # ASCII alone is put in lower case: other letters may become more or fewer.
+    return words.encode("ascii", "replace").lower().decode("ascii")
+
+
+def _cut(text: str) -> tuple[Excerpt, ...]:
+    if len(text) <= HEAD + TAIL:
+        return (Excerpt(1, text),)
+    return Excerpt(1, text[:HEAD]), Excerpt(1 + text.count("\n", 0, len(text) - TAIL), text[-TAIL:])
+
+
+def _clean(text: str) -> str:
+    """Remove typography, colors and escapes, and put messages of the system in English. No line is added or lost."""
+    if not text.isascii():
+        text = text.translate(_TYPOGRAPHY)
+    text = _ANSI.sub("", text)
+    for escape, plain in _ESCAPES:
+        text = text.replace(escape, plain)
+    if "\\" in text:
+        text = _ESCAPED.sub(_unescape, text)
+    return _BARE_COLOR.sub("", translate(text))
+
+
+def _unescape(found: re.Match[str]) -> str:
+    """Replace an escape, however often it was escaped: \\n in JSON within a message within a message."""
+    last = found[0][-1]
+    return last if last in "\"'`" else "\r" if last in "nr" else " "
+
+
+def _strip_prefixes(line: str) -> tuple[str, str]:
+    """Remove what tools put before a line, and the end of a frame around it; return who wrote it, too."""
+    source = ""
+    for _ in range(_MAX_PREFIXES):
+        found = _PREFIX.match(line)
+        if not found:
+            break
+        rank = f"rank {found['rank']}" if found["rank"] else ""
+        source = source or found["service"] or found["worker"] or rank
+        line = line[found.end() :]
+    return _FRAME_END.sub("", line), source
+
+
+def read_excerpts(chunks: Iterable[bytes]) -> tuple[Excerpt, ...]:
+    """Read a log of any length: its beginning, its end, and between them the lines around words of errors.
+
+    A log that is short enough is one excerpt. Of lines that differ only in their numbers the first is read.
+    """
+    head, tail = b"", bytearray()
+    line = 1
+    middle: list[tuple[int, bytes]] = []
+    left = {True: MIDDLE * 3 // 4, False: MIDDLE // 4}
+    seen: set[bytes] = set()
+    for chunk in chunks:
+        tail += chunk
+        if not head and len(tail) > HEAD:
+            head = _take(tail, HEAD)
+            line += head.count(b"\n")
+        if len(tail) <= TAIL + _LONGEST_LINE:
+            continue
+        passed = _take(tail, len(tail) - TAIL)
+        for number, part, is_strong in _find_telling(passed, line, seen):
+            if len(part) <= left[is_strong]:
+                middle.append((number, part))
+                left[is_strong] -= len(part)
+        line += passed.count(b"\n")
+    if not middle and line == 1 + head.count(b"\n"):
+        return (Excerpt(1, _decode(head + tail)),)
+    return tuple(Excerpt(number, _decode(part)) for number, part in ((1, head), *middle, (line, bytes(tail))))
+
+
+def _take(data: bytearray, size: int) -> bytes:
+    """Take whole lines of at most `size` bytes away from the beginning of `data`, or a part of one that is longer."""
+    end = data.rfind(b"\n", 0, size) + 1 or size
+    taken = bytes(data[:end])
+    del data[:end]
+    return taken
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")
+
+
+def _find_telling(data: bytes, line: int, seen: set[bytes]) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield what is around words of errors, the number of its first line, and whether the words are strong ones.
+
+    Words that are in `seen` but for their numbers are left out.
+    """
+    lowered = data.lower()
+    places: dict[int, bool] = {}
+    for word in (*_STRONG, *_WEAK):
+        place = -1
+        for _ in range(_HITS_PER_CHUNK):
+            place = lowered.find(word, place + 1)
+            if place == -1:
+                break
+            places.setdefault(place, word in _STRONG)
+    done = 0
+    for place, is_strong in sorted(places.items()):
+        shape = lowered[max(0, place - 16) : place + 48].translate(_DIGITS)
+        if place < done or shape in seen:
+            continue
+        seen.add(shape)
+        around = _AROUND_BYTES if is_strong else _AROUND_BYTES // 10
+        start = max(done, data.rfind(b"\n", 0, max(0, place - around)) + 1, place - 2 * around)
+        end = data.find(b"\n", place + around) + 1
+        done = min(place + 2 * around, end or len(data))
+        yield line + data.count(b"\n", 0, start), data[start:done], is_strong

@@ -1,0 +1,137 @@
+"""Logs of several errors, services and languages: the first cause, its line, and what follows from it."""
+
+import random
+import time
+
+import pytest
+
+from devkit.doctor.known_errors import find_known_errors
+from devkit.doctor.signatures.log_text import HEAD, TAIL, read_excerpts, read_words
+
+CPU_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
+NO_LIBCUDA = "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
+NO_GPU = "RuntimeError: No CUDA GPUs are available"
+
+
+@pytest.mark.parametrize(
+    ("log", "line", "source"),
+    [
+        pytest.param(f"a\n\n\nb\n{CPU_TORCH}\nc\n{CPU_TORCH}", 5, "", id="the first of two"),
+        pytest.param(f"a\r\nb\r\n{CPU_TORCH}\r\n", 3, "", id="Windows line ends"),
+        pytest.param(f" 1%\r 2%\r 3%\n{CPU_TORCH}", 2, "", id="progress bars are one line"),
+        pytest.param(f"db-1  | ready\ntrainer-1  | x\ntrainer-1  | {CPU_TORCH}", 3, "trainer-1", id="Compose"),
+        pytest.param(f"[rank3]: x\n[rank3]: {CPU_TORCH}", 2, "rank 3", id="torchrun"),
+        pytest.param(f"[default0]:x\n7: {CPU_TORCH}", 2, "rank 7", id="srun --label"),
+        pytest.param(
+            f"(EngineCore_0 pid=41) ERROR 11-23 04:00:01 [core.py:586] {CPU_TORCH}", 1, "EngineCore_0", id="vLLM"
+        ),
+        pytest.param(f"(RayWorker rank=2 pid=41, ip=10.0.0.1) {CPU_TORCH}", 1, "RayWorker rank=2", id="Ray"),
+        pytest.param(f"Nov 23 04:00:01 node7 train.sh[812]: {CPU_TORCH}", 1, "", id="journald"),
+        pytest.param("x\nAssertionError: Torch not compiled\nwith CUDA enabled", 2, "", id="a wrapped line"),
+        pytest.param("x\nAssertionError: Torch not compiled with CU\nDA enabled", 2, "", id="a broken word"),
+    ],
+)
+def test_an_error_is_found_with_its_line_and_who_wrote_it(log, line, source):
+    (match,) = find_known_errors(log)
+    assert (match.code, match.line, match.source) == ("PYT001", line, source)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(
+            "Nov 23 04:00:01 node7 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=812,\n"
+            "Nov 23 04:00:01 node7 kernel: NVRM: name=python, GPU has fallen off the bus.",
+            id="journald",
+        ),
+        pytest.param(
+            "[ 1234.567890] NVRM: Xid (PCI:0000:3b:00): 79,\n[ 1234.567891] NVRM: GPU has fallen off the bus.",
+            id="dmesg",
+        ),
+        pytest.param("2026-11-23T04:00:01.1Z stderr F NVRM: Xid (PCI:0000:3b:00): 79, pid=1", id="Kubernetes"),
+    ],
+)
+def test_an_xid_is_found_in_every_kernel_log(log):
+    assert find_known_errors(log)[0].code == "GPU002"
+
+
+def test_lines_that_only_report_a_failure_follow_from_the_cause():
+    log = f"a\n{NO_GPU}\nmake: leaving\nsubprocess-exited-with-error\ntrainer-1 exited with code 1\n"
+    (match,) = find_known_errors(log)
+    assert match.line == 2
+    assert [each.line for each in match.consequences] == [5]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        pytest.param("libcuda.so.1: Kann die Shared-Object-Datei nicht öffnen: Datei oder Verzeichnis nicht gefunden", "CON001", id="de"),
+        pytest.param("ImportError: libcuda.so.1: 无法打开共享对象文件: 没有那个文件或目录", "CON001", id="zh"),
+        pytest.param("libcuda.so.1: 共有オブジェクトファイルを開けません: そのようなファイルやディレクトリはありません", "CON001", id="ja"),
+        pytest.param("OSError: [Errno 28] Auf dem Gerät ist kein Speicherplatz mehr verfügbar: '/root/x'", "STO002", id="de, disk"),
+        pytest.param("写入失败\uff1a设备上没有空间", "STO002", id="zh, disk"),
+        pytest.param("書き込みエラー: デバイスに空き領域がありません", "STO002", id="ja, disk"),
+        pytest.param("bash: nvcc: Kommando nicht gefunden.", "CUD008", id="de, bash"),
+        pytest.param("bash: nvcc\uff1a未找到命令", "CUD008", id="zh, bash"),
+        pytest.param("bash: nvcc: コマンドが見つかりません", "CUD008", id="ja, bash"),
+        pytest.param("modprobe: ERROR: could not insert 'nvidia': Der notwendige Schlüssel ist nicht verfügbar", "DRV001", id="de, key"),
+    ],
+)  # fmt: skip
+def test_messages_of_the_system_are_known_in_other_languages(line, code):
+    assert find_known_errors(line)[0].code == code
+
+
+@pytest.mark.parametrize(
+    ("translated", "english"),
+    [
+        ("E: Paket nvidia-driver-999 kann nicht gefunden werden.", "Unable to locate package nvidia-driver-999"),
+        ("E: 无法定位软件包 nvidia-driver-999", "Unable to locate package nvidia-driver-999"),
+        ("E: パッケージ nvidia-driver-999 が見つかりません", "Unable to locate package nvidia-driver-999"),
+        ("E: Für Paket »cuda« existiert kein Installationskandidat.", "Package 'cuda' has no installation candidate"),
+        ("E: 无法下载 https://example.org/x  404", "Failed to fetch https://example.org/x"),
+    ],
+)
+def test_messages_of_apt_are_put_in_english_with_their_names(translated, english):
+    assert english in read_words(translated).shown
+
+
+def test_a_long_log_is_read_in_linear_time_and_little_memory():
+    line = b"2026-01-01 10:00:00 step 12345 error rate 0.123 failed=0 could not be better, 12345 tokens\n"
+    chunk = line * (2**20 // len(line))
+    error = f"{CPU_TORCH}\n".encode()
+    started = time.process_time()
+    excerpts = read_excerpts(error if number == 10 else chunk for number in range(21))
+    took_s = time.process_time() - started
+    (match,) = find_known_errors(excerpts)
+    assert match.line == 10 * chunk.count(b"\n") + 1
+    assert sum(len(excerpt.text) for excerpt in excerpts) < 2 * (HEAD + TAIL)
+    assert took_s < 1, "20 MB; 100 MB may take 5 s"
+
+
+@pytest.mark.parametrize("size", [1, HEAD - 1, HEAD, HEAD + 1, HEAD + TAIL, HEAD + TAIL + 2**20])
+@pytest.mark.parametrize("chunk_size", [1000, 2**20])
+def test_excerpts_start_where_they_say(size, chunk_size):
+    data = b"".join(b"line %d of error: %d\n" % (number, number) for number in range(1, size // 20 + 2))
+    excerpts = read_excerpts(data[start : start + chunk_size] for start in range(0, len(data), chunk_size))
+    assert excerpts[0].text.startswith("line 1 ")
+    assert excerpts[-1].text.endswith(data[-10:].decode())
+    for excerpt in excerpts:
+        assert excerpt.text.startswith(f"line {excerpt.line} ") or excerpt is excerpts[0]
+
+
+PIECES = (
+    *("\x1b[31m", "\x1b]0;", "^[", "\\u001b[", "> ", "#1 0.1 ", "a" * 50, "| ", "[rank0]: ", "((", "[[", '"', "'", "\\", "\\\\n"),
+    *("Xid (", "error: ", "CUDA error", "torch", "lib", ".so", "/a/", "{", "}", "\n", "\r", "\t", "é", "无法", "…", "0.1.2.3", "sm_"),
+    *("cannot open shared object file", "No such file or directory", "version `", "undefined symbol: ", "compute capability "),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_text_of_any_pieces_takes_linear_time(seed):
+    choose = random.Random(seed)
+    few = choose.sample(PIECES, 3)
+    text = "".join(choose.choice(few) * choose.randint(1, 30) for _ in range(20_000))[:600_000]
+    find_known_errors(text[:1000])
+    started = time.process_time()
+    find_known_errors(text)
+    assert time.process_time() - started < 5
