@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "devkit.tables/1"
 TABLES_FILE = "tables.json"
-
-
-class _UnusableError(Exception):
-    """The file is there and cannot be used; the message says why."""
+_REPAIR = "run `devkit data update` with newer tables, or `devkit data reset`"
 
 
 def require_user_file(name: str) -> "Path":
@@ -84,9 +81,8 @@ def load_user_tables() -> dict[str, dict[str, Any]]:
         return {}
     try:
         return _read_tables(path)
-    except _UnusableError as problem:
-        repair = "run `devkit data update` with newer tables, or `devkit data reset`"
-        click.echo(f"Warning: {path} is not used: it {problem}; {repair}", err=True)
+    except DevkitError as problem:
+        click.echo(f"Warning: {path} is not used: it {problem}; {problem.hint}", err=True)
         return {}
 
 
@@ -103,16 +99,16 @@ def _read_tables(path: str) -> dict[str, dict[str, Any]]:
     try:
         head_line, _, tables = Path(path).read_bytes().partition(b"\n")
     except OSError as error:
-        raise _UnusableError(f"cannot be read ({error.strerror})") from None
+        raise DevkitError(f"cannot be read ({error.strerror})", _REPAIR) from None
     try:
         head = json.loads(head_line)
         is_whole = (head["schema"], head["crc32"]) == (SCHEMA, crc32(tables.removesuffix(b"\n")))
     except (ValueError, KeyError, TypeError):
         is_whole = False
     if not is_whole:
-        raise _UnusableError("is damaged")
+        raise DevkitError("is damaged", _REPAIR)
     if head["beside"] != _checksum_shipped_tables():
-        raise _UnusableError("was validated against other tables than this devkit ships")
+        raise DevkitError("was validated against other tables than this devkit ships", _REPAIR)
     documents: dict[str, dict[str, Any]] = json.loads(tables)
     return documents
 

@@ -18,7 +18,7 @@ from devkit.probe.children.protocol import (
 )
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.hub import read_hub_call
-from devkit.probe.machine.python import find_workload_python
+from devkit.probe.machine.interpreter import find_workload_python
 
 # torch and the packages built on it, tried in child processes of the workload's own Python.
 TORCH_PARTS = ("torch", "bitsandbytes", "triton", "flash_attn")

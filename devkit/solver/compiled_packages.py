@@ -13,12 +13,10 @@ from devkit.facts.values import Release
 from devkit.solver.base_image import find_image
 from devkit.solver.candidates import Problem
 from devkit.solver.gpu_support import NVCC
-from devkit.solver.plan import CompiledPackage, CompileMode, Constraint, Plan, Reason, Vendor
+from devkit.solver.plan import FROM_WHEELS, CompiledPackage, CompileMode, Constraint, Plan, Reason, Vendor
 from devkit.solver.project import does_apply
 from devkit.text import format_count, join_words
 
-FROM_WHEELS = "wheels"
-"""nvcc comes from packages of the index."""
 _DEFAULT_JOB_GB = 4
 
 

@@ -20,6 +20,9 @@ RESOLUTION = "resolution"
 SYSTEM_PACKAGE = "apt"
 """The value of reasons for Debian packages, whose field is the package's name."""
 
+FROM_WHEELS = "wheels"
+"""The value of `Plan.nvcc` where the compiler comes from packages of the index."""
+
 FLAGS_ORIGIN = "the flags"
 """The origin of a machine that was described on the command line."""
 
@@ -168,7 +171,7 @@ class Plan:
     `cuda` and `rocm` are what torch is built with, None for neither. `gpu_request` is "all" for NVIDIA's, "rocm" or
     "none". `architectures` are the machines it is for, such as x86_64. `data_as_of` is the day
     of the oldest table used. `compiled` are packages that compile code against torch, for GPUs of these `capabilities`;
-    `nvcc` is where their compiler comes from: "wheels", an image, or "" for none.
+    `nvcc` is where their compiler comes from: FROM_WHEELS, an image, or "" for none.
     """
 
     vendor: Vendor

@@ -8,7 +8,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import Framework
 from devkit.facts.values import Unknown
 from devkit.probe.host import Host
-from devkit.probe.machine.python import PYTHON_VARIABLE, find_workload_python
+from devkit.probe.machine.interpreter import PYTHON_VARIABLE, find_workload_python
 from devkit.probe.project.reader import read_dependencies
 from devkit.render.devkit_lock import read_project_lock
 from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings, parse_devkit_toml

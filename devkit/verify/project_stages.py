@@ -15,7 +15,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.doctor.signatures.matching import match_signatures
 from devkit.facts.dependencies import Dependencies, RequirementRole
 from devkit.probe.children.protocol import find_signal, format_signal
-from devkit.probe.machine.python import WorkloadPython
+from devkit.probe.machine.interpreter import WorkloadPython
 from devkit.text import format_duration
 from devkit.verify import import_child
 from devkit.verify.process import CompletedCommand, Progress, run_side_by_side

@@ -13,7 +13,7 @@ from pathlib import Path
 from devkit.errors import DevkitError
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host, LocalHost
-from devkit.probe.machine.python import PYTHON_VARIABLE, find_workload_python
+from devkit.probe.machine.interpreter import PYTHON_VARIABLE, find_workload_python
 from devkit.workload import boot
 
 WORKLOAD_PACKAGES = ("torch", "transformers", "peft", "accelerate")

@@ -22,8 +22,7 @@ from devkit.render.container.devcontainer import render_devcontainer_json
 from devkit.render.container.image import render_dockerfile
 from devkit.render.container.image_locks import collect_lock_requirements
 from devkit.render.container.settings import ContainerSettings, FromIndex
-from devkit.solver.compiled_packages import FROM_WHEELS
-from devkit.solver.plan import CompiledPackage, CompileMode
+from devkit.solver.plan import FROM_WHEELS, CompiledPackage, CompileMode
 
 from .plans import CPU_PLAN, GPU_PLAN
 

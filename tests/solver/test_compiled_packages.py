@@ -7,8 +7,8 @@ import pytest
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import NO_DEPENDENCIES, LocalBuild, PackageRequirement
 from devkit.facts.project import Policy
-from devkit.solver.compiled_packages import FROM_WHEELS, list_compile_costs
-from devkit.solver.plan import CompileMode, Plan
+from devkit.solver.compiled_packages import list_compile_costs
+from devkit.solver.plan import FROM_WHEELS, CompileMode, Plan
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve_project
 

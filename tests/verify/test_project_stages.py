@@ -11,7 +11,7 @@ import pytest
 
 from devkit.facts.dependencies import Dependencies, PackageManager, PackageRequirement, RequirementRole
 from devkit.facts.values import Release
-from devkit.probe.machine.python import WorkloadPython
+from devkit.probe.machine.interpreter import WorkloadPython
 from devkit.verify import project_stages
 from devkit.verify.project_stages import ProjectEnvironment, find_debian_package, find_help_commands, prove_project
 from devkit.workload.proof.stages import StageStatus

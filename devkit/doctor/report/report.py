@@ -50,7 +50,7 @@ class ReportedFinding:
 
 @record
 class LostReading:
-    """What was not read, with the reason, and the codes of the checks for errors that needed it."""
+    """One thing that was not read: the reason, and the codes of the checks for errors that needed it."""
 
     reason: str
     checks: tuple[str, ...]

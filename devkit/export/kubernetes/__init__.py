@@ -1,9 +1,136 @@
 """Kubernetes: manifests with a reason beside every choice, laid out for kubectl apply -k."""
 
-from devkit.export.kubernetes.settings import KubernetesSettings
-from devkit.export.kubernetes.target import render_kubernetes
-from devkit.export.targets import ExportTarget
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable
 
-__all__ = ["TARGET", "KubernetesSettings"]
+from devkit.errors import DevkitError
+from devkit.export.job_settings import validate_dns_label
+from devkit.export.kubernetes.batch_job import render_batch_job
+from devkit.export.kubernetes.jobset import find_max_name_length, render_jobset, render_trainjob
+from devkit.export.kubernetes.kustomize import build_overlays, render_folder, render_kustomization, render_overlay
+from devkit.export.kubernetes.manifest import JobManifests, build_training_selector
+from devkit.export.kubernetes.monitoring import list_monitoring_notes, render_monitoring
+from devkit.export.kubernetes.node_checks import list_check_notes, render_node_checks
+from devkit.export.kubernetes.pytorchjob import render_pytorchjob
+from devkit.export.kubernetes.resources import build_claim_template, find_gpu_resource, list_gpu_notes
+from devkit.export.kubernetes.settings import (
+    JobKind,
+    KubernetesSettings,
+    choose_job_kind,
+    validate_kubernetes_settings,
+    validate_subdomain,
+)
+from devkit.export.kubernetes.storage import TOKEN_KEY, build_files_pod, build_new_claims
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, split_export_folder
+from devkit.export.task import Task
+
+_RENDERERS: dict[JobKind, Callable[[Task, KubernetesSettings], JobManifests]] = {
+    JobKind.JOB: render_batch_job,
+    JobKind.TRAINJOB: render_trainjob,
+    JobKind.PYTORCHJOB: render_pytorchjob,
+    JobKind.JOBSET: render_jobset,
+}
+
+
+def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportContext) -> TargetFiles:
+    """Render the manifests. Raises DevkitError for what no cluster accepts."""
+    kind = choose_job_kind(task, settings)
+    validate_job(task, settings, kind)
+    job = _RENDERERS[kind](task, settings)
+    files = dict(job.files)
+    if settings.device_class:
+        files["gpu.yaml"] = [build_claim_template(task, settings)]
+    artifacts = render_folder("base", f"The {job.kind} alone.", files, settings)
+    top = "base"
+    for overlay in build_overlays(task, settings, job):
+        artifacts.append(render_overlay(overlay, top, settings))
+        top = f"overlays/{overlay.name}"
+    about = "The job with all its overlays. Every folder below can be applied by itself, too."
+    artifacts.insert(0, render_kustomization("", about, [top], settings))
+    claims = build_new_claims(task, settings)
+    if claims:
+        about = "The job's storage. Apart from the job, so that `kubectl delete -k` of the job leaves the checkpoints."
+        artifacts += render_folder("storage", about, {"claims.yaml": claims}, settings)
+    about = "A pod without a GPU that mounts the job's storage: to copy the project in, and the result out."
+    artifacts += render_folder("files", about, {"pod.yaml": [build_files_pod(task, settings)]}, settings)
+    notes = [*job.notes, *list_gpu_notes(task, settings), *_list_storage_notes(task, settings)]
+    if settings.node_checks:
+        artifacts += render_node_checks(task, settings, context.folder)
+        notes += list_check_notes(context.folder)
+    if settings.monitoring:
+        artifacts += render_monitoring(task, settings, context)
+        notes += list_monitoring_notes(task, context)
+    steps = _list_next_steps(task, settings, context.folder, makes_storage=bool(claims))
+    return TargetFiles(tuple(artifacts), steps, tuple(notes))
+
+
+def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> None:
+    """Raise DevkitError for what the API server, or a controller, would refuse.
+
+    Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#volumes-1 (mountPath)
+    """
+    validate_kubernetes_settings(settings)
+    find_gpu_resource(task, settings)
+    if settings.runtime and kind is not JobKind.TRAINJOB:
+        raise DevkitError(f"--runtime is for a TrainJob, and this is a {kind}", "Give --kind trainjob.")
+    if kind in (JobKind.TRAINJOB, JobKind.JOBSET):
+        validate_dns_label(task.name, "--name", longest=find_max_name_length(task))
+    # A Service is named after the job, and its name is a label by RFC 1035.
+    if (kind is not JobKind.JOB or task.nodes > 1) and not re.match("[a-z]", task.name):
+        raise DevkitError(f"--name {task.name!r} must begin with a letter", f"Such as --name job-{task.name}.")
+    for volume in task.volumes:
+        if volume.source:
+            validate_subdomain(volume.source, f"--{volume.role}")
+        if ":" in volume.path:
+            raise DevkitError(
+                f"nothing can be mounted at {volume.path!r}: Kubernetes takes no colon in a path",
+                "Choose another --output in the settings.",
+            )
+    path, times = Counter(volume.path.rstrip("/.") for volume in task.volumes).most_common(1)[0]
+    if times > 1:
+        raise DevkitError(
+            f"{path} would hold both the project and the output, which are mounted apart",
+            "Give the output a folder of its own in the settings, such as finetuned.",
+        )
+
+
+def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str, *, makes_storage: bool) -> tuple[str, ...]:
+    """List the commands to run next, in order."""
+    kubectl = f"kubectl --namespace {settings.namespace}" if settings.namespace else "kubectl"
+    project, _ = split_export_folder(folder, "kubernetes")
+    # Without the dot at the end kubectl would create a folder of that name in the other.
+    here, where, pod = shlex.quote(f"{project or '.'}/."), shlex.quote(folder), f"{task.name}-files"
+    selector = ",".join(f"{name}={value}" for name, value in build_training_selector(task).items())
+    steps = []
+    if task.needs_token:
+        token = f'--from-file={TOKEN_KEY}="$HOME/.cache/huggingface/token"'
+        steps.append(f"{kubectl} create secret generic {settings.token_secret} {token}")
+    if makes_storage:
+        steps.append(f"kubectl apply -k {where}/storage")
+    steps += [
+        f"kubectl apply -k {where}/files && {kubectl} wait --for=condition=Ready --timeout=15m pod/{pod}",
+        f"{kubectl} cp {here} {pod}:{task.workspace}",
+        f"kubectl delete -k {where}/files",
+        f"kubectl apply -k {where}",
+        f"{kubectl} logs --follow --selector {selector}",
+    ]
+    return tuple(steps)
+
+
+def _list_storage_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
+    """List the access modes that several nodes need: those of claims are unknown here."""
+    if task.nodes == 1:
+        return ()
+    named = [volume.source for volume in task.volumes if volume.source]
+    notes = []
+    if named:
+        names = ", ".join(dict.fromkeys(named))
+        notes.append(f"{task.nodes} nodes mount {names}: only a claim with ReadWriteMany lets them")
+    if len(named) < len(task.volumes) and not settings.storage_class:
+        notes.append("new storage is ReadWriteMany, which the cluster's default class often is not: --storage-class")
+    return tuple(notes)
+
 
 TARGET = ExportTarget("kubernetes", KubernetesSettings, render_kubernetes)

@@ -6,9 +6,9 @@ from devkit.facts.model import Container, Platform, Wsl
 from devkit.facts.values import Unknown
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
+from devkit.probe.machine.interpreter import find_workload_python
 from devkit.probe.machine.operating_system import read_group_ids, read_memory_bytes, read_platform
 from devkit.probe.machine.programs import find_libraries, find_program, read_loader_cache
-from devkit.probe.machine.python import find_workload_python
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read, not written
 _CGROUP_SIGNS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"))

@@ -1,4 +1,4 @@
-"""The Python that would run the workload, read from its files alone: nothing of it is imported."""
+"""The packages of the Python that would run the workload, read from its files alone: nothing of it is imported."""
 
 import re
 
@@ -6,7 +6,8 @@ from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.model import Copy, CudaFolder, Library, Package, Python, Torch
 from devkit.facts.values import Release, Unknown, record
 from devkit.probe.documents import get_object, get_scalar, parse_json
-from devkit.probe.host import Host, explain_failure
+from devkit.probe.host import Host
+from devkit.probe.machine.interpreter import WorkloadPython, find_workload_python, get_prefix
 from devkit.probe.machine.programs import find_program, read_library_release, split_search_path
 
 # The native libraries around a Python: a CUDA Toolkit, the C++ library, and what LD_LIBRARY_PATH puts first.
@@ -20,12 +21,6 @@ _DEFAULT_CUDA = "/usr/local/cuda"
 _STDCXX = "libstdc++.so.6"
 _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 
-PYTHON_VARIABLE = "DEVKIT_PYTHON"
-"""The variable that names the project's interpreter, before VIRTUAL_ENV does."""
-
-IMAGE_ENVIRONMENT = "/opt/devkit/"
-"""devkit's own environment in an image, which has none of the project's packages."""
-
 GPU_PACKAGES = re.compile(
     r"(?:torch|torchvision|torchaudio|triton|pytorch-triton|bitsandbytes|flash-attn|flash-attn-3|xformers|transformers|peft"
     r"|trl|accelerate|datasets|tokenizers|safetensors|huggingface-hub|hf-transfer|hf-xet|deepspeed|vllm|sglang|unsloth"
@@ -33,21 +28,7 @@ GPU_PACKAGES = re.compile(
     r"|cupy(?:-cuda\d+x)?|nvidia-.+|pynvml|devkit-gpu)"
 )
 """Distributions that matter to a GPU, by normalised name."""
-_SHARES_SYSTEM = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE)
-
 _TORCH_VALUE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=[ \t]*(None|'[^'\n]*'|\"[^\"\n]*\")", re.MULTILINE)
-
-
-@record
-class WorkloadPython:
-    """An interpreter and its folders."""
-
-    executable: str
-    version: Release
-    site_folders: tuple[str, ...]
-    include_folders: tuple[str, ...]
-    user_site: str
-    """The user's own site-packages, "" where this Python does not read them. It comes before the others."""
 
 
 @record
@@ -75,7 +56,7 @@ def read_python(host: Host) -> Python | Unknown:
         for name in host.list(f"{folder}/bitsandbytes")
     )
     # uv leaves its mark in pyvenv.cfg, conda a folder beside bin.
-    prefix, installer = _prefix(python.executable), "pip"
+    prefix, installer = get_prefix(python.executable), "pip"
     if host.stat(f"{prefix}/conda-meta") is not None:
         installer = "conda"
     elif re.search(r"^uv\s*=", host.read(f"{prefix}/pyvenv.cfg") or "", re.MULTILINE):
@@ -148,11 +129,6 @@ def _packages(host: Host, entries: tuple[_Entry, ...]) -> tuple[Package, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def _prefix(executable: str) -> str:
-    separator = "\\" if "\\" in executable else "/"
-    return executable.rsplit(separator, 2)[0]
-
-
 def read_shadowing(host: Host) -> tuple[Library, ...]:
     """Read CUDA libraries in the folders of LD_LIBRARY_PATH, with their versions."""
     folders = split_search_path(host.env.get("LD_LIBRARY_PATH", ""))
@@ -197,53 +173,3 @@ def read_libstdcxx(host: Host, prefix: str) -> Library | None:
     folders = [*split_search_path(host.env.get("LD_LIBRARY_PATH", "")), f"{prefix}/lib", *_LIBRARY_FOLDERS]
     found = next((f"{folder}/{_STDCXX}" for folder in folders if host.stat(f"{folder}/{_STDCXX}") is not None), None)
     return Library(found, read_library_release(host, found)) if found else None
-
-
-def find_workload_python(host: Host) -> WorkloadPython | Unknown:
-    """Find the project's interpreter: DEVKIT_PYTHON, or that of VIRTUAL_ENV, else devkit's own.
-
-    In an image where devkit has an environment of its own, the first on PATH comes before that.
-    """
-    executable = host.env.get(PYTHON_VARIABLE) or host.python
-    environment = host.env.get("VIRTUAL_ENV")
-    if executable.startswith(IMAGE_ENVIRONMENT):
-        executable = find_program(host, "python3") or executable
-    if environment and not host.env.get(PYTHON_VARIABLE):
-        candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
-        executable = next((path for path in candidates if host.stat(path) is not None), executable)
-    command = [executable, "--version"]
-    done = host.run(command)
-    if done.code != 0 or not re.match(r"Python \d+\.\d", done.out):
-        return explain_failure(command, done, f"{executable} --version ended with status {done.code}")
-    version = Release.parse(done.out)
-    minor = ".".join(str(number) for number in version.numbers[:2])
-    settings = host.read(f"{_prefix(executable)}/pyvenv.cfg")
-    base = re.search(r"^home\s*=\s*(\S+)", settings or "", re.MULTILINE)
-    shares_system = settings is not None and _SHARES_SYSTEM.search(settings) is not None
-    # A virtual environment reads the user's own packages only with the system's, and PYTHONNOUSERSITE switches them off.
-    # Source: Python documentation, module site.
-    user_base = host.env.get("PYTHONUSERBASE") or f"{host.env.get('HOME', '')}/.local"
-    user_site = f"{user_base}/lib/python{minor}/site-packages"
-    is_read = not host.env.get("PYTHONNOUSERSITE") and (settings is None or shares_system) and user_base != "/.local"
-    user_site = user_site if is_read and host.stat(user_site) is not None else ""
-    own = _site_folders(executable, minor)
-    shared = _site_folders(f"{base[1]}/python3", minor) if base and shares_system else ()
-    # The user's folder comes before the system's, but after those of a virtual environment.
-    searched = (*own, user_site, *shared) if shared else (user_site, *own)
-    # lib64 is often a link to lib; what is found twice is still one folder.
-    folders = dict.fromkeys(filter(None, (host.link(folder) for folder in searched if folder)))
-    # Python.h is under this prefix, or under the one that a virtual environment was made from.
-    prefixes = [_prefix(executable), *([base[1].rpartition("/")[0]] if base else [])]
-    prefixes += [_prefix(real)] if (real := host.link(executable)) else []
-    includes = tuple(f"{prefix}/include/python{minor}" for prefix in dict.fromkeys(prefixes))
-    return WorkloadPython(executable, version, tuple(folders), includes, user_site)
-
-
-def _site_folders(executable: str, minor: str) -> tuple[str, ...]:
-    prefix = _prefix(executable)
-    if "\\" in executable:
-        return (f"{prefix}\\Lib\\site-packages", f"{executable.rpartition(chr(92))[0]}\\Lib\\site-packages")
-    folders = [f"{prefix}/{lib}/python{minor}/site-packages" for lib in ("lib", "lib64", "local/lib")]
-    # Debian's own layout for the system's Python.
-    folders += [f"{prefix}/local/lib/python{minor}/dist-packages", f"{prefix}/lib/python3/dist-packages"]
-    return tuple(folders)

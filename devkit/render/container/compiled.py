@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import RequirementRole
 from devkit.render.container.settings import ContainerSettings, require_safe
-from devkit.solver.compiled_packages import FROM_WHEELS
-from devkit.solver.plan import CompiledPackage, CompileMode, Plan
+from devkit.solver.plan import FROM_WHEELS, CompiledPackage, CompileMode, Plan
 from devkit.solver.project import list_project_constraints
 
 _HELPERS = ("setuptools", "wheel", "packaging", "ninja")
