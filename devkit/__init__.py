@@ -3,4 +3,10 @@
 __version__ = "0.1.0"
 
 DOCUMENTATION_URL = "https://devkit-gpu.readthedocs.io/en/latest"
-"""The documentation site, which `make docs` builds; `mkdocs.yml` repeats it."""
+"""The documentation site, which `make docs` builds; `docs/generate.py` hands it to mkdocs."""
+
+INSTALL_COMMAND = "uv tool install ."
+"""How to install devkit itself: from a clone, until a package index has it."""
+
+INSTALL_WORKLOAD_COMMAND = "devkit plan --pip | uv pip install --requirements -"
+"""How to install what training needs: in the versions and from the index that fit this machine's driver and GPUs."""

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from devkit import DOCUMENTATION_URL
 from devkit.doctor.model import Check, split_explanation
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
@@ -34,6 +35,7 @@ GROUPS = {
 
 def on_config(config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed where the site is built
     """Set the navigation: every guide and decision, and of the generated pages the two lists."""
+    config.site_url = f"{DOCUMENTATION_URL}/"
     folders = {folder: sorted((DOCS / folder).glob("*.md")) for folder in ("guides", "decisions")}
     pages = {folder: [path.relative_to(DOCS).as_posix() for path in paths] for folder, paths in folders.items()}
     config.nav = [

@@ -60,7 +60,7 @@ def bundle(
 
 def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force: bool) -> dict[str, Any]:
     from devkit.probe.host import LocalHost
-    from devkit.verify.bundle import BundleBuilder, build_bundle, prepare_partial_folder
+    from devkit.verify.bundle import BundleBuilder, build_bundle, discard_unfinished, prepare_partial_folder
     from devkit.verify.engine import require_engine
     from devkit.verify.process import interrupt_on_termination
 
@@ -69,8 +69,9 @@ def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force:
     try:
         with interrupt_on_termination():
             return build_bundle(BundleBuilder(contents, require_engine(LocalHost()), folder, netrc, _progress), target)
-    except KeyboardInterrupt:
-        _progress(f"What is done so far is kept in {folder}; the same command resumes from there.")
+    except (KeyboardInterrupt, DevkitError):
+        if not discard_unfinished(folder):
+            _progress(f"What is done so far is kept in {folder}; the same command resumes from there.")
         raise
 
 

@@ -185,7 +185,8 @@ def _repair(
         print_warnings(plan if existing.takes_plan else replace(plan, warnings=()), wants_cpu=True)
         print_changes(changes, show_diff=options.shows_diff)
         for repair in adoption.repairs:
-            click.echo(wrap_text(f"{repair.code} in {repair.path}: {repair.message}", width=width))
+            did = "would repair" if options.is_dry_run else "repairs"
+            click.echo(wrap_text(f"{did} {repair.code} in {repair.path}, which was: {repair.message}", width=width))
         for left in adoption.left:
             click.echo(wrap_text(f"! left to you: {left.code} {left.message}. {left.advice}", width=width))
             click.echo("".join(f"    {line}\n" for line in left.lines), nl=False)

@@ -79,8 +79,11 @@ def init(
 
     Settings are kept in DIR/devkit.toml; flags override them and are recorded there.
     """
+    from devkit.render.changes import require_root
     from devkit.render.project import compute_project_changes, open_project
 
+    if not dry_run:
+        require_root(Path(directory))
     project = open_project(directory, build_settings_from_options(options, container), container.paths)
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)

@@ -38,9 +38,19 @@ _FOLDER = click.Path(exists=True, file_okay=False)
     "--why", metavar="FIELD", help="Explain one choice, such as torch, and why the alternatives were rejected."
 )
 @resolve_option
+@click.option(
+    "--pip", "as_requirements", is_flag=True, help="Print the plan as a requirements file, for uv pip install -r -."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
-    options: PlanOptions, *, project: str, ignore_dependencies: bool, why: str | None, no_resolve: bool, as_json: bool
+    options: PlanOptions,
+    *,
+    project: str,
+    ignore_dependencies: bool,
+    why: str | None,
+    no_resolve: bool,
+    as_requirements: bool,
+    as_json: bool,
 ) -> int:
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
@@ -62,6 +72,8 @@ def plan(
     request = replace(build_request_from_options(options), policy=settings.policy if settings else None)
     answer = plan_with_packages(request, dependencies, Path(project), settings, no_resolve=no_resolve)
     width = shutil.get_terminal_size().columns
+    if as_requirements:
+        return _print_requirements(answer)
     if why:
         from devkit.solver.why import BUILD_FIELDS, explain_choice, format_choice, serialize_choice
 
@@ -84,6 +96,19 @@ def plan(
         document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)
     click.echo(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text)
     return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE
+
+
+def _print_requirements(answer: Plan | Conflict) -> int:
+    """Print the packages of a plan as a requirements file; a conflict on standard error."""
+    from devkit.solver.output import format_requirements
+
+    if isinstance(answer, Conflict):
+        width = shutil.get_terminal_size().columns
+        click.echo(format_answer(answer, width=width, is_cpu_requested=False, today=today()), err=True)
+        return exit_codes.ANSWER_IS_NO
+    answer.require_torch("--pip")
+    click.echo(format_requirements(answer))
+    return exit_codes.DONE
 
 
 def _read_settings(folder: str) -> "ProjectSettings | None":

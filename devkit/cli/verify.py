@@ -1,6 +1,7 @@
 """`devkit verify`: prove the dev container, or this machine."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,10 +109,22 @@ def _prove(directory: Path, *, here: bool, depth: str, **settings: Any) -> "Veri
     from devkit.workload.proof.stages import Depth
 
     if here:
+        _require_local_model(settings["model"])
         from devkit.verify.here import prove_machine_and_project as prove
     else:
         from devkit.verify.dev_container import prove_in_container as prove
     return prove(LocalHost(), directory, depth=Depth(depth), progress=_print_progress, **settings)
+
+
+def _require_local_model(model: str) -> None:
+    """Raise DevkitError for a model that is neither a folder nor in the hub's cache: the proof downloads nothing."""
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    if model and not Path(model).expanduser().exists() and not (cache / f"models--{model.replace('/', '--')}").exists():
+        raise DevkitError(
+            f"there is no model {model}: no such folder, and it is not in {cache}",
+            f"Name a folder, or download it first, for the proof downloads nothing: hf download {model}",
+        )
 
 
 def _check_report(file: Path, *, timeout_s: float, as_json: bool) -> int:

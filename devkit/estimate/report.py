@@ -244,7 +244,10 @@ def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
         gpu, device = each.gpu, each.gpu.peak(estimate)
         name = gpu.name if gpu.count == 1 else f"{gpu.name} (one of {gpu.count})"
         peak = f"{format_bytes(device.point)} of {format_bytes(gpu.memory_bytes)}, at most {format_bytes(device.upper)}"
-        yield wrap_text(f"{_VERDICTS[each.verdict]}: {name}, {peak}", width=width)
+        verdict = _VERDICTS[each.verdict]
+        if gpu.lacks_bf16 and report.settings.precision is Precision.BF16 and each.verdict is not Fit.DOES_NOT_FIT:
+            verdict = f"no bf16 in hardware, so give --dtype fp16; {verdict} in memory"
+        yield wrap_text(f"{verdict}: {name}, {peak}", width=width)
     if report.gpus:
         yield ""
     yield wrap_text(format_scenario(report), width=width)
@@ -296,8 +299,6 @@ def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
 
 def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterator[str]:
     name = each.gpu.name
-    if each.gpu.lacks_bf16 and report.settings.precision is Precision.BF16:
-        yield wrap_text(f"{name} does not support bf16 in hardware: give --dtype fp16.", width=width)
     if each.duration:
         yield wrap_text(_format_training_duration(each.duration, name, report.prices), width=width)
     if each.better:

@@ -386,6 +386,16 @@ def replace_file(
     return backup
 
 
+def require_root(root: Path) -> None:
+    """Raise DevkitError where the project's folder is missing and cannot be made; nothing is left behind."""
+    try:
+        _remove_empty(_make_directories(root))
+    except OSError as error:
+        raise DevkitError(
+            f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
+        ) from None
+
+
 def make_directory(path: Path) -> None:
     """Make a directory and its parents. Raises DevkitError."""
     try:

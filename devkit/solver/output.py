@@ -216,3 +216,12 @@ def _format_reasons(plan: Plan, *, width: int) -> str:
 
 def _format_warnings(warnings: tuple[str, ...], *, width: int) -> str:
     return "\n".join(wrap_text(f"! warning: {warning}", width=width) for warning in warnings)
+
+
+def format_requirements(plan: Plan) -> str:
+    """Format the packages of a plan as a requirements file with torch's index, which pip and uv read."""
+    lines = [f"--extra-index-url {plan.torch_index}"] if plan.torch_index else []
+    for name, version in plan.versions.items():
+        is_build = name == "torch" and plan.variant and "+" not in version and plan.torch_index
+        lines.append(f"{name}=={version}+{plan.variant}" if is_build else f"{name}=={version}")
+    return "\n".join(lines)

@@ -181,6 +181,14 @@ def build_bundle(builder: BundleBuilder, output: Path) -> dict[str, Any]:
     return document
 
 
+def discard_unfinished(folder: Path) -> bool:
+    """Remove the folder of a build that ended before its first finished part. Returns False where there is one."""
+    if any((folder / "wheelhouse").glob("*.whl")) or any(folder.glob(".saved-*")):
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
 def require_disk_space(folder: Path, wanted_bytes: int) -> None:
     """Raise DevkitError when the disk of `folder` has too little free space."""
     free = shutil.disk_usage(folder).free

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from devkit import INSTALL_WORKLOAD_COMMAND
 from devkit.errors import DevkitError
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host, LocalHost
@@ -18,7 +19,6 @@ from devkit.workload import boot
 
 WORKLOAD_PACKAGES = ("torch", "transformers", "peft", "accelerate")
 MIN_PYTHON = Release.parse("3.11")
-INSTALL_COMMAND = "pip install 'devkit-gpu[workload]'"
 
 _INSPECT = (
     "import importlib.util as u, platform, sys; "
@@ -45,7 +45,10 @@ class Interpreter:
         names = " and ".join(packages)
         if self.is_own:
             verb = "is" if len(packages) == 1 else "are"
-            return DevkitError(f"{names} {verb} not installed for {self.executable}", INSTALL_COMMAND)
+            return DevkitError(
+                f"{names} {verb} not installed for {self.executable}",
+                f"{INSTALL_WORKLOAD_COMMAND} --python {self.executable}",
+            )
         install = f"uv pip install --python {self.executable} {' '.join(packages)}"
         return DevkitError(
             f"the project's environment has no {names}: {self.executable}",

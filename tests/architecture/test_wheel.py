@@ -100,5 +100,5 @@ def test_the_installed_wheel_says_how_to_get_the_training_libraries(installed, t
         timeout=120,
     )
     assert done.returncode == 2
-    assert "devkit-gpu[workload]" in done.stderr
+    assert "devkit plan --pip | uv pip install" in done.stderr
     assert "Traceback" not in done.stderr

@@ -141,7 +141,7 @@ def test_a_7b_qlora_fits_on_16_gb():
 
 
 def test_a_gpu_without_bf16_is_told_of():
-    assert "does not support bf16 in hardware: give --dtype fp16" in run("llama-3.2-1b", "--gpu", "T4")[1]
+    assert "no bf16 in hardware, so give --dtype fp16" in run("llama-3.2-1b", "--gpu", "T4")[1]
     assert "bf16:" not in run("llama-3.2-1b", "--gpu", "T4", "--dtype", "fp16")[1]
     assert "no units" not in run("llama-3.2-1b", "--gpu", "RTX 3090")[1]
 

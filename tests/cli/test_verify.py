@@ -54,7 +54,7 @@ def test_without_torch_it_says_what_to_install(tmp_path):
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         f"Error: torch is not installed for {bare}",
-        "  pip install 'devkit-gpu[workload]'",
+        f"  devkit plan --pip | uv pip install --requirements - --python {bare}",
     ]
 
 

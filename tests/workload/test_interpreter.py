@@ -11,9 +11,10 @@ import click
 import pytest
 
 import devkit
+from devkit import INSTALL_WORKLOAD_COMMAND
 from devkit.errors import DevkitError
 from devkit.probe.host import NOT_FOUND, LocalHost, ProgramResult
-from devkit.workload.interpreter import INSTALL_COMMAND, WORKLOAD_PACKAGES, find_torch_interpreter
+from devkit.workload.interpreter import WORKLOAD_PACKAGES, find_torch_interpreter
 
 OWN, ACTIVE, NAMED = "/opt/devkit/bin/python", "/home/dev/venv/bin/python", "/opt/conda/bin/python"
 VENV = {"VIRTUAL_ENV": "/home/dev/venv"}
@@ -71,7 +72,7 @@ def test_the_python_with_torch_is_chosen(answers, env, chosen):
 @pytest.mark.parametrize(
     ("answers", "env", "said", "hint"),
     [
-        pytest.param({OWN: "3.11.7"}, {}, f"torch is not installed for {OWN}", INSTALL_COMMAND, id="no torch"),
+        pytest.param({OWN: "3.11.7"}, {}, f"torch is not installed for {OWN}", INSTALL_WORKLOAD_COMMAND, id="no torch"),
         pytest.param(
             {OWN: "3.11.7", ACTIVE: "3.11.7"},
             VENV,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.options.settings import Decorator, group_options
+from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
 from devkit.solver.plan import Request
@@ -92,6 +93,16 @@ plan_options = group_options(
 """Decorates a Click command, which receives the options as one argument, `options`."""
 
 
+def _require_driver_version(driver: str | None) -> None:
+    """Raise DevkitError for a CUDA version given as the driver's. Drivers are numbered from 300 on."""
+    major = (driver or "").partition(".")[0]
+    if major.isdigit() and int(major) < 100:
+        raise DevkitError(
+            f"--driver {driver} is a CUDA version, not a driver's",
+            f"A driver is numbered such as 570.124.06, the first value that nvidia-smi prints. For CUDA: --cuda {driver}",
+        )
+
+
 def build_request_from_options(options: PlanOptions, facts: Facts | None = None) -> Request:
     """Build the solver's request.
 
@@ -101,6 +112,7 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
     from devkit.cli.facts import load_saved_facts
     from devkit.solver.request import build_machine_from_facts, build_machine_from_flags, build_request
 
+    _require_driver_version(options.driver)
     machines = [build_machine_from_facts(load_saved_facts([Path(path)]), origin=path) for path in options.facts]
     if options.describes_machine:
         machines.append(build_machine_from_flags(**{name: getattr(options, name) for name in _MACHINE_FIELDS}))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from devkit.doctor.comparison.leaves import Mark
@@ -173,7 +174,9 @@ class _Page:
         self.add(f"{mark} {names}{count}", indent="  ", tone=Tone.BAD if is_bad else Tone.WARN)
         for finding in outlier.findings:
             self.add(f"{finding.code}: {finding.message}", indent="      ")
-        relevant = [each for each in outlier.differences if each.grade > Grade.NONE or self._shows_all]
+        relevant = _merge_same_text(
+            [each for each in outlier.differences if each.grade > Grade.NONE or self._shows_all]
+        )
         shown = relevant if self._shows_all else relevant[:MAX_FIELDS]
         for each in shown:
             self._add_difference(each, is_pair=is_pair)
@@ -220,6 +223,25 @@ class _Page:
         words += [f"{format_count(fields, 'field')} without a majority that no check reads"] * bool(fields)
         if words and not self._shows_all:
             self.add(f"also different: {join_words(words)} (--all)", indent="  ", tone=Tone.QUIET)
+
+
+def _merge_same_text(differences: list[Difference]) -> list[Difference]:
+    """Merge fields with the same text against the same usual one: a driver's version is read in many places."""
+    merged: dict[Hashable, Difference] = {}
+    for each in differences:
+        is_text = isinstance(each.value, str) and isinstance(each.usual, str) and not isinstance(each.value, Mark)
+        key: Hashable = (each.value, each.usual, each.agreeing) if is_text else each.field
+        if key in merged:
+            first = merged[key]
+            each = replace(
+                first,
+                field=f"{first.field}, {each.field}",
+                grade=max(first.grade, each.grade),
+                checks=tuple(dict.fromkeys((*first.checks, *each.checks))),
+                settles=tuple(dict.fromkeys((*first.settles, *each.settles))),
+            )
+        merged[key] = each
+    return list(merged.values())
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -103,10 +103,10 @@ def test_names_and_values_from_outside_reach_no_terminal_as_they_are():
 
 def test_of_many_differences_the_first_are_shown_and_the_others_counted():
     nodes = cluster(5)
-    for path in ("engine.version", "toolkit.version", "system.glibc", "nvml.cuda", "compose.version"):
-        put(nodes["node-0002"], path, "99.1")
-    for path in ("driver.loaded", "driver.on_disk", "driver.libcuda", "driver.libnvidia_ml", "nvml.driver"):
-        put(nodes["node-0002"], path, "570.1.1")
+    paths = ("engine.version", "toolkit.version", "system.glibc", "nvml.cuda", "compose.version")
+    paths += ("driver.loaded", "driver.on_disk", "driver.libcuda", "driver.libnvidia_ml", "nvml.driver")
+    for number, path in enumerate(paths):
+        put(nodes["node-0002"], path, f"99.{number}")
     text = text_of(compare(nodes))
     assert text.count(" of 5 have ") == 8
     assert "and 2 more differences (--all)" in text
