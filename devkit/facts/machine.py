@@ -207,6 +207,8 @@ class System:
     """None when this is no Jetson."""
     host_name: str | Unknown = NOT_READ
     """Read only so that it can be redacted wherever it occurs; saved facts do not carry it."""
+    hidden_folders: tuple[str, ...] | Unknown = NOT_READ
+    """Folders that every Linux system fills, and that are empty or may not be read."""
 
 
 @record

@@ -51,6 +51,8 @@ TWO_FILES = {"cdi": (spec(), spec(path="/etc/cdi/nvidia2.yaml")), "engine.cdi_de
 TWO_FOLDERS = {"cdi": (spec(), spec(path="/var/run/cdi/nvidia.yaml"))}
 
 CASES = [
+    ("STO007", healthy(), {"system.hidden_folders": ()}, Passed, "every folder shows"),
+    ("STO007", healthy(), {"system.hidden_folders": ("/proc", "/var")}, Skipped, "two folders are empty"),
     ("GPU030", healthy(), states({"fabric_faults": ()}), Passed, "a healthy fabric"),
     ("GPU030", healthy(), states({"fabric_faults": ("degraded-bandwidth",)}), Found, "less bandwidth"),
     ("GPU030", healthy(), states({"fabric_faults": ("no-partition",)}), Found, "no partition"),

@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 from devkit.doctor.gpus import format_run_utilization
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
-from devkit.doctor.preconditions import has_nvidia_gpu, is_in_container, is_in_wsl, require, require_gpu_run
+from devkit.doctor.preconditions import (
+    has_nvidia_gpu,
+    is_in_container,
+    is_in_wsl,
+    require,
+    require_gpu_run,
+    require_system,
+)
 from devkit.doctor.thresholds import (
     ENGINE_FREE_BYTES,
     FREE_FILES,
@@ -17,7 +24,7 @@ from devkit.doctor.thresholds import (
 from devkit.doctor.wheels import find_workload_side
 from devkit.facts.model import Directory, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
-from devkit.text import format_bytes
+from devkit.text import format_bytes, join_words
 
 _HUB_CACHE = "hub cache"
 
@@ -241,3 +248,18 @@ def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
             evidence=(f"median over {run.steps} steps{step}: {waited} % waiting", *format_run_utilization(run)),
             confidence=Confidence.LIKELY,
         )
+
+
+@check("STO007", "The system's folders can be read")
+def system_folders_can_be_read(facts: Facts) -> Iterator[Finding]:
+    """/proc, /sys, /dev, /etc and /var hold something, so that what is not found there does not exist.
+
+    Why it matters: a faulty driver or engine leaves no trace in a folder that is hidden, and would pass for none.
+    How it is seen: a listing of each folder. An empty one makes the verdict incomplete.
+    Source: Filesystem Hierarchy Standard 3.0.
+    """
+    hidden = require(require_system(facts).hidden_folders)
+    if hidden:
+        verb = "is" if len(hidden) == 1 else "are"
+        raise NotApplicable(f"{join_words(hidden)} {verb} empty or may not be read", is_lost=True)
+    yield from ()

@@ -15,6 +15,8 @@ from devkit.text import format_count, join_words
 _QUIET_STATES = (LayerState.FINE, LayerState.UNJUDGED)
 """States that the glyph says well enough."""
 
+_SLOW = re.compile(r"in time\b|within \d|after \d")
+"""In reasons of readings that were late."""
 MAX_LOST = 5
 """Lost readings that are shown, and checks of each."""
 
@@ -124,8 +126,9 @@ def _add_lost(page: Page, report: Report) -> None:
         page.add(f"not read: {each.reason}; needed by {join_words(named)}", indent="  ", hanging="  ")
     if (more := len(report.lost) - MAX_LOST) > 0:
         page.add(f"and {format_count(more, 'other reading')} (--json lists all)", indent="  ")
-    page.add("To give what is slow more time:", indent="  ")
-    page.lines.append(Line("      devkit doctor --timeout 30", Tone.COMMAND))
+    if any(_SLOW.search(each.reason) for each in report.lost):
+        page.add("To give what is slow more time:", indent="  ")
+        page.lines.append(Line("      devkit doctor --timeout 30", Tone.COMMAND))
 
 
 def _add_summary(page: Page, report: Report, *, verbose: bool) -> None:

@@ -22,6 +22,7 @@ UNAME = ("uname", "-s", "-r", "-m")
 GLIBC = ("getconf", "GNU_LIBC_VERSION")
 MAX_GROUPS = 65536
 """Linux's own limit. Source: include/uapi/linux/limits.h, NGROUPS_MAX."""
+SYSTEM_FOLDERS = ("/proc", "/sys", "/dev", "/etc", "/var")
 _NAME = re.compile(r"[\w.+~-]{1,100}", re.ASCII)
 """A kernel's release and hardware name: they become part of paths and commands."""
 _WSL_SIGNS = ("/proc/sys/fs/binfmt_misc/WSLInterop", "/run/WSL", "/usr/lib/wsl/lib")
@@ -63,6 +64,9 @@ def read_system(host: Host) -> System:
         wsl_settings=read_wsl_settings(host, platform),
         tegra=read_tegra(host),
         host_name=name or Unknown("neither the kernel nor the environment says it"),
+        hidden_folders=tuple(folder for folder in SYSTEM_FOLDERS if not host.list(folder))
+        if platform in (Platform.LINUX, Platform.WSL2)
+        else Unknown("only Linux has these folders"),
     )
 
 
