@@ -82,6 +82,11 @@ _TRAINING = (
         "--stack", type=_choose(Stack), help="Training loop; its defaults fill in the flags above. Default: devkit."
     ),
     click.option(
+        "--autocast/--no-autocast",
+        default=None,
+        help="Matrix products in 16 bits: bf16=True or fp16=True of Trainer and TRL.",
+    ),
+    click.option(
         "--keeps-outputs", is_flag=True, default=None, help="The loop keeps the logits during the backward pass."
     ),
     click.option("--sharding", type=_choose(Sharding), help="How --world processes shard the model. Default: ddp."),
@@ -268,17 +273,21 @@ def _find_defaults(stack: Stack, method: Method, given: EstimateOptions) -> dict
 
     Sources: https://github.com/huggingface/peft/blob/v0.21.2/src/peft/tuners/tuners_utils.py (adapters of 16-bit models
     are kept in fp32), https://huggingface.co/docs/peft/developer_guides/quantization (upcast before training),
-    https://github.com/huggingface/trl/pull/4457 (TRL no longer upcasts).
+    https://github.com/huggingface/trl/blob/v1.16.0/trl/trainer/sft_trainer.py (no upcast, adapters of quantized models
+    in bf16, the loss in tiles), https://github.com/huggingface/trl/blob/v1.16.0/trl/trainer/base_config.py (bf16=True).
     """
     if stack is Stack.DEVKIT:
         # fp16 adapters do not train: their updates are lost in rounding.
         return {"adapter_precision": Precision.FP32} if given.get("precision") is Precision.FP16 else {}
     is_quantized = method in {Method.QLORA, Method.INT8_LORA}
+    if stack is Stack.TRL:
+        precision = Precision.BF16 if is_quantized else Precision.FP32
+        return {"loss": Loss.CHUNKED, "adapter_precision": precision, "checkpointing": True, "autocast": True}
     return {
         "loss": Loss.STANDARD,
         "adapter_precision": Precision.FP32,
-        "checkpointing": stack is Stack.TRL,
-        "upcast": is_quantized and stack is Stack.TRAINER,
+        "checkpointing": False,
+        "upcast": is_quantized,
     }
 
 

@@ -10,7 +10,7 @@ then each adapter has a copy of its own.
 from collections.abc import Iterator
 
 from devkit.estimate.memory import LIGER_SOURCE, LORA_SOURCE, LOSS_SOURCE, Term
-from devkit.estimate.settings import CHUNK_TOKENS, Attention, Loss, Method, Precision, TrainingSettings
+from devkit.estimate.settings import CHUNK_TOKENS, Attention, Loss, Method, Precision, Stack, TrainingSettings
 from devkit.estimate.shape import LayerShape, LinearInput, LinearShape, ModelShape
 from devkit.estimate.weights import find_adapted_head, find_adapted_linears
 from devkit.facts.values import keyword_record
@@ -41,30 +41,38 @@ class SavedActivations:
         return self.norms + self.attention + self.mlp + self.inputs + self.adapters
 
 
-def get_residual_bytes(settings: TrainingSettings) -> int:
-    """Return the bytes of one number of the residual stream."""
-    return FP32_BYTES if is_upcast(settings) else settings.precision.bytes
-
-
 def is_upcast(settings: TrainingSettings) -> bool:
     """Return whether everything that is not packed was cast to fp32 before training."""
     return settings.upcast and settings.method in {Method.QLORA, Method.INT8_LORA}
 
 
+def uses_math_kernel(shape: ModelShape, settings: TrainingSettings) -> bool:
+    """Return whether torch's sdpa on CUDA has none but the math kernel, which materializes the scores.
+
+    Of its fused kernels flash computes no fp32, and the memory-efficient one no grouped heads.
+    Source: https://github.com/pytorch/pytorch/pull/181528
+    """
+    is_fp32 = settings.compute_bytes == FP32_BYTES
+    is_grouped = shape.kv_heads < shape.heads and not settings.masked
+    return settings.attention is Attention.SDPA and is_fp32 and is_grouped
+
+
 def is_attention_eager(shape: ModelShape, settings: TrainingSettings) -> bool:
     """Return whether attention materializes the scores of all pairs of tokens."""
-    return settings.attention is Attention.EAGER or (
-        shape.blocks.needs_eager_attention and settings.attention is not Attention.FLASH
+    return (
+        settings.attention is Attention.EAGER
+        or uses_math_kernel(shape, settings)
+        or (shape.blocks.needs_eager_attention and settings.attention is not Attention.FLASH)
     )
 
 
 def compute_saved_activations(layer: LayerShape, shape: ModelShape, settings: TrainingSettings) -> SavedActivations:
     """Compute what one such layer saves, in bytes per token and per pair of tokens."""
-    blocks, each, is_full = shape.blocks, get_residual_bytes(settings), settings.method is Method.FULL
-    norms = blocks.norms * shape.hidden * each
+    blocks, each, is_full = shape.blocks, settings.compute_bytes, settings.method is Method.FULL
+    norms = blocks.norms * shape.hidden * settings.residual_bytes
     if blocks.has_rms_norm:
         # A trainable weight saves the normed numbers that it is multiplied with.
-        weighed = FP32_BYTES if blocks.weighs_in_fp32 else each
+        weighed = FP32_BYTES if blocks.weighs_in_fp32 else settings.residual_bytes
         over_heads = shape.query_width + shape.kv_width if blocks.has_query_norm else 0
         norms = (FP32_BYTES + (weighed if is_full else 0)) * (blocks.norms * shape.hidden + over_heads)
     is_eager = is_attention_eager(shape, settings)
@@ -76,7 +84,9 @@ def compute_saved_activations(layer: LayerShape, shape: ModelShape, settings: Tr
     else:
         widths = shape.query_width + shape.value_width + 2 * shape.kv_width
         attention = each * widths + SOFTMAX_BYTES * shape.heads
-    mlp = each * shape.mlp_tensors * layer.intermediate
+    # bitsandbytes returns the data type of the inputs, under autocast too.
+    outputs = settings.residual_bytes if settings.method in {Method.QLORA, Method.INT8_LORA} else each
+    mlp = outputs * shape.mlp_tensors * layer.intermediate
     if layer.experts is not None:
         width = layer.experts.width
         # Only training saves the inputs of both expert matrices.
@@ -95,29 +105,42 @@ def compute_saved_activations(layer: LayerShape, shape: ModelShape, settings: Tr
         mlp=mlp,
         inputs=_compute_linear_inputs(layer, shape, settings, is_eager=is_eager),
         adapters=adapters,
-        scores=shape.heads * (FP32_BYTES + each) if is_eager else 0,
+        # Eager attention saves the softmax in fp32 and in the type of the computation, the math kernel once.
+        scores=shape.heads * (FP32_BYTES + (0 if uses_math_kernel(shape, settings) else each)) if is_eager else 0,
         score_gradients=shape.heads * 2 * FP32_BYTES if is_eager else 0,
     )
 
 
+_RESIDUAL_INPUTS = (LinearInput.ATTENTION_INPUT, LinearInput.MLP_INPUT)
+"""Inputs of linears that a norm makes of the residual stream, in its data type."""
+
+
 def _compute_linear_inputs(layer: LayerShape, shape: ModelShape, settings: TrainingSettings, *, is_eager: bool) -> int:
     """Compute the inputs that linears save, in bytes per token."""
-    each, adapter = get_residual_bytes(settings), settings.adapter_precision.bytes
+    each, adapter = settings.compute_bytes, settings.adapter_precision.bytes
+    is_cast = settings.residual_bytes != each
+    carriers = layer.linears if settings.method is Method.FULL else find_adapted_linears(layer, settings)
+    # Under autocast each linear casts the residual stream for itself; what is in 16 bits already is shared.
+    from_residual = [linear for linear in carriers if linear.reads in _RESIDUAL_INPUTS]
     if settings.method is Method.FULL:
-        return each * _sum_input_widths(layer.linears, shape, is_eager=is_eager)
-    carriers = find_adapted_linears(layer, settings)
-    shared = 0
+        shared = [linear for linear in carriers if not is_cast or linear not in from_residual]
+        copies = each * sum(linear.inputs for linear in from_residual) if is_cast else 0
+        return copies + each * _sum_input_widths(tuple(shared), shape, is_eager=is_eager)
+    shared_bytes = 0
     if settings.method is Method.INT8_LORA:
-        shared = each * _sum_input_widths(layer.linears, shape, is_eager=is_eager)
-    elif adapter == each:
-        shared = each * _sum_input_widths(carriers, shape, is_eager=is_eager)
-    copies = 0 if adapter == each else adapter * sum(linear.inputs for linear in carriers)
-    return shared + copies
+        shared_bytes = each * _sum_input_widths(layer.linears, shape, is_eager=is_eager)
+    if adapter != each:
+        # The cast to the adapter's type; autocast casts it once more, and that copy is what the adapter saves.
+        return shared_bytes + (each if settings.autocast else adapter) * sum(linear.inputs for linear in carriers)
+    if settings.method is not Method.INT8_LORA:
+        shared = [linear for linear in carriers if not is_cast or linear not in from_residual]
+        shared_bytes = each * _sum_input_widths(tuple(shared), shape, is_eager=is_eager)
+    return shared_bytes + (each * sum(linear.inputs for linear in from_residual) if is_cast else 0)
 
 
 def compute_int8_input_bytes(layer: LayerShape, shape: ModelShape, settings: TrainingSettings) -> int:
     """Compute the bytes per token of inputs that the linears of an int8 base hold, attention's output included."""
-    return get_residual_bytes(settings) * _sum_input_widths(layer.linears, shape, is_eager=True)
+    return settings.residual_bytes * _sum_input_widths(layer.linears, shape, is_eager=True)
 
 
 def _sum_input_widths(linears: tuple[LinearShape, ...], shape: ModelShape, *, is_eager: bool) -> int:
@@ -143,6 +166,11 @@ CHUNKED_SOURCE = "https://arxiv.org/abs/2411.09009"
 """Cross-entropy without whole logits."""
 
 
+TRL_SOURCE = "https://github.com/huggingface/trl/blob/v1.16.0/trl/kernels/chunked_logprob.py"
+TRL_TILE = (4096, 32768)
+"""Tokens, and numbers of the vocabulary, of which TRL has logits in memory at once."""
+
+
 def compute_loss_terms(shape: ModelShape, settings: TrainingSettings, tokens: int) -> tuple[Term, ...]:
     """Compute the memory of the loss of `tokens` tokens at its fullest, beyond what layers save."""
     if not shape.is_decoder:
@@ -152,6 +180,8 @@ def compute_loss_terms(shape: ModelShape, settings: TrainingSettings, tokens: in
         case Loss.STANDARD:
             outputs = (_compute_adapted_outputs(shape, settings, tokens),) if is_adapted else ()
             return (*_compute_standard_loss(shape, settings, tokens), *outputs)
+        case Loss.CHUNKED if settings.stack is Stack.TRL and not is_adapted:
+            return tuple(_compute_tiled_loss(shape, settings, tokens))
         case Loss.FUSED if not is_adapted:
             return tuple(_compute_fused_loss(shape, settings, tokens))
         case _:
@@ -163,7 +193,7 @@ def _compute_standard_loss(shape: ModelShape, settings: TrainingSettings, tokens
     yield Term("loss", COPIES * FP32_BYTES * logits, f"{COPIES} copies x {size} x 4 B", LOSS_SOURCE)
     if settings.keeps_outputs:
         # In fp32 the head's own output is what the loss reads; in 16 bits it stays beside the copy in fp32.
-        each = FP32_BYTES if is_upcast(settings) else settings.precision.bytes
+        each = settings.compute_bytes
         yield Term("held logits", each * logits, f"{size} x {each} B, still held as outputs.logits", LOSS_SOURCE)
 
 
@@ -176,8 +206,10 @@ def _compute_chunked_loss(
         # A head that is more than a matrix: each chunk is recomputed in the backward pass, as whole logits are.
         loss_bytes, formula = COPIES * FP32_BYTES, f"{COPIES} copies x {size} x {FP32_BYTES} B"
     else:
-        # The product with the head in 16 bits beside its copy in fp32, then the gradient in 16 bits beside it.
-        loss_bytes = FP32_BYTES + (0 if is_upcast(settings) else settings.precision.bytes)
+        # The product with the head in 16 bits beside its copy in fp32, then the gradient in 16 bits beside it. In fp32
+        # there are no copies.
+        is_copied = settings.compute_bytes != FP32_BYTES
+        loss_bytes = FP32_BYTES + (settings.compute_bytes if is_copied else 0)
         formula = f"{size} x {loss_bytes} B"
     yield Term("loss", chunk * shape.vocabulary * loss_bytes, formula, CHUNKED_SOURCE)
     if is_adapted:
@@ -187,10 +219,22 @@ def _compute_chunked_loss(
         yield from _compute_head_gradient(shape, settings)
 
 
+def _compute_tiled_loss(shape: ModelShape, settings: TrainingSettings, tokens: int) -> Iterator[Term]:
+    """Compute TRL's loss: tiles of logits, and the gradient of the hidden states in fp32 beside its rounded copy."""
+    tile = min(TRL_TILE[0], tokens), min(TRL_TILE[1], shape.vocabulary)
+    each = settings.compute_bytes
+    formula = f"{tile[0]:,} tokens x {tile[1]:,} numbers of the vocabulary at a time x {each} B"
+    yield Term("loss", tile[0] * tile[1] * each, formula, TRL_SOURCE)
+    width = FP32_BYTES + settings.residual_bytes
+    formula = f"{tokens:,} tokens x {shape.hidden:,} x {width} B"
+    yield Term("hidden states at the loss", tokens * shape.hidden * width, formula, TRL_SOURCE)
+    yield from _compute_head_gradient(shape, settings)
+
+
 def _compute_fused_loss(shape: ModelShape, settings: TrainingSettings, tokens: int) -> Iterator[Term]:
     ratio = -(-shape.vocabulary // shape.hidden)
     chunk = min(tokens, 1 << (-(-tokens // ratio) - 1).bit_length())
-    each = get_residual_bytes(settings)
+    each = settings.residual_bytes
     formula = f"{chunk:,} tokens at a time x {shape.vocabulary:,} x {each} B"
     yield Term("loss", chunk * shape.vocabulary * each, formula, LIGER_SOURCE)
     yield _compute_hidden_states(shape, settings, tokens, copies=1)
@@ -198,14 +242,14 @@ def _compute_fused_loss(shape: ModelShape, settings: TrainingSettings, tokens: i
 
 
 def _compute_adapted_outputs(shape: ModelShape, settings: TrainingSettings, tokens: int) -> Term:
-    size = OUTPUTS_OF_ADAPTED * tokens * shape.vocabulary * get_residual_bytes(settings)
-    formula = f"{OUTPUTS_OF_ADAPTED} x {tokens:,} tokens x {shape.vocabulary:,} x {get_residual_bytes(settings)} B"
+    size = OUTPUTS_OF_ADAPTED * tokens * shape.vocabulary * settings.residual_bytes
+    formula = f"{OUTPUTS_OF_ADAPTED} x {tokens:,} tokens x {shape.vocabulary:,} x {settings.residual_bytes} B"
     return Term("outputs of the adapted head", size, formula, LORA_SOURCE)
 
 
 def _compute_hidden_states(shape: ModelShape, settings: TrainingSettings, tokens: int, *, copies: int) -> Term:
-    size = copies * tokens * shape.hidden * get_residual_bytes(settings)
-    formula = f"{copies} x {tokens:,} tokens x {shape.hidden:,} x {get_residual_bytes(settings)} B"
+    size = copies * tokens * shape.hidden * settings.residual_bytes
+    formula = f"{copies} x {tokens:,} tokens x {shape.hidden:,} x {settings.residual_bytes} B"
     return Term("hidden states at the loss", size, formula, CHUNKED_SOURCE)
 
 

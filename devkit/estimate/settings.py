@@ -123,6 +123,10 @@ class TrainingSettings:
     loss: Loss = Loss.CHUNKED
     attention: Attention = Attention.SDPA
     checkpointing: bool = True
+    autocast: bool = False
+    """Whether matrix products run in 16 bits under torch.autocast: Trainer's and TRL's `bf16=True` and `fp16=True`."""
+    masked: bool = False
+    """Whether transformers passes a mask, as for padded rows: it then repeats keys and values for every head."""
     stack: Stack = Stack.DEVKIT
     keeps_outputs: bool = False
     """Whether the loop still holds the model's outputs, and so the logits, in the backward pass."""
@@ -130,6 +134,17 @@ class TrainingSettings:
     """Backward passes before a step: from two on, gradients are in memory all the time."""
     world: int = 1
     sharding: Sharding = Sharding.DDP
+
+    @property
+    def residual_bytes(self) -> int:
+        """Bytes of one number of the residual stream: fp32 where everything that is not packed was cast to fp32."""
+        is_upcast = self.upcast and self.method in {Method.QLORA, Method.INT8_LORA}
+        return Precision.FP32.bytes if is_upcast else self.precision.bytes
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of one number that linears and attention compute with."""
+        return Precision.BF16.bytes if self.autocast else self.residual_bytes
 
     @property
     def has_masters(self) -> bool:

@@ -4,16 +4,17 @@ from collections.abc import Iterable, Iterator
 
 from devkit.errors import DevkitError
 from devkit.estimate.activations import (
+    FP32_BYTES,
     SavedActivations,
     compute_int8_input_bytes,
     compute_loss_terms,
     compute_saved_activations,
-    get_residual_bytes,
     is_attention_eager,
     is_upcast,
 )
 from devkit.estimate.memory import (
     ADAMW_SOURCE,
+    AUTOCAST_SOURCE,
     CHECKPOINT_SOURCE,
     CUBLAS_WORKSPACE,
     DDP_SOURCE,
@@ -39,6 +40,7 @@ from devkit.estimate.settings import (
     Optimizer,
     Quantization,
     Sharding,
+    Stack,
     TrainingSettings,
 )
 from devkit.estimate.shape import ModelShape
@@ -221,6 +223,11 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
             f"--kbit-upcast says nothing about {settings.method}: nothing is quantised",
             "Choose --method qlora or int8-lora, or leave the flag away.",
         )
+    if settings.autocast and settings.stack is Stack.DEVKIT:
+        raise DevkitError(
+            "--autocast says nothing about devkit's own loop, which computes in the precision of its weights",
+            "Add --stack trainer or trl, or leave the flag away.",
+        )
     if settings.dora and settings.method is Method.FULL:
         raise DevkitError("--dora says nothing about full fine-tuning", "Choose --method lora, qlora or int8-lora.")
     if settings.sharding is not Sharding.DDP and settings.world == 1:
@@ -240,7 +247,7 @@ class _TrainingStep:
         self._shape, self._settings = shape, settings
         self._tokens = settings.sequence * settings.micro_batch
         self._pairs = settings.micro_batch * settings.sequence**2
-        self._residual_bytes = get_residual_bytes(settings)
+        self._residual_bytes = settings.residual_bytes
         self._trained = count_trained_parameters(shape, settings)
         self._saved = [(layer.count, compute_saved_activations(layer, shape, settings)) for layer in shape.layers]
         self._widest = max(layer.active_width for layer in shape.layers)
@@ -277,7 +284,8 @@ class _TrainingStep:
     def loss_terms(self) -> tuple[Term, ...]:
         """The terms in memory while the loss is computed."""
         loss = compute_loss_terms(self._shape, self._settings, self._tokens)
-        return (*self._fixed, *self._early_gradients, *self._compute_stored(), *loss)
+        cast = self._compute_cast_weights(is_forward=True)
+        return (*self._fixed, *self._early_gradients, *self._compute_stored(), *cast, *loss)
 
     def optimizer_step_terms(self) -> tuple[Term, ...]:
         """The terms in memory while the optimizer steps."""
@@ -298,7 +306,7 @@ class _TrainingStep:
             Term("one layer, computed again", tokens * saved.per_token, formula, LLAMA_SOURCE),
             Term("attention scores", pairs * saved.scores, self._score_formula(), SDPA_SOURCE),
         )
-        temporaries = self._compute_temporaries(saved)
+        temporaries = (*self._compute_temporaries(saved), *self._compute_cast_weights(is_forward=False))
         recomputed = one_layer if self._settings.checkpointing else ()
         first = (*self._fixed, *self._early_gradients, *self._compute_stored(), *recomputed, *temporaries)
         # Without checkpointing the last layer's activations are still stored.
@@ -306,6 +314,26 @@ class _TrainingStep:
         last = (*self._fixed, *self._gradients, *recomputed, *temporaries, *stored)
         tied = (*self._fixed, *self._gradients, *self._compute_tied_gradients())
         return max(first, last, tied, key=sum_bytes)
+
+    def _compute_cast_weights(self, *, is_forward: bool) -> tuple[Term, ...]:
+        """Compute the 16-bit copies of fp32 weights that autocast makes.
+
+        They are saved for the backward pass, with checkpointing those of one layer. Copies of weights that are trained
+        also stay until the forward pass ends.
+        """
+        shape, settings = self._shape, self._settings
+        weights = shape.head_width
+        if not self._is_quantized:
+            is_cached = is_forward and settings.method is Method.FULL
+            counts = [(layer.count, sum(each.weights for each in layer.linears)) for layer in shape.layers]
+            if settings.checkpointing and not is_cached:
+                weights += max(each for _, each in counts)
+            else:
+                weights += sum(count * each for count, each in counts)
+        if not settings.autocast or settings.residual_bytes != FP32_BYTES:
+            return ()
+        size = weights * settings.compute_bytes
+        return (Term("weights cast by autocast", size, f"{format_millions(weights)} x 2 B", AUTOCAST_SOURCE),)
 
     def _compute_stored(self) -> tuple[Term, ...]:
         """Compute what all layers save between forward and backward pass."""
@@ -331,7 +359,7 @@ class _TrainingStep:
     def _compute_temporaries(self, saved: SavedActivations) -> tuple[Term, ...]:
         """Compute what the backward pass through one layer takes temporarily."""
         shape, settings, tokens, each = self._shape, self._settings, self._tokens, self._residual_bytes
-        per_neuron = 2 * each
+        per_neuron = 2 * settings.compute_bytes
         if settings.method is not Method.FULL and settings.adapter_precision.bytes != each:
             per_neuron += settings.adapter_precision.bytes
         formula = f"{tokens:,} tokens x ({self._widest:,} x {per_neuron} B + {shape.hidden:,} x {each} B)"

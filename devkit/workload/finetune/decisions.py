@@ -366,9 +366,11 @@ def decide(
                 optimizer=fit.optimizer,
             )
             tokens = lengths.largest_pass(fit.micro_batch)
-            estimate = estimator(
-                candidate.to_training_settings(settings, world=hardware.world_size, tokens_per_pass=tokens)
-            )
+            training = candidate.to_training_settings(settings, world=hardware.world_size, tokens_per_pass=tokens)
+            if hardware.kind in (DeviceKind.CPU, DeviceKind.MPS) and training.attention is Attention.SDPA:
+                # Fused kernels there compute grouped heads in fp32, which those of CUDA do not.
+                training = replace(training, attention=Attention.FLASH)
+            estimate = estimator(training)
             fit = replace(fit, estimate=estimate if hardware.is_gpu else drop_gpu_overhead(estimate))
         if _fits(fit, hardware):
             break

@@ -18,6 +18,7 @@ from torch.nn import functional
 from transformers import masking_utils
 
 from devkit.errors import DevkitError
+from devkit.estimate.activations import TRL_TILE
 
 SCALE_BLOCK = 64
 """Weights that share one scale in 4 bits. Source: QLoRA, https://arxiv.org/abs/2305.14314, section 3."""
@@ -210,6 +211,36 @@ class EmulatedFusedLoss(Function):
         """Return the gradients of the forward pass, scaled in place."""
         state_gradients, weight_gradient = ctx.saved_tensors
         return state_gradients, weight_gradient
+
+
+class EmulatedTiledLoss(Function):
+    """TRL's loss: hidden states [tokens, width] and the head's weight [vocabulary, width] to a loss [].
+
+    A tile of logits at a time, computed again in the backward pass; gradients are summed in fp32.
+    Source: https://github.com/huggingface/trl/blob/v1.16.0/trl/kernels/chunked_logprob.py
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # noqa: ANN401 - torch's context
+        """Compute tile by tile, and keep only the inputs."""
+        ctx.save_for_backward(states, weight)
+        ctx.dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else states.dtype
+        _allocate_tile(states, weight, ctx.dtype)
+        return states.new_empty(len(states), dtype=torch.float32).sum()
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:  # noqa: ANN401 - as above
+        """Return the gradients, rounded once."""
+        states, weight = ctx.saved_tensors
+        state_gradients = torch.zeros_like(states, dtype=torch.float32)
+        weight_gradients = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        _allocate_tile(states, weight, ctx.dtype)
+        rounded = None if weight_gradients is None else weight_gradients.to(weight.dtype)
+        return state_gradients.to(states.dtype), rounded
+
+
+def _allocate_tile(states: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> None:
+    states.new_empty((min(len(states), TRL_TILE[0]), min(len(weight), TRL_TILE[1])), dtype=dtype)
 
 
 def count_chunk_tokens(states: torch.Tensor, weight: torch.Tensor) -> int:

@@ -4,20 +4,27 @@ The optimizer's state and step are known to the byte, so that none has to run.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import ALL_LINEAR, Loss, Method, Optimizer, Sharding, Stack, TrainingSettings
+from devkit.estimate.settings import ALL_LINEAR, Attention, Loss, Method, Optimizer, Sharding, Stack, TrainingSettings
 from devkit.workload.finetune.model.adapters import resolve_targets
 from devkit.workload.finetune.model.loading import TORCH_DTYPES
 from devkit.workload.finetune.model.loss import compute_loss, get_output_head
 from devkit.workload.models import Model
 from devkit.workload.peft_import import LoraConfig, adapter_injection, get_peft_model
-from devkit.workload.tracing.emulation import EmulatedFusedLoss, emulate_gpu, refuse_mixed_precision_experts
+from devkit.workload.tracing.emulation import (
+    FP32_BYTES,
+    EmulatedFusedLoss,
+    EmulatedTiledLoss,
+    emulate_gpu,
+    refuse_mixed_precision_experts,
+)
 from devkit.workload.tracing.model import (
     ConfigDocument,
     build_config,
@@ -87,7 +94,7 @@ def trace_training(
 
             enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             enable({"use_reentrant": False, "context_fn": contexts})
-        with recorder, emulate_gpu(), refuse_mixed_precision_experts():
+        with recorder, emulate_gpu(), choose_kernels(model, settings), refuse_mixed_precision_experts():
             kept: list[object] = []
             for _ in range(2 if keep_outputs else 1):
                 # From the second pass on, gradients of the first are there.
@@ -147,28 +154,49 @@ def _list_trainable(model: Model) -> list[TrainableParameter]:
     ]
 
 
+@contextmanager
+def choose_kernels(model: Model, settings: TrainingSettings) -> Iterator[None]:
+    """Compute attention as CUDA does: its sdpa has no fused kernel for grouped heads in fp32."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    is_grouped = (getattr(config, "num_key_value_heads", None) or heads) < heads
+    is_fp32 = settings.compute_bytes == FP32_BYTES and settings.attention is Attention.SDPA and not settings.masked
+    with sdpa_kernel(SDPBackend.MATH) if is_grouped and is_fp32 else nullcontext():
+        yield
+
+
 def _run_micro_batch(
     recorder: AllocationRecorder, model: Model, settings: TrainingSettings, kept: list[object]
 ) -> None:
     recorder.section = Section(StepPhase.FORWARD)
     ids = torch.empty((settings.micro_batch, settings.sequence), dtype=torch.int64)
     labels = torch.empty_like(ids)
-    if settings.stack is Stack.DEVKIT or settings.loss is not Loss.STANDARD:
-        loss, outputs = _compute_loss_on_states(model, ids, labels, settings.loss), None
-    else:
-        outputs = model(input_ids=ids, labels=labels, use_cache=False)
-        loss = outputs.loss
-        if settings.keeps_outputs:
-            kept[:] = [outputs]
-        del outputs
+    # accelerate wraps the forward pass alone, and so ends the cache of cast weights there.
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=settings.autocast):
+        if settings.stack is Stack.DEVKIT or settings.loss is not Loss.STANDARD:
+            loss, outputs = _compute_loss_on_states(model, ids, labels, settings), None
+        else:
+            outputs = model(input_ids=ids, labels=labels, use_cache=False)
+            loss = outputs.loss
+            if settings.keeps_outputs:
+                kept[:] = [outputs]
+            del outputs
     loss.backward()  # type: ignore[no-untyped-call]
     recorder.relabel((each.grad for each in model.parameters() if each.grad is not None), TensorKind.GRADIENTS)
 
 
-def _compute_loss_on_states(model: Model, ids: torch.Tensor, labels: torch.Tensor, kind: Loss) -> torch.Tensor:
-    """Compute the loss as devkit's own training loop does: the decoder alone, then the loss on its hidden states."""
+def _compute_loss_on_states(
+    model: Model, ids: torch.Tensor, labels: torch.Tensor, settings: TrainingSettings
+) -> torch.Tensor:
+    """Compute the loss as devkit's own training loop does, or as TRL: the decoder alone, then the loss on its hidden states."""
+    kind, stack = settings.loss, settings.stack
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     hidden = base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    if stack is Stack.TRL and kind is Loss.CHUNKED:
+        tiled: torch.Tensor = EmulatedTiledLoss.apply(  # type: ignore[no-untyped-call]
+            hidden.reshape(-1, hidden.shape[-1]), base.get_output_embeddings().weight
+        )
+        return tiled
     # Every position counts; selecting them copies the states, as in a real step.
     every = torch.arange(ids.numel())
     states = hidden.reshape(-1, hidden.shape[-1]).index_select(0, every)
