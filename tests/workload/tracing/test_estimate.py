@@ -36,7 +36,7 @@ PLAIN = {
 LORA = TrainingSettings(**PLAIN)
 WITHOUT = TrainingSettings(**PLAIN, checkpointing=False)
 QLORA = TrainingSettings(**PLAIN, method=Method.QLORA)
-UPCAST = TrainingSettings(**PLAIN, method=Method.QLORA, upcast=True)
+UPCAST = TrainingSettings(**PLAIN, method=Method.QLORA, upcast=True, masked=True)
 FULL = TrainingSettings(**PLAIN, method=Method.FULL)
 EXAMPLES = [
     ("meta-llama/Llama-2-7b-hf", LORA, 14.27),
