@@ -20,6 +20,7 @@ from devkit.text import format_count, join_words
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
     from devkit.doctor.report.report import Report, ReportedFinding
+    from devkit.doctor.signatures.model import Match
     from devkit.facts.model import Facts
     from devkit.render.repair import FileEdit
 
@@ -44,6 +45,7 @@ _FORMATS = ("text", "json", "sarif", "markdown", "html")
 )
 @click.option("--verification", metavar="FILE", type=_FILE, help="Also judge a report of devkit verify.")
 @click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune.")
+@click.option("--log", "log_file", metavar="FILE", type=_FILE, help="Also explain the errors in a log of this machine.")
 @click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets.")
 @click.option("--only", metavar="CODE", multiple=True, help="Run only this check. May be repeated.")
 @click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
@@ -71,6 +73,7 @@ def doctor(
     facts_files: tuple[Path, ...],
     verification: Path | None,
     run_folder: Path | None,
+    log_file: Path | None,
     save_facts: Path | None,
     only: tuple[str, ...],
     show_list: bool,
@@ -112,8 +115,23 @@ def doctor(
 
     is_fine = report.health in (Health.HEALTHY, Health.NO_GPU) or (report.health is not Health.PROBLEMS and not strict)
     code = exit_codes.DONE if is_fine else exit_codes.ANSWER_IS_NO
-    write_output(format_doctor_report(facts, report, options, exit_code=code), options)
+    log = None if log_file is None else explain_log(log_file, facts)
+    write_output(format_doctor_report(facts, report, options, exit_code=code, log=log), options)
     ctx.exit(code)
+
+
+def explain_log(file: Path, facts: "Facts") -> "tuple[Match, ...]":
+    """Find the known errors in a log, with what the facts say about their causes. Raises DevkitError for no file."""
+    from devkit.cli.explain import read_log
+    from devkit.doctor.known_errors import find_known_errors
+    from devkit.doctor.signatures.witnesses import describe_facts
+
+    try:
+        with file.open("rb") as stream:
+            excerpts = read_log(stream)
+    except OSError as error:
+        raise DevkitError(f"cannot read {file}: {error.strerror}", "Name the file with the log.") from error
+    return find_known_errors(excerpts, machine=describe_facts(facts))
 
 
 @dataclass(frozen=True)
@@ -221,6 +239,8 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 yield f"{flag} works on this machine, and --facts judges a saved one", f"Leave out one, or {instead}."
         if len(files) > 2:
             yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
+    if flags["log_file"] and style in ("sarif", "markdown", "html"):
+        yield f"--log has no {style} form", "Use --format text or json."
     if flags["yes"] and not flags["fix"]:
         yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave out --yes."
     project, output = flags["project"], flags["output"]

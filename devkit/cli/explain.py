@@ -15,6 +15,7 @@ from devkit.errors import DevkitError
 if TYPE_CHECKING:
     from devkit.cli.output import OutputOptions
     from devkit.doctor.signatures.log_text import Excerpt
+    from devkit.doctor.signatures.witnesses import Machine
 
 MIN_WIDTH = 40
 MAX_WIDTH = 100
@@ -27,13 +28,21 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("text", nargs=-1, metavar="CODE | TEXT | -", type=click.UNPROCESSED)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option(
+    "--facts", "facts_file", metavar="FILE", type=click.Path(path_type=Path), help="Saved facts of the text's machine."
+)
+@click.option("--no-facts", is_flag=True, help="Judge the text alone, without a look at this machine.")
 @click.pass_context
-def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None:
+def explain(
+    ctx: click.Context, *, text: tuple[str, ...], as_json: bool, facts_file: Path | None, no_facts: bool
+) -> None:
     """Explain an error text or a check's code, and what to do.
 
     CODE is a check such as CTK001, TEXT an error as you saw it, including surrounding log output, and - reads a log
     from standard input. Needs no GPU and no network. Ends with 1 when no known error is in the text.
     """
+    if facts_file and no_facts:
+        raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")
     from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
 
     is_piped = text == ("-",) or (not text and not sys.stdin.isatty())
@@ -47,7 +56,7 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
         _explain_code(ctx, error, options, width=width)
     from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, find_known_errors, format_matches
 
-    matches = find_known_errors(excerpts or error)
+    matches = find_known_errors(excerpts or error, machine=_choose_machine(facts_file, no_facts=no_facts))
     if not matches and len(error.strip()) <= MAX_CODE_LENGTH:
         _refuse_unknown_code(error)
     if as_json:
@@ -61,6 +70,21 @@ def explain(ctx: click.Context, *, text: tuple[str, ...], as_json: bool) -> None
         file_hint = [f"  To explain the text in the file: devkit explain - < {name}"] if is_name else []
         write_output("".join(f"{line}\n" for line in (*NOTHING_KNOWN, *file_hint)), options)
     ctx.exit(exit_codes.DONE if matches else exit_codes.ANSWER_IS_NO)
+
+
+def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | None":
+    """Return the machine that is asked about the causes: the one of saved facts, or this one at a glance."""
+    if no_facts:
+        return None
+    from devkit.doctor.signatures.witnesses import describe_circumstances, describe_facts
+
+    if facts_file:
+        from devkit.cli.facts import load_saved_facts
+
+        return describe_facts(load_saved_facts((facts_file,)))
+    from devkit.probe.circumstances import LocalFiles, read_circumstances
+
+    return describe_circumstances(read_circumstances(LocalFiles()))
 
 
 def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, width: int) -> None:

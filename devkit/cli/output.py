@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from devkit.doctor.model import Check
     from devkit.doctor.report.lines import Line, Marks
     from devkit.doctor.report.report import Report
+    from devkit.doctor.signatures.model import Match
     from devkit.facts.model import Facts
 
 _STYLES: dict[str, dict[str, Any]] = {
@@ -38,8 +39,15 @@ class OutputOptions:
     is_verbose: bool = False
 
 
-def format_doctor_report(facts: "Facts", report: "Report", options: OutputOptions, *, exit_code: int) -> str:
-    """Format the report.
+def format_doctor_report(
+    facts: "Facts",
+    report: "Report",
+    options: OutputOptions,
+    *,
+    exit_code: int,
+    log: "tuple[Match, ...] | None" = None,
+) -> str:
+    """Format the report, and behind it the known errors of a log.
 
     The reader of the text form is at the machine and needs the commands with their true paths. All other forms are
     shared with others: they hold no names of people and machines, no tokens, no device numbers.
@@ -56,6 +64,10 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
         report = redact_tokens(report)
         layers = build_stack(facts, report)
         lines = format_report(report, layers, width=width, marks=marks, verbose=options.is_verbose)
+        if log is not None:
+            from devkit.doctor.known_errors import format_log
+
+            lines = (*lines, *format_log(redact_tokens(log), width=width, marks=marks))
         return style_lines(lines, is_plain=options.output is not None)
     redaction = build_redaction(facts)
     facts, report = redaction.of(facts), redaction.of(report)
@@ -75,7 +87,12 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
         case _:
             from devkit.doctor.report.stack import build_stack
 
-            return format_json(report.to_document(build_stack(facts, report)))
+            document = report.to_document(build_stack(facts, report))
+            if log is not None:
+                from devkit.doctor.known_errors import build_matches_document
+
+                document["log"] = build_matches_document(redaction.of(log))["matches"]
+            return format_json(document)
 
 
 def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:

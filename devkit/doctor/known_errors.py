@@ -7,11 +7,13 @@ from typing import Any
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
-from devkit.doctor.signatures.catalog import find_general_signature
+from devkit.doctor.signatures.catalog import find_general_signature, load_fixes
 from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
 from devkit.doctor.signatures.log_text import Excerpt, read_words
 from devkit.doctor.signatures.matching import NEAR, search_words
 from devkit.doctor.signatures.model import Cause, Consequence, Match
+from devkit.doctor.signatures.text_values import fix_gpu_request, read_text_values
+from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
 
 NOTHING_KNOWN = (
     "no known error in this text",
@@ -20,16 +22,27 @@ NOTHING_KNOWN = (
     "  devkit doctor --save-facts facts.json  saves what it saw, without names, for whoever helps you",
 )
 
+_TOKEN_MARKS = (
+    *("hf_", "api_org_", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "nvapi-"),
+    *("AKIA", "ASIA", "xox", "eyJ", "dckr_pat_", "pypi-"),
+)
+"""Words that a text with an access token has: only then the patterns of tokens are loaded."""
 
-def find_known_errors(text: str | Iterable[Excerpt]) -> tuple[Match, ...]:
+
+def find_known_errors(text: str | Iterable[Excerpt], *, machine: Machine | None = None) -> tuple[Match, ...]:
     """Find the known errors in a text, each root cause before what follows from it.
 
     Where the wording is unknown, a family of errors explains it; where both explain the same words, the family does if
     it names the same check, because it weighs further causes and computes the fix of the values in the text.
+
+    Args:
+        text: As a user pasted it, or the excerpts of a long log.
+        machine: The machine to ask about the causes.
     """
     words = read_words(text)
+    values = read_text_values(words.shown)
     matches = search_words(words, find_consequences=_find_consequences)
-    found = list(find_families(words))
+    found = list(find_families(words, values.complete(machine.values) if machine else values))
     direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
     merged = []
     for match in matches:
@@ -41,11 +54,27 @@ def find_known_errors(text: str | Iterable[Excerpt]) -> tuple[Match, ...]:
             merged.append(replace(better[1], also=match.also, follows_from=match.follows_from))
     merged += [match for _, match in direct if not any(_is_near(match, known) for known in merged)]
     reports = [match for family, match in found if family.is_consequence]
-    if not any(match.severity is Severity.ERROR for match in merged):
-        return tuple(map(_add_alternatives, _order(merged + reports)))
-    first, *others = _order(merged)
-    following = tuple(Consequence(each.matched, each.line, each.family) for each in reports if each.line >= first.line)
-    return tuple(map(_add_alternatives, (replace(first, consequences=following), *others)))
+    if any(match.severity is Severity.ERROR for match in merged):
+        first, *others = _order(merged)
+        after = tuple(Consequence(each.matched, each.line, each.family) for each in reports if each.line >= first.line)
+        ordered = [replace(first, consequences=after), *others]
+    else:
+        ordered = list(_order(merged + reports))
+    answer = tuple(_fit_to_engine(_add_alternatives(match), values.engine) for match in ordered)
+    if any(mark in words.shown for mark in _TOKEN_MARKS):
+        from devkit.facts.redact import redact_tokens
+
+        answer = redact_tokens(answer)
+    return tuple(rank_by_machine(match, machine) for match in answer) if machine else answer
+
+
+def _fit_to_engine(match: Match, engine: str) -> Match:
+    """Say how the engine of the text gives a GPU, where the fix says how Docker does."""
+    own, dockers = fix_gpu_request(engine), load_fixes()["give-gpu"]
+    if own is None:
+        return match
+    causes = (replace(cause, fix=own) if cause.fix == dockers else cause for cause in match.alternatives)
+    return replace(match, fix=own if match.fix == dockers else match.fix, alternatives=tuple(causes))
 
 
 def _find_consequences(code: str) -> tuple[str, ...]:
@@ -177,3 +206,10 @@ def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tup
             lines += [*([Line("")] if lines else []), *format_match(match, width=width, marks=marks)]
     hint = "This is what the text says; `devkit doctor` looks at the machine itself and gives the fix for it."
     return (*lines, Line(""), *fold_lines(hint, width, tone=Tone.QUIET))
+
+
+def format_log(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:
+    """Format the matches of a log below the report on the machine that it comes from."""
+    if not found:
+        return (Line(""), Line("log: no known error"))
+    return (Line(""), Line("log:"), *format_matches(found, width=width, marks=marks)[:-2])

@@ -12,6 +12,7 @@ from devkit.cli.explain import explain, read_log
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.log_text import HEAD, MIDDLE, TAIL
 from devkit.errors import DevkitError
+from tests.hosts.golden import facts_file
 
 NO_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
 CPU_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
@@ -155,6 +156,22 @@ def test_what_powershell_saved_is_read():
 
 def test_bytes_of_any_encoding_are_read():
     assert b"PYT001" in run("-", data=b"\xff\xfe\x00\x81 caf\xe9\n"[3:] + CPU_TORCH.encode() + b"\n\xc3(").stdout
+
+
+def test_the_look_at_this_machine_may_be_left_out_or_be_at_another(tmp_path):
+    gpu = "RuntimeError: No CUDA GPUs are available"
+    assert "on this machine" not in ask("--no-facts", gpu).stdout
+    saved = facts_file("in-container-no-gpu-injected")
+    assert "for it: CON001 finds: " in ask("--facts", str(saved), gpu).stdout
+    for arguments in (["--facts", str(saved), "--no-facts"], ["--facts", str(tmp_path / "none.json")]):
+        assert isinstance(ask(*arguments, gpu).exception, DevkitError)
+
+
+def test_no_secret_of_the_text_is_printed():
+    token = "hf_" + "a1B2" * 9
+    text = f"Repository Not Found for url: https://huggingface.co/api?token={token}. RepositoryNotFoundError {token}"
+    for arguments in ([text], ["--json", text]):
+        assert token not in ask(*arguments).stdout
 
 
 class Endless:

@@ -16,7 +16,7 @@ from devkit.doctor.signatures.catalog import load_fixes
 from devkit.doctor.signatures.log_text import Words
 from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
 from devkit.doctor.signatures.model import Cause, Match
-from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues, read_text_values
+from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues
 from devkit.facts.decode import decode_fields
 from devkit.facts.values import record
 
@@ -95,16 +95,18 @@ def _parse_cause(row: dict[str, Any]) -> FamilyCause:
     return FamilyCause(**decode_fields(row, FamilyCause), fix=own, where=where)
 
 
-def find_families(text: Words) -> Iterator[tuple[Family, Match]]:
-    """Find the families whose errors are in a text, each as a match with its causes ranked."""
-    values: TextValues | None = None
+def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Match]]:
+    """Find the families whose errors are in a text, each as a match with its causes ranked.
+
+    Args:
+        values: Those of the text, and of the machine that it comes from.
+    """
     for words, block in _split_families():
         if not any(word in text.lowered for word in words):
             continue
         family = _parse_family(block)
         if any(_finds(template, text) for template in family.unless):
             continue
-        values = values or read_text_values(text.shown)
         if match := _match_family(family, text, values):
             yield family, match
 

@@ -47,6 +47,18 @@ class TextValues:
     engine: str = ""
     """What starts the containers: kubernetes, podman or apptainer; "" for Docker or none."""
 
+    def complete(self, other: "TextValues") -> "TextValues":
+        """Return these values, with those of `other` where there are none."""
+        has_driver = self.driver is not None or self.reported_cuda is not None
+        return TextValues(
+            driver=self.driver if has_driver else other.driver,
+            reported_cuda=self.reported_cuda if has_driver else other.reported_cuda,
+            capabilities=self.capabilities or other.capabilities,
+            python=self.python or other.python,
+            machine=self.machine or other.machine,
+            engine=self.engine or other.engine,
+        )
+
 
 def read_text_values(text: str) -> TextValues:
     """Read the values of a text. What it names several times with different values counts as not named."""
@@ -170,6 +182,11 @@ def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextValues) -> Fix
 
 
 def _fix_gpu_for_container(captures: Mapping[str, str], values: TextValues) -> Fix | None:
+    return fix_gpu_request(values.engine)
+
+
+def fix_gpu_request(engine: str) -> Fix | None:
+    """Return the fix that gives a container its GPU by an engine other than Docker."""
     fixes = {
         "kubernetes": Fix(
             "Ask for the GPU in the pod's resources, and look that its node has the driver and the nvidia runtime.",
@@ -193,7 +210,7 @@ def _fix_gpu_for_container(captures: Mapping[str, str], values: TextValues) -> F
             docs="https://apptainer.org/docs/user/latest/gpu.html",
         ),
     }
-    return fixes.get(values.engine)
+    return fixes.get(engine)
 
 
 COMPUTED_FIXES: Mapping[str, Callable[[Mapping[str, str], TextValues], Fix | None]] = {

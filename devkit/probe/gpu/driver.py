@@ -8,9 +8,9 @@ from typing import Any
 
 from devkit.facts.model import AptSource, Driver, DriverPackage, Platform
 from devkit.facts.values import Release, Unknown
+from devkit.probe.circumstances import detect_container
 from devkit.probe.gpu.pci import read_pci
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
-from devkit.probe.machine.environment import detect_container
 from devkit.probe.machine.operating_system import read_group_ids, read_kernel_and_machine, read_platform, read_user_id
 from devkit.probe.machine.programs import find_libraries, find_program, read_library_release, read_loader_cache
 

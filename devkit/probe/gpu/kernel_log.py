@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from devkit.facts.model import KernelLog, Platform, Xid
 from devkit.facts.values import Unknown, record
+from devkit.probe.circumstances import detect_container
 from devkit.probe.gpu.pci import has_nvidia_function
 from devkit.probe.host import NOT_FOUND, Host, ProgramResult, explain_failure
-from devkit.probe.machine.environment import detect_container
 from devkit.probe.machine.operating_system import read_platform, read_user_id
 
 GPU_MESSAGES = "NVRM|nvidia|nouveau|is rejected|trusted key|Lockdown|PM: (suspend|hibernation)|assign|Linux version"

@@ -4,6 +4,7 @@ import re
 
 from devkit.facts.model import Container, Platform, Wsl
 from devkit.facts.values import Unknown
+from devkit.probe.circumstances import detect_container
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
 from devkit.probe.machine.interpreter import find_workload_python
@@ -11,7 +12,6 @@ from devkit.probe.machine.operating_system import read_group_ids, read_memory_by
 from devkit.probe.machine.programs import find_libraries, find_program, read_loader_cache
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read, not written
-_CGROUP_SIGNS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"))
 _COMPAT = re.compile(r"/cuda[^/]*/compat/")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -117,18 +117,3 @@ def _image_libraries(host: Host) -> tuple[str, ...]:
     real = {path: host.link(path) for path in paths}
     own = (path for path, target in real.items() if target and not {path, target} & mounted)
     return tuple(path for path in own if not (real[path] or "").startswith("/usr/lib/wsl/"))
-
-
-def detect_container(host: Host) -> str:
-    """Return "docker", "podman", "kubernetes", "apptainer" or "unknown"; "" outside of a container."""
-    if "APPTAINER_CONTAINER" in host.env or "SINGULARITY_CONTAINER" in host.env:
-        return "apptainer"
-    if "KUBERNETES_SERVICE_HOST" in host.env:
-        return "kubernetes"
-    if host.stat("/run/.containerenv") is not None:
-        return "podman"
-    if host.stat("/.dockerenv") is not None:
-        return "docker"
-    cgroups = host.read("/proc/1/cgroup") or ""
-    by_cgroup = next((kind for sign, kind in _CGROUP_SIGNS if sign in cgroups), "")
-    return by_cgroup or ("unknown" if host.env.get("container") else "")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from devkit.facts.model import Directory, Limits, Platform, Storage
 from devkit.facts.values import Unknown, record
+from devkit.probe.circumstances import detect_container
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
-from devkit.probe.machine.environment import detect_container
 from devkit.probe.machine.operating_system import read_platform, read_user_id
 
 # The control group around this process, version 1 and 2: memory, CPUs, and what was killed in it.

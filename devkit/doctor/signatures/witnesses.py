@@ -1,0 +1,149 @@
+"""What a machine says about the causes of an error text, and the causes ranked by it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from devkit.doctor.model import Confidence
+from devkit.doctor.signatures.model import Cause, Match
+from devkit.doctor.signatures.text_values import TextValues
+from devkit.facts.circumstances import Circumstances
+from devkit.facts.values import record
+
+if TYPE_CHECKING:
+    from devkit.facts.model import Facts
+
+
+@record
+class Witness:
+    """What a machine says for a cause, or against it."""
+
+    says: str
+    is_for: bool
+
+
+Ask = Callable[[str], Witness | None]
+"""Returns what the machine says about the cause that the check of a code looks for; None for nothing."""
+
+_NO_DRIVER, _DRIVER, _NO_DEVICE, _WSL, _NO_WSL, _PODMAN, _SNAP, _DOCKER, _BLIND = range(9)
+
+_RULES: Mapping[str, tuple[frozenset[int], frozenset[int]]] = {
+    **dict.fromkeys(("DRV001", "DRV014"), (frozenset({_NO_DRIVER}), frozenset({_DRIVER}))),
+    **dict.fromkeys(("DRV002", "DRV003", "CUD004", "PYT006"), (frozenset(), frozenset({_NO_DRIVER}))),
+    "CON001": (frozenset({_BLIND}), frozenset()),
+    "DRV005": (frozenset({_NO_DEVICE}), frozenset({_NO_DRIVER})),
+    **dict.fromkeys((f"WSL00{number}" for number in range(1, 10)), (frozenset({_WSL}), frozenset({_NO_WSL}))),
+    "ENG003": (frozenset({_SNAP}), frozenset({_PODMAN, _DOCKER})),
+    "ENG012": (frozenset({_PODMAN}), frozenset({_SNAP, _DOCKER})),
+}
+"""By code, the circumstances that speak for its cause and those that speak against it."""
+
+
+def _ask_circumstances(here: Circumstances) -> Ask:
+    """Return what answers by the circumstances of this machine."""
+    has_driver = bool(here.driver) or (here.is_wsl and here.has_device)
+    holds = {
+        _NO_DRIVER: "" if has_driver else "no NVIDIA driver is loaded",
+        _DRIVER: f"driver {here.driver} is loaded" if here.driver else "",
+        _NO_DEVICE: "" if here.has_device or not has_driver else "there is no device node of a GPU",
+        _WSL: "this is WSL" if here.is_wsl else "",
+        _NO_WSL: "" if here.is_wsl else "this is not WSL",
+        _PODMAN: "docker is Podman" if here.docker == "podman" else "",
+        _SNAP: "docker is a snap" if here.docker == "snap" else "",
+        _DOCKER: "docker is Docker's own" if here.docker == "docker" else "",
+        _BLIND: f"this {here.container} container has no GPU" if here.container and not here.has_device else "",
+    }
+
+    def ask(code: str) -> Witness | None:
+        speaks_for, speaks_against = _RULES.get(code, (frozenset(), frozenset()))
+        for circumstance in (*speaks_for, *speaks_against):
+            if says := holds[circumstance]:
+                return Witness(f"on this machine: {says}", circumstance in speaks_for)
+        return None
+
+    return ask
+
+
+def _ask_facts(facts: "Facts") -> Ask:
+    """Return what answers by the check of a code: one that finds the cause, or one that passes."""
+    from devkit.doctor.checks.loader import load_check
+    from devkit.doctor.model import Found, Passed
+    from devkit.doctor.runner import run_on_host_and_container
+
+    def ask(code: str) -> Witness | None:
+        (outcome,) = run_on_host_and_container((load_check(code),), facts, clock=lambda: 0.0)
+        if isinstance(outcome.verdict, Found):
+            return Witness(f"{code} finds: {outcome.verdict.findings[0].message}", is_for=True)
+        if isinstance(outcome.verdict, Passed):
+            return Witness(f"{code} passes: {outcome.check.title}", is_for=False)
+        return None
+
+    return ask
+
+
+@record
+class Machine:
+    """A machine to ask about the causes of a text, and its versions for those that the text does not name.
+
+    `is_of_text` says whether the text is known to come from it.
+    """
+
+    ask: Ask
+    values: TextValues
+    is_of_text: bool
+
+
+def describe_circumstances(here: Circumstances) -> Machine:
+    """Return this machine, from which a text need not come."""
+    return Machine(_ask_circumstances(here), TextValues(), is_of_text=False)
+
+
+def describe_facts(facts: "Facts") -> Machine:
+    """Return the machine that a text comes from."""
+    from devkit.facts.model import NvmlAnswer
+    from devkit.facts.values import ComputeCapability, Release
+
+    nvml, loaded = facts.nvml, getattr(facts.driver, "loaded", None)
+    capabilities = {gpu.capability for gpu in facts.gpus if isinstance(gpu.capability, ComputeCapability)}
+    cuda = nvml.cuda if isinstance(nvml, NvmlAnswer) else None
+    values = TextValues(
+        driver=loaded if isinstance(loaded, Release) else None,
+        reported_cuda=cuda if isinstance(cuda, Release) else None,
+        capabilities=tuple(sorted(capabilities)),
+        machine=getattr(facts.system, "machine", None),
+    )
+    return Machine(_ask_facts(facts), values, is_of_text=True)
+
+
+def rank_by_machine(match: Match, machine: Machine) -> Match:
+    """Add what the machine says to the causes of a match, and put those first for which it speaks.
+
+    A text that is certain of its cause, or names words for it, outranks a machine that need not be the one of the text.
+    """
+    first = Cause(match.code, match.cause, match.fix, match.confidence, match.speaks_for, match.speaks_against)
+    causes, weights = [], []
+    for cause in (first, *match.alternatives):
+        witness = machine.ask(cause.code) if cause.code else None
+        weights.append(0 if witness is None else 1 if witness.is_for else -1)
+        causes.append(cause if witness is None else _add(cause, witness))
+    order = list(range(len(causes)))
+    if first.confidence is not Confidence.CERTAIN and (machine.is_of_text or not first.speaks_for):
+        order.sort(key=lambda place: -weights[place])
+    best, *others = (causes[place] for place in order)
+    is_moved = order[0] != 0
+    return replace(
+        match,
+        code=best.code,
+        cause=best.cause,
+        fix=best.fix,
+        confidence=Confidence.LIKELY if is_moved else best.confidence,
+        speaks_for=best.speaks_for,
+        speaks_against=best.speaks_against,
+        alternatives=tuple(replace(cause, confidence=Confidence.POSSIBLE) for cause in others),
+    )
+
+
+def _add(cause: Cause, witness: Witness) -> Cause:
+    if witness.is_for:
+        return replace(cause, speaks_for=(*cause.speaks_for, witness.says))
+    return replace(cause, speaks_against=(*cause.speaks_against, witness.says))
