@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli import exit_codes
+from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError
 from devkit.text import format_bytes, format_count
 
@@ -42,6 +43,8 @@ def bundle(
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.project import PathOptions, open_project
 
+    if not dry_run:
+        ctx.with_resource(hold_project(directory))
     project = open_project(directory, ProjectSettings(wheelhouse=True), PathOptions())
     contents = prepare_bundle(project)
     target = (output or project.root.parent / f"{project.root.name}-bundle").absolute()

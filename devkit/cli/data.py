@@ -1,7 +1,6 @@
 """`devkit data`: show the version tables that answers rest on, and replace them by newer ones."""
 
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from devkit.cli.runtime import today
 from devkit.cli.user_data import TABLES_FILE, load_user_tables, remove_user_file, save_user_tables
 from devkit.compat.version_tables import TABLE_NAMES, TABLE_TYPES, read_shipped_table
 from devkit.errors import DevkitError
+from devkit.probe.documents import parse_toml
 from devkit.text import format_count, format_table
 from devkit.user_folder import find_user_file
 
@@ -161,8 +161,8 @@ def read_table_files(path: Path) -> dict[str, dict[str, Any]]:
     tables: dict[str, dict[str, Any]] = {}
     for file, content in _read_contents(path):
         try:
-            table = tomllib.loads(content.decode())
-        except (ValueError, RecursionError) as error:
+            table = parse_toml(content.decode())
+        except ValueError as error:
             raise DevkitError(f"{file} is not TOML: {error}", "Fetch it again; nothing was written.") from None
         name = _identify_table(Path(file).stem, table)
         if name is None:

@@ -14,6 +14,7 @@ from devkit import __version__
 from devkit.cli import exit_codes
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, load_saved_facts, make_progress_printer, read_this_machine
 from devkit.cli.output import OutputOptions, format_check_list, format_doctor_report, write_facts, write_output
+from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError
 from devkit.text import format_count, join_words
 
@@ -105,6 +106,8 @@ def doctor(
         save_facts,
         report_step=make_progress_printer(is_verbose=verbose),
     )
+    if fix:
+        ctx.with_resource(hold_project(examination.reading.project))
     with interrupt_on_termination():
         facts, report = examination.run()
         if fix and (repaired := apply_repairs(report, examination.reading.project, is_confirmed=yes)):

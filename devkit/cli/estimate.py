@@ -30,6 +30,7 @@ from devkit.estimate.settings import (
     TrainingSettings,
     decode_settings,
 )
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
 from devkit.user_folder import find_user_file
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ EstimateOptions = Mapping[str, Any]
 """Flags by setting; None where one was not given."""
 
 _MEASUREMENTS_FILE = "measured.json"
-_MAX_CONFIG_BYTES = 1 << 20
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _PRECISION = click.Choice([each.value for each in Precision])
 
@@ -329,15 +329,14 @@ def find_model_config(model: str | None, described: Mapping[str, Any] | None) ->
 
 def _read_config(path: Path) -> tuple[Mapping[str, Any], str]:
     file = path / "config.json" if path.is_dir() else path
-    config = _read_object(file, "Give a model's config.json, or the folder that holds it.", _MAX_CONFIG_BYTES)
+    config = _read_object(file, "Give a model's config.json, or the folder that holds it.")
     return config, file.resolve().parent.name if file.name == "config.json" else file.stem
 
 
-def _read_object(file: Path, hint: str, max_bytes: int = -1) -> Mapping[str, Any]:
+def _read_object(file: Path, hint: str) -> Mapping[str, Any]:
     """Read a JSON object. Raises DevkitError with the hint."""
     try:
-        with file.open("rb") as opened:
-            document = json.loads(opened.read(max_bytes))
+        document = json.loads(read_bounded(file, MAX_DOCUMENT_BYTES))
     except OSError as error:
         raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from None
     except (ValueError, RecursionError) as error:
@@ -408,12 +407,11 @@ def _read_local_gpus() -> "tuple[Gpu, ...]":
 
 
 def _read_prices(path: Path) -> "Prices":
-    import tomllib
-
     from devkit.estimate.resources import parse_prices
+    from devkit.probe.documents import parse_toml
 
     try:
-        return parse_prices(tomllib.loads(path.read_text(encoding="utf-8")), origin=str(path))
+        return parse_prices(parse_toml(read_bounded(path, MAX_CONFIG_BYTES).decode()), origin=str(path))
     except OSError as error:
         raise DevkitError(f"cannot read {path}: {error.strerror}", "See examples/prices.toml for one.") from None
     except ValueError as error:

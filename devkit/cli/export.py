@@ -2,7 +2,6 @@
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.options.settings import collect_setting_flags, setting_options
+from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError
 from devkit.export.job_settings import (
     ExportOptions,
@@ -29,6 +29,7 @@ from devkit.export.job_settings import (
     select_flags_to_store,
 )
 from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_target
+from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.text import format_count, wrap_text
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @click.pass_context
     def command(ctx: click.Context, /, *, directory: Path, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
+        if not (flags["check"] or flags["dry_run"]):
+            ctx.with_resource(hold_project(directory))
         result = plan_export(target, directory, flags)
         if result.refusal is not None:
             message, hint = result.refusal
@@ -318,8 +321,8 @@ def _read_model_config(folder: Path, model: str) -> Mapping[str, Any] | None:
     from devkit.estimate.model_catalog import find_model
 
     try:
-        config: Mapping[str, Any] = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
+        config: Mapping[str, Any] = json.loads(read_bounded(folder / "config.json", MAX_DOCUMENT_BYTES))
+    except (OSError, ValueError, RecursionError):
         known = find_model(model)
         return known.config if known is not None else None
     return config
@@ -356,11 +359,12 @@ def _open_planned_project(directory: Path) -> "tuple[DevkitProject, Plan, Devkit
 
 def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:
     """Return the content of devkit.toml, b"" without one, and its tables."""
+    from devkit.probe.documents import parse_toml
     from devkit.render.devkit_toml import DEVKIT_TOML
     from devkit.render.files import read_file
 
     content = read_file(root, DEVKIT_TOML) or b""
-    return content, tomllib.loads(content.decode("utf-8-sig"))
+    return content, parse_toml(content.decode("utf-8-sig"))
 
 
 def _explain_missing_image(project: "DevkitProject") -> DevkitError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.errors import DevkitError
+from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.text import format_duration
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _load(path: Path) -> "Facts":
     from devkit.facts.store import InvalidFacts, parse_facts
 
     try:
-        return parse_facts(path.read_text(encoding="utf-8"))
+        return parse_facts(read_bounded(path, MAX_DOCUMENT_BYTES).decode())
     except OSError as error:
         raise DevkitError(f"cannot read {path}: {error.strerror}", _HOW_TO_SAVE) from error
     except (InvalidFacts, UnicodeDecodeError) as error:

@@ -34,6 +34,7 @@ from devkit.cli.options.plan import (
     plan_options,
 )
 from devkit.cli.resolution import plan_with_packages, resolve_option
+from devkit.cli.runtime import hold_project
 from devkit.cli.summary import format_next_step, print_summary
 from devkit.solver.output import serialize_dependencies
 from devkit.text import format_count, wrap_text
@@ -84,6 +85,7 @@ def init(
 
     if not dry_run:
         require_root(Path(directory))
+        ctx.with_resource(hold_project(directory))
     project = open_project(directory, build_settings_from_options(options, container), container.paths)
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)

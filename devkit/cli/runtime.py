@@ -1,6 +1,8 @@
-"""The process of a command: its interrupts, and the date."""
+"""The process of a command: its interrupts, its lock on a folder, and the date."""
 
 import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 RERAISE_AFTER_S = 0.05
 """Not at once: it would be raised in the same callback, and dropped like the first."""
@@ -29,6 +31,19 @@ def reraise_dropped_interrupts() -> None:
         timer.start()
 
     sys.unraisablehook = reraise_later
+
+
+def hold_project(folder: Path) -> AbstractContextManager[None]:
+    """Keep other writers out of a folder for the rest of a command, as in `ctx.with_resource(hold_project(folder))`.
+
+    A command reads the files that it will replace, so two of them must not run side by side. Waiting is a line on
+    standard error; raises DevkitError when the other writer takes longer than ten seconds.
+    """
+    import click
+
+    from devkit.folder_lock import hold_folder
+
+    return hold_folder(folder, report_wait=lambda line: click.echo(line, err=True))
 
 
 def measure_memory_gb() -> int:

@@ -8,6 +8,7 @@ import click
 
 from devkit.cli import exit_codes
 from devkit.cli.changes import format_document, format_plan_conflict, print_changes, select_changed
+from devkit.cli.runtime import hold_project
 from devkit.text import format_count
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def template(
     from devkit.render.wheel import find_devkit_source
     from devkit.solver.plan import Conflict
 
+    if not dry_run:
+        ctx.with_resource(hold_project(directory))
     artifacts: list[Artifact] = []
     for each in [find_template(name) for name in only] or DEVCONTAINER_TEMPLATES:
         settings = replace(each.settings, name="my-project")

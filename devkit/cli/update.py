@@ -24,6 +24,7 @@ from devkit.cli.existing_container import repair_existing_container
 from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
 from devkit.cli.options.plan import build_project_request
 from devkit.cli.resolution import plan_with_packages, resolve_option
+from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError
 from devkit.text import format_count
 
@@ -69,6 +70,8 @@ def update(
     from devkit.render.files import read_file
     from devkit.render.project import PathOptions, compute_project_changes, open_project
 
+    if not (check or dry_run):
+        ctx.with_resource(hold_project(directory))
     project = open_project(directory, ProjectSettings(), PathOptions())
     lock = read_file(project.root, LOCK_PATH)
     if lock is None:

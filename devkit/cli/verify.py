@@ -10,6 +10,7 @@ import click
 
 from devkit.cli import exit_codes
 from devkit.errors import DevkitError
+from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 
 if TYPE_CHECKING:
     from devkit.verify.report import VerificationReport
@@ -154,7 +155,7 @@ def read_verification_report(file: Path) -> dict[str, Any]:
 
     hint = "Write one: devkit verify --output report.json"
     try:
-        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        document: dict[str, Any] = json.loads(read_bounded(file, MAX_DOCUMENT_BYTES))
         VerificationReport.from_document(document)
     except OSError as error:
         raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from error

@@ -153,6 +153,10 @@ class _Yaml:
 
 _LOGIN = re.compile(r"[^/\s]*@")
 MAX_DIGITS = 18
+MAX_KEY_PARTS = 100
+"""Of a dotted key of TOML: tomllib takes quadratic time for a.a.a."""
+_KEY_PART = re.compile(r"\.[ \t]*[\w-]*[ \t]*(?=\.)")
+_TOML_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|$)|'[^']*(?:'|$)")
 MAX_YAML_DEPTH = 500
 """PyYAML's composer in C recurses without a limit of its own: deep nesting would end the whole process."""
 
@@ -175,6 +179,9 @@ def format_json_error(error: ValueError) -> str:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse a TOML text. Raises ValueError for everything else, too deep nesting included."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > MAX_KEY_PARTS and len(_KEY_PART.findall(_TOML_STRING.sub("", line))) > MAX_KEY_PARTS:
+            raise ValueError(f"a key has more than {MAX_KEY_PARTS} parts (at line {number}, column 1)")
     try:
         return tomllib.loads(text)
     except RecursionError as error:

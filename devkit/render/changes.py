@@ -7,14 +7,14 @@ moment leaves each file old or new and never half, and the staged lock tells the
 import contextlib
 import dataclasses
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
+from devkit.folder_lock import hold_folder
 from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, parse_lock
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from devkit.render.splice.merge import MergeConflict
 
 _DEFAULT_MODE = 0o644
-_LOCK_TIMEOUT_S = 5.0
-"""Wait this long for another devkit that writes to the same folder; it needs a fraction of a second."""
 
 
 class Action(StrEnum):
@@ -262,7 +260,7 @@ def write_changes(
             f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
         ) from None
     try:
-        with _lock_folder(root):
+        with hold_folder(root):
             _stage_and_rename([change for change in pending if not _is_done(root, change)], root, replace)
     finally:
         _remove_empty(made)
@@ -299,41 +297,6 @@ def _is_done(root: Path, change: FileChange) -> bool:
     raise DevkitError(
         f"{change.path} was changed in between", "Run this again: it reads the files again. Nothing was written."
     )
-
-
-@contextlib.contextmanager
-def _lock_folder(root: Path) -> Iterator[None]:
-    """Keep other runs out of the folder meanwhile. The system releases the lock however this process ends.
-
-    Raises: DevkitError when another run holds the lock for too long.
-    """
-    if os.name != "posix":
-        # Windows gives no lock on a folder; two runs there still look at each file before they replace it.
-        yield
-        return
-    import fcntl
-
-    descriptor = os.open(root, os.O_RDONLY)
-    try:
-        deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise DevkitError(
-                        f"another devkit is writing to {root}",
-                        "Wait until it has ended, or end it; then run this again.",
-                    ) from None
-                time.sleep(0.05)
-                continue
-            except OSError:
-                # Some network file systems know no locks; every file is still looked at before it is replaced.
-                pass
-            break
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _stage(root: Path, written: Iterable[FileChange]) -> list[tuple[Path, Path]]:

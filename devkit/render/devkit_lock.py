@@ -101,7 +101,7 @@ def parse_lock(content: bytes) -> DevkitLock:
             )
             plan, target = dict(document.get("plan", {})), str(document.get("target", ""))
             return DevkitLock(files, machines, plan, repaired, ignored, target)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DevkitError(
             f"{LOCK_PATH} is damaged",
             "Restore it from version control. Without it devkit cannot tell its files from yours.",

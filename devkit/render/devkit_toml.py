@@ -1,7 +1,6 @@
 """devkit.toml: the user's settings of a project. devkit writes it once; after that it belongs to the user."""
 
 import re
-import tomllib
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from devkit.facts.decode import InvalidValue, get_field_decoders
 from devkit.facts.dependencies import DependencyChoice
 from devkit.facts.policy import InvalidPolicy, parse_policy
 from devkit.facts.project import Policy
+from devkit.probe.documents import parse_toml
 from devkit.render.toml_tables import find_key_position, split_toml_error
 from devkit.text import join_words
 
@@ -193,9 +193,8 @@ def parse_devkit_toml(content: bytes) -> ProjectSettings:
             f"{_format_place(position)} is not TOML: it is not UTF-8", "Save the file as UTF-8."
         ) from None
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        # Not only TOMLDecodeError: a number of five thousand digits, and brackets without end, raise others.
+        document = parse_toml(text)
+    except ValueError as error:
         problem, position = split_toml_error(str(error), text)
         raise DevkitError(f"{_format_place(position)} is not TOML: {problem}", "Correct that line.") from None
     found: dict[str, object] = {}

@@ -11,6 +11,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.project import NO_POLICY
 from devkit.probe.project.reader import read_local_dependencies
+from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.render.changes import FileChange, compute_changes, read_known_files
 from devkit.render.container.compose import render_devcontainer_compose
 from devkit.render.container.devcontainer import render_editor_files
@@ -276,7 +277,7 @@ def _read_certificates(project: DevkitProject) -> str:
     given = project.path_options.ca_certificate
     if given is not None:
         try:
-            content: bytes | None = given.read_bytes()
+            content: bytes | None = read_bounded(given, MAX_CONFIG_BYTES)
         except OSError as error:
             raise DevkitError(f"cannot read {given}: {error.strerror}", "Name a PEM file.") from None
         shown = str(given)

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.facts.project import Dockerfile
-from devkit.probe.project.dockerfile import expand_variables, parse_dockerfile, parse_instructions
+from devkit.probe.project.dockerfile import VariableExpansion, parse_dockerfile, parse_instructions
 
 
 def read(text, **arguments):
@@ -54,7 +54,7 @@ def test_the_image_of_a_stage(text, image):
 
 def test_a_build_argument_wins_over_the_default():
     assert stage("ARG T=1\nFROM a:$T", T="9").image == "a:9"
-    assert expand_variables("${A}/$B/${C:-d}", {"A": "a"}) == "a/$B/d"
+    assert VariableExpansion().expand("${A}/$B/${C:-d}", {"A": "a"}) == "a/$B/d"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Writing when something goes wrong: killed at every step, a full disk, two runs at once, Ctrl-C at the question."""
 
 import contextlib
-import fcntl
 import os
 import pty
 import signal
@@ -106,19 +105,6 @@ def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert tree(small_disk) == before
-
-
-def test_a_run_waits_for_another_one_and_gives_up_in_the_end(tmp_path, monkeypatch):
-    changes = compute_changes(tmp_path, FIRST, (DEVKIT_TOML,))
-    monkeypatch.setattr(writing, "_LOCK_TIMEOUT_S", 0.2)
-    holder = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(holder, fcntl.LOCK_EX)
-    with pytest.raises(DevkitError, match="another devkit is writing"):
-        writing.write_changes(tmp_path, changes)
-    assert tree(tmp_path) == {}
-    os.close(holder)
-    writing.write_changes(tmp_path, changes)
-    assert "devkit.lock" in tree(tmp_path)
 
 
 def test_many_runs_at_once_write_one_whole_tree(tmp_path):

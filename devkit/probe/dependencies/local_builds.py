@@ -13,8 +13,8 @@ from devkit.probe.project.files import ProjectFiles
 
 GIT_MODULES = ".gitmodules"
 MAX_FOLDERS = 20
-_MODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
-_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_MODULE = re.compile(r"^[ \t]*path[ \t]*=[ \t]*(\S+)[ \t\r]*$", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _TORCH = re.compile(r"^[ \t]*(?:import torch\b|from torch(?:\.[\w.]+)? import\b)", re.MULTILINE)
 _CXX = re.compile(r"-std=c\+\+(\d+)")
 _NAME = re.compile(r"""\bname\s*=\s*["']([A-Za-z0-9][\w.-]*)["']""")

@@ -50,7 +50,7 @@ CONSTRAINTS = "constraints"
 """The group of what a constraints file says: it limits a package that something else needs."""
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
 _OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
-_PER_REQUIREMENT = re.compile(r"\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
+_PER_REQUIREMENT = re.compile(r"(?<!\s)\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
 _NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
 _WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-\d[^/\\]*\.whl(?:[#?].*)?$")
 _VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?(?:@[^#]*)?(?:#.*)?$")

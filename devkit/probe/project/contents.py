@@ -33,8 +33,8 @@ MAX_OTHER_FILES = 20
 _CONTAINER_FOLDER = re.compile(r"(?i)^(?!\.devcontainer).*(?:docker|compose|container|deploy)")
 DOCKERFILES = ("Dockerfile", ".devcontainer/Dockerfile")
 """Looked at when nothing names a Dockerfile."""
-_ENV_LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
-_COMPOSE_FILE = re.compile(r"^\s*COMPOSE_FILE\s*=\s*[\"']?([^\"'\n#]+)", re.MULTILINE)
+_ENV_LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
+_COMPOSE_FILE = re.compile(r"^[ \t]*COMPOSE_FILE[ \t]*=[ \t]*[\"']?([^\"'\n#]+)", re.MULTILINE)
 
 
 def read_project_contents(files: ProjectFiles) -> Project:
@@ -129,7 +129,10 @@ def _dockerfiles(
         text = files.read(absolute, "Dockerfile", named_by=named_by, line=line)
         if text is not None:
             taken = partial(find_secret_files, files=files, context=context, dockerfile=path)
-            found.append(parse_dockerfile(text, path=path, arguments=arguments, secret_files=taken))
+            try:
+                found.append(parse_dockerfile(text, path=path, arguments=arguments, secret_files=taken))
+            except InvalidDocument as error:
+                files.broken(files.within(absolute, beside=named_by) or path, error.problem, error.line)
     return tuple(found)
 
 

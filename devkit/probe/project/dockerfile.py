@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from devkit.facts.project import Dockerfile, Setting, Stage, Variable
+from devkit.probe.documents import InvalidDocument
 from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
@@ -19,19 +20,23 @@ from devkit.probe.project.mounts_and_variables import (
 
 # Files with secrets that a build takes in: those of COPY without those in the ignore file.
 SECRET_FILES = (".netrc", ".pypirc", "id_rsa", "id_ed25519", ".git-credentials", "kaggle.json", "credentials.json")
-_NAME = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*[^\s#]", re.MULTILINE)
+_NAME = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=[ \t]*[^\s#]", re.MULTILINE)
 
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]*))?\}|(\w+))")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]{0,1000}))?\}|(\w+))")
 _COPY_FROM = re.compile(r"--from=(\S+)")
 _FLAG = re.compile(r"^(?:--[\w-]+(?:=\S*)?\s+)+")
 _LONGEST = 160
+MAX_EXPANDED_CHARACTERS = 1 << 20
+"""Of all variables in a file together: each may hold the one before it twice."""
 _ROOT = ("", "root", "0")
 FindSecretFiles = Callable[[str], tuple[str, ...]]
 """Tells which files with secrets a COPY source takes in."""
 
-_LABEL = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s="']+)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s\\])*)""")
+_LABEL = re.compile(
+    r"""("(?:[^"\\]|\\.)*"|'[^']*'|(?<![^\s="'])[^\s="']+)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s\\])*)"""
+)
 
 _PAIR = re.compile(r"""([A-Za-z_]\w*)(?:=((?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s\\])*))?""")
 
@@ -46,6 +51,35 @@ class Instruction:
     heredoc: str = ""
 
 
+class ExpandsTooFar(Exception):  # noqa: N818 - named for what the variables do
+    """The variables of a Dockerfile make far more text than it has."""
+
+
+class VariableExpansion:
+    """Replaces the variables of one Dockerfile, which together may only add so much text."""
+
+    def __init__(self) -> None:
+        self._left = MAX_EXPANDED_CHARACTERS
+
+    def expand(self, text: str, values: Mapping[str, str]) -> str:
+        """Return `text` with variables replaced; one without value or default stays as written. Raises ExpandsTooFar."""
+
+        def value_of(found: re.Match[str]) -> str:
+            name, sign, default = found[1] or found[4], found[2], found[3]
+            if sign == "+":
+                value = default if values.get(name) else ""
+            else:
+                value = values.get(name) or (default if sign == "-" else found[0])
+            self._left -= len(value)
+            if self._left < 0:
+                raise ExpandsTooFar(
+                    f"not read: its variables make more than {MAX_EXPANDED_CHARACTERS >> 20} MiB of text"
+                )
+            return value
+
+        return _VARIABLE.sub(value_of, text)
+
+
 class _StageReader:
     """One FROM and what follows. `given` are build arguments from outside, which win over defaults."""
 
@@ -55,13 +89,14 @@ class _StageReader:
         path: str,
         defaults: Mapping[str, str],
         *,
+        expansion: VariableExpansion,
         given: Mapping[str, str],
         secret_files: FindSecretFiles,
     ) -> None:
         words = _FLAG.sub("", instruction.text).split()
         name = words[2] if len(words) > 2 and words[1].upper() == "AS" else ""
         written = words[0] if words else ""
-        image, line = expand_variables(written, defaults), instruction.line
+        image, line = expansion.expand(written, defaults), instruction.line
         self._stage = Stage(
             name,
             image,
@@ -83,7 +118,7 @@ class _StageReader:
             nvcc=(),
         )
         self._path, self._given, self._secret_files = path, given, secret_files
-        self._arguments = dict(defaults)
+        self._arguments, self._expansion = dict(defaults), expansion
         self._user = ""
         self._found: dict[str, list[object]] = {}
 
@@ -97,12 +132,14 @@ class _StageReader:
         keyword, text, line = instruction.keyword, instruction.text, instruction.line
         if keyword in ("ARG", "ENV"):
             self._add("variables", *_variables(instruction, keyword, self._path))
-            self._arguments |= _values(instruction, self._given if keyword == "ARG" else {}, self._arguments)
+            self._arguments |= _values(
+                instruction, self._given if keyword == "ARG" else {}, self._arguments, self._expansion
+            )
         elif keyword == "USER" and text:
-            self._user = expand_variables(text.split()[0], self._arguments).partition(":")[0]
+            self._user = self._expansion.expand(text.split()[0], self._arguments).partition(":")[0]
             self._stage = replace(self._stage, user=Setting("USER", self._user, self._path, line))
         elif keyword == "WORKDIR" and self._user not in _ROOT:
-            self._add("folders", expand_variables(text, self._arguments).rstrip("/"))
+            self._add("folders", self._expansion.expand(text, self._arguments).rstrip("/"))
         elif keyword in ("COPY", "ADD"):
             self._copy(instruction)
         elif keyword == "RUN":
@@ -114,7 +151,7 @@ class _StageReader:
                 self._add("labels", Setting(first[0], first[1], self._path, line))
                 return
             for pair in _LABEL.findall(text):
-                name, value = (_unquoted(part, self._arguments) for part in pair)
+                name, value = (_unquoted(part, self._arguments, self._expansion) for part in pair)
                 self._add("labels", Setting(name, value, self._path, line))
 
     def _add(self, name: str, *values: object) -> None:
@@ -126,15 +163,15 @@ class _StageReader:
         if flags and "--chown" in flags[0] and words:
             self._add("folders", words[-1].rstrip("/"))
         if flags and (named := _COPY_FROM.search(flags[0])):
-            self._add("copied_from", expand_variables(named[1], self._arguments))
+            self._add("copied_from", self._expansion.expand(named[1], self._arguments))
             return
         for source in words[:-1]:
-            for name in self._secret_files(expand_variables(source, self._arguments)):
+            for name in self._secret_files(self._expansion.expand(source, self._arguments)):
                 self._add("secret_files", Setting(instruction.keyword, name, self._path, instruction.line))
 
     def _run(self, instruction: Instruction) -> None:
         path, line = self._path, instruction.line
-        text = expand_variables(_FLAG.sub("", instruction.text), self._arguments)
+        text = self._expansion.expand(_FLAG.sub("", instruction.text), self._arguments)
         interpreter = text.split("<<")[0].split()[:1]
         is_script = bool(instruction.heredoc) and (not interpreter or interpreter[0].endswith("sh"))
         commands = shell.parse_shell_text(instruction.heredoc if is_script else text)
@@ -189,21 +226,30 @@ def _is_candidate(name: str) -> bool:
 def parse_dockerfile(
     text: str, *, path: str, arguments: Mapping[str, str], secret_files: FindSecretFiles = lambda _: ()
 ) -> Dockerfile:
-    """Parse a Dockerfile as far as possible without building. `arguments` are build arguments with plain values."""
+    """Parse a Dockerfile as far as possible without building. `arguments` are build arguments with plain values.
+
+    Raises InvalidDocument for one whose variables make far more text than it has.
+    """
     plain = {name: value for name, value in arguments.items() if not is_secret_name(name) and not contains_token(value)}
     before: list[Variable] = []
     defaults: dict[str, str] = {}
     stages: list[Stage] = []
     current: _StageReader | None = None
+    expansion = VariableExpansion()
     for instruction in parse_instructions(text):
-        if instruction.keyword == "FROM":
-            stages += [current.stage()] if current else []
-            current = _StageReader(instruction, path, defaults, given=plain, secret_files=secret_files)
-        elif current is not None:
-            current.take(instruction)
-        elif instruction.keyword == "ARG":
-            before += _variables(instruction, "ARG", path)
-            defaults |= _values(instruction, plain, defaults)
+        try:
+            if instruction.keyword == "FROM":
+                stages += [current.stage()] if current else []
+                current = _StageReader(
+                    instruction, path, defaults, expansion=expansion, given=plain, secret_files=secret_files
+                )
+            elif current is not None:
+                current.take(instruction)
+            elif instruction.keyword == "ARG":
+                before += _variables(instruction, "ARG", path)
+                defaults |= _values(instruction, plain, defaults, expansion)
+        except ExpandsTooFar as error:
+            raise InvalidDocument(str(error), instruction.line) from None
     stages += [current.stage()] if current else []
     return Dockerfile(path, tuple(before), tuple(stages))
 
@@ -227,22 +273,24 @@ def _pairs(text: str) -> list[tuple[str, str | None]]:
     ]
 
 
-def _values(instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+def _values(
+    instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str], expansion: VariableExpansion
+) -> dict[str, str]:
     """Return the values for later substitution; secrets are never substituted."""
     pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text) if not is_secret_name(name)]
-    return {name: expand_variables(value, known) for name, value in pairs if value and not contains_token(value)}
+    return {name: expansion.expand(value, known) for name, value in pairs if value and not contains_token(value)}
 
 
 def _excerpt(text: str) -> str:
     return blank_secrets(" ".join(text.split()))[:_LONGEST]
 
 
-def _unquoted(text: str, values: Mapping[str, str]) -> str:
+def _unquoted(text: str, values: Mapping[str, str], expansion: VariableExpansion) -> str:
     if text.startswith("'"):
         return text[1:-1]
     inner = text[1:-1] if text.startswith('"') else text
     parts = re.split(r"(\\.)", inner)
-    return "".join(part[1] if part[:1] == "\\" and len(part) == 2 else expand_variables(part, values) for part in parts)
+    return "".join(part[1] if part[:1] == "\\" and len(part) == 2 else expansion.expand(part, values) for part in parts)
 
 
 def parse_ignore_file(text: str) -> list[str]:
@@ -298,15 +346,3 @@ def _joined(lines: list[str], place: int, escape: str) -> tuple[str, int]:
         if not ends:
             break
     return " ".join(parts), place
-
-
-def expand_variables(text: str, values: Mapping[str, str]) -> str:
-    """Return `text` with variables replaced; one without value or default stays as written."""
-
-    def value_of(found: re.Match[str]) -> str:
-        name, sign, default = found[1] or found[4], found[2], found[3]
-        if sign == "+":
-            return default if values.get(name) else ""
-        return values.get(name) or (default if sign == "-" else found[0])
-
-    return _VARIABLE.sub(value_of, text)

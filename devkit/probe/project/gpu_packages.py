@@ -37,7 +37,7 @@ CUDA_PACKAGES = frozenset(
 """Python packages that use or choose CUDA; all others are left out of the facts."""
 _INDEX = re.compile(r"/whl/(?:nightly/|test/)?(cu\d+|cpu|rocm[\d.]+|xpu)\b")
 _INDEX_URL = re.compile(
-    r"^\s*(?:-i|--index-url|--extra-index-url|--index|--default-index)[ =]+(?:[\w-]+=)?(['\"]?[a-z+]+://\S+)",
+    r"^[ \t]*(?:-i|--index-url|--extra-index-url|--index|--default-index)[ =]+(?:[\w-]+=)?(['\"]?[a-z+]+://\S+)",
     re.MULTILINE,
 )
 _LOCAL = re.compile(r"\+(cu\d+|cpu|rocm[\d.]+)\b")
@@ -49,10 +49,9 @@ REQUIREMENT_FILE_NAMES = re.compile(
 )
 LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "pixi.lock", "Pipfile.lock", "requirements.lock", "conda-lock.yml")
 MAX_FILES = 30
-_BACKEND = re.compile(r"^\s*torch-backend\s*=\s*[\"'](\w+)", re.MULTILINE)
+_BACKEND = re.compile(r"^[ \t]*torch-backend[ \t]*=[ \t]*[\"'](\w+)", re.MULTILINE)
 _FOLDER = re.compile(r"(?:\.{1,2}|/|\$\{?\w+\}?/?)(?!\S*\.(?:whl|gz|zip))[^\[\]]*(\[[^\]]*\])?")
-_INCLUDED = re.compile(r"^\s*(?:-r|--requirement)[ =]+(\S+)", re.MULTILINE)
-_LINE_OF_LIST = re.compile(r"^\s*-\s*(.+?)\s*$")
+_INCLUDED = re.compile(r"^[ \t]*(?:-r|--requirement)[ =]+(\S+)", re.MULTILINE)
 
 
 def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
@@ -84,7 +83,7 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
                 for number, line in enumerate(text.splitlines(), 1)
             ]
             if path.endswith((".yml", ".yaml")):
-                lines = [(number, _LINE_OF_LIST.sub(r"\1", line)) for number, line in lines]
+                lines = [(number, line.lstrip().removeprefix("-")) for number, line in lines]
         parsed = (parse_gpu_requirement(entry, path=path, line=number) for number, entry in lines)
         requirements = tuple(one for one in parsed if one is not None)
         included = tuple(_INCLUDED.findall(text)) if path.endswith((".txt", ".in")) else ()

@@ -129,8 +129,9 @@ def run_finetuning(settings: FinetuneSettings, *, listeners: tuple[Listener, ...
             inputs = gather_inputs(settings, ranks, events)
             _emit_decisions(events, inputs, make_decisions(inputs, ranks))
             return EXIT_CODES[RunOutcome.DONE]
-        ranks.on_rank0_broadcast(lambda: prepare_run_folder(settings.output, resume=settings.resume))
-        return _RecordedRun(settings, ranks, listeners).execute()
+        with lock_run_folder(settings.output, ranks):
+            ranks.on_rank0_broadcast(lambda: prepare_run_folder(settings.output, resume=settings.resume))
+            return _RecordedRun(settings, ranks, listeners).execute()
 
 
 class _RecordedRun:
@@ -144,8 +145,8 @@ class _RecordedRun:
 
     def execute(self) -> int:
         """Run from the files to the adapter, and return the exit code."""
-        # The signals are deferred from the first step until this rank has released the folder.
-        with lock_run_folder(self._settings.output, self._ranks), ExitStack() as deferral:
+        # The signals are deferred from the first step on.
+        with ExitStack() as deferral:
             try:
                 self._ranks.on_rank0_broadcast(self._record.begin)
                 try:

@@ -5,13 +5,15 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from devkit.errors import DevkitError
+from devkit.folder_lock import hold_folder
 from devkit.text import to_one_line
 from devkit.workload.environment import describe_environment
 from devkit.workload.finetune.checkpoint import MANIFEST_FILE, OPTIMIZER_FILE, is_leftover, to_setting_value
@@ -30,18 +32,15 @@ EARLIER_PREFIX = "earlier"
 
 
 def prepare_run_folder(output: Path, *, resume: bool) -> None:
-    """Create `output` for a run, or check that it is one of ours.
+    """Prepare the locked folder `output` for a run: it is empty, or one of ours.
 
     Without `resume`, an earlier run's files are moved into a folder of their own. Raises DevkitError for a folder with
     files that devkit did not write.
     """
     try:
-        output.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in output.iterdir() if not is_leftover(each.name)}
     except OSError as error:
-        raise DevkitError(
-            f"cannot use {output} for output: {error.strerror}", "Name a folder that you may write to with --output."
-        ) from None
+        raise _refuse_output(output, error) from None
     if names and not _is_run_folder(output):
         shown = ", ".join(sorted(names)[:3])
         raise DevkitError(
@@ -68,38 +67,37 @@ def _is_run_folder(output: Path) -> bool:
 
 @contextmanager
 def lock_run_folder(output: Path, ranks: Ranks) -> Iterator[None]:
-    """Keep other runs out of `output`, which exists. The system releases the lock however this process ends.
+    """Make the folder `output` and keep other runs out of it.
 
-    Two runs would overwrite each other's checkpoints. Raises DevkitError on all ranks if another run is in there.
+    Two runs would overwrite each other's checkpoints. Raises DevkitError on all ranks if another run stays in there.
     """
-    descriptor = ranks.on_rank0_broadcast(lambda: _lock(output))
-    try:
+    with ExitStack() as stack:
+        ranks.on_rank0_broadcast(lambda: stack.enter_context(_lock(output)))
         yield
-    finally:
-        if descriptor is not None and ranks.is_rank0:
-            os.close(descriptor)
 
 
-def _lock(output: Path) -> int | None:
-    """Return the descriptor that holds the lock; None if the system or the file system has no locks."""
-    if os.name != "posix":
-        return None
-    import fcntl
-
-    descriptor = os.open(output, os.O_RDONLY)
+@contextmanager
+def _lock(output: Path) -> Iterator[None]:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise DevkitError(
-            f"another run is training into {output}",
-            "Wait for it or end it. Several processes of one run are started by torchrun: srun and mpirun alone start "
-            "as many runs.",
-        ) from None
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refuse_output(output, error) from None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold_folder(output, report_wait=lambda line: sys.stderr.write(f"{line}\n")))
+        except DevkitError as error:
+            raise DevkitError(
+                error.message,
+                "Wait for it or end it. Several processes of one run are started by torchrun: srun and mpirun alone "
+                "start as many runs.",
+            ) from None
+        yield
+
+
+def _refuse_output(output: Path, error: OSError) -> DevkitError:
+    return DevkitError(
+        f"cannot use {output} for output: {error.strerror}", "Name a folder that you may write to with --output."
+    )
 
 
 def write_run_record(output: Path, document: Mapping[str, Any]) -> None:

@@ -121,20 +121,19 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
     Raises DevkitError with line and column for TOML errors, unknown keys and wrong types.
     """
-    import tomllib
-
+    from devkit.probe.documents import parse_toml
+    from devkit.reading import MAX_CONFIG_BYTES, read_bounded
     from devkit.render.toml_tables import TableSource, parse_table, split_toml_error
 
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path, MAX_CONFIG_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise DevkitError(f"cannot read {path}: {error.strerror}", "Name a file of settings with --settings.") from None
     except UnicodeDecodeError:
         raise DevkitError(f"{path} is not TOML: it is not UTF-8", "Save the file as UTF-8.") from None
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        # Not only TOMLDecodeError: a number of five thousand digits, and brackets without end, raise others.
+        document = parse_toml(text)
+    except ValueError as error:
         problem, place = split_toml_error(str(error), text)
         where = f"{path}:{place}" if place else f"{path}"
         raise DevkitError(f"{where} is not TOML: {problem}", "Correct that line.") from None

@@ -1,0 +1,801 @@
+"""Hostile files, one at a time, before the commands that read them: seconds and megabytes of each, and how it ended.
+
+A command may take 10 s of processor time and 500 MB for any input, and answers with an exit code of its own: never a
+traceback, never a signal. A child is killed after 20 s of it, or after 15 s in which it takes none, and gets no more
+than 6 GB, so that the machine survives.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.machine import RESULTS, record
+
+NAME = "hostile_inputs"
+MAX_SECONDS, MAX_MEGABYTES = 10, 500
+KILLED_AFTER_S, MAX_ADDRESS_SPACE = 20, 6 << 30
+MEBIBYTE = 1 << 20
+FIXED = ("--vendor=cpu", "--torch=2.13.0", "--python=3.11", "--machine=x86_64", "--glibc=2.36", "--no-resolve")
+PROJECT = (
+    ("doctor", "--project", "{}", "--json"),
+    ("init", "{}", "--yes", *FIXED),
+)
+UPDATE = (*PROJECT, ("update", "{}", "--check", "--no-resolve"))
+FACTS = (
+    ("doctor", "--facts", "{}/input"),
+    ("plan", "--facts", "{}/input", "--no-resolve"),
+    ("compare", "{}/input", "{}/input"),
+    ("estimate", "meta-llama/Llama-3.1-8B", "--facts", "{}/input"),
+)
+REPORT = (
+    ("verify", "--check", "{}/input"),
+    ("compare", "{}/input", "{}/input"),
+    ("doctor", "--verification", "{}/input"),
+)
+LOG = (("explain", "-"),)
+CONFIG = (("estimate", "{}/config.json"), ("estimate", "{}"))
+JOB = (("export", "kubernetes", "{}"), ("export", "slurm", "{}"), ("export", "--check", "--project", "{}"))
+PRICES = (("estimate", "meta-llama/Llama-3.1-8B", "--prices", "{}/input"),)
+DATA = (("data", "update", "{}/input"),)
+
+Write = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """An input: its name, the commands that read it, and what writes it into an empty folder."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    write: Write
+
+
+def text(path: str, *parts: str | Iterable[str]) -> Write:
+    """Return what writes the parts into a file, some of them lazily."""
+
+    def write(folder: Path) -> None:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("w", encoding="utf-8") as file:
+            for part in parts:
+                if isinstance(part, str):
+                    file.write(part)
+                else:
+                    file.writelines(part)
+
+    return write
+
+
+def raw(path: str, content: bytes) -> Write:
+    """Return what writes these bytes into a file."""
+    return lambda folder: _parent(folder / path).write_bytes(content)
+
+
+def several(*writes: Write) -> Write:
+    """Return what writes all of these."""
+    return lambda folder: [write(folder) for write in writes]
+
+
+def large(
+    path: str, begin: str = "", end: str = "", *, item: str = '"aaaaaaaaaaaaaaaaaaa",\n', megabytes: int = 200
+) -> Write:
+    """Return what writes a file of many megabytes of one item."""
+    chunk = item * (MEBIBYTE // len(item))
+    return text(path, begin, (chunk for _ in range(megabytes)), item.rstrip(",\n"), end)
+
+
+def fifo(path: str) -> Write:
+    """Return what makes a named pipe, which holds up whoever opens it."""
+    return lambda folder: os.mkfifo(_parent(folder / path))
+
+
+def unix_socket(path: str) -> Write:
+    """Return what makes a socket."""
+
+    def write(folder: Path) -> None:
+        _parent(folder / path)
+        with socket.socket(socket.AF_UNIX) as listener:
+            here = Path.cwd()
+            os.chdir((folder / path).parent)
+            listener.bind((folder / path).name)
+            os.chdir(here)
+
+    return write
+
+
+def link(path: str, target: str) -> Write:
+    """Return what makes a symbolic link."""
+    return lambda folder: _parent(folder / path).symlink_to(target)
+
+
+def directory(path: str) -> Write:
+    """Return what makes a folder."""
+    return lambda folder: (folder / path).mkdir(parents=True)
+
+
+def gzip_bomb(path: str, megabytes: int = 2000) -> Write:
+    """Return what writes a small file that unpacks to a large one."""
+
+    def write(folder: Path) -> None:
+        with gzip.open(folder / path, "wb") as file:
+            file.write(b'{"schema": "devkit.facts/1", "x": "')
+            for _ in range(megabytes):
+                file.write(b"a" * MEBIBYTE)
+            file.write(b'"}')
+
+    return write
+
+
+def zip_bomb(path: str, name: str, megabytes: int = 2000) -> Write:
+    """Return what writes an archive whose one member unpacks to a large file."""
+
+    def write(folder: Path) -> None:
+        with (
+            zipfile.ZipFile(folder / path, "w", zipfile.ZIP_DEFLATED) as archive,
+            archive.open(name, "w", force_zip64=True) as file,
+        ):
+            for _ in range(megabytes):
+                file.write(b"\n" * MEBIBYTE)
+
+    return write
+
+
+def safetensors(header: bytes, claimed: int) -> Write:
+    """Return what writes a model's folder whose weights claim a header of another size than they have."""
+    return several(
+        text("config.json", json.dumps({"model_type": "llama", "hidden_size": 64})),
+        raw("model.safetensors", claimed.to_bytes(8, "little") + header),
+    )
+
+
+def _parent(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def doubled(count: int, word: str = "ARG", name: str = "A") -> str:
+    """Return variables each of which holds the one before it twice."""
+    lines = [f"{word} {name}0={'x' * 64}"]
+    return (
+        "\n".join([*lines, *(f"{word} {name}{n}=${{{name}{n - 1}}}${{{name}{n - 1}}}" for n in range(1, count))]) + "\n"
+    )
+
+
+def aliases(count: int = 40) -> str:
+    """Return YAML in which each anchor holds the one before it nine times."""
+    rows = ["a0: &a0 [x, x]"]
+    return "\n".join([*rows, *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, count))]) + "\n"
+
+
+def merges(count: int = 40) -> str:
+    """Return YAML in which each mapping merges the one before it nine times."""
+    rows = ["a0: &a0 {k: v}"]
+    return (
+        "\n".join(
+            [*rows, *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: v}}" for n in range(1, count))]
+        )
+        + "\n"
+    )
+
+
+def project_table(lines: str) -> str:
+    """Return a pyproject.toml."""
+    return f'[project]\nname = "hostile"\nversion = "1"\n{lines}'
+
+
+DEEP = 100_000
+MILLION = 1_000_000
+FROM = "FROM python:3.11\n"
+DEV = ".devcontainer/devcontainer.json"
+
+INPUTS = (
+    # Requirements.
+    Hostile("requirements: one line, a name of 900 kB", PROJECT, text("requirements.txt", "a" * 900_000)),
+    Hostile(
+        "requirements: one line of specifiers", PROJECT, text("requirements.txt", "torch", ">=1," * 200_000, ">=1")
+    ),
+    Hostile("requirements: one line of spaces", PROJECT, text("requirements.txt", "torch", " " * 900_000, "x")),
+    Hostile(
+        "requirements: one line of hashes",
+        PROJECT,
+        text("requirements.txt", "torch==2.9.0", f" --hash=sha256:{'a' * 64}" * 11_000),
+    ),
+    Hostile(
+        "requirements: one line of nested markers",
+        PROJECT,
+        text("requirements.txt", "torch; ", "(" * 400_000, "os_name=='x'", ")" * 400_000),
+    ),
+    Hostile(
+        "requirements: one line of markers with or",
+        PROJECT,
+        text("requirements.txt", "torch; os_name=='x'", " or os_name=='x'" * 50_000),
+    ),
+    Hostile("requirements: one line of brackets", PROJECT, text("requirements.txt", "torch[" * 150_000)),
+    Hostile("requirements: one line of extras", PROJECT, text("requirements.txt", "torch[", "a," * 400_000, "a]")),
+    Hostile("requirements: one line of dashes", PROJECT, text("requirements.txt", "--", "a-" * 450_000)),
+    Hostile(
+        "requirements: one line of an address",
+        PROJECT,
+        text("requirements.txt", "git+https://", "a/" * 400_000, "@" * 100_000),
+    ),
+    Hostile("requirements: one line of at signs", PROJECT, text("requirements.txt", "https://", "a@" * 400_000)),
+    Hostile("requirements: one line of comments", PROJECT, text("requirements.txt", "torch", " #" * 450_000)),
+    Hostile(
+        "requirements: 100,000 lines with markers",
+        PROJECT,
+        text("requirements.txt", 'p; python_version < "3"\n' * 40_000),
+    ),
+    Hostile(
+        "requirements: 60,000 lines", PROJECT, text("requirements.txt", (f"package{n}==1\n" for n in range(50_000)))
+    ),
+    Hostile("requirements: 100,000 continued lines", PROJECT, text("requirements.txt", "a\\\n" * 300_000)),
+    Hostile("requirements: includes itself", PROJECT, text("requirements.txt", "-r requirements.txt\n" * 1000)),
+    Hostile(
+        "requirements: two include each other",
+        PROJECT,
+        several(text("requirements.txt", "-r b.txt\n"), text("b.txt", "-r requirements.txt\n")),
+    ),
+    Hostile(
+        "requirements: a chain of 1,000",
+        PROJECT,
+        several(
+            text("requirements.txt", "-r r0.txt\n"),
+            *(text(f"r{n}.txt", f"-r r{n + 1}.txt\np{n}\n") for n in range(1000)),
+        ),
+    ),
+    Hostile(
+        "requirements: 100 that include all",
+        PROJECT,
+        several(
+            *(
+                text(f"requirements{n}.txt", "".join(f"-r requirements{m}.txt\n" for m in range(100)))
+                for n in range(100)
+            )
+        ),
+    ),
+    Hostile("requirements: 200 MB", PROJECT, large("requirements.txt", item="a\n")),
+    Hostile("requirements: NUL bytes", PROJECT, raw("requirements.txt", b"\0" * 900_000)),
+    Hostile("requirements: UTF-16", PROJECT, raw("requirements.txt", "torch\n".encode("utf-16") * 100)),
+    Hostile("requirements: a named pipe", PROJECT, fifo("requirements.txt")),
+    Hostile("requirements: /dev/zero", PROJECT, link("requirements.txt", "/dev/zero")),
+    # pyproject.toml and setup.py.
+    Hostile("pyproject: deep lists", PROJECT, text("pyproject.toml", "a = ", "[" * DEEP, "]" * DEEP)),
+    Hostile("pyproject: deep tables in a line", PROJECT, text("pyproject.toml", "a = ", "{a=" * DEEP, "1", "}" * DEEP)),
+    Hostile("pyproject: a key of many parts", PROJECT, text("pyproject.toml", "a." * 400_000, "a = 1")),
+    Hostile("pyproject: many tables", PROJECT, text("pyproject.toml", (f"[a.b{n}]\n" for n in range(80_000)))),
+    Hostile(
+        "pyproject: 50,000 dependencies",
+        PROJECT,
+        text(
+            "pyproject.toml",
+            project_table(f"dependencies = [{', '.join(f'{chr(34)}p{n}>=1{chr(34)}' for n in range(50_000))}]"),
+        ),
+    ),
+    Hostile(
+        "pyproject: extras in a loop",
+        PROJECT,
+        text(
+            "pyproject.toml",
+            project_table(
+                "[project.optional-dependencies]\n"
+                + "".join(f'e{n} = ["hostile[e{(n + 1) % 500},e{(n * 7) % 500}]"]\n' for n in range(500))
+            ),
+        ),
+    ),
+    Hostile(
+        "pyproject: groups in a loop",
+        PROJECT,
+        text(
+            "pyproject.toml",
+            project_table(
+                "[dependency-groups]\n"
+                + "".join(
+                    f"dev{n} = [" + ", ".join(f'{{include-group = "dev{m}"}}' for m in range(100)) + "]\n"
+                    for n in range(100)
+                )
+            ),
+        ),
+    ),
+    Hostile(
+        "pyproject: groups that double",
+        PROJECT,
+        text(
+            "pyproject.toml",
+            project_table(
+                "[dependency-groups]\ndev = ["
+                + '{include-group = "g0"}]\n'
+                + "".join(
+                    f'g{n} = [{{include-group = "g{n + 1}"}}, {{include-group = "g{n + 1}"}}]\n' for n in range(40)
+                )
+                + 'g40 = ["x"]\n'
+            ),
+        ),
+    ),
+    Hostile("pyproject: 200 MB", PROJECT, large("pyproject.toml", "a = [", "]")),
+    Hostile("pyproject: an integer of 900,000 digits", PROJECT, text("pyproject.toml", "a = ", "9" * 900_000)),
+    Hostile("setup.py: deep brackets", PROJECT, text("setup.py", "x = ", "[" * DEEP, "]" * DEEP)),
+    Hostile(
+        "setup.py: a long sum",
+        PROJECT,
+        text("setup.py", "from setuptools import setup\nsetup(install_requires=[", "'a'+" * 100_000, "'a'])"),
+    ),
+    Hostile("setup.py: minus signs", PROJECT, text("setup.py", "x = ", "-" * 300_000, "1")),
+    Hostile(
+        "setup.py: lists that double",
+        PROJECT,
+        text(
+            "setup.py",
+            "from setuptools import setup\na0 = ['x']\n",
+            "".join(f"a{n} = a{n - 1} + a{n - 1}\n" for n in range(1, 60)),
+            "setup(install_requires=a59)",
+        ),
+    ),
+    Hostile(
+        "setup.py: texts that multiply",
+        PROJECT,
+        text("setup.py", "from setuptools import setup\nsetup(install_requires=['x' * 10**10])"),
+    ),
+    Hostile(
+        "setup.cfg: one option",
+        PROJECT,
+        text("setup.cfg", "[options]\ninstall_requires =\n", (f"  p{n}\n" for n in range(80_000))),
+    ),
+    # Locks and environments.
+    Hostile(
+        "uv.lock: 14 MB",
+        PROJECT,
+        several(
+            text("pyproject.toml", project_table("")),
+            text("uv.lock", "version = 1\n", (f'[[package]]\nname = "p{n}"\nversion = "1"\n' for n in range(300_000))),
+        ),
+    ),
+    Hostile(
+        "poetry.lock: 14 MB",
+        PROJECT,
+        several(
+            text("pyproject.toml", '[tool.poetry]\nname = "x"\n'),
+            text("poetry.lock", (f'[[package]]\nname = "p{n}"\nversion = "1"\n' for n in range(300_000))),
+        ),
+    ),
+    Hostile(
+        "Pipfile.lock: deep",
+        PROJECT,
+        several(text("Pipfile", "[packages]\n"), text("Pipfile.lock", '{"default": ', "[" * DEEP, "]" * DEEP, "}")),
+    ),
+    Hostile(
+        "Pipfile.lock: 14 MB",
+        PROJECT,
+        several(
+            text("Pipfile", "[packages]\n"),
+            text(
+                "Pipfile.lock", '{"default": {', (f'"p{n}": {{"version": "==1"}},' for n in range(400_000)), '"z": {}}}'
+            ),
+        ),
+    ),
+    Hostile("environment.yml: aliases", PROJECT, text("environment.yml", aliases(), "dependencies: *a39\n")),
+    Hostile("environment.yml: merges", PROJECT, text("environment.yml", merges(), "dependencies: []\n")),
+    Hostile("environment.yml: deep", PROJECT, text("environment.yml", "dependencies: ", "[" * DEEP, "]" * DEEP)),
+    Hostile(
+        "environment.yml: deep by indentation",
+        PROJECT,
+        text("environment.yml", *("-" + " " for _ in range(400_000)), "x"),
+    ),
+    Hostile(
+        "environment.yml: 60,000 packages",
+        PROJECT,
+        text("environment.yml", "dependencies:\n", (f"- p{n}=1\n" for n in range(60_000))),
+    ),
+    # Dockerfiles.
+    Hostile("Dockerfile: ARGs that double", PROJECT, text("Dockerfile", doubled(40), FROM)),
+    Hostile("Dockerfile: ENVs that double", PROJECT, text("Dockerfile", FROM, doubled(40, "ENV"))),
+    Hostile(
+        "Dockerfile: a FROM of doubled ARGs", PROJECT, text("Dockerfile", doubled(26), "FROM ${A25}\nRUN echo ${A25}\n")
+    ),
+    Hostile(
+        "Dockerfile: ARGs times RUNs",
+        PROJECT,
+        text("Dockerfile", FROM, f"ARG A={'x' * 100_000}\n", "RUN echo ${A}${A}${A}\n" * 30_000),
+    ),
+    Hostile("Dockerfile: nested defaults", PROJECT, text("Dockerfile", "FROM ", "${A:-" * 150_000, "}" * 150_000)),
+    Hostile("Dockerfile: dollars", PROJECT, text("Dockerfile", FROM, "RUN ", "$" * 900_000)),
+    Hostile("Dockerfile: braces never closed", PROJECT, text("Dockerfile", FROM, "RUN ", "${a:-" * 180_000)),
+    Hostile("Dockerfile: quotes never closed", PROJECT, text("Dockerfile", FROM, "RUN ", '"\\' * 450_000)),
+    Hostile("Dockerfile: a command of 900 kB", PROJECT, text("Dockerfile", FROM, "RUN pip install ", "a " * 450_000)),
+    Hostile(
+        "Dockerfile: a command of spaces",
+        PROJECT,
+        text("Dockerfile", FROM, "RUN pip install torch", " " * 900_000, "x"),
+    ),
+    Hostile("Dockerfile: a flag of 900 kB", PROJECT, text("Dockerfile", FROM, "RUN ", "--mount=a " * 90_000, "x")),
+    Hostile(
+        "Dockerfile: here-documents never closed",
+        PROJECT,
+        text("Dockerfile", FROM, "RUN ", "<<A " * 200_000, "\nx\n" * 10),
+    ),
+    Hostile(
+        "Dockerfile: 50,000 stages", PROJECT, text("Dockerfile", (f"FROM python AS s{n}\n" for n in range(40_000)))
+    ),
+    Hostile("Dockerfile: 60,000 commands", PROJECT, text("Dockerfile", FROM, "RUN pip install x\n" * 55_000)),
+    Hostile(
+        "Dockerfile: 60,000 variables", PROJECT, text("Dockerfile", FROM, (f"ENV A{n}=b\n" for n in range(60_000)))
+    ),
+    Hostile("Dockerfile: one LABEL", PROJECT, text("Dockerfile", FROM, "LABEL ", 'a="b" ' * 150_000)),
+    Hostile("Dockerfile: one ENV", PROJECT, text("Dockerfile", FROM, "ENV ", "A=b" * 300_000)),
+    Hostile("Dockerfile: continued lines", PROJECT, text("Dockerfile", FROM, "RUN a\\\n" * 150_000)),
+    Hostile(
+        "Dockerfile: copies with a million patterns",
+        PROJECT,
+        several(
+            text("Dockerfile", FROM, "COPY .env /x\n" * 1000),
+            text(".env", "TOKEN=1\n"),
+            text(".dockerignore", "a\n" * 500_000),
+        ),
+    ),
+    Hostile("Dockerfile: a named pipe", PROJECT, fifo("Dockerfile")),
+    # Compose.
+    Hostile("compose: aliases", PROJECT, text("compose.yaml", aliases(), "services: {a: {image: x, command: *a39}}\n")),
+    Hostile("compose: merges", PROJECT, text("compose.yaml", merges(), "services: {a: {<<: *a39, image: x}}\n")),
+    Hostile(
+        "compose: includes itself",
+        PROJECT,
+        text("compose.yaml", "include: [compose.yaml, compose.yaml]\nservices: {a: {image: x}}\n"),
+    ),
+    Hostile(
+        "compose: includes that double",
+        PROJECT,
+        several(
+            text("compose.yaml", "include: [c0.yaml, c0.yaml]\n"),
+            *(
+                text(f"c{n}.yaml", f"include: [c{n + 1}.yaml, c{n + 1}.yaml, c{n + 1}.yaml, c{n + 1}.yaml]\n")
+                for n in range(12)
+            ),
+        ),
+    ),
+    Hostile(
+        "compose: extends itself",
+        PROJECT,
+        text("compose.yaml", "services:\n  a: {extends: {service: b}}\n  b: {extends: {service: a}}\n"),
+    ),
+    Hostile(
+        "compose: 30,000 services",
+        PROJECT,
+        text("compose.yaml", "services:\n", (f"  s{n}: {{image: x}}\n" for n in range(14_000))),
+    ),
+    Hostile(
+        "compose: 2,000 services with GPUs",
+        PROJECT,
+        text(
+            "compose.yaml",
+            "services:\n",
+            (f"  s{n}: {{image: x, gpus: all, devices: [nvidia.com/gpu=all]}}\n" for n in range(2_000)),
+        ),
+    ),
+    Hostile(
+        "compose: one service with 10,000 devices",
+        PROJECT,
+        text("compose.yaml", "services:\n  s:\n    image: x\n    devices:\n", "    - nvidia.com/gpu=all\n" * 10_000),
+    ),
+    Hostile("compose: deep", PROJECT, text("compose.yaml", "services: ", "{a: " * DEEP, "}" * DEEP)),
+    Hostile(
+        "compose: a value of braces", PROJECT, text("compose.yaml", "services: {a: {image: '", "${" * 400_000, "'}}\n")
+    ),
+    # Dev containers.
+    Hostile("devcontainer.json: deep", PROJECT, text(DEV, '{"a": ', "[" * DEEP, "]" * DEEP, "}")),
+    Hostile("devcontainer.json: comments never closed", PROJECT, text(DEV, '{"image": "x"}', "/*" * 450_000)),
+    Hostile("devcontainer.json: slashes", PROJECT, text(DEV, '{"image": "x"}', "/" * 900_000)),
+    Hostile("devcontainer.json: 100,000 comments", PROJECT, text(DEV, "{\n", "// a\n" * 100_000, '"image": "x"}')),
+    Hostile(
+        "devcontainer.json: 100,000 members",
+        PROJECT,
+        text(DEV, "{", (f'"a{n}": 1,' for n in range(80_000)), '"image": "x"}'),
+    ),
+    Hostile(
+        "devcontainer.json: 40,000 runArgs",
+        PROJECT,
+        text(DEV, '{"image": "x", "runArgs": [', '"--gpus=all",' * 40_000, '"--gpus=all"]}'),
+    ),
+    Hostile(
+        "devcontainer.json: a command of 900 kB",
+        PROJECT,
+        text(DEV, '{"image": "x", "postCreateCommand": "', "pip install torch && " * 45_000, 'true"}'),
+    ),
+    Hostile("devcontainer.json: an image of 900 kB", PROJECT, text(DEV, '{"image": "', "a/" * 450_000, '"}')),
+    Hostile("devcontainer.json: 200 MB", PROJECT, large(DEV, '{"a": [', "]}")),
+    Hostile(
+        "devcontainer.json: a number of 900,000 digits",
+        PROJECT,
+        text(DEV, '{"image": "x", "forwardPorts": [', "9" * 900_000, "]}"),
+    ),
+    Hostile("devcontainer.json: a named pipe", PROJECT, fifo(DEV)),
+    Hostile("devcontainer.json: a socket", PROJECT, unix_socket(DEV)),
+    # Ignore files and .env.
+    Hostile(".gitignore: a million lines", PROJECT, text(".gitignore", (f"a{n}\n" for n in range(MILLION)))),
+    Hostile(".gitignore: patterns of stars", PROJECT, text(".gitignore", f"{'*a' * 400}b\n" * 1000)),
+    Hostile(".gitignore: 200 MB", PROJECT, large(".gitignore", item="a\n")),
+    Hostile(".gitignore: a named pipe", PROJECT, fifo(".gitignore")),
+    Hostile(".gitignore: a link to /dev/zero", PROJECT, link(".gitignore", "/dev/zero")),
+    Hostile(".gitignore: a link that leads out", PROJECT, link(".gitignore", "/etc/hostname")),
+    Hostile(
+        ".devcontainer/.gitignore: a link inside",
+        PROJECT,
+        several(text("mine", "x\n"), directory(".devcontainer"), link(".devcontainer/.gitignore", "../mine")),
+    ),
+    Hostile(
+        ".devcontainer/.dockerignore: a million lines", PROJECT, text(".devcontainer/.dockerignore", "a\n" * MILLION)
+    ),
+    Hostile(".env: a million lines", PROJECT, text(".env", (f"A{n}=b\n" for n in range(100_000)))),
+    Hostile(".env: one line of spaces", PROJECT, text(".env", " " * 900_000)),
+    Hostile(".env: empty lines", PROJECT, text(".env", "\n" * 900_000)),
+    Hostile(".devcontainer: a named pipe", PROJECT, fifo(".devcontainer")),
+    Hostile(".devcontainer: a link that leads out", PROJECT, link(".devcontainer", "/etc")),
+    Hostile(".devcontainer: a link to itself", PROJECT, link(".devcontainer", ".devcontainer")),
+    Hostile(
+        ".devcontainer: 20,000 files",
+        PROJECT,
+        several(*(text(f".devcontainer/d{n}/devcontainer.json", "{}") for n in range(5_000))),
+    ),
+    # devkit's own files.
+    Hostile("devkit.toml: 200 MB", UPDATE, large("devkit.toml", "a = [", "]")),
+    Hostile("devkit.toml: deep", UPDATE, text("devkit.toml", "a = ", "[" * DEEP, "]" * DEEP)),
+    Hostile(
+        "devkit.toml: 100,000 pins", UPDATE, text("devkit.toml", "[pins]\n", (f'p{n} = "1"\n' for n in range(100_000)))
+    ),
+    Hostile("devkit.toml: a named pipe", UPDATE, fifo("devkit.toml")),
+    Hostile("devkit.toml: UTF-16", UPDATE, raw("devkit.toml", 'name = "x"\n'.encode("utf-16"))),
+    Hostile("devkit.lock: 200 MB", UPDATE, several(text("devkit.toml", ""), large("devkit.lock", '{"files": [', "]}"))),
+    Hostile("devkit.lock: deep", UPDATE, several(text("devkit.toml", ""), text("devkit.lock", "[" * DEEP, "]" * DEEP))),
+    Hostile(
+        "devkit.lock: a million files",
+        UPDATE,
+        several(
+            text("devkit.toml", ""),
+            text(
+                "devkit.lock",
+                '{"schema": "devkit.lock/1", "files": {',
+                (f'"f{n}": "{n}",' for n in range(300_000)),
+                '"z": ""}}',
+            ),
+        ),
+    ),
+    Hostile("devkit.lock: a named pipe", UPDATE, several(text("devkit.toml", ""), fifo("devkit.lock"))),
+    Hostile(
+        "devkit.lock: an integer of a million digits",
+        UPDATE,
+        several(text("devkit.toml", ""), text("devkit.lock", '{"schema": ', "9" * MILLION, "}")),
+    ),
+    # Programs.
+    Hostile("imports: 50,000 in a file", PROJECT, text("main.py", (f"import a{n}\n" for n in range(60_000)))),
+    Hostile("imports: deep brackets", PROJECT, text("main.py", "x = ", "(" * DEEP, ")" * DEEP)),
+    Hostile("imports: 5,000 programs", PROJECT, several(*(text(f"m{n}.py", "import torch\n") for n in range(5_000)))),
+    Hostile("imports: a named pipe", PROJECT, several(fifo("main.py"), fifo("setup.py"))),
+    Hostile("imports: 200 MB", PROJECT, large("main.py", item="import a\n")),
+    # Facts and reports.
+    Hostile("facts: 200 MB", FACTS, large("input", '{"schema": "devkit.facts/1", "a": [', "]}")),
+    Hostile("facts: deep", FACTS, text("input", "[" * DEEP, "]" * DEEP)),
+    Hostile("facts: an integer of a million digits", FACTS, text("input", '{"schema": ', "9" * MILLION, "}")),
+    Hostile("facts: a named pipe", FACTS, fifo("input")),
+    Hostile("facts: /dev/zero", FACTS, link("input", "/dev/zero")),
+    Hostile("facts: NUL bytes", FACTS, raw("input", b"\0" * MEBIBYTE)),
+    Hostile("facts: a folder", FACTS, directory("input")),
+    Hostile("reports: 200 MB", REPORT, large("input", '{"schema": "devkit.verify/1", "stages": [', "]}")),
+    Hostile("reports: deep", REPORT, text("input", '{"a":' * DEEP, "1", "}" * DEEP)),
+    Hostile("reports: a named pipe", REPORT, fifo("input")),
+    Hostile("reports: /dev/zero", REPORT, link("input", "/dev/zero")),
+    Hostile("reports: a gzip bomb", (("compare", "{}/input", "{}/input"),), gzip_bomb("input")),
+    Hostile(
+        "reports: a million lines",
+        (("compare", "{}/input", "{}/input"),),
+        text("input", "{}\n" * MILLION),
+    ),
+    # Logs.
+    Hostile("logs: 200 MB", LOG, large("stdin", item="RuntimeError: CUDA error: invalid device function\n")),
+    Hostile("logs: one line of 20 MB", LOG, text("stdin", "CUDA error " * 2_000_000)),
+    Hostile("logs: one line of spaces", LOG, text("stdin", "x", " " * 20_000_000)),
+    Hostile(
+        "logs: 300,000 different lines",
+        LOG,
+        text("stdin", (f"ImportError: lib{n}.so.{n}: cannot open shared object file\n" for n in range(300_000))),
+    ),
+    Hostile("logs: /dev/zero", LOG, link("stdin", "/dev/zero")),
+    Hostile("logs: digits", LOG, text("stdin", "1." * 5_000_000)),
+    Hostile("logs: escapes", LOG, text("stdin", "\x1b[" * 5_000_000)),
+    # Models, jobs and tables.
+    Hostile("config.json: 200 MB", CONFIG, large("config.json", '{"a": [', "]}")),
+    Hostile("config.json: deep", CONFIG, text("config.json", "[" * DEEP, "]" * DEEP)),
+    Hostile(
+        "config.json: numbers without end",
+        CONFIG,
+        text(
+            "config.json",
+            json.dumps(
+                {
+                    "model_type": "llama",
+                    "hidden_size": 10**30,
+                    "num_hidden_layers": 10**9,
+                    "num_attention_heads": 10**9,
+                    "vocab_size": 10**30,
+                    "intermediate_size": 10**30,
+                }
+            ),
+        ),
+    ),
+    Hostile(
+        "config.json: a billion layers",
+        CONFIG,
+        text(
+            "config.json",
+            json.dumps(
+                {
+                    "model_type": "llama",
+                    "hidden_size": 4096,
+                    "num_hidden_layers": 10**8,
+                    "num_attention_heads": 32,
+                    "vocab_size": 32000,
+                    "intermediate_size": 11008,
+                }
+            ),
+        ),
+    ),
+    Hostile("config.json: a named pipe", CONFIG, fifo("config.json")),
+    Hostile("safetensors: a header of 2^62 bytes", CONFIG, safetensors(b"{}", 1 << 62)),
+    Hostile("safetensors: a deep header", CONFIG, safetensors(b"[" * DEEP, DEEP)),
+    Hostile("job: 200 MB", JOB, large("devkit.toml", "[job]\na = [", "]")),
+    Hostile("job: deep", JOB, text("devkit.toml", "[job]\na = ", "[" * DEEP, "]" * DEEP)),
+    Hostile("prices: 200 MB", PRICES, large("input", "a = [", "]")),
+    Hostile("prices: deep", PRICES, text("input", "a = ", "[" * DEEP, "]" * DEEP)),
+    Hostile("prices: a named pipe", PRICES, fifo("input")),
+    Hostile(
+        "tables: a zip bomb", DATA, several(zip_bomb("input.zip", "tables/drivers.toml"), link("input", "input.zip"))
+    ),
+    Hostile("tables: /dev/zero", DATA, link("input", "/dev/zero")),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one command ended, and what it took."""
+
+    code: int
+    seconds: float
+    wall_s: float
+    megabytes: float
+    said: str
+    hangs: bool
+
+    @property
+    def problem(self) -> str:
+        """The bound that was passed; "" for none."""
+        problems = {
+            "hangs": self.hangs,
+            f"killed after {KILLED_AFTER_S} s": self.code == -signal.SIGKILL and not self.hangs,
+            f"more than {MAX_SECONDS} s": self.seconds > MAX_SECONDS,
+            f"more than {MAX_MEGABYTES} MB": self.megabytes > MAX_MEGABYTES,
+            f"exit code {self.code}": self.code not in (0, 1, 2),
+            "traceback": "Traceback" in self.said,
+        }
+        return ", ".join(name for name, is_so in problems.items() if is_so)
+
+
+def run(command: tuple[str, ...], folder: Path, *, checkout: Path) -> Ended:
+    """Run one command on the folder in a process group of its own, and measure it with its children."""
+    arguments = [sys.executable, "-m", "devkit", *(word.replace("{}", str(folder)) for word in command)]
+    given = folder / "stdin"
+    with tempfile.TemporaryFile() as output:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            arguments,
+            stdin=given.open("rb") if given.exists() else subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder.parent,
+            # A home of its own keeps what devkit remembers of earlier runs out of this one.
+            env={**os.environ, "HOME": str(folder.parent / "home"), "PYTHONPATH": str(checkout), "NO_COLOR": "1"},
+            start_new_session=True,
+            preexec_fn=_limit,
+        )
+        used, hangs = _wait(process)
+        wall_s = time.monotonic() - began
+        output.seek(0)
+        said = output.read(4 * MEBIBYTE).decode(errors="replace")
+    seconds = used.ru_utime + used.ru_stime
+    return Ended(process.returncode, seconds, wall_s, used.ru_maxrss / 1024, said, hangs)
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (KILLED_AFTER_S,) * 2)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> tuple[resource.struct_rusage, bool]:
+    """Wait for the end; a process that takes no processor time for ten seconds hangs, and is killed."""
+    ticks, changed_at, hangs = -1, time.monotonic(), False
+    while True:
+        pid, status, used = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return used, hangs
+        now = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        if now > ticks + 5:
+            ticks, changed_at = now, time.monotonic()
+        if time.monotonic() - changed_at > MAX_SECONDS + 5 and not hangs:
+            hangs = True
+            os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def measure(hostile: Hostile, *, checkout: Path, where: Path | None = None) -> dict[str, Any]:
+    """Write the input, run its commands, and return the worst of each measure."""
+    with tempfile.TemporaryDirectory(dir=where) as outer:
+        folder = Path(outer, "project")
+        folder.mkdir()
+        Path(outer, "home").mkdir()
+        hostile.write(folder)
+        ended = {" ".join(command): run(command, folder, checkout=checkout) for command in hostile.commands}
+        shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "name": hostile.name,
+        "seconds": round(max(each.seconds for each in ended.values()), 1),
+        "megabytes": round(max(each.megabytes for each in ended.values())),
+        "problems": [
+            f"{command}: {each.problem}; {_last_line(each.said)}" for command, each in ended.items() if each.problem
+        ],
+    }
+
+
+def _last_line(said: str) -> str:
+    return "".join(said.strip().splitlines()[-1:])[:200]
+
+
+def main() -> int:
+    """Measure the inputs and print a row for each; 1 where one of them is beyond the bounds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="inputs whose name contains this")
+    parser.add_argument("--checkout", type=Path, default=Path(__file__).parents[1], help="the devkit to run")
+    parser.add_argument("--before", action="store_true", help="record as the figures before the bounds")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--where", type=Path, help="folder for the inputs")
+    options = parser.parse_args()
+    rows = []
+    for hostile in INPUTS:
+        if options.only not in hostile.name:
+            continue
+        row = measure(hostile, checkout=options.checkout.resolve(), where=options.where)
+        rows.append(row)
+        print(f"{row['seconds']:6} s {row['megabytes']:6} MB  {row['name']}", flush=True)
+        for problem in row["problems"]:
+            print(f"{'':19}{problem}", flush=True)
+        if options.record:
+            _record(row, "before" if options.before else "after")
+    bad = [row for row in rows if row["problems"]]
+    print(f"{len(rows)} inputs, {len(bad)} beyond the bounds")
+    return 1 if bad else 0
+
+
+def _record(row: dict[str, Any], column: str) -> None:
+    """Record a row in its column, which may be measured in parts."""
+    path = RESULTS / f"{NAME}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else {}
+    measured = {name: value for name, value in row.items() if name != "name"}
+    rows[row["name"]] = {**rows.get(row["name"], {}), column: measured}
+    ordered = {hostile.name: rows[hostile.name] for hostile in INPUTS if hostile.name in rows}
+    record(NAME, {"bounds": {"seconds": MAX_SECONDS, "megabytes": MAX_MEGABYTES}, "rows": ordered})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,65 @@
+"""The one way to read a file that somebody else wrote: a bounded number of bytes, within a bounded time.
+
+What is larger is not read at all, because half a document means something else than the whole one. The limits keep every
+command below 500 MB: a list of empty lists in JSON takes twenty times its text.
+"""
+
+import errno
+import os
+import select
+import stat
+import sys
+import time
+
+from devkit.text import format_bytes
+
+MAX_CONFIG_BYTES = 1 << 20
+"""Settings, manifests and scripts, which people write."""
+MAX_DOCUMENT_BYTES = 8 << 20
+"""Facts, reports, devkit.lock and other documents, which programs write."""
+MAX_GENERATED_BYTES = 64 << 20
+"""Files that devkit carries whole without parsing them, such as wheels and lists of hashes."""
+PIPE_TIMEOUT_S = 10.0
+_CHUNK_BYTES = 1 << 20
+
+
+def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Read a whole file, or what comes through a pipe, as from `<(devkit doctor --json)`.
+
+    Raises:
+        OSError: for a file that cannot be read, is larger, or is a pipe or device that says nothing for ten seconds.
+            `strerror` says which.
+    """
+    # A named pipe would hold up whoever opens it; Windows has no such flag, and no such files.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        is_regular = stat.S_ISREG(found.st_mode)
+        is_too_large = is_regular and found.st_size > max_bytes
+        content = bytearray()
+        ends_at = time.monotonic() + PIPE_TIMEOUT_S
+        while not is_too_large:
+            if not is_regular:
+                _wait_for_data(descriptor, path, ends_at)
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+            if not chunk:
+                return bytes(content)
+            content += chunk
+            is_too_large = len(content) > max_bytes
+    finally:
+        os.close(descriptor)
+    raise OSError(errno.EFBIG, f"not read: larger than {format_bytes(max_bytes)}", os.fspath(path))
+
+
+def _wait_for_data(descriptor: int, path: str | os.PathLike[str], ends_at: float) -> None:
+    if sys.platform == "win32":
+        return
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
+        raise TimeoutError(
+            errno.ETIMEDOUT, f"not read: nothing came through it for {PIPE_TIMEOUT_S:.0f} s", os.fspath(path)
+        )

@@ -1,0 +1,103 @@
+"""One writer at a time in a folder: others wait, say for whom, and give up; a killed one holds nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.folder_lock import hold_folder
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from devkit.folder_lock import hold_folder
+with hold_folder(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows locks a file in the temporary folder")
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n"
+    yield folder, process
+    process.kill()
+    process.communicate()
+
+
+def test_the_second_writer_waits_says_so_and_names_the_first(holder):
+    folder, process = holder
+    said = []
+    with (
+        pytest.raises(DevkitError, match=r"(process \d+|another devkit) is writing to"),
+        hold_folder(folder, timeout_s=0.6, report_wait=said.append),
+    ):
+        pass
+    assert len(said) == 1 and said[0].startswith("Waiting for ")
+    if sys.platform == "linux":
+        assert f"process {process.pid}" in said[0]
+
+
+def test_a_killed_writer_holds_nothing(holder):
+    folder, process = holder
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    began = time.monotonic()
+    with hold_folder(folder):
+        assert time.monotonic() - began < 5
+
+
+def test_the_second_writer_goes_on_when_the_first_has_ended(tmp_path):
+    order = []
+
+    def write(name):
+        with hold_folder(tmp_path):
+            order.append(name)
+            time.sleep(0.1)
+            order.append(name)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert order[::2] == order[1::2] and sorted(order) == list("aabbcc")
+
+
+def test_a_writer_may_hold_its_own_folder_again_and_a_child_of_it_may_not(tmp_path):
+    with hold_folder(tmp_path), hold_folder(tmp_path, timeout_s=0):
+        child = os.fork()
+        if child == 0:
+            try:
+                with hold_folder(tmp_path, timeout_s=0):
+                    os._exit(0)
+            except DevkitError:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+def test_a_missing_folder_is_made_and_taken_away_where_nothing_was_written(tmp_path):
+    with hold_folder(tmp_path / "new"):
+        assert (tmp_path / "new").is_dir()
+    assert not (tmp_path / "new").exists()
+    with hold_folder(tmp_path / "new"):
+        (tmp_path / "new/file").touch()
+    assert (tmp_path / "new/file").exists()
+
+
+def test_what_is_no_folder_has_no_lock(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "missing/folder"):
+        with hold_folder(path):
+            pass
