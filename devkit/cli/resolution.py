@@ -1,7 +1,6 @@
 """Plans of projects whose packages uv resolves, and what devkit.lock remembers of that."""
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.terminal import show_status
 from devkit.facts.dependencies import Dependencies
 from devkit.facts.resolution import RequirementSources, Resolved
 from devkit.facts.values import Unknown
@@ -63,9 +63,8 @@ def plan_with_packages(
         from devkit.probe.uv_resolver import UvResolver
 
         resolve = UvResolver(sources, index=settings.index if settings else "")
-        if sys.stderr.isatty() and not dependencies.is_locked:
-            click.echo("uv resolves the packages …", err=True)
-    answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
+    with show_status("uv resolves the packages"):
+        answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
     is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
     return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
 
