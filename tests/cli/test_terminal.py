@@ -5,6 +5,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,15 +21,22 @@ SNAPSHOTS = Path(__file__).parent / "screens"
 WIDTHS = (60, 80, 120)
 
 
+def without_counts(text):
+    """A screen without the number of checks, which every new check changes."""
+    return re.sub(r"\d+(?= |&#160;)(?=.{1,6}(passed|skipped))", "N", text)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_is_as_recorded(name, width):
-    assert render_text(name, width=width) == (SNAPSHOTS / f"{name}-{width}.txt").read_text(encoding="utf-8")
+    recorded = (SNAPSHOTS / f"{name}-{width}.txt").read_text(encoding="utf-8")
+    assert without_counts(render_text(name, width=width)) == without_counts(recorded)
 
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_the_pictures_of_the_documentation_are_fresh(name):
-    assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == render_svg(name), "run python -m docs.screens"
+    recorded = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    assert without_counts(recorded) == without_counts(render_svg(name)), "run python -m docs.screens"
 
 
 @pytest.mark.parametrize("width", [40, 57, 60, 80, 120, 200])
