@@ -32,6 +32,7 @@ COMMANDS = {
     "generate": "Generate text with a model, or with an adapter on it.",
     "export": "Export plan and job to Kubernetes, Slurm and launchers.",
     "compare": "Show what differs between machines, and which one is the outlier.",
+    "mcp": "Answer AI assistants: doctor, explain, plan and estimate as tools.",
     "data": "Show the version tables that answers rest on, and replace them by newer ones.",
 }
 """Command -> summary. A command is a function of that name in the module of that name, imported when it runs."""
@@ -98,11 +99,8 @@ def _exit_on_broken_pipe() -> Iterator[None]:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="devkit")
-@click.option("--plain", is_flag=True, help="Print plain text without colors, tables and spinners; for screen readers.")
-def devkit(*, plain: bool) -> None:
+def devkit() -> None:
     """Make GPU dev containers work the first time: diagnose, plan, generate, prove."""
-    if plain:
-        os.environ["TERM"] = "dumb"
     from devkit.cli.user_data import find_user_table
     from devkit.compat.refresh import register_table_reader
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import click
 
 from devkit import __version__
 from devkit.cli import exit_codes
-from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, load_saved_facts, read_this_machine, show_steps
+from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, make_progress_printer, read_this_machine
 from devkit.cli.output import OutputOptions, format_check_list, format_doctor_report, write_facts, write_output
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError
@@ -104,7 +104,7 @@ def doctor(
         facts_files,
         SavedReports(verification, run_folder),
         save_facts,
-        is_verbose=verbose,
+        report_step=make_progress_printer(is_verbose=verbose),
     )
     if fix:
         ctx.with_resource(hold_project(examination.reading.project))
@@ -172,18 +172,19 @@ class _Examination:
     facts_files: tuple[Path, ...]
     saved_reports: SavedReports
     save_facts: Path | None
-    is_verbose: bool
+    report_step: Callable[[str], None]
 
     def run(self) -> "tuple[Facts, Report]":
         """Return the facts, saved where a file is named, and the report on them."""
         if self.codes:
             _select_checks(self.codes)  # a wrong code is an error before anything is read
         if self.facts_files:
+            from devkit.probe.saved_facts import load_saved_facts
+
             facts = load_saved_facts(self.facts_files)
         else:
             preload = partial(_select_checks, self.codes)
-            with show_steps(is_verbose=self.is_verbose) as report_step:
-                facts = read_this_machine(self.reading, report_step=report_step, meanwhile=preload)
+            facts = read_this_machine(self.reading, report_step=self.report_step, meanwhile=preload)
         facts = self.saved_reports.add_to(facts)
         # Imported only now, so that the probes start first.
         from devkit.doctor.report.report import build_report
@@ -199,18 +200,10 @@ class _Examination:
 
 
 def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
-    """Return the checks to run, in print order. Raises DevkitError for a code that no check has."""
-    from devkit.doctor.registry import BY_CODE, CHECKS
+    # Imported only now, so that the probes start first.
+    from devkit.doctor.registry import select_checks
 
-    wanted = {code.upper() for code in codes}
-    if wanted - set(BY_CODE):
-        from difflib import get_close_matches
-
-        code = min(wanted - set(BY_CODE))
-        close = get_close_matches(code, BY_CODE, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(close)}? " if close else ""
-        raise DevkitError(f"no check has the code {code!r}", f"{hint}`devkit doctor --list` shows all codes.")
-    return tuple(check for check in CHECKS if not wanted or check.code in wanted)
+    return select_checks(codes)
 
 
 _LIVE_ONLY = (

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli import exit_codes
-from devkit.cli.terminal import draw_estimate, is_drawn, make_console
 from devkit.cli.user_data import remove_user_file, require_user_file, write_user_file
 from devkit.errors import DevkitError
 from devkit.estimate.settings import (
@@ -234,11 +232,7 @@ def estimate(ctx: click.Context, /, *, flags: Mapping[str, EstimateOptions], **g
     if options.as_json:
         click.echo(json.dumps(serialize_estimate_report(report), indent=2, ensure_ascii=False))
     else:
-        text = format_estimate_report(report, width=width)
-        if is_drawn(sys.stdout):
-            draw_estimate(make_console(sys.stdout), report, text)
-        else:
-            click.echo(text)
+        click.echo(format_estimate_report(report, width=width))
     ctx.exit(exit_codes.DONE if report.fits_somewhere else exit_codes.ANSWER_IS_NO)
 
 
@@ -389,7 +383,7 @@ def _find_gpus(options: _CommandOptions, precision: Precision) -> "tuple[GpuSpec
     named = tuple(find_gpu_spec(name, precision) for name in options.gpus)
     if not options.facts_files:
         return named or group_gpus(_read_local_gpus(), precision)
-    from devkit.cli.facts import load_saved_facts
+    from devkit.probe.saved_facts import load_saved_facts
 
     saved = (gpu for path in options.facts_files for gpu in group_gpus(load_saved_facts([path]).gpus, precision))
     return (*named, *saved)

@@ -79,7 +79,7 @@ def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | No
     from devkit.doctor.signatures.witnesses import describe_circumstances, describe_facts
 
     if facts_file:
-        from devkit.cli.facts import load_saved_facts
+        from devkit.probe.saved_facts import load_saved_facts
 
         return describe_facts(load_saved_facts((facts_file,)))
     from devkit.probe.circumstances import LocalFiles, read_circumstances

@@ -1,17 +1,13 @@
 """Facts for the commands: read on this machine, or loaded from saved files."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.terminal import StepPrinter, is_drawn
-from devkit.errors import DevkitError
-from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.text import format_duration
 
 if TYPE_CHECKING:
@@ -23,8 +19,6 @@ DEEP_TIMEOUT_S = 90.0
 SMOKE_TIMEOUT_S = 60.0
 _OVERHEAD_S = 0.3
 """The time to start Python and to judge; subtracted, so that `--timeout` holds for the whole command."""
-
-_HOW_TO_SAVE = "Save facts on the machine in question: devkit doctor --save-facts FILE"
 
 
 @dataclass(frozen=True)
@@ -79,50 +73,12 @@ def read_this_machine(
     return facts
 
 
-@contextmanager
-def show_steps(*, is_verbose: bool) -> Iterator[Callable[[str], None]]:
-    """Make a function that shows a step: as a spinner on a terminal, and with `is_verbose` as a line."""
-    with closing(StepPrinter()) as printer:
+def make_progress_printer(*, is_verbose: bool) -> Callable[[str], None]:
+    """Return a function that prints a step on standard error, if that is a terminal or `is_verbose`."""
+    is_shown = is_verbose or sys.stderr.isatty()
 
-        def show_step(step: str) -> None:
-            if is_verbose:
-                click.echo(f"devkit: {step}", err=True)
-            elif is_drawn(sys.stderr):
-                printer(f"{step} …")
+    def print_step(step: str) -> None:
+        if is_shown:
+            click.echo(f"devkit: {step}", err=True)
 
-        yield show_step
-
-
-def load_saved_facts(paths: Sequence[Path]) -> "Facts":
-    """Load a saved machine, or a host with its container where two files are given, in any order.
-
-    Raises DevkitError for a file that is not there or holds no facts, and for two of the same side.
-    """
-    facts = [_load(path) for path in paths]
-    if len(facts) == 1:
-        return facts[0]
-    # False sorts first: the host before what runs on it.
-    host, inside, *more = sorted(facts, key=_is_inside)
-    if more or _is_inside(host) or not _is_inside(inside):
-        raise DevkitError(
-            "two files of facts must be those of a host and of a container on it",
-            "Save one outside and one inside the container: devkit doctor --save-facts FILE",
-        )
-    return replace(host, inside=inside)
-
-
-def _is_inside(facts: "Facts") -> bool:
-    from devkit.facts.model import Container
-
-    return isinstance(facts.container, Container)
-
-
-def _load(path: Path) -> "Facts":
-    from devkit.facts.store import InvalidFacts, parse_facts
-
-    try:
-        return parse_facts(read_bounded(path, MAX_DOCUMENT_BYTES).decode())
-    except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", _HOW_TO_SAVE) from error
-    except (InvalidFacts, UnicodeDecodeError) as error:
-        raise DevkitError(f"{path} holds no facts of a machine: {error}", _HOW_TO_SAVE) from error
+    return print_step

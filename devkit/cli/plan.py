@@ -1,12 +1,9 @@
 """`devkit plan`: choose versions that fit, and explain each choice."""
 
 import json
-import os
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,17 +12,14 @@ from devkit.cli.changes import format_compile_costs
 from devkit.cli.options.plan import PlanOptions, build_request_from_options, plan_options
 from devkit.cli.resolution import plan_with_packages, resolve_option
 from devkit.cli.runtime import today
-from devkit.cli.terminal import draw_plan, is_drawn, make_console
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
+from devkit.render.project_plan import read_project_settings
 from devkit.solver.output import format_answer, serialize_answer, serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.project import add_project_constraints, list_choices, select_torch_build, validate_choice
 from devkit.text import wrap_text
-
-if TYPE_CHECKING:
-    from devkit.render.devkit_toml import ProjectSettings
 
 _FOLDER = click.Path(exists=True, file_okay=False)
 
@@ -59,7 +53,7 @@ def plan(
     Plans for this machine, or for those that --facts or the flags describe. Respects the project's requirement
     files and the [policy] of its devkit.toml. Exit code 1: nothing fits.
     """
-    settings = _read_settings(project)
+    settings = read_project_settings(project)
     dependencies = NO_DEPENDENCIES
     ignore_dependencies = ignore_dependencies or bool(settings and settings.ignore_dependencies)
     if not ignore_dependencies:
@@ -96,12 +90,7 @@ def plan(
         choices = () if ignore_dependencies else list_choices(dependencies)
         text += "".join(f"\n{wrap_text(line, width=width)}" for line in choices)
         document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)
-    if as_json:
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
-    elif isinstance(answer, Plan) and not why and is_drawn(sys.stdout):
-        draw_plan(make_console(sys.stdout), answer, text.partition("\n\n")[2])
-    else:
-        click.echo(text)
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text)
     return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE
 
 
@@ -116,19 +105,3 @@ def _print_requirements(answer: Plan | Conflict) -> int:
     answer.require_torch("--pip")
     click.echo(format_requirements(answer))
     return exit_codes.DONE
-
-
-def _read_settings(folder: str) -> "ProjectSettings | None":
-    """Read devkit.toml; None without one. Raises DevkitError for one that is wrong."""
-    # Most projects have no devkit.toml: then its reader is not imported.
-    if not os.access(f"{folder}/devkit.toml", os.F_OK):
-        return None
-    from devkit.render.devkit_toml import DEVKIT_TOML, parse_devkit_toml, validate_indexes
-    from devkit.render.files import read_file
-
-    content = read_file(Path(folder), DEVKIT_TOML)
-    if content is None:
-        return None
-    settings = parse_devkit_toml(content)
-    validate_indexes(settings)
-    return settings

@@ -1,23 +1,13 @@
-"""Plans of projects whose packages uv resolves, and what devkit.lock remembers of that."""
+"""The option and the progress line of commands that let uv resolve a project's packages."""
 
-import os
+import sys
 from collections.abc import Callable
-from dataclasses import replace
-from hashlib import sha256
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import click
 
-from devkit.cli.terminal import show_status
-from devkit.facts.dependencies import Dependencies
-from devkit.facts.resolution import RequirementSources, Resolved
-from devkit.facts.values import Unknown
-from devkit.solver.plan import Conflict, Plan, Request
-
-if TYPE_CHECKING:
-    from devkit.render.devkit_toml import ProjectSettings
-    from devkit.solver.resolution import Resolve
+from devkit.render import project_plan
 
 
 def resolve_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,54 +16,9 @@ def resolve_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--no-resolve", is_flag=True, help=text)(command)
 
 
-def plan_with_packages(
-    request: Request,
-    dependencies: Dependencies,
-    root: Path,
-    settings: "ProjectSettings | None",
-    *,
-    no_resolve: bool = False,
-    is_check: bool = False,
-) -> Plan | Conflict:
-    """Plan the project in the folder `root`, with its packages as uv resolves them.
-
-    With `is_check`, and wherever uv finds no answer, those count that devkit.lock holds of the same requirements.
-    """
-    from devkit.compat.version_tables import load_tables
-    from devkit.solver.resolution import plan_project
-
-    sources = RequirementSources()
-    if dependencies.lists or dependencies.needs:
-        from devkit.render.container.packages import read_requirement_sources
-
-        sources = read_requirement_sources(root, dependencies)
-    wanted = (sources, request.pins, request.torch, request.cuda, request.python, request.image, request.features)
-    digest = sha256(repr(wanted).encode()).hexdigest()
-    locked = _read_locked_plan(root)
-    is_same = bool(locked and locked.resolved_from == digest)
-    recorded = locked if is_same else None
-    resolve: Resolve | Unknown
-    if no_resolve:
-        resolve = Unknown("--no-resolve was given")
-    elif is_check and locked and (is_same or not locked.resolved_from):
-        resolve = Unknown("devkit.lock was written without a resolution")
-    elif settings and settings.wheelhouse:
-        resolve = Unknown("the image is built from a wheelhouse")
-    else:
-        from devkit.probe.uv_resolver import UvResolver
-
-        resolve = UvResolver(sources, index=settings.index if settings else "")
-    with show_status("uv resolves the packages"):
-        answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
-    is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
-    return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
+def _print_step(step: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(step, err=True)
 
 
-def _read_locked_plan(root: Path) -> Plan | None:
-    # Most plans are made where there is no lock: then its reader is not imported.
-    if not os.access(root / "devkit.lock", os.F_OK):
-        return None
-    from devkit.render.devkit_lock import parse_locked_plan, read_project_lock
-
-    document = read_project_lock(root).plan
-    return parse_locked_plan(document) if document else None
+plan_with_packages = partial(project_plan.plan_with_packages, report_step=_print_step)

@@ -109,7 +109,7 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
     Its machines are those of saved facts and the one that flags describe. When neither is given, it is this machine:
     `facts`, or what is read now. Raises DevkitError for input that cannot be a request.
     """
-    from devkit.cli.facts import load_saved_facts
+    from devkit.probe.saved_facts import load_saved_facts
     from devkit.solver.request import build_machine_from_facts, build_machine_from_flags, build_request
 
     _require_driver_version(options.driver)

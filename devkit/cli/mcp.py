@@ -1,0 +1,54 @@
+"""`devkit mcp`: answer AI assistants over the Model Context Protocol."""
+
+from pathlib import Path
+
+import click
+
+from devkit import INSTALL_MCP_COMMAND
+from devkit.errors import DevkitError
+from devkit.probe.saved_facts import load_saved_facts
+
+
+@click.command()
+@click.option(
+    "--project",
+    metavar="DIR",
+    default=".",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The project that the tools read. Default: this directory.",
+)
+@click.option(
+    "--facts",
+    "facts_files",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Answer for a saved machine instead of this one; twice for a host and its container.",
+)
+@click.option(
+    "--http",
+    "port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="Serve http://127.0.0.1:PORT/mcp instead of standard input and output.",
+)
+def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> None:
+    """Serve doctor, explain, plan, estimate and a preview of init as tools for AI assistants.
+
+    The tools only read. An editor starts this command itself: see the guide "AI assistants".
+    """
+    facts = load_saved_facts(facts_files) if facts_files else None
+    try:
+        from devkit.mcp_server import build_server, serve_http, serve_stdio
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] == "devkit":
+            raise
+        raise DevkitError(
+            f"the package {error.name or 'mcp'} is missing, or another release than 2",
+            f"Install it with devkit: {INSTALL_MCP_COMMAND}",
+        ) from None
+    server = build_server(project=project.resolve(), facts=facts)
+    if port is None:
+        serve_stdio(server)
+    else:
+        serve_http(server, port=port)

@@ -1,0 +1,89 @@
+"""Plans of projects whose packages uv resolves, and what devkit.lock remembers of that."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from devkit.facts.dependencies import Dependencies
+from devkit.facts.resolution import RequirementSources, Resolved
+from devkit.facts.values import Unknown
+from devkit.solver.plan import Conflict, Plan, Request
+
+if TYPE_CHECKING:
+    from devkit.render.devkit_toml import ProjectSettings
+    from devkit.solver.resolution import Resolve
+
+
+def plan_with_packages(
+    request: Request,
+    dependencies: Dependencies,
+    root: Path,
+    settings: "ProjectSettings | None",
+    *,
+    no_resolve: bool = False,
+    is_check: bool = False,
+    report_step: Callable[[str], None] = lambda _: None,
+) -> Plan | Conflict:
+    """Plan the project in the folder `root`, with its packages as uv resolves them.
+
+    With `is_check`, and wherever uv finds no answer, those count that devkit.lock holds of the same requirements.
+    `report_step` is called before uv starts.
+    """
+    from devkit.compat.version_tables import load_tables
+    from devkit.solver.resolution import plan_project
+
+    sources = RequirementSources()
+    if dependencies.lists or dependencies.needs:
+        from devkit.render.container.packages import read_requirement_sources
+
+        sources = read_requirement_sources(root, dependencies)
+    wanted = (sources, request.pins, request.torch, request.cuda, request.python, request.image, request.features)
+    digest = sha256(repr(wanted).encode()).hexdigest()
+    locked = _read_locked_plan(root)
+    is_same = bool(locked and locked.resolved_from == digest)
+    recorded = locked if is_same else None
+    resolve: Resolve | Unknown
+    if no_resolve:
+        resolve = Unknown("--no-resolve was given")
+    elif is_check and locked and (is_same or not locked.resolved_from):
+        resolve = Unknown("devkit.lock was written without a resolution")
+    elif settings and settings.wheelhouse:
+        resolve = Unknown("the image is built from a wheelhouse")
+    else:
+        from devkit.probe.uv_resolver import UvResolver
+
+        resolve = UvResolver(sources, index=settings.index if settings else "")
+        if not dependencies.is_locked:
+            report_step("uv resolves the packages …")
+    answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
+    is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
+    return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
+
+
+def _read_locked_plan(root: Path) -> Plan | None:
+    # Most plans are made where there is no lock: then its reader is not imported.
+    if not os.access(root / "devkit.lock", os.F_OK):
+        return None
+    from devkit.render.devkit_lock import parse_locked_plan, read_project_lock
+
+    document = read_project_lock(root).plan
+    return parse_locked_plan(document) if document else None
+
+
+def read_project_settings(folder: str) -> "ProjectSettings | None":
+    """Read devkit.toml; None without one. Raises DevkitError for one that is wrong."""
+    # Most projects have no devkit.toml: then its reader is not imported.
+    if not os.access(f"{folder}/devkit.toml", os.F_OK):
+        return None
+    from devkit.render.devkit_toml import DEVKIT_TOML, parse_devkit_toml, validate_indexes
+    from devkit.render.files import read_file
+
+    content = read_file(Path(folder), DEVKIT_TOML)
+    if content is None:
+        return None
+    settings = parse_devkit_toml(content)
+    validate_indexes(settings)
+    return settings
