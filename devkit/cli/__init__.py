@@ -153,7 +153,7 @@ def run_command_line() -> int:
         _print_error("the process has no memory left", "Raise its limit: ulimit -v unlimited")
         return exit_codes.WRONG_INPUT
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENAMETOOLONG):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENAMETOOLONG, errno.EBADF):
             return _report_refused_file(error)
         if isinstance(error, FileNotFoundError) and not _has_current_directory():
             _print_error("the current directory no longer exists", "Change to a folder that exists: cd ~")

@@ -25,7 +25,9 @@ CALL_DEADLINE_S = 5.0
 MAX_OUTPUT_BYTES = 4 << 20
 """What is kept of each stream; a program that prints more is still drained, so that it does not block."""
 
-_SYSTEM_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_OF_PYTHON = dict.fromkeys(("PYTHONDEVMODE", "PYTHONINSPECT", "PYTHONMALLOC", "PYTHONTRACEMALLOC"), "")
+"""Settings for somebody who debugs this process: they make every Python below it many times slower. Empty is unset."""
 _SLICE_S = 0.05
 _GRACE_S = 0.1
 _LONGEST_START_S = 2.0
@@ -104,7 +106,7 @@ def run_program(
 
 def _start(argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The program, started and noted. Raises OSError when it cannot be, and when this process is leaving."""
-    environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C", **variables}
+    environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C", **_OF_PYTHON, **variables}
     flags = 0
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
@@ -190,6 +192,8 @@ def _raise_if_exhausted(error: OSError | RuntimeError | ValueError) -> None:
 __all__ = ["CALL_DEADLINE_S", "NOT_FOUND", "TIMED_OUT", "Host", "LocalHost", "ProgramResult", "Stat", "explain_failure"]
 
 MAX_FILE_BYTES = 32 << 20
+_CHUNK_BYTES = 1 << 20
+"""Files under /proc/sys refuse to be read by 4 MiB or more at once. Source: Linux, fs/proc/proc_sysctl.c."""
 
 
 @record
@@ -276,7 +280,13 @@ class LocalHost:
         no_wait = getattr(os, "O_NONBLOCK", 0)
         try:
             with open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait)) as file:
-                return decode_text(file.read(MAX_FILE_BYTES) or b"")
+                # A named pipe reads as empty, and a device such as /dev/zero without an end: neither is a file of settings.
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    return None
+                content = bytearray()
+                while len(content) < MAX_FILE_BYTES and (chunk := file.read(_CHUNK_BYTES)):
+                    content += chunk
+                return decode_text(bytes(content))
         except (OSError, ValueError) as error:
             _raise_if_exhausted(error)
             return None
@@ -397,8 +407,11 @@ class CachingHost(LocalHost):
             return self._done[key]
 
 
-def explain_failure(argv: Sequence[str], done: ProgramResult, reason: str) -> Unknown:
-    """Return why a program gave no reading: the reason, or that it took too long, and the reading is lost."""
+def explain_failure(argv: Sequence[str], done: ProgramResult, reason: str, *, is_lost: bool = False) -> Unknown:
+    """Return why a program gave no reading: the reason, or that it took too long, and the reading is lost.
+
+    `is_lost`: so it is with whatever else the program answered.
+    """
     if done.code == TIMED_OUT:
         return Unknown(f"`{' '.join(argv)}` did not answer in time", is_lost=True)
-    return Unknown(reason)
+    return Unknown(reason, is_lost=is_lost)

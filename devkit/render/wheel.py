@@ -82,7 +82,7 @@ def pack_wheel(installed: Distribution) -> FromWheel:
     members |= {f"devkit/templates/{path}": content for path, content in _read_tree(find_templates())}
     members[f"{metadata}/METADATA"] = "\n".join([*lines, ""]).encode()
     members[f"{metadata}/WHEEL"] = _WHEEL_TEXT.encode()
-    members[f"{metadata}/entry_points.txt"] = b"[console_scripts]\ndevkit = devkit.cli:main\n"
+    members[f"{metadata}/entry_points.txt"] = b"[console_scripts]\ndevkit = devkit.__main__:start\n"
     record = []
     for path, content in sorted(members.items()):
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

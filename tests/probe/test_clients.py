@@ -27,8 +27,12 @@ def says(path, text, code=0):
     [
         pytest.param("Docker version 28.5.1, build e180ab8", Release.parse("28.5.1"), id="Docker"),
         pytest.param("Docker version 20.10.24+dfsg1, build 297e128", Release.parse("20.10.24"), id="Debian's build"),
-        pytest.param("", Unknown("/usr/bin/docker --version ended with status 0"), id="nothing"),
-        pytest.param("\x1b[31mno version here", Unknown("/usr/bin/docker --version ended with status 0"), id="garbage"),
+        pytest.param("", Unknown("/usr/bin/docker --version ended with status 0", is_lost=True), id="nothing"),
+        pytest.param(
+            "\x1b[31mno version here",
+            Unknown("/usr/bin/docker --version ended with status 0", is_lost=True),
+            id="garbage",
+        ),
     ],
 )
 def test_the_version_of_docker(tmp_path, printed, version):

@@ -34,6 +34,18 @@ def test_a_file_is_read_whatever_its_bytes(place):
     assert HOST.read(f"{place}/folder") is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/sys")
+def test_a_setting_of_the_kernel_is_read():
+    assert (HOST.read("/proc/sys/kernel/ostype") or "").strip() == "Linux"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs named pipes")
+def test_what_is_no_file_holds_no_settings(place):
+    os.mkfifo(place / "pipe")
+    assert HOST.read(f"{place}/pipe") is None
+    assert HOST.read("/dev/zero") is None
+
+
 def test_names_are_sorted(place):
     assert HOST.list(str(place)) == ("dangling", "file", "folder", "link", "loop")
 

@@ -23,7 +23,7 @@ def config(text):
         pytest.param("", None, id="absent"),
         pytest.param(
             INSTALLED.replace("version 1.18.1", "").replace("d34b304", "x"),
-            Unknown("nvidia-ctk --version ended with status 0: NVIDIA Container Toolkit CLI \ncommit: x"),
+            Unknown("nvidia-ctk --version ended with status 0: NVIDIA Container Toolkit CLI \ncommit: x", is_lost=True),
             id="without a version",
         ),
     ],

@@ -70,6 +70,7 @@ def main(url: str, tls_folder: str | None) -> None:
     """Report what the engine at `url` says of itself. The Docker SDK knows Unix sockets, TLS and Windows's named pipes."""
     if not check_connection(url):
         return
+    emit(waiting_for="the Docker SDK")
     # The SDK reads the docker command's settings, which may be broken and say nothing about an engine.
     os.environ.update(HOME=os.devnull, USERPROFILE=os.devnull, DOCKER_CONFIG=os.devnull)
     try:
@@ -89,6 +90,7 @@ def main(url: str, tls_folder: str | None) -> None:
             version=docker.constants.DEFAULT_DOCKER_API_VERSION,
         )
         client.trust_env = False  # a proxy for the web is no way to an engine
+        emit(waiting_for="its version")
         emit(version=get_json(client, "/version"))
         emit(info=get_json(client, "/info"), read_at=time())
         emit_lists(lambda resource: get_json(client, resource, timeout_s=LIST_TIMEOUT_S))
@@ -220,7 +222,7 @@ def select_keys(found: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 def check_connection(url: str) -> bool:
     """Return whether something listens at `url`, and report why not. The SDK would bury the reason in nested exceptions."""
-    emit(connecting=True)
+    emit(waiting_for="a connection")
     try:
         parts = urlsplit(url)
         if parts.scheme == "unix":

@@ -6,7 +6,7 @@ from typing import Any
 from devkit.facts.model import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
 from devkit.facts.values import Release, Unknown, record
 from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
-from devkit.probe.host import TIMED_OUT, Host
+from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.operating_system import read_user_id
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
@@ -130,9 +130,10 @@ def _client(host: Host, name: str) -> Client | None:
     is_podman = real.rpartition("/")[2] == "podman" or bool(re.search(r"^\s*(?:exec\s+)?\S*podman\b", script, re.M))
     version: Release | Unknown = VERSION_NOT_READ
     if name == "docker" and not script:
-        done = host.run([path, "--version"], deadline_s=_VERSION_DEADLINE_S)
-        version = Release.find(done.out.partition("version")[2]) or Unknown(
-            f"{path} --version ended with status {done.code}"
+        command = (path, "--version")
+        done = host.run(command, deadline_s=_VERSION_DEADLINE_S)
+        version = Release.find(done.out.partition("version")[2]) or explain_failure(
+            command, done, f"{path} --version ended with status {done.code}", is_lost=done.code != NOT_FOUND
         )
     return Client(name=name, path=path, version=version, real_path=real, is_podman=is_podman)
 
@@ -169,7 +170,9 @@ def read_compose(host: Host) -> Compose | Unknown | None:
     if done.code != 0:
         return None
     version = Release.find(done.out)
-    return Compose(version) if version else Unknown(f"docker compose version printed {done.out.strip()[:MAX_SHOWN]!r}")
+    if version is None:
+        return Unknown(f"docker compose version printed {done.out.strip()[:MAX_SHOWN]!r}", is_lost=True)
+    return Compose(version)
 
 
 def find_docker_config(host: Host) -> str:

@@ -78,7 +78,7 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
 
 
 def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: float) -> EngineFailure | Unknown:
-    if not reply:
+    if get_text(reply, "waiting_for") in ("", "the Docker SDK") and "version" not in reply:
         return Unknown(f"the engine child had not yet begun after {deadline_s:g} s", is_lost=True)
     if "version" in reply:
         # It works, and takes long over its settings: each specification among hundreds is read for them.

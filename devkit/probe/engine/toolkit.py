@@ -62,7 +62,9 @@ def read_toolkit(host: Host) -> Toolkit:
     reason = f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}"
     version: Release | Unknown | None = None
     if done.code != NOT_FOUND:
-        version = Release.find(done.out.partition("version")[2]) or explain_failure(TOOLKIT_VERSION, done, reason)
+        version = Release.find(done.out.partition("version")[2]) or explain_failure(
+            TOOLKIT_VERSION, done, reason, is_lost=True
+        )
     config_path = _find_config_path(host)
     config = _config(host, config_path) if version is not None else _NOT_INSTALLED
     runtime, command = _section(config, TOOLKIT_RUNTIME), _section(config, TOOLKIT_CLI)

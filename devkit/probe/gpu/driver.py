@@ -11,7 +11,13 @@ from devkit.facts.values import Release, Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.gpu.pci import read_pci
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
-from devkit.probe.machine.operating_system import read_group_ids, read_kernel_and_machine, read_platform, read_user_id
+from devkit.probe.machine.operating_system import (
+    read_group_ids,
+    read_kernel_and_machine,
+    read_platform,
+    read_tegra,
+    read_user_id,
+)
 from devkit.probe.machine.programs import find_libraries, find_program, read_library_release, read_loader_cache
 
 # The Fabric Manager, which connects GPUs through NVSwitches.
@@ -90,9 +96,14 @@ def read_driver(host: Host) -> Driver:
     loaded, is_open = _loaded(host)
     pci_gpus, nvswitch = read_pci(host)
     names = [f"/dev/{name}" for name in host.list("/dev") if name.startswith("nvidia")]
-    if isinstance(pci_gpus, Unknown) and names and read_platform(host) is Platform.LINUX and not detect_container(host):
+    is_linux_host = read_platform(host) is Platform.LINUX and not detect_container(host)
+    if isinstance(pci_gpus, Unknown) and names and is_linux_host:
         # The driver works with a GPU on a bus that does not show: not a machine without one.
         pci_gpus = nvswitch = replace(pci_gpus, is_lost=True)
+    libcuda = read_library_release(host, cuda_paths[0]) if cuda_paths else absent
+    if isinstance(libcuda, Unknown) and is_linux_host and read_tegra(host) is None:
+        # NVIDIA's own is libcuda.so.580.95.05, and this one is something else.
+        libcuda = replace(libcuda, is_lost=True)
     outcome = host.open_error("/dev/nvidiactl")
     modinfo = host.run(MODULE_ON_DISK)
     on_disk: Release | Unknown | None = None
@@ -113,7 +124,7 @@ def read_driver(host: Host) -> Driver:
         on_disk=on_disk,
         dkms_state=_dkms_state(host, kernel),
         libnvidia_ml=read_library_release(host, ml_paths[0]) if ml_paths else absent,
-        libcuda=read_library_release(host, cuda_paths[0]) if cuda_paths else absent,
+        libcuda=libcuda,
         libcuda_paths=cuda_paths if cuda_paths or absent is None else absent,
         device_nodes=tuple(
             name for name in names if (found := host.stat(name)) is not None and found.kind == "character"

@@ -14,6 +14,7 @@ DISPLAY_CLASSES = ("0x0300", "0x0302")
 NVSWITCH_CLASS = "0x0680"
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _REGION = re.compile(r"(0x[0-9a-f]+) (0x[0-9a-f]+) (0x[0-9a-f]+)")
+_ID = re.compile(r"0x[0-9a-f]{4}")
 _BARS = 6
 _COHERENT_DEVICES = ("0x2342", "0x2345", "0x2348", "0x2941")
 """GH200 and GB200, whose memory is no PCI region. Source: the Linux kernel, drivers/vfio/pci/nvgrace-gpu/main.c."""
@@ -102,5 +103,7 @@ def list_nvidia_functions(host: Host) -> tuple[tuple[str, str], ...] | Unknown:
     addresses = host.list(PCI_DEVICES)
     if not addresses:
         return Unknown(f"{PCI_DEVICES} is not visible here")
-    ours = (name for name in addresses if _attribute(host, name, "vendor") == NVIDIA_VENDOR)
-    return tuple((name, _attribute(host, name, "class")) for name in ours)
+    vendors = {name: _attribute(host, name, "vendor") for name in addresses}
+    if unread := [name for name, vendor in vendors.items() if not _ID.fullmatch(vendor)]:
+        return Unknown(f"{PCI_DEVICES}/{unread[0]}/vendor cannot be read", is_lost=True)
+    return tuple((name, _attribute(host, name, "class")) for name, vendor in vendors.items() if vendor == NVIDIA_VENDOR)

@@ -3,7 +3,7 @@
 import re
 
 from devkit.facts.values import Release, Unknown, record
-from devkit.probe.host import Host, explain_failure
+from devkit.probe.host import NOT_FOUND, Host, explain_failure
 from devkit.probe.machine.programs import find_program
 
 PYTHON_VARIABLE = "DEVKIT_PYTHON"
@@ -42,7 +42,8 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     command = [executable, "--version"]
     done = host.run(command)
     if done.code != 0 or not re.match(r"Python \d+\.\d", done.out):
-        return explain_failure(command, done, f"{executable} --version ended with status {done.code}")
+        reason = f"{executable} --version ended with status {done.code}"
+        return explain_failure(command, done, reason, is_lost=done.code != NOT_FOUND)
     version = Release.parse(done.out)
     minor = ".".join(str(number) for number in version.numbers[:2])
     settings = host.read(f"{get_prefix(executable)}/pyvenv.cfg")

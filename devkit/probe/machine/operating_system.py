@@ -170,6 +170,9 @@ def read_kernel_and_machine(host: Host) -> tuple[str, str]:
     words = host.run(UNAME).out.split()
     if len(words) >= 3 and _NAME.fullmatch(words[1]) and _NAME.fullmatch(words[2]):
         return words[1], {"arm64": "aarch64", "amd64": "x86_64"}.get(words[2].lower(), words[2])
+    release, arch = ((host.read(f"/proc/sys/kernel/{name}") or "").strip() for name in ("osrelease", "arch"))
+    if _NAME.fullmatch(release) and _NAME.fullmatch(arch):
+        return release, arch
     machine = host.env.get("PROCESSOR_ARCHITECTURE", "").lower()
     return "", {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 

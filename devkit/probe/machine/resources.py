@@ -200,8 +200,10 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
             continue
         found = host.stat(path)
         nearest = path
-        while host.stat(nearest) is None and "/" in nearest.strip("/"):
+        while host.stat(nearest) is None and "/" in nearest[1:]:
             nearest = nearest.rpartition("/")[0]
+        if host.stat(nearest) is None and host.env.get("OS") != "Windows_NT":
+            nearest = "/" if path.startswith("/") else project
         free, files = host.free_bytes(nearest), host.free_files(nearest)
         real = (host.link(nearest) or nearest).rstrip("/")
         directories.append(
