@@ -99,8 +99,11 @@ def _exit_on_broken_pipe() -> Iterator[None]:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="devkit")
-def devkit() -> None:
+@click.option("--plain", is_flag=True, help="Print plain text without colors, tables and spinners; for screen readers.")
+def devkit(*, plain: bool) -> None:
     """Make GPU dev containers work the first time: diagnose, plan, generate, prove."""
+    if plain:
+        os.environ["TERM"] = "dumb"
     from devkit.cli.user_data import find_user_table
     from devkit.compat.refresh import register_table_reader
 

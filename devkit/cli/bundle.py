@@ -1,5 +1,6 @@
 """`devkit bundle`: everything that the dev container is built from, for a place without a network."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ import click
 
 from devkit.cli import exit_codes
 from devkit.cli.runtime import hold_project
+from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError
 from devkit.text import format_bytes, format_count
 
@@ -70,8 +72,8 @@ def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force:
     netrc = _find_netrc(project)
     folder = prepare_partial_folder(target, force=force)
     try:
-        with interrupt_on_termination():
-            return build_bundle(BundleBuilder(contents, require_engine(LocalHost()), folder, netrc, _progress), target)
+        with interrupt_on_termination(), contextlib.closing(StepPrinter()) as progress:
+            return build_bundle(BundleBuilder(contents, require_engine(LocalHost()), folder, netrc, progress), target)
     except (KeyboardInterrupt, DevkitError):
         if not discard_unfinished(folder):
             _progress(f"What is done so far is kept in {folder}; the same command resumes from there.")

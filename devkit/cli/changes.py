@@ -12,6 +12,7 @@ import click
 
 from devkit.cli import exit_codes
 from devkit.cli.runtime import measure_memory_gb, today
+from devkit.cli.terminal import draw_diff, is_drawn, make_console
 from devkit.text import format_bytes, format_count, format_table, wrap_text
 
 if TYPE_CHECKING:
@@ -129,7 +130,11 @@ def print_changes(changes: "Sequence[FileChange]", *, show_diff: bool) -> None:
     if rows:
         click.echo(format_table(rows, indent="  "))
     if show_diff:
-        click.echo("\n".join(change.format_diff() for change in changed if not change.path.endswith(".lock")))
+        diff = "\n".join(change.format_diff() for change in changed if not change.path.endswith(".lock"))
+        if is_drawn(sys.stdout):
+            draw_diff(make_console(sys.stdout), diff)
+        else:
+            click.echo(diff)
 
 
 def print_merge_conflicts(changes: "Sequence[FileChange]", *, is_dry_run: bool) -> None:

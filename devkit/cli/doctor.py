@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import click
 
 from devkit import __version__
 from devkit.cli import exit_codes
-from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, make_progress_printer, read_this_machine
+from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
 from devkit.cli.output import OutputOptions, format_check_list, format_doctor_report, write_facts, write_output
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError
@@ -104,7 +104,7 @@ def doctor(
         facts_files,
         SavedReports(verification, run_folder),
         save_facts,
-        report_step=make_progress_printer(is_verbose=verbose),
+        is_verbose=verbose,
     )
     if fix:
         ctx.with_resource(hold_project(examination.reading.project))
@@ -172,7 +172,7 @@ class _Examination:
     facts_files: tuple[Path, ...]
     saved_reports: SavedReports
     save_facts: Path | None
-    report_step: Callable[[str], None]
+    is_verbose: bool
 
     def run(self) -> "tuple[Facts, Report]":
         """Return the facts, saved where a file is named, and the report on them."""
@@ -184,7 +184,8 @@ class _Examination:
             facts = load_saved_facts(self.facts_files)
         else:
             preload = partial(_select_checks, self.codes)
-            facts = read_this_machine(self.reading, report_step=self.report_step, meanwhile=preload)
+            with show_steps(is_verbose=self.is_verbose) as report_step:
+                facts = read_this_machine(self.reading, report_step=report_step, meanwhile=preload)
         facts = self.saved_reports.add_to(facts)
         # Imported only now, so that the probes start first.
         from devkit.doctor.report.report import build_report

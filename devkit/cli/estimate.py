@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli import exit_codes
+from devkit.cli.terminal import draw_estimate, is_drawn, make_console
 from devkit.cli.user_data import remove_user_file, require_user_file, write_user_file
 from devkit.errors import DevkitError
 from devkit.estimate.settings import (
@@ -232,7 +234,11 @@ def estimate(ctx: click.Context, /, *, flags: Mapping[str, EstimateOptions], **g
     if options.as_json:
         click.echo(json.dumps(serialize_estimate_report(report), indent=2, ensure_ascii=False))
     else:
-        click.echo(format_estimate_report(report, width=width))
+        text = format_estimate_report(report, width=width)
+        if is_drawn(sys.stdout):
+            draw_estimate(make_console(sys.stdout), report, text)
+        else:
+            click.echo(text)
     ctx.exit(exit_codes.DONE if report.fits_somewhere else exit_codes.ANSWER_IS_NO)
 
 

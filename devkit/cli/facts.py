@@ -1,13 +1,15 @@
 """Facts for the commands: read on this machine, or loaded from saved files."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli.terminal import StepPrinter, is_drawn
 from devkit.text import format_duration
 
 if TYPE_CHECKING:
@@ -73,12 +75,15 @@ def read_this_machine(
     return facts
 
 
-def make_progress_printer(*, is_verbose: bool) -> Callable[[str], None]:
-    """Return a function that prints a step on standard error, if that is a terminal or `is_verbose`."""
-    is_shown = is_verbose or sys.stderr.isatty()
+@contextmanager
+def show_steps(*, is_verbose: bool) -> Iterator[Callable[[str], None]]:
+    """Make a function that shows a step: as a spinner on a terminal, and with `is_verbose` as a line."""
+    with closing(StepPrinter()) as printer:
 
-    def print_step(step: str) -> None:
-        if is_shown:
-            click.echo(f"devkit: {step}", err=True)
+        def show_step(step: str) -> None:
+            if is_verbose:
+                click.echo(f"devkit: {step}", err=True)
+            elif is_drawn(sys.stderr):
+                printer(f"{step} …")
 
-    return print_step
+        yield show_step

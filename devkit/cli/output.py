@@ -1,5 +1,6 @@
 """Output of reports: its format, file, glyphs and colors."""
 
+import io
 import json
 import os
 import sys
@@ -10,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.terminal import draw_doctor_report, is_drawn, make_console
 from devkit.errors import DevkitError
 from devkit.text import ESCAPE_ERRORS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from devkit.doctor.model import Check
     from devkit.doctor.report.lines import Line, Marks
     from devkit.doctor.report.report import Report
@@ -60,9 +64,12 @@ def format_doctor_report(
         from devkit.doctor.report.stack import build_stack
         from devkit.doctor.report.text import format_report
 
-        width, marks = shutil.get_terminal_size().columns, choose_marks(options)
-        report = redact_tokens(report)
-        layers = build_stack(facts, report)
+        marks, report = choose_marks(options), redact_tokens(report)
+        if options.output is None and is_drawn(sys.stdout):
+            stream = io.StringIO()
+            draw_report(make_console(stream), facts, report, marks=marks, is_verbose=options.is_verbose)
+            return stream.getvalue()
+        layers, width = build_stack(facts, report), shutil.get_terminal_size().columns
         lines = format_report(report, layers, width=width, marks=marks, verbose=options.is_verbose)
         if log is not None:
             from devkit.doctor.known_errors import format_log
@@ -95,6 +102,16 @@ def format_doctor_report(
             return format_json(document)
 
 
+def draw_report(console: "Console", facts: "Facts", report: "Report", *, marks: "Marks", is_verbose: bool) -> None:
+    """Draw the report on a terminal: the layers as a table, the verdict in a panel, fixes as lines."""
+    from devkit.doctor.report.stack import build_stack
+    from devkit.doctor.report.text import find_layer_mark, format_report
+
+    shown = [(find_layer_mark(layer, marks), layer) for layer in build_stack(facts, report)]
+    lines = format_report(report, width=console.width, marks=marks, verbose=is_verbose)
+    draw_doctor_report(console, [(glyph, layer, tone.value) for (glyph, tone), layer in shown], lines)
+
+
 def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:
     """Format the list of checks that `--list` prints."""
     from devkit.doctor.report.report import build_check_list_document
@@ -123,8 +140,8 @@ def choose_marks(options: OutputOptions) -> "Marks":
 
 
 def style_lines(lines: "Sequence[Line]", *, is_plain: bool) -> str:
-    """Join the lines, in color only on a terminal and without NO_COLOR."""
-    is_plain = is_plain or "NO_COLOR" in os.environ or not sys.stdout.isatty()
+    """Join the lines, in color only where rich draws and without NO_COLOR."""
+    is_plain = is_plain or "NO_COLOR" in os.environ or not is_drawn(sys.stdout)
     return "".join(
         (line.text if is_plain else click.style(line.text, **_STYLES.get(line.tone.value, {}))) + "\n" for line in lines
     )

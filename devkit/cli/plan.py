@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from devkit.cli.changes import format_compile_costs
 from devkit.cli.options.plan import PlanOptions, build_request_from_options, plan_options
 from devkit.cli.resolution import plan_with_packages, resolve_option
 from devkit.cli.runtime import today
+from devkit.cli.terminal import draw_plan, is_drawn, make_console
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
@@ -90,7 +92,12 @@ def plan(
         choices = () if ignore_dependencies else list_choices(dependencies)
         text += "".join(f"\n{wrap_text(line, width=width)}" for line in choices)
         document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text)
+    if as_json:
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    elif isinstance(answer, Plan) and not why and is_drawn(sys.stdout):
+        draw_plan(make_console(sys.stdout), answer, text.partition("\n\n")[2])
+    else:
+        click.echo(text)
     return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE
 
 

@@ -1,12 +1,12 @@
-"""The option and the progress line of commands that let uv resolve a project's packages."""
+"""The option and the spinner of commands that let uv resolve a project's packages."""
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import click
 
+from devkit.cli.terminal import show_status
 from devkit.render import project_plan
 
 
@@ -16,9 +16,4 @@ def resolve_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--no-resolve", is_flag=True, help=text)(command)
 
 
-def _print_step(step: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(step, err=True)
-
-
-plan_with_packages = partial(project_plan.plan_with_packages, report_step=_print_step)
+plan_with_packages = partial(project_plan.plan_with_packages, show_status=show_status)

@@ -1,5 +1,6 @@
 """`devkit verify`: prove the dev container, or this machine."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli import exit_codes
+from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 
@@ -114,7 +116,8 @@ def _prove(directory: Path, *, here: bool, depth: str, **settings: Any) -> "Veri
         from devkit.verify.here import prove_machine_and_project as prove
     else:
         from devkit.verify.dev_container import prove_in_container as prove
-    return prove(LocalHost(), directory, depth=Depth(depth), progress=_print_progress, **settings)
+    with contextlib.closing(StepPrinter()) as progress:
+        return prove(LocalHost(), directory, depth=Depth(depth), progress=progress, **settings)
 
 
 def _require_local_model(model: str) -> None:
@@ -144,7 +147,8 @@ def _check_report(file: Path, *, timeout_s: float, as_json: bool) -> int:
     document = read_verification_report(file)
     report = VerificationReport.from_document(document)
     points = check_report(document)
-    points += repeat_reference(report, LocalHost(), timeout_s=timeout_s, progress=_print_progress)
+    with contextlib.closing(StepPrinter()) as progress:
+        points += repeat_reference(report, LocalHost(), timeout_s=timeout_s, progress=progress)
     click.echo(json.dumps(build_check_document(points), indent=2) if as_json else format_report_check(points))
     return exit_codes.DONE if summarize_points(points) is PointStatus.AGREES else exit_codes.ANSWER_IS_NO
 
@@ -162,7 +166,3 @@ def read_verification_report(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DevkitError(f"{file} holds no report of devkit verify: {error}", hint) from error
     return document
-
-
-def _print_progress(line: str) -> None:
-    click.echo(line, err=True)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -25,12 +26,12 @@ def plan_with_packages(
     *,
     no_resolve: bool = False,
     is_check: bool = False,
-    report_step: Callable[[str], None] = lambda _: None,
+    show_status: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> Plan | Conflict:
     """Plan the project in the folder `root`, with its packages as uv resolves them.
 
     With `is_check`, and wherever uv finds no answer, those count that devkit.lock holds of the same requirements.
-    `report_step` is called before uv starts.
+    `show_status` shows a line while it runs.
     """
     from devkit.compat.version_tables import load_tables
     from devkit.solver.resolution import plan_project
@@ -56,9 +57,8 @@ def plan_with_packages(
         from devkit.probe.uv_resolver import UvResolver
 
         resolve = UvResolver(sources, index=settings.index if settings else "")
-        if not dependencies.is_locked:
-            report_step("uv resolves the packages …")
-    answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
+    with show_status("uv resolves the packages"):
+        answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
     is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
     return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
 

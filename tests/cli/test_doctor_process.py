@@ -124,7 +124,7 @@ def stderr_of(*arguments, on_terminal):
 @pytest.mark.parametrize(
     ("arguments", "on_terminal", "says"),
     [
-        pytest.param([], True, True, id="somebody watches"),
+        pytest.param(["--verbose"], True, True, id="a terminal, and it was asked for"),
         pytest.param([], False, False, id="nobody watches"),
         pytest.param(["--verbose"], False, True, id="nobody watches, but it was asked for"),
     ],

@@ -80,18 +80,23 @@ def format_report(
     return tuple(page.lines)
 
 
+def find_layer_mark(layer: StackLayer, marks: Marks) -> tuple[str, Tone]:
+    """Return the glyph and the tone of a layer's state."""
+    match layer.state:
+        case LayerState.FINE:
+            return marks.passed, Tone.GOOD
+        case LayerState.UNJUDGED:
+            return marks.skipped, Tone.QUIET
+        case LayerState.WARNING:
+            return marks.warning, Tone.WARN
+        case LayerState.CAUSE | LayerState.PROBLEM | LayerState.FOLLOWS:
+            return marks.error, Tone.BAD
+
+
 def _add_layers(page: Page, layers: Sequence[StackLayer]) -> None:
     """Add one line for each layer: its state and what was seen there."""
-    glyphs = {
-        LayerState.CAUSE: (page.marks.error, Tone.BAD),
-        LayerState.PROBLEM: (page.marks.error, Tone.BAD),
-        LayerState.FOLLOWS: (page.marks.error, Tone.BAD),
-        LayerState.WARNING: (page.marks.warning, Tone.WARN),
-        LayerState.FINE: (page.marks.passed, Tone.GOOD),
-        LayerState.UNJUDGED: (page.marks.skipped, Tone.QUIET),
-    }
     for layer in layers:
-        mark, tone = glyphs[layer.state]
+        mark, tone = find_layer_mark(layer, page.marks)
         said = layer.summary if layer.state in _QUIET_STATES else f"{layer.state.value}: {layer.summary}"
         page.add(f"{mark} {layer.title}: {said}", hanging="    ", tone=tone)
     if layers:

@@ -1,0 +1,230 @@
+"""What people watch on a terminal, drawn by rich: tables, panels, colored diffs, spinners. Pipes and files get plain text.
+
+rich is imported where it draws, never at start-up: see docs/decisions/0023.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from devkit.doctor.report.lines import Line
+    from devkit.doctor.report.stack import StackLayer
+    from devkit.estimate.report import EstimateReport
+    from devkit.solver.plan import Plan
+
+STYLES = {
+    "plain": "",
+    "bad": "bold red",
+    "warn": "bold yellow",
+    "good": "green",
+    "unknown": "bold magenta",
+    "quiet": "dim",
+    "command": "cyan",
+}
+"""By the tone of a line."""
+
+MIN_WIDTH, MAX_WIDTH = 40, 200
+SPINNER_DELAY_S = 1.0
+"""What ends earlier needs no spinner."""
+
+_ENDINGS = {" passed": "green", " failed": "bold red", " skipped": "dim"}
+
+
+def is_drawn(stream: TextIO) -> bool:
+    """Say if rich draws on a stream: a terminal that is not dumb, or anything where FORCE_COLOR is set."""
+    if os.environ.get("TERM") == "dumb":
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
+
+
+def make_console(stream: TextIO, *, width: int | None = None, record: bool = False) -> "Console":
+    """Make rich's console: without highlighting and markup, which would change what paths and messages say."""
+    import shutil
+
+    from rich.console import Console
+
+    columns = width or shutil.get_terminal_size().columns
+    return Console(
+        file=stream,
+        width=max(MIN_WIDTH, min(columns, MAX_WIDTH)),
+        force_terminal=True,
+        color_system=None if "NO_COLOR" in os.environ else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        record=record,
+    )
+
+
+def draw_doctor_report(
+    console: "Console", layers: "Sequence[tuple[str, StackLayer, str]]", lines: "Sequence[Line]"
+) -> None:
+    """Draw the layers as a table, the verdict in a panel, and the rest as lines.
+
+    Args:
+        console: where to draw.
+        layers: each with its glyph, and the tone of its state.
+        lines: the report without its layers. Commands in them are outside of every border, so that they can be copied.
+    """
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=console.width >= 60, style="bold")
+    table.add_column(overflow="fold")
+    for glyph, layer, tone in layers:
+        quiet = layer.state.name in ("FINE", "UNJUDGED")
+        said = layer.summary if quiet else f"{layer.state.value}: {layer.summary}"
+        table.add_row(Text(glyph, STYLES[tone]), Text(layer.title), Text(said, "" if quiet else STYLES[tone]))
+    if layers:
+        console.print(table)
+        console.print()
+    first = lines[0].tone if lines else None
+    count = next((number for number, line in enumerate(lines) if line.tone is not first), len(lines))
+    headline = " ".join(line.text.strip() for line in lines[:count] if line.text)
+    if headline:
+        tone = lines[0].tone.value
+        console.print(Panel(Text(headline), border_style=STYLES[tone], style=STYLES[tone], padding=(0, 1)))
+    draw_lines(console, lines[count:])
+
+
+def draw_lines(console: "Console", lines: "Sequence[Line]") -> None:
+    """Draw lines in the colors of their tones; none is folded again."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text(line.text, STYLES[line.tone.value]), soft_wrap=True)
+
+
+def draw_plan(console: "Console", plan: "Plan", rest: str) -> None:
+    """Draw the choices of a plan as a table with their reasons, then the `rest` of its text."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+    table.add_column("choice", style="bold", no_wrap=True)
+    # An address is never broken: it is for copying.
+    table.add_column("value", style="cyan", overflow="ignore", no_wrap=True)
+    table.add_column("because", ratio=1)
+    for reason in plan.reasons:
+        table.add_row(Text(reason.field), Text(reason.value), Text(reason.because))
+    console.print(table)
+    draw_text(console, rest)
+
+
+def draw_text(console: "Console", text: str) -> None:
+    """Draw lines of text, colored by their first word or sign."""
+    from rich.text import Text
+
+    for line in text.splitlines():
+        start = line.lstrip()[:1]
+        style = {"✓": "green", "✗": "bold red", "!": "yellow"}.get(start, "")
+        console.print(Text(line, style), soft_wrap=True)
+
+
+def draw_estimate(console: "Console", report: "EstimateReport", text: str) -> None:
+    """Draw the verdict on each GPU as a bar of its memory, then the text of the report."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for each in report.gpus:
+        peak = each.gpu.peak(report.estimate)
+        share = peak.upper / each.gpu.memory_bytes
+        color = {"fits": "green", "tight": "yellow"}.get(each.verdict.value, "red")
+        bar = ProgressBar(total=1.0, completed=min(1.0, share), width=20, complete_style=color, finished_style=color)
+        table.add_row(Text(each.gpu.name, "bold"), bar, Text(f"{share:.0%} of its memory at most", color))
+    if report.gpus:
+        console.print(table)
+        console.print()
+    draw_text(console, text)
+
+
+def draw_diff(console: "Console", text: str) -> None:
+    """Draw a unified diff in color."""
+    from rich.text import Text
+
+    for line in text.splitlines():
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+        console.print(Text(line, style), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def show_status(text: str) -> Iterator[None]:
+    """Show a spinner on standard error while the block runs, from its second second on; nothing without a terminal."""
+    if not is_drawn(sys.stderr):
+        yield
+        return
+    spinner = Spinner(text)
+    try:
+        yield
+    finally:
+        spinner.stop()
+
+
+class Spinner:
+    """A spinner that starts after SPINNER_DELAY_S, so that short work neither flickers nor imports rich."""
+
+    def __init__(self, text: str) -> None:
+        self._status: Any = None
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(SPINNER_DELAY_S, self._start, [text])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _start(self, text: str) -> None:
+        with self._lock:
+            if self._timer is None:
+                return
+            from rich.status import Status
+
+            self._status = Status(text, console=make_console(sys.stderr))
+            self._status.start()
+
+    def stop(self) -> None:
+        """Remove the spinner, and never start one that has not started."""
+        self._timer.cancel()
+        with self._lock:
+            self._timer = None  # type: ignore[assignment]  # it is over
+            if self._status is not None:
+                self._status.stop()
+
+
+class StepPrinter:
+    """Prints the steps of long work on standard error: "NAME …" spins until the next line, which is its result."""
+
+    def __init__(self) -> None:
+        self._is_drawn = is_drawn(sys.stderr)
+        self._spinner: Spinner | None = None
+
+    def __call__(self, line: str) -> None:
+        """Print the next line."""
+        if not self._is_drawn:
+            click.echo(line, err=True)
+            return
+        self.close()
+        if line.endswith(" …"):
+            self._spinner = Spinner(line)
+            return
+        style = next((style for words, style in _ENDINGS.items() if words in line), "")
+        from rich.text import Text
+
+        make_console(sys.stderr).print(Text(line, style), soft_wrap=True)
+
+    def close(self) -> None:
+        """End the spinner."""
+        if self._spinner is not None:
+            self._spinner.stop()
+            self._spinner = None
