@@ -98,7 +98,9 @@ PROGRAMS = {
     "runc": "exit 0",
     "../libexec/docker/cli-plugins/docker-compose": "echo 2.40.3",
     "dockerd": "echo 'configuration OK'",
-    "docker": 'case $1 in --version) echo "Docker version 28.5.2, build ecc6942";; *) echo 2.40.3;; esac',
+    # Longer than a script that hands over to another program: devkit does not ask such a one for its version.
+    "docker": f": '{' ' * 20_000}'\n"
+    'case $1 in --version) echo "Docker version 28.5.2, build ecc6942";; *) echo 2.40.3;; esac',
     "journalctl": f"echo '2026-11-20T07:58:12+00:00 kernel: NVRM: loading NVIDIA UNIX Open Kernel Module {DRIVER}'",
     "python3.12": "echo Python 3.12.3",
 }
@@ -148,7 +150,9 @@ def gpu_machine(state: Path) -> Iterator[Path]:
         _write(state / "files/usr/bin" / name, f"#!/bin/sh\n{text}\n", mode=0o755)
     _write(state / "files" / PROJECT[1:] / ".venv/bin/python", "-> /usr/bin/python3.12")
     # To an overlay file system a node 0:0 says: the name below does not exist.
-    os.mknod(state / "files/.dockerenv", stat.S_IFCHR)
+    (state / "files/usr/local/bin").mkdir(parents=True)
+    for hidden in (".dockerenv", "usr/local/bin/docker"):
+        os.mknod(state / "files" / hidden, stat.S_IFCHR)
     for name, mode in NODES.items():
         os.mknod(state / "dev" / name, mode | stat.S_IFCHR, os.makedev(1, 3))
         (state / "dev" / name).chmod(mode)

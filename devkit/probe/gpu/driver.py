@@ -109,9 +109,10 @@ def read_driver(host: Host) -> Driver:
     on_disk: Release | Unknown | None = None
     if modinfo.code == 0:
         version = _VERSION.fullmatch(modinfo.out.strip())
-        on_disk = Release.parse(version[0]) if version else Unknown("modinfo printed no version")
+        on_disk = Release.parse(version[0]) if version else Unknown("modinfo printed no version", is_lost=True)
     elif modinfo.code == NOT_FOUND or "not found" not in modinfo.err:
-        on_disk = explain_failure(MODULE_ON_DISK, modinfo, "modinfo is missing or did not answer")
+        is_lost = modinfo.code != NOT_FOUND
+        on_disk = explain_failure(MODULE_ON_DISK, modinfo, "modinfo is missing or did not answer", is_lost=is_lost)
     package_changes = [
         line.strip()
         for log in PACKAGE_LOGS
