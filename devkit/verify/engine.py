@@ -1,22 +1,26 @@
 """Whether an engine is there to start the dev container, judged by the doctor before anything is started."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from devkit import __version__
 from devkit.doctor.model import Severity
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_checks
 from devkit.errors import DevkitError
-from devkit.facts.model import Container, Engine, EngineFailure, EngineKind
+from devkit.facts.model import Container, Engine, EngineEnd, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
-from devkit.probe.engine.client import read_compose
+from devkit.probe.engine.client import read_compose, resolve_endpoint
 from devkit.probe.engine.daemon import read_engine
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import Host
 from devkit.probe.machine.environment import read_container
 
-ENGINE_DEADLINE_S = 8.0
+ENGINE_DEADLINE_S = 5.0
+_DIAGNOSIS_DEADLINE_S = 1.5
+"""Together below ten seconds, also where the engine hangs."""
+_DIAGNOSED = ("system", "wsl", "container", "clients", "compose")
+"""The facts that the checks of an engine's failure need besides the failure."""
 DOCKER_COMPOSE = ("docker", "compose")
 PODMAN_COMPOSE = ("podman", "compose")
 
@@ -48,15 +52,26 @@ def require_engine(host: Host) -> WorkingEngine:
     raise error
 
 
+def explain_hanging_engine(host: Host, deadline_s: float) -> DevkitError:
+    """Return the doctor's finding on an engine that a program waited for in vain."""
+    message = f"the engine answered nothing within {deadline_s:g} s"
+    return _diagnose(host, EngineFailure(EngineEnd.TIMED_OUT, resolve_endpoint(host).endpoint, message))
+
+
 def _diagnose(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitError:
-    # All checks are imported only when something is wrong: that takes time.
+    # The checks are imported only when something is wrong: that takes time.
     from devkit.doctor.registry import CHECKS
 
-    facts = gather_facts(host)
-    report = build_report(facts, run_checks(CHECKS, facts, clock=time.monotonic), devkit=__version__)
+    facts = replace(gather_facts(host, deadline_s=_DIAGNOSIS_DEADLINE_S, only=_DIAGNOSED), engine=engine)
+    checks = [check for check in CHECKS if check.code.startswith("ENG")]
+    report = build_report(facts, run_checks(checks, facts, clock=time.monotonic), devkit=__version__)
+    # An engine that is not installed is only a warning to the doctor, and stops what needs one all the same.
     for root in report.roots:
-        if root.finding.severity is Severity.ERROR and root.check.code.startswith("ENG"):
-            return DevkitError(root.finding.message, "\n".join((root.finding.fix.summary, *root.finding.fix.commands)))
+        if root.finding.severity is Severity.ERROR or root.check.code == "ENG001":
+            fix = root.finding.fix
+            return DevkitError(
+                root.finding.message, "\n".join((fix.summary, *(fix.commands or filter(None, (fix.docs,)))))
+            )
     match engine:
         case Engine():
             return DevkitError(f"{engine.kind} answers, but has no Compose command", "install the Compose plugin")

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +42,21 @@ class CompletedCommand:
         return lines[-1] if lines else "it printed nothing"
 
 
-def run_streaming(argv: Sequence[str], *, progress: Progress, timeout_s: float | None = None) -> CompletedCommand:
+def run_streaming(
+    argv: Sequence[str],
+    *,
+    progress: Progress,
+    timeout_s: float | None = None,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    shows_output: bool = False,
+) -> CompletedCommand:
     """Run a command, pass each line of its stderr to `progress` as it comes, and keep its stdout.
 
+    `environment` is added to this process's own; `shows_output` passes the lines of its stdout to `progress`, too.
     However this call ends, the command is ended: first by SIGTERM, so that it can clean up, then by SIGKILL.
     """
-    process = start_process(argv)
+    process = start_process(argv, folder, environment)
     out: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
     log: deque[str] = deque(maxlen=MAX_LOG_LINES)
 
@@ -55,7 +64,12 @@ def run_streaming(argv: Sequence[str], *, progress: Progress, timeout_s: float |
         log.append(line)
         progress(line)
 
-    readers = (read_lines_in_background(process.stdout, out.append), read_lines_in_background(process.stderr, take))
+    def take_output(line: str) -> None:
+        out.append(line)
+        if shows_output:
+            progress(line)
+
+    readers = (read_lines_in_background(process.stdout, take_output), read_lines_in_background(process.stderr, take))
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     code = None
     try:
@@ -113,14 +127,17 @@ class _RunningCommand:
         return CompletedCommand(code, "\n".join(self._out), tuple(self._log))
 
 
-def start_process(argv: Sequence[str], folder: Path | None = None) -> subprocess.Popen[str]:
+def start_process(
+    argv: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """Start a command as the leader of its own group, without input, in `folder` if one is given.
 
-    Raises OSError when it cannot be started.
+    `environment` is added to this process's own. Raises OSError when it cannot be started.
     """
     return subprocess.Popen(
         list(argv),
         cwd=folder,
+        env={**os.environ, **environment} if environment else None,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

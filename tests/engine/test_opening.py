@@ -1,0 +1,237 @@
+"""`devkit up`, `shell`, `run` and `down` on a real engine, and beside the reference dev container CLI."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+
+from . import image
+from .conftest import one_engine
+from .daemon import Engine
+from .project import DEVKIT, Clone
+from .test_commands import assert_one_line_and_a_hint, devkit, hung_socket
+from .test_dev_container import cli
+
+TRAP = "trap 'echo INT; exit 3' INT; trap 'echo TERM; exit 4' TERM; echo ready; while :; do sleep 0.1; done"
+
+
+@pytest.fixture
+def light(clone: Clone) -> Clone:
+    """A clone whose image is built in seconds."""
+    clone.without_packages()
+    return clone
+
+
+def up(clone: Clone, *words: str) -> dict[str, object]:
+    """The document of `devkit up`."""
+    document = json.loads(devkit(clone, "up", "--json", *words).stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def start(clone: Clone, *words: str, **streams: int) -> subprocess.Popen[str]:
+    """Start devkit in a session of its own."""
+    return subprocess.Popen(
+        [*map(str, clone.engine.on_host(*DEVKIT, *words))],
+        env={**clone.engine.env, "NO_COLOR": "1"},
+        cwd=clone.folder,
+        start_new_session=True,
+        text=True,
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **streams},
+    )
+
+
+def add_to_dockerfile(clone: Clone, *lines: str) -> None:
+    file = clone.folder / ".devcontainer/Dockerfile"
+    file.write_text("\n".join([file.read_text(), "USER root", *lines, "USER dev", ""]))
+
+
+@one_engine
+def test_the_dev_container_is_started_entered_changed_and_stopped(light, devcontainer_cli):
+    configuration = light.folder / ".devcontainer/devcontainer.json"
+    configuration.write_text(
+        configuration.read_text().replace(
+            '"shutdownAction"', '"postCreateCommand": "echo created >> $HOME/created", "shutdownAction"'
+        )
+    )
+    first = up(light)
+    assert (first["action"], first["user"]) == ("created", "dev")
+    labels = light.engine.inspect(str(first["container_id"]))["Config"]["Labels"]
+    assert labels["devcontainer.local_folder"] == str(light.folder)
+    assert labels["devcontainer.config_file"] == str(configuration)
+    # The container of an editor is the same one, and its lifecycle commands have run.
+    attached = json.loads(cli(devcontainer_cli, light, "up").splitlines()[-1])
+    assert attached["containerId"] == first["container_id"]
+    again = up(light)
+    assert (again["action"], again["container_id"], again["built"]) == ("kept", first["container_id"], [])
+    assert light.inside("cat", "/home/dev/created") == "created\n"
+
+    (light.folder / "src").mkdir()
+    done = devkit(
+        light,
+        "run",
+        "--directory",
+        "src",
+        "--env",
+        "A=b c",
+        "--",
+        "sh",
+        "-c",
+        'pwd; id -un; echo "$A $PATH"; exit 7',
+        expect=7,
+    )
+    folder, user, values = done.stdout.splitlines()
+    assert (folder, user) == ("/workspaces/quickstart/src", "dev")
+    assert values.startswith("b c /opt/venv/bin:")
+    assert_signals_and_input_are_passed_on(light)
+    assert_a_shell_has_a_terminal(light)
+
+    add_to_dockerfile(light, f"RUN echo {time.time()} > /more")
+    with start(light, "run", "--", "sleep", "60") as busy:
+        await_session(light.engine, str(first["container_id"]))
+        refused = devkit(light, "up", expect=2)
+        assert "1 command in it would end" in refused.stderr
+        busy.send_signal(signal.SIGTERM)
+    changed = up(light)
+    assert (changed["action"], changed["changed"]) == ("recreated", [".devcontainer/Dockerfile"])
+    assert [step for step in changed["built"] if "> /more" in step]
+    assert light.inside("cat", "/home/dev/created") == "created\n"
+
+    assert "is stopped" in devkit(light, "down").stdout
+    assert "does not run" in devkit(light, "run", "--", "true", expect=2).stderr
+    assert up(light)["action"] == "started"
+    assert "is removed" in devkit(light, "down", "--volumes").stdout
+    assert (light.engine.containers(), light.engine.docker("volume", "ls", "--quiet")) == ([], "")
+
+
+def await_session(engine: Engine, container: str) -> None:
+    """Wait until a command runs in the container."""
+    deadline = time.monotonic() + 60
+    while not engine.inspect(container)["ExecIDs"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def assert_signals_and_input_are_passed_on(clone: Clone) -> None:
+    with start(clone, "run", "--", "sh", "-c", "tr a-z A-Z", stdin=subprocess.PIPE) as upper:
+        assert upper.communicate("text\n", timeout=60)[0] == "TEXT\n"
+    for sent, code in ((signal.SIGINT, 3), (signal.SIGTERM, 4)):
+        with start(clone, "run", "--", "bash", "-c", TRAP) as running:
+            assert running.stdout.readline() == "ready\n"
+            # A terminal sends Ctrl-C to the whole group, a service manager its signal to the one process.
+            (os.killpg if sent is signal.SIGINT else os.kill)(running.pid, sent)
+            said, _ = running.communicate(timeout=60)
+        assert (said, running.returncode) == (f"{sent.name.removeprefix('SIG')}\n", code)
+
+
+def assert_a_shell_has_a_terminal(clone: Clone) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(clone.folder)
+        argv = [*map(str, clone.engine.on_host(*DEVKIT, "shell"))]
+        os.execvpe(argv[0], argv, {**clone.engine.env, "TERM": "dumb"})
+    said = b""
+    lines = [b"tty; echo $PATH; shopt -q login_shell && echo login; exit 5\n"]
+    try:
+        while select.select([terminal], [], [], 60)[0]:
+            said += os.read(terminal, 4096)
+            if lines and b"$ " in said:
+                os.write(terminal, lines.pop())
+    except OSError:
+        pass  # the terminal is closed
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5, said
+    shown = said.decode().splitlines()
+    assert "/dev/pts/0" in shown and "login" in shown
+    assert [line for line in shown if line.startswith("/opt/venv/bin:")]
+
+
+@one_engine
+def test_an_interrupted_build_is_continued_and_a_failing_one_explained(light):
+    add_to_dockerfile(light, f"RUN echo {time.time()} > /kept", "RUN sleep 300")
+    with start(light, "up") as running:
+        said = ""
+        while "> /kept" not in said:
+            said += running.stdout.readline()
+        os.killpg(running.pid, signal.SIGINT)
+        said += running.communicate(timeout=60)[0]
+    assert running.returncode == 130, said
+    assert "the next `devkit up` continues" in said and "Traceback" not in said
+    assert light.engine.containers() == []
+    dockerfile = light.folder / ".devcontainer/Dockerfile"
+    text = dockerfile.read_text()
+    dockerfile.write_text(
+        text.replace("sleep 300", "echo 'No matching distribution found for torch==9.9.9' >&2; exit 1")
+    )
+    failed = devkit(light, "up", expect=1).stderr
+    assert "Error: the build failed at" in failed
+    assert "this package has no release for this Python" in failed
+    dockerfile.write_text(text.replace("sleep 300", "true"))
+    built = up(light)["built"]
+    assert isinstance(built, list)
+    assert [step.split()[1:] for step in built] == [["RUN", "true"]]
+
+
+@one_engine
+def test_a_dockerfile_and_an_image_of_other_tools_are_started_too(engine, devcontainer_cli):
+    image.provide(engine, image.BASE)
+    # pytest's own folders are closed to other users.
+    clone = Clone(engine.state / "plain", engine)
+    folder = clone.folder / ".devcontainer"
+    folder.mkdir(parents=True)
+    (folder / "Dockerfile").write_text(f"FROM {image.BASE}\nARG NAME\nRUN useradd --create-home --uid 1500 $NAME\n")
+    document = {
+        "build": {"dockerfile": "Dockerfile", "args": {"NAME": "vscode"}},
+        "remoteUser": "vscode",
+        "containerEnv": {"INSIDE": "${containerWorkspaceFolder}"},
+        "remoteEnv": {"MORE": "${containerEnv:INSIDE}/more"},
+        "mounts": ["source=devkit-${devcontainerId},target=/cache,type=volume"],
+        "onCreateCommand": {"one": "touch one", "two": ["touch", "two"]},
+        "postStartCommand": "echo started >> ../../tmp/starts",
+    }
+    (folder / "devcontainer.json").write_text(json.dumps(document))
+    # Root starts it for the folder's owner, whose ids the user inside gets.
+    for path in (clone.folder, folder, *folder.iterdir()):
+        os.chown(path, 12345, 12345)
+    first = up(clone)
+    assert (first["action"], first["workspace_folder"]) == ("created", "/workspaces/plain")
+    done = devkit(clone, "run", "--", "sh", "-c", "id -u; echo $MORE; cat /tmp/starts; ls")
+    assert done.stdout.splitlines() == ["12345", "/workspaces/plain/more", "started", "one", "two"]
+    attached = json.loads(cli(devcontainer_cli, clone, "up").splitlines()[-1])
+    assert (attached["containerId"], attached["remoteUser"]) == (first["container_id"], "vscode")
+    devkit(clone, "down", "--volumes")
+    assert (engine.containers(), engine.docker("volume", "ls", "--quiet")) == ([], "")
+    (folder / "devcontainer.json").write_text(json.dumps({"image": image.BASE, "overrideCommand": False}))
+    assert "the container ended at once" in devkit(clone, "up", expect=1).stderr
+    engine.clear()
+
+
+@one_engine
+@pytest.mark.parametrize("words", [("up",), ("run", "--", "true"), ("down",)], ids=" ".join)
+def test_a_hung_engine_is_one_line_within_ten_seconds(light, words):
+    with hung_socket(light.engine.state) as path:
+        began = time.monotonic()
+        done = devkit(light, *words, expect=None, DOCKER_HOST=f"unix://{path}")
+        assert time.monotonic() - began < 10
+    assert_one_line_and_a_hint(done, light)
+    assert "hangs" in done.stderr
+
+
+@one_engine
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        pytest.param({"DOCKER_HOST": ""}, "no container engine is", id="no engine"),
+        pytest.param({"DOCKER_HOST": "ssh://gpu-box"}, "is on another machine", id="an engine elsewhere"),
+    ],
+)
+def test_what_cannot_be_started_here_is_one_line_and_a_hint(light, tmp_path, variables, message):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "sh").symlink_to("/bin/sh")
+    done = devkit(light, "up", expect=None, PATH=str(programs), **variables)
+    assert_one_line_and_a_hint(done, light)
+    assert message in done.stderr
