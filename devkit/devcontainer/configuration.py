@@ -14,6 +14,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
+from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.text import join_words
 
 LOCATIONS = (".devcontainer/devcontainer.json", ".devcontainer.json")
@@ -165,7 +166,7 @@ def _locate(start: Path, config: Path | None) -> tuple[Path, Path]:
 def read_dev_container(folder: Path, file: Path, *, env: Mapping[str, str]) -> DevContainer:
     """Read devcontainer.json with the variables of the host replaced. Raises DevkitError."""
     try:
-        found = parse_jsonc(file.read_text(encoding="utf-8")).to_python()
+        found = parse_jsonc(read_bounded(file, MAX_CONFIG_BYTES).decode()).to_python()
     except OSError as error:
         raise DevkitError(f"cannot read {file}: {error.strerror}", "Name a devcontainer.json that exists.") from None
     except (InvalidJsonc, UnicodeDecodeError) as error:

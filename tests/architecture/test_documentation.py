@@ -81,5 +81,6 @@ def test_every_command_line_in_the_documentation_has_flags_that_the_program_know
         while isinstance(command, click.Group):
             command = command.get_command(click.Context(command), words.pop(0)) or click.Command("none")
         known = {flag for each in command.params for flag in each.opts}
+        words = words[: words.index("--")] if "--" in words else words
         unknown += [f"{command.name} {word}" for word in words if word.startswith("--") and word not in known]
     assert unknown == []
