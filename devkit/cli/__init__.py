@@ -180,7 +180,8 @@ def _has_current_directory() -> bool:
 
 def _report_usage_error(error: click.ClickException) -> int:
     """Print the error, in one of the processes of a node that were all given the same arguments."""
-    from devkit.workload.finetune.process import wait_for_local_rank0, write_exit_code
+    from devkit.workload.finetune.process import wait_for_local_rank0
+    from devkit.workload.launch import write_exit_code
 
     write_exit_code(exit_codes.WRONG_INPUT)
     wait_for_local_rank0()

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from devkit.export.job_settings import (
     select_flags_to_store,
 )
 from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_target
+from devkit.facts.settings import format_flag
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.text import format_count, wrap_text
 
@@ -97,8 +99,28 @@ def export(ctx: click.Context, *, check: bool, project: Path, as_json: bool) -> 
     ctx.exit(exit_codes.ANSWER_IS_NO if drifted else exit_codes.DONE)
 
 
+class _TargetCommand(click.Command):
+    """A target's command: words after two dashes are the command that the job runs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the flags before the dashes, and keep the words after them."""
+        words: tuple[str, ...] = ()
+        if "--" in args:
+            at = args.index("--")
+            args, words = args[:at], tuple(args[at + 1 :])
+            if not words:
+                raise DevkitError("no command follows the two dashes", "Such as -- python train.py")
+        rest = super().parse_args(ctx, args)
+        ctx.params["command"] = words
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show the words after the dashes in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND …]"]
+
+
 def _build_command(target: ExportTarget) -> click.Command:
-    @click.command(name=target.name, help=TARGETS[target.name])
+    @click.command(cls=_TargetCommand, name=target.name, help=TARGETS[target.name])
     @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
     @setting_options(JobSettings)
     @setting_options(target.settings)
@@ -116,7 +138,7 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @click.pass_context
     def command(ctx: click.Context, /, *, directory: Path, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
-        if not (flags["check"] or flags["dry_run"]):
+        if directory.is_dir() and not (flags["check"] or flags["dry_run"]):
             ctx.with_resource(hold_project(directory))
         result = plan_export(target, directory, flags)
         if result.refusal is not None:
@@ -222,15 +244,15 @@ def plan_export(
     from devkit.render.files import Artifact
     from devkit.render.toml_tables import set_toml_values
 
-    project, plan, lock = _open_planned_project(directory)
+    project, lock = _open_project(directory)
     root, force = project.root, bool(flags.get("force"))
     content, document = _read_devkit_toml(root)
     options = ExportOptions(collect_setting_flags(JobSettings, flags), collect_setting_flags(target.settings, flags))
     settings = read_export_settings(document, content.decode("utf-8-sig"), target, options)
-    if not settings.job.image and target.needs_image(settings.target):
-        raise _explain_missing_image(project)
+    _require_settings(project, lock, target, settings, options)
+    project, plan = _load_plan(project, lock, settings.job)
     exported = load_exported_project(project, plan, settings.job)
-    task = build_task(exported, settings.job)
+    task = build_task(exported, settings.job, target.validate_name)
     folder = _find_folder(project, target, settings, flags.get("output"))
     if refuses and task.refusal is not None and not force:
         return ExportResult(target.name, root, folder, task, refusal=task.refusal, notes=task.task.notes)
@@ -267,7 +289,7 @@ def find_drifted_targets(directory: Path) -> "dict[str, tuple[FileChange, ...]]"
     """Return the changes to targets that were exported before and no longer match the project's settings, by name."""
     from devkit.render.devkit_lock import LOCK_PATH
 
-    project, _, _ = _open_planned_project(directory)
+    project, _ = _open_project(directory)
     content, document = _read_devkit_toml(project.root)
     drifted = {}
     for name in TARGETS:
@@ -292,10 +314,8 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
     from devkit.render.project import build_container_settings
     from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
-    if not job.settings:
-        raise DevkitError(
-            "nothing says what the job shall train", "Name the settings of devkit finetune: --settings run.toml"
-        )
+    if job.command:
+        return ExportedProject(build_container_settings(project), plan, finetune=None, config=None)
     path = project.root / job.settings
     if not path.is_file():
         raise DevkitError(
@@ -337,24 +357,66 @@ def _measure(path: Path) -> int:
         return 0
 
 
-def _open_planned_project(directory: Path) -> "tuple[DevkitProject, Plan, DevkitLock]":
-    """Open the project, with the plan of devkit.lock: its image is built by that one."""
-    from devkit.render.devkit_lock import parse_locked_plan, read_project_lock
+def _open_project(directory: Path) -> "tuple[DevkitProject, DevkitLock]":
+    from devkit.render.devkit_lock import read_project_lock
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.render.project import PathOptions, open_project
 
     if not directory.is_dir():
         raise DevkitError(f"{directory} is no directory", "Name the project's folder.")
     project = open_project(directory, ProjectSettings(), PathOptions())
-    lock = read_project_lock(project.root)
-    if not lock.files or lock.target:
-        raise DevkitError(
-            f"there is no devkit.lock of a dev container in {project.root}",
-            f"Write a dev container first: devkit init {directory}",
-        )
+    return project, read_project_lock(project.root)
+
+
+def _load_plan(project: "DevkitProject", lock: "DevkitLock", job: JobSettings) -> "tuple[DevkitProject, Plan]":
+    """Load the plan of devkit.lock: the image is built by that one."""
+    from devkit.render.devkit_lock import parse_locked_plan
+
     plan = parse_locked_plan(lock.plan)
-    plan.require_torch("an exported job")
-    return project.for_plan(plan), plan, lock
+    if not job.command:
+        plan.require_torch("devkit finetune")
+    return project.for_plan(plan), plan
+
+
+def _require_settings(
+    project: "DevkitProject", lock: "DevkitLock", target: ExportTarget, settings: ExportSettings, options: ExportOptions
+) -> None:
+    """Raise DevkitError that names everything that a job lacks, with the commands that end in the export."""
+    missing: list[str] = []
+    steps: list[str] = []
+    where = [str(project.root)] if project.root != Path.cwd() else []
+    words = ["devkit", "export", target.name, *where, *_format_flags({**options.job, **options.target})]
+    has_lock = bool(lock.files and not lock.target)
+    if not has_lock:
+        missing.append(f"there is no devkit.lock of a dev container in {project.root}")
+    if not settings.job.image and target.needs_image(settings.target):
+        missing.append("no image is named, and the job runs where no image is built")
+        name, publish = _build_publish_command(project)
+        bake = ["--bake"] if project.settings.engine != "podman" and not project.settings.bake else []
+        steps = [shlex.join(["devkit", "init", *where, *bake])] if bake or not has_lock else []
+        steps += publish
+        words += ["--image", name]
+    elif not has_lock:
+        steps.append(shlex.join(["devkit", "init", *where]))
+    other = ""
+    if not settings.job.settings and not settings.job.command:
+        missing.append("nothing says what the job shall run")
+        words += ["--settings", "run.toml"]
+        other = "\nOr, for a command of your own instead of devkit finetune with those settings: -- python train.py"
+    if missing:
+        command = ["--", *settings.job.command] if options.job.get("command") else []
+        raise DevkitError("; ".join(missing), " && \\\n".join([*steps, shlex.join([*words, *command])]) + other)
+
+
+def _format_flags(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the flags of settings that were given, as they were."""
+    for name, value in given.items():
+        flag = format_flag(name)
+        if isinstance(value, bool):
+            yield flag if value else f"--no-{flag[2:]}"
+        elif name != "command":
+            for each in value if isinstance(value, tuple) else (value,):
+                yield from (flag, str(each))
 
 
 def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:
@@ -367,21 +429,15 @@ def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:
     return content, parse_toml(content.decode("utf-8-sig"))
 
 
-def _explain_missing_image(project: "DevkitProject") -> DevkitError:
+def _build_publish_command(project: "DevkitProject") -> tuple[str, list[str]]:
+    """Return a name for the project's image, and the commands that build it and push it to the registry."""
     from devkit.render.container.settings import slugify
     from devkit.render.files import DEVCONTAINER_FOLDER
 
     name = f"registry.example.org/{slugify(project.settings.name)}:1"
-    bake = f"{DEVCONTAINER_FOLDER}/docker-bake.hcl"
-    publish = f'docker buildx bake --file {bake} --push --set "*.tags={name}"'
-    if not project.settings.bake:
-        publish = f"devkit init --bake && {publish}"
     if project.settings.engine == "podman":
-        publish = f"podman build --tag {name} {DEVCONTAINER_FOLDER} && podman push {name}"
-    return DevkitError(
-        "no image is named, and the job runs where no image is built",
-        f"Publish this project's, then name it: --image {name}\n{publish}",
-    )
+        return name, [f"podman build --tag {name} {DEVCONTAINER_FOLDER}", f"podman push {name}"]
+    return name, [f'docker buildx bake --file {DEVCONTAINER_FOLDER}/docker-bake.hcl --push --set "*.tags={name}"']
 
 
 def _find_folder(project: "DevkitProject", target: ExportTarget, settings: ExportSettings, output: Path | None) -> Path:

@@ -18,10 +18,10 @@ from devkit.workload.finetune.process import (
     is_reported_elsewhere,
     raise_on_signal,
     report_once_per_node,
-    write_exit_code,
 )
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 from devkit.workload.interpreter import continue_in_project
+from devkit.workload.launch import write_exit_code
 
 if TYPE_CHECKING:
     from devkit.workload.finetune.events import Listener

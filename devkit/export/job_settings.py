@@ -31,6 +31,23 @@ class JobSettings:
     name: Annotated[str, SettingInfo("Name of the job.")] = ""
     image: Annotated[str, SettingInfo("The published image.", example="REGISTRY/NAME:TAG")] = ""
     settings: Annotated[str, SettingInfo("Settings of devkit finetune, in the project.", example="FILE.toml")] = ""
+    command: Annotated[
+        tuple[str, ...], SettingInfo("Command to run instead of devkit finetune: after two dashes.", has_flag=False)
+    ] = ()
+    processes: Annotated[
+        str,
+        SettingInfo(
+            "Processes that torchrun starts on each node with that command: a number, or auto for one for each GPU."
+            " Without it, the command is started once on each node.",
+            example="auto",
+        ),
+    ] = ""
+    results: Annotated[
+        str, SettingInfo("Folder in the project that the command writes to; DEVKIT_OUTPUT there.", example="DIR")
+    ] = "outputs"
+    foreign_image: Annotated[
+        bool, SettingInfo("The image is not of this project: no devkit, no user dev and no /opt/venv in it.")
+    ] = False
     gpu: Annotated[str, SettingInfo("GPU to request, such as H100. The memory estimate must fit it.")] = ""
     gpus: Annotated[int, SettingInfo("GPUs on each node; 0 for none.", at_least=0, at_most=64)] = 1
     nodes: Annotated[int, SettingInfo("Number of nodes.", at_least=1, at_most=4096)] = 1
@@ -64,19 +81,13 @@ _IMAGE = re.compile(
 """Source: https://github.com/distribution/reference/blob/main/regexp.go"""
 
 _RESERVED_VARIABLES = re.compile(
-    r"PET_\w+|HF_TOKEN_PATH|HF_HOME|HF_HUB_CACHE|DEVKIT_EXIT_FILE|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
+    r"PET_\w+|HF_TOKEN_PATH|HF_HOME|HF_HUB_CACHE|DEVKIT_EXIT_FILE|DEVKIT_OUTPUT|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
 )
 """Variables that the image, devkit's own command and torchrun set: another value would break them."""
 
 JOB_TABLE = "job"
 OUTPUT_KEY = "output"
 """The key under [job.TARGET] for the folder of its files, relative to the project."""
-
-MAX_LABEL_LENGTH = 63
-MAX_JOB_NAME_LENGTH = 52
-"""A Job's own name is shorter: its pods add a dash and ten letters.
-Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#creating-an-indexed-job"""
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 _SECRET_NAME = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)(_|$)")
 
@@ -116,7 +127,28 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
             "Leave out the part before ://." if "://" in settings.image else "Write it as REGISTRY/NAME:TAG.",
         )
     _validate_variables(settings.env)
+    _validate_command(settings)
     return settings
+
+
+def _validate_command(settings: JobSettings) -> None:
+    if not settings.command:
+        for name in ("processes", "foreign_image"):
+            if getattr(settings, name):
+                raise DevkitError(
+                    f"{format_flag(name)} is for a command of your own: devkit finetune knows its processes and image",
+                    "Give the command after two dashes: -- python train.py",
+                )
+        return
+    if not settings.command[0]:
+        raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
+    if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
+        raise DevkitError(f"--processes is {settings.processes!r}", "Give a number, or auto for one for each GPU.")
+    if any(pattern.search(word) for word in settings.command for pattern in SECRETS):
+        raise DevkitError(
+            "the command holds what looks like a secret, and would be written into devkit.toml and every file",
+            "Keep it where the engine keeps secrets; the hub's token is read from a file.",
+        )
 
 
 def validate_printable(settings: object) -> None:
@@ -127,7 +159,9 @@ def validate_printable(settings: object) -> None:
         for text in value if isinstance(value, tuple) else (value,):
             if not isinstance(text, str):
                 continue
-            if any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in text):
+            # A word of a command may be a script.
+            shown = re.sub(r"[\n\t]", "", text) if name == "command" else text
+            if any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in shown):
                 raise DevkitError(
                     f"{format_flag(name)} {text!r} holds a line break or another invisible character",
                     "Write it on one line, in visible characters.",
@@ -156,17 +190,6 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
                 f"--env {name} looks like a secret, and would be written into devkit.toml and every file",
                 "Keep it where the engine keeps secrets; the hub's token is read from a file, never from a variable.",
             )
-
-
-def validate_dns_label(name: str, flag: str, *, longest: int = MAX_JOB_NAME_LENGTH) -> str:
-    """Return `name` if it is a DNS label (RFC 1123), as Kubernetes requires. Raises DevkitError that proposes one."""
-    if _DNS_LABEL.fullmatch(name) and len(name) <= longest:
-        return name
-    label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:longest].strip("-")
-    hint = f"Such as {label}." if label else "Use a-z, 0-9 and hyphens."
-    raise DevkitError(
-        f"{flag} {name!r} is no DNS label: at most {longest} of a-z, 0-9 and hyphens, no hyphen at the ends", hint
-    )
 
 
 def read_export_settings(

@@ -3,45 +3,15 @@
 from dataclasses import fields
 
 from devkit.facts.settings import format_flag
-from devkit.workload.finetune.process import EXIT_FILE_VARIABLE
 from devkit.workload.finetune.settings import FinetuneSettings
 
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 """Signals that torchrun forwards: by default, SIGUSR1 would end it.
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
-EXIT_CODE_WRAPPER = f"""\
-child='' stop=''
-# Forwarded once. A signal that is trapped here, and not ignored, has its default action in the command.
-trap 'trap : TERM HUP USR1; stop=TERM; [ -z "$child" ] || kill -s TERM "$child"' TERM HUP USR1
-trap 'trap : INT; [ -z "$child" ] || kill -s INT "$child"' INT
-# torchrun exits with 1 whatever its processes' codes are. Each writes its own into this file: 75, retry, stays 75.
-{EXIT_FILE_VARIABLE}=$(mktemp) && export {EXIT_FILE_VARIABLE}
-# A stop before the start: nothing is lost, and nothing has to start.
-if [ -n "$stop" ]; then rm -f "${{{EXIT_FILE_VARIABLE}:-}}"; exit 75; fi
-"$@" &
-child=$!
-if [ -n "$stop" ]; then kill -s TERM "$child"; fi
-code=0; wait "$child" || code=$?
-# Above 128 a signal ended either the child or only the wait for it.
-while [ "$code" -gt 128 ]; do
-  alive=''; if kill -0 "$child" 2>/dev/null; then alive=1; fi
-  again=0; wait "$child" || again=$?
-  if [ "$again" -ne 127 ]; then code=$again; fi
-  if [ -z "$alive" ]; then break; fi
-done
-kept=$(sed -n '/^[1-9][0-9]*$/{{p;q;}}' "${{{EXIT_FILE_VARIABLE}:-/dev/null}}" 2>/dev/null)
-rm -f "${{{EXIT_FILE_VARIABLE}:-}}"
-# Ended by the forwarded signal itself: it had not started yet, and lost nothing.
-if [ "$code" -eq 143 ] && [ -n "$stop" ]; then code=75; fi
-if [ "$code" -ne 0 ]; then code=${{kept:-$code}}; fi
-exit "$code"
-"""
-"""A POSIX sh script that may be process 1, which gets no signal that it does not trap. Its arguments are the command.
-
-The signal is forwarded once: Slurm signals every process of the step itself, and each signal ends torchrun's wait for
-its processes. The exit code is the one that the processes wrote, not run.json's: that may be an earlier run's.
-"""
+TORCHRUN = ("torchrun", "--no-python")
+LAUNCHER = ("python", "-m", "devkit.workload.launch")
+"""Runs a command with its signals and exit code, in an image with devkit."""
 
 
 def build_finetune_command(settings: FinetuneSettings) -> tuple[str, ...]:
@@ -53,7 +23,24 @@ def build_node_command(settings: FinetuneSettings, *, is_distributed: bool) -> t
     """Build the command of one node."""
     if not is_distributed:
         return build_finetune_command(settings)
-    return ("sh", "-c", EXIT_CODE_WRAPPER, "devkit", "torchrun", "--no-python", *build_finetune_command(settings))
+    return (*LAUNCHER, *TORCHRUN, *build_finetune_command(settings))
+
+
+def wrap_command(command: tuple[str, ...], *, by_torchrun: bool, has_devkit: bool) -> tuple[str, ...]:
+    """Wrap a command of the user's own: in torchrun where it is asked for, and in the launcher where the image has it.
+
+    Behind torchrun every process has a launcher of its own, which writes down the exit code that torchrun loses.
+    """
+    launcher = LAUNCHER if has_devkit else ()
+    return (*launcher, *TORCHRUN, *launcher, *command) if by_torchrun else (*launcher, *command)
+
+
+def strip_launchers(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a wrapped command as it runs where there is no devkit."""
+    words = command[len(LAUNCHER) :] if command[: len(LAUNCHER)] == LAUNCHER else command
+    if words[: len(TORCHRUN)] == TORCHRUN:
+        return (*TORCHRUN, *strip_launchers(words[len(TORCHRUN) :]))
+    return words
 
 
 def build_torchrun_variables(*, grace_s: int) -> tuple[tuple[str, str], ...]:

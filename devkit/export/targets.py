@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from devkit.errors import DevkitError
+from devkit.export.names import validate_dns_label
 from devkit.export.task import Task
 from devkit.render.container.settings import ContainerSettings
 from devkit.render.files import Artifact
@@ -47,12 +48,14 @@ class ExportTarget:
 
     `render` raises DevkitError for a task that the engine cannot run. `needs_image` tells by the target's settings
     if the job runs in the published image: without one it is refused, so `render` never sees an empty name.
+    `validate_name` returns a job's name that the engine takes, given with its flag, or raises DevkitError.
     """
 
     name: str
     settings: type
     render: Callable[[Task, Any, ExportContext], TargetFiles]
     needs_image: Callable[[Any], bool] = lambda _settings: True
+    validate_name: Callable[[str, str], str] = validate_dns_label
 
 
 def load_target(name: str) -> ExportTarget:

@@ -58,7 +58,9 @@ class Task:
     flags come from PET_* variables that each target fills in (`build_rendezvous_variables`). `environment` is the same
     everywhere. `output` is the absolute output folder in the container. `needs_token` is true if models or data come
     from the hub. `fitting_gpus` are GPUs that hold the job as it is, the least memory first; () where the model's
-    shape is unknown.
+    shape is unknown. `is_own_command` is true for a command of the user's own instead of devkit finetune, and
+    `is_foreign_image` for an image without devkit, its folders and its user. `node_processes` are those that torchrun
+    starts on a node, 0 for one for each GPU.
     """
 
     name: str
@@ -79,13 +81,21 @@ class Task:
     is_spot: bool
     needs_token: bool
     fitting_gpus: tuple[str, ...] = ()
+    is_own_command: bool = False
+    is_foreign_image: bool = False
+    node_processes: int = 0
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def processes(self) -> int:
-        """The world size: one process for each GPU, or for each node without GPUs."""
-        return self.nodes * max(1, self.accelerator.count)
+        """The world size."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def processes_per_node(self) -> int:
+        """One process for each GPU, or one without GPUs, unless `node_processes` says otherwise."""
+        return self.node_processes or max(1, self.accelerator.count)
 
     @property
     def is_distributed(self) -> bool:
@@ -115,7 +125,7 @@ def build_rendezvous_variables(task: Task, *, address: str, rank: str) -> tuple[
         return ()
     return (
         ("PET_NNODES", str(task.nodes)),
-        ("PET_NPROC_PER_NODE", str(max(1, task.accelerator.count))),
+        ("PET_NPROC_PER_NODE", str(task.processes_per_node)),
         ("PET_NODE_RANK", rank),
         ("PET_MASTER_ADDR", address),
         ("PET_MASTER_PORT", str(RENDEZVOUS_PORT)),

@@ -1,15 +1,18 @@
 """The task of a job, built from the project, its plan and the job's settings: every target writes it down."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from devkit.compat.gpus import find_amd_gpu, find_gpu
 from devkit.errors import DevkitError
-from devkit.estimate.gpus import Fit
+from devkit.estimate.gpus import Fit, find_gpu_spec
 from devkit.estimate.resources import CORES_PER_GPU
-from devkit.export.job_settings import JobSettings, has_mutable_tag, validate_dns_label, validate_job_settings
-from devkit.export.launch import build_node_command, build_torchrun_variables
+from devkit.estimate.settings import Precision
+from devkit.export.job_settings import JobSettings, has_mutable_tag, validate_job_settings
+from devkit.export.launch import build_node_command, build_torchrun_variables, wrap_command
+from devkit.export.names import validate_dns_label
 from devkit.export.quantities import GIB, parse_duration, parse_size, round_up_to_gib
 from devkit.export.sizing import (
     ResourceNeeds,
@@ -44,6 +47,8 @@ CPU_MEMORY_BYTES = 16 * GIB
 """Memory of each process, where nothing is known of the model."""
 MIN_VOLUME_BYTES = 10 * GIB
 """Size of new storage, where the estimate needs less or nothing is known."""
+OWN_COMMAND_VOLUME_BYTES = 100 * GIB
+"""Size of new storage for models and results of a command whose needs nobody knows."""
 HEADROOM = 1.2
 """A fifth beyond what is counted, for file system metadata, a tokenizer, metrics."""
 CHECKPOINT_COPIES = 3
@@ -54,11 +59,14 @@ NODE_LOCAL_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local")  # noqa:
 
 @dataclass(frozen=True)
 class ExportedProject:
-    """A project as the exporters see it: its own settings, its plan, and the run to export."""
+    """A project as the exporters see it: its own settings, its plan, and the run to export.
+
+    `finetune` is None where the job is a command of the user's own: nothing is estimated for it.
+    """
 
     project: ContainerSettings
     plan: Plan
-    finetune: FinetuneSettings
+    finetune: FinetuneSettings | None
     config: Mapping[str, Any] | None
     """The model's config.json; None where it is not known here."""
     is_local_model: bool = False
@@ -76,50 +84,64 @@ class TaskAndEstimate:
     refusal: tuple[str, str] | None = None
 
 
-def build_task(exported: ExportedProject, job: JobSettings) -> TaskAndEstimate:
-    """Build the task with everything decided. Raises DevkitError for settings that no engine can run."""
+def build_task(
+    exported: ExportedProject, job: JobSettings, validate_name: Callable[[str, str], str] = validate_dns_label
+) -> TaskAndEstimate:
+    """Build the task with everything decided. Raises DevkitError for settings that no engine can run.
+
+    `validate_name` returns a job's name that the target takes, given with its flag, or raises.
+    """
     validate_job_settings(job)
     plan, finetune, config = exported.plan, exported.finetune, exported.config
-    validate_gpu(plan, job)
-    count = 0 if plan.vendor is Vendor.CPU else job.gpus
+    vendor = _choose_vendor(plan, job)
+    count = 0 if vendor is Vendor.CPU else job.gpus
     hardware = RunHardware(
-        vendor=plan.vendor if count else Vendor.CPU,
+        vendor=vendor if count else Vendor.CPU,
         gpu=job.gpu if count else "",
         processes=job.nodes * max(1, count),
         packages=frozenset(plan.versions) & {"bitsandbytes"},
     )
-    _validate_run(finetune, job, hardware)
-    needs = estimate_needs(finetune, config, hardware) if config is not None else None
-    time_s, grace_s = parse_duration(job.time, "--time"), parse_duration(job.grace, "--grace")
-    validate_checkpoint_interval(needs, finetune, time_s=time_s)
+    needs = None
     fitting: tuple[str, ...] = ()
-    if config is not None and needs is not None and hardware.vendor is Vendor.NVIDIA:
-        fitting = tuple(find_fitting_gpus(plan, finetune, config, hardware))
-    gpu = needs.gpu if needs is not None else None
+    time_s, grace_s = parse_duration(job.time, "--time"), parse_duration(job.grace, "--grace")
+    if finetune is not None:
+        _validate_run(finetune, job, hardware)
+        needs = estimate_needs(finetune, config, hardware) if config is not None else None
+        validate_checkpoint_interval(needs, finetune, time_s=time_s)
+        if config is not None and needs is not None and hardware.vendor is Vendor.NVIDIA:
+            fitting = tuple(find_fitting_gpus(plan, finetune, config, hardware))
     accelerator = Accelerator(
         vendor=hardware.vendor,
         name=hardware.gpu,
         count=count,
-        memory_bytes=gpu.memory_bytes if gpu is not None else 0,
+        memory_bytes=_find_gpu_memory(hardware, needs),
     )
     slug = exported.project.slug
     workspace = f"/workspaces/{slug}"
-    is_distributed = hardware.processes > 1
-    launcher = build_torchrun_variables(grace_s=grace_s) if is_distributed else ()
+    node_processes = int(job.processes) if job.processes.isdigit() else 0
+    is_distributed = job.nodes * (node_processes or max(1, count)) > 1
     variables = tuple((text.partition("=")[0], text.partition("=")[2]) for text in job.env)
-    output = resolve_output(workspace, finetune.output.as_posix())
+    output = resolve_output(workspace, finetune.output.as_posix() if finetune is not None else job.results)
+    if finetune is None:
+        variables = (("DEVKIT_OUTPUT", output), *variables)
+        command = wrap_command(job.command, by_torchrun=bool(job.processes), has_devkit=not job.foreign_image)
+    else:
+        command = build_node_command(finetune, is_distributed=is_distributed)
+    if job.foreign_image:
+        variables = (("HF_HOME", HUB_CACHE), *variables)
+    launcher = build_torchrun_variables(grace_s=grace_s) if is_distributed else ()
     task = Task(
-        name=validate_dns_label(job.name or slug, "--name"),
+        name=validate_name(job.name or slug, "--name"),
         project=slug,
         image=job.image,
-        command=build_node_command(finetune, is_distributed=is_distributed),
+        command=command,
         environment=(("HF_TOKEN_PATH", TOKEN_PATH), *launcher, *variables),
         workspace=workspace,
         output=output,
         nodes=job.nodes,
         accelerator=accelerator,
         cpus=job.cpus or CORES_PER_GPU * max(1, count),
-        memory_bytes=_size_memory(job, needs, hardware, processes=max(1, count)),
+        memory_bytes=_size_memory(job, needs, hardware, processes=max(1, count), is_own=finetune is None),
         shm_bytes=parse_size(job.shm, "--shm") if job.shm else max(SHM_BYTES, SHM_BYTES_PER_GPU * count),
         volumes=plan_volumes(exported, job, needs, workspace=workspace, output=output),
         time_s=time_s,
@@ -127,10 +149,37 @@ def build_task(exported: ExportedProject, job: JobSettings) -> TaskAndEstimate:
         is_spot=job.spot,
         needs_token=not exported.is_local_model,
         fitting_gpus=fitting,
+        is_own_command=finetune is None,
+        is_foreign_image=job.foreign_image,
+        node_processes=node_processes,
     )
-    notes = (*_list_notes(task, job, needs), *list_duration_notes(needs, finetune, time_s=time_s, grace_s=grace_s))
-    refusal = explain_misfit(needs, finetune, config, hardware, fitting)
+    notes, refusal = tuple(_list_notes(task, job, needs)), None
+    if finetune is not None:
+        notes += tuple(list_duration_notes(needs, finetune, time_s=time_s, grace_s=grace_s))
+        refusal = explain_misfit(needs, finetune, config, hardware, fitting)
     return TaskAndEstimate(replace(task, reasons=_explain_sizes(task, job, needs), notes=notes), needs, refusal)
+
+
+def _choose_vendor(plan: Plan, job: JobSettings) -> Vendor:
+    """Choose the vendor of the GPUs: the plan's, which says nothing of a foreign image. Raises DevkitError."""
+    if not job.foreign_image:
+        validate_gpu(plan, job)
+        return plan.vendor
+    if find_amd_gpu(job.gpu) is not None:
+        return Vendor.ROCM
+    return Vendor.NVIDIA if plan.vendor is Vendor.CPU or find_gpu(job.gpu) is not None else plan.vendor
+
+
+def _find_gpu_memory(hardware: RunHardware, needs: ResourceNeeds | None) -> int:
+    """Return the memory of each GPU; 0 where it is unknown."""
+    if needs is not None:
+        return needs.gpu.memory_bytes if needs.gpu is not None else 0
+    if not hardware.gpu or hardware.vendor is not Vendor.NVIDIA:
+        return 0
+    try:
+        return find_gpu_spec(hardware.gpu, Precision.BF16).memory_bytes
+    except DevkitError:
+        return 0
 
 
 def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHardware) -> None:
@@ -184,8 +233,9 @@ def plan_volumes(
 ) -> tuple[Volume, ...]:
     """Plan the storage of models, project and checkpoints. Raises DevkitError where it would be too small."""
     models = 0 if needs is None or exported.is_local_model else needs.hub_bytes
-    checkpoints, content, keep = 0, "", exported.finetune.keep
-    if needs is not None:
+    checkpoints, content = 0, ""
+    if needs is not None and exported.finetune is not None:
+        keep = exported.finetune.keep
         one = max(needs.host.checkpoint_bytes, CHECKPOINT_COPIES * needs.result_bytes)
         checkpoints = (keep + 1) * one + needs.result_bytes
         size = format_bytes(needs.host.checkpoint_bytes)
@@ -210,6 +260,8 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
     if not requested:
         because = f"{content}: {format_bytes(min_bytes)}" if min_bytes else "the minimum: its content is unknown here"
         size = max(MIN_VOLUME_BYTES, padded_gib * GIB)
+        if job.command and role is not VolumeRole.DATA:
+            because, size = f"a guess for a command of your own: --{role}-size", OWN_COMMAND_VOLUME_BYTES
         return Volume(role=role, path=path, source=source, size_bytes=size, because=because)
     flag = f"--{role}-size"
     size = parse_size(requested, flag)
@@ -220,10 +272,14 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
     return Volume(role=role, path=path, source=source, size_bytes=size, because=REQUESTED)
 
 
-def _size_memory(job: JobSettings, needs: ResourceNeeds | None, hardware: RunHardware, *, processes: int) -> int:
+def _size_memory(
+    job: JobSettings, needs: ResourceNeeds | None, hardware: RunHardware, *, processes: int, is_own: bool
+) -> int:
     """Return the memory of one node, in whole GiB, for all its processes. On a CPU the model is in it, too."""
     if job.memory:
         return parse_size(job.memory, "--memory")
+    if is_own:
+        return round_up_to_gib(max(CPU_MEMORY_BYTES, _find_gpu_memory(hardware, None))) * GIB * processes
     if needs is None:
         return CPU_MEMORY_BYTES * processes
     model = needs.estimate.reserved_peak_bytes.upper if hardware.vendor is Vendor.CPU else 0
@@ -232,7 +288,9 @@ def _size_memory(job: JobSettings, needs: ResourceNeeds | None, hardware: RunHar
 
 def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> tuple[Reason, ...]:
     memory = "by the memory estimate: a process, its workers, and the largest file of the model for each GPU"
-    if needs is None:
+    if task.is_own_command:
+        memory = "nothing is estimated for a command of your own: as much as its GPUs have, 16 GiB for each at least"
+    elif needs is None:
         memory = "the model's needs are unknown here"
     elif not task.accelerator.count:
         memory = "by the memory estimate: the process, its workers, and everything that training keeps in memory"
@@ -248,7 +306,11 @@ def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) ->
 
 
 def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
-    if needs is None:
+    if task.is_own_command:
+        yield "no estimate for a command of your own: memory and storage are guesses, which --memory and --models-size replace"
+        if job.settings:
+            yield f"the job runs the command, and not devkit finetune with {job.settings}"
+    elif needs is None:
         yield "the model's shape is not known here, so nothing says whether it fits: give its config.json"
     elif needs.gpu is None and task.accelerator.count and task.fitting_gpus:
         yield f"no GPU is named with --gpu: the smallest that is sure to hold these settings is {task.fitting_gpus[0]}"

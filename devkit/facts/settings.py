@@ -11,12 +11,16 @@ from devkit.errors import DevkitError
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """The description of a setting for people, and the range of its number. `example` is a flag's placeholder for a text."""
+    """The description of a setting for people, and the range of its number. `example` is a flag's placeholder for a text.
+
+    With `has_flag` false it has no flag of its own: a command says how it is given.
+    """
 
     meaning: str
     at_least: float | None = None
     at_most: float | None = None
     example: str = ""
+    has_flag: bool = True
 
 
 @cache

@@ -274,7 +274,7 @@ def test_a_job_that_cannot_fit_is_refused_with_one_and_written_when_forced(proje
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param((), "nothing says what the job shall train", id="no settings"),
+        pytest.param((), "nothing says what the job shall run", id="no settings"),
         pytest.param(("--settings", "other.toml"), "there is no file other.toml in", id="settings that are not there"),
         pytest.param((*JOB[:4], "--image", "a b"), "is no name of an image", id="no image's name"),
         pytest.param((*JOB, "--name", "My Job"), "is no DNS label", id="no label"),
@@ -328,3 +328,28 @@ def test_a_project_for_the_cpu_asks_for_no_gpu(tmp_path):
     assert document["task"]["accelerator"]["count"] == 0
     assert "--gres" not in (tmp_path / "deploy/slurm/job.sbatch").read_text()
     assert_refused(export(tmp_path, "slurm", *words, "--gpu", "H100"), "planned for the CPU")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_command_after_two_dashes_is_exported_and_kept(project, target):
+    words = (*JOB[2:], "--", "python", "train.py", "--lr=1e-4", "a b", "--check")
+    exported(project, target, *words)
+    assert any(b"train.py" in content for content in deployed(project, target).values())
+    assert tomllib.loads((project / "devkit.toml").read_text())["job"]["command"] == list(words[5:])
+    assert exported(project, target, "--check").splitlines()[-1] == "up to date: nothing to change."
+
+
+def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_in_the_export(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\n")
+    done = export(tmp_path, "kubernetes", "--gpu", "H100")
+    assert_refused(done, "no devkit.lock of a dev container")
+    message = done.stderr.splitlines()[0]
+    assert "no image is named" in message and "nothing says what the job shall run" in message
+    assert "devkit init --bake && " in done.stderr
+    assert "devkit export kubernetes --gpu H100 --image registry.example.org/" in done.stderr
+    done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")
+    assert "devkit export kubernetes --image a/b:1 -- python train.py" in done.stderr
+
+
+def test_two_dashes_without_a_command_are_refused(project):
+    assert_refused(export(project, "slurm", "--"), "no command follows")

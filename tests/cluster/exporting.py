@@ -1,6 +1,7 @@
 """Batch scripts for the tests' cluster, exported by the command line, and a stand-in for devkit that takes no time."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,4 +85,8 @@ def stand_in(folder: Path, body: str) -> Path:
     program = folder / "bin/devkit"
     program.write_text(STAND_IN.replace("__BODY__", body), encoding="utf-8")
     program.chmod(0o755)
+    # The launcher is devkit's own.
+    python = folder / "bin/python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
     return folder

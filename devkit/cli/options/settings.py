@@ -37,8 +37,9 @@ def setting_options(settings: type) -> Decorator:
     """Return a decorator that gives a command one flag for each setting of the class, in its order."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed(describe_settings(settings)):
-            command = _setting_option(settings, name)(command)
+        for name, (_, info) in reversed(describe_settings(settings).items()):
+            if info.has_flag:
+                command = _setting_option(settings, name)(command)
         return command
 
     return decorate

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from devkit.errors import DevkitError
-from devkit.export.job_settings import validate_dns_label
 from devkit.export.kubernetes.batch_job import render_batch_job
 from devkit.export.kubernetes.jobset import find_max_name_length, render_jobset, render_trainjob
 from devkit.export.kubernetes.kustomize import build_overlays, render_folder, render_kustomization, render_overlay
@@ -23,6 +22,7 @@ from devkit.export.kubernetes.settings import (
     validate_subdomain,
 )
 from devkit.export.kubernetes.storage import TOKEN_KEY, build_files_pod, build_new_claims
+from devkit.export.names import validate_dns_label
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, split_export_folder
 from devkit.export.task import Task
 
@@ -56,7 +56,9 @@ def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportC
     about = "A pod without a GPU that mounts the job's storage: to copy the project in, and the result out."
     artifacts += render_folder("files", about, {"pod.yaml": [build_files_pod(task, settings)]}, settings)
     notes = [*job.notes, *list_gpu_notes(task, settings), *_list_storage_notes(task, settings)]
-    if settings.node_checks:
+    if settings.node_checks and task.is_foreign_image:
+        notes.append("no checks of the nodes: the image has no devkit in it")
+    elif settings.node_checks:
         artifacts += render_node_checks(task, settings, context.folder)
         notes += list_check_notes(context.folder)
     if settings.monitoring:

@@ -19,6 +19,8 @@ JOB_CONTAINER = "trainer"
 PERMANENT_EXIT_CODES = (1, 2, 126, 127)
 """Exit codes of `devkit finetune` after which another attempt fails as well: a NaN loss; wrong settings, or a full
 disk; and those of a missing command. 3 is not among them: a lost GPU ends so, too."""
+PERMANENT_EXIT_CODES_OF_ANY_COMMAND = (2, 126, 127)
+"""Those of wrong arguments and of a missing command. Any exception of Python's ends with 1."""
 
 
 def render_batch_job(task: Task, settings: KubernetesSettings) -> JobManifests:
@@ -98,8 +100,12 @@ def build_pod_failure_policy(task: Task) -> Manifest:
         ),
     ]
     if not task.is_distributed:
-        hopeless = {"action": "FailJob", "onExitCodes": _match_codes(*PERMANENT_EXIT_CODES)}
-        rules.append(Commented(hopeless, "Another attempt would fail, too: settings, a full disk, a NaN loss."))
+        codes: tuple[int, ...] = PERMANENT_EXIT_CODES
+        why = "settings, a full disk, a NaN loss"
+        if task.is_own_command:
+            codes, why = PERMANENT_EXIT_CODES_OF_ANY_COMMAND, "wrong arguments, or no such command"
+        hopeless = {"action": "FailJob", "onExitCodes": _match_codes(*codes)}
+        rules.append(Commented(hopeless, f"Another attempt would fail, too: {why}."))
     return {"rules": rules}
 
 

@@ -9,7 +9,6 @@ of JobSet v0.12.0 and Trainer v2.3.0.
 """
 
 from devkit.errors import DevkitError
-from devkit.export.job_settings import MAX_LABEL_LENGTH
 from devkit.export.kubernetes.manifest import (
     JOB_TTL_S,
     RESUME_EXIT_CODE,
@@ -31,6 +30,7 @@ from devkit.export.kubernetes.pod import (
 )
 from devkit.export.kubernetes.resources import build_resources
 from devkit.export.kubernetes.settings import KubernetesSettings
+from devkit.export.names import MAX_LABEL_LENGTH
 from devkit.export.task import Task, build_rendezvous_variables
 
 NODE_JOB = "node"
@@ -167,7 +167,7 @@ def _build_trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
     trainer: Manifest = {
         "numNodes": task.nodes,
         "numProcPerNode": Commented(
-            max(1, task.accelerator.count),
+            task.processes_per_node,
             "Trainer sets PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT, which "
             "torchrun reads, and refuses a job that sets them itself.",
         ),
@@ -192,7 +192,10 @@ def _build_trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
 
 
 def _build_runtime(task: Task, settings: KubernetesSettings) -> Manifest:
-    container: Manifest = {"name": Commented(NODE_JOB, "Trainer requires this name."), **build_container_context(task)}
+    container: Manifest = {
+        "name": Commented(NODE_JOB, "Trainer requires this name."),
+        **build_container_context(task, settings),
+    }
     container["image"] = Commented(task.image, "Replaced by the TrainJob's.")
     if settings.device_class:
         container["resources"] = Commented(
@@ -218,7 +221,7 @@ def _build_patch(task: Task, settings: KubernetesSettings) -> Manifest:
                 f"{flag} has no place in a TrainJob on the runtime {settings.runtime}",
                 f"Leave out --runtime, so that the job brings its own, or leave out {flag}.",
             )
-    container = {name: value for name, value in build_container_context(task).items() if name != "workingDir"}
+    container = {name: value for name, value in build_container_context(task, settings).items() if name != "workingDir"}
     template = build_pod_template(task, settings, {"name": NODE_JOB, **container})
     spec = template["spec"]
     kept = ("terminationGracePeriodSeconds", "securityContext", *_PATCHABLE, "containers")

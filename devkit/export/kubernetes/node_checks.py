@@ -7,13 +7,13 @@ storage that all nodes can write to. Nothing of the node is mounted, so checks o
 import shlex
 import textwrap
 
-from devkit.export.job_settings import MAX_LABEL_LENGTH
 from devkit.export.kubernetes.kustomize import GENERATED_NOTICE, QUEUE_LABEL, render_folder
 from devkit.export.kubernetes.manifest import INSTANCE_LABEL, Commented, Manifest, build_labels
 from devkit.export.kubernetes.pod import build_placement, escape_variables
 from devkit.export.kubernetes.resources import CLAIM_NAME, build_claim_template, find_gpu_resource, format_quantity
 from devkit.export.kubernetes.settings import KubernetesSettings, parse_node_selector
-from devkit.export.kubernetes.storage import SECURE_CONTAINER, SECURE_POD
+from devkit.export.kubernetes.storage import build_container_security, build_pod_security
+from devkit.export.names import MAX_LABEL_LENGTH
 from devkit.export.quantities import GIB
 from devkit.export.task import Task
 from devkit.render.files import Artifact
@@ -171,7 +171,7 @@ def _build_doctor_pod(task: Task, settings: KubernetesSettings) -> Manifest:
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
         ]
     container = {
-        **_build_check_container(task, render_doctor_script(), variables),
+        **_build_check_container(task, settings, render_doctor_script(), variables),
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "readinessProbe": Commented(
             {"exec": {"command": ["test", "-e", DONE_MARKER]}, "periodSeconds": 5},
@@ -182,7 +182,7 @@ def _build_doctor_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     places = build_placement(task, settings)
     found: Manifest = {"nodeSelector": _select_gpu_nodes(task, settings), "tolerations": places["tolerations"]}
     return {
-        **_build_pod_fields(settings),
+        **_build_pod_fields(task, settings),
         **runtime,
         **found,
         "containers": [container],
@@ -192,7 +192,9 @@ def _build_doctor_pod(task: Task, settings: KubernetesSettings) -> Manifest:
 
 def _build_verify_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     count = task.accelerator.count
-    container = _build_check_container(task, render_verify_script(is_quick=count < 2), [_build_node_variable()])
+    container = _build_check_container(
+        task, settings, render_verify_script(is_quick=count < 2), [_build_node_variable()]
+    )
     container["resources"] = _build_proof_resources(task, settings)
     container["volumeMounts"] += [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - inside the container
     places = build_placement(task, settings)
@@ -204,7 +206,7 @@ def _build_verify_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     spec: Manifest = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": Commented(MAX_PROOF_S, "Of each pod, from its start on a node."),
-        **_build_pod_fields(settings),
+        **_build_pod_fields(task, settings),
         **places,
         "affinity": Commented(
             {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
@@ -246,13 +248,13 @@ def _claim_name(task: Task) -> str:
     return f"{_name_check(task, VERIFY_COMPONENT)}-gpu"
 
 
-def _build_pod_fields(settings: KubernetesSettings) -> Manifest:
+def _build_pod_fields(task: Task, settings: KubernetesSettings) -> Manifest:
     """Build the fields of both kinds of pods: no access to the cluster or the node, no privileges."""
     found: Manifest = {
         "terminationGracePeriodSeconds": 5,
         "automountServiceAccountToken": Commented(False, "It does not use the cluster's API."),
         "enableServiceLinks": False,
-        "securityContext": SECURE_POD,
+        "securityContext": build_pod_security(task, settings),
     }
     if settings.service_account:
         found["serviceAccountName"] = settings.service_account
@@ -261,14 +263,16 @@ def _build_pod_fields(settings: KubernetesSettings) -> Manifest:
     return found
 
 
-def _build_check_container(task: Task, script: str, variables: list[Manifest | Commented]) -> Manifest:
+def _build_check_container(
+    task: Task, settings: KubernetesSettings, script: str, variables: list[Manifest | Commented]
+) -> Manifest:
     return {
         "name": "check",
         "image": task.image,
         "command": ["sh", "-c", escape_variables(script)],
         "env": variables,
         "workingDir": REPORTS_FOLDER,
-        "securityContext": SECURE_CONTAINER,
+        "securityContext": build_container_security(task, settings),
         "volumeMounts": [{"name": "reports", "mountPath": REPORTS_FOLDER}],
     }
 

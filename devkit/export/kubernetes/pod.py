@@ -11,7 +11,12 @@ from devkit.export.kubernetes.manifest import (
 )
 from devkit.export.kubernetes.resources import CLAIM_NAME, build_resources, build_tolerations, name_claim_template
 from devkit.export.kubernetes.settings import KubernetesSettings, parse_node_selector
-from devkit.export.kubernetes.storage import SECURE_CONTAINER, SECURE_POD, build_pod_volumes, build_volume_mounts
+from devkit.export.kubernetes.storage import (
+    build_container_security,
+    build_pod_security,
+    build_pod_volumes,
+    build_volume_mounts,
+)
 from devkit.export.task import Task
 
 INDEX_PLACEHOLDER = "\0"
@@ -64,7 +69,7 @@ def build_pod_spec(task: Task, settings: KubernetesSettings, container: Manifest
             spec[field] = value
     if settings.pull_secret:
         spec["imagePullSecrets"] = [{"name": settings.pull_secret}]
-    spec["securityContext"] = {**SECURE_POD}
+    spec["securityContext"] = build_pod_security(task, settings)
     if settings.gpu_group is not None and task.accelerator.count:
         why = "The group that may open /dev/kfd and /dev/dri on the nodes; the user of the image is not root."
         spec["securityContext"]["supplementalGroups"] = Commented([settings.gpu_group], why)
@@ -104,7 +109,7 @@ def build_container(task: Task, settings: KubernetesSettings, name: str, variabl
         "name": name,
         **build_container_run(task, variables),
         "resources": build_resources(task, settings),
-        **build_container_context(task),
+        **build_container_context(task, settings),
     }
 
 
@@ -117,11 +122,11 @@ def build_container_run(task: Task, variables: list[Manifest]) -> Manifest:
     }
 
 
-def build_container_context(task: Task) -> Manifest:
+def build_container_context(task: Task, settings: KubernetesSettings) -> Manifest:
     """Build working directory, security context and mounts of the container."""
     return {
         "workingDir": task.workspace,
-        "securityContext": SECURE_CONTAINER,
+        "securityContext": build_container_security(task, settings),
         "volumeMounts": build_volume_mounts(task),
     }
 

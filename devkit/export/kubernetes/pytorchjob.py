@@ -35,7 +35,7 @@ def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
         "metadata": {"name": task.name, "labels": build_labels(task, TRAINING_COMPONENT)},
         "spec": {
             "nprocPerNode": Commented(
-                str(max(1, task.accelerator.count)),
+                str(task.processes_per_node),
                 "The operator sets PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT, "
                 "which torchrun reads.",
             ),

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.job_settings import MAX_LABEL_LENGTH, validate_dns_label
+from devkit.export.names import MAX_LABEL_LENGTH, validate_dns_label
 from devkit.export.task import Task
 from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
 
@@ -138,6 +138,12 @@ class KubernetesSettings:
     ] = None
     token_secret: Annotated[str, SettingInfo("Secret with the hub's token under the key `token`.")] = "devkit-hub"  # noqa: S105
     pull_secret: Annotated[str, SettingInfo("Secret that the image is pulled with.")] = ""
+    user: Annotated[
+        int | None,
+        SettingInfo(
+            "User of the pods, by number; else dev of the project's image, or a foreign image's own.", at_least=1
+        ),
+    ] = None
     service_account: Annotated[str, SettingInfo("ServiceAccount of the pods.")] = ""
     priority_class: Annotated[str, SettingInfo("PriorityClass of the pods.")] = ""
     node_checks: Annotated[bool, SettingInfo("Also write checks of the nodes.")] = True

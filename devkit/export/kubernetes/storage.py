@@ -12,17 +12,35 @@ TOKEN_KEY = "token"  # noqa: S105 - the key under which the Secret holds it
 FILES_POD_TTL_S = 6 * 3600
 """The lifetime of the pod for copying, unless it is removed before."""
 
-SECURE_POD = {
-    "runAsNonRoot": True,
-    "runAsUser": Commented(USER_ID, "The image's user dev. For an image built for another one, put its number here."),
-    "runAsGroup": USER_ID,
-    "fsGroup": Commented(USER_ID, "New storage belongs to root; its group becomes the user's."),
-    "fsGroupChangePolicy": Commented("OnRootMismatch", "Once, and not file by file at every start."),
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-SECURE_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-"""With that of the pod, what the restricted Pod Security Standard requires.
-Source: https://kubernetes.io/docs/concepts/security/pod-security-standards/"""
+_NO_ESCALATION = {"allowPrivilegeEscalation": False}
+
+
+def build_pod_security(task: Task, settings: KubernetesSettings) -> Manifest:
+    """Build the security context of a pod: what the restricted Pod Security Standard requires.
+
+    A foreign image runs as its own user, which is mostly root, unless --user names another.
+    Source: https://kubernetes.io/docs/concepts/security/pod-security-standards/
+    """
+    seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
+    user = settings.user or (None if task.is_foreign_image else USER_ID)
+    if user is None:
+        return seccomp
+    why = "Requested." if settings.user else "The image's user dev. For an image built for another one: --user."
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": Commented(user, why),
+        "runAsGroup": user,
+        "fsGroup": Commented(user, "New storage belongs to root; its group becomes the user's."),
+        "fsGroupChangePolicy": Commented("OnRootMismatch", "Once, and not file by file at every start."),
+        **seccomp,
+    }
+
+
+def build_container_security(task: Task, settings: KubernetesSettings) -> Manifest:
+    """Build the security context of a container. Root of a foreign image keeps the capabilities to install packages."""
+    if task.is_foreign_image and settings.user is None:
+        return {**_NO_ESCALATION}
+    return {**_NO_ESCALATION, "capabilities": {"drop": ["ALL"]}}
 
 
 def name_claim(task: Task, volume: Volume) -> str:
@@ -90,7 +108,7 @@ def build_files_pod(task: Task, settings: KubernetesSettings) -> Manifest:
         "image": task.image,
         "command": ["sleep", str(FILES_POD_TTL_S)],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": SECURE_CONTAINER,
+        "securityContext": build_container_security(task, settings),
         "volumeMounts": _build_claim_mounts(task),
     }
     spec: Manifest = {
@@ -98,7 +116,7 @@ def build_files_pod(task: Task, settings: KubernetesSettings) -> Manifest:
         "activeDeadlineSeconds": Commented(FILES_POD_TTL_S, "It ends by itself, unless it is removed before."),
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
-        "securityContext": SECURE_POD,
+        "securityContext": build_pod_security(task, settings),
     }
     if settings.node_selector:
         zone = "In the zone of the job: zonal storage is created where it is mounted first. The pod takes no GPU."

@@ -5,7 +5,7 @@ import shlex
 from devkit import __version__
 from devkit.export.slurm.job_array import expand_sweep
 from devkit.export.slurm.script import format_enroot_reference, list_queue_notes, locate_image_file, render_batch_script
-from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings, validate_slurm_settings
+from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings, validate_job_name, validate_slurm_settings
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import Task
 from devkit.render.files import Artifact
@@ -35,6 +35,7 @@ def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) ->
             "image_file": image_file,
             "modules": list(settings.module),
             "project": task.project,
+            "has_devkit": not task.is_foreign_image,
         }
         artifacts += [
             Artifact.from_text(DEFINITION_FILE, render_template("slurm/image.def.j2", **values)),
@@ -57,4 +58,5 @@ TARGET = ExportTarget(
     SlurmSettings,
     render_slurm,
     needs_image=lambda settings: settings.flavour is not ContainerRuntime.NONE,
+    validate_name=validate_job_name,
 )

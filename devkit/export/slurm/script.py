@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.export.launch import EXIT_CODE_WRAPPER
+from devkit.export.launch import strip_launchers
 from devkit.export.quantities import GIB, format_slurm_time
 from devkit.export.quoting import format_comment_line
 from devkit.export.slurm.job_array import ArrayTask
@@ -28,9 +28,7 @@ MAX_SIGNAL_NOTICE_S = 65535
 """The longest notice that --signal takes."""
 MIB = 1 << 20
 OUTPUT_VARIABLE = '"$output"'
-RECORD_VARIABLE = '"$output/run.json"'
-WRAPPER_VARIABLE = '"$keep"'
-"""Shell variables: the folder of the array task, its run.json, and the script that preserves the exit code."""
+"""The shell variable with the folder of the array task."""
 
 _SITE_SETTINGS = ("account", "partition", "qos", "constraint", "reservation")
 _GPU_FLAGS = {Vendor.NVIDIA: "--nv", Vendor.ROCM: "--rocm"}
@@ -62,8 +60,10 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
     is_inside = settings.flavour is not ContainerRuntime.NONE
     if is_inside:
         validate_mountable(task.output, "--output")
-    is_moved = bool(array) or not is_inside
-    tokens = quote_command(task, is_moved=is_moved)
+    if array and task.is_own_command:
+        raise DevkitError("--sweep tries settings of devkit finetune, and the job is another command", "Leave one out.")
+    is_moved = not task.is_own_command and (bool(array) or not is_inside)
+    tokens = quote_command(task, is_inside=is_inside, is_moved=is_moved)
     reasons = [f"{each.field}: {each.value} ({each.because})" for each in task.reasons if each.field != "shm"]
     has_gpus, vendor = task.accelerator.count > 0, task.accelerator.vendor
     output, project = PurePosixPath(task.output), escape_double_quoted(task.project)
@@ -84,6 +84,11 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
         VolumeRole.DATA: '"${SLURM_SUBMIT_DIR:-$PWD}"',
         VolumeRole.CHECKPOINTS: f'"{SCRATCH_FOLDER}/devkit/{project}/{escape_double_quoted(output.name)}"',
     }
+    if task.is_own_command and not is_inside and output.is_relative_to(task.workspace):
+        # Nothing is mounted: where the command writes by itself.
+        default_folders[VolumeRole.CHECKPOINTS] = (
+            f'"$data/{escape_double_quoted(output.relative_to(task.workspace).as_posix())}"'
+        )
     sources = {role: task.volume(role).source for role in default_folders}
     storage = [
         (str(role), quote_folder(sources[role], f"--{role}") if sources[role] else default)
@@ -111,7 +116,8 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
         gpu_flag=_GPU_FLAGS.get(vendor, "") if has_gpus else "",
         is_nvidia=has_gpus and vendor is Vendor.NVIDIA,
         variants=[(at, each.folder, " ".join(map(quote_word, each.flags))) for at, each in enumerate(array)],
-        keep=EXIT_CODE_WRAPPER if WRAPPER_VARIABLE in tokens else "",
+        is_own_command=task.is_own_command,
+        needs_devkit=not is_inside and not task.is_own_command,
         command=fold_tokens(tokens, indent=4),
         is_moved=is_moved,
         is_distributed=task.is_distributed,
@@ -266,16 +272,15 @@ def escape_double_quoted(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def quote_command(task: Task, *, is_moved: bool) -> tuple[str, ...]:
-    """Quote the command. With `is_moved`, the shell's `$output` replaces the output folder."""
-    words = list(task.command)
-    tokens = [WRAPPER_VARIABLE if word == EXIT_CODE_WRAPPER else quote_word(word) for word in words]
-    if not is_moved:
-        return tuple(tokens)
-    at = words.index("--output") + 1
-    record = f"{words[at]}/run.json"
-    tokens = [RECORD_VARIABLE if word == record else token for word, token in zip(words, tokens, strict=True)]
-    tokens[at] = OUTPUT_VARIABLE
+def quote_command(task: Task, *, is_inside: bool, is_moved: bool) -> tuple[str, ...]:
+    """Quote the command. With `is_moved`, the shell's `$output` replaces the output folder.
+
+    A command of the user's own gets its signals from Slurm: outside of the image nothing of devkit is required for it.
+    """
+    words = list(task.command if is_inside or not task.is_own_command else strip_launchers(task.command))
+    tokens = [quote_word(word) for word in words]
+    if is_moved:
+        tokens[words.index("--output") + 1] = OUTPUT_VARIABLE
     return tuple(tokens)
 
 
@@ -308,7 +313,10 @@ def _list_variables(task: Task, *, is_inside: bool) -> Iterator[str]:
         yield '"TORCHINDUCTOR_CACHE_DIR=$compiled/inductor"'
         if task.needs_token:
             yield '"HF_TOKEN_PATH=$token"'
-        variables = tuple(pair for pair in variables if pair != ("HF_TOKEN_PATH", TOKEN_PATH))
+        if task.is_own_command:
+            yield '"DEVKIT_OUTPUT=$kept"'
+        moved = ("HF_TOKEN_PATH", "DEVKIT_OUTPUT", "HF_HOME")
+        variables = tuple((name, value) for name, value in variables if name not in moved)
     yield from (quote_word(f"{name}={value}") for name, value in variables)
     for name, value in build_rendezvous_variables(task, address="$first", rank="$SLURM_NODEID"):
         yield f'"{name}={"$port" if name == "PET_MASTER_PORT" else value}"'

@@ -70,6 +70,7 @@ _VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+=/&|()*!\[\]-]*")
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
 _OPTION = re.compile(r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:@%+=/&|()*!\[\]-]+)?")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 _LOG = re.compile(r"[A-Za-z0-9_.%/-]+")
 _PATTERNS = {
     "account": _VALUE,
@@ -88,6 +89,13 @@ RESERVED_OPTIONS = frozenset(
     | {"open-mode", "output", "requeue", "signal", "time"}
 )
 """Options that devkit sets."""
+
+
+def validate_job_name(name: str, flag: str) -> str:
+    """Return `name` if Slurm takes it as the name of a job, which the log's file is named by. Raises DevkitError."""
+    if _NAME.fullmatch(name):
+        return name
+    raise DevkitError(f"{flag} {name!r} is no name for a job", "Use letters, digits, dots, underscores and hyphens.")
 
 
 def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:

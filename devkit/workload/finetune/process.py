@@ -14,13 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from devkit.errors import DevkitError
-
-EXIT_FILE_VARIABLE = "DEVKIT_EXIT_FILE"
-"""The variable that names a file of this machine: each process of a run appends its exit code on a line.
-
-torchrun exits with 1 whatever the exit codes of its processes are. Whoever started torchrun reads here whether they
-were preempted (75) or failed; `devkit export` writes commands that do.
-"""
+from devkit.workload.launch import PREEMPTED_EXIT_CODE
 
 TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 """A variable that torchrun sets. It ends the other processes of a node when one of them has failed.
@@ -28,14 +22,6 @@ Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variab
 
 LOCAL_RANK0_REPORT_S = 10.0
 """How long a process waits for local rank 0 to report an error that both find."""
-
-PREEMPTED_EXIT_CODE = 75
-"""Exit code of a run that a signal ended after a checkpoint: EX_TEMPFAIL of sysexits.h, "try again later".
-
-No shell, scheduler or container engine uses this code by itself, so that `podFailurePolicy.onExitCodes` of Kubernetes
-and a Slurm script's `scontrol requeue` can distinguish it from a failure. torchrun turns every code into 1: behind it,
-and wherever only success and failure count, `latest` beside `run.json` says how far the run got.
-"""
 
 INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C, as everywhere in devkit."""
@@ -74,19 +60,6 @@ def configure_libraries() -> None:
         # torch counts the machine's processors, not those that a container may use.
         torch.set_num_threads(min(torch.get_num_threads(), count_usable_cpus()))
     transformers_logging.disable_progress_bar()
-
-
-def write_exit_code(code: int) -> None:
-    """Append `code` to the file that EXIT_FILE_VARIABLE names; a file that cannot be written is ignored."""
-    path = os.environ.get(EXIT_FILE_VARIABLE)
-    if not path:
-        return
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(descriptor, f"{code}\n".encode())
-        finally:
-            os.close(descriptor)
 
 
 class ReportedElsewhere(DevkitError):  # noqa: N818 - not an error of its own: another rank reports it

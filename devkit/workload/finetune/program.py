@@ -95,7 +95,6 @@ from devkit.workload.finetune.model.loading import (
 from devkit.workload.finetune.optimizers import build_optimizer
 from devkit.workload.finetune.process import (
     INTERRUPTED_EXIT_CODE,
-    PREEMPTED_EXIT_CODE,
     DeferredSignals,
     StoppedBySignal,
     exit_code_for_signal,
@@ -103,6 +102,7 @@ from devkit.workload.finetune.process import (
 )
 from devkit.workload.finetune.run_folder import RunRecord, lock_run_folder, prepare_run_folder, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings, validate_finetune_settings
+from devkit.workload.launch import PREEMPTED_EXIT_CODE
 
 EXIT_CODES = {
     RunOutcome.DONE: 0,

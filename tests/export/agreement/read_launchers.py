@@ -26,8 +26,7 @@ def _ran(
 ) -> tuple[tuple[str, ...], dict[str, str], str]:
     """Command, environment and folder of what the script starts in the end."""
     (scratch / "bin").mkdir(parents=True)
-    # The shell that keeps the exit code is recorded with all its words; bash alone reads the script.
-    for name in ("devkit", "sh"):
+    for name in ("devkit", "python"):
         (scratch / "bin" / name).write_text(RECORD)
         (scratch / "bin" / name).chmod(0o755)
     workspace = scratch / "workspace"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from devkit.export.slurm.settings import ContainerRuntime
 from devkit.export.task import Task, VolumeRole
-from tests.export.slurm.tasks import RECORDER, Login, script_of
+from tests.export.slurm.tasks import Login, script_of
 
 from .seen import COMPILED, FIRST, TOKEN, Seen
 
@@ -13,9 +13,6 @@ from .seen import COMPILED, FIRST, TOKEN, Seen
 def of_slurm(task: Task, scratch: Path, *, flavour: ContainerRuntime) -> Seen:
     """The first node's process, as apptainer, pyxis or the shell itself would start it."""
     login = Login(scratch)
-    # The shell that keeps the exit code is recorded, too, with all its words.
-    (scratch / "bin/sh").write_text(RECORDER)
-    (scratch / "bin/sh").chmod(0o755)
     (login.home / f"devkit/{task.project}.sif").touch()
     (login.home / ".cache/huggingface").mkdir(parents=True)
     (login.home / ".cache/huggingface/token").touch()
@@ -106,7 +103,7 @@ def _by_nobody(login: Login, task: Task):
 
 def _innermost(login: Login):
     """The first program that the first node starts."""
-    return (login.calls("sh") or login.calls("devkit"))[0]
+    return (login.calls("python") or login.calls("devkit"))[0]
 
 
 def _command(call) -> tuple[str, ...]:

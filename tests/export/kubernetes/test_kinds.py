@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.pod import escape_variables
 from devkit.export.kubernetes.settings import JobKind
-from devkit.export.launch import EXIT_CODE_WRAPPER
 from devkit.export.task import build_rendezvous_variables
 from devkit.solver.plan import Vendor
 
@@ -58,7 +57,7 @@ def test_the_kind_is_a_job_for_one_node_and_a_trainjob_for_several():
 
 
 HOSTILE_WORDS = (
-    EXIT_CODE_WRAPPER,
+    "a\nscript $(A)\n",
     "$(HF_TOKEN_PATH)",
     "$$",
     "$",

@@ -9,7 +9,7 @@ def ran(script, folder, **variables):
     (folder / "bin").mkdir()
     received = folder / "received"
     stub = f'#!/bin/sh\n{{ printf "%s\\n" "$@"; env; pwd; }} >{shlex.quote(str(received))}\nexit 75\n'
-    for name in ("devkit", "torchrun"):
+    for name in ("devkit", "torchrun", "python"):
         (folder / "bin" / name).write_text(stub)
         (folder / "bin" / name).chmod(0o755)
     (folder / "workspaces/demo").mkdir(parents=True)

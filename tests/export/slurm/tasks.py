@@ -31,7 +31,7 @@ if name == "srun":
     for node in range(nodes):
         code = subprocess.run(sys.argv[at:], env=dict(os.environ) | {{"SLURM_NODEID": str(node)}}).returncode
     sys.exit(code)
-sys.exit(int(os.environ.get("CODE", "0")) if name in ("apptainer", "devkit", "torchrun") else 0)
+sys.exit(int(os.environ.get("CODE", "0")) if name in ("apptainer", "devkit", "torchrun", "python") else 0)
 """
 
 
@@ -104,7 +104,7 @@ class Login:
         for each in (self.home / "devkit", self.project, self._bin):
             each.mkdir(parents=True)
         (self.home / "devkit/my-project.sif").touch()
-        for name in ("srun", "scancel", "scontrol", "apptainer", "devkit", "torchrun"):
+        for name in ("srun", "scancel", "scontrol", "apptainer", "devkit", "torchrun", "python"):
             (self._bin / name).write_text(RECORDER, encoding="utf-8")
             (self._bin / name).chmod(0o755)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.launch import EXIT_CODE_WRAPPER
 from devkit.export.slurm.settings import ContainerRuntime
 from devkit.export.task import Accelerator
 from devkit.solver.plan import Vendor
@@ -264,10 +263,11 @@ def test_modules_are_loaded_from_scratch_and_a_missing_one_ends_the_job(login):
     assert login.calls("srun") == []
 
 
-def test_the_script_that_keeps_the_code_is_the_one_of_every_engine(login):
+def test_several_processes_are_started_by_the_launcher_that_keeps_the_exit_code(login):
     assert login.run(script_of(task(gpus=2), flavour=ContainerRuntime.PYXIS)).returncode == 0
     (srun,) = login.calls("srun")
-    assert EXIT_CODE_WRAPPER in srun["words"]
+    at = srun["words"].index("devkit.workload.launch")
+    assert srun["words"][at : at + 2] == ["devkit.workload.launch", "torchrun"]
 
 
 def test_the_image_is_built_beside_its_place_and_takes_it_when_it_is_whole(login, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.workload.finetune.process import EXIT_FILE_VARIABLE, write_exit_code
+from devkit.workload.launch import EXIT_FILE_VARIABLE, write_exit_code
 
 LATE = """
 import os, time

@@ -18,13 +18,13 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.process import (
     INTERRUPTED_EXIT_CODE,
-    PREEMPTED_EXIT_CODE,
     STOP_SIGNALS,
     DeferredSignals,
     StoppedBySignal,
     exit_code_for_signal,
     raise_on_signal,
 )
+from devkit.workload.launch import PREEMPTED_EXIT_CODE
 from tests.workload.finetune.small_run import ALONE
 
 

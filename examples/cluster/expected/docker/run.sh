@@ -21,7 +21,7 @@ export MSYS_NO_PATHCONV=1
 
 name=tide
 image=registry.example.org/tide/tune:1
-made=faf84692f195
+made=51d7119eabc9
 wait_s=${DEVKIT_WAIT_S:-10}
 
 engine() {
@@ -139,32 +139,7 @@ create() {
         --mount type=volume,source=tide-data,target=/workspaces/tide \
         --mount type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned \
         "$image" \
-        sh -c 'child='"'"''"'"' stop='"'"''"'"'
-# Forwarded once. A signal that is trapped here, and not ignored, has its default action in the command.
-trap '"'"'trap : TERM HUP USR1; stop=TERM; [ -z "$child" ] || kill -s TERM "$child"'"'"' TERM HUP USR1
-trap '"'"'trap : INT; [ -z "$child" ] || kill -s INT "$child"'"'"' INT
-# torchrun exits with 1 whatever its processes'"'"' codes are. Each writes its own into this file: 75, retry, stays 75.
-DEVKIT_EXIT_FILE=$(mktemp) && export DEVKIT_EXIT_FILE
-# A stop before the start: nothing is lost, and nothing has to start.
-if [ -n "$stop" ]; then rm -f "${DEVKIT_EXIT_FILE:-}"; exit 75; fi
-"$@" &
-child=$!
-if [ -n "$stop" ]; then kill -s TERM "$child"; fi
-code=0; wait "$child" || code=$?
-# Above 128 a signal ended either the child or only the wait for it.
-while [ "$code" -gt 128 ]; do
-  alive='"'"''"'"'; if kill -0 "$child" 2>/dev/null; then alive=1; fi
-  again=0; wait "$child" || again=$?
-  if [ "$again" -ne 127 ]; then code=$again; fi
-  if [ -z "$alive" ]; then break; fi
-done
-kept=$(sed -n '"'"'/^[1-9][0-9]*$/{p;q;}'"'"' "${DEVKIT_EXIT_FILE:-/dev/null}" 2>/dev/null)
-rm -f "${DEVKIT_EXIT_FILE:-}"
-# Ended by the forwarded signal itself: it had not started yet, and lost nothing.
-if [ "$code" -eq 143 ] && [ -n "$stop" ]; then code=75; fi
-if [ "$code" -ne 0 ]; then code=${kept:-$code}; fi
-exit "$code"
-' devkit torchrun \
+        python -m devkit.workload.launch torchrun \
         --no-python devkit finetune \
         --model meta-llama/Llama-3.1-8B \
         --data chats.jsonl \

@@ -1,0 +1,138 @@
+"""A command of the user's own in place of devkit finetune, in the project's image and in a foreign one."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from devkit.errors import DevkitError
+from devkit.export.job_settings import JobSettings
+from devkit.export.kubernetes import KubernetesSettings, render_kubernetes
+from devkit.export.launch import LAUNCHER, TORCHRUN
+from devkit.export.quantities import GIB
+from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings
+from devkit.export.targets import TARGETS, ExportContext, load_target
+from devkit.export.task import HUB_CACHE, VolumeRole
+from devkit.export.task_builder import ExportedProject, TaskAndEstimate, build_task
+from devkit.solver.plan import Vendor
+from tests.export.kubernetes.api import problems
+from tests.export.subjects import CPU, JOB, NVIDIA, PROJECT
+
+TRAIN = ("python", "train.py", "--output_dir", "outputs")
+OWN = replace(JOB, command=TRAIN, gpu="H100")
+
+
+def built(job: JobSettings = OWN, plan=NVIDIA) -> TaskAndEstimate:
+    return build_task(ExportedProject(PROJECT, plan, finetune=None, config=None), job)
+
+
+def files(task, target: str, settings=None) -> dict[str, str]:
+    chosen = load_target(target)
+    context = ExportContext(NVIDIA, PROJECT, f"deploy/{target}")
+    rendered = chosen.render(task, settings or chosen.settings(), context)
+    return {each.path: each.content.decode() for each in rendered.artifacts}
+
+
+def test_the_words_are_the_users_behind_the_launcher_and_nothing_is_estimated():
+    answer = built()
+    assert answer.task.command == (*LAUNCHER, *TRAIN)
+    assert (answer.needs, answer.refusal) == (None, None)
+    assert any("no estimate" in note for note in answer.task.notes)
+    assert answer.task.output == "/workspaces/tide-tables/outputs"
+    assert dict(answer.task.environment)["DEVKIT_OUTPUT"] == answer.task.output
+
+
+def test_a_node_has_as_much_memory_as_its_gpus_and_storage_is_a_guess_that_flags_replace():
+    task = built(replace(OWN, gpus=4)).task
+    assert 4 * 75 * GIB <= task.memory_bytes <= 4 * 80 * GIB
+    assert built(replace(OWN, gpu="")).task.memory_bytes == 16 * GIB
+    assert built(replace(OWN, memory="9Gi")).task.memory_bytes == 9 * GIB
+    assert task.volume(VolumeRole.MODELS).size_bytes == 100 * GIB
+    assert built(replace(OWN, models_size="7Gi")).task.volume(VolumeRole.MODELS).size_bytes == 7 * GIB
+
+
+@pytest.mark.parametrize(
+    ("processes", "per_node", "wrapped"), [("", 4, False), ("auto", 4, True), ("2", 2, True), ("1", 1, True)]
+)
+def test_torchrun_starts_processes_where_it_is_asked_to(processes, per_node, wrapped):
+    task = built(replace(OWN, gpus=4, nodes=2, processes=processes)).task
+    assert (task.processes_per_node, task.processes) == (per_node, 2 * per_node)
+    assert (TORCHRUN[0] in task.command) is wrapped
+
+
+def test_a_foreign_image_gets_nothing_of_devkit():
+    task = built(replace(OWN, foreign_image=True, processes="auto", gpus=2)).task
+    assert task.command == (*TORCHRUN, *TRAIN)
+    assert dict(task.environment)["HF_HOME"] == HUB_CACHE
+    made = files(task, "kubernetes")
+    assert not any(path.startswith("checks/") for path in made)
+    assert not any("devkit.workload" in text or "devkit finetune" in text for text in made.values())
+    (job,) = yaml.safe_load_all(made["base/job.yaml"])
+    assert job["spec"]["template"]["spec"]["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert "%test" not in files(task, "slurm")["image.def"]
+    assert "%test" in files(built().task, "slurm")["image.def"]
+
+
+def test_a_foreign_image_says_nothing_of_the_gpus_that_the_plan_is_for():
+    foreign = replace(OWN, foreign_image=True)
+    assert built(foreign, plan=CPU).task.accelerator.vendor is Vendor.NVIDIA
+    assert built(replace(foreign, gpu="MI300X")).task.accelerator.vendor is Vendor.ROCM
+    assert built(replace(OWN, gpu=""), plan=CPU).task.accelerator.count == 0
+
+
+def test_the_user_of_the_pods_can_be_named():
+    settings = KubernetesSettings(user=4000)
+    made = render_kubernetes(
+        built(replace(OWN, foreign_image=True)).task, settings, ExportContext(NVIDIA, PROJECT, "deploy/kubernetes")
+    )
+    job = next(each.content for each in made.artifacts if each.path == "base/job.yaml")
+    pod = yaml.safe_load(job)["spec"]["template"]["spec"]
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"]) == (4000, 4000)
+    assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_any_exception_of_a_program_is_tried_again_and_wrong_arguments_are_not():
+    (job,) = yaml.safe_load_all(files(built().task, "kubernetes")["base/job.yaml"])
+    rules = job["spec"]["podFailurePolicy"]["rules"]
+    assert [rule["onExitCodes"]["values"] for rule in rules if rule["action"] == "FailJob"] == [[2, 126, 127]]
+    assert problems(job) == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("foreign", [False, True])
+def test_every_engine_starts_it(target, foreign):
+    made = files(built(replace(OWN, foreign_image=foreign)).task, target)
+    assert any("train.py" in text for text in made.values())
+    assert not any("devkit finetune" in text for text in made.values())
+
+
+def test_slurm_without_a_container_needs_no_devkit_and_mounts_nothing():
+    task = built(replace(OWN, gpus=2, processes="auto")).task
+    script = files(task, "slurm", SlurmSettings(flavour=ContainerRuntime.NONE))["job.sbatch"]
+    assert "devkit.workload" not in script
+    assert "command -v devkit" not in script
+    assert "set -- torchrun" in script
+    assert 'export checkpoints="$data/outputs"' in script
+    assert "/workspaces/" not in script
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (replace(OWN, processes="many"), "--processes is 'many'"),
+        (replace(OWN, command=("", "x")), "begins with an empty word"),
+        (replace(JOB, processes="auto"), "is for a command of your own"),
+        (replace(JOB, foreign_image=True), "is for a command of your own"),
+        (replace(OWN, command=("python", "t.py", "--token", "hf_" + "a" * 34)), "looks like a secret"),
+        (replace(OWN, results="../elsewhere"), "leads out of the project"),
+        (replace(OWN, command=("a\x00b",)), "invisible character"),
+    ],
+)
+def test_wrong_commands_are_refused(job, said):
+    with pytest.raises(DevkitError, match=said):
+        built(job)
+
+
+def test_a_sweep_is_of_devkit_finetunes_settings():
+    with pytest.raises(DevkitError, match="another command"):
+        files(built().task, "slurm", SlurmSettings(sweep=("rank=8,16",)))
