@@ -54,13 +54,22 @@ def explain(
     width = max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
     if len(error.strip()) <= MAX_CODE_LENGTH:
         _explain_code(ctx, error, options, width=width)
-    from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, find_known_errors, format_matches
+    from devkit.doctor.known_errors import (
+        NOTHING_KNOWN,
+        build_matches_document,
+        find_known_errors,
+        format_matches,
+        format_nearest,
+    )
+    from devkit.doctor.report.lines import Line
+    from devkit.doctor.signatures.nearest import find_nearest
 
     matches = find_known_errors(excerpts or error, machine=_choose_machine(facts_file, no_facts=no_facts))
     if not matches and len(error.strip()) <= MAX_CODE_LENGTH:
         _refuse_unknown_code(error)
+    nearest = () if matches else find_nearest(error.lower())
     if as_json:
-        write_output(format_json(build_matches_document(matches)), options)
+        write_output(format_json(build_matches_document(matches, nearest)), options)
     elif matches:
         lines = format_matches(matches, width=width, marks=choose_marks(options))
         write_output(style_lines(lines, is_plain=False), options)
@@ -68,7 +77,8 @@ def explain(
         name = error.strip()
         is_name = len(error) < 256 and "\n" not in error and "\0" not in error and Path(name).is_file()
         file_hint = [f"  To explain the text in the file: devkit explain - < {name}"] if is_name else []
-        write_output("".join(f"{line}\n" for line in (*NOTHING_KNOWN, *file_hint)), options)
+        lines = (*map(Line, (*NOTHING_KNOWN, *file_hint)), *format_nearest(nearest, width=width))
+        write_output(style_lines(lines, is_plain=False), options)
     ctx.exit(exit_codes.DONE if matches else exit_codes.ANSWER_IS_NO)
 
 

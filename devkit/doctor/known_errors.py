@@ -12,6 +12,7 @@ from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
 from devkit.doctor.signatures.log_text import Excerpt, read_words
 from devkit.doctor.signatures.matching import NEAR, search_words
 from devkit.doctor.signatures.model import Cause, Consequence, Match
+from devkit.doctor.signatures.nearest import Nearest
 from devkit.doctor.signatures.text_values import fix_gpu_request, read_text_values
 from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
 
@@ -45,7 +46,10 @@ def find_known_errors(text: str | Iterable[Excerpt], *, machine: Machine | None 
     found = list(find_families(words, values.complete(machine.values) if machine else values))
     direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
     merged = []
+    overridden = {code for family, _ in direct for code in family.overrides}
     for match in matches:
+        if match.code in overridden:
+            continue
         better = next((each for each in direct if _replaces(*each, match)), None)
         if better is None:
             merged.append(match)
@@ -56,8 +60,9 @@ def find_known_errors(text: str | Iterable[Excerpt], *, machine: Machine | None 
     reports = [match for family, match in found if family.is_consequence]
     if any(match.severity is Severity.ERROR for match in merged):
         first, *others = _order(merged)
-        after = tuple(Consequence(each.matched, each.line, each.family) for each in reports if each.line >= first.line)
-        ordered = [replace(first, consequences=after), *others]
+        after = sorted((each for each in reports if each.line >= first.line), key=lambda each: each.line)
+        following = tuple(Consequence(each.matched, each.line, each.family) for each in after)
+        ordered = [replace(first, consequences=following), *others]
     else:
         ordered = list(_order(merged + reports))
     answer = tuple(_fit_to_engine(_add_alternatives(match), values.engine) for match in ordered)
@@ -151,8 +156,16 @@ def _order(matches: list[Match]) -> tuple[Match, ...]:
     )
 
 
-def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
-    """Return the matches as the document devkit.explain/1, best first."""
+def format_nearest(nearest: Iterable[Nearest], *, width: int) -> tuple[Line, ...]:
+    """Format the entries that resemble a text in which nothing is known."""
+    lines = [
+        line for each in nearest for line in fold_lines(f"{each.name} {each.about}: {each.text}", width, indent="  ")
+    ]
+    return (Line(""), Line("nothing known; nearest:"), *lines) if lines else ()
+
+
+def build_matches_document(found: Iterable[Match], nearest: Iterable[Nearest] = ()) -> dict[str, Any]:
+    """Return the matches as the document devkit.explain/1, best first, and what is nearest where there are none."""
     from devkit.doctor.checks.loader import load_check
     from devkit.doctor.explain import SCHEMA
     from devkit.doctor.report.report import build_fix_document
@@ -192,7 +205,8 @@ def build_matches_document(found: Iterable[Match]) -> dict[str, Any]:
         }
         for match in found
     ]
-    return {"schema": SCHEMA, "matches": matches}
+    like = [{"name": each.name, "about": each.about, "text": each.text} for each in nearest]
+    return {"schema": SCHEMA, "matches": matches, "nearest": like}
 
 
 def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:

@@ -77,7 +77,7 @@ def test_an_unknown_text_ends_with_1(arguments):
     result = ask(*arguments, "KeyError: 'labels'")
     assert result.exit_code == 1
     if arguments:
-        assert json.loads(result.stdout) == {"schema": "devkit.explain/1", "matches": []}
+        assert json.loads(result.stdout) == {"schema": "devkit.explain/1", "matches": [], "nearest": []}
     else:
         assert "no known error in this text" in result.stdout
         assert "devkit doctor --save-facts" in result.stdout

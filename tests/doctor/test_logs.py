@@ -59,7 +59,7 @@ def test_lines_that_only_report_a_failure_follow_from_the_cause():
     log = f"a\n{NO_GPU}\nmake: leaving\nsubprocess-exited-with-error\ntrainer-1 exited with code 1\n"
     (match,) = find_known_errors(log)
     assert match.line == 2
-    assert [each.line for each in match.consequences] == [5]
+    assert [each.line for each in match.consequences] == [4, 5]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 from devkit.doctor.model import Confidence, Fix, Severity
 from devkit.doctor.signatures.catalog import load_fixes
-from devkit.doctor.signatures.log_text import Words
+from devkit.doctor.signatures.log_text import Words, is_about_gpus
 from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues
@@ -56,7 +56,9 @@ class FamilyCause:
 class Family:
     """A class of errors: its texts, what decides between its causes, and the causes.
 
-    A `is_consequence` error names no cause of its own: it counts only where the text has no other.
+    A `is_consequence` error names no cause of its own: it counts only where the text has no other. `overrides` are codes
+    of known wordings that only follow from the family's errors. The errors of a `is_general` family occur in every field:
+    they count in a text about GPUs alone.
     """
 
     id: str
@@ -67,6 +69,8 @@ class Family:
     question: str = ""
     unless: tuple[str, ...] = ()
     is_consequence: bool = False
+    overrides: tuple[str, ...] = ()
+    is_general: bool = False
 
 
 @cache
@@ -106,6 +110,8 @@ def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Mat
             continue
         family = _parse_family(block)
         if any(_finds(template, text) for template in family.unless):
+            continue
+        if family.is_general and not is_about_gpus(text.lowered):
             continue
         if match := _match_family(family, text, values):
             yield family, match

@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 from devkit.doctor.signatures.translations import translate
 from devkit.facts.values import record
@@ -72,6 +72,13 @@ _ESCAPES = (
     ("\\u0026", "&"), ("\\u003e", ">"), ("\\u003c", "<"), ("&gt;", ">"), ("&lt;", "<"), ("&quot;", '"'), ("&#39;", "'"),
     ("&#x27;", "'"), ("&amp;", "&"),
 )  # fmt: skip
+
+_FIELD = re.compile(
+    r"(?<![a-z0-9])(?:nvidia|cuda|cudnn|cublas|nccl|nvml|nvcc|gpus?|torch|pytorch|vllm|sglang|tensorflow|jax|xla|triton|rocm|hip"
+    r"|amdgpu|tensorrt|onnxruntime|transformers|huggingface|safetensors|gguf|llama|deepspeed|flash_attn|bitsandbytes|xformers"
+    r"|peft|lora|cupy|numba|mlx|kfd|vram|fp16|bf16|fp8)(?![a-z])"
+)
+"""Words of this field."""
 
 
 @record
@@ -186,6 +193,11 @@ def _strip_prefixes(line: str) -> tuple[str, str]:
         source = source or found["service"] or found["worker"] or rank
         line = line[found.end() :]
     return _FRAME_END.sub("", line), source
+
+
+def is_about_gpus(lowered: str, *, least: int = 1) -> bool:
+    """Say if a text in lower case has at least so many words of this field, or one of them so often."""
+    return sum(1 for _ in islice(_FIELD.finditer(lowered), least)) == least
 
 
 def read_excerpts(chunks: Iterable[bytes]) -> tuple[Excerpt, ...]:
