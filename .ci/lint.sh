@@ -31,7 +31,6 @@ check "ruff" "$bin/ruff" check --quiet .
 check "ruff format" "$bin/ruff" format --check --quiet .
 check "layers" "$bin/lint-imports"
 check "shellcheck" "$bin/shellcheck" .ci/run .ci/*.sh
-check "help blocks in README" "$bin/python" .ci/help_blocks.py --check
 wait
 
 failed=()
