@@ -4,10 +4,14 @@ A hook of mkdocs (see mkdocs.yml): `make docs` builds the site. The pages are no
 """
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+
 from devkit import DOCUMENTATION_URL
+from devkit.cli import devkit
 from devkit.doctor.model import Check, split_explanation
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
@@ -40,12 +44,19 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed wh
     pages = {folder: [path.relative_to(DOCS).as_posix() for path in paths] for folder, paths in folders.items()}
     config.nav = [
         {"Home": "index.md"},
-        {"Guides": pages["guides"]},
-        {"Checks": ["checks/README.md", {"What the doctor recognizes": "failures.md"}]},
-        {"Settings": "settings.md"},
-        {"Rules of the solver": "rules.md"},
-        {"Glossary": "glossary.md"},
-        {"Decisions": pages["decisions"]},
+        {"Tutorial": "tutorial.md"},
+        {"How-to guides": ["symptoms.md", "team.md", *pages["guides"], "faq.md"]},
+        {
+            "Reference": [
+                {"Commands": "reference/commands.md"},
+                {"Settings": "settings.md"},
+                {"Exit codes, variables, JSON": "reference/interface.md"},
+                {"Checks": ["checks/README.md", {"What the doctor recognizes": "failures.md"}]},
+                {"Rules of the solver": "rules.md"},
+                {"Glossary": "glossary.md"},
+            ]
+        },
+        {"Explanation": ["architecture.md", "comparison.md", {"Decisions": pages["decisions"]}]},
     ]
     return config
 
@@ -62,8 +73,64 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - as above
 def render_pages() -> dict[str, str]:
     """Return every generated page as Markdown, by its path below docs/."""
     pages = {f"checks/{check.code}.md": render_check(check) for check in CHECKS}
-    lists = {"checks/README.md": render_check_index(), "failures.md": render_failures()}
-    return pages | lists | {"settings.md": render_settings()}
+    lists = {
+        "checks/README.md": render_check_index(),
+        "failures.md": render_failures(),
+        "symptoms.md": render_symptoms(),
+    }
+    return pages | lists | {"settings.md": render_settings(), "reference/commands.md": render_commands()}
+
+
+def render_commands() -> str:
+    """Return the page of every command with its options, from the command line itself."""
+    lines = ["# Commands", "", "`devkit COMMAND --help` prints the same. Exit codes: [interface](interface.md)."]
+    for path, command in walk_commands(devkit, click.Context(devkit, info_name="devkit")):
+        with click.Context(command, info_name=path) as context:
+            usage = command.get_usage(context).removeprefix("Usage: ")
+            text = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+            options = [record for each in command.get_params(context) if (record := each.get_help_record(context))]
+        lines += ["", f"## {path}", "", f"`{usage}`", "", text, ""]
+        if options:
+            lines += ["| Option | Meaning |", "|---|---|"]
+            lines += [f"| `{escape_cell(name)}` | {escape_cell(meaning)} |" for name, meaning in options]
+    return "\n".join([*lines, ""])
+
+
+def walk_commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its words, groups before what is in them."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is None:
+            continue
+        words = f"{context.command_path} {name}"
+        yield words, command
+        if isinstance(command, click.Group):
+            yield from walk_commands(command, click.Context(command, info_name=words))
+
+
+def render_symptoms() -> str:
+    """Return the page that starts from what is seen: the error text, what it is, and the check that finds it."""
+    lines = [
+        "# Start from a symptom",
+        "",
+        "Paste the error into `devkit explain`, or find it here. Each check has a page with the reason; `devkit doctor` runs",
+        "all of them and gives the fix for your machine.",
+        "",
+    ]
+    for letter, title in GROUPS.items():
+        rows = [
+            f"| {escape_cell(failure.symptom)} | {escape_cell(failure.name)} "
+            f"| {', '.join(f'[{code}](checks/{code}.md)' for code in failure.checks)} |"
+            for failure in load_failures()
+            if failure.id.startswith(letter) and failure.checks
+        ]
+        lines += [f"## {title}", "", "| You see | What it is | Check |", "|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def escape_cell(text: str) -> str:
+    """Escape text for a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def render_check(check: Check) -> str:
@@ -118,7 +185,7 @@ def _render_row(failure: Failure, machines: dict[str, list[str]]) -> str:
     shown = ", ".join(f"`{name}`" for name in machines.get(failure.id, ())) or failure.no_recording
     recognized = checks or f"not seen: {failure.not_seen}"
     cells = (failure.id, failure.name, failure.symptom, recognized, shown, ", ".join(failure.sources))
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace('<', '&lt;') for cell in cells)} |"
+    return f"| {' | '.join(escape_cell(cell) for cell in cells)} |"
 
 
 def _read_machines() -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.gather import gather_facts
 from tests.faults.probes import PROBES
 
-SCHEMA = json.loads((Path(__file__).parent / "doctor.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/doctor.schema.json").read_text(encoding="utf-8"))
 OUTCOME = Draft202012Validator({**SCHEMA["$defs"]["outcome"], "$defs": SCHEMA["$defs"]})
 DOCUMENT = Draft202012Validator(SCHEMA)
 EXITS = {
