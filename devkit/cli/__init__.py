@@ -27,6 +27,7 @@ COMMANDS = {
     "template": "Write folders that can be published as dev container Templates.",
     "bundle": "Collect everything the image is built from, for a place without a network.",
     "estimate": "Estimate how much GPU memory a model takes, where it fits, and what to change.",
+    "onboard": "Take a fresh clone to its first training step.",
     "up": "Start the project's dev container, and say what it builds.",
     "shell": "Open a shell in the running dev container.",
     "run": "Run a command in the running dev container.",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from devkit.cli.terminal import is_drawn
 from devkit.errors import DevkitError
 from devkit.text import format_duration, to_one_line
 
@@ -33,14 +34,14 @@ config_option = click.option(
 )
 
 
-class StepPrinter:
+class BuildSteps:
     """Prints each step on standard error: on a terminal a line that becomes its result, otherwise its result alone.
 
     Where lines are piped, a step that takes long is named before its result, so that its log does not seem to hang.
     """
 
     def __init__(self) -> None:
-        self._is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_live = is_drawn(sys.stderr)
         self._has_colors = self._is_live and "NO_COLOR" not in os.environ
         self._begun: dict[str, float] = {}
         self._named: set[str] = set()

@@ -6,7 +6,7 @@ import click
 
 from devkit.cli import exit_codes
 from devkit.cli.dev_container import (
-    StepPrinter,
+    BuildSteps,
     config_option,
     directory_argument,
     find_project_container,
@@ -31,7 +31,7 @@ def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: b
     if state is None or not (state.is_running or volumes):
         click.echo(f"The dev container of {container.name} does not run.")
         return
-    steps, title = StepPrinter(), f"{'remove' if volumes else 'stop'} {state.name}"
+    steps, title = BuildSteps(), f"{'remove' if volumes else 'stop'} {state.name}"
     steps.begin(title)
     failure = stop_dev_container(client, container, state, removes=volumes)
     steps.end(title, is_failed=failure is not None)

@@ -7,7 +7,7 @@ import click
 
 from devkit.cli import exit_codes
 from devkit.cli.dev_container import (
-    StepPrinter,
+    BuildSteps,
     config_option,
     directory_argument,
     find_project_container,
@@ -43,7 +43,7 @@ def up(
     options = StartOptions(rebuilds=rebuild or no_cache, no_cache=no_cache)
     with interrupt_on_termination():
         try:
-            started = start_dev_container(LocalHost(), container, options, StepPrinter())
+            started = start_dev_container(LocalHost(), container, options, BuildSteps())
         except KeyboardInterrupt:
             click.echo("\nWhat was built so far is kept: the next `devkit up` continues.", err=True)
             raise

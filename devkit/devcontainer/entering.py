@@ -21,8 +21,8 @@ from devkit.devcontainer.configuration import (
     parse_metadata,
     replace_container_variables,
 )
-from devkit.devcontainer.containers import ContainerState, EngineClient, Session
-from devkit.probe.host import run_program
+from devkit.devcontainer.containers import QUERY_DEADLINE_S, ContainerState, EngineClient, Session
+from devkit.probe.host import TIMED_OUT, ProgramResult, run_program
 
 _PROBE_DEADLINE_S = 10.0
 _LOGIN_SHELL = """
@@ -52,6 +52,14 @@ class Entry:
     def open_session(self) -> Session:
         """Return a session for one command."""
         return Session.open(self.client, self.state.id, self.user)
+
+    def call(self, *argv: str, deadline_s: float = QUERY_DEADLINE_S) -> ProgramResult:
+        """Run a command inside without input, and return what it printed; at the deadline it is ended."""
+        session = self.open_session()
+        done = run_program(session.build_command(argv, folder=self.folder, env=self.env), deadline_s=deadline_s)
+        if done.code == TIMED_OUT:
+            session.send("KILL", to_group=True)
+        return done
 
     def build_shell_command(self) -> list[str]:
         """Build the command that becomes the user's login shell."""

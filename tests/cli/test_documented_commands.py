@@ -22,7 +22,7 @@ BLOCK = re.compile(r"^(?:<!-- (\w+) -->\n)?```sh\n(.*?)^```", re.MULTILINE | re.
 
 NOT_RUN = {
     r"devkit verify": "the proof needs torch or an engine: tests/engine, tests/workload",
-    r"devkit (up|shell|run|down)": "needs an engine: tests/engine/test_opening.py",
+    r"devkit (onboard|up|shell|run|down)": "needs an engine: tests/engine/test_opening.py",
     r"devkit bundle": "needs an engine and the package index: tests/engine/test_bundle.py",
     r"devkit estimate --learn (?!--reset)": "needs a measured run: tests/cli/test_estimate.py",
     r"devkit init --compose": "needs a Compose file of the project: tests/cli/test_init.py",

@@ -235,3 +235,39 @@ def test_what_cannot_be_started_here_is_one_line_and_a_hint(light, tmp_path, var
     done = devkit(light, "up", expect=None, PATH=str(programs), **variables)
     assert_one_line_and_a_hint(done, light)
     assert message in done.stderr
+
+
+STUB = """#!/bin/sh
+echo "$*" >>/tmp/calls
+case $1 in
+    verify) echo '{"conclusion": "proved in here"}' ;;
+    finetune) echo '{"event": "end", "last_loss": 2.5, "tokens_per_s": 900}' ;;
+esac
+"""
+"""Stands in for devkit inside: the proof itself runs in test_commands.py."""
+
+
+@one_engine
+def test_a_newcomer_is_taken_from_a_fresh_clone_to_the_first_step_and_nothing_is_done_twice(light):
+    (light.folder / ".devcontainer/stub").write_text(STUB)
+    ignored = light.folder / ".devcontainer/.dockerignore"
+    ignored.write_text(ignored.read_text() + "!stub\n")
+    add_to_dockerfile(light, "COPY --chmod=755 stub /usr/local/bin/devkit")
+    (light.folder / "run.toml").write_text('model = "model"\n')
+    with (light.folder / "devkit.toml").open("a") as file:
+        file.write('\n[job]\nsettings = "run.toml"\n')
+    first = json.loads(devkit(light, "onboard", "--json").stdout)
+    steps = {step["name"]: (step["status"], step["detail"]) for step in first["steps"]}
+    assert (first["verdict"], steps["up"], steps["verify"]) == ("done", ("done", "created"), ("done", "proved in here"))
+    assert steps["train"] == ("done", "loss 2.5, 900 tokens/s")
+    again = json.loads(devkit(light, "onboard", "--json").stdout)
+    assert {step["name"]: step["status"] for step in again["steps"]} == {
+        "machine": "done",
+        "up": "done",
+        "verify": "kept",
+        "train": "kept",
+    }
+    calls = [line.split()[0] for line in light.inside("cat", "/tmp/calls").splitlines()]
+    assert [call for call in calls if call != "doctor"] == ["verify", "finetune"]
+    assert "written: " in devkit(light, "onboard", "--write").stdout
+    assert light.changed().count("ONBOARDING.md") == 1

@@ -37,7 +37,7 @@ from .injection import (
 )
 from .test_certificates import AUTHORITY
 
-RENDERS_NOTHING = {"doctor", "explain", "verify", "data", "up", "shell", "run", "down"}
+RENDERS_NOTHING = {"doctor", "explain", "verify", "data", "up", "shell", "run", "down", "onboard"}
 """Commands that write no project's files; their own tests say what they do with odd input."""
 
 HARMLESS = {
