@@ -222,14 +222,21 @@ def _find_job_needs(run: _Run, facts: "Facts") -> "Iterator[Need]":
         )
 
 
-def _estimate_job(job: "ExportedProject | None", gpu: str) -> "ResourceNeeds | None":
-    """Estimate the memory of the job on a GPU, "" for any; None where there is no job or no estimate."""
+def _estimate_job(job: "ExportedProject | None", gpu: str = "", *, is_least: bool = False) -> "ResourceNeeds | None":
+    """Estimate the memory of the job on a GPU, "" for any; None where there is no job or no estimate.
+
+    With `is_least`, what the settings leave open is decided for the smallest GPU.
+    """
     from devkit.export.sizing import RunHardware, estimate_needs
     from devkit.solver.plan import Vendor
 
-    if job is None or job.config is None or job.plan.vendor is not Vendor.NVIDIA:
+    if job is None or job.finetune is None or job.config is None or job.plan.vendor is not Vendor.NVIDIA:
         return None
-    return estimate_needs(job.finetune, job.config, RunHardware(vendor=job.plan.vendor, gpu=gpu, processes=1))
+    run = job.finetune
+    if is_least:
+        recomputes = True if run.checkpointing is None else run.checkpointing
+        run = replace(run, micro_batch=run.micro_batch or 1, checkpointing=recomputes)
+    return estimate_needs(run, job.config, RunHardware(vendor=job.plan.vendor, gpu=gpu, processes=1))
 
 
 def _prove(run: _Run, entry: "Entry") -> bool:
@@ -347,15 +354,6 @@ def _write_page(container: "DevContainer", *, force: bool) -> None:
     click.echo(f"{done}: {container.folder / ONBOARDING_FILE}")
 
 
-def _with_least_memory(job: "ExportedProject | None") -> "ExportedProject | None":
-    """Return the job with what it leaves open decided for the smallest GPU."""
-    if job is None:
-        return None
-    run = job.finetune
-    recomputes = True if run.checkpointing is None else run.checkpointing
-    return replace(job, finetune=replace(run, micro_batch=run.micro_batch or 1, checkpointing=recomputes))
-
-
 def _describe_project(container: "DevContainer") -> "OnboardingPage":
     """Collect what ONBOARDING.md says about this project: from devkit.lock and devkit.toml, where they are there."""
     from devkit.cli.export import load_project_job
@@ -369,7 +367,7 @@ def _describe_project(container: "DevContainer") -> "OnboardingPage":
         drivers = [machine.driver for machine in lock.machines if lock.plan.get("cuda") and machine.driver]
         driver = str(min(drivers)) if drivers else ""
         job = load_project_job(container.folder)
-        needs = _estimate_job(_with_least_memory(job), "")
+        needs = _estimate_job(job, is_least=True)
     except DevkitError as error:
         click.echo(f"not stated: what devkit.lock and the job ask for, because {to_one_line(error.message)}", err=True)
     secrets: Any = container.properties.get("secrets")
@@ -377,7 +375,7 @@ def _describe_project(container: "DevContainer") -> "OnboardingPage":
         name=container.name,
         driver=driver,
         gpu_memory_bytes=needs.peak_bytes if needs else 0,
-        model=job.finetune.model if job else "",
+        model=job.finetune.model if job and job.finetune else "",
         needs_token=isinstance(secrets, dict) and "HF_TOKEN" in secrets,
         training_command=f"devkit run -- devkit finetune --settings {settings} --steps 1" if settings else "",
     )

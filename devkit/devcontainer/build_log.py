@@ -9,6 +9,8 @@ _BUILDKIT = re.compile(r"#(\d+) (.*)")
 _STEP = re.compile(r"\[(?:[\w./-]+ )*(\d+)/(\d+)\] (.+)")
 _END = re.compile(r"(?:DONE (\d+\.\d+)s|CACHED|CANCELED|ERROR:? .*)$")
 _CLASSIC = re.compile(r"(?:\[\d+/\d+\] )?(?:Step|STEP) (\d+)/(\d+) ?: (.+)")
+_OPTIONS = re.compile(r"^(\d+/\d+ [A-Z]+ )(?:--\S+ )+")
+"""Mounts and modes of an instruction, which would leave no room for its command."""
 _OUTPUT = re.compile(r"\d+\.\d+ (.*)")
 
 
@@ -86,7 +88,7 @@ class BuildLog:
             step.output.append(found[1])
 
     def _begin(self, key: str, name: str) -> BuildStep:
-        step = self._steps[key] = BuildStep(" ".join(name.split()))
+        step = self._steps[key] = BuildStep(_OPTIONS.sub(r"\1", " ".join(name.split())))
         self._report(step)
         return step
 

@@ -13,7 +13,7 @@ BUILDKIT = """\
 #5 DONE 0.0s
 #6 [dev 2/3] RUN groupadd --system venv     && python3 -m venv /opt/venv
 #6 CACHED
-#7 [dev prepared 3/3] RUN pip install torch==9.9.9
+#7 [dev prepared 3/3] RUN --mount=type=cache,target=/root/.cache pip install torch==9.9.9
 #7 0.345 Collecting torch
 #7 1.250 ERROR: No matching distribution found for torch==9.9.9
 #7 ERROR: process "/bin/sh -c pip install torch==9.9.9" did not complete successfully: exit code: 1

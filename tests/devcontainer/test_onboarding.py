@@ -2,12 +2,16 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from devkit.cli.export import load_project_job
+from devkit.cli.onboard import _estimate_job
 from devkit.devcontainer.configuration import find_dev_container
 from devkit.devcontainer.onboarding import (
     ONBOARDING_FILE,
@@ -21,11 +25,13 @@ from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_checks
 from devkit.errors import DevkitError
+from devkit.estimate.gpus import Fit
 from devkit.probe.gather import gather_facts
 from devkit.render.changes import write_changes
 from tests.forked_commands import run_devkit
 from tests.hosts import machine, written
 
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = OnboardingPage("demo", "570.124.06", 24 << 30, "meta-llama/Llama-3.1-8B", needs_token=True, training_command="")
 
 
@@ -143,3 +149,16 @@ def test_wrong_input_is_one_line_and_a_hint(words, message):
     done = run_devkit("onboard", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+def test_a_gpu_that_is_too_small_for_the_job_is_said(tmp_path):
+    shutil.copytree(ROOT / "examples/quickstart/expected", tmp_path, dirs_exist_ok=True)
+    shutil.copy(ROOT / "examples/cluster/run.toml", tmp_path)
+    with (tmp_path / "devkit.toml").open("a") as file:
+        file.write('\n[job]\nsettings = "run.toml"\n')
+    job = load_project_job(tmp_path)
+    assert _estimate_job(job, "RTX 4090").verdict is not Fit.DOES_NOT_FIT
+    assert _estimate_job(job, "GTX 1650").verdict is Fit.DOES_NOT_FIT
+    done = run_devkit("onboard", str(tmp_path), "--write")
+    assert done.returncode == 0, done.stderr
+    assert "to train meta-llama/Llama-3.1-8B: a GPU with " in (tmp_path / ONBOARDING_FILE).read_text()
