@@ -25,6 +25,7 @@ COMMANDS = {
     "init": "Write a dev container that fits this machine.",
     "update": "Bring a generated dev container up to date, and keep your edits.",
     "template": "Write folders that can be published as dev container Templates.",
+    "feature": "Write a dev container Feature that brings devkit into any dev container.",
     "bundle": "Collect everything the image is built from, for a place without a network.",
     "estimate": "Estimate how much GPU memory a model takes, where it fits, and what to change.",
     "onboard": "Take a fresh clone to its first training step.",

@@ -1,5 +1,6 @@
 """`devkit template`: write folders that can be published as dev container Templates."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,10 +33,8 @@ def template(
     Publish them with the dev container CLI: devcontainer templates publish DIR --namespace OWNER/NAME
     """
     from devkit.cli.options.plan import build_project_request, solve_request
-    from devkit.render.changes import write_changes
     from devkit.render.devcontainer_template import (
         DEVCONTAINER_TEMPLATES,
-        compute_template_changes,
         find_template,
         render_devcontainer_template,
         select_template_source,
@@ -56,12 +55,22 @@ def template(
             ctx.exit(exit_codes.ANSWER_IS_NO)
         source = select_template_source(find_devkit_source())
         artifacts += render_devcontainer_template(each, answer, source, request.machines)
+    write_published_folders(directory, artifacts, schema=SCHEMA, dry_run=dry_run, force=force, as_json=as_json)
+
+
+def write_published_folders(
+    directory: Path, artifacts: "Iterable[Artifact]", *, schema: str, dry_run: bool, force: bool, as_json: bool
+) -> None:
+    """Write folders that are to be published, and say which files. Raises DevkitError where one would be replaced."""
+    from devkit.render.changes import write_changes
+    from devkit.render.devcontainer_template import compute_template_changes
+
     changes = compute_template_changes(directory.absolute(), artifacts, force=force)
     if not dry_run:
         write_changes(directory.absolute(), changes)
     if as_json:
         files = [{"path": change.path, "action": str(change.action)} for change in changes]
-        click.echo(format_document({"directory": str(directory), "files": files}, schema=SCHEMA))
+        click.echo(format_document({"directory": str(directory), "files": files}, schema=schema))
         return
     print_changes(changes, show_diff=False)
     verb = "would write" if dry_run else "wrote"
