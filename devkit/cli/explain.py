@@ -32,9 +32,22 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
     "--facts", "facts_file", metavar="FILE", type=click.Path(path_type=Path), help="Saved facts of the text's machine."
 )
 @click.option("--no-facts", is_flag=True, help="Judge the text alone, without a look at this machine.")
+@click.option(
+    "--new",
+    "case_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the text with the facts of this machine to FILE, without names and secrets, for an issue.",
+)
 @click.pass_context
 def explain(
-    ctx: click.Context, *, text: tuple[str, ...], as_json: bool, facts_file: Path | None, no_facts: bool
+    ctx: click.Context,
+    *,
+    text: tuple[str, ...],
+    as_json: bool,
+    facts_file: Path | None,
+    no_facts: bool,
+    case_file: Path | None,
 ) -> None:
     """Explain an error text or a check's code, and what to do.
 
@@ -50,6 +63,9 @@ def explain(
     error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped else " ".join(text)
     if not error.strip():
         raise DevkitError("there is nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
+    if case_file:
+        write_case(case_file, error, facts_file, no_facts=no_facts)
+        ctx.exit(exit_codes.DONE)
     options = OutputOptions("json" if as_json else "text", None)
     width = max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
     if len(error.strip()) <= MAX_CODE_LENGTH:
@@ -95,6 +111,38 @@ def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | No
     from devkit.probe.circumstances import LocalFiles, read_circumstances
 
     return describe_circumstances(read_circumstances(LocalFiles()))
+
+
+def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool) -> None:
+    """Write a text, its facts, and room for what fixed it, without names and secrets. Raises DevkitError."""
+    import json
+
+    from devkit.cli.facts import ReadOptions, read_this_machine
+    from devkit.facts.redact import Redaction, build_redaction, redact_facts
+    from devkit.facts.store import format_facts
+    from devkit.probe.saved_facts import load_saved_facts
+
+    redaction, facts = Redaction(()), None
+    if facts_file:
+        facts = load_saved_facts((facts_file,))
+    elif not no_facts:
+        facts = read_this_machine(ReadOptions(Path()), report_step=lambda _: None, meanwhile=lambda: None)
+    if facts is not None:
+        redaction = build_redaction(facts)
+    case = {
+        "url": "",
+        "date": "",
+        "area": "",
+        "text": redaction.redact_text(text),
+        "cause": "",
+        "fix": "",
+        "facts": None if facts is None else json.loads(format_facts(redact_facts(facts))),
+    }
+    try:
+        path.write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as problem:
+        raise DevkitError(f"cannot write {path}: {problem.strerror}", "Name a file that you may write.") from problem
+    click.echo(f"Written to {path}. Fill in cause and fix, read it once more, and attach it to an issue.", err=True)
 
 
 def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, width: int) -> None:

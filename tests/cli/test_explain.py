@@ -167,6 +167,21 @@ def test_the_look_at_this_machine_may_be_left_out_or_be_at_another(tmp_path):
         assert isinstance(ask(*arguments, gpu).exception, DevkitError)
 
 
+def test_a_case_for_an_issue_has_text_and_facts_without_names(tmp_path):
+    token, file = "hf_" + "a1B2" * 9, tmp_path / "case.json"
+    text = f"/home/somebody/train.py: {CPU_TORCH} {token} somebody@example.org"
+    saved = str(facts_file("ubuntu-4090-ok"))
+    result = ask("--new", str(file), "--facts", saved, "-", text=text)
+    assert result.exit_code == 0
+    case = json.loads(file.read_text())
+    assert case["text"] == f"/home/user/train.py: {CPU_TORCH} redacted mail"
+    assert (case["cause"], case["fix"]) == ("", "")
+    assert case["facts"]["driver"]["loaded"]
+    assert ask("--new", str(file), "--no-facts", "-", text=text).exit_code == 0
+    assert json.loads(file.read_text())["facts"] is None
+    assert isinstance(ask("--new", str(tmp_path / "none" / "x"), "--no-facts", text).exception, DevkitError)
+
+
 def test_no_secret_of_the_text_is_printed():
     token = "hf_" + "a1B2" * 9
     text = f"Repository Not Found for url: https://huggingface.co/api?token={token}. RepositoryNotFoundError {token}"
