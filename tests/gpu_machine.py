@@ -32,7 +32,7 @@ noise=$2
 shift 2
 root=$state/root
 mount -t tmpfs -o size=200g tmpfs "$state/written"
-mkdir "$state/written/upper" "$state/written/work"
+mkdir "$state/written/upper" "$state/written/work" "$state/written/nodes" "$state/written/nodes-work"
 # Layers may not hold each other, so the files leave the file system of the root folder.
 cp -a "$state/files" "$state/written/files"
 mount -t overlay overlay \\
@@ -40,7 +40,8 @@ mount -t overlay overlay \\
 for folder in dev proc sys; do
     mount --rbind "/$folder" "$root/$folder"
 done
-mount -t overlay overlay -o "lowerdir=$state/dev:/dev" "$root/dev"
+mount -t overlay overlay \\
+    -o "lowerdir=$state/dev:/dev,upperdir=$state/written/nodes,workdir=$state/written/nodes-work" "$root/dev"
 mount -t tmpfs tmpfs "$root/dev/shm"
 mount --bind /dev/pts "$root/dev/pts"
 mount --bind "$state/run" "$root/run"
@@ -100,7 +101,7 @@ PROGRAMS = {
     "dockerd": "echo 'configuration OK'",
     # Longer than a script that hands over to another program: devkit does not ask such a one for its version.
     "docker": f": '{' ' * 20_000}'\n"
-    'case $1 in --version) echo "Docker version 28.5.2, build ecc6942";; *) echo 2.40.3;; esac',
+    'case $1 in --version) echo "Docker version 28.5.2, build ecc6942";; compose) shift; exec /usr/libexec/docker/cli-plugins/docker-compose "$@";; esac',
     "journalctl": f"echo '2026-11-20T07:58:12+00:00 kernel: NVRM: loading NVIDIA UNIX Open Kernel Module {DRIVER}'",
     "python3.12": "echo Python 3.12.3",
 }

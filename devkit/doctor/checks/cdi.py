@@ -376,6 +376,13 @@ def _list_known(engine: Engine) -> str:
     return f"CDI devices that the engine lists: {join_words(engine.cdi_devices[:_SHOWN]) or 'none'}"
 
 
+_SWITCH_CDI_ON = (
+    "sudo python3 -c \"import json, os; p = '/etc/docker/daemon.json'; d = json.load(open(p)) if os.path.exists(p) else {};"
+    " d.setdefault('features', {})['cdi'] = True; json.dump(d, open(p, 'w'), indent=4)\""
+)
+"""`nvidia-ctk runtime configure --cdi.enabled` would also register the nvidia runtime, whose hook such a machine may lack."""
+
+
 @check("CDI010", "The engine knows the GPUs of the CDI specifications", causes=("CTK002", *CONTAINER_START_CODES))
 def engine_knows_cdi_gpus(facts: Facts) -> Iterator[Finding]:
     """An engine that gives GPUs by CDI alone knows at least one device nvidia.com/gpu.
@@ -401,7 +408,7 @@ def engine_knows_cdi_gpus(facts: Facts) -> Iterator[Finding]:
     if engine.kind is EngineKind.DOCKER and not engine.cdi_spec_dirs:
         message = "CDI is switched off in this Docker, and it has no other way to a GPU"
         summary = 'Switch CDI on ("features": {"cdi": true} in daemon.json), and restart.'
-        commands = ("sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled", *commands)
+        commands = (_SWITCH_CDI_ON, *commands)
     elif len(others) == len(specs):
         message = f"{others[0].path} describes {others[0].kind}, but requests name {CDI_GPU_KIND}"
         summary, commands, restart = "Write the specification for NVIDIA's own name.", refresh_cdi(facts), False

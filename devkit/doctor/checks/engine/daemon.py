@@ -182,6 +182,9 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
             )
 
 
+_TAKE_CGROUPFS = "sudo sed -i 's/native.cgroupdriver=systemd/native.cgroupdriver=cgroupfs/' /etc/docker/daemon.json"
+
+
 @check("ENG016", "The engine's cgroup driver is there", causes=CONTAINER_START_CODES)
 def cgroup_driver_is_there(facts: Facts) -> Iterator[Finding]:
     """Docker leaves control groups to systemd only where systemd runs.
@@ -202,8 +205,8 @@ def cgroup_driver_is_there(facts: Facts) -> Iterator[Finding]:
         Severity.ERROR,
         "Docker leaves control groups to systemd, which does not run here: no container starts",
         Fix(
-            'Remove "native.cgroupdriver=systemd" from exec-opts in daemon.json, and restart Docker.',
-            restart_engine(facts, engine),
+            'Write "native.cgroupdriver=cgroupfs" in exec-opts of daemon.json, and restart Docker.',
+            (_TAKE_CGROUPFS, *restart_engine(facts, engine)),
             where=find_host_side(facts),
             root=True,
             restart=Restart.ENGINE,
