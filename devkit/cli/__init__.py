@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from devkit.cli import exit_codes
 from devkit.cli.runtime import reraise_dropped_interrupts
 from devkit.errors import DevkitError
 from devkit.text import ESCAPE_ERRORS, escape_controls
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "doctor": "Find what stops GPU work on this machine, and how to fix it.",
@@ -39,6 +42,7 @@ COMMANDS = {
     "export": "Export plan and job to Kubernetes, Slurm and launchers.",
     "compare": "Show what differs between machines, and which one is the outlier.",
     "mcp": "Answer AI assistants: doctor, explain, plan and estimate as tools.",
+    "completion": "Print the script by which a shell completes commands, codes, GPUs and models.",
     "data": "Show the version tables that answers rest on, and replace them by newer ones.",
 }
 """Command -> summary. A command is a function of that name in the module of that name, imported when it runs."""
@@ -87,6 +91,13 @@ class LazyGroup(click.Group):
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from None
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Complete a command by its name, without loading any."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Format the list of commands from their summaries, without loading any."""
         with formatter.section("Commands"):
@@ -125,6 +136,8 @@ def main() -> None:
         # A path need not be text in the terminal's encoding, and a degree sign is not in ASCII: both are escaped.
         sys.stdout.reconfigure(errors=ESCAPE_ERRORS)
     reraise_dropped_interrupts()
+    if "_DEVKIT_COMPLETE" in os.environ:
+        importlib.import_module("devkit.cli.completion")  # adds PowerShell
     code = run_command_line()
     try:
         sys.stdout.flush()
@@ -147,7 +160,7 @@ def _open_closed_streams() -> None:
 def run_command_line() -> int:
     """Run the command and report its errors. Returns the exit code."""
     try:
-        code = devkit(standalone_mode=False)
+        code = devkit(prog_name="devkit", standalone_mode=False)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:

@@ -13,6 +13,7 @@ import click
 from devkit import __version__
 from devkit.cli import exit_codes
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
+from devkit.cli.names import complete_codes
 from devkit.cli.output import OutputOptions, format_check_list, format_doctor_report, write_facts, write_output
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError
@@ -48,7 +49,9 @@ _FORMATS = ("text", "json", "sarif", "markdown", "html")
 @click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune.")
 @click.option("--log", "log_file", metavar="FILE", type=_FILE, help="Also explain the errors in a log of this machine.")
 @click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets.")
-@click.option("--only", metavar="CODE", multiple=True, help="Run only this check. May be repeated.")
+@click.option(
+    "--only", metavar="CODE", multiple=True, shell_complete=complete_codes, help="Run only this check. May be repeated."
+)
 @click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
 @click.option("--deep", is_flag=True, help="Also try CUDA and torch in child processes (up to 90 s).")
 @click.option("--smoke", is_flag=True, help="Also start a temporary container with a GPU (up to 60 s).")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli import exit_codes
+from devkit.cli.names import complete_gpus, complete_models
 from devkit.cli.terminal import draw_estimate, is_drawn, make_console
 from devkit.cli.user_data import remove_user_file, require_user_file, write_user_file
 from devkit.errors import DevkitError
@@ -161,10 +162,17 @@ class _CommandOptions:
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=complete_models)
 @click.option("--inference", is_flag=True, help="Generate text instead of training.")
 @estimate_options
-@click.option("--gpu", "gpus", multiple=True, metavar="NAME", help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb".')
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_gpus,
+    help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb".',
+)
 @click.option(
     "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
 )

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from devkit.cli import exit_codes
+from devkit.cli.names import complete_codes
 from devkit.errors import DevkitError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("text", nargs=-1, metavar="CODE | TEXT | -", type=click.UNPROCESSED)
+@click.argument("text", nargs=-1, metavar="CODE | TEXT | -", type=click.UNPROCESSED, shell_complete=complete_codes)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
     "--facts", "facts_file", metavar="FILE", type=click.Path(path_type=Path), help="Saved facts of the text's machine."

@@ -2,10 +2,12 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from devkit import DOCUMENTATION_URL
 from devkit.cli import COMMANDS, devkit
@@ -112,3 +114,26 @@ def test_every_command_line_in_the_documentation_has_flags_that_the_program_know
         words = words[: words.index("--")] if "--" in words else words
         unknown += [f"{command.name} {word}" for word in words if word.startswith("--") and word not in known]
     assert unknown == []
+
+
+def test_the_addresses_of_the_project_are_set_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["urls"]["Documentation"] == f"{DOCUMENTATION_URL}/"
+    owner = project["urls"]["Repository"]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in WRITTEN if path.suffix in (".md", ".py")]
+    assert [text for text in texts if owner in text] == []
+    assert (ROOT / "devkit/py.typed").is_file()
+
+
+def test_workflows_templates_and_hooks_are_valid_and_their_commands_exist():
+    files = [*ROOT.glob(".github/**/*.yml"), ROOT / "action.yml", ROOT / ".pre-commit-hooks.yaml"]
+    documents = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
+    assert len(documents) >= 8
+    assert all(documents.values())
+    calls = [
+        line for path in files for line in re.findall(r"\bdevkit ([a-z]+) [^|\n]*", path.read_text(encoding="utf-8"))
+    ]
+    assert calls
+    assert set(calls) - set(COMMANDS) <= {"answer", "fails", "finds", "doctor"}
+    bug = (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text(encoding="utf-8")
+    assert "devkit doctor --format markdown" in bug

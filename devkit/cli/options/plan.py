@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.names import complete_gpus
 from devkit.cli.options.settings import Decorator, group_options
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
@@ -57,7 +58,12 @@ plan_options = group_options(
         ),
         click.option("--driver", metavar="VERSION", help="Plan for this NVIDIA driver, such as 570.124.06."),
         click.option(
-            "--gpu", "gpus", multiple=True, metavar="NAME", help='Plan for this GPU: "RTX 4090", 9.0, MI300X. Repeat.'
+            "--gpu",
+            "gpus",
+            multiple=True,
+            metavar="NAME",
+            shell_complete=complete_gpus,
+            help='Plan for this GPU: "RTX 4090", 9.0, MI300X. Repeat.',
         ),
         click.option("--machine", type=click.Choice(["x86_64", "aarch64"]), help="Plan for this processor."),
         click.option(
