@@ -10,6 +10,7 @@ import select
 import stat
 import sys
 import time
+from collections.abc import Iterator
 
 from devkit.text import format_bytes
 
@@ -17,14 +18,23 @@ MAX_CONFIG_BYTES = 1 << 20
 """Settings, manifests and scripts, which people write."""
 MAX_DOCUMENT_BYTES = 8 << 20
 """Facts, reports, devkit.lock and other documents, which programs write."""
+MAX_IGNORE_BYTES = 256 << 10
+"""Ignore files, each line of which is matched with every path."""
 MAX_GENERATED_BYTES = 64 << 20
 """Files that devkit carries whole without parsing them, such as wheels and lists of hashes."""
+MAX_PIPED_BYTES = 2 << 30
+"""Reports of many machines, one a line, which are kept on the disk."""
 PIPE_TIMEOUT_S = 10.0
 _CHUNK_BYTES = 1 << 20
 
 
 def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Read a whole file, or what comes through a pipe, as from `<(devkit doctor --json)`.
+    """Read a whole file, or what comes through a pipe, as from `<(devkit doctor --json)`. Raises OSError as `read_chunks`."""
+    return b"".join(read_chunks(path, max_bytes))
+
+
+def read_chunks(path: str | os.PathLike[str], max_bytes: int) -> Iterator[bytes]:
+    """Yield the parts of a file, or of what comes through a pipe.
 
     Raises:
         OSError: for a file that cannot be read, is larger, or is a pipe or device that says nothing for ten seconds.
@@ -39,16 +49,17 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         is_regular = stat.S_ISREG(found.st_mode)
         is_too_large = is_regular and found.st_size > max_bytes
-        content = bytearray()
+        count = 0
         ends_at = time.monotonic() + PIPE_TIMEOUT_S
         while not is_too_large:
             if not is_regular:
                 _wait_for_data(descriptor, path, ends_at)
             chunk = os.read(descriptor, _CHUNK_BYTES)
             if not chunk:
-                return bytes(content)
-            content += chunk
-            is_too_large = len(content) > max_bytes
+                return
+            count += len(chunk)
+            is_too_large = count > max_bytes
+            yield chunk
     finally:
         os.close(descriptor)
     raise OSError(errno.EFBIG, f"not read: larger than {format_bytes(max_bytes)}", os.fspath(path))

@@ -20,6 +20,8 @@ import click
 from devkit.cli import exit_codes
 from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
 from devkit.errors import DevkitError
+from devkit.reading import MAX_DOCUMENT_BYTES, MAX_PIPED_BYTES, read_chunks
+from devkit.text import format_bytes
 
 if TYPE_CHECKING:
     from devkit.doctor.comparison.model import Comparison
@@ -31,8 +33,8 @@ _HOW_TO_SAVE = (
 _HOW_TO_CONTINUE = f"{_HOW_TO_SAVE}\nWith --keep-going the others are compared without it."
 
 STDIN = "-"
-MAX_REPORT_BYTES = 64 << 20
-"""Thousands of times the size of a report of the doctor, and still no danger to a machine's memory."""
+MAX_REPORT_BYTES = MAX_DOCUMENT_BYTES
+_CHUNK_BYTES = 1 << 20
 _SUFFIXES = (".json", ".jsonl", ".ndjson")
 _GZIP_SUFFIX = ".gz"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -228,10 +230,13 @@ def _copy_to_temporary(file: str) -> BinaryIO:
     """Copy piped input to a temporary file without a name."""
     copy = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the command
     if file == STDIN:
-        shutil.copyfileobj(sys.stdin.buffer, copy)
+        while chunk := sys.stdin.buffer.read(_CHUNK_BYTES):
+            copy.write(chunk)
+            if copy.tell() > MAX_PIPED_BYTES:
+                raise ReportReadError(f"not read: larger than {format_bytes(MAX_PIPED_BYTES)}")
     else:
-        with Path(file).open("rb") as stream:
-            shutil.copyfileobj(stream, copy)
+        for chunk in read_chunks(file, MAX_PIPED_BYTES):
+            copy.write(chunk)
     return copy
 
 

@@ -285,6 +285,7 @@ FAMILIES: dict[str, ModelFamily] = {
 
 
 MAX_SIZE = 1 << 34
+MAX_LAYERS = 10_000
 """No size in a config is larger: beyond it is a typing error."""
 
 
@@ -305,6 +306,11 @@ def _build_shape(config: Mapping[str, Any], name: str) -> ModelShape:
     hidden, vocabulary = read.size("hidden_size"), read.size("vocab_size")
     attention = _LatentAttention(read) if read.family.is_latent else _Attention(read)
     depth = read.size("num_hidden_layers")
+    if depth > MAX_LAYERS:
+        raise DevkitError(
+            f"{name or 'this config.json'} has {depth} layers, more than {MAX_LAYERS}",
+            "Check the number in the config.json.",
+        )
     kinds = Counter((_find_window(read, index), _has_experts(read, index)) for index in range(depth))
     layers = tuple(
         _build_layer(read, attention, count=count, window=window, has_experts=has_experts)

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -272,3 +273,30 @@ def get_int(record: Mapping[str, Any], key: str) -> int | None:
     """Return the whole number at `key`; None when there is none. True is no number."""
     value = record.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+MAX_SEARCHED_CHARACTERS = 1 << 30
+"""For the lines of a file's entries; beyond them an entry is said to be on line 1."""
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class LineFinder:
+    """Finds the lines of entries, which mostly follow one another, without searching the whole text for each."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
+        self._place = 0
+        self._left = MAX_SEARCHED_CHARACTERS
+
+    def find(self, word: str) -> int:
+        """Return the number of the next line with the word, else of the first one; 1 when there is none."""
+        for begin, end in ((self._place, len(self._text)), (0, self._place)):
+            if self._left > 0:
+                at = self._text.find(word, begin, end)
+                self._left -= (end if at < 0 else at) - begin
+                if at >= 0:
+                    number = bisect_right(self._starts, at)
+                    self._place = self._starts[number - 1]
+                    return number
+        return 1

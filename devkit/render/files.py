@@ -4,14 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, MAX_GENERATED_BYTES, read_bounded
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, MAX_GENERATED_BYTES, MAX_IGNORE_BYTES, read_bounded
 
 DEVCONTAINER_FOLDER = ".devcontainer"
 """The folder of generated files, relative to the project."""
 WHEELS_FOLDER = f"{DEVCONTAINER_FOLDER}/wheels/"
 """The folder of devkit's own wheel, which is kept out of version control."""
 STAGED_SUFFIX = ".devkit-new"
-_MAX_BYTES = {".toml": MAX_CONFIG_BYTES, ".lock": MAX_DOCUMENT_BYTES}
+_IGNORE_FILES = (".gitignore", ".dockerignore", ".gitattributes")
+_MAX_BYTES = {".toml": MAX_CONFIG_BYTES, ".lock": MAX_DOCUMENT_BYTES} | dict.fromkeys(_IGNORE_FILES, MAX_IGNORE_BYTES)
+"""By suffix, or by the name of a file that has none."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def read_file(root: Path, path: str) -> bytes | None:
     try:
         if target.is_dir():
             raise DevkitError(f"{path} is a directory, devkit writes a file of that name", "Move it away.")
-        return read_bounded(target, _MAX_BYTES.get(target.suffix, MAX_GENERATED_BYTES))
+        return read_bounded(target, _MAX_BYTES.get(target.suffix or Path(path).name, MAX_GENERATED_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -16,8 +16,21 @@ from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import CondaPackage
 from devkit.probe.dependencies.lock_files import FROM_CONDA
 from devkit.probe.dependencies.manifests import convert_poetry_version
-from devkit.probe.dependencies.requirements import PYTHON, RequirementCollector, find_line, read_requirement_lines
-from devkit.probe.documents import InvalidDocument, NodeKind, get_list, get_object, get_text, parse_yaml_tree
+from devkit.probe.dependencies.requirements import (
+    PYTHON,
+    RequirementCollector,
+    find_line,
+    read_requirement_lines,
+)
+from devkit.probe.documents import (
+    InvalidDocument,
+    LineFinder,
+    NodeKind,
+    get_list,
+    get_object,
+    get_text,
+    parse_yaml_tree,
+)
 
 COMPILER = "torch brings CUDA's libraries; --feature nvcc adds the compiler"
 DEFAULT_CHANNEL = "conda-forge"
@@ -65,15 +78,16 @@ def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found
     """Read pixi's tables, in pixi.toml or below [tool.pixi]: the default environment on Linux."""
     target = get_object(document, "target")
     tables = (document, get_object(target, "linux"), get_object(target, "linux-64"))
+    lines = LineFinder(content)
     for table in tables:
         for name, wanted in get_object(table, "dependencies").items():
             version = get_text(wanted, "version") if isinstance(wanted, dict) else str(wanted)
             channel = get_text(wanted, "channel") if isinstance(wanted, dict) else ""
-            _add_package(name, version, path, find_line(content, name), found, channel=channel)
+            _add_package(name, version, path, lines.find(name), found, channel=channel)
         for name, wanted in get_object(table, "pypi-dependencies").items():
             table = wanted if isinstance(wanted, dict) else {"version": str(wanted)}
             version = convert_poetry_version(get_text(table, "version"))
-            found.need_table(name, table, path, find_line(content, name), version=version)
+            found.need_table(name, table, path, lines.find(name), version=version)
     for name in get_object(document, "feature"):
         because = "only pixi's default environment is looked at"
         found.exclude(f"the feature {name}", path, find_line(content, f"feature.{name}"), because)

@@ -23,6 +23,7 @@ from devkit.probe.dependencies.requirements import (
     read_requirements_file,
 )
 from devkit.probe.documents import (
+    LineFinder,
     find_toml_line,
     get_list,
     get_object,
@@ -42,6 +43,7 @@ _INDEXES = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
 # Pipfile and Pipfile.lock.
 PIPFILE = "Pipfile"
 PIPFILE_LOCK = "Pipfile.lock"
+_KEY = re.compile(r"[ \t]*[\"']?([\w.-]+)[\"']?[ \t]*=")
 _FOR_CUDA = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 
 # Poetry.
@@ -170,8 +172,9 @@ def _needs(
     role: RequirementRole,
 ) -> None:
     found.role = role
+    lines = LineFinder(content)
     for entry, group in entries:
-        line = find_line(content, entry.replace('"', '\\"')) if '"' in entry else find_line(content, entry)
+        line = lines.find(entry.replace('"', '\\"'))
         source = _source(entry, sources)
         if "workspace" in source:
             pass  # All members of the workspace are installed.
@@ -212,11 +215,12 @@ def read_pipfile(found: RequirementCollector) -> None:
     if python := get_text(requires, "python_version") or get_text(requires, "python_full_version"):
         specifier = f"=={python}.*" if python.count(".") == 1 else f"=={python}"
         found.add_python(specifier, PIPFILE, find_line(content, "python_"))
+    lines = LineFinder(content)
     for key, group in (("packages", ""), ("dev-packages", DEV_GROUP)):
         for name, wanted in get_object(document, key).items():
             table = wanted if isinstance(wanted, dict) else {"version": wanted}
             version = get_text(table, "version").removeprefix("*")
-            line = find_line(content, name)
+            line = lines.find(name)
             found.need_table(
                 name, table, PIPFILE, line, group=group, version=version, marker=get_text(table, "markers")
             )
@@ -238,10 +242,11 @@ def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
     required = {need.name for need in found.needs}
     table: Mapping[str, Any] = document if isinstance(document, dict) else {}
     locked = {**get_object(table, "default"), **get_object(table, "develop")}
+    lines = LineFinder(content)
     for name, entry in locked.items():
         if isinstance(entry, dict) and get_text(entry, "version"):
             marker = f" ; {get_text(entry, 'markers')}" if get_text(entry, "markers") else ""
-            line = find_line(content, f'"{name}": {{')
+            line = lines.find(f'"{name}": {{')
             found.need(f"{name}{get_text(entry, 'version')}{marker}", PIPFILE_LOCK, line, is_limit=True)
     names = {canonicalize_name(name) for name in locked}
     return tuple(
@@ -260,9 +265,10 @@ def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCol
     extras = get_object(poetry, "extras")
     optional = {canonicalize_name(name) for extra in found.select_extras(extras) for name in get_texts(extras, extra)}
     packages = [(name, group, wanted) for group, keys in tables for name, wanted in get_object(poetry, *keys).items()]
+    keys = ((number, _KEY.match(text)) for number, text in reversed(list(enumerate(content.splitlines(), 1))))
+    lines = {key[1]: number for number, key in keys if key}
     for name, group, wanted in packages:
-        key = re.compile(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=")
-        line = next((number for number, text in enumerate(content.splitlines(), 1) if key.match(text)), 1)
+        line = lines.get(name, 1)
         if name.lower() == PYTHON:
             found.add_python(convert_poetry_version(wanted if isinstance(wanted, str) else ""), PYPROJECT, line)
             continue
@@ -308,11 +314,12 @@ def read_setup_cfg(found: RequirementCollector) -> None:
         return
     optional = dict(parser.items(_EXTRAS_OF_SETUP_CFG)) if parser.has_section(_EXTRAS_OF_SETUP_CFG) else {}
     parts = [(listed, "install_requires"), *((optional[name], name) for name in found.select_extras(optional))]
+    lines = LineFinder(content)
     for part, key in parts:
-        start = find_line(content, key) - 1
+        lines.find(key)
         for entry in (line.strip() for line in part.replace(";\n", "\n").splitlines()):
             if entry and not entry.startswith("#"):
-                found.need(entry, SETUP_CFG, find_line(content, entry, after=start))
+                found.need(entry, SETUP_CFG, lines.find(entry))
 
 
 def read_toml_file(path: str, found: RequirementCollector) -> tuple[dict[str, Any], str] | None:

@@ -47,9 +47,13 @@ from devkit.probe.dependencies.requirement_lists import (
     choose_main_list,
     find_lists,
 )
-from devkit.probe.dependencies.requirements import RequirementCollector, find_line, number_lines, read_requirements_file
+from devkit.probe.dependencies.requirements import (
+    RequirementCollector,
+    number_lines,
+    read_requirements_file,
+)
 from devkit.probe.dependencies.setup_py import SETUP_PY, read_setup_py
-from devkit.probe.documents import get_object, get_objects, get_text
+from devkit.probe.documents import LineFinder, get_object, get_objects, get_text
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
 from devkit.probe.project.files import ProjectFiles
 from devkit.text import join_words
@@ -284,8 +288,9 @@ def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector,
         found.generate_lists()
     read_project_table(document, content, found)
     found.role = RequirementRole.GENERATED
+    lines = LineFinder(content)
     for entry in read_hatch_environment(document):
-        found.need(entry, PYPROJECT, find_line(content, entry), group="hatch")
+        found.need(entry, PYPROJECT, lines.find(entry), group="hatch")
     if not get_object(document, "project"):
         if found.files.has(SETUP_CFG):
             read_setup_cfg(found)

@@ -46,6 +46,11 @@ _PROBLEMS = {
 
 # Requirement files: lines, options, and the files that they include.
 MAX_INCLUDE_DEPTH = 10
+MAX_REQUIREMENTS = 10_000
+"""Of all files together; the lock of a large project names a thousand."""
+MAX_REQUIREMENT_CHARACTERS = 10_000
+"""Of one requirement with its specifiers and markers, without its hashes."""
+MAX_UNREADABLE = 1_000
 CONSTRAINTS = "constraints"
 """The group of what a constraints file says: it limits a package that something else needs."""
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
@@ -70,6 +75,7 @@ class RequirementCollector:
         self.paths: list[str] = []
         self.lists: list[str] = []
         self.included: list[str] = []
+        self.has_too_many = False
         self.is_whole = True
         """False when no installer takes the lists as they are."""
         self.is_computed = False
@@ -122,11 +128,18 @@ class RequirementCollector:
         return text
 
     def add_unreadable(self, path: str, line: int, problem: str) -> None:
-        """Remember what says no requirement, and why."""
-        self.unread.append(UnreadableRequirement(path, line, problem))
+        """Remember what says no requirement, and why; of very many the first ones."""
+        if len(self.unread) < MAX_UNREADABLE:
+            self.unread.append(UnreadableRequirement(path, line, problem))
 
     def need(self, text: str, path: str, line: int, *, group: str = "", is_limit: bool = False, url: str = "") -> None:
         """Add a PEP 508 requirement, with `url` as its source where the file names one elsewhere."""
+        if len(self.needs) >= MAX_REQUIREMENTS:
+            self._note_too_many(path, line)
+            return
+        if len(text) > MAX_REQUIREMENT_CHARACTERS:
+            self.add_unreadable(path, line, f"not read: longer than {MAX_REQUIREMENT_CHARACTERS} characters")
+            return
         try:
             found = Requirement(text)
         except (InvalidRequirement, RecursionError):
@@ -150,6 +163,13 @@ class RequirementCollector:
             role=RequirementRole.CONSTRAINT if is_limit else self.role,
         )
         self.needs.append(need)
+
+    def _note_too_many(self, path: str, line: int) -> None:
+        if not self.has_too_many:
+            self.has_too_many = True
+            self.unread.insert(
+                0, UnreadableRequirement(path, line, f"not read: more than {MAX_REQUIREMENTS} requirements")
+            )
 
     def need_table(
         self,
@@ -231,10 +251,10 @@ def build_source_url(table: Mapping[str, Any]) -> str:
     return f"git+{git}@{revision}" if revision else f"git+{git}"
 
 
-def find_line(text: str, *words: str, after: int = 0) -> int:
-    """Return the number of the first line below line `after` that contains all the words; 1 when none does."""
+def find_line(text: str, word: str, *, after: int = 0) -> int:
+    """Return the number of the first line below line `after` that contains the word; 1 when none does."""
     for number, line in enumerate(text.splitlines(), 1):
-        if number > after and all(word in line for word in words):
+        if number > after and word in line:
             return number
     return 1
 

@@ -303,7 +303,9 @@ def is_ignored(name: str, lines: list[str]) -> bool:
     ignored = False
     for line in lines:
         pattern = line.removeprefix("!").removeprefix("/").removeprefix("**/").rstrip("/")
-        if fnmatch.fnmatchcase(name, pattern) or pattern in ("*", "**", "."):
+        # Compiling a pattern takes a hundred times longer than looking for its marks.
+        has_marks = "*" in pattern or "?" in pattern or "[" in pattern
+        if pattern in (name, "*", "**", ".") or (has_marks and fnmatch.fnmatchcase(name, pattern)):
             ignored = not line.startswith("!")
     return ignored
 

@@ -7,7 +7,7 @@ from typing import Any
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.project import Install, Requirement
 from devkit.formats.shell import REQUIREMENT_FILE_OPTIONS, ShellCommand, find_package_install
-from devkit.probe.documents import find_toml_line, get_object, get_objects, get_text, get_texts, parse_toml
+from devkit.probe.documents import LineFinder, find_toml_line, get_object, get_objects, get_text, get_texts, parse_toml
 from devkit.probe.project.files import ProjectFiles
 
 CUDA_PACKAGES = frozenset(
@@ -69,9 +69,8 @@ def read_gpu_requirements(files: ProjectFiles) -> tuple[Install, ...]:
             except ValueError as error:
                 files.broken(path, str(error).partition(" (at")[0], find_toml_line(error))
                 continue
-            numbered = list(enumerate(text.splitlines(), 1))
-            listed = _listed_in_pyproject(document)
-            lines = [(next((number for number, line in numbered if entry in line), 1), entry) for entry in listed]
+            finder = LineFinder(text)
+            lines = [(finder.find(entry), entry) for entry in _listed_in_pyproject(document)]
             # The package indexes that it names for uv, Poetry or PDM.
             tables = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
             entries = [entry for tool, key in tables for entry in get_objects(get_object(document, "tool", tool), key)]
