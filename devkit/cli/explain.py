@@ -12,6 +12,8 @@ import click
 from devkit.cli import exit_codes
 from devkit.cli.names import complete_codes
 from devkit.errors import DevkitError
+from devkit.reading import MAX_LOG_BYTES
+from devkit.text import format_bytes
 
 if TYPE_CHECKING:
     from devkit.cli.output import OutputOptions
@@ -183,6 +185,11 @@ def _read_utf8(stream: IO[bytes]) -> Iterator[bytes]:
     chunk = stream.read(_CHUNK_BYTES)
     encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(chunk[:2])
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace") if encoding else None
+    count = 0
     while chunk:
         yield decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
+        count += len(chunk)
+        if count > MAX_LOG_BYTES:
+            click.echo(f"Only the first {format_bytes(MAX_LOG_BYTES)} were read.", err=True)
+            return
         chunk = stream.read(_CHUNK_BYTES)
