@@ -8,8 +8,8 @@ export PYTHON
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
 
-demo: .venv/.with-workload ## prove fine-tuning on this machine, from an empty checkout
-	@sh .ci/demo.sh
+demo: .venv/.with-workload ## prove fine-tuning on this machine, from an empty checkout; MODEL=smollm2-135m: of a real model
+	@MODEL="$(MODEL)" sh .ci/demo.sh
 
 test: .venv/.with-dev ## run every test, on real container engines where this machine allows it
 	@sh .ci/test.sh $(TESTS)

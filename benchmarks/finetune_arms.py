@@ -65,7 +65,7 @@ def run_devkit(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, f
         model=str(folder / "model"), data=(str(folder / "texts.jsonl"),), output=scratch / "out",
         rank=RANK, alpha=ALPHA, sequence=size["sequence"], batch=size["rows"], micro_batch=size["rows"],
         steps=size["steps"], learning_rate=LEARNING_RATE, schedule=Schedule.CONSTANT, warmup=0.0,
-        checkpointing=False, precision=Precision.FP32,
+        checkpointing=False, precision=Precision(size["precision"]),
     )  # fmt: skip
     if run_finetuning(settings, listeners=(listen,)) != 0:
         raise SystemExit("devkit did not end well")
@@ -78,11 +78,12 @@ def _lora() -> Any:
     return LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
-def _loaded(folder: Path) -> tuple[Any, Any]:
+def _loaded(folder: Path, size: dict[str, Any]) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="sdpa")
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[size["precision"]]
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype, attn_implementation="sdpa")
     return model, AutoTokenizer.from_pretrained(folder / "model")
 
 
@@ -145,12 +146,12 @@ class Watch:
 
 
 def run_trainer(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, float]:
-    """transformers' Trainer on a PEFT model, padding to the longest text of a batch."""
+    """transformers' Trainer on a PEFT model, texts of like length together, padding to the longest text of a batch."""
     from datasets import Dataset
     from peft import get_peft_model
     from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
-    model, tokenizer = _loaded(folder)
+    model, tokenizer = _loaded(folder, size)
     texts = [json.loads(line)["text"] for line in (folder / "texts.jsonl").read_text().splitlines()]
     rows = [
         [*ids[: size["sequence"] - 1], tokenizer.eos_token_id]
@@ -159,7 +160,7 @@ def run_trainer(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, 
     watch = Watch()
     trainer = Trainer(
         model=get_peft_model(model, _lora()),
-        args=TrainingArguments(**_arguments(size, scratch)),
+        args=TrainingArguments(**_arguments(size, scratch), train_sampling_strategy="group_by_length"),
         train_dataset=Dataset.from_dict({"input_ids": rows}),
         data_collator=watch.counting(DataCollatorForLanguageModeling(tokenizer, mlm=False)),
         callbacks=[watch.as_callback()],
@@ -173,7 +174,7 @@ def run_trl(folder: Path, size: dict[str, Any], scratch: Path, *, packing: bool 
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    model, tokenizer = _loaded(folder)
+    model, tokenizer = _loaded(folder, size)
     texts = [json.loads(line) for line in (folder / "texts.jsonl").read_text().splitlines()]
     watch = Watch()
     trainer = SFTTrainer(

@@ -42,9 +42,15 @@ class Size:
     sequence: int
     rows: int
     steps: int
+    model: str = ""
+    """A pretrained model by the name that --model takes; "" for random weights of this shape."""
+    precision: str = "fp32"
 
 
 SIZES = (
+    # The shape is that of the model: it is only told here.
+    Size("smollm2", 576, 30, 49152, sequence=256, rows=4, steps=9, model="smollm2-135m"),
+    Size("smollm2-bf16", 576, 30, 49152, sequence=256, rows=4, steps=9, model="smollm2-135m", precision="bf16"),
     Size("tiny", hidden=128, layers=4, vocabulary=2048, sequence=256, rows=4, steps=72),
     Size("small", hidden=384, layers=6, vocabulary=8192, sequence=512, rows=4, steps=10),
 )
@@ -54,6 +60,7 @@ def main() -> int:
     """Run every arm on every mix and size, by turns; record medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mix", action="append", choices=MIXES)
     parser.add_argument("--size", action="append", choices=[size.name for size in SIZES])
     parser.add_argument("--threads", type=int, help="in each arm; as many as there are cores unless given")
     parser.add_argument("--only-print", action="store_true", help="record nothing")
@@ -62,7 +69,7 @@ def main() -> int:
         os.environ["OMP_NUM_THREADS"] = str(given.threads)
     chosen = [size for size in SIZES if not given.size or size.name in given.size]
     with tempfile.TemporaryDirectory(prefix="devkit-speed-") as scratch:
-        tables = [_compared(Path(scratch), size, mix, given.rounds) for size in chosen for mix in MIXES]
+        tables = [_compared(Path(scratch), size, mix, given.rounds) for size in chosen for mix in given.mix or MIXES]
     for table in tables:
         print(json.dumps(table, indent=2))
     if not given.only_print:
@@ -134,13 +141,26 @@ def _one(arm: str, folder: Path, size: Size) -> dict[str, float]:
 
 
 def make_inputs(folder: Path, size: Size, mix: str) -> None:
-    """A model of random weights, a tokenizer learned from made-up words, and texts; the same ones each time."""
+    """A model, a tokenizer, and texts; the same ones each time.
+
+    Either a pretrained model, or random weights and a tokenizer learned from made-up words.
+    """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     chance = random.Random(SEED)
-    words = ["".join(chance.choices("abcdefghijklmnoprstuvw", k=chance.randint(2, 9))) for _ in range(size.vocabulary)]
+    count = min(size.vocabulary, 8192)
+    words = ["".join(chance.choices("abcdefghijklmnoprstuvw", k=chance.randint(2, 9))) for _ in range(count)]
+    if size.model:
+        from transformers import AutoTokenizer
+
+        from devkit.workload.finetune.model.hub import resolve_model_folder
+
+        folder.mkdir(parents=True)
+        (folder / "model").symlink_to(resolve_model_folder(size.model))
+        _write_texts(folder, size, mix, words, AutoTokenizer.from_pretrained(folder / "model"), chance)
+        return
     byte_pairs = Tokenizer(models.BPE())
     byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     byte_pairs.decoder = decoders.ByteLevel()
@@ -167,6 +187,12 @@ def make_inputs(folder: Path, size: Size, mix: str) -> None:
     )
     LlamaForCausalLM(config).save_pretrained(str(folder / "model"))
     tokenizer.save_pretrained(str(folder / "model"))
+    _write_texts(folder, size, mix, words, tokenizer, chance)
+
+
+def _write_texts(
+    folder: Path, size: Size, mix: str, words: list[str], tokenizer: object, chance: random.Random
+) -> None:
     lengths = _lengths(size, mix, chance)
     with (folder / "texts.jsonl").open("w", encoding="utf-8") as lines:
         for length in lengths:

@@ -35,6 +35,12 @@ DEFAULT_TIMEOUT_S = 600.0
     help="Also train this model and generate with it, by a path or cached id where the proof runs.",
 )
 @click.option(
+    "--job",
+    metavar="FILE",
+    default="",
+    help="Also take five steps of the run in this file of settings, and predict its memory and time.",
+)
+@click.option(
     "--command",
     metavar="COMMAND",
     default="",
@@ -68,6 +74,7 @@ def verify(
     here: bool,
     depth: str,
     model: str,
+    job: str,
     command: str,
     output: Path | None,
     report_file: Path | None,
@@ -81,6 +88,7 @@ def verify(
     """
     from devkit.verify.process import interrupt_on_termination
     from devkit.verify.report import format_proof_report
+    from devkit.workload.finetune.settings import read_settings_file
 
     if output is not None and not output.parent.is_dir():
         # Now, and not after the proof.
@@ -88,7 +96,10 @@ def verify(
     with interrupt_on_termination():
         if report_file is not None:
             ctx.exit(_check_report(report_file, timeout_s=timeout_s, as_json=as_json))
-        report = _prove(directory, here=here, depth=depth, timeout_s=timeout_s, model=model, command=command)
+        if job and here:
+            # Now, and not after the other stages.
+            read_settings_file(Path(job))
+        report = _prove(directory, here=here, depth=depth, timeout_s=timeout_s, model=model, job=job, command=command)
     document = json.dumps(report.to_document(), indent=2, allow_nan=False)
     write_error = None
     if output is not None:

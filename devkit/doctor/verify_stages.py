@@ -92,6 +92,7 @@ STAGE_ROWS = (
     StageRow("compile", "", "PYT019", "torch.compile builds no kernel"),
     StageRow("memory-estimate", "", "GPU019", "more memory is used than the workload accounts for"),
     StageRow("own-model", "", "PYT008", "this model does not run with the installed packages"),
+    StageRow("own-job", "", "PYT008", "this job does not run with the installed packages"),
     StageRow("memory", "", "MEM004", "the GPU's memory is not given back, or another process takes it"),
     StageRow("plain-lora", "", "PYT017", "torch alone does not train"),
     StageRow("plain-adapter", "", "PYT017", "torch does not load what it saved"),

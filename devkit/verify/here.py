@@ -23,7 +23,15 @@ from devkit.workload.proof.stages import Depth
 
 
 def prove_machine_and_project(
-    host: Host, folder: Path, *, depth: Depth, timeout_s: float, progress: Progress, model: str = "", command: str = ""
+    host: Host,
+    folder: Path,
+    *,
+    depth: Depth,
+    timeout_s: float,
+    progress: Progress,
+    model: str = "",
+    job: str = "",
+    command: str = "",
 ) -> VerificationReport:
     """Run the proof here, and the stages of the project in `folder` where its environment is one of its own.
 
@@ -45,7 +53,7 @@ def prove_machine_and_project(
             host, folder, dependencies.framework, python=python.executable, depth=depth, progress=progress
         )
     else:
-        report = prove_here(host, depth=depth, timeout_s=timeout_s, progress=progress, model=model)
+        report = prove_here(host, depth=depth, timeout_s=timeout_s, progress=progress, model=model, job=job)
     if not has_environment and not command:
         return report
     compiled = read_project_lock(folder).plan.get("compiled", ())

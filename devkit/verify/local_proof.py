@@ -86,6 +86,7 @@ def prove_here(
     command: ProofCommand | None = None,
     only: tuple[str, ...] = (),
     model: str = "",
+    job: str = "",
 ) -> VerificationReport:
     """Run the proof on this machine, for at most `timeout_s` seconds.
 
@@ -95,6 +96,7 @@ def prove_here(
         command: replaces the command that starts the proof.
         only: the stages to run; all of the depth when empty.
         model: a model of the user's to be proved, too.
+        job: a file with the settings of a run of the user's, of which a few steps are proved.
 
     Raises: DevkitError when no Python here has torch.
     """
@@ -103,8 +105,10 @@ def prove_here(
     )
     if program.not_full_because:
         progress(f"the proof that needs torch alone: {program.not_full_because}")
-        if model or only:
-            raise DevkitError(f"this needs the full proof, and {program.not_full_because}", "Leave --model out.")
+        if model or job or only:
+            raise DevkitError(
+                f"this needs the full proof, and {program.not_full_because}", "Leave --model and --job out."
+            )
     run = _ProofRun(tuple(stage for stage in program.stages if stage.name in only or not only), timeout_s, progress)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     ends_at = time.monotonic() + timeout_s
@@ -113,7 +117,7 @@ def prove_here(
         while run.pending:
             failed = [name for name, result in run.results.items() if result.status is StageStatus.FAILED]
             arguments = [f"--depth={depth}", f"--stages={','.join(run.pending)}", f"--failed={','.join(failed)}"]
-            arguments += [f"--scratch={scratch}", f"--model={model}"]
+            arguments += [f"--scratch={scratch}", f"--model={model}", f"--job={job}"]
             with ProofProcess(program.build_command(arguments)) as process:
                 for event in process.events(ends_at=ends_at):
                     run.record(event)

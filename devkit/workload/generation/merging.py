@@ -15,10 +15,11 @@ from devkit.workload.finetune.model.files import BaseQuantization, ModelFiles, S
 from devkit.workload.finetune.model.loading import TORCH_DTYPES, LoadedBase, silence_loading
 from devkit.workload.models import Model
 
-MERGE_TOLERANCE = {Precision.FP32: 1e-4, Precision.BF16: 2e-2, Precision.FP16: 5e-3}
+MERGE_TOLERANCE = {Precision.FP32: 1e-4, Precision.BF16: 5e-2, Precision.FP16: 5e-3}
 """Largest change of the logits by merging, as a share of their range: the sum of two weights is rounded once more.
 
-fp32: additions in another order, 1.2e-5 of the range measured. bf16 keeps 8 bits of each weight and fp16 11.
+fp32: additions in another order, 1.2e-5 of the range measured. bf16 keeps 8 bits of each weight and fp16 11: 0.0143 was
+measured in bf16 on SmolLM2-135M after an ordinary run. A merge that leaves the adapter out changes them by far more.
 """
 
 SAFETENSORS_PRECISIONS = {"F32": Precision.FP32, "BF16": Precision.BF16, "F16": Precision.FP16}

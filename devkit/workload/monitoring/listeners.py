@@ -41,9 +41,9 @@ def monitor_run(output: Path, *, plot: Path | None, tensorboard: Path | None) ->
     nothing. Raises DevkitError for a plot or files that cannot be written.
     """
     if plot is not None:
-        from devkit.workload.monitoring.plot import plot_run, validate_svg_path
+        from devkit.workload.monitoring.plot import plot_run, validate_plot_file
 
-        validate_svg_path(plot)
+        validate_plot_file(plot)
     board = TensorBoardListener(tensorboard) if tensorboard is not None else None
     with ExitStack() as stack:
         has_started = False

@@ -59,6 +59,7 @@ ON_MODELS = {
     "inference": "model_stages:prove_caches_agree",
     "memory-estimate": "run_stages:prove_memory_estimate",
     "own-model": "run_stages:prove_own_model",
+    "own-job": "run_stages:prove_own_job",
     "lora-memorises": "model_stages:prove_lora_memorizes",
     "base-frozen": "model_stages:prove_base_frozen",
     "adapter-disabled": "model_stages:prove_adapter_disabled",
@@ -145,6 +146,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--depth", type=Depth, choices=tuple(Depth), default=Depth.STANDARD)
     parser.add_argument("--precision", type=Precision, choices=tuple(Precision), default=None)
     parser.add_argument("--model", default="", help="a model of the user's, by folder or by its id in the cache")
+    parser.add_argument("--job", default="", help="a TOML file with the settings of a run of the user's")
     parser.add_argument("--stages", default="", help="names separated by commas; all of the depth when empty")
     parser.add_argument(
         "--scratch", default=None, help="where to make the folder for adapters; the system's by default"
@@ -162,14 +164,14 @@ def main() -> int:
         environment.hide_bitsandbytes()
     names = set(filter(None, arguments.stages.split(",")))
     stages = [stage for stage in STAGES if stage.name in names] if names else select_stages(arguments.depth)
-    settings = ProofSettings.for_depth(arguments.depth, arguments.precision, arguments.model)
+    settings = ProofSettings.for_depth(arguments.depth, arguments.precision, model=arguments.model, job=arguments.job)
     with (
         environment.reserve_stdout_for_events() as emit,
         tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch) as folder,
     ):
         emit({"event": "environment", "environment": environment.describe_environment()})
         # The folder's name without its path: reports are shown to others.
-        shown = replace(settings, model=Path(settings.model).name)
+        shown = replace(settings, model=Path(settings.model).name, job=Path(settings.job).name)
         emit({"event": "inputs", "inputs": {"depth": arguments.depth, **asdict(shown)}})
         if not Proof(settings, Path(folder), emit).run(stages, failed):
             return DEVICE_LOST_EXIT_CODE

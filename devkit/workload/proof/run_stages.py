@@ -2,16 +2,20 @@
 
 import gc
 import json
-from collections.abc import Iterator
+import math
+import signal
+import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from devkit.workload.finetune.process import PREEMPTED_EXIT_CODE
 from devkit.workload.finetune.program import run_finetuning
 from devkit.workload.finetune.run_folder import ADAPTER_FOLDER, RECORD_FILE
-from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file
 from devkit.workload.generation.files import Prompt, find_generation_files
 from devkit.workload.generation.program import GenerationSession, resolve_model
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings
@@ -24,7 +28,7 @@ from devkit.workload.proof.stages import (
     record_series,
     record_value,
 )
-from devkit.workload.proof.training import ProofModels
+from devkit.workload.proof.training import ProofModels, disable_adapter
 
 OWN_MODEL_STEPS = 8
 OWN_MODEL_SEQUENCE = 128
@@ -33,6 +37,8 @@ OWN_MODEL_SEQUENCE = 128
 LEARNING_RATE = 1e-3
 LEARNED_SHARE = 0.9
 """Share of the first loss: eight steps on one sentence bring any model below it, and chance does not."""
+
+JOB_STEPS = 5
 
 ESTIMATED_SEQUENCE = 1024
 ESTIMATE_FACTOR = 2.0
@@ -62,14 +68,69 @@ def prove_own_model(proof: ProofModels) -> Iterator[StageReading]:
     yield expect_at_most("last_loss", ran.losses[-1], ran.losses[0] * LEARNED_SHARE)
     yield record_value("tokens_per_s", ran.record["tokens_per_s"])
     yield from _compare_memory(ran)
-    words = proof.settings.sentence.split()
-    prompt = Prompt(" ".join(words[: len(words) // 2]))
+    sentence = proof.settings.sentence
+    words = sentence.split()
     generation = GenerateSettings(
         model=model, adapter=ran.output / ADAPTER_FOLDER, raw=True, decoding=DecodingSettings(tokens=32)
     )
-    (answer,) = GenerationSession(resolve_model(find_generation_files(generation))).generate_many([prompt])
+    session = GenerationSession(resolve_model(find_generation_files(generation)))
+    # The adapter as it was saved, loaded by peft: what was learned is there, and switches off.
+    with_adapter = _compute_sentence_loss(session, sentence)
+    with disable_adapter(session.generator.model):
+        without_adapter = _compute_sentence_loss(session, sentence)
+    yield record_value("loss_without_adapter", without_adapter)
+    yield expect_at_most("loss_with_adapter", with_adapter, without_adapter * LEARNED_SHARE)
+    (answer,) = session.generate_many([Prompt(" ".join(words[: len(words) // 2]))])
     yield record_value("generated", answer.text)
     yield StageReading("generated_characters", len(answer.text), "> 0", bool(answer.text))
+
+
+def _compute_sentence_loss(session: GenerationSession, sentence: str) -> float:
+    """Compute the mean loss of the sentence in nats a token."""
+    model = session.generator.model
+    ids = torch.tensor([session.generator.tokenizer(sentence)["input_ids"]], device=session.generator.device)
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits[0, :-1].float()
+    return float(torch.nn.functional.cross_entropy(logits, ids[0, 1:]))
+
+
+def prove_own_job(proof: ProofModels) -> Iterator[StageReading]:
+    """Prove that the job of --job trains: five steps of it, on its data and model, with its settings.
+
+    From these steps it predicts the time of the whole run; memory is compared with the estimate where it is counted.
+    """
+    if not proof.settings.job:
+        raise StageSkipped("no job was named with --job")
+    settings = FinetuneSettings(**read_settings_file(Path(proof.settings.job)))
+    output = proof.folder / "own-job"
+    output.parent.mkdir(exist_ok=True)
+    events: list[dict[str, Any]] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        events.append(event)
+        if event["event"] == "step" and event["step"] == JOB_STEPS:
+            # As a scheduler ends it: with fewer steps in its settings, it would be another run.
+            signal.raise_signal(signal.SIGTERM)
+
+    ran = _run(proof, replace(settings, output=output, resume=False), listen)
+    steps = [event for event in events if event["event"] == "step"]
+    start = next(event for event in events if event["event"] == "start")
+    yield expect_equal("steps", len(steps), min(JOB_STEPS, start["steps"]))
+    yield record_series("losses", ran.losses)
+    yield expect_equal("losses_are_finite", all(math.isfinite(loss) for loss in ran.losses), wanted=True)
+    # The first step also allocates memory and starts threads, and compiles.
+    later = steps[1:] or steps
+    seconds = statistics.median(event["seconds"] for event in later)
+    yield record_value("seconds_per_step", round(seconds, 3))
+    yield record_value("tokens_per_s", round(statistics.median(event["tokens_per_s"] for event in later), 1))
+    yield record_value("steps_of_the_job", start["steps"])
+    yield record_value("predicted_seconds", round(start["steps"] * seconds))
+    yield record_value("micro_batch", start["micro_batch"])
+    estimated = ran.record.get("estimated")
+    if estimated and proof.device.kind == "cpu":
+        yield record_value("peak_resident_bytes", max(event.get("peak_resident_bytes", 0) for event in steps))
+        yield record_value("estimated_allocated_peak_bytes", estimated["allocated_peak_bytes"])
+    yield from _compare_memory(ran)
 
 
 def prove_memory_estimate(proof: ProofModels) -> Iterator[StageReading]:
@@ -90,9 +151,16 @@ def _finetune(proof: ProofModels, settings: FinetuneSettings, output: Path) -> F
     # No token of any model is shorter than a character: each line fills a row.
     line = " ".join([proof.settings.sentence] * (settings.sequence // 8))
     text.write_text((json.dumps({"text": line}) + "\n") * settings.batch * OWN_MODEL_STEPS, encoding="utf-8")
+    return _run(proof, replace(settings, data=(str(text),), output=output))
+
+
+def _run(
+    proof: ProofModels, settings: FinetuneSettings, listen: Callable[[dict[str, Any]], None] | None = None
+) -> FinishedRun:
+    """Train, and hand every event to `listen`. Raises RuntimeError if the run fails."""
     losses: list[float] = []
 
-    def listen(event: dict[str, Any]) -> None:
+    def note_loss(event: dict[str, Any]) -> None:
         if event["event"] == "step":
             losses.append(float(event["loss"]))
 
@@ -101,11 +169,11 @@ def _finetune(proof: ProofModels, settings: FinetuneSettings, output: Path) -> F
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    code = run_finetuning(replace(settings, data=(str(text),), output=output), listeners=(listen,))
-    record = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
-    if code != 0:
+    code = run_finetuning(settings, listeners=(note_loss, *((listen,) if listen else ())))
+    record = json.loads((settings.output / RECORD_FILE).read_text(encoding="utf-8"))
+    if code not in (0, PREEMPTED_EXIT_CODE):
         raise RuntimeError(f"devkit finetune ended with {code}: {record.get('status')}")
-    return FinishedRun(losses, record, output)
+    return FinishedRun(losses, record, settings.output)
 
 
 def _compare_memory(ran: FinishedRun) -> Iterator[StageReading]:

@@ -34,7 +34,7 @@ class ProofSettings:
     """The numbers of one proof. `precision` None means: by the device.
 
     `steps` optimizer steps memorize `sentence` with a wide margin; `resume_steps` are run once without a break and once
-    interrupted in the middle. `model` is the user's own, "" for none.
+    interrupted in the middle. `model` is the user's own, `job` a file with the settings of a run; "" for none.
     """
 
     sentence: str = "devkit taught this model one sentence, and here it is: proven."
@@ -47,11 +47,14 @@ class ProofSettings:
     resume_dropout: float = 0.05
     precision: Precision | None = None
     model: str = ""
+    job: str = ""
 
     @classmethod
-    def for_depth(cls, depth: Depth, precision: Precision | None = None, model: str = "") -> "ProofSettings":
+    def for_depth(
+        cls, depth: Depth, precision: Precision | None = None, *, model: str = "", job: str = ""
+    ) -> "ProofSettings":
         """Return the settings of a depth. The quick proof trains for fewer steps, still enough to memorize."""
-        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model)
+        return cls(steps=50 if depth is Depth.QUICK else 80, precision=precision, model=model, job=job)
 
 
 ReadingValue = str | int | float | bool
@@ -234,6 +237,7 @@ STAGES = (
     StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, **_BY_MACHINE),
     StageSpec("memory-estimate", "training takes the memory that was estimated", _MODEL, budget_s=15, **_BY_MACHINE),
     StageSpec("own-model", "the model that was named learns and answers", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
+    StageSpec("own-job", "five steps of the job that was named train", _MODEL, Depth.QUICK, 0, **_BY_MACHINE),
     StageSpec("optimizer-8bit", "an 8-bit optimizer trains LoRA", _QUANTIZED, Depth.FULL, 4),
     StageSpec("int8-base", "LoRA learns on an 8-bit base", _QUANTIZED, Depth.FULL, 8),
     StageSpec("checkpointing", "gradient checkpointing changes no gradient", _MODEL, Depth.FULL, 4),

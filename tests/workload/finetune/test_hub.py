@@ -192,9 +192,9 @@ def test_what_can_be_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkey
 
 
 def test_a_file_is_no_model(tmp_path):
-    (tmp_path / "model.gguf").touch()
+    (tmp_path / "model.bin").touch()
     with pytest.raises(DevkitError, match="is a file"):
-        resolve_model_folder(f"{tmp_path}/model.gguf")
+        resolve_model_folder(f"{tmp_path}/model.bin")
 
 
 def test_a_folder_of_a_like_name_is_offered(tmp_path):

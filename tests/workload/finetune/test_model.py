@@ -94,7 +94,6 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     [
         ({"config__json": None}, "has no config.json", "Name a model's folder"),
         ({"config__json": None, "adapter_config__json": "{}"}, "is an adapter, not a model", "the adapter beside it"),
-        ({"config__json": None, "model__gguf": "GGUF"}, "holds model.gguf: GGUF is for inference", "in safetensors"),
         ({"config__json": "{"}, "is not JSON", "Fetch it again"),
         ({"config__json": "[]"}, "names no model_type", "transformers reads"),
         ({"config__json": {"architectures": []}}, "names no model_type", "transformers reads"),

@@ -259,12 +259,6 @@ def _explain_missing_config(folder: Path) -> DevkitError:
         return DevkitError(
             f"{folder} is an adapter, not a model", "Name the model it was trained on, and the adapter beside it."
         )
-    gguf = sorted(folder.glob("*.gguf"))
-    if gguf:
-        return DevkitError(
-            f"{folder} holds {gguf[0].name}: GGUF is for inference by llama.cpp and cannot be tuned",
-            "Name the model that it was made from, in safetensors.",
-        )
     return DevkitError(f"{folder} has no config.json, so it is no model of transformers", "Name a model's folder.")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.text import format_bytes, join_words, to_one_line
+from devkit.workload.finetune.model.packaged import PACKAGED_MODELS
 
 CONFIG_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
 """Everything but weights: configuration, tokenizer, chat template."""
@@ -47,12 +48,18 @@ class HubRepository:
 def resolve_model_folder(name: str) -> Path:
     """Return the folder of a model: `name` itself, or the snapshot of a hub id in the hub's cache.
 
-    A hub id may end in `@` and a branch, tag or commit. Files that the cache lacks are fetched, unless HF_HUB_OFFLINE
-    is set. Raises DevkitError if there is no such model, it may not be read, or the hub cannot be reached.
+    The model of a GGUF file is converted once, into that cache. A hub id may end in `@` and a branch, tag or commit.
+    Files that the cache lacks are fetched, unless HF_HUB_OFFLINE is set. Raises DevkitError if there is no such model,
+    it may not be read, or the hub cannot be reached.
     """
+    from devkit.workload.finetune.model.gguf import find_gguf, find_snapshot, resolve_gguf
+
     folder = Path(name).expanduser()
     if not name:
         raise model_not_found("without a name", ())
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        return resolve_gguf(gguf)
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -63,6 +70,11 @@ def resolve_model_folder(name: str) -> Path:
 
     from huggingface_hub.errors import HFValidationError
 
+    if name in PACKAGED_MODELS:
+        packaged = find_snapshot(name)
+        if packaged is None:
+            raise DevkitError(f"{name} is not on this machine yet", f"devkit model fetch {name}")
+        return packaged
     repository, _, revision = name.partition("@")
     model = HubRepository(repository, revision or None)
     try:

