@@ -137,3 +137,29 @@ def test_workflows_templates_and_hooks_are_valid_and_their_commands_exist():
     assert set(calls) - set(COMMANDS) <= {"answer", "fails", "finds", "doctor"}
     bug = (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text(encoding="utf-8")
     assert "devkit doctor --format markdown" in bug
+
+
+PRIVATE_WORDS = """
+learns answers alone|without seeing each other|equal to the bit|bit-equal|growing cache|noise and all|tails of device numbers
+longest gradient|how weights are moved|how the learning rate moves|lay short texts|least likely left out|how freely to choose|longest answer
+draw the bounds in|texts that are not learned|the data makes no more|reads no more|whatever is not asked for
+has the step taken again|that are no numbers
+with the words of one process|gone on (from|with)|passes the step over|own patience|hangs on it|machines of one make|scatter excuses
+readings of the moment|punished|a blank between|some hundred mib|spoke against|signed off|is heard|told .* by nobody|goes without a word
+are few for a|the way of the air|is braked|clocks free again|tags that stay|has no units for|asks for a turn|held against|memoris
+"""
+"""What was once written in place of the field's words: see docs/glossary.md."""
+
+
+def test_no_private_words_where_the_field_has_its_own():
+    pattern = re.compile("|".join(PRIVATE_WORDS.strip().split("\n")), re.IGNORECASE)
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/guides").glob("*.md")]
+    pages += [*ROOT.glob("examples/*/README.md"), *ROOT.glob("templates/**/*.j2")]
+    texts = {
+        str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages if page.name != "glossary.md"
+    }
+    texts["help"] = render_pages()["reference/commands.md"]
+    found = {name: pattern.findall(text) for name, text in texts.items() if name != "CHANGELOG.md"}
+    stages = ("lora-memorises", "qlora-memorises")  # names of a contract
+    kept = {name for name, text in texts.items() if any(stage in text for stage in stages)}
+    assert {name: words for name, words in found.items() if words and name not in kept} == {}

@@ -62,7 +62,7 @@ def test_build_start_prove_and_take_down(docker, project):
     assert report.device == {"kind": "cpu"}
     assert report.environment == {"torch": "2.13.0", "engine": "docker", "engine_version": "28.5.2"}
     assert lines[0] == "devkit: DEVKIT_GPU=cpu: this host has no NVIDIA GPU"
-    assert report.conclusion == "proved in the dev container, on cpu: LoRA fine-tuning memorises a sentence"
+    assert report.conclusion == "proved in the dev container, on cpu: LoRA fine-tuning memorizes a sentence"
 
 
 def test_powershell_runs_the_host_script_without_a_posix_shell(docker, project, tmp_path):

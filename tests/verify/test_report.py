@@ -28,20 +28,20 @@ BROKEN = StageResult(
         pytest.param(
             (LORA, QLORA),
             ProofVerdict.PASSED,
-            "proved on cpu: LoRA fine-tuning memorises a sentence and QLoRA on a 4-bit base memorises a sentence",
+            "proved on cpu: LoRA fine-tuning memorizes a sentence and QLoRA on a 4-bit base memorizes a sentence",
             id="all passed",
         ),
         pytest.param(
             (LORA, NO_QLORA),
             ProofVerdict.PASSED,
-            "proved on cpu: LoRA fine-tuning memorises a sentence"
+            "proved on cpu: LoRA fine-tuning memorizes a sentence"
             " (not proved: qlora-memorises; bitsandbytes is not installed)",
             id="what was skipped is said",
         ),
         pytest.param(
             (LORA, BROKEN),
             ProofVerdict.FAILED,
-            "not proved: 1 of 2 stages failed (kernel); still proved on cpu: LoRA fine-tuning memorises a sentence",
+            "not proved: 1 of 2 stages failed (kernel); still proved on cpu: LoRA fine-tuning memorizes a sentence",
             id="one failed",
         ),
         pytest.param(

@@ -96,7 +96,7 @@ def test_an_environment_with_torch_alone_is_proved_and_the_report_says_by_what(e
     assert document["environment"]["executable"] == str(tmp_path / "venv/bin/python")
     assert document["inputs"]["proof"] == "standalone"
     assert document["inputs"]["proof_because"] == "the project's environment has no transformers and peft"
-    assert "LoRA in plain torch memorises a sentence" in document["conclusion"]
+    assert "LoRA in plain torch memorizes a sentence" in document["conclusion"]
     assert (
         "(not proved: inference, lora-memorises, adapter-reload; the project's environment has no transformers)"
         in document["conclusion"]

@@ -31,11 +31,11 @@ STAGES = (
     ("device", "", ("torch",)),
     ("kernel", "", ("device",)),
     ("memory", "", ("device",)),
-    ("plain-lora", "LoRA in plain torch memorises a sentence", ("kernel",)),
+    ("plain-lora", "LoRA in plain torch memorizes a sentence", ("kernel",)),
     ("plain-adapter", "its adapter reloads bit for bit and generates the sentence", ("plain-lora",)),
     ("libraries", "", ("torch",)),
     ("inference", "generation gives the same tokens with every cache", ("kernel", "libraries")),
-    ("lora-memorises", "LoRA fine-tuning memorises a sentence", ("kernel", "libraries")),
+    ("lora-memorises", "LoRA fine-tuning memorizes a sentence", ("kernel", "libraries")),
     ("adapter-reload", "the adapter reloads bit for bit", ("lora-memorises",)),
 )
 """Name (its method is `prove_<name>`), claim, and the stages that must pass before. Those that are called as in the full proof
