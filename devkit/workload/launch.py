@@ -23,6 +23,9 @@ and a Slurm script's `scontrol requeue` can distinguish it from a failure. torch
 and wherever only success and failure count, `latest` beside `run.json` says how far the run got.
 """
 
+LOST_EXIT_CODE = 69
+"""Exit code of a run that lost one of its processes: EX_UNAVAILABLE of sysexits.h. Another attempt may well succeed."""
+
 _NOT_EXECUTABLE = 126
 _NOT_FOUND = 127
 _SIGNALED = 128
@@ -78,9 +81,9 @@ class _Child:
 def launch(command: Sequence[str]) -> int:
     """Run the command, and return the exit code of the job.
 
-    Two codes become 75, start again: a request to stop that came before the command was started, and one that ended
-    torchrun before it could hear it. Nothing was lost by either. Below torchrun, the code is written down for the
-    launcher above it.
+    torchrun's own code says nothing: where no process wrote one, all of them were killed. Two codes become 75, start
+    again: a request to stop that came before the command was started, and one that ended torchrun before it could hear
+    it. Nothing was lost by either. Below torchrun, the code is written down for the launcher above it.
     """
     child = _Child()
     if _TORCHRUN_VARIABLE in os.environ:
@@ -93,8 +96,12 @@ def launch(command: Sequence[str]) -> int:
         code = _run(child, command)
         if not code:
             return 0
-        if child.is_stopping and code == _SIGNALED + signal.SIGTERM and os.path.basename(command[0]) == _LAUNCHER:  # noqa: PTH119
-            code = PREEMPTED_EXIT_CODE
+        if os.path.basename(command[0]) == _LAUNCHER:  # noqa: PTH119
+            if child.is_stopping and code == _SIGNALED + signal.SIGTERM:
+                code = PREEMPTED_EXIT_CODE
+            elif exit_file:
+                # A process that writes nothing was killed.
+                code = LOST_EXIT_CODE
         return _read_first_failure(exit_file) or code
 
 

@@ -27,6 +27,7 @@ class Story:
 
 STORIES = {
     "fails": Story("exit 7"),
+    "is killed": Story('if [ "$starts" -gt 1 ]; then exit 0; fi; kill -KILL $$'),
     "ends well": Story("exit 0"),
     "told to stop": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scancel", "--signal=TERM", number)),
     "told by USR1": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scancel", "--signal=USR1", number)),
@@ -81,6 +82,10 @@ def test_the_exit_code_of_a_failing_run_is_the_jobs_and_it_is_not_queued_again(c
 
 def test_a_run_that_ends_well_is_completed(cluster, played):
     assert ended(cluster, played["ends well"]) == ("COMPLETED", "0:0", 0)
+
+
+def test_a_process_that_is_killed_goes_on_from_its_last_checkpoint(cluster, played):
+    assert ended(cluster, played["is killed"]) == ("COMPLETED", "0:0", 1)
 
 
 @pytest.mark.parametrize("how", ["told to stop", "told by USR1", "told past its nodes", "requeued"])

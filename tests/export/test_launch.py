@@ -127,6 +127,14 @@ def test_what_an_earlier_run_left_does_not_make_a_failure_a_preemption(launcher,
     assert code_of(launcher, tmp_path, *writing(then=1), DEVKIT_EXIT_FILE=str(tmp_path / "run.json"))[0] == 1
 
 
+@pytest.mark.parametrize(("lines", "code"), [("", 69), ("echo 2 >> $DEVKIT_EXIT_FILE;", 2)])
+def test_behind_torchrun_no_code_at_all_is_a_lost_process(launcher, tmp_path, lines, code):
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text(f"#!/bin/sh\n{lines} exit 1\n")
+    torchrun.chmod(0o755)
+    assert code_of(launcher, tmp_path, torchrun)[0] == code
+
+
 def test_words_reach_the_command_as_they_are(launcher, tmp_path):
     odd = ["a b", "it's", '"quoted"', "$HOME `id` \\", "line\nbreak", "", "*", "-n", "{{x}} ${y} #"]
     code, told = code_of(launcher, tmp_path, sys.executable, "-c", "import sys; print(sys.argv[1:])", *odd)

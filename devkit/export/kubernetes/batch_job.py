@@ -18,7 +18,7 @@ from devkit.export.task import RENDEZVOUS_PORT, Task, build_rendezvous_variables
 JOB_CONTAINER = "trainer"
 PERMANENT_EXIT_CODES = (1, 2, 126, 127)
 """Exit codes of `devkit finetune` after which another attempt fails as well: a NaN loss; wrong settings, or a full
-disk; and those of a missing command. 3 is not among them: a lost GPU ends so, too."""
+disk; and those of a missing command. 3 is not among them: a lost GPU ends so, too; nor is 69, a lost process."""
 PERMANENT_EXIT_CODES_OF_ANY_COMMAND = (2, 126, 127)
 """Those of wrong arguments and of a missing command. Any exception of Python's ends with 1."""
 

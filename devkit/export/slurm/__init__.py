@@ -4,7 +4,13 @@ import shlex
 
 from devkit import __version__
 from devkit.export.slurm.job_array import expand_sweep
-from devkit.export.slurm.script import format_enroot_reference, list_queue_notes, locate_image_file, render_batch_script
+from devkit.export.slurm.script import (
+    format_enroot_reference,
+    list_queue_notes,
+    locate_image_file,
+    render_batch_script,
+    render_prefetch_script,
+)
 from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings, validate_job_name, validate_slurm_settings
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import Task
@@ -14,6 +20,7 @@ from devkit.render.templates import render_template
 SCRIPT_FILE = "job.sbatch"
 DEFINITION_FILE = "image.def"
 BUILD_FILE = "build-image.sh"
+PREFETCH_FILE = "prefetch.sh"
 
 
 def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) -> TargetFiles:
@@ -21,19 +28,21 @@ def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) ->
     validate_slurm_settings(settings)
     image_file = locate_image_file(task, settings)
     build = ""
-    if settings.flavour is ContainerRuntime.APPTAINER:
+    builds = settings.flavour.has_image_file and bool(task.image)
+    if builds:
         build = f"sh {shlex.quote(f'{context.folder}/{BUILD_FILE}')}"
-    elif settings.flavour is ContainerRuntime.PYXIS and settings.image_file:
+    elif settings.flavour is ContainerRuntime.PYXIS and settings.image_file and task.image:
         source = shlex.quote(f"docker://{format_enroot_reference(task.image)}")
         build = f"enroot import --output {image_file} {source}"
     script = render_batch_script(task, settings, expand_sweep(settings.sweep), build=build)
     artifacts = [Artifact.from_text(SCRIPT_FILE, script, 0o755)]
-    if settings.flavour is ContainerRuntime.APPTAINER:
+    if builds:
         values = {
             "devkit_version": __version__,
             "image": task.image,
             "image_file": image_file,
             "modules": list(settings.module),
+            "program": str(settings.flavour),
             "project": task.project,
             "has_devkit": not task.is_foreign_image,
         }
@@ -42,7 +51,11 @@ def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) ->
             Artifact.from_text(BUILD_FILE, render_template("slurm/build-image.sh.j2", **values), 0o755),
         ]
     path = shlex.quote(f"{context.folder}/{SCRIPT_FILE}")
-    steps = (*([build] if build else []), f"sbatch --test-only {path}", f"sbatch {path}", "squeue --me")
+    fetch = []
+    if settings.prefetch:
+        artifacts.append(Artifact.from_text(PREFETCH_FILE, render_prefetch_script(task, settings), 0o755))
+        fetch = [f"bash {shlex.quote(f'{context.folder}/{PREFETCH_FILE}')}"]
+    steps = (*([build] if build else []), *fetch, f"sbatch --test-only {path}", f"sbatch {path}", "squeue --me")
     notes = list_queue_notes(task, settings)
     if task.nodes > 1:
         notes.append("the folders for models, data and checkpoints must be the same on all nodes: a shared file system")
@@ -57,6 +70,6 @@ TARGET = ExportTarget(
     "slurm",
     SlurmSettings,
     render_slurm,
-    needs_image=lambda settings: settings.flavour is not ContainerRuntime.NONE,
+    needs_image=lambda settings: settings.flavour is not ContainerRuntime.NONE and not settings.image_file,
     validate_name=validate_job_name,
 )

@@ -24,6 +24,7 @@ from devkit.text import join_words
 ANY_GPU = "any"
 SCRATCH_FOLDER = "${SCRATCH:-$HOME}"
 """Fast storage under the name that many sites give it; else home."""
+MODELS_FOLDER = f'"{SCRATCH_FOLDER}/devkit/huggingface"'
 MAX_SIGNAL_NOTICE_S = 65535
 """The longest notice that --signal takes."""
 MIB = 1 << 20
@@ -34,6 +35,7 @@ _SITE_SETTINGS = ("account", "partition", "qos", "constraint", "reservation")
 _GPU_FLAGS = {Vendor.NVIDIA: "--nv", Vendor.ROCM: "--rocm"}
 """Apptainer's options for GPUs. Source: https://apptainer.org/docs/user/main/gpu.html"""
 _PASSED_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_NODEID")
+_PASSED_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_GPUS_ON_NODE", "SLURM_CPUS_PER_TASK")
 """Variables to pass into a clean environment. Slurm sets the job's GPUs in the first two.
 Source: https://slurm.schedmd.com/gres.html#GPU_Management"""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)")
@@ -57,11 +59,16 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
         array: the array tasks, () for none.
         build: the command that builds the image file.
     """
-    is_inside = settings.flavour is not ContainerRuntime.NONE
+    is_inside = settings.flavour.mounts_folders
     if is_inside:
         validate_mountable(task.output, "--output")
     if array and task.is_own_command:
         raise DevkitError("--sweep tries settings of devkit finetune, and the job is another command", "Leave one out.")
+    if settings.srun_processes and (not task.is_own_command or "torchrun" in task.command):
+        raise DevkitError(
+            "--srun-processes and torchrun would both start the processes",
+            "It is for a command of your own without --processes: -- python train.py",
+        )
     is_moved = not task.is_own_command and (bool(array) or not is_inside)
     tokens = quote_command(task, is_inside=is_inside, is_moved=is_moved)
     reasons = [f"{each.field}: {each.value} ({each.because})" for each in task.reasons if each.field != "shm"]
@@ -75,12 +82,8 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
         "data": task.workspace,
         "checkpoints": escape_double_quoted(task.output),
     }
-    image = ""
-    if is_inside:
-        image = locate_image_file(task, settings)
-        image = image or f'"{escape_double_quoted(format_enroot_reference(task.image))}"'
     default_folders = {
-        VolumeRole.MODELS: f'"{SCRATCH_FOLDER}/devkit/huggingface"',
+        VolumeRole.MODELS: MODELS_FOLDER,
         VolumeRole.DATA: '"${SLURM_SUBMIT_DIR:-$PWD}"',
         VolumeRole.CHECKPOINTS: f'"{SCRATCH_FOLDER}/devkit/{project}/{escape_double_quoted(output.name)}"',
     }
@@ -100,10 +103,9 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
         options=build_sbatch_options(task, settings, tasks=len(array)),
         reasons=[format_comment_line(each) for each in reasons],
         flavour=str(settings.flavour),
-        modules=list(settings.module),
-        venv=quote_folder(settings.venv, "--venv") if settings.venv else "",
+        **_list_setup(settings),
         storage=[*storage, ("compiled", f'"{SCRATCH_FOLDER}/devkit/compiled"')],
-        image=image,
+        image=_quote_image(task, settings),
         build=escape_double_quoted(build),
         nested=escape_double_quoted(output.relative_to(task.workspace).as_posix()) if is_nested else "",
         inside=escape_double_quoted(task.output),
@@ -111,18 +113,24 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
         # Parent folders before those inside of them.
         mounts=[f"${variable}:{folder}" for variable, folder in mounts.items()] if is_inside else [],
         token_path=TOKEN_PATH if task.needs_token else "",
-        variables=list(_list_variables(task, is_inside=is_inside)),
-        passed=[name for name in _PASSED_VARIABLES if has_gpus or not name.endswith("_DEVICES")],
+        variables=list(_list_variables(task, settings)),
+        passed=[
+            name
+            for name in (*_PASSED_VARIABLES, *(_PASSED_TASK_VARIABLES if settings.srun_processes else ()))
+            if has_gpus or not name.endswith("_DEVICES")
+        ],
         gpu_flag=_GPU_FLAGS.get(vendor, "") if has_gpus else "",
         is_nvidia=has_gpus and vendor is Vendor.NVIDIA,
         variants=[(at, each.folder, " ".join(map(quote_word, each.flags))) for at, each in enumerate(array)],
         is_own_command=task.is_own_command,
-        needs_devkit=not is_inside and not task.is_own_command,
+        needs_devkit=settings.flavour is ContainerRuntime.NONE and not task.is_own_command,
+        srun_processes=settings.srun_processes,
+        tasks_per_node=_count_tasks(task, settings),
         command=fold_tokens(tokens, indent=4),
         is_moved=is_moved,
         is_distributed=task.is_distributed,
         nodes=task.nodes,
-        cpus=task.cpus,
+        cpus=max(1, task.cpus // _count_tasks(task, settings)),
         grace_s=task.grace_s,
         requeues=settings.requeues,
     )
@@ -144,8 +152,9 @@ def build_sbatch_options(task: Task, settings: SlurmSettings, *, tasks: int) -> 
         *(f"--{name}={getattr(settings, name)}" for name in _SITE_SETTINGS if getattr(settings, name)),
         *([f"--array=0-{tasks - 1}{limit}"] if tasks else []),
         f"--nodes={task.nodes}",
-        "--ntasks-per-node=1",
-        f"--cpus-per-task={task.cpus}",
+        *([f"--image=docker:{task.image}"] if settings.flavour is ContainerRuntime.SHIFTER else []),
+        f"--ntasks-per-node={_count_tasks(task, settings)}",
+        f"--cpus-per-task={max(1, task.cpus // _count_tasks(task, settings))}",
         f"--mem={memory}",
         *build_gpu_options(task, settings),
         f"--time={format_slurm_time(task.time_s)}",
@@ -234,8 +243,49 @@ def locate_image_file(task: Task, settings: SlurmSettings) -> str:
     """Return the path of the image file as a shell word; "" for Pyxis without one, which pulls from the registry."""
     if settings.image_file:
         return quote_folder(settings.image_file, "--image-file")
-    is_apptainer = settings.flavour is ContainerRuntime.APPTAINER
-    return f'"{SCRATCH_FOLDER}/devkit/{escape_double_quoted(task.project)}.sif"' if is_apptainer else ""
+    has_file = settings.flavour.has_image_file
+    return f'"{SCRATCH_FOLDER}/devkit/{escape_double_quoted(task.project)}.sif"' if has_file else ""
+
+
+def _quote_image(task: Task, settings: SlurmSettings) -> str:
+    """Quote the image as its runtime names it; "" without one."""
+    if settings.flavour is ContainerRuntime.NONE:
+        return ""
+    if file := locate_image_file(task, settings):
+        return file
+    if settings.flavour is ContainerRuntime.PYXIS:
+        return f'"{escape_double_quoted(format_enroot_reference(task.image))}"'
+    return shlex.quote(f"docker:{task.image}" if settings.flavour is ContainerRuntime.SHIFTER else task.image)
+
+
+def _list_setup(settings: SlurmSettings) -> dict[str, object]:
+    """List what a script does before anything else, for its template."""
+    return {
+        "modules": list(settings.module),
+        "venv": quote_folder(settings.venv, "--venv") if settings.venv else "",
+        "conda": f'"{settings.conda.replace("~/", "$HOME/", 1) if settings.conda[:2] == "~/" else settings.conda}"'
+        if settings.conda
+        else "",
+        "setup": list(settings.setup),
+    }
+
+
+def _count_tasks(task: Task, settings: SlurmSettings) -> int:
+    return task.processes_per_node if settings.srun_processes else 1
+
+
+def render_prefetch_script(task: Task, settings: SlurmSettings) -> str:
+    """Render the script that fetches what the job reads of the hub."""
+    source = task.volume(VolumeRole.MODELS).source
+    return render_template(
+        "slurm/prefetch.sh.j2",
+        devkit_version=__version__,
+        **_list_setup(settings),
+        storage=f"models={quote_folder(source, '--models') if source else MODELS_FOLDER}",
+        program=str(settings.flavour),
+        image=_quote_image(task, settings),
+        names=" ".join(map(shlex.quote, settings.prefetch)),
+    )
 
 
 def quote_folder(text: str, flag: str) -> str:
@@ -301,10 +351,16 @@ def fold_tokens(tokens: Iterable[str], *, indent: int) -> str:
     return f" \\\n{' ' * indent}".join(lines)
 
 
-def _list_variables(task: Task, *, is_inside: bool) -> Iterator[str]:
+def _list_variables(task: Task, settings: SlurmSettings) -> Iterator[str]:
     """Yield NAME=VALUE words of the environment, in double quotes where the value is a shell variable."""
     variables = task.environment
-    if is_inside:
+    if settings.prefetch:
+        yield "HF_HUB_OFFLINE=1"
+    if settings.srun_processes and task.is_distributed:
+        for name, value in (("RANK", "SLURM_PROCID"), ("LOCAL_RANK", "SLURM_LOCALID"), ("WORLD_SIZE", "SLURM_NTASKS")):
+            yield f'"{name}=${value}"'
+        yield from ('"MASTER_ADDR=$first"', '"MASTER_PORT=$port"')
+    if settings.flavour.mounts_folders:
         yield f"HOME={COMPILE_CACHE}/home"
     else:
         yield '"HF_HUB_CACHE=$models/hub"'
@@ -318,5 +374,7 @@ def _list_variables(task: Task, *, is_inside: bool) -> Iterator[str]:
         moved = ("HF_TOKEN_PATH", "DEVKIT_OUTPUT", "HF_HOME")
         variables = tuple((name, value) for name, value in variables if name not in moved)
     yield from (quote_word(f"{name}={value}") for name, value in variables)
+    if settings.srun_processes:
+        return
     for name, value in build_rendezvous_variables(task, address="$first", rank="$SLURM_NODEID"):
         yield f'"{name}={"$port" if name == "PET_MASTER_PORT" else value}"'

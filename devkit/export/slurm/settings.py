@@ -10,11 +10,27 @@ from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
 
 
 class ContainerRuntime(StrEnum):
-    """The runtime of the job: Apptainer, Pyxis with enroot, or none: the cluster's own system."""
+    """The runtime: Apptainer, its forerunner Singularity, Pyxis with enroot, NERSC's Shifter and podman-hpc, or none.
+
+    Without one, it is the cluster's own system.
+    """
 
     APPTAINER = "apptainer"
+    SINGULARITY = "singularity"
     PYXIS = "pyxis"
+    SHIFTER = "shifter"
+    PODMAN_HPC = "podman-hpc"
     NONE = "none"
+
+    @property
+    def has_image_file(self) -> bool:
+        """True where the image is a file that is made of it before."""
+        return self in (ContainerRuntime.APPTAINER, ContainerRuntime.SINGULARITY)
+
+    @property
+    def mounts_folders(self) -> bool:
+        """True where the job sees its folders at the paths of the dev container; Shifter shows the cluster's own."""
+        return self not in (ContainerRuntime.NONE, ContainerRuntime.SHIFTER)
 
 
 class GpuRequestStyle(StrEnum):
@@ -46,9 +62,31 @@ class SlurmSettings:
     log: Annotated[str, SettingInfo("File for the output of the job.", example="FILE")] = ""
     module: Annotated[tuple[str, ...], SettingInfo("Module to load. Repeat.", example="NAME/VERSION")] = ()
     venv: Annotated[str, SettingInfo("Python environment with devkit in it, for --flavour none.", example="DIR")] = ""
-    image_file: Annotated[
-        str, SettingInfo("The image as a file: .sif for Apptainer, .sqsh for Pyxis.", example="FILE")
+    conda: Annotated[
+        str, SettingInfo("Conda environment to activate, by name or folder, for --flavour none.", example="ENV")
     ] = ""
+    setup: Annotated[
+        tuple[str, ...], SettingInfo("Line of shell to run before the job, after modules. Repeat.", example="LINE")
+    ] = ()
+    image_file: Annotated[
+        str,
+        SettingInfo(
+            "The image as a file: .sif for Apptainer and Singularity, .sqsh for Pyxis. With --foreign-image, the site's.",
+            example="FILE",
+        ),
+    ] = ""
+    prefetch: Annotated[
+        tuple[str, ...],
+        SettingInfo(
+            "Model of the hub, or dataset:NAME, that prefetch.sh fetches on the login node; the job is then offline."
+            " Repeat.",
+            example="NAME",
+        ),
+    ] = ()
+    srun_processes: Annotated[
+        bool,
+        SettingInfo("Let srun start a process for each GPU, for programs that read SLURM_PROCID, and not torchrun."),
+    ] = False
     sweep: Annotated[
         tuple[str, ...],
         SettingInfo(
@@ -68,6 +106,8 @@ class SlurmSettings:
 _VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+=/&|()*!\[\]-]*")
 """A value that sbatch takes without quotes: no space, quote, backslash or number sign."""
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
+_CONDA = re.compile(r"[A-Za-z0-9_.$/{}~-][A-Za-z0-9_.+/${}~-]*")
+_HUB_NAME = re.compile(r"(dataset:)?[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
 _OPTION = re.compile(r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:@%+=/&|()*!\[\]-]+)?")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
@@ -83,6 +123,8 @@ _PATTERNS = {
     "log": _LOG,
     "module": _MODULE,
     "sbatch": _OPTION,
+    "conda": _CONDA,
+    "prefetch": _HUB_NAME,
 }
 RESERVED_OPTIONS = frozenset(
     {"array", "cpus-per-task", "gpus-per-node", "gres", "job-name", "mem", "nodes", "no-requeue", "ntasks-per-node"}
@@ -113,6 +155,10 @@ def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
             raise DevkitError(f"--sbatch {text} is set by devkit itself", "Use the setting of devkit export for it.")
     if settings.venv and settings.flavour is not ContainerRuntime.NONE:
         raise DevkitError(f"--venv is not used with --flavour {settings.flavour}", "The image has its own Python.")
+    if settings.conda and (settings.venv or settings.flavour is not ContainerRuntime.NONE):
+        raise DevkitError(
+            "--conda is for --flavour none, in the place of --venv", "Keep one: the image has its own Python."
+        )
     if settings.at_once is not None and not settings.sweep:
         raise DevkitError("--at-once says nothing without an array", "Add --sweep SETTING=A,B, or leave it out.")
     return settings

@@ -24,7 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
 from devkit.workload.finetune.model.loading import disable_cpu_avx512_kernel
-from devkit.workload.finetune.process import ReportedElsewhere, StoppedBySignal
+from devkit.workload.finetune.process import (
+    LostProcess,
+    LostProcessReportedElsewhere,
+    ReportedElsewhere,
+    StoppedBySignal,
+)
 from devkit.workload.finetune.settings import require_sharding_supported
 from devkit.workload.models import Model
 
@@ -238,7 +243,7 @@ def join_process_group(
         number = ranks.find_stop_signal()
         if number is not None:
             raise StoppedBySignal(number) from None
-        raise (DevkitError if ranks.claim_reporting() else ReportedElsewhere)(
+        raise (LostProcess if ranks.claim_reporting() else LostProcessReportedElsewhere)(
             f"process {rank} lost another process of this run: {summarize_error(error)}",
             "See that process's last lines: it was killed, ran out of memory or failed. Nothing was saved since the "
             "last checkpoint; the same command resumes from it.",

@@ -66,6 +66,14 @@ class ReportedElsewhere(DevkitError):  # noqa: N818 - not an error of its own: a
     """An error that another rank reports: this one exits with the same code and prints nothing."""
 
 
+class LostProcess(DevkitError):  # noqa: N818 - what happened
+    """Another process of the run was lost: no setting is wrong, and the same command resumes."""
+
+
+class LostProcessReportedElsewhere(LostProcess, ReportedElsewhere):
+    """The same, and another rank reports it."""
+
+
 class ReportedByLocalRank0(ReportedElsewhere):
     """An error that local rank 0 finds and reports as well: the ranks have not met yet."""
 

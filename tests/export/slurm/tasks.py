@@ -93,6 +93,12 @@ def context() -> ExportContext:
     return ExportContext(plan=None, project=None, folder="deploy/slurm")  # type: ignore[arg-type]
 
 
+PROGRAMS = (
+    *("srun", "scancel", "scontrol", "apptainer", "singularity", "shifter", "podman-hpc"),
+    *("devkit", "torchrun", "python", "python3"),
+)
+
+
 class Login:
     """A machine with recorders in the place of Slurm's programs, Apptainer and devkit, and a home of its own."""
 
@@ -104,7 +110,7 @@ class Login:
         for each in (self.home / "devkit", self.project, self._bin):
             each.mkdir(parents=True)
         (self.home / "devkit/my-project.sif").touch()
-        for name in ("srun", "scancel", "scontrol", "apptainer", "devkit", "torchrun", "python"):
+        for name in PROGRAMS:
             (self._bin / name).write_text(RECORDER, encoding="utf-8")
             (self._bin / name).chmod(0o755)
 

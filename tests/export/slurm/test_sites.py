@@ -1,0 +1,157 @@
+"""What sites have besides Apptainer and Pyxis: conda, lines of their own, other runtimes, ready images, no internet."""
+
+import json
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.export.launch import LAUNCHER
+from devkit.export.slurm import render_slurm
+from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings, validate_job_name
+
+from .tasks import Login, context, files_of, script_of, task
+
+
+@pytest.fixture
+def login(tmp_path):
+    return Login(tmp_path)
+
+
+def own(**changes):
+    return task(**{"command": ("python", "train.py"), "is_own_command": True, **changes})
+
+
+def test_conda_and_lines_of_ones_own_come_before_the_job(login):
+    (login.home / "conda.sh").write_text('conda() { echo "conda $*" >>"$HOME/said"; }\n')
+    settings = {"conda": "torch-env", "setup": ('echo "after $HOME" >>"$HOME/said"', "export FROM_SITE='a b'")}
+    script = script_of(own(), flavour=ContainerRuntime.NONE, **settings)
+    done = login.run(script.replace("eval ", '. "$HOME/conda.sh"; eval ', 1))
+    assert (done.returncode, done.stderr) == (0, "")
+    said = (login.home / "said").read_text().splitlines()
+    assert said == ["conda shell.bash hook", "conda activate torch-env", f"after {login.home}"]
+    (call,) = login.calls("python")
+    assert (call["words"], call["environment"]["FROM_SITE"]) == (["train.py"], "a b")
+
+
+@pytest.mark.parametrize("flavour", [ContainerRuntime.SINGULARITY, ContainerRuntime.APPTAINER])
+def test_singularity_is_started_and_built_as_apptainer_is(login, flavour):
+    files = files_of(task(), flavour=flavour)
+    assert login.run(files["job.sbatch"]).returncode == 0
+    (call,) = login.calls(str(flavour))
+    assert call["words"][:3] == ["exec", "--nv", "--cleanenv"]
+    assert f"{flavour} build --force" in files["build-image.sh"]
+    assert f'export {str(flavour).upper()}_TMPDIR="${{DEVKIT_TMP:-' in files["build-image.sh"]
+
+
+def test_shifter_sees_the_folders_of_the_cluster(login):
+    script = script_of(task(), flavour=ContainerRuntime.SHIFTER)
+    assert "#SBATCH --image=docker:registry.example/team/image:1\n" in script
+    assert login.run(script).returncode == 0
+    (call,) = login.calls("shifter")
+    words = call["words"]
+    assert words[:2] == ["--image=docker:registry.example/team/image:1", "env"]
+    assert f"HF_HUB_CACHE={login.home}/devkit/huggingface/hub" in words
+    assert words[words.index("--output") + 1] == f"{login.home}/devkit/my-project/tuned"
+    assert call["folder"] == str(login.project)
+
+
+def test_podman_hpc_mounts_what_the_dev_container_has(login):
+    assert login.run(script_of(task(), flavour=ContainerRuntime.PODMAN_HPC)).returncode == 0
+    (call,) = login.calls("podman-hpc")
+    words = call["words"]
+    assert words[:4] == ["run", "--rm", "--gpu", "--network"]
+    assert f"{login.project}:/workspaces/my-project" in words
+    at = words.index("env")
+    assert words[at - 1] == "registry.example/team/image:1"
+    assert words[words.index("--output") + 1] == "tuned"
+
+
+def test_a_sites_ready_image_is_used_as_it_is_and_nothing_is_built(login):
+    made = own(image="", is_foreign_image=True)
+    settings = SlurmSettings(image_file="$CONTAINERDIR/pytorch-2.4.0.sif")
+    rendered = render_slurm(made, settings, context())
+    assert [each.path for each in rendered.artifacts] == ["job.sbatch"]
+    assert not any("build" in step for step in rendered.next_steps)
+    (login.home / "pytorch-2.4.0.sif").touch()
+    done = login.run(rendered.artifacts[0].content.decode(), CONTAINERDIR=str(login.home))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{login.home}/pytorch-2.4.0.sif" in login.calls("apptainer")[0]["words"]
+    assert login.run(rendered.artifacts[0].content.decode(), CONTAINERDIR="/none").returncode == 2
+
+
+@pytest.mark.parametrize("flavour", ["none", "apptainer", "singularity", "shifter", "podman-hpc", "pyxis"])
+def test_models_are_fetched_where_there_is_internet_and_the_job_is_offline(login, flavour):
+    made = render_slurm(
+        task(), SlurmSettings(flavour=ContainerRuntime(flavour), prefetch=("a/model", "dataset:b/c")), context()
+    )
+    files = {each.path: each.content.decode() for each in made.artifacts}
+    assert "HF_HUB_OFFLINE=1" in files["job.sbatch"]
+    assert made.next_steps.index("bash deploy/slurm/prefetch.sh") < made.next_steps.index(
+        "sbatch deploy/slurm/job.sbatch"
+    )
+    done = login.run(files["prefetch.sh"])
+    assert (done.returncode, done.stderr) == (0, "")
+    program = flavour if flavour in ("apptainer", "singularity", "shifter") else "python3"
+    (call,) = login.calls(program)
+    assert call["words"][-3:] == ["-", "a/model", "dataset:b/c"]
+    assert (login.home / "devkit/huggingface/hub").is_dir()
+    assert "HF_HUB_OFFLINE" not in script_of(task(), flavour=ContainerRuntime(flavour))
+
+
+def test_srun_starts_a_process_for_each_gpu_that_reads_slurms_own_variables(login):
+    made = own(gpus=4, nodes=2, cpus=32)
+    script = script_of(made, flavour=ContainerRuntime.NONE, srun_processes=True)
+    assert "#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=8\n" in script
+    done = login.run(script, SLURM_JOB_NODELIST="n[1-2]", SLURM_PROCID="5", SLURM_LOCALID="1", SLURM_NTASKS="8")
+    assert done.returncode == 0, done.stderr
+    (srun,) = login.calls("srun")
+    assert "--ntasks-per-node=4" in srun["words"]
+    variables = login.calls("python")[0]["environment"]
+    expected = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "MASTER_ADDR": "first"}
+    assert {name: variables[name] for name in expected} == expected
+    assert not any(name.startswith("PET_N") for name in variables)
+
+
+def test_two_starters_of_processes_are_refused():
+    for made in (task(gpus=2), own(gpus=2, command=(*LAUNCHER, "torchrun", "--no-python", "python", "x.py"))):
+        with pytest.raises(DevkitError, match="would both start the processes"):
+            script_of(made, srun_processes=True)
+
+
+@pytest.mark.parametrize("code", ["69", "137", "75"])
+def test_a_lost_process_is_requeued_as_a_stop_is(login, code):
+    done = login.run(script_of(task(), flavour=ContainerRuntime.NONE), CODE=code)
+    assert done.returncode == int(code)
+    assert [call["words"][0] for call in login.calls("scontrol")] == ["requeue"]
+
+
+@pytest.mark.parametrize("code", ["1", "2", "127"])
+def test_a_failure_is_not(login, code):
+    assert login.run(script_of(task(), flavour=ContainerRuntime.NONE), CODE=code).returncode == int(code)
+    assert login.calls("scontrol") == []
+
+
+@pytest.mark.parametrize("name", ["chess_finetune", "pm-crop64", "Run.1"])
+def test_a_job_has_any_name_that_slurm_takes(name):
+    assert f"#SBATCH --job-name={name}\n" in script_of(task(name=validate_job_name(name, "--name")))
+
+
+@pytest.mark.parametrize("name", ["a b", "", "x/y", "-a", "$(id)"])
+def test_a_name_that_would_be_another_option_or_folder_is_refused(name):
+    with pytest.raises(DevkitError, match="is no name for a job"):
+        validate_job_name(name, "--name")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"conda": "a b"}, "--conda 'a b' is not valid"),
+        ({"conda": "$(id)", "flavour": ContainerRuntime.NONE}, "is not valid"),
+        ({"conda": "x"}, "--conda is for --flavour none"),
+        ({"prefetch": ("a; b",)}, "--prefetch 'a; b' is not valid"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, said):
+    with pytest.raises(DevkitError) as found:
+        script_of(own(), **settings)
+    assert said in json.dumps(found.value.message).replace('\\"', '"')
