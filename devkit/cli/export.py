@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from devkit.solver.plan import Plan
 
 SCHEMA = "devkit.export/1"
+_HUB_DATA = re.compile(r"[A-Za-z0-9][\w-]*/[\w-]+", re.ASCII)
 DEPLOY_FOLDER = "deploy"
 """The folder of exported files in the project, with a folder for each target."""
 _OUTPUT = click.Path(path_type=Path, file_okay=False)
@@ -158,7 +160,7 @@ def _finish(ctx: click.Context, result: "ExportResult", flags: dict[str, Any], *
     """Show, confirm and write the changes, and end the command."""
     is_dry_run, show_diff = flags["check"] or flags["dry_run"], flags["show_diff"] or flags["check"]
     # The settings first: with them alone, the next run writes the same files.
-    settings = (result.settings_change,) if result.settings_change is not None else ()
+    settings = (*((result.settings_change,) if result.settings_change is not None else ()), *result.project_changes)
     changed = select_changed((*settings, *result.changes))
     if not as_json:
         print_changes((*settings, *result.changes), show_diff=show_diff)
@@ -199,6 +201,7 @@ class ExportResult:
     """The result of one export, before it is written.
 
     `settings_change` is the change to the project's devkit.toml, None where no flag is to be stored there;
+    `project_changes` are those to other files of the project, which get a line;
     `stored_settings` names those flags. `refusal` is message and hint where the job does not fit, unless forced.
     """
 
@@ -208,6 +211,7 @@ class ExportResult:
     task: "TaskAndEstimate"
     changes: "tuple[FileChange, ...]" = ()
     settings_change: "FileChange | None" = None
+    project_changes: "tuple[FileChange, ...]" = ()
     stored_settings: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -279,10 +283,23 @@ def plan_export(
         task=task,
         changes=compute_changes(folder, artifacts, (), force=force, may_conflict=True, texts=texts),
         settings_change=settings_change,
+        project_changes=tuple(_add_lines(root, rendered.project_lines)),
         stored_settings=tuple(".".join(path) for path in stored),
         next_steps=rendered.next_steps,
         notes=(*task.task.notes, *rendered.notes),
     )
+
+
+def _add_lines(root: Path, lines: tuple[tuple[str, str], ...]) -> "Iterator[FileChange]":
+    """Yield the changes to files of the project that lack a line."""
+    from devkit.render.changes import compute_change
+    from devkit.render.files import Artifact, read_file
+
+    for name, line in lines:
+        content = read_file(root, name) or b""
+        if line.encode() not in content.splitlines():
+            end = b"" if not content or content.endswith(b"\n") else b"\n"
+            yield compute_change(root, Artifact(name, content + end + line.encode() + b"\n"))
 
 
 def find_drifted_targets(directory: Path) -> "dict[str, tuple[FileChange, ...]]":
@@ -325,6 +342,8 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
     finetune = validate_finetune_settings(FinetuneSettings(**read_settings_file(path)))
     folder = project.root / finetune.model
     is_local = folder.is_dir()
+    named = (*finetune.data, *finetune.eval_data)
+    hub_data = tuple(each for each in named if _HUB_DATA.fullmatch(each) and not (project.root / each).exists())
     local = [project.root / each for each in (*finetune.data, *finetune.eval_data)] + ([folder] if is_local else [])
     return ExportedProject(
         project=build_container_settings(project),
@@ -333,6 +352,7 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
         config=_read_model_config(folder, finetune.model),
         is_local_model=is_local,
         project_bytes=sum(_measure(each) for each in local),
+        hub_data=hub_data,
     )
 
 

@@ -18,7 +18,7 @@ from devkit.export.quoting import fold_shell_command, format_comment_line, quote
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
 from devkit.facts.settings import SettingInfo
-from devkit.render.files import Artifact
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor
 
@@ -29,6 +29,8 @@ server's timeout for the whole node."""
 INSTANCE_FOLDER = "/var/lib/devkit"
 """The folder of storage without a name on an instance."""
 IMAGE_GIB = 40
+IGNORE_FILE = ".dstackignore"
+"""Names files of the project that are not uploaded. Source: https://dstack.ai/docs/concepts/tasks/#files"""
 _NAME = re.compile(r"[a-z][a-z0-9-]{1,40}")
 """Source: validate_dstack_resource_name in dstack/_internal/core/services of 0.22."""
 _LONGEST_IDLE = "2h"
@@ -54,6 +56,8 @@ class DstackSettings:
     hub_secret: Annotated[
         str, SettingInfo("dstack's secret with the hub token, instead of HF_TOKEN of your shell.")
     ] = ""
+    registry_user: Annotated[str, SettingInfo("User of a private registry.")] = ""
+    registry_secret: Annotated[str, SettingInfo("dstack's secret with that user's password.")] = ""
 
 
 def render_dstack(task: Task, settings: DstackSettings, context: ExportContext) -> TargetFiles:
@@ -108,7 +112,15 @@ def render_dstack(task: Task, settings: DstackSettings, context: ExportContext) 
         )
     paths = [*(each.path for each in new), "task.dstack.yml"]
     steps = tuple(f"dstack apply -f {quote_shell([f'{context.folder}/{path}'])}" for path in paths)
-    return TargetFiles((*files, *new), steps, tuple(notes))
+    lines: tuple[tuple[str, str], ...] = ()
+    if project:
+        # The wheel of devkit in it is larger than all that a server takes, and the image has it already.
+        lines = ((IGNORE_FILE, f"/{DEVCONTAINER_FOLDER}/"),)
+        notes.append(
+            "a server takes 2 MiB of the project, unless its DSTACK_SERVER_CODE_UPLOAD_LIMIT says otherwise: what the job"
+            f" does not read belongs into {IGNORE_FILE}, large data into storage: --data"
+        )
+    return TargetFiles((*files, *new), steps, tuple(notes), lines)
 
 
 def _validate(task: Task, settings: DstackSettings) -> None:
@@ -122,6 +134,10 @@ def _validate(task: Task, settings: DstackSettings) -> None:
     for flag, text in (("--backend", settings.backend), ("--region", settings.region)):
         if text and not re.fullmatch(r"[a-z][a-z0-9-]*", text):
             raise DevkitError(f"{flag} {text!r} is no name", "See dstack offer.")
+    if bool(settings.registry_user) != bool(settings.registry_secret):
+        raise DevkitError("a private registry needs --registry-user and --registry-secret", "Give both, or neither.")
+    if settings.registry_secret and not re.fullmatch(r"[A-Za-z0-9_-]+", settings.registry_secret):
+        raise DevkitError(f"--registry-secret {settings.registry_secret!r} is no name", "See dstack secret list.")
     if settings.hub_secret and not re.fullmatch(r"[A-Za-z0-9_-]+", settings.hub_secret):
         raise DevkitError(f"--hub-secret {settings.hub_secret!r} is no name", "See dstack secret list.")
 

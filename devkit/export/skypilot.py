@@ -33,6 +33,9 @@ class SkypilotSettings:
     """The settings of this target alone. "" leaves the choice to SkyPilot, which takes the cheapest."""
 
     infra: Annotated[str, SettingInfo("Infrastructure, as SkyPilot names it.", example="aws/us-east-1")] = ""
+    registry_user: Annotated[
+        str, SettingInfo("User of a private registry; its password comes with --secret SKYPILOT_DOCKER_PASSWORD.")
+    ] = ""
     accelerator: Annotated[str, SettingInfo("SkyPilot's own name of the GPU, where devkit does not know it.")] = ""
 
 
@@ -62,6 +65,7 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
         memory_gib=round_up_to_gib(task.memory_bytes),
         disk_gib=IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes),
         mounts=mounts,
+        registry=task.image.partition("/")[0],
         volumes=[(each.path, _volume_name(task, each), each.because) for each in volumes],
         run=render_yaml_block(_render_script(task), 2),
         yaml=quote_yaml,
@@ -69,6 +73,8 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     )
     new = [_render_volume(task, settings, each) for each in volumes if not each.source]
     token = " --secret HF_TOKEN" if task.needs_token else ""
+    if settings.registry_user:
+        token += " --secret SKYPILOT_DOCKER_PASSWORD"
     steps = [f"sky volumes apply {quote_shell([f'{context.folder}/{each.path}'])}" for each in new]
     steps.append(f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
     notes = []

@@ -26,11 +26,15 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class TargetFiles:
-    """A target's files, relative to their folder, the commands to run next, and notes."""
+    """A target's files, relative to their folder, the commands to run next, and notes.
+
+    `project_lines` are lines that files of the project must have, each with the name of its file.
+    """
 
     artifacts: tuple[Artifact, ...]
     next_steps: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    project_lines: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,15 @@ class Task:
         """True for several processes."""
         return self.processes > 1
 
+    @property
+    def min_cpus(self) -> int:
+        """The cores to ask a launcher for: those that were requested, else half of those that keep the loaders fast.
+
+        Clouds sell single GPUs with four cores, such as g6.xlarge, which train as well.
+        """
+        requested = next((each.because for each in self.reasons if each.field == "cpus"), REQUESTED) == REQUESTED
+        return self.cpus if requested else max(1, self.cpus // 2)
+
     def volume(self, role: VolumeRole) -> Volume:
         """Return the volume of that role."""
         return next(each for each in self.volumes if each.role is role)

@@ -73,6 +73,8 @@ class ExportedProject:
     """True if the model is a folder of the project, false if it is the hub's."""
     project_bytes: int = 0
     """Size of the local data and of a local model."""
+    hub_data: tuple[str, ...] = ()
+    """Data sets of the hub: data that is no file of the project, and named as the hub names them."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ def build_task(
     time_s, grace_s = parse_duration(job.time, "--time"), parse_duration(job.grace, "--grace")
     if finetune is not None:
         _validate_run(finetune, job, hardware)
+        _validate_hub_data(exported)
         needs = estimate_needs(finetune, config, hardware) if config is not None else None
         validate_checkpoint_interval(needs, finetune, time_s=time_s)
         if config is not None and needs is not None and hardware.vendor is Vendor.NVIDIA:
@@ -201,6 +204,16 @@ def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHar
         raise DevkitError(
             "--spot with resume = false would start over each time the node is reclaimed",
             "Take resume = false out of the settings of the run.",
+        )
+
+
+def _validate_hub_data(exported: ExportedProject) -> None:
+    """Raise DevkitError for data of the hub that the image cannot read: the run would end at its start."""
+    if exported.hub_data and exported.plan.versions and "datasets" not in exported.plan.versions:
+        raise DevkitError(
+            f"data {exported.hub_data[0]!r} is a data set of the hub, and the project's image has no `datasets` to read it",
+            "Add datasets to the project's requirements, run devkit update, and publish the image again;"
+            " or download it into the project.",
         )
 
 

@@ -13,7 +13,8 @@ from devkit.errors import DevkitError
 class SettingInfo:
     """The description of a setting for people, and the range of its number. `example` is a flag's placeholder for a text.
 
-    With `has_flag` false it has no flag of its own: a command says how it is given.
+    With `has_flag` false it has no flag of its own: a command says how it is given. `unsupported` are members of an
+    enumeration that are no choices here.
     """
 
     meaning: str
@@ -21,6 +22,7 @@ class SettingInfo:
     at_most: float | None = None
     example: str = ""
     has_flag: bool = True
+    unsupported: tuple[str, ...] = ()
 
 
 @cache

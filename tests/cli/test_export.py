@@ -353,3 +353,18 @@ def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_i
 
 def test_two_dashes_without_a_command_are_refused(project):
     assert_refused(export(project, "slurm", "--"), "no command follows")
+
+
+def test_dstack_uploads_no_wheel_of_devkit(project):
+    (project / ".dstackignore").write_text("mine")
+    exported(project, "dstack", *JOB)
+    assert (project / ".dstackignore").read_text() == "mine\n/.devcontainer/\n"
+    assert exported(project, "dstack", "--check").splitlines()[-1] == "up to date: nothing to change."
+
+
+def test_a_private_registry_has_a_place_and_no_password_in_a_file(project):
+    exported(project, "dstack", *JOB, "--registry-user", "me", "--registry-secret", "pull")
+    assert b'password: "${{ secrets.pull }}"' in deployed(project, "dstack")["task.dstack.yml"]
+    exported(project, "skypilot", *JOB, "--registry-user", "me")
+    task = deployed(project, "skypilot")["task.yaml"]
+    assert b"SKYPILOT_DOCKER_PASSWORD: null" in task and b"SKYPILOT_DOCKER_SERVER: " in task

@@ -10,7 +10,7 @@ from devkit.export.quantities import GIB
 from devkit.export.task import HUB_CACHE, TOKEN_PATH, VolumeRole, build_rendezvous_variables
 from devkit.solver.plan import Vendor
 
-from .subjects import CPU, JOB, NVIDIA, RUN, UNKNOWN, made, subject
+from .subjects import CPU, JOB, NVIDIA, PACKAGES, RUN, UNKNOWN, made, subject
 
 
 def job(**options):
@@ -192,3 +192,14 @@ def test_every_decision_is_the_same_each_time():
 def test_sharding_reaches_the_command():
     words = made(replace(RUN, sharding=Sharding.ZERO3), job=job(gpus=2)).task.command
     assert words[-2:] == ("--sharding", "zero3")
+
+
+def test_a_data_set_of_the_hub_needs_its_reader_in_the_image():
+    with pytest.raises(DevkitError, match="no `datasets` to read it"):
+        made(hub_data=("yahma/alpaca-cleaned",))
+    made(hub_data=("yahma/alpaca-cleaned",), plan=replace(NVIDIA, packages=(*PACKAGES, ("datasets", "4.0.0"))))
+
+
+def test_a_launcher_may_take_a_machine_with_half_of_the_recommended_cores():
+    assert (made().task.cpus, made().task.min_cpus) == (8, 4)
+    assert made(job=replace(JOB, cpus=6)).task.min_cpus == 6

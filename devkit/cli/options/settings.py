@@ -71,6 +71,12 @@ def _setting_option(settings: type, name: str) -> Decorator:
     if kind is tuple:
         return click.option(flag, name, multiple=True, metavar=info.example or "NAME", help=meaning)
     if issubclass(kind, StrEnum):
-        return click.option(flag, name, type=click.Choice([str(each) for each in kind]), default=None, help=meaning)
+        return click.option(
+            flag,
+            name,
+            type=click.Choice([str(each) for each in kind if each not in info.unsupported]),
+            default=None,
+            help=meaning,
+        )
     flag_type = click.Path(path_type=Path) if kind is Path else kind
     return click.option(flag, name, type=flag_type, metavar=info.example or _METAVARS[kind], help=meaning)

@@ -42,13 +42,14 @@ def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportC
     files = dict(job.files)
     if settings.device_class:
         files["gpu.yaml"] = [build_claim_template(task, settings)]
-    artifacts = render_folder("base", f"The {job.kind} alone.", files, settings)
+    keeps_order = len(files) > 1
+    artifacts = render_folder("base", f"The {job.kind} alone.", files, settings, keeps_order=keeps_order)
     top = "base"
     for overlay in build_overlays(task, settings, job):
-        artifacts.append(render_overlay(overlay, top, settings))
+        artifacts.append(render_overlay(overlay, top, settings, keeps_order=keeps_order))
         top = f"overlays/{overlay.name}"
     about = "The job with all its overlays. Every folder below can be applied by itself, too."
-    artifacts.insert(0, render_kustomization("", about, [top], settings))
+    artifacts.insert(0, render_kustomization("", about, [top], settings, keeps_order=keeps_order))
     claims = build_new_claims(task, settings)
     if claims:
         about = "The job's storage. Apart from the job, so that `kubectl delete -k` of the job leaves the checkpoints."

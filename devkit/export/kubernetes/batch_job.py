@@ -4,14 +4,19 @@ from devkit.export.kubernetes.manifest import (
     JOB_TTL_S,
     RESUME_EXIT_CODE,
     RETRIES,
-    TRAINING_COMPONENT,
     Commented,
     JobManifests,
     Manifest,
     PatchTarget,
     build_labels,
 )
-from devkit.export.kubernetes.pod import INDEX_PLACEHOLDER, build_container, build_pod_template, build_rank_variables
+from devkit.export.kubernetes.pod import (
+    INDEX_PLACEHOLDER,
+    build_container,
+    build_job_labels,
+    build_pod_template,
+    build_rank_variables,
+)
 from devkit.export.kubernetes.settings import KubernetesSettings
 from devkit.export.task import RENDEZVOUS_PORT, Task, build_rendezvous_variables
 
@@ -61,7 +66,7 @@ def _build_job(task: Task, settings: KubernetesSettings) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": task.name, "labels": build_labels(task, TRAINING_COMPONENT)},
+        "metadata": {"name": task.name, "labels": build_job_labels(task, settings)},
         "spec": spec,
     }
 

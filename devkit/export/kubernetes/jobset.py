@@ -25,6 +25,7 @@ from devkit.export.kubernetes.pod import (
     build_container,
     build_container_context,
     build_container_run,
+    build_job_labels,
     build_pod_template,
     build_rank_variables,
 )
@@ -54,7 +55,7 @@ def render_jobset(task: Task, settings: KubernetesSettings) -> JobManifests:
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": task.name, "labels": build_labels(task, TRAINING_COMPONENT)},
+        "metadata": {"name": task.name, "labels": build_job_labels(task, settings)},
         "spec": _add_deadline(task, build_jobset_spec(task, settings, container)),
     }
     place = PatchTarget("JobSet", task.name, "")
@@ -127,6 +128,8 @@ def _add_deadline(task: Task, spec: Manifest) -> Manifest:
     return spec
 
 
+VOLCANO = "volcano"
+"""The scheduler for which Trainer makes a pod group: all nodes start together or none does."""
 TRAINER_API = "trainer.kubeflow.org/v1alpha1"
 PATCH_MANAGER = "devkit.export/kubernetes"
 """The manager of the runtime patches: one entry for each manager.
@@ -178,7 +181,7 @@ def _build_trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
     return {
         "apiVersion": TRAINER_API,
         "kind": "TrainJob",
-        "metadata": {"name": task.name, "labels": build_labels(task, TRAINING_COMPONENT)},
+        "metadata": {"name": task.name, "labels": build_job_labels(task, settings)},
         "spec": {
             "activeDeadlineSeconds": Commented(task.time_s, "Time limit of all attempts together."),
             "runtimeRef": {
@@ -209,13 +212,22 @@ def _build_runtime(task: Task, settings: KubernetesSettings) -> Manifest:
         "apiVersion": TRAINER_API,
         "kind": "TrainingRuntime",
         "metadata": {"name": task.name, "labels": labels},
-        "spec": {"mlPolicy": {"numNodes": task.nodes, "torch": {}}, "template": {"spec": spec}},
+        "spec": {
+            "mlPolicy": {"numNodes": task.nodes, "torch": {}},
+            **({"podGroupPolicy": {"volcano": {}}} if settings.scheduler == VOLCANO else {}),
+            "template": {"spec": spec},
+        },
     }
 
 
 def _build_patch(task: Task, settings: KubernetesSettings) -> Manifest:
     """Build the fields of the pod that a TrainJob can patch in a runtime. Raises DevkitError for what it cannot."""
-    for flag, value in (("--device-class", settings.device_class), ("--priority-class", settings.priority_class)):
+    for flag, value in (
+        ("--device-class", settings.device_class),
+        ("--priority-class", settings.priority_class),
+        ("--scheduler", settings.scheduler),
+        ("--host-network", settings.host_network),
+    ):
         if value:
             raise DevkitError(
                 f"{flag} has no place in a TrainJob on the runtime {settings.runtime}",

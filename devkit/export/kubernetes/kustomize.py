@@ -32,6 +32,7 @@ GENERATED_NOTICE = (
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """Source: https://kueue.sigs.k8s.io/docs/tasks/run/jobs/"""
 TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-required-topology"
+PREFERRED_TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
 POD_GROUP_ANNOTATION = "kueue.x-k8s.io/podset-group-name"
 """Sources: https://kueue.sigs.k8s.io/docs/tasks/run/topology_aware_scheduling/ and …/run/leaderworkerset/"""
 
@@ -86,7 +87,8 @@ def _build_queue(task: Task, settings: KubernetesSettings, job: JobManifests) ->
     if settings.topology and task.nodes > 1:
         for target in job.pods:
             annotations = f"{target.pointer}/metadata/annotations"
-            operations = [_add(f"{annotations}/{_escape_key(TOPOLOGY_ANNOTATION)}", settings.topology)]
+            name = PREFERRED_TOPOLOGY_ANNOTATION if settings.topology_preferred else TOPOLOGY_ANNOTATION
+            operations = [_add(f"{annotations}/{_escape_key(name)}", settings.topology)]
             if len(job.pods) > 1:
                 operations.append(_add(f"{annotations}/{_escape_key(POD_GROUP_ANNOTATION)}", task.name))
             reason = "All nodes in one topology domain: they communicate at every step."
@@ -120,24 +122,36 @@ def _escape_key(key: str) -> str:
 
 
 def render_folder(
-    folder: str, about: str, files: Mapping[str, Sequence[Manifest]], settings: KubernetesSettings
+    folder: str,
+    about: str,
+    files: Mapping[str, Sequence[Manifest]],
+    settings: KubernetesSettings,
+    *,
+    keeps_order: bool = False,
 ) -> list[Artifact]:
     """Render a folder of objects with its kustomization."""
     objects = [
         Artifact.from_text(f"{folder}/{name}", render_yaml(documents, heading=GENERATED_NOTICE))
         for name, documents in files.items()
     ]
-    return [render_kustomization(folder, about, list(files), settings), *objects]
+    return [render_kustomization(folder, about, list(files), settings, keeps_order=keeps_order), *objects]
 
 
-def render_overlay(overlay: KustomizeOverlay, below: str, settings: KubernetesSettings) -> Artifact:
+def render_overlay(
+    overlay: KustomizeOverlay, below: str, settings: KubernetesSettings, *, keeps_order: bool = False
+) -> Artifact:
     """Render an overlay of the folder `below`."""
     patches = []
     for target, operations in overlay.patches:
         selector = {"kind": target.kind, "name": target.name}
         patches.append({"target": selector, "patch": _render_patch(operations)})
     return render_kustomization(
-        f"overlays/{overlay.name}", overlay.about, [f"../../{below}"], settings, patches=patches
+        f"overlays/{overlay.name}",
+        overlay.about,
+        [f"../../{below}"],
+        settings,
+        patches=patches,
+        keeps_order=keeps_order,
     )
 
 
@@ -148,13 +162,18 @@ def render_kustomization(
     settings: KubernetesSettings,
     *,
     patches: Sequence[Manifest] = (),
+    keeps_order: bool = False,
 ) -> Artifact:
-    """Render kustomization.yaml of a folder, "" for the topmost."""
+    """Render kustomization.yaml of a folder, "" for the topmost. Only with `keeps_order` does the order matter.
+
+    kubectl warns of sortOptions at each `apply -k`, since it has a flag of its own for the same.
+    """
     content: Manifest = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     if settings.namespace:
         content["namespace"] = settings.namespace
-    order = "In this order: a TrainJob whose runtime comes after it is refused."
-    content["sortOptions"] = {"order": Commented("fifo", order)}
+    if keeps_order:
+        order = "In this order: a TrainJob whose runtime comes after it is refused."
+        content["sortOptions"] = {"order": Commented("fifo", order)}
     content["resources"] = list(resources)
     if patches:
         content["patches"] = list(patches)

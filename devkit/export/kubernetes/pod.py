@@ -10,7 +10,7 @@ from devkit.export.kubernetes.manifest import (
     build_training_selector,
 )
 from devkit.export.kubernetes.resources import CLAIM_NAME, build_resources, build_tolerations, name_claim_template
-from devkit.export.kubernetes.settings import KubernetesSettings, parse_node_selector
+from devkit.export.kubernetes.settings import KubernetesSettings, parse_label, parse_node_selector
 from devkit.export.kubernetes.storage import (
     build_container_security,
     build_pod_security,
@@ -35,8 +35,9 @@ def build_pod_template(
     """Build labels, annotations and spec of the pods. `restart` is "" where the kind of job sets it elsewhere."""
     return {
         "metadata": {
-            "labels": build_pod_labels(task),
+            "labels": build_pod_labels(task, settings),
             "annotations": {
+                **dict(text.partition("=")[::2] for text in settings.annotation),
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": Commented(
                     "false", "No autoscaler removes a node while it trains. Spot nodes are reclaimed all the same."
                 ),
@@ -47,10 +48,18 @@ def build_pod_template(
     }
 
 
-def build_pod_labels(task: Task) -> Manifest:
+def build_job_labels(task: Task, settings: KubernetesSettings) -> dict[str, str]:
+    """Build the labels of the job's own object: the user's, and those that devkit selects by."""
+    return {
+        **dict(parse_label(text, "--label") for text in settings.label),
+        **build_labels(task, TRAINING_COMPONENT),
+    }
+
+
+def build_pod_labels(task: Task, settings: KubernetesSettings) -> Manifest:
     """Build the pods' labels. Source of the last: https://istio.io/latest/docs/setup/additional-setup/sidecar-injection/"""
     no_sidecar = "In a mesh a proxy beside the training would outlive it, and the job would never be complete."
-    return {**build_labels(task, TRAINING_COMPONENT), "sidecar.istio.io/inject": Commented("false", no_sidecar)}
+    return {**build_job_labels(task, settings), "sidecar.istio.io/inject": Commented("false", no_sidecar)}
 
 
 def build_pod_spec(task: Task, settings: KubernetesSettings, container: Manifest, *, restart: str) -> Manifest:
@@ -64,9 +73,13 @@ def build_pod_spec(task: Task, settings: KubernetesSettings, container: Manifest
     for field, value in (
         ("serviceAccountName", settings.service_account),
         ("priorityClassName", settings.priority_class),
+        ("schedulerName", settings.scheduler),
     ):
         if value:
             spec[field] = value
+    if settings.host_network:
+        spec["hostNetwork"] = Commented(True, "Requested: NCCL sees the node's own interfaces. One such job on a node.")
+        spec["dnsPolicy"] = Commented("ClusterFirstWithHostNet", "Names of the cluster are found all the same.")
     if settings.pull_secret:
         spec["imagePullSecrets"] = [{"name": settings.pull_secret}]
     spec["securityContext"] = build_pod_security(task, settings)
@@ -98,7 +111,11 @@ def build_placement(task: Task, settings: KubernetesSettings) -> Manifest:
     found["tolerations"] = build_tolerations(task, settings)
     if settings.topology and not settings.queue and task.nodes > 1:
         term = {"labelSelector": {"matchLabels": build_training_selector(task)}, "topologyKey": settings.topology}
-        pods = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        kind = "required"
+        terms: list[Manifest] = [term]
+        if settings.topology_preferred:
+            kind, terms = "preferred", [{"weight": 100, "podAffinityTerm": term}]
+        pods = {"podAffinity": {f"{kind}DuringSchedulingIgnoredDuringExecution": terms}}
         found["affinity"] = Commented(pods, "All pods in one topology domain: they communicate at every step.")
     return found
 
@@ -126,7 +143,7 @@ def build_container_context(task: Task, settings: KubernetesSettings) -> Manifes
     """Build working directory, security context and mounts of the container."""
     return {
         "workingDir": task.workspace,
-        "securityContext": build_container_security(task, settings),
+        "securityContext": build_container_security(task, settings, pins_memory=bool(settings.rdma)),
         "volumeMounts": build_volume_mounts(task),
     }
 

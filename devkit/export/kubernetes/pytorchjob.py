@@ -8,14 +8,12 @@ were evicted are recreated (https://github.com/kubeflow/trainer/pull/1572), thos
 
 from devkit.export.kubernetes.manifest import (
     JOB_TTL_S,
-    TRAINING_COMPONENT,
     Commented,
     JobManifests,
     Manifest,
     PatchTarget,
-    build_labels,
 )
-from devkit.export.kubernetes.pod import build_container, build_pod_template
+from devkit.export.kubernetes.pod import build_container, build_job_labels, build_pod_template
 from devkit.export.kubernetes.settings import KubernetesSettings
 from devkit.export.task import RENDEZVOUS_PORT, Task
 
@@ -32,7 +30,7 @@ def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
     manifest = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": {"name": task.name, "labels": build_labels(task, TRAINING_COMPONENT)},
+        "metadata": {"name": task.name, "labels": build_job_labels(task, settings)},
         "spec": {
             "nprocPerNode": Commented(
                 str(task.processes_per_node),

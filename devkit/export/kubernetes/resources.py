@@ -5,7 +5,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.manifest import Commented, Manifest
-from devkit.export.kubernetes.settings import KubernetesSettings, parse_tolerations
+from devkit.export.kubernetes.settings import KubernetesSettings, parse_rdma_devices, parse_tolerations
 from devkit.export.task import REQUESTED, Task
 from devkit.solver.plan import Vendor
 
@@ -61,6 +61,7 @@ def build_resources(task: Task, settings: KubernetesSettings) -> Manifest:
     resource = find_gpu_resource(task, settings)
     if resource:
         found["limits"][resource] = task.accelerator.count
+    found["limits"] |= parse_rdma_devices(settings)
     if settings.device_class:
         found["claims"] = [{"name": CLAIM_NAME}]
     return found

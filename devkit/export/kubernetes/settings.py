@@ -128,6 +128,9 @@ class KubernetesSettings:
     topology: Annotated[
         str, SettingInfo("Node label whose value all nodes must share.", example="topology.kubernetes.io/zone")
     ] = ""
+    topology_preferred: Annotated[
+        bool, SettingInfo("Nodes outside of one topology domain will do where no domain has room.")
+    ] = False
     runtime: Annotated[
         str,
         SettingInfo("ClusterTrainingRuntime of a TrainJob, instead of its own runtime.", example="torch-distributed"),
@@ -144,6 +147,21 @@ class KubernetesSettings:
             "User of the pods, by number; else dev of the project's image, or a foreign image's own.", at_least=1
         ),
     ] = None
+    label: Annotated[
+        tuple[str, ...], SettingInfo("Label of the job and its pods, such as a team's. Repeat.", example="NAME=VALUE")
+    ] = ()
+    annotation: Annotated[tuple[str, ...], SettingInfo("Annotation of the pods. Repeat.", example="NAME=VALUE")] = ()
+    scheduler: Annotated[
+        str, SettingInfo("Scheduler of the pods, such as volcano or kai-scheduler.", example="NAME")
+    ] = ""
+    rdma: Annotated[
+        tuple[str, ...],
+        SettingInfo(
+            "Network device for NCCL that each pod requests: rdma/hca, vpc.amazonaws.com/efa=4. Repeat.",
+            example="RESOURCE=COUNT",
+        ),
+    ] = ()
+    host_network: Annotated[bool, SettingInfo("Pods use the node's network, as some RDMA set-ups require.")] = False
     service_account: Annotated[str, SettingInfo("ServiceAccount of the pods.")] = ""
     priority_class: Annotated[str, SettingInfo("PriorityClass of the pods.")] = ""
     node_checks: Annotated[bool, SettingInfo("Also write checks of the nodes.")] = True
@@ -178,6 +196,7 @@ _OBJECTS = (
     "service_account",
     "priority_class",
     "runtime_class",
+    "scheduler",
 )
 """Settings that name an object of the cluster."""
 
@@ -198,10 +217,28 @@ def validate_kubernetes_settings(settings: KubernetesSettings) -> KubernetesSett
             "--device-class and --gpu-resource both say how to ask for a GPU",
             "Keep the one that the cluster has: kubectl get deviceclasses; kubectl describe nodes.",
         )
+    for text in settings.label:
+        parse_label(text, "--label")
+    for text in settings.annotation:
+        validate_label_key(text.partition("=")[0], "--annotation")
+    parse_rdma_devices(settings)
     # Parsing raises what is wrong with them.
     parse_node_selector(settings)
     parse_tolerations(settings)
     return settings
+
+
+def parse_rdma_devices(settings: KubernetesSettings) -> dict[str, int]:
+    """Parse the network devices of a pod: the resource, and how many of it. Raises DevkitError."""
+    found = {}
+    for text in settings.rdma:
+        name, _, count = text.partition("=")
+        if not re.fullmatch(r"[1-9]\d{0,2}", count or "1") or "/" not in name:
+            raise DevkitError(
+                f"--rdma {text!r} is no resource: DOMAIN/NAME=COUNT", "kubectl describe nodes shows them."
+            )
+        found[validate_label_key(name, "--rdma")] = int(count or 1)
+    return found
 
 
 def parse_node_selector(settings: KubernetesSettings) -> dict[str, str]:

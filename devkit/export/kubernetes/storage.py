@@ -36,11 +36,16 @@ def build_pod_security(task: Task, settings: KubernetesSettings) -> Manifest:
     }
 
 
-def build_container_security(task: Task, settings: KubernetesSettings) -> Manifest:
+def build_container_security(task: Task, settings: KubernetesSettings, *, pins_memory: bool = False) -> Manifest:
     """Build the security context of a container. Root of a foreign image keeps the capabilities to install packages."""
     if task.is_foreign_image and settings.user is None:
         return {**_NO_ESCALATION}
-    return {**_NO_ESCALATION, "capabilities": {"drop": ["ALL"]}}
+    capabilities: Manifest = {"drop": ["ALL"]}
+    if pins_memory:
+        capabilities["add"] = Commented(
+            ["IPC_LOCK"], "RDMA pins memory; the restricted Pod Security Standard refuses it."
+        )
+    return {**_NO_ESCALATION, "capabilities": capabilities}
 
 
 def name_claim(task: Task, volume: Volume) -> str:

@@ -57,7 +57,9 @@ class FinetuneSettings:
     optimizer: Annotated[Optimizer | None, SettingInfo("Optimizer.")] = None
     loss: Annotated[Loss | None, SettingInfo("Implementation of the cross-entropy loss.")] = None
     compile: Annotated[bool | None, SettingInfo("Compile the model with torch.compile.")] = None
-    sharding: Annotated[Sharding | None, SettingInfo("Data parallelism: DDP, or FSDP2 (zero2, zero3).")] = None
+    sharding: Annotated[
+        Sharding | None, SettingInfo("Data parallelism: DDP, or FSDP2 (zero2, zero3).", unsupported=("zero1",))
+    ] = None
     eval_data: Annotated[tuple[str, ...], SettingInfo("Held-out data to evaluate on. Repeat.")] = ()
     eval_share: Annotated[
         float, SettingInfo("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9)

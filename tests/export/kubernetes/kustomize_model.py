@@ -20,7 +20,8 @@ def built(rendered: TargetFiles, folder: str = "") -> list[dict[str, Any]]:
     content = yaml.safe_load(files[_within(folder, "kustomization.yaml")])
     assert content.keys() <= KNOWN
     assert (content["apiVersion"], content["kind"]) == ("kustomize.config.k8s.io/v1beta1", "Kustomization")
-    assert content["sortOptions"] == {"order": "fifo"}
+    # Without it kubectl sorts: only a single object has no order.
+    assert content.get("sortOptions", {"order": "fifo"}) == {"order": "fifo"}
     found = []
     for resource in content["resources"]:
         path = _within(folder, resource)

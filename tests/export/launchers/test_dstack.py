@@ -227,5 +227,7 @@ def test_the_commands_to_type_make_the_volumes_first():
 )
 def test_what_may_be_lost_is_said(task, settings, said):
     notes = render_dstack(task, DstackSettings(**settings), HERE).notes
+    *notes, size = notes
+    assert size.startswith("a server takes 2 MiB")
     assert len(notes) == len(said)
     assert all(part in note for part, note in zip(said, notes, strict=True))
