@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 
+from devkit import DOCUMENTATION_URL
 from devkit.doctor.model import Confidence, Crashed, Passed, Restart, Severity, Skipped
 from devkit.doctor.report.report import Health, Report
 from devkit.doctor.report.stack import LayerState, build_stack
@@ -55,11 +56,15 @@ def render_report_page(facts: Facts, report: Report) -> str:
     elif report.crashed:
         crashed = format_count(len(report.crashed), "check")
         headline = f"{crashed} crashed; the others found nothing that stops GPU work"
+    script = render_template("report/page.js.j2").strip()
     return render_html(
         "report/page.html.j2",
         style=style,
-        # The page's security policy allows this style by its hash, and no other.
+        script=script,
+        # The page's security policy allows this style and this script by their hashes, and no other.
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        documentation=DOCUMENTATION_URL,
         report=report,
         headline=headline,
         health=_HEALTH[report.health],

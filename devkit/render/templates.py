@@ -1,11 +1,13 @@
 """The Jinja templates, installed or in a checkout."""
 
+import re
 from functools import cache
 from importlib.abc import Traversable
 from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
+from markupsafe import Markup, escape
 
 
 def find_templates() -> Traversable:
@@ -25,7 +27,7 @@ class _Loader(BaseLoader):
 @cache
 def get_environment(*, escapes_html: bool = False) -> Environment:
     """Return Jinja as every template expects it: an unknown name is an error. Only pages are escaped for HTML."""
-    return Environment(
+    environment = Environment(
         loader=_Loader(),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -33,6 +35,13 @@ def get_environment(*, escapes_html: bool = False) -> Environment:
         keep_trailing_newline=True,
         autoescape=escapes_html,  # noqa: S701 - otherwise it is shell and YAML, and every value is validated before
     )
+    environment.filters["code"] = _mark_code
+    return environment
+
+
+def _mark_code(text: str) -> Markup:
+    """Escape text for HTML and set what is between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
 
 
 def render_template(template: str, **values: object) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from devkit import DOCUMENTATION_URL
 from devkit.doctor.model import Fix, Location
 from devkit.facts.redact import build_redaction
 from devkit.render.report_page import render_report_page
@@ -86,18 +87,29 @@ def test_every_recorded_machine_has_a_page_that_is_well_formed(name):
 def test_it_needs_nothing_but_itself():
     text = page(*EVERYTHING)
     elements = Reader(text).elements
-    assert not {"script", "img", "link", "iframe", "form", "object"} & {tag for tag, _ in elements}
+    assert not {"img", "link", "iframe", "form", "object"} & {tag for tag, _ in elements}
+    assert [attributes for tag, attributes in elements if tag == "script"] == [{}]
     assert not [attributes for _, attributes in elements if {"src", "style", "onclick"} & set(attributes)]
     assert "url(" not in text
     assert "@import" not in text
 
 
-def test_its_policy_allows_its_own_style_and_nothing_else():
+def test_its_policy_allows_its_own_style_and_script_and_nothing_else():
     text = page(ROOT)
-    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    style, script = (re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1] for tag in ("style", "script"))
+    digest, of_script = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (style, script))
     policy = next(a["content"] for tag, a in Reader(text).elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    sources = f"style-src 'sha256-{digest}'; script-src 'sha256-{of_script}'"
+    assert policy == f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
+
+
+def test_commands_can_be_copied_codes_lead_to_their_pages_and_no_backtick_is_left():
+    text = page(an_outcome("DRV901", a_finding(message="`modinfo` says", fix=Fix("Run `x`.", ("sudo do",)))))
+    elements = Reader(text).elements
+    assert [a["class"] for tag, a in elements if tag == "button"] == ["copy"]
+    assert f"{DOCUMENTATION_URL}/checks/DRV901/" in {a["href"] for tag, a in elements if tag == "a"}
+    assert "<h1><code>modinfo</code> says</h1>" in text
+    assert "`" not in re.search(r"<body.*</body>", text, re.DOTALL)[0]
 
 
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}'&"
@@ -114,8 +126,9 @@ def test_nothing_that_it_shows_becomes_markup():
     )
     text = page(an_outcome("DRV901", finding), an_outcome("PYT901", finding), CRASHED)
     elements = Reader(text).elements
-    assert not {"script", "img"} & {tag for tag, _ in elements}
-    assert not [a for tag, a in elements if tag == "a" or any(name.startswith("on") for name in a)]
+    assert [tag for tag, _ in elements if tag in ("script", "img")] == ["script"]
+    assert all(a["href"].startswith(DOCUMENTATION_URL) for tag, a in elements if tag == "a")
+    assert not [a for _, a in elements if any(name.startswith("on") for name in a)]
     assert "<script>alert" not in text
     assert "49" not in text
     assert text.count("&lt;script&gt;") > 5
@@ -123,7 +136,8 @@ def test_nothing_that_it_shows_becomes_markup():
 
 def test_only_web_pages_are_linked():
     linked = an_outcome("DRV901", a_finding(fix=Fix("x", docs="https://example.org/a?b=1&c=2")))
-    assert [a["href"] for tag, a in Reader(page(linked)).elements if tag == "a"] == ["https://example.org/a?b=1&c=2"]
+    links = [a["href"] for tag, a in Reader(page(linked)).elements if tag == "a"]
+    assert [link for link in links if not link.startswith(DOCUMENTATION_URL)] == ["https://example.org/a?b=1&c=2"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +147,7 @@ def test_only_web_pages_are_linked():
         pytest.param([ROOT, CONSEQUENCE], "root cause the cause", id="the cause"),
         pytest.param([IN_A_FILE], "warning a line is wrong", id="a warning"),
         pytest.param([CRASHED], "warning 1 check crashed;", id="a crash"),
-        pytest.param([HUNG], "incomplete not read: `modinfo` did not answer in time", id="a lost fact"),
+        pytest.param([HUNG], "incomplete not read: modinfo did not answer in time", id="a lost fact"),
         pytest.param([NOTE], "healthy nothing found that stops GPU work", id="a note"),
     ],
 )
@@ -215,7 +229,7 @@ def test_nothing_is_wider_than_the_window(pages, name, width):
     assert found["inner"] == width
     assert found["scroll"] <= width, found["wide"]
     assert found["wide"] == []
-    assert (found["asked"], found["scripts"]) == (0, 0)
+    assert (found["asked"], found["scripts"]) == (0, 1)  # the buttons' own
 
 
 def test_the_cause_and_its_fix_stand_above_the_picture_of_the_stack(pages):
