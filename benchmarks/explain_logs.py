@@ -1,6 +1,6 @@
 """How often `devkit explain` names the cause of a log that its catalog was not written from.
 
-    python -m benchmarks.explain_logs FOLDER [--judgement FILE] [--facts] [--show] [--record]
+    python -m benchmarks.explain_logs FOLDER [--judgement FILE] [--unrelated FOLDER] [--show] [--record --note TEXT]
 
 FOLDER has a JSON file for each log: `text`, `cause` as a person wrote it, `area`, and `url` or nothing; `devkit explain
 --new` writes such files. A folder `unrelated` in it has logs of other fields as plain text: every error named there is a
@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--unrelated", type=Path, help="default: FOLDER/unrelated")
     parser.add_argument("--show", action="store_true", help="print what is not right first")
     parser.add_argument("--record", action="store_true", help="write benchmarks/results/explain_logs.json")
+    parser.add_argument("--note", default="", help="what the cases are: read while the catalog was written, or not")
     options = parser.parse_args()
     file = options.judgement or options.folder / "judgement.json"
     judgement = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -132,6 +133,7 @@ def main() -> None:
         record(
             "explain_logs",
             {
+                "note": options.note,
                 "versions": versions("devkit-gpu"),
                 **figures,
                 "right first by area": {area: sum(row["first"] for row in members) for area, members in areas.items()},

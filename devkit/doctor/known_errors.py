@@ -9,7 +9,7 @@ from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_signature, load_fixes
 from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
-from devkit.doctor.signatures.log_text import Excerpt, read_words
+from devkit.doctor.signatures.log_text import Excerpt, Words, read_words
 from devkit.doctor.signatures.matching import NEAR, search_words
 from devkit.doctor.signatures.model import Cause, Consequence, Match
 from devkit.doctor.signatures.nearest import Nearest
@@ -22,6 +22,9 @@ NOTHING_KNOWN = (
     "  devkit doctor                          looks at the machine where it happened",
     "  devkit doctor --save-facts facts.json  saves what it saw, without names, for whoever helps you",
 )
+
+_CHAINED = ("the above exception was the direct cause of", "during handling of the above exception, another")
+"""Words between the exceptions of a chained traceback: the first is the cause."""
 
 _TOKEN_MARKS = (
     *("hf_", "api_org_", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "nvapi-"),
@@ -57,12 +60,13 @@ def find_known_errors(text: str | Iterable[Excerpt], *, machine: Machine | None 
             direct.remove(better)
             merged.append(replace(better[1], also=match.also, follows_from=match.follows_from))
     merged += [match for _, match in direct if not any(_is_near(match, known) for known in merged)]
+    merged = _chain(merged, words)
     reports = [match for family, match in found if family.is_consequence]
     if any(match.severity is Severity.ERROR for match in merged):
         first, *others = _order(merged)
         after = sorted((each for each in reports if each.line >= first.line), key=lambda each: each.line)
         following = tuple(Consequence(each.matched, each.line, each.family) for each in after)
-        ordered = [replace(first, consequences=following), *others]
+        ordered = [replace(first, consequences=(*first.consequences, *following)), *others]
     else:
         ordered = list(_order(merged + reports))
     answer = tuple(_fit_to_engine(_add_alternatives(match), values.engine) for match in ordered)
@@ -139,13 +143,18 @@ def _add_alternatives(match: Match) -> Match:
 
 
 def _order(matches: list[Match]) -> tuple[Match, ...]:
-    """Order matches by severity and certainty, the later in the text first, what follows from another behind it."""
+    """Order matches by severity and certainty, what follows from another behind it.
+
+    Of equal ones the later in the text comes first, because the last line of a traceback says more than the warnings
+    before it; of several services or ranks the earlier, because the others fail for it.
+    """
     severities, confidences = tuple(reversed(Severity)), tuple(Confidence)
+    is_of_many = len({match.source for match in matches if match.source}) > 1
     roots = sorted(
         (match for match in matches if match.follows_from is None),
         key=lambda match: (
             severities.index(match.severity),
-            confidences.index(match.confidence),
+            match.position if is_of_many else confidences.index(match.confidence),
             -match.position,
         ),
     )
@@ -154,6 +163,21 @@ def _order(matches: list[Match]) -> tuple[Match, ...]:
         for root in roots
         for each in (root, *(match for match in matches if match.follows_from and match.follows_from == root.code))
     )
+
+
+def _chain(matches: list[Match], words: Words) -> list[Match]:
+    """Put errors that a chained traceback raises because of an earlier one behind it, as its consequences."""
+    chained: list[Match] = []
+    for match in sorted(matches, key=lambda match: match.position):
+        last = chained[-1] if chained else None
+        between = words.lowered[_find_end(last) : match.position] if last else ""
+        is_error = last is not None and last.severity is match.severity is Severity.ERROR
+        if last and is_error and not match.follows_from and any(words in between for words in _CHAINED):
+            said = Consequence(match.matched, match.line, match.cause)
+            chained[-1] = replace(last, consequences=(*last.consequences, said))
+        else:
+            chained.append(match)
+    return chained
 
 
 def format_nearest(nearest: Iterable[Nearest], *, width: int) -> tuple[Line, ...]:

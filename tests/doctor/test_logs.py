@@ -9,7 +9,6 @@ from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.signatures.log_text import HEAD, TAIL, read_excerpts, read_words
 
 CPU_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
-NO_LIBCUDA = "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
 NO_GPU = "RuntimeError: No CUDA GPUs are available"
 
 
@@ -60,6 +59,29 @@ def test_lines_that_only_report_a_failure_follow_from_the_cause():
     (match,) = find_known_errors(log)
     assert match.line == 2
     assert [each.line for each in match.consequences] == [4, 5]
+
+
+CHAINS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_of_a_chained_traceback_the_first_exception_is_the_cause(chain):
+    between = "".join(f'  File "/app/step{number}.py", line 3, in load\n' for number in range(20))
+    gated = "GatedRepoError: 401 Client Error"
+    (match,) = find_known_errors(f"{between}{CPU_TORCH}\n\n{chain}\n\n{between}{gated}\n")
+    assert (match.code, match.line) == ("PYT001", 21)
+    assert [(each.line, each.matched in gated) for each in match.consequences] == [(45, True)]
+    assert len(find_known_errors(f"{between}{CPU_TORCH}\n{between}{gated}\n")) == 2
+
+
+def test_of_several_services_the_one_that_failed_first_comes_first():
+    first, second = "db-1  | x509: certificate has expired or is not yet valid", f"web-1  | {CPU_TORCH}"
+    filler = "web-1  | waiting\n" * 60
+    for log in (f"{first}\n{filler}{second}", f"{second}\n{filler}{first}"):
+        assert [match.line for match in find_known_errors(log)] == [1, 62]
 
 
 @pytest.mark.parametrize(
