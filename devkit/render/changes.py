@@ -7,7 +7,7 @@ moment leaves each file old or new and never half, and the staged lock tells the
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -234,8 +234,47 @@ def _find_foreign_files(root: Path, own: set[str]) -> list[str]:
     return single + [path for path in below if path not in own and not path.startswith(local)]
 
 
+@contextlib.contextmanager
+def _open_parent(path: Path) -> Iterator[tuple[str, int | None]]:
+    """Open the folder of a resolved path and return the file's name in it, without following links.
+
+    Whoever exchanges a folder for a link after it was looked at, cannot lead devkit out of the project by that: opening
+    it raises OSError. Windows gives no descriptors of folders.
+    """
+    if os.name != "posix":
+        yield str(path), None
+        return
+    flags = os.O_DIRECTORY | os.O_CLOEXEC
+    if hasattr(os, "O_NOFOLLOW_ANY"):
+        descriptor = os.open(path.parent, os.O_RDONLY | flags | os.O_NOFOLLOW_ANY)
+    else:
+        flags |= os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
+        descriptor = os.open(path.anchor, flags)
+        for name in path.parts[1:-1]:
+            try:
+                inner = os.open(name, flags, dir_fd=descriptor)
+            finally:
+                os.close(descriptor)
+            descriptor = inner
+    try:
+        yield path.name, descriptor
+    finally:
+        os.close(descriptor)
+
+
+def replace_beside(source: Path, target: Path) -> None:
+    """Rename a file over another one in the same folder, without following links. Raises OSError."""
+    with _open_parent(target) as (name, folder):
+        os.replace(source if folder is None else source.name, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError), _open_parent(path) as (name, folder):
+        os.unlink(name, dir_fd=folder)
+
+
 def write_changes(
-    root: Path, changes: Iterable[FileChange], *, replace: Callable[[Path, Path], None] = os.replace
+    root: Path, changes: Iterable[FileChange], *, replace: Callable[[Path, Path], None] = replace_beside
 ) -> None:
     """Write the changes to the disk, each file old or new and never half. `replace` renames a file over another.
 
@@ -254,7 +293,7 @@ def write_changes(
         _remove_staged(root, [])
         return
     try:
-        made = _make_directories(root)
+        made = _make_directories(root.resolve())
     except OSError as error:
         raise DevkitError(
             f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
@@ -274,7 +313,7 @@ def _stage_and_rename(pending: list[FileChange], root: Path, replace: Callable[[
     try:
         for change in pending:
             if change.action is Action.REMOVE:
-                resolve_inside(root, change.path).unlink(missing_ok=True)
+                _remove(resolve_inside(root, change.path))
         for source, target in lock_last:
             replace(source, target)
     except OSError as error:
@@ -322,7 +361,7 @@ def _stage(root: Path, written: Iterable[FileChange]) -> list[tuple[Path, Path]]
 
 
 def replace_file(
-    path: Path, before: bytes, after: bytes, *, replace: Callable[[Path, Path], None] = os.replace
+    path: Path, before: bytes, after: bytes, *, replace: Callable[[Path, Path], None] = replace_beside
 ) -> Path:
     """Replace `before` by `after` in a file of the user's, old or new and never half, with its mode.
 
@@ -352,7 +391,7 @@ def replace_file(
 def require_root(root: Path) -> None:
     """Raise DevkitError where the project's folder is missing and cannot be made; nothing is left behind."""
     try:
-        _remove_empty(_make_directories(root))
+        _remove_empty(_make_directories(root.resolve()))
     except OSError as error:
         raise DevkitError(
             f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
@@ -370,13 +409,15 @@ def make_directory(path: Path) -> None:
 def _make_directories(directory: Path) -> list[Path]:
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     for each in reversed(missing):
-        each.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError), _open_parent(each) as (name, folder):
+            os.mkdir(name, dir_fd=folder)
     return missing
 
 
 def _write_synced(path: Path, content: bytes, mode: int) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    _remove(path)
+    with _open_parent(path) as (name, folder):
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()

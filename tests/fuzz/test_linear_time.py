@@ -102,6 +102,7 @@ SLOW_ONCE = (
     ("pyproject.toml", "", "a."),
     ("Dockerfile", "FROM x\nRUN ", "${a:-"),
     ("Dockerfile", "FROM x\nLABEL ", "a"),
+    ("Dockerfile", "FROM x\nLABEL ", '\\"'),
     (".env", "", "\n"),
 )
 ALL = tuple(

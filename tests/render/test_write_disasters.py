@@ -148,3 +148,32 @@ def test_ctrl_c_at_the_question_writes_nothing(tmp_path):
     os.close(controller)
     assert b"Replace" in seen
     assert tree(tmp_path) == before
+
+
+def test_a_folder_exchanged_for_a_link_between_look_and_write_leads_nowhere(tmp_path):
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    project.mkdir()
+    outside.mkdir()
+    changes = compute_changes(project, FIRST, (DEVKIT_TOML,))
+    folder = next(Path(each.path).parts[0] for each in changes if "/" in each.path)
+
+    def exchange_and_replace(source, target):
+        if not (project / folder).is_symlink():
+            (project / folder).rename(tmp_path / "moved")
+            (project / folder).symlink_to(outside)
+        writing.replace_beside(source, target)
+
+    with pytest.raises(DevkitError, match="cannot replace"):
+        writing.write_changes(project, changes, replace=exchange_and_replace)
+    assert tree(outside) == {}
+
+
+def test_an_ignore_file_that_is_a_link_within_the_project_stays_a_link(tmp_path):
+    (tmp_path / ".devcontainer").mkdir()
+    for name in (".gitignore", ".dockerignore"):
+        (tmp_path / f"mine{name}").write_text("mine\n")
+        (tmp_path / ".devcontainer" / name).symlink_to(f"../mine{name}")
+    assert devkit("init", tmp_path, *GPU).returncode == 0
+    for name in (".gitignore", ".dockerignore"):
+        assert (tmp_path / ".devcontainer" / name).is_symlink()
+        assert (tmp_path / f"mine{name}").read_text().startswith("mine\n")
