@@ -19,8 +19,28 @@ SECRETS = (
     re.compile(r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),
     re.compile(r"(?<![A-Za-z0-9])dckr_pat_[A-Za-z0-9_-]{10,}"),
     re.compile(r"(?<![A-Za-z0-9])pypi-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{30,}"),
+    re.compile(
+        r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{35}|(?<![A-Za-z0-9])ya29\.[A-Za-z0-9_-]{20,}|(?<![A-Za-z0-9])GOCSPX-[\w-]{20,}"
+    ),
+    re.compile(r"(?<![A-Za-z0-9])(?:gsk|xai|r8|dapi|tvly|pplx|fw|key)(?:_|-)?[A-Za-z0-9]{32,}"),
+    re.compile(r"(?<![A-Za-z0-9])(?:dop|doo|dor)_v1_[0-9a-f]{32,}|(?<![A-Za-z0-9])hv[sb]\.[A-Za-z0-9_-]{20,}"),
+    re.compile(
+        r"(?<![A-Za-z0-9])(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}|(?<![A-Za-z0-9])SG\.[\w-]{16,}\.[\w-]{16,}"
+    ),
+    re.compile(r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}"),
+    re.compile(r"hooks\.slack\.com/services/[\w/]{20,}|discord(?:app)?\.com/api/webhooks/[\w/-]{20,}"),
+    re.compile(r"(?<![A-Za-z0-9])xapp-[A-Za-z0-9-]{10,}|(?<![A-Za-z0-9])gl(?:rt|dt|ptt|cbt)-[A-Za-z0-9_-]{10,}"),
+    re.compile(r"(?<![A-Za-z0-9])ATATT3x[A-Za-z0-9_=-]{20,}|(?<![A-Za-z0-9])ATCTT3x[A-Za-z0-9_=-]{20,}"),
+    re.compile(r"(?<=AccountKey=)[A-Za-z0-9+/=]{40,}|(?<=[?&]sig=)[A-Za-z0-9%+/=]{20,}"),
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"),
+    re.compile(r"(?i)(?<=authorization: )(?:basic|bearer|token) [A-Za-z0-9._~+/=-]{8,}"),
+    # hf_, ghp_, glpat- and sk- in base64, as a secret of Kubernetes or a login of Docker holds them.
+    re.compile(r"(?<![A-Za-z0-9+/])(?:aGZf|Z2hwX|Z2xwYXQt|c2st)[A-Za-z0-9+/=]{16,}"),
+    re.compile(r"(?<=\"auth\": \")[A-Za-z0-9+/=]{8,}"),
+    re.compile(r"(?<=\bpassword )[^\s$<]{8,}"),
 )
-"""Shapes of access tokens: model hubs, code hosts, clouds, chat, JSON web tokens, registries."""
+"""Shapes of access tokens: model hubs, code hosts, clouds, chat, JSON web tokens, registries, keys, headers, netrc."""
 
 _UUID = re.compile(r"((?:GPU|MIG)-(?:GPU-)?[0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SERIAL = re.compile(
