@@ -101,7 +101,8 @@ PROGRAMS = {
     "dockerd": "echo 'configuration OK'",
     # Longer than a script that hands over to another program: devkit does not ask such a one for its version.
     "docker": f": '{' ' * 20_000}'\n"
-    'case $1 in --version) echo "Docker version 28.5.2, build ecc6942";; compose) shift; exec /usr/libexec/docker/cli-plugins/docker-compose "$@";; esac',
+    'case $1 in --version) echo "Docker version 28.5.2, build ecc6942";;'
+    ' compose) shift; exec /usr/libexec/docker/cli-plugins/docker-compose "$@";; esac',
     "journalctl": f"echo '2026-11-20T07:58:12+00:00 kernel: NVRM: loading NVIDIA UNIX Open Kernel Module {DRIVER}'",
     "python3.12": "echo Python 3.12.3",
 }

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,17 @@ _FORMATS = ("text", "json", "sarif", "markdown", "html")
 @click.option("--log", "log_file", metavar="FILE", type=_FILE, help="Also explain the errors in a log of this machine.")
 @click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets.")
 @click.option(
+    "--since-last", is_flag=True, help="Also show what changed since the last run with this option, and keep the facts."
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Examine again and again until Ctrl-C; elsewhere than on a terminal a line per change.",
+)
+@click.option(
+    "--every", metavar="SECONDS", type=_SECONDS, help="With --watch: the pause between examinations. Default: 5."
+)
+@click.option(
     "--only", metavar="CODE", multiple=True, shell_complete=complete_codes, help="Run only this check. May be repeated."
 )
 @click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
@@ -79,6 +91,9 @@ def doctor(
     run_folder: Path | None,
     log_file: Path | None,
     save_facts: Path | None,
+    since_last: bool,
+    watch: bool,
+    every: float | None,
     only: tuple[str, ...],
     show_list: bool,
     deep: bool,
@@ -108,22 +123,41 @@ def doctor(
         SavedReports(verification, run_folder),
         save_facts,
         is_verbose=verbose,
+        shows_steps=not watch,
     )
     if fix:
         ctx.with_resource(hold_project(examination.reading.project))
     with interrupt_on_termination():
+        if watch:
+            from devkit.cli.watch import watch as watch_machine
+
+            def format_screen(facts: "Facts", report: "Report") -> str:
+                return format_doctor_report(facts, report, options, exit_code=exit_codes.DONE)
+
+            ctx.exit(
+                _choose_exit_code(watch_machine(examination.run, format_screen, every_s=every or 5.0), strict=strict)
+            )
         facts, report = examination.run()
         if fix and (repaired := apply_repairs(report, examination.reading.project, is_confirmed=yes)):
             facts, report = examination.run()
             print_repair_results(repaired, report)
+    code = _choose_exit_code(report, strict=strict)
+    log = None if log_file is None else explain_log(log_file, facts)
+    text = format_doctor_report(facts, report, options, exit_code=code, log=log)
+    if since_last:
+        from devkit.cli.history import add_changes, compare_with_last
+
+        text = add_changes(text, compare_with_last(facts), options)
+    write_output(text, options)
+    ctx.exit(code)
+
+
+def _choose_exit_code(report: "Report", *, strict: bool) -> int:
     # Imported only now, so that the probes start first.
     from devkit.doctor.report.report import Health
 
     is_fine = report.health in (Health.HEALTHY, Health.NO_GPU) or (report.health is not Health.PROBLEMS and not strict)
-    code = exit_codes.DONE if is_fine else exit_codes.ANSWER_IS_NO
-    log = None if log_file is None else explain_log(log_file, facts)
-    write_output(format_doctor_report(facts, report, options, exit_code=code, log=log), options)
-    ctx.exit(code)
+    return exit_codes.DONE if is_fine else exit_codes.ANSWER_IS_NO
 
 
 def explain_log(file: Path, facts: "Facts") -> "tuple[Match, ...]":
@@ -176,6 +210,7 @@ class _Examination:
     saved_reports: SavedReports
     save_facts: Path | None
     is_verbose: bool
+    shows_steps: bool = True
 
     def run(self) -> "tuple[Facts, Report]":
         """Return the facts, saved where a file is named, and the report on them."""
@@ -187,7 +222,8 @@ class _Examination:
             facts = load_saved_facts(self.facts_files)
         else:
             preload = partial(_select_checks, self.codes)
-            with show_steps(is_verbose=self.is_verbose) as report_step:
+            steps = show_steps(is_verbose=self.is_verbose) if self.shows_steps else nullcontext(_show_nothing)
+            with steps as report_step:
                 facts = read_this_machine(self.reading, report_step=report_step, meanwhile=preload)
         facts = self.saved_reports.add_to(facts)
         # Imported only now, so that the probes start first.
@@ -201,6 +237,10 @@ class _Examination:
             run_on_host_and_container(_select_checks(self.codes), facts, clock=time.perf_counter),
             devkit=__version__,
         )
+
+
+def _show_nothing(step: str) -> None:
+    """Show no step: the terminal holds the report."""
 
 
 def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
@@ -217,6 +257,13 @@ _LIVE_ONLY = (
     ("project", "--project", "save facts with --project on the machine itself"),
 )
 """Parameters that need this machine, with their flags, and what to do for a saved one."""
+
+
+_NOT_WATCHED = (
+    *(("as_json", "--json"), ("style", "--format"), ("output", "--output"), ("facts_files", "--facts")),
+    *(("fix", "--fix"), ("save_facts", "--save-facts"), ("since_last", "--since-last"), ("log_file", "--log")),
+    *(("deep", "--deep"), ("smoke", "--smoke"), ("show_list", "--list")),
+)
 
 
 def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
@@ -242,6 +289,7 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
     if flags["log_file"] and style in ("sarif", "markdown", "html"):
         yield f"--log has no {style} form", "Use --format text or json."
+    yield from _find_conflicts_over_time(flags)
     if flags["yes"] and not flags["fix"]:
         yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave out --yes."
     project, output = flags["project"], flags["output"]
@@ -249,6 +297,25 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield f"{project} is no directory", "Name the project's folder: devkit doctor --project DIR"
     if output is not None and output == flags["save_facts"]:
         yield f"--output and --save-facts both name {output}", "Name two files."
+
+
+def _find_conflicts_over_time(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield message and hint of each contradiction of the options for more than one examination."""
+    if flags["since_last"] and flags["facts_files"]:
+        yield (
+            "--since-last compares this machine, and --facts judges a saved one",
+            "Compare two files: devkit compare A B",
+        )
+    if flags["since_last"] and flags["style"] in ("sarif", "markdown", "html"):
+        yield f"--since-last has no {flags['style']} form", "Use --format text or json."
+    if flags["watch"]:
+        yield from (
+            (f"--watch shows this machine until Ctrl-C, and {flag} is for one examination", "Give one of the two.")
+            for name, flag in _NOT_WATCHED
+            if flags[name]
+        )
+    elif flags["every"]:
+        yield "--every is the pause of --watch, which was not given", "Add --watch, or leave out --every."
 
 
 def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tuple[str, ...]:

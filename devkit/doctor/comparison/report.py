@@ -1,7 +1,7 @@
 """The report of a comparison: the document devkit.compare/1, and the text for people."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -148,7 +148,7 @@ class _Page:
                 self.add(f"{self._marks.warning} no majority: {each.field}", indent="  ", tone=Tone.WARN)
                 for value, count, names in each.values[:MAX_VALUES]:
                     more = f" and {count - len(names)} more" if count > len(names) else ""
-                    self.add(f"{_format_value(value, each.field)}: {', '.join(names)}{more}", indent="      ")
+                    self.add(f"{format_value(value, each.field)}: {', '.join(names)}{more}", indent="      ")
                 if left := each.values[MAX_VALUES:]:
                     nodes = format_count(sum(count for _, count, _ in left), "node")
                     self.add(f"{format_count(len(left), 'more value')} on {nodes}", indent="      ")
@@ -156,8 +156,8 @@ class _Page:
         quiet = [] if self._shows_all else [each for each in group.outliers if each.grade is Grade.NONE]
         for outlier in quiet[:MAX_QUIET]:
             first, others = outlier.differences[0], len(outlier.differences) - 1
-            value = _format_value(first.value, first.field, first.usual)
-            usual = _format_value(first.usual, first.field, first.value)
+            value = format_value(first.value, first.field, first.usual)
+            usual = format_value(first.usual, first.field, first.value)
             many = f" and {format_count(others, 'more field')}" if others else ""
             text = f"{_join_names(outlier.nodes)}: {first.field} is {value}, not {usual}{many}; no check reads it"
             self.add(f"{self._marks.note} {text}", indent="  ", tone=Tone.QUIET)
@@ -174,9 +174,7 @@ class _Page:
         self.add(f"{mark} {names}{count}", indent="  ", tone=Tone.BAD if is_bad else Tone.WARN)
         for finding in outlier.findings:
             self.add(f"{finding.code}: {finding.message}", indent="      ")
-        relevant = _merge_same_text(
-            [each for each in outlier.differences if each.grade > Grade.NONE or self._shows_all]
-        )
+        relevant = merge_same_text([each for each in outlier.differences if each.grade > Grade.NONE or self._shows_all])
         shown = relevant if self._shows_all else relevant[:MAX_FIELDS]
         for each in shown:
             self._add_difference(each, is_pair=is_pair)
@@ -192,11 +190,11 @@ class _Page:
             self.add(f"{field} is missing; {'the other has' if is_pair else f'{number} have'} it", indent="      ")
         elif each.usual is Mark.ABSENT:
             self.add(f"{field} is present; {'the other lacks' if is_pair else f'{number} lack'} it", indent="      ")
-        elif lists := _compare_lists(each):
+        elif lists := compare_lists(each):
             self.add(f"{field} {lists}, unlike {'the other' if is_pair else number}", indent="      ")
         else:
-            value = _format_value(each.value, field, each.usual)
-            usual = _format_value(each.usual, field, each.value)
+            value = format_value(each.value, field, each.usual)
+            usual = format_value(each.usual, field, each.value)
             many = f"{number} are near" if isinstance(each.usual, float) else f"{number} have"
             self.add(f"{field} is {value}; {'the other has' if is_pair else many} {usual}", indent="      ")
         self._add_relevance(each.settles, each.checks)
@@ -225,7 +223,7 @@ class _Page:
             self.add(f"also different: {join_words(words)} (--all)", indent="  ", tone=Tone.QUIET)
 
 
-def _merge_same_text(differences: list[Difference]) -> list[Difference]:
+def merge_same_text(differences: Iterable[Difference]) -> list[Difference]:
     """Merge fields with the same text against the same usual one: a driver's version is read in many places."""
     merged: dict[Hashable, Difference] = {}
     for each in differences:
@@ -250,18 +248,18 @@ def _join_names(names: Sequence[str]) -> str:
     return join_words([*shown, f"{left} more"] if left else shown)
 
 
-def _compare_lists(each: Difference) -> str:
+def compare_lists(each: Difference) -> str:
     """Return what one of two lists has and the other lacks; "" for anything else, and for another order."""
     value, usual = each.value, each.usual
     if not isinstance(value, tuple) or not isinstance(usual, tuple):
         return ""
     more = tuple(entry for entry in value if entry not in usual)
     less = tuple(entry for entry in usual if entry not in value)
-    words = [f"lacks {_format_value(less, each.field)}"] * bool(less)
-    return "; ".join(words + [f"also has {_format_value(more, each.field)}"] * bool(more))
+    words = [f"lacks {format_value(less, each.field)}"] * bool(less)
+    return "; ".join(words + [f"also has {format_value(more, each.field)}"] * bool(more))
 
 
-def _format_value(value: Hashable, field: str, other: Hashable = None) -> str:
+def format_value(value: Hashable, field: str, other: Hashable = None) -> str:
     """Format a value. A record is only called by its type where the `other` value is one, too."""
     match value:
         case str() if isinstance(other, Mark) and hasattr(model, value):
@@ -273,7 +271,7 @@ def _format_value(value: Hashable, field: str, other: Hashable = None) -> str:
         case None:
             text = "none"
         case tuple():
-            text = join_words(_format_value(entry, field) for entry in value) or "empty"
+            text = join_words(format_value(entry, field) for entry in value) or "empty"
         case int() | float() if field.endswith("_bytes"):
             text = format_bytes(round(value))
         case float():
