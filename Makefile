@@ -3,7 +3,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test gpu-report lint docs clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
@@ -13,6 +13,9 @@ demo: .venv/.with-workload ## prove fine-tuning on this machine, from an empty c
 
 test: .venv/.with-dev ## run every test, on real container engines where this machine allows it
 	@sh .ci/test.sh $(TESTS)
+
+gpu-report: .venv/.with-workload ## measure this machine's GPU, in build/gpu-report; may be interrupted and run again
+	@.venv/bin/devkit benchmark --output build/gpu-report
 
 lint: .venv/.with-lint ## check style, types, layers and generated files
 	@bash .ci/lint.sh

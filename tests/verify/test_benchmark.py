@@ -1,0 +1,66 @@
+"""The benchmark of a machine's GPU: its parts on the CPU, where it goes on, and what it says without a GPU."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from devkit.cli.benchmark import benchmark
+from devkit.errors import DevkitError
+from devkit.verify.benchmark import (
+    LLAMA_8B,
+    PARTS,
+    ModelSize,
+    Part,
+    Workspace,
+    _count_parameters,
+    measure_training,
+    run_benchmark,
+)
+
+TINY = ModelSize("tiny", 64, 2, 4, 2, 96, 300)
+
+
+@pytest.mark.workload
+def test_without_a_gpu_it_says_what_it_would_measure_and_ends_with_1(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = CliRunner().invoke(benchmark, ["--output", str(tmp_path / "report")])
+    assert done.exit_code == 1
+    assert all(part.about in done.stdout for part in PARTS)
+    assert not (tmp_path / "report").exists()
+
+
+def test_parts_that_have_a_result_are_not_run_again_and_failed_ones_are(tmp_path):
+    ran = []
+
+    def measure(name, *, fails=()):
+        def run(work):
+            ran.append(name)
+            if len(ran) in fails:
+                raise DevkitError("the disk is full", "Free some space.")
+            return {"tokens_per_s": 12.5, "mfu": 0.4}
+
+        return Part(name, f"about {name}", run)
+
+    parts = (measure("first"), measure("second", fails=(2,)))
+    once = run_benchmark(tmp_path, "NVIDIA H200", parts=parts, progress=lambda _: None)
+    assert once["parts"]["second"] == {"error": "the disk is full"}
+    again = run_benchmark(tmp_path, "NVIDIA H200", parts=parts, progress=lambda _: None)
+    assert ran == ["first", "second", "second"]
+    assert again["parts"]["second"]["mfu"] == 0.4
+    assert json.loads((tmp_path / "benchmark.json").read_text())["parts"] == again["parts"]
+    assert "<meter min=0 max=1 value=0.4>" in (tmp_path / "benchmark.html").read_text()
+
+
+def test_what_a_token_of_llama_is_multiplied_with_are_its_matrices():
+    assert _count_parameters(LLAMA_8B) == pytest.approx(7.5e9, rel=0.01)
+
+
+@pytest.mark.workload
+def test_the_training_of_a_random_model_is_measured_by_finetune_itself(tmp_path):
+    pytest.importorskip("torch", reason="the workload extra is not installed")
+    figures = measure_training(Workspace(tmp_path, "a CPU"), TINY, sequence=64)
+    assert figures["tokens_per_s"] > 0 and "mfu" not in figures
+    assert (tmp_path / "models" / "tiny" / "config.json").is_file()
