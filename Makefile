@@ -20,8 +20,9 @@ gpu-report: .venv/.with-workload ## measure this machine's GPU, in build/gpu-rep
 lint: .venv/.with-lint ## check style, types, layers and generated files
 	@bash .ci/lint.sh
 
-docs: .venv/.with-docs ## build the documentation site in build/site
+docs: .venv/.with-docs ## build the documentation site in build/site, and check its links
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	@.venv/bin/python docs/check_links.py build/site
 
 clean: ## remove everything that make wrote, downloads included
 	rm -rf .venv .demo .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
