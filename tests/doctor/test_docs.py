@@ -3,13 +3,18 @@
 import importlib.util
 import posixpath
 import re
+import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from devkit import DOCUMENTATION_URL
+from devkit.doctor.checks import network
+from devkit.doctor.model import Severity, split_explanation
 from devkit.doctor.registry import CHECKS
+from tests.doctor.machines import changed, healthy, limits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,5 +46,43 @@ def test_every_link_to_another_page_leads_somewhere(path):
 
 
 def test_the_site_is_where_the_pages_of_the_checks_are_linked_to():
-    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert settings["site_url"] == f"{DOCUMENTATION_URL}/"
+    assert "site_url" not in yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert load_generator().on_config(SimpleNamespace()).site_url == f"{DOCUMENTATION_URL}/"
+
+
+def test_every_page_is_in_the_navigation_once():
+    listed = []
+
+    def collect(part):
+        if isinstance(part, str):
+            listed.append(part)
+        else:
+            for each in part.values() if isinstance(part, dict) else part:
+                collect(each)
+
+    collect(load_generator().on_config(SimpleNamespace()).nav)
+    one_each = {path for path in PAGES if not path.startswith("checks/")} | {"checks/README.md"}
+    assert sorted(listed) == sorted(one_each)
+
+
+def test_the_check_that_contributing_shows_runs():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    example = textwrap.dedent(re.search(r"```python\n(   @check\(.*?)```", text, re.DOTALL)[1])
+    namespace = dict(vars(network))
+    exec(example, namespace)
+    shown = namespace["nccl_may_use_infiniband"]
+    turned_off = limits(has_infiniband=True, nccl=("NCCL_IB_DISABLE=1",))
+    assert [each.severity for each in shown.run(changed(healthy(), {"limits": turned_off}))] == [Severity.WARNING]
+    assert list(shown.run(changed(healthy(), {"limits": limits(has_infiniband=True, nccl=())}))) == []
+
+
+PLACEHOLDERS = re.compile(
+    r"what the user would see otherwise|which readings decide|a public page, issue or manual|the condition in one"
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+def test_no_explanation_is_that_of_the_guide(check):
+    parts = dict(split_explanation(check))
+    assert not PLACEHOLDERS.search(check.explanation)
+    assert all(len(text) > 15 for text in parts.values()), parts
