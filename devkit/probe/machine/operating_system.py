@@ -167,7 +167,8 @@ def read_platform(host: Host) -> Platform:
 
 def read_kernel_and_machine(host: Host) -> tuple[str, str]:
     """Read the kernel's release and the hardware name: ("6.8.0-45-generic", "x86_64")."""
-    words = host.run(UNAME).out.split()
+    done = host.run(UNAME)
+    words = done.out.split() if done.code == 0 else []
     if len(words) >= 3 and _NAME.fullmatch(words[1]) and _NAME.fullmatch(words[2]):
         return words[1], {"arm64": "aarch64", "amd64": "x86_64"}.get(words[2].lower(), words[2])
     release, arch = ((host.read(f"/proc/sys/kernel/{name}") or "").strip() for name in ("osrelease", "arch"))
