@@ -123,6 +123,14 @@ def test_a_13b_in_full_takes_more_than_the_rule_of_four_says():
     assert found["device_peak_bytes"]["point"] > found["rules"][0]["bytes"] > 100e9
 
 
+def test_trl_has_tiles_of_logits_and_adapters_in_bf16_on_quantized_models():
+    _, plain = document("llama-3.1-8b", "--stack", "trl", "--seq", "8192")
+    assert plain["allocated_peak_bytes"] < 22 * 2**30
+    _, packed = document("llama-3.1-8b", "--stack", "trl", "--seq", "8192", "--method", "qlora")
+    sizes = [next(term["bytes"] for term in each["terms"] if term["name"] == "adapters") for each in (plain, packed)]
+    assert sizes[0] == 2 * sizes[1]
+
+
 def test_bert_for_inference_fits_on_every_gpu_of_the_hpc_list():
     words = [word for name in HPC for word in ("--gpu", name)]
     _, found = document(
