@@ -9,6 +9,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -217,3 +219,25 @@ def test_a_flag_of_files_that_the_repository_does_not_have_is_refused(tmp_path, 
         devkit("init", root, *GPU, *words)
     assert not (root / "devkit.toml").exists()
     assert devkit("init", root, *GPU).return_value == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_run_after_a_kill_between_two_files_leaves_the_same_lock(tmp_path):
+    whole, killed = tmp_path / "whole/project", tmp_path / "killed/project"
+    for root in (whole, killed):
+        shutil.copytree(FOLDER / "seed", root)
+    devkit("init", whole, *GPU)
+    child = os.fork()
+    if child == 0:
+
+        def kill_between_two_files(event, arguments):
+            if event == "os.rename" and Path(arguments[0]).name == ".devcontainer.json.devkit-new":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill_between_two_files)
+        devkit("init", killed, *GPU)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not (killed / "devkit.lock").exists()
+    devkit("init", killed, *GPU)
+    assert (killed / "devkit.lock").read_bytes() == (whole / "devkit.lock").read_bytes()

@@ -7,6 +7,7 @@ checks run again, until a round finds nothing to repair. So init and doctor neve
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -57,8 +58,8 @@ from devkit.render.adopt.torch_bound import (
     render_constraints,
 )
 from devkit.render.changes import FileChange, compute_changes
-from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, read_project_lock, render_lock
-from devkit.render.files import Artifact, read_file
+from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, parse_lock, read_project_lock, render_lock
+from devkit.render.files import Artifact, get_staging_path, read_file
 from devkit.render.ignore_files import update_gitignore
 from devkit.render.project import DevkitProject, is_for_windows, render_user_files
 from devkit.render.repair import CannotRepair, apply_repair
@@ -268,22 +269,31 @@ def compute_adopted_changes(
     Raises: DevkitError for files that cannot be read or do not parse.
     """
     adoption = compute_adoption(project, existing, plan, machines)
+    # A run that was killed between two files leaves its lock staged: what it repaired is no longer found.
+    interrupted = read_file(project.root, get_staging_path(Path(LOCK_PATH)).name)
     repaired = dict(existing.lock.repaired)
+    if interrupted is not None:
+        with suppress(DevkitError):
+            repaired |= parse_lock(interrupted).repaired
     for repair in adoption.repairs:
         repaired[repair.path] = tuple(sorted({*repaired.get(repair.path, ()), repair.code}))
     texts = [Artifact(path, content) for path, content in sorted(adoption.texts.items())]
     ignore_files, ignored = update_gitignore(project.root, adoption.local, existing.lock.ignored)
     lock = render_lock(plan, adoption.overlay_files, machines, repaired, ignored=ignored)
     # A reason names the line of a pin, and a repair may move that line: the plan is the same for all that.
-    before = read_file(project.root, LOCK_PATH)
-    if before is not None and _strip_reasons(before) == _strip_reasons(lock.content):
-        lock = replace(lock, content=before)
+    for before in (read_file(project.root, LOCK_PATH), interrupted):
+        if before is not None and _strip_reasons(before) == _strip_reasons(lock.content):
+            lock = replace(lock, content=before)
+            break
     edited = [*render_user_files(project), *ignore_files, *texts]
     return compute_changes(project.root, (*adoption.overlay_files, lock), edited, adopts=True), adoption
 
 
 def _strip_reasons(lock: bytes) -> object:
-    document = json.loads(lock)
+    try:
+        document = json.loads(lock)
+    except ValueError:
+        return None  # half of a lock, which a killed run was writing
     reasons = document.get("plan", {}).get("reasons", [])
     document.get("plan", {})["reasons"] = [{**reason, "because": ""} for reason in reasons]
     return document
