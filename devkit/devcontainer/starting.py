@@ -47,20 +47,21 @@ _LOCAL_HOSTS = ("unix://", "npipe://", "fd://", "tcp://127.", "tcp://localhost",
 _PREPARE = """
 sed -i 's|^\\([[:space:]]*PATH=\\)"\\(/[^"$]*\\)"$|\\1"${PATH:-\\2}"|' /etc/profile 2>/dev/null
 [ -n "$1" ] || exit 0
-entry=$(grep "^$1:" /etc/passwd) || exit 0
 user=$1 uid=$2 gid=$3
-IFS=:
-set -- $entry
-unset IFS
-old_uid=$3 old_gid=$4 home=$6
+shift 3
+entry=$(grep "^$user:" /etc/passwd) || exit 0
+old_uid=$(echo "$entry" | cut -d: -f3) old_gid=$(echo "$entry" | cut -d: -f4) home=$(echo "$entry" | cut -d: -f6)
 [ "$old_uid" != "$uid" ] || exit 0
 if cut -d: -f3 /etc/passwd | grep -qx "$uid"; then exit 0; fi
 if cut -d: -f3 /etc/group | grep -qx "$gid"; then gid=$old_gid; fi
 sed -i "s/^$user:\\([^:]*\\):$old_uid:$old_gid:/$user:\\1:$uid:$gid:/" /etc/passwd
 sed -i "s/^\\([^:]*:[^:]*\\):$old_gid:/\\1:$gid:/" /etc/group
-chown -R "$uid:$gid" "$home"
+find "$home" "$@" -xdev -user "$old_uid" -exec chown -h "$uid:$gid" {} +
 """
-"""Keeps the image's PATH in login shells, which Debian's /etc/profile resets, and gives the user the host user's ids."""
+"""Keeps the image's PATH in login shells, which Debian's /etc/profile resets, and gives the user the host user's ids.
+
+Folders of the host that are mounted below home are other file systems, and stay as they are.
+"""
 
 
 class Reporter(Protocol):
@@ -305,4 +306,6 @@ def _prepare(
         owner = container.folder.stat()
         uid, gid = (os.getuid(), os.getgid()) if os.getuid() else (owner.st_uid, owner.st_gid)
         ids = (user, str(uid), str(gid)) if uid and not user.isdigit() else ids
-    client.call("exec", "--user", "0", state.id, "sh", "-c", _PREPARE, "sh", *ids, deadline_s=STOP_DEADLINE_S)
+    volumes = [str(mount["Destination"]) for mount in state.mounts if mount.get("Type") == "volume"]
+    words = ["sh", "-c", _PREPARE, "sh", *ids, *volumes]
+    client.call("exec", "--user", "0", state.id, *words, deadline_s=STOP_DEADLINE_S)

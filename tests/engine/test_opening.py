@@ -182,7 +182,8 @@ def test_a_dockerfile_and_an_image_of_other_tools_are_started_too(engine, devcon
     clone = Clone(engine.state / "plain", engine)
     folder = clone.folder / ".devcontainer"
     folder.mkdir(parents=True)
-    (folder / "Dockerfile").write_text(f"FROM {image.BASE}\nARG NAME\nRUN useradd --create-home --uid 1500 $NAME\n")
+    user = "RUN useradd --create-home --uid 1500 $NAME && install -d -o $NAME /cache"
+    (folder / "Dockerfile").write_text("\n".join([f"FROM {image.BASE}", "ARG NAME", user, ""]))
     document = {
         "build": {"dockerfile": "Dockerfile", "args": {"NAME": "vscode"}},
         "remoteUser": "vscode",
@@ -198,8 +199,8 @@ def test_a_dockerfile_and_an_image_of_other_tools_are_started_too(engine, devcon
         os.chown(path, 12345, 12345)
     first = up(clone)
     assert (first["action"], first["workspace_folder"]) == ("created", "/workspaces/plain")
-    done = devkit(clone, "run", "--", "sh", "-c", "id -u; echo $MORE; cat /tmp/starts; ls")
-    assert done.stdout.splitlines() == ["12345", "/workspaces/plain/more", "started", "one", "two"]
+    done = devkit(clone, "run", "--", "sh", "-c", "id -u; stat -c %u ~ /cache; echo $MORE; cat /tmp/starts; ls")
+    assert done.stdout.split() == ["12345", "12345", "12345", "/workspaces/plain/more", "started", "one", "two"]
     attached = json.loads(cli(devcontainer_cli, clone, "up").splitlines()[-1])
     assert (attached["containerId"], attached["remoteUser"]) == (first["container_id"], "vscode")
     devkit(clone, "down", "--volumes")
