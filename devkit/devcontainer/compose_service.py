@@ -88,7 +88,8 @@ class ComposeService:
         self._overlay.write_text(text, encoding="utf-8")
         wanted = list_texts(self.container.properties.get("runServices"))
         names = list(dict.fromkeys([self.service, *wanted])) if wanted else []
-        recreates = ["--force-recreate"] if action == "recreated" else []
+        # What is up to date is started as it is, also where this Compose would make another of it.
+        recreates = {"recreated": ["--force-recreate"], "started": ["--no-recreate"]}.get(action, [])
         waits = ["--wait"] if not self._is_podman_compose else []
         words = ["up", "--detach", *waits, "--no-build", *recreates, *names]
         return run_streaming(

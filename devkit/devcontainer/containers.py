@@ -1,6 +1,7 @@
 """The containers of a dev container's folder, as the engine has them, and what runs in them."""
 
 import json
+import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Any
 from devkit.devcontainer.configuration import METADATA_LABEL, parse_metadata
 from devkit.errors import DevkitError
 from devkit.probe.host import TIMED_OUT, Host, ProgramResult
-from devkit.probe.machine.programs import find_program
 
 QUERY_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 90.0
@@ -75,7 +75,7 @@ class EngineClient:
 
 def find_client(host: Host) -> EngineClient:
     """Return the engine's command if it answers. Raises DevkitError with the doctor's finding and fix if not."""
-    client = EngineClient(host, "docker" if find_program(host, "docker") else "podman")
+    client = EngineClient(host, "docker" if shutil.which("docker") else "podman")
     done = host.run([client.program, "ps", "--quiet", "--last", "1"], deadline_s=ANSWER_DEADLINE_S)
     if done.code == 0:
         return client

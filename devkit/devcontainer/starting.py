@@ -6,6 +6,7 @@ Source: https://containers.dev/implementors/reference/.
 
 import hashlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -102,6 +103,10 @@ def start_dev_container(
     _refuse_remote_engine(resolve_endpoint(host).endpoint)
     _refuse_features(container)
     engine = require_engine(host)
+    if shutil.which(engine.program) is None:
+        raise DevkitError(
+            f"the engine answers, but the command {engine.program} is not on PATH", "Add its folder to PATH."
+        )
     client = EngineClient(host, engine.program)
     if failure := _run_host_command(container, report):
         return failure

@@ -104,7 +104,9 @@ def test_the_dev_container_is_started_entered_changed_and_stopped(light, devcont
 
     assert "is stopped" in devkit(light, "down").stdout
     assert "does not run" in devkit(light, "run", "--", "true", expect=2).stderr
-    assert up(light)["action"] == "started"
+    stopped = up(light)
+    assert (stopped["action"], stopped["container_id"]) == ("started", changed["container_id"])
+    assert light.inside("cat", "/home/dev/created") == "created\n"
     assert "is removed" in devkit(light, "down", "--volumes").stdout
     assert (light.engine.containers(), light.engine.docker("volume", "ls", "--quiet")) == ([], "")
 
@@ -213,10 +215,14 @@ def test_a_dockerfile_and_an_image_of_other_tools_are_started_too(engine, devcon
 @one_engine
 @pytest.mark.parametrize("words", [("up",), ("run", "--", "true"), ("down",)], ids=" ".join)
 def test_a_hung_engine_is_one_line_within_ten_seconds(light, words):
+    began = time.monotonic()
+    devkit(light, "--version")
+    # A busy machine takes long to start a program.
+    start_s = time.monotonic() - began
     with hung_socket(light.engine.state) as path:
         began = time.monotonic()
         done = devkit(light, *words, expect=None, DOCKER_HOST=f"unix://{path}")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 8 + 3 * start_s
     assert_one_line_and_a_hint(done, light)
     assert "hangs" in done.stderr
 

@@ -17,6 +17,7 @@ from .binaries import Binaries
 from .commands import CommandError, run
 from .daemon import MIG_SLICES
 from .podman import BASE, Podman
+from .project import DEVKIT
 
 # What the generated Dockerfile makes that the Compose file needs; this machine has no network to build the rest.
 DOCKERFILE = f"""\
@@ -82,6 +83,48 @@ def test_podman_compose_passes_on_gpus(running, folder, devices):
     running.inside("sh", ".devcontainer/gpu.sh", cwd=folder, env={"DEVKIT_DEVICES": devices})
     running.inside("podman-compose", "up", "--build", "--detach", cwd=folder / ".devcontainer")
     assert given(running) == set(devices.split(",") if devices else ["all"])
+
+
+PODMAN_FROM_OUTSIDE = """#!/bin/sh
+exec nsenter --target={process} --mount --net --pid --wdns="$PWD" env -i {settings} podman "$@"
+"""
+"""Podman's own program, for a devkit that runs on this machine: Podman's has no Python for it."""
+DEV_CONTAINER = """{
+    "dockerComposeFile": "docker-compose.yml", "service": "dev", "workspaceFolder": "/workspaces/demo",
+    "remoteUser": "dev", "updateRemoteUserUID": false, "postCreateCommand": "echo made >> ~/made"
+}"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "has_docker"),
+    [pytest.param("", True, id="docker compose"), pytest.param("podman", False, id="podman-compose")],
+    indirect=["folder"],
+)
+def test_devkit_starts_enters_and_stops_the_dev_container(running, folder, has_docker):
+    (folder / ".devcontainer/devcontainer.json").write_text(DEV_CONTAINER)
+    running.inside("sh", ".devcontainer/gpu.sh", cwd=folder)
+    # Podman sees nothing of this machine but its own folder.
+    env = {**running.env, "XDG_DATA_HOME": str(running.state), "NO_COLOR": "1"}
+    if not has_docker:
+        programs = running.state / "from-outside"
+        programs.mkdir()
+        settings = f"HOME={running.state} PATH={podman.PATH} PODMAN_IGNORE_CGROUPSV1_WARNING=1"
+        (programs / "podman").write_text(PODMAN_FROM_OUTSIDE.format(process=running.process, settings=settings))
+        (programs / "podman").chmod(0o755)
+        env |= {"PATH": f"{programs}:/usr/bin:/bin:/usr/sbin:/sbin", "DOCKER_CONFIG": str(programs)}
+
+    def devkit(*words, expect=0):
+        return run([*DEVKIT, *words], env=env, cwd=folder, expect=expect).stdout
+
+    first = json.loads(devkit("up", "--json"))
+    assert json.loads(devkit("up", "--json"))["action"] == "kept"
+    assert devkit("run", "--", "sh", "-c", "id -un; pwd; exit 3", expect=3) == "dev\n/workspaces/demo\n"
+    devkit("down")
+    again = json.loads(devkit("up", "--json"))
+    assert (again["action"], again["container_id"]) == ("started", first["container_id"])
+    assert devkit("run", "--", "sh", "-c", "cat ~/made") == "made\n"
+    devkit("down", "--volumes")
+    assert running.inside("podman", "ps", "--all", "--quiet") == ""
 
 
 WITH_CONTEXTS = f"""\
