@@ -92,6 +92,8 @@ class ComposeService:
         recreates = {"recreated": ["--force-recreate"], "started": ["--no-recreate"]}.get(action, [])
         waits = ["--wait"] if not self._is_podman_compose else []
         words = ["up", "--detach", *waits, "--no-build", *recreates, *names]
+        if action == "started" and self._is_podman_compose:
+            words = ["start", *names]  # its `up` makes every container anew
         return run_streaming(
             self.command(*words, has_overlay=True),
             progress=ignore,
