@@ -215,6 +215,8 @@ class EngineFailure:
     message: str
     listens_on: tuple[str, ...] = ()
     """The addresses of a Docker daemon that runs here all the same, by its flags and settings."""
+    pod_runtime: str = ""
+    """What runs containers here without Docker's API: "containerd of k3s", "" for nothing."""
 
 
 @record

@@ -402,3 +402,10 @@ def test_a_registered_runtime_needs_the_hook_for_device_requests(hook, verdict):
     assert isinstance(run_check("CTK001", facts), verdict)
     if verdict is Found:
         assert "sudo apt-get install -y nvidia-container-toolkit" in " ".join(find_only("CTK001", facts).fix.commands)
+
+
+def test_a_node_that_runs_pods_without_docker_has_nothing_to_repair():
+    failure = EngineFailure(EngineEnd.NOT_INSTALLED, DEFAULT, "", pod_runtime="CRI-O")
+    finding = find_only("ENG001", changed(healthy(), {"engine": failure}))
+    assert (finding.severity, finding.fix.commands) == (Severity.NOTE, ())
+    assert finding.message.startswith("CRI-O runs the containers of this machine")

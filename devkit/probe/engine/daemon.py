@@ -23,6 +23,13 @@ from devkit.probe.machine.programs import (
 
 FIRST_API_THAT_LISTS_DEVICES = Release.parse("1.50")
 """From here on `GET /info` has DiscoveredDevices, and leaves it out when empty. Source: Engine API changelog, v1.50."""
+_POD_RUNTIMES = {
+    "/run/k3s/containerd/containerd.sock": "containerd of k3s or RKE2",
+    "/var/snap/microk8s/common/run/containerd.sock": "containerd of MicroK8s",
+    "/run/containerd/containerd.sock": "containerd",
+    "/run/crio/crio.sock": "CRI-O",
+}
+"""Sockets of the Container Runtime Interface. Source: Kubernetes, "Container Runtimes"; K3s and MicroK8s documentation."""
 _SCHEMES = ("unix://", "tcp://", "npipe://")
 _ENDS = {
     "missing": EngineEnd.NOT_RUNNING,
@@ -72,9 +79,13 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
             return podman
         if not any(find_program(host, name) for name in ("docker", "dockerd", "podman")):
             end = EngineEnd.NOT_INSTALLED
+    pod_runtime = ""
+    if end is EngineEnd.NOT_INSTALLED:
+        pod_runtime = next((name for path, name in _POD_RUNTIMES.items() if host.stat(path) is not None), "")
     listens_on = read_daemon_addresses(host) if end is EngineEnd.NOT_RUNNING and find_daemon_pid(host) else ()
     elsewhere = tuple(address for address in listens_on if address.startswith(("tcp://", "unix://")))
-    return EngineFailure(end, endpoint, get_text(reply, "message"), elsewhere if endpoint.url not in elsewhere else ())
+    elsewhere = () if endpoint.url in elsewhere else elsewhere
+    return EngineFailure(end, endpoint, get_text(reply, "message"), elsewhere, pod_runtime)
 
 
 def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: float) -> EngineFailure | Unknown:

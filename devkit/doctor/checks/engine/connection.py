@@ -39,10 +39,14 @@ def engine_answers(facts: Facts) -> Iterator[Finding]:
 
 
 def explain_engine_failure(facts: Facts, failure: EngineFailure) -> Finding:
-    """Explain an engine that gave no answer. A machine without any engine gets a warning, not an error."""
+    """Explain an engine that gave no answer.
+
+    A machine without any engine gets a warning, not an error, and one that runs pods without Docker only a note.
+    """
     message, fix, confidence = _explain(facts, failure)
+    severity = Severity.WARNING if failure.end is EngineEnd.NOT_INSTALLED else Severity.ERROR
     return Finding(
-        Severity.WARNING if failure.end is EngineEnd.NOT_INSTALLED else Severity.ERROR,
+        Severity.NOTE if failure.pod_runtime else severity,
         message,
         fix,
         subject=failure.endpoint.url,
@@ -57,6 +61,15 @@ def explain_engine_failure(facts: Facts, failure: EngineFailure) -> Finding:
 def _explain(facts: Facts, failure: EngineFailure) -> tuple[str, Fix, Confidence]:
     url = failure.endpoint.url
     match failure.end:
+        case EngineEnd.NOT_INSTALLED if failure.pod_runtime:
+            return (
+                f"{failure.pod_runtime} runs the containers of this machine; dev containers need Docker or Podman beside it",
+                Fix(
+                    "Nothing to fix for pods: whether they get GPUs, the node check of `devkit export kubernetes` tells.",
+                    where=find_host_side(facts),
+                ),
+                Confidence.CERTAIN,
+            )
         case EngineEnd.NOT_INSTALLED:
             return (
                 "no container engine is installed, so no dev container can start",
