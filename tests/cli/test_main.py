@@ -203,8 +203,10 @@ def test_under_a_limit_of_memory_everything_is_read_and_nothing_aborts():
     script = 'ulimit -v 300000; exec "$0" -m devkit doctor --json'
     done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, check=False, timeout=60)
     document = json.loads(done.stdout)
-    assert (done.stderr, document["lost"]) == ("", [])
-    assert document["verdict"] in ("healthy", "no-gpu", "warnings", "problems")
+    # Go's runtime, in which docker is written, does not start with so little address space.
+    lost = [each for each in document["lost"] if "docker --version" not in each["reason"]]
+    assert (done.stderr, lost) == ("", [])
+    assert document["verdict"] in ("healthy", "no-gpu", "warnings", "incomplete", "problems")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
