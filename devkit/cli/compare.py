@@ -52,6 +52,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
 @click.option("--keep-going", is_flag=True, help="Compare the others where a report cannot be read; ends with 1 then.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
+    "--format", "style", type=click.Choice(["text", "json", "html"]), default="text", help="Text, JSON, or a page."
+)
+@click.option(
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -65,6 +68,7 @@ def compare(
     keeps_all: bool,
     keep_going: bool,
     as_json: bool,
+    style: str,
     output: Path | None,
 ) -> None:
     """Show what differs between machines, and which one is the outlier.
@@ -77,9 +81,13 @@ def compare(
 
     with ReportReader(reports) as reader:
         comparison = _compare(reader, keeps_all=keeps_all, keep_going=keep_going)
-    options = OutputOptions("json" if as_json else "text", output, is_verbose=keeps_all)
-    if as_json:
+    options = OutputOptions("json" if as_json else style, output, is_verbose=keeps_all)
+    if options.style == "json":
         text = format_json(build_comparison_document(comparison))
+    elif options.style == "html":
+        from devkit.doctor.comparison.page import render_comparison_page
+
+        text = render_comparison_page(build_comparison_document(comparison))
     else:
         width = shutil.get_terminal_size().columns
         lines = format_comparison(comparison, width=width, marks=choose_marks(options), shows_all=keeps_all)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -256,3 +257,14 @@ def test_a_thousand_reports_take_seconds_and_the_outlier_is_found(tmp_path):
 def test_the_text_form_is_as_wide_as_the_terminal(monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "50")
     assert max(map(len, run(written(tmp_path, six())).stdout.splitlines())) <= 50
+
+
+def test_a_page_has_a_row_for_each_node_that_differs_and_runs_nothing_from_a_report(tmp_path):
+    nodes = cluster(4)
+    put(nodes["node-0002"], "driver.fabric_manager", "<script>alert(1)</script>")
+    put(nodes["node-0003"], "system.kernel", "6.5.0-44-generic")
+    done = run("--format", "html", written(tmp_path, nodes))
+    assert done.exit_code == 1
+    assert re.findall(r"<tr><td>([^<]*)", done.output) == ["node-0002", "node-0003"]
+    assert done.output.count("<script>") == 1
+    assert "&lt;script&gt;" in done.output

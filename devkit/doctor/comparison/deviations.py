@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from statistics import median
 
-from devkit.doctor.comparison.leaves import Leaf, Mark
+from devkit.doctor.comparison.leaves import Leaf, Mark, Section
 from devkit.doctor.comparison.rules import EQUAL, ComparisonKind, FieldRule
 from devkit.facts.values import record
 
@@ -55,14 +55,18 @@ class Tally:
         self.nodes: array[int] = array("I")
         self.fields: dict[str, FieldTally] = {}
         self._sizes: set[int] = set()
+        self._shared: dict[int, tuple[list[Leaf], array[int]]] = {}
 
-    def has_news(self, leaves: list[Leaf]) -> bool:
+    def has_news(self, sections: Sequence[Section]) -> bool:
         """Return True for leaves that no node had so far: another path, another value, or fewer of them.
 
         A transient or ignored field is no news where it is a number or text, as it was before.
         """
-        if len(leaves) not in self._sizes:
+        if sum(len(each.leaves) for each in sections) not in self._sizes:
             return True
+        return any(id(each.leaves) not in self._shared and self._has_new_leaf(each.leaves) for each in sections)
+
+    def _has_new_leaf(self, leaves: list[Leaf]) -> bool:
         for path, rule, value in leaves:
             field = self.fields.get(path)
             if field is None:
@@ -75,12 +79,40 @@ class Tally:
                 return True
         return False
 
-    def add(self, node: int, leaves: Iterable[Leaf]) -> None:
-        """Count the leaves of one node, without the ignored ones."""
+    def add(self, node: int, sections: Sequence[Section]) -> None:
+        """Count the leaves of one node, without the ignored ones. Of a repeated section only the node is kept for now."""
         self.nodes.append(node)
-        size = 0
+        for each in sections:
+            if each.is_repeated:
+                self._shared.setdefault(id(each.leaves), (each.leaves, array("I")))[1].append(node)
+            else:
+                self._count(node, each.leaves)
+        self._sizes.add(sum(len(each.leaves) for each in sections))
+
+    def count_repeated(self) -> None:
+        """Count the repeated sections, once for all their nodes."""
+        touched: set[str] = set()
+        for leaves, nodes in self._shared.values():
+            for node in nodes[:1]:
+                self._count(node, leaves)
+            for path, rule, value in leaves:
+                if rule.kind is ComparisonKind.IGNORED:
+                    continue
+                touched.add(path)
+                field, rest = self.fields[path], nodes[1:]
+                if _is_measured(rule, value):
+                    field.numbers.extend([value] * len(rest))  # type: ignore[list-item]  # a number, as was just checked
+                    field.number_nodes.extend(rest)
+                else:
+                    field.values[value][1].extend(rest)
+        self._shared.clear()
+        for path in touched:
+            values = self.fields[path].values
+            for value, (rule, nodes) in values.items():
+                values[value] = rule, array("I", sorted(nodes))
+
+    def _count(self, node: int, leaves: Iterable[Leaf]) -> None:
         for path, rule, value in leaves:
-            size += 1
             if rule.kind is ComparisonKind.IGNORED:
                 continue
             field = self.fields.get(path)
@@ -95,7 +127,6 @@ class Tally:
             if counted is None:
                 counted = field.values[value] = (rule, array("I"))
             counted[1].append(node)
-        self._sizes.add(size)
 
     def set_field(self, path: str, rule: FieldRule, value: str) -> None:
         """Give all nodes so far the same value of one more field."""

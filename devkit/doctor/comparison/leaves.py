@@ -10,6 +10,7 @@ from devkit.doctor.comparison.documents import ReportKind
 from devkit.doctor.comparison.rules import CAPACITY, ComparisonKind, FieldRule, Grade, find_facts_rule
 from devkit.doctor.verify_stages import find_check_for_stage
 from devkit.facts.model import ProofStage, Verification
+from devkit.facts.values import record
 
 Leaf = tuple[str, FieldRule, Hashable]
 """Path such as `nvml.gpus[3].health.pcie_width`, its rule, its value. A tuple: a thousand reports have a million."""
@@ -61,14 +62,44 @@ def to_hashable(value: object) -> Hashable:
     return value
 
 
+@record
+class Section:
+    """The leaves of one section of the facts. `is_repeated` is true for a list that an earlier document had, too."""
+
+    leaves: list[Leaf]
+    is_repeated: bool
+
+
+MAX_RECENT = 3
+"""Sections of a name that are remembered: a fleet in the middle of a rollout has two of some."""
+
+
 class FactsFlattener:
     """Flattens saved facts straight from their JSON, and remembers the paths that it has seen.
 
-    A thousand reports leave no time for objects.
+    Ten thousand reports leave no time for objects. Machines of one fleet have most sections in common: a section that is
+    equal to one of the last few is the same list of leaves, so that whoever counts them recognizes it.
     """
 
     def __init__(self) -> None:
         self._places: dict[tuple[str, str], tuple[str, str, FieldRule]] = {}
+        self._recent: dict[str, list[tuple[object, list[Leaf]]]] = {}
+
+    def flatten_sections(self, document: dict[str, Any]) -> list[Section]:
+        """Return the leaves of each section of a document of facts."""
+        found = []
+        for name, value in document.items():
+            recent = self._recent.setdefault(name, [])
+            known = next((leaves for own, leaves in recent if own == value), None)
+            if known is None:
+                own: list[Leaf] = []
+                self._add(value, self._find_place("", "", f".{name}"), own)
+                recent[MAX_RECENT - 1 :] = []
+                recent.insert(0, (value, own))
+                found.append(Section(own, is_repeated=False))
+            else:
+                found.append(Section(known, is_repeated=True))
+        return found
 
     def flatten(self, document: dict[str, Any]) -> list[Leaf]:
         """Return every leaf of a document of facts. A record is a leaf of its own, too, with its type as the value."""
@@ -100,7 +131,8 @@ class FactsFlattener:
                 if name != "type":
                     self._add(inner, self._find_place(path, pattern, f".{name}"), found)
         elif not isinstance(value, list):
-            found.append((path, rule, value))
+            if rule.idle_value is None or value != rule.idle_value:
+                found.append((path, rule, value))
         elif rule.is_whole or not all(isinstance(entry, dict) for entry in value):
             prefix = rule.ignored_prefix
             whole = to_hashable([entry for entry in value if not (prefix and str(entry).startswith(prefix))])

@@ -17,7 +17,7 @@ from devkit.doctor.comparison.documents import (
     validate_form,
 )
 from devkit.doctor.comparison.impact import ImpactAnalysis, NodeAssessment, Relevance, find_root_findings
-from devkit.doctor.comparison.leaves import FactsFlattener, Mark, flatten_report
+from devkit.doctor.comparison.leaves import FactsFlattener, Mark, Section, flatten_report
 from devkit.doctor.comparison.model import ComparisonGroup, Difference, NoMajority, Outlier
 from devkit.doctor.comparison.rules import TRANSIENT, ComparisonKind, FieldRule, Grade
 from devkit.facts.model import Facts
@@ -35,6 +35,8 @@ MAX_TRANSIENT_ASSESSED = 300
 """Patterns of transient deviations alone, which cost a tenth of that where nothing is found."""
 SPLIT_SHARE = 10
 """A transient value of at least one in ten nodes is usual enough to compare the others with it."""
+MIN_ROLLOUT = 3
+"""Nodes that make a difference common: of fewer, each is reported by itself."""
 MAX_NODES = 5
 MAX_VALUES = 3
 MAX_CANDIDATES = 12
@@ -79,24 +81,34 @@ class ComparisonBuilder:
             raise InvalidReport("not a JSON object")
         validate_form(document, kind)
         try:
-            leaves = self._facts.flatten(document) if kind is ReportKind.FACTS else list(flatten_report(document, kind))
+            if kind is ReportKind.FACTS and not self._keeps_all:
+                sections = self._facts.flatten_sections(document)
+            else:
+                is_facts = kind is ReportKind.FACTS
+                sections = [
+                    Section(
+                        self._facts.flatten(document) if is_facts else list(flatten_report(document, kind)),
+                        is_repeated=False,
+                    )
+                ]
         except RecursionError as error:
             raise InvalidReport("it is nested too deep") from error
         if self._keeps_all:
-            leaves = [
-                (path, TRANSIENT if rule.kind is ComparisonKind.IGNORED else rule, value)
-                for path, rule, value in leaves
-            ]
+            for section in sections:
+                section.leaves[:] = [
+                    (path, TRANSIENT if rule.kind is ComparisonKind.IGNORED else rule, value)
+                    for path, rule, value in section.leaves
+                ]
         if kind is ReportKind.VERIFY:
-            leaves.append(("report_sha256", DECIDING_RULE, "not its own" if is_changed else "its own"))
+            sections[0].leaves.append(("report_sha256", DECIDING_RULE, "not its own" if is_changed else "its own"))
         tally = self._tallies.setdefault((kind, find_hardware_class(document, kind)), Tally())
-        if kind is ReportKind.FACTS and tally.has_news(leaves):
+        if kind is ReportKind.FACTS and tally.has_news(sections):
             # Only a document with something new in it can be invalid: what was there before, was valid.
             try:
                 parse_facts_document(document)
             except (InvalidFacts, RecursionError) as error:
                 raise InvalidReport(str(error) or "it is nested too deep") from error
-        tally.add(len(self._names), leaves)
+        tally.add(len(self._names), sections)
         self._names.append(name)
 
     def finish(self, reread: Reread) -> tuple[ComparisonGroup, ...]:
@@ -117,6 +129,8 @@ class ComparisonBuilder:
     def _merge_tallies(self, kind: ReportKind) -> list[tuple[HardwareClass, Tally]]:
         """Return the tallies of a kind by hardware, with those of few nodes merged into the nearest."""
         own = {hardware: tally for (each, hardware), tally in self._tallies.items() if each is kind}
+        for tally in own.values():
+            tally.count_repeated()
         groups = assign_groups({hardware: len(tally.nodes) for hardware, tally in own.items()})
         for group in set(groups.values()):
             merged = [hardware for hardware, into in groups.items() if into == group and hardware != group]
@@ -168,18 +182,23 @@ def find_patterns(found: Deviations) -> list[DeviationPattern]:
         of_kind = (each for each in found.by_node[node] if each.rule.is_transient is is_transient)
         return frozenset((each.path, each.value) for each in of_kind)
 
+    rollouts = find_rollouts(found)
+    apart = {(node, each.path) for deviations, nodes in rollouts for node in nodes for each in deviations}
     steady: dict[frozenset[Reading], list[int]] = {}
     for node in found.by_node:
-        steady.setdefault(find_signature(node, is_transient=False), []).append(node)
+        signature = find_signature(node, is_transient=False)
+        own = frozenset(reading for reading in signature if (node, reading[0]) not in apart)
+        if own or not signature:
+            steady.setdefault(own, []).append(node)
     only_transient = steady.pop(frozenset(), [])
     sharing = (node for nodes in steady.values() if len(nodes) > 1 for node in nodes)
     transient: dict[frozenset[Reading], list[int]] = {}
     for node in (*only_transient, *sharing):
         transient.setdefault(find_signature(node, is_transient=True), []).append(node)
     transient.pop(frozenset(), None)
-    patterns = []
+    patterns = [DeviationPattern(deviations, nodes) for deviations, nodes in rollouts]
     for nodes in steady.values():
-        deviations = found.by_node[nodes[0]]
+        deviations = tuple(each for each in found.by_node[nodes[0]] if (nodes[0], each.path) not in apart)
         if any(each.path == "gpus" for each in deviations):
             # Where the GPUs themselves differ, fields that only repeat it are dropped.
             deviations = tuple(each for each in deviations if not _GPU_FIELDS.match(each.path))
@@ -188,6 +207,32 @@ def find_patterns(found: Deviations) -> list[DeviationPattern]:
         deviations = tuple(each for each in found.by_node[nodes[0]] if each.rule.is_transient)
         patterns.append(DeviationPattern(deviations, tuple(sorted(nodes))))
     return patterns
+
+
+def find_rollouts(found: Deviations) -> list[tuple[tuple[Deviation, ...], tuple[int, ...]]]:
+    """Find what several nodes have in common beside differences of their own, such as another driver.
+
+    Said once for all of them, and not again for each. The nodes with the fewest differences come first: the checks are
+    run on such a one.
+    """
+    holders: dict[Reading, list[int]] = {}
+    of_reading: dict[Reading, Deviation] = {}
+    for node, deviations in found.by_node.items():
+        for each in deviations:
+            if not each.rule.is_transient and each.path != "gpus":
+                holders.setdefault((each.path, each.value), []).append(node)
+                of_reading[each.path, each.value] = each
+    shared: dict[tuple[int, ...], list[Deviation]] = {}
+    for reading, nodes in holders.items():
+        if len(nodes) >= MIN_ROLLOUT:
+            shared.setdefault(tuple(nodes), []).append(of_reading[reading])
+    counts = {node: sum(not each.rule.is_transient for each in own) for node, own in found.by_node.items()}
+    return [
+        (tuple(deviations), tuple(sorted(nodes, key=lambda node: (counts[node], node))))
+        for nodes, deviations in shared.items()
+        if any(counts[node] > len(deviations) for node in nodes)
+        and not any(each.path == "gpus" for node in nodes for each in found.by_node[node])
+    ]
 
 
 def drop_own_transients(pattern: DeviationPattern, assessment: NodeAssessment) -> NodeAssessment:
@@ -201,6 +246,19 @@ def drop_own_transients(pattern: DeviationPattern, assessment: NodeAssessment) -
     dropped = caused[True] - caused[False]
     findings = tuple(finding for finding in assessment.findings if finding.code not in dropped)
     return NodeAssessment(findings, tuple(None if each.rule.is_transient else own for each, own in pairs))
+
+
+def select_own_part(
+    pattern: DeviationPattern, deviations: Sequence[Deviation], whole: NodeAssessment
+) -> NodeAssessment:
+    """Select from the assessment of a node what a pattern has part in: another one may have the rest."""
+    if len(pattern.deviations) == len(deviations):
+        return whole
+    relevance = dict(zip((each.path for each in deviations), whole.relevance, strict=True))
+    own = tuple(relevance[each.path] for each in pattern.deviations)
+    caused = {code for each in own if each is not None for code in each.settles}
+    others = {code for each in whole.relevance if each is not None for code in each.settles} - caused
+    return NodeAssessment(tuple(each for each in whole.findings if each.code not in others), own)
 
 
 def find_covering_patterns(patterns: Iterable[DeviationPattern]) -> list[DeviationPattern]:
@@ -338,7 +396,9 @@ class _GroupBuilder:
         def assess(patterns: Iterable[DeviationPattern]) -> Iterator[tuple[DeviationPattern, NodeAssessment]]:
             by_node = {pattern.nodes[0]: pattern for pattern in patterns}
             for node, document, facts in self._read(sorted(by_node)):
-                yield by_node[node], analysis.assess(document, facts, by_node[node].deviations)
+                pattern = by_node[node]
+                whole = analysis.assess(document, facts, found.by_node[node])
+                yield pattern, select_own_part(pattern, found.by_node[node], whole)
 
         patterns = sorted(find_patterns(found), key=lambda pattern: len(pattern.nodes))
         steady = [pattern for pattern in patterns if pattern.is_steady]

@@ -1,6 +1,7 @@
 """Rules of comparing: for equality, within a tolerance, only where it causes a finding, or not at all."""
 
 import re
+from dataclasses import replace
 from enum import IntEnum
 
 from devkit.facts.values import record
@@ -36,7 +37,7 @@ class FieldRule:
     `grade` and `subjects` say how relevant a difference in a report is, and for which checks or stages; for facts the
     checks themselves are run. `is_whole` compares a list as one value instead of its entries; `masks_numbers` treats
     texts that differ only in their numbers as equal; list entries that begin with `ignored_prefix` are dropped. A field
-    that `is_optional` is compared among the nodes that have it.
+    that `is_optional` is compared among the nodes that have it, and one with `idle_value` is as good as absent.
     """
 
     kind: ComparisonKind
@@ -48,6 +49,7 @@ class FieldRule:
     masks_numbers: bool = False
     is_optional: bool = False
     ignored_prefix: str = ""
+    idle_value: int | None = None
 
     @property
     def is_transient(self) -> bool:
@@ -67,7 +69,16 @@ HEAT = FieldRule(ComparisonKind.TRANSIENT, relative_tolerance=0.1, absolute_tole
 SHARE = FieldRule(ComparisonKind.TRANSIENT, relative_tolerance=0.25)
 """Free space and memory, clocks, power: a quarter away from the usual value is far."""
 
+RELEVANT = FieldRule(ComparisonKind.EQUAL, grade=Grade.READ)
+"""Hardware and system that a job feels though no check on one machine can tell that they are wrong."""
+_GPU_HEALTH = r"nvml\.gpus\[\]\.health\."
+
 _FACTS: tuple[tuple[str, FieldRule], ...] = (
+    (r"system\.memory_bytes", replace(CAPACITY, grade=Grade.READ)),
+    (r"system\.kernel|driver\.pci_gpus\[\]\.(numa_node|max_link_width)", RELEVANT),
+    (_GPU_HEALTH + r"(ecc_enabled|pcie_max_\w+|nvlink_(count|active)|power_limit_mw|application_clock_mhz)", RELEVANT),
+    # A GPU without work goes down to the first generation by itself.
+    (_GPU_HEALTH + "pcie_generation", replace(RELEVANT, is_optional=True, idle_value=1)),
     (r"taken_at|schema|system\.host_name|.*\.uuid|verification\.(taken_at|log)", IGNORED),
     (r"deep\.hub\.took_ms", IGNORED),
     (r"(system|nvml\.gpus\[\]|amd\.gpus\[\])\.memory_bytes|(limits|wsl)\.swap_bytes", CAPACITY),

@@ -24,7 +24,7 @@ def many():
     nodes = cluster(20)
     put(nodes["node-0004"], "driver.fabric_manager", "inactive")
     put(nodes["node-0009"], "driver.modules", ["ib_core", "nvidia", "nvidia_uvm", "zram"])
-    put(nodes["node-0011"], "system.kernel", "6.5.0-1")
+    put(nodes["node-0011"], "engine.root_dir", "/data")
     return nodes
 
 
@@ -41,7 +41,7 @@ def test_the_worst_outlier_comes_first_with_its_findings_and_fields():
         "  ! node-0009\n"
         "      driver.modules lacks nvidia_peermem; also has zram, unlike 19 of 20\n"
         "        read by GPU024\n"
-        "  i node-0011: system.kernel is 6.5.0-1, not 6.8.0-87-generic; no check reads it"
+        "  i node-0011: engine.root_dir is /data, not /var/lib/docker; no check reads it"
     )
 
 
