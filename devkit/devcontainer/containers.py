@@ -13,7 +13,7 @@ from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 
 QUERY_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 90.0
-ANSWER_DEADLINE_S = 5.0
+ANSWER_DEADLINE_S = 4.0
 COMPOSE_PROJECT_LABEL = "com.docker.compose.project"
 COMPOSE_SERVICE_LABEL = "com.docker.compose.service"
 INPUTS_LABEL = "devkit.inputs"
