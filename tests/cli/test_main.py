@@ -120,7 +120,7 @@ class Callback:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
-def waits(standalone_mode):
+def waits(**given):
     held = Callback()
     del held
     print("dropped", flush=True)
