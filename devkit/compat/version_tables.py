@@ -189,6 +189,15 @@ class RuntimeRequirement(TableRow):
 
 
 @keyword_record
+class CudaWheel(TableRow):
+    """The major of CUDA that a package's wheels on the public index are built for, from `version` on."""
+
+    name: str
+    version: Release
+    cuda: int
+
+
+@keyword_record
 class ManylinuxPlatform(TableRow):
     """A manylinux platform: the C library that its tag names, and the newest libstdc++ symbol its wheels may use."""
 
@@ -766,6 +775,7 @@ class StackTable(Table):
     features = KeyedArray("feature", Feature, unique=("name",))
     pythons = Array("python", PythonVersion, unique=("version",))
     floors = Array("floor", RuntimeRequirement, unique=("name", "version"))
+    cuda_wheels = Array("cuda_wheel", CudaWheel, unique=("name", "version"))
 
 
 class ManylinuxTable(Table):

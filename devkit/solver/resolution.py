@@ -1,7 +1,7 @@
 """A plan whose packages uv resolves: the tables bound torch to what the machines run, and uv chooses within that."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -12,6 +12,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.solver.base_image import find_image
 from devkit.solver.candidates import build_problem, describe_request, find_candidate
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
+from devkit.solver.cuda_wheels import describe_foreign_wheel, find_foreign_wheels, list_cuda_limits
 from devkit.solver.evaluate import evaluate_candidate
 from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings
 from devkit.solver.plan import PYTHON, RESOLUTION, Blocker, Conflict, Constraint, Plan, Reason, Request, explain_field
@@ -89,6 +90,7 @@ class _Search:
         self.dependencies = select_torch_build(dependencies, plan)
         self._adds_packages = request.adds_packages and not self.dependencies.asks_for_packages
         self.has_packages = bool(plan.packages or plan.additions or self.dependencies.asks_for_packages)
+        self._cuda_limits = list_cuda_limits(plan.cuda, tables)
         self._needs = [need for need in self.dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
 
     def run(self, resolve: Resolve) -> Plan | Conflict | Unknown:
@@ -282,6 +284,7 @@ class _Search:
         """Resolve for every processor of the plan, with one torch for all; the answer is that of the first."""
         glibc = find_image(plan.base_image, build_problem(self._request, self._tables)).glibc
         answer: Resolved | None = None
+        constraints = [*constraints, *self._cuda_limits]
         for machine in plan.architectures:
             request = ResolutionRequest(
                 python=plan.python,
@@ -313,6 +316,10 @@ class _Search:
         if torch != self._plan.torch:
             because = f"what uv resolves with the project's packages; {self._plan.torch} is the newest that fits"
             settled = explain_field(settled, "torch", because)
+        fitted = self._fit_cuda(settled, dict(found.packages))
+        if isinstance(fitted, Refused):
+            return fitted
+        settled = fitted
         limits = tuple(f"{name}=={version}" for name, version in self._request.pins)
         problem = build_problem(self._constrain(python=plan.python), self._tables)
         environment = evaluate_candidate(find_candidate(problem, settled), problem).environment
@@ -323,6 +330,22 @@ class _Search:
                 return self.finish(settled, better, (*limits, *avoided))
             settled = replace(settled, warnings=(*settled.warnings, *avoided.values()))
         return self.finish(settled, found, limits)
+
+    def _fit_cuda(self, plan: Plan, versions: Mapping[str, str]) -> Plan | Refused:
+        """Choose the build of torch for the CUDA that other packages' wheels are built for."""
+        for row in find_foreign_wheels(versions, plan.cuda, self._tables):
+            says = describe_foreign_wheel(row, versions)
+            if plan.cuda is None:
+                return replace(plan, warnings=(*plan.warnings, f"{says}: it is installed and does not import without"))
+            builds = (wheel.cuda for wheel in self._tables.torch.indexes.values() if wheel.cuda)
+            for cuda in sorted({cuda for cuda in builds if cuda.major == row.cuda}, reverse=True):
+                request = replace(self._constrain(python=plan.python, torch=plan.torch), cuda=str(cuda))
+                answer = solve_project(request, self._all, self._tables)
+                if isinstance(answer, Plan):
+                    answer = explain_field(answer, "torch", plan.because("torch"))
+                    return explain_field(answer, "cuda", f"{says}; {answer.because('cuda')}")
+            return Refused(f"{says}, and torch {plan.torch} for these machines is not")
+        return plan
 
     def _prefer_wheels(self, plan: Plan, resolve: Resolve) -> Plan:
         """Take another Python for which there are wheels that this one lacks; where one is requested, only say so."""
@@ -352,7 +375,13 @@ class _Search:
         request = replace(self._request, framework=self._plan.framework)
         wanted = describe_request(build_problem(request, self._tables))
         wanted = wanted if source == RULE else f"{wanted}, {source}"
-        blocker = Blocker(RULE, f"Python {self._plan.python}: {refusal.reason}", source)
+        limits = [limit for limit in self._cuda_limits if refusal.mentions(limit.partition("<")[0])]
+        because = (
+            f"; {join_words(limits)}, as newer wheels are built for a CUDA that the driver does not run"
+            if limits
+            else ""
+        )
+        blocker = Blocker(RULE, f"Python {self._plan.python}: {refusal.reason}{because}", source)
         for search, change in self._list_relaxed(refusal):
             found = search.resolve(resolve)
             if isinstance(found, Plan):

@@ -26,7 +26,7 @@ ARRAYS = [
     if isinstance(rows, list)
 ]
 
-PACKAGES_THEMSELVES = {"torch-wheel", "bnb-wheel", "transformers-wheel", "auditwheel", "pypi"}
+PACKAGES_THEMSELVES = {"cuda-wheels", "torch-wheel", "bnb-wheel", "transformers-wheel", "auditwheel", "pypi"}
 UNIQUE = {(name, each.name): each.unique for name, kind in TABLE_TYPES.items() for each in kind.arrays()}
 
 
