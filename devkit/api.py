@@ -58,7 +58,7 @@ def read_facts(*, project: str | Path = ".", timeout_s: float = 5.0) -> Facts:
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """What the checks found on a machine."""
+    """The findings of the checks on a machine."""
 
     facts: Facts
     report: Report
@@ -179,7 +179,7 @@ _MAX_CODE_LENGTH = 16
 
 @dataclass(frozen=True, repr=False)
 class PlanAnswer:
-    """The versions that fit, or what stands in their way."""
+    """The versions that fit, or the reasons why none do."""
 
     answer: Plan | Conflict
 

@@ -129,7 +129,7 @@ def build_server(*, project: Path, facts: Facts | None = None) -> MCPServer:
 
     @server.resource("devkit://checks/{code}", mime_type="text/plain")
     def check_page(code: str) -> str:
-        """What a check looks for, why it matters, and its source."""
+        """Explain a check: its object, why it matters, and its source."""
         explanation = api.explain(code)
         if explanation.check is None:
             raise ResourceError(f"no check has the code {code!r}")

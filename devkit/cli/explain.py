@@ -102,7 +102,7 @@ def explain(
 
 
 def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | None":
-    """Return the machine that is asked about the causes: the one of saved facts, or this one at a glance."""
+    """Return the machine to ask about the causes: the one of saved facts, or this one at a glance."""
     if no_facts:
         return None
     from devkit.doctor.signatures.witnesses import describe_circumstances, describe_facts
@@ -117,7 +117,7 @@ def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | No
 
 
 def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool) -> None:
-    """Write a text, its facts, and room for what fixed it, without names and secrets. Raises DevkitError."""
+    """Write a text, its facts, and an empty field for its fix, without names and secrets. Raises DevkitError."""
     import json
 
     from devkit.cli.facts import ReadOptions, read_this_machine

@@ -10,7 +10,7 @@ _STEP = re.compile(r"\[(?:[\w./-]+ )*(\d+)/(\d+)\] (.+)")
 _END = re.compile(r"(?:DONE (\d+\.\d+)s|CACHED|CANCELED|ERROR:? .*)$")
 _CLASSIC = re.compile(r"(?:\[\d+/\d+\] )?(?:Step|STEP) (\d+)/(\d+) ?: (.+)")
 _OPTIONS = re.compile(r"^(\d+/\d+ [A-Z]+ )(?:--\S+ )+")
-"""Mounts and modes of an instruction, which would leave no room for its command."""
+"""Mounts and modes of an instruction, which would push its command off the line."""
 _OUTPUT = re.compile(r"\d+\.\d+ (.*)")
 
 

@@ -21,7 +21,7 @@ _NO_INPUTS = (".gitignore", ".gitattributes", ".md")
 
 @dataclass(frozen=True)
 class StartOptions:
-    """How to start: `rebuilds` makes the container anew in any case, `no_cache` its image, too."""
+    """Options of a start: `rebuilds` makes the container anew in any case, `no_cache` its image, too."""
 
     rebuilds: bool = False
     no_cache: bool = False
@@ -29,7 +29,7 @@ class StartOptions:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a container is made of: its merged settings, its image, and its files by their hashes."""
+    """The parts of a container: its merged settings, its image, and its files by their hashes."""
 
     settings: MergedSettings
     image: ImageState | None

@@ -83,7 +83,7 @@ def find_editor_need(host: Host) -> Need | None:
 
 @dataclass
 class Progress:
-    """What was done on this machine for one dev container: step -> the image that it was done with, and the result."""
+    """The steps done on this machine for one dev container: step -> the image that it was done with, and the result."""
 
     file: Path | None
     done: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class OnboardingPage:
-    """What the page says about one project: "" and () for what it does not say."""
+    """The content of the page about one project: "" and () for what it does not say."""
 
     name: str
     driver: str

@@ -48,7 +48,7 @@ CPU_MEMORY_BYTES = 16 * GIB
 MIN_VOLUME_BYTES = 10 * GIB
 """Size of new storage, where the estimate needs less or nothing is known."""
 OWN_COMMAND_VOLUME_BYTES = 100 * GIB
-"""Size of new storage for models and results of a command whose needs nobody knows."""
+"""Size of new storage for models and results of a command whose needs are unknown."""
 HEADROOM = 1.2
 """A fifth beyond what is counted, for file system metadata, a tokenizer, metrics."""
 CHECKPOINT_COPIES = 3

@@ -256,7 +256,7 @@ class StackLayer:
 
     @property
     def summary(self) -> str:
-        """What was seen there, in one line; its state where nothing was read."""
+        """The readings there, in one line; its state where nothing was read."""
         return ", ".join(reading.summary for reading in self.readings if reading.summary) or self.state.value
 
     @property

@@ -1,4 +1,4 @@
-"""The words of a log without the noise around them, and the line that each stands in."""
+"""The words of a log without the noise around them, and the line of each."""
 
 import re
 from bisect import bisect_right

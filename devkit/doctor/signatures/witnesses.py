@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @record
 class Witness:
-    """What a machine says for a cause, or against it."""
+    """A reading of a machine that supports a cause, or contradicts it."""
 
     says: str
     is_for: bool

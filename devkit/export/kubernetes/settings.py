@@ -129,7 +129,7 @@ class KubernetesSettings:
         str, SettingInfo("Node label whose value all nodes must share.", example="topology.kubernetes.io/zone")
     ] = ""
     topology_preferred: Annotated[
-        bool, SettingInfo("Nodes outside of one topology domain will do where no domain has room.")
+        bool, SettingInfo("Nodes outside of one topology domain will do where no domain has enough.")
     ] = False
     runtime: Annotated[
         str,
