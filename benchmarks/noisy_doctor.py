@@ -678,18 +678,22 @@ def broken_sockets(folder: Path) -> Iterator[None]:
         yield
     finally:
         for listener in listeners:
+            # Closing alone does not wake up the thread that waits for a connection.
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
 
 def serve(listener: socket.socket, reply: bytes | None) -> None:
     """Answer every connection with `reply`; None never answers."""
-    held = []
+    held = contextlib.ExitStack()
     while True:
         try:
             connection, _ = listener.accept()
         except OSError:
+            held.close()
             return
-        held.append(connection)
+        held.enter_context(connection)
         if reply is not None:
             with contextlib.suppress(OSError):
                 connection.recv(65536)

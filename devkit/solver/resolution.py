@@ -90,7 +90,7 @@ class _Search:
         self.dependencies = select_torch_build(dependencies, plan)
         self._adds_packages = request.adds_packages and not self.dependencies.asks_for_packages
         self.has_packages = bool(plan.packages or plan.additions or self.dependencies.asks_for_packages)
-        self._cuda_limits = list_cuda_limits(plan.cuda, tables)
+        self._cuda_limits = list_cuda_limits(plan.cuda, tables) if plan.torch else ()
         self._needs = [need for need in self.dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
 
     def run(self, resolve: Resolve) -> Plan | Conflict | Unknown:

@@ -117,7 +117,7 @@ def prove_here(
         while run.pending:
             failed = [name for name, result in run.results.items() if result.status is StageStatus.FAILED]
             arguments = [f"--depth={depth}", f"--stages={','.join(run.pending)}", f"--failed={','.join(failed)}"]
-            arguments += [f"--scratch={scratch}", f"--model={model}", f"--job={job}"]
+            arguments += [f"--scratch={scratch}", f"--model={model}", *([f"--job={job}"] if job else [])]
             with ProofProcess(program.build_command(arguments)) as process:
                 for event in process.events(ends_at=ends_at):
                     run.record(event)

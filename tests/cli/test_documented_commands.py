@@ -85,6 +85,7 @@ def folder(tmp_path_factory):
         for machine in ("good", "bad"):
             shutil.copy(root / f"{machine}.json", root / name)
     (root / "report.json").write_text(json.dumps(expected_document("ubuntu-4090-ok")))
+    (root / "train.log").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
     (root / "build.log").write_text('could not select device driver "" with capabilities: [[gpu]]\n')
     for project in (root, root / "my-project"):
         done = run(["init", ".", "--yes", "--no-resolve"], project)

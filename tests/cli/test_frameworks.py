@@ -52,7 +52,7 @@ def test_plan_as_json_has_the_keys_of_every_plan(tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [("init", "--lock"), ("bundle", "--dry-run"), ("export", "slurm")],
+    [("init", "--lock"), ("bundle", "--dry-run"), ("export", "slurm", "--settings", "run.toml", "--image", "a/b:1")],
     ids=["lock", "bundle", "export"],
 )
 def test_what_needs_torch_says_so(tmp_path, words):

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -38,7 +39,11 @@ def test_the_metadata_keeps_to_its_schema(folder):
 
 
 def test_shellcheck_has_nothing_to_say(folder):
-    done = subprocess.run(["shellcheck", "--shell=sh", folder / "install.sh"], capture_output=True, text=True)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("shellcheck"), "--shell=sh", folder / "install.sh"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout
 
 

@@ -48,7 +48,7 @@ _PROBLEMS = {
 MAX_INCLUDE_DEPTH = 10
 MAX_REQUIREMENTS = 10_000
 """Of all files together; the lock of a large project names a thousand."""
-MAX_REQUIREMENT_CHARACTERS = 10_000
+MAX_REQUIREMENT_CHARACTERS = 32_768
 """Of one requirement with its specifiers and markers, without its hashes."""
 MAX_UNREADABLE = 1_000
 CONSTRAINTS = "constraints"
