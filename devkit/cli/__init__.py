@@ -169,7 +169,7 @@ def run_command_line() -> int:
         return _report_usage_error(error)
     except DevkitError as error:
         _print_error(error.message, error.hint)
-        return exit_codes.WRONG_INPUT
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)
         return exit_codes.INTERRUPTED

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.options.settings import collect_setting_flags, setting_options
 from devkit.errors import DevkitError
 from devkit.workload.finetune.process import (
-    LostProcess,
     StoppedBySignal,
     configure_libraries,
     exit_code_for_signal,
@@ -22,7 +20,7 @@ from devkit.workload.finetune.process import (
 )
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 from devkit.workload.interpreter import continue_in_project
-from devkit.workload.launch import LOST_EXIT_CODE, write_exit_code
+from devkit.workload.launch import write_exit_code
 
 if TYPE_CHECKING:
     from devkit.workload.finetune.events import Listener
@@ -103,10 +101,9 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
         write_exit_code(code)
         ctx.exit(code)
     except DevkitError as error:
-        code = LOST_EXIT_CODE if isinstance(error, LostProcess) else exit_codes.WRONG_INPUT
-        write_exit_code(code)
+        write_exit_code(error.exit_code)
         if is_reported_elsewhere(error):
-            ctx.exit(code)
+            ctx.exit(error.exit_code)
         raise
 
 

@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from devkit.errors import DevkitError
-from devkit.workload.launch import PREEMPTED_EXIT_CODE
+from devkit.workload.launch import LOST_EXIT_CODE, PREEMPTED_EXIT_CODE
 
 TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 """A variable that torchrun sets. It ends the other processes of a node when one of them has failed.
@@ -68,6 +68,8 @@ class ReportedElsewhere(DevkitError):  # noqa: N818 - not an error of its own: a
 
 class LostProcess(DevkitError):  # noqa: N818 - what happened
     """Another process of the run was lost: no setting is wrong, and the same command resumes."""
+
+    exit_code = LOST_EXIT_CODE
 
 
 class LostProcessReportedElsewhere(LostProcess, ReportedElsewhere):
