@@ -125,10 +125,11 @@ def test_http_is_for_this_machine_and_survives_garbage(served):
     address = f"http://127.0.0.1:{port}/mcp"
     listening = subprocess.run(["ss", "-ltnH"], capture_output=True, text=True, check=False).stdout
     assert re.search(rf"127\.0\.0\.1:{port}\s", listening) or not listening
-    with pytest.raises(urllib.error.HTTPError) as refused:
+    # The server answers with 413 and closes the connection, perhaps before all is sent.
+    with pytest.raises(urllib.error.URLError, match=r"413|400|Broken pipe|reset") as refused:
         urllib.request.urlopen(urllib.request.Request(address, data=b"x" * (MAX_REQUEST_BYTES + 1), method="POST"))
-    refused.value.close()
-    assert refused.value.code in (400, 413)
+    if isinstance(refused.value, urllib.error.HTTPError):
+        refused.value.close()
     waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
     for each in waiting:
         each.sendall(os.urandom(512))

@@ -188,7 +188,7 @@ def check_codes(run, codes, number, ranks):
         return
     left = [rank for rank in (0, 1) if ranks and rank not in ranks]
     for rank in left:
-        assert codes[rank] == 2, run.said(rank)
+        assert codes[rank] == 69, run.said(rank)
         assert f"process {rank} lost another process of this run" in run.said(rank)
         assert "Traceback" not in run.said(rank)
 
