@@ -102,7 +102,7 @@ def _to_flag(name: str, value: object) -> list[str]:
 
 
 def find_gpu_name() -> str | None:
-    """Return the name of the GPU that torch computes on here; None without one, and without torch."""
+    """Return the name of the GPU that torch computes on here; None without one. Raises DevkitError without torch."""
     program = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
     interpreter = find_torch_interpreter(LocalHost())
     done = subprocess.run([interpreter.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -184,16 +184,21 @@ PARTS = (
 def run_benchmark(
     folder: Path, gpu: str, *, parts: Sequence[Part] = PARTS, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run the parts that have no result yet in `folder`, and write one JSON document and one page of all results."""
+    """Run the parts that have no result yet in `folder`, and write one JSON document and one page of all results.
+
+    A result of another GPU, or of another devkit, does not count.
+    """
     work = Workspace(folder.resolve(), gpu)
     results = folder / "parts"
     results.mkdir(parents=True, exist_ok=True)
+    origin = {"gpu": gpu, "devkit": devkit.__version__}
     found: dict[str, Any] = {}
     for part in parts:
         file = results / f"{part.name}.json"
-        if file.is_file():
+        kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if kept.get("origin") == origin:
             progress(f"{part.name}: measured already")
-            found[part.name] = json.loads(file.read_text(encoding="utf-8"))
+            found[part.name] = kept["result"]
             continue
         progress(f"{part.name}: {part.about}")
         started = time.monotonic()
@@ -204,9 +209,9 @@ def run_benchmark(
             found[part.name] = {"error": error.message}
             continue
         scratch = file.with_suffix(".tmp")
-        scratch.write_text(json.dumps(found[part.name]), encoding="utf-8")
+        scratch.write_text(json.dumps({"origin": origin, "result": found[part.name]}), encoding="utf-8")
         scratch.replace(file)
-    document = {"schema": "devkit.benchmark/1", "devkit": devkit.__version__, "gpu": gpu, "parts": found}
+    document = {"schema": "devkit.benchmark/1", **origin, "parts": found}
     (folder / RESULT_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     (folder / PAGE_FILE).write_text("".join(_render_page(document)), encoding="utf-8")
     return document
