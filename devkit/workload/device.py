@@ -1,7 +1,13 @@
-"""The device to run on and its precision, with the reason for both; and libcuda's own answers, without torch."""
+"""The device to run on and its precision, with the reason for both; its memory; and libcuda's own answers, without torch."""
 
 import ctypes
+import gc
+import importlib.util
+import os
 import re
+import shutil
+import sys
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +15,8 @@ from pathlib import Path
 import torch
 
 from devkit.estimate.settings import Precision
+from devkit.probe.host import Host, LocalHost
+from devkit.probe.machine.control_group import parse_memory_size, read_cgroup
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 KERNEL_MODULE_VERSION_FILE = Path("/proc/driver/nvidia/version")
@@ -134,16 +142,85 @@ def choose_precision(capability_major: int, capability: str) -> tuple[Precision,
 
 def describe_device(device: Device, driver: CudaDriver | None) -> dict[str, str | int]:
     """Return the report's `device` object; fields that mean nothing on this device are left out."""
-    fields: dict[str, str | int] = {
-        "kind": device.kind,
-        "name": device.name,
-        "reason": device.reason,
-        "precision": str(device.precision),
-        "precision_reason": device.precision_reason,
-        "capability": device.capability,
-        "memory_bytes": device.memory_bytes,
-        "count": device.count,
-        "driver": driver.driver if driver else "",
-        "driver_cuda": driver.cuda if driver else "",
-    }
-    return {name: value for name, value in fields.items() if value not in ("", 0)}
+    driver_fields = {"driver": driver.driver, "driver_cuda": driver.cuda} if driver else {}
+    return {name: value for name, value in (vars(device) | driver_fields).items() if value not in ("", 0)}
+
+
+_OUT_OF_MEMORY_TEXTS = ("MPS backend out of memory", "DefaultCPUAllocator: can't allocate memory")
+"""torch's messages where running out of memory has no exception of its own: on Apple's GPUs and on the CPU."""
+
+
+def read_gpu_name(device: torch.device) -> str | None:
+    """Return the GPU's name, as torch and NVML have it; None for any other device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def read_free_ram_bytes(host: Host | None = None) -> int:
+    """Read the memory that processes here may still take: the kernel's MemAvailable, or less by a control group's limit."""
+    host = host or LocalHost()
+    sizes = (parse_memory_size(host.read("/proc/meminfo"), "MemAvailable"), read_cgroup(host).memory_bytes)
+    known = [size for size in sizes if isinstance(size, int)]
+    if known:
+        return min(known)
+    # Nothing says how much is free: all memory, else 8 GiB.
+    has_pages = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if has_pages else 8 * 1024**3
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """A device's memory in bytes: the peak of tensors, the peak that the allocator reserved for them, what is free."""
+
+    allocated: int = 0
+    reserved: int = 0
+    free: int = 0
+
+    def to_event_fields(self) -> dict[str, int]:
+        """Return the fields of events; empty if nothing was counted."""
+        fields = {"allocated_bytes": self.allocated, "reserved_bytes": self.reserved, "free_bytes": self.free}
+        return fields if self.reserved else {}
+
+
+def read_device_memory(device: torch.device) -> DeviceMemory:
+    """Read the peaks since they were last reset, and what is free now. Zeros on the CPU, which has no such counters."""
+    if device.type != "cuda":
+        return DeviceMemory()
+    free, _ = torch.cuda.mem_get_info(device)
+    return DeviceMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device), free)
+
+
+def read_peak_fields(device: torch.device) -> dict[str, int]:
+    """Read the peak so far as fields of events: of tensors on a GPU, of the whole process elsewhere."""
+    if device.type == "cuda":
+        return {"peak_allocated_bytes": torch.cuda.max_memory_allocated(device)}
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if `error` means that memory ran out, on any device."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
+    )
+
+
+def free_after_oom(error: BaseException, device: torch.device) -> None:
+    """Free what a failed pass held: its tensors live in the frames of the traceback until those are cleared."""
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__context__
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def has_compiler(device: torch.device) -> bool:
+    """Return whether torch.compile works on the device: with Triton for GPUs, and a C compiler for its launchers."""
+    names = (os.environ.get("CC") or "cc", "gcc", "clang")
+    has_c = any(shutil.which(name) for name in names)
+    return device.type == "cuda" and has_c and importlib.util.find_spec("triton") is not None

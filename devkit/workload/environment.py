@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
-from pathlib import Path
 from typing import Any, cast
 
-from devkit import __version__
 from devkit.errors import DevkitError
+from devkit.probe.host import Host, LocalHost
+from devkit.probe.machine.control_group import read_cgroup
+from devkit.release import __version__
 from devkit.text import to_one_line
 
-CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 PROOF_THREADS = 1
 """Measured: a second thread gains nothing on a model this small, and on a busy machine costs many seconds."""
 
@@ -52,19 +52,11 @@ def describe_environment() -> dict[str, str]:
     }
 
 
-def count_usable_cpus(quota_file: Path = CGROUP_CPU_MAX) -> int:
-    """Count the CPU cores of this process's affinity, lowered to the cgroup v2 quota (whole cores, at least 1).
-
-    The quota reads "max 100000" or "150000 100000", microseconds in each period; a container's is often less than the
-    machine has.
-    """
+def count_usable_cpus(host: Host | None = None) -> int:
+    """Count the CPU cores of this process's affinity, lowered to its control group's quota (whole cores, at least 1)."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = quota_file.read_text().split()
-        granted = affinity if quota == "max" else int(quota) // int(period)
-    except (OSError, ValueError):
-        granted = affinity
-    return max(1, min(affinity, granted))
+    granted = read_cgroup(host or LocalHost()).cpu_count
+    return max(1, min(affinity, int(granted))) if isinstance(granted, float) else affinity
 
 
 def prepare_process() -> None:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from devkit import INSTALL_WORKLOAD_COMMAND
 from devkit.errors import DevkitError
 from devkit.facts.values import Release, Unknown
 from devkit.probe.host import Host, LocalHost
 from devkit.probe.machine.interpreter import PYTHON_VARIABLE, find_workload_python
+from devkit.release import INSTALL_WORKLOAD_COMMAND
 from devkit.workload import boot
 
 WORKLOAD_PACKAGES = ("torch", "transformers", "peft", "accelerate")

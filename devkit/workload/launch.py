@@ -1,4 +1,4 @@
-"""Run a command as process 1 of a job: `python -m devkit.workload.launch COMMAND …`, with its signals and exit code.
+"""Run a command as process 1 of a job: `devkit launch COMMAND …`, with its signals and exit code.
 
 Process 1 gets no signal that it does not handle, so that a program started as one would not hear that it is to stop.
 torchrun exits with 1 whatever its processes' exit codes are: the code is the one that they wrote (EXIT_FILE_VARIABLE).
@@ -153,7 +153,3 @@ def _read_first_failure(path: str) -> int:
     except OSError:
         return 0
     return next((int(code) for code in codes if code.isascii() and code.isdigit() and not code.startswith("0")), 0)
-
-
-if __name__ == "__main__":
-    sys.exit(launch(sys.argv[1:]))

@@ -43,9 +43,9 @@ def make_models(folder, **settings):
     from dataclasses import replace
 
     from devkit.workload.device import choose_device
+    from devkit.workload.proof.models import ProofModels
     from devkit.workload.proof.program import make_torch_deterministic
     from devkit.workload.proof.stages import Depth, ProofSettings
-    from devkit.workload.proof.training import ProofModels
 
     make_torch_deterministic()
     chosen = replace(ProofSettings.for_depth(Depth.QUICK), resume_steps=8, **settings)

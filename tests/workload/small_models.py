@@ -62,3 +62,11 @@ def save_tokenizer(folder, *, chat_template=None):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=BOS, eos_token=EOS)
     tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(folder)
+
+
+def save_trained_adapter(model, folder, base):
+    """Save the adapter of `model` alone, with a reference to its base, as a run publishes it."""
+    from devkit.workload.finetune.model import write_adapter_metadata
+
+    model.save_pretrained(str(folder), save_embedding_layers=False)
+    write_adapter_metadata(folder, base)

@@ -9,8 +9,9 @@ pytest.importorskip("torch")
 
 from devkit.workload.device import choose_device, choose_precision, describe_device
 from devkit.workload.proof import device_stages
-from devkit.workload.proof.program import is_device_lost, make_torch_deterministic
+from devkit.workload.proof.program import make_torch_deterministic
 from devkit.workload.proof.stages import StageStatus, run_stage
+from devkit.workload.proof.standalone import is_device_lost
 
 pytestmark = pytest.mark.workload
 
@@ -91,15 +92,15 @@ def test_kernels_on_this_machine_compute_right():
 
 def test_a_wrong_kernel_fails(monkeypatch):
     make_torch_deterministic()
-    matmul, calls = device_stages._matmul, []
+    attention, calls = device_stages._attention, []
 
     def wrong_on_the_device(left, right):
         calls.append(left.dtype)
-        return matmul(left, right) * (1 if len(calls) == 1 else 1.0001)
+        return attention(left, right) * (1 if len(calls) == 1 else 1.0001)
 
-    monkeypatch.setattr(device_stages, "_matmul", wrong_on_the_device)
+    monkeypatch.setattr(device_stages, "_attention", wrong_on_the_device)
     result, _ = run_stage("kernel", lambda: device_stages.prove_kernels(choose_device()))
-    assert "matmul_fp32_error" in result.reason
+    assert "attention_fp32_error" in result.reason
 
 
 def test_the_description_leaves_out_fields_without_meaning():

@@ -11,9 +11,9 @@ import click
 import pytest
 
 import devkit
-from devkit import INSTALL_WORKLOAD_COMMAND
 from devkit.errors import DevkitError
 from devkit.probe.host import NOT_FOUND, LocalHost, ProgramResult
+from devkit.release import INSTALL_WORKLOAD_COMMAND
 from devkit.workload.interpreter import WORKLOAD_PACKAGES, find_torch_interpreter
 
 OWN, ACTIVE, NAMED = "/opt/devkit/bin/python", "/home/dev/venv/bin/python", "/opt/conda/bin/python"

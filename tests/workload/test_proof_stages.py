@@ -11,8 +11,9 @@ from tests.workload.conftest import make_models
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from devkit.workload.proof import model_stages, training
-from devkit.workload.proof.training import ProofModels
+from devkit.workload.proof import model_stages
+from devkit.workload.proof import models as proof_models
+from devkit.workload.proof.models import ProofModels
 
 pytestmark = [
     pytest.mark.workload,
@@ -132,7 +133,7 @@ def test_an_adapter_that_cannot_be_disabled_fails(trained):
 
 
 def test_an_adapter_without_effect_fails(trained):
-    for weight in training.list_trainable(trained.tuned.model):
+    for weight in proof_models.list_trainable(trained.tuned.model):
         weight.data.zero_()
     assert_red(model_stages.prove_adapter_disabled, trained, "difference_on")
     assert_red(model_stages.prove_base_frozen, trained, "adapters_changed")
@@ -169,7 +170,7 @@ def test_an_adapter_merged_at_the_wrong_scale_fails(trained):
 
 
 def test_a_checkpoint_without_optimizer_state_fails(models):
-    file = models.checkpoint_folder / training.STATE_FILE
+    file = models.checkpoint_folder / proof_models.STATE_FILE
     state = torch.load(file, weights_only=True)
     state["optimizer"]["state"] = {}
     torch.save(state, file)
@@ -177,7 +178,7 @@ def test_a_checkpoint_without_optimizer_state_fails(models):
 
 
 def test_a_checkpoint_without_random_state_fails(models):
-    file = models.checkpoint_folder / training.STATE_FILE
+    file = models.checkpoint_folder / proof_models.STATE_FILE
     state = torch.load(file, weights_only=True)
     state["rng"] = torch.Generator().manual_seed(1).get_state()
     torch.save(state, file)

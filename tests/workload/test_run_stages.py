@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from devkit.workload.proof import models, run_stages
-from devkit.workload.proof.training import ProofModels
+from devkit.workload.proof.models import ProofModels
 from tests.workload.finetune.run_factory import write_base
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]

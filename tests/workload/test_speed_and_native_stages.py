@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from devkit.workload.device import Device, choose_cpu
-from devkit.workload.proof import collectives, device_stages, model_stages, rates
+from devkit.workload.proof import collectives, device_stages, model_stages
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 
@@ -26,7 +26,7 @@ def outcome(stage, subject):
 
 @pytest.mark.parametrize(
     "stage",
-    [rates.prove_compute_rate, rates.prove_memory_rate, device_stages.prove_bitsandbytes],
+    [device_stages.prove_compute_rate, device_stages.prove_memory_rate, device_stages.prove_bitsandbytes],
     ids=lambda stage: stage.__name__,
 )
 def test_the_stage_passes_on_the_cpu(stage):
@@ -35,7 +35,7 @@ def test_the_stage_passes_on_the_cpu(stage):
 
 
 def test_nothing_is_expected_of_a_cpus_rates():
-    for stage in (rates.prove_compute_rate, rates.prove_memory_rate):
+    for stage in (device_stages.prove_compute_rate, device_stages.prove_memory_rate):
         result = outcome(stage, CPU)
         assert result.expected == {} and all(value > 0 for value in result.measured.values())
 
@@ -43,7 +43,7 @@ def test_nothing_is_expected_of_a_cpus_rates():
 @pytest.mark.parametrize(
     ("stage", "reason"),
     [
-        pytest.param(rates.prove_link_rate, "no link", id="no link"),
+        pytest.param(device_stages.prove_link_rate, "no link", id="no link"),
         pytest.param(device_stages.prove_triton, "compiles for GPUs", id="no Triton"),
         pytest.param(collectives.prove_nccl, "there is none", id="no NCCL"),
     ],
@@ -78,16 +78,16 @@ H200, T4, RTX_4070 = "NVIDIA H200", "Tesla T4", "NVIDIA GeForce RTX 4070"
 )
 def test_a_matrix_rate_is_judged_by_the_data_sheet(name, tflops, holds):
     row = find_datasheet(name)
-    reading = rates.judge_rate("bf16_tflops", tflops, row.bf16_tflops, rates.COMPUTE_SHARE, row)
+    reading = device_stages.judge_rate("bf16_tflops", tflops, row.bf16_tflops, device_stages.COMPUTE_SHARE, row)
     assert reading.is_as_expected is holds
     assert "data sheet" in reading.expected
 
 
 def test_a_board_powered_by_the_slot_may_be_slower():
     row = find_datasheet(T4)
-    share = rates.find_compute_share(row)
-    assert rates.judge_rate("fp16_tflops", 20.0, row.fp16_tflops, share, row).is_as_expected
-    assert not rates.judge_rate("fp16_tflops", 12.0, row.fp16_tflops, share, row).is_as_expected
+    share = device_stages.find_compute_share(row)
+    assert device_stages.judge_rate("fp16_tflops", 20.0, row.fp16_tflops, share, row).is_as_expected
+    assert not device_stages.judge_rate("fp16_tflops", 12.0, row.fp16_tflops, share, row).is_as_expected
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_a_board_powered_by_the_slot_may_be_slower():
 )
 def test_a_link_of_one_lane_fails(name, gb_per_s, holds):
     row = find_datasheet(name)
-    best = rates.PCIE_GB_PER_S[row.pcie_generation]
-    assert rates.judge_link_rate("to_gpu_gb_per_s", gb_per_s, best, row).is_as_expected is holds
+    best = device_stages.PCIE_GB_PER_S[row.pcie_generation]
+    assert device_stages.judge_link_rate("to_gpu_gb_per_s", gb_per_s, best, row).is_as_expected is holds
 
 
 def test_rates_of_an_unknown_gpu_are_recorded_alone():
-    reading = rates.judge_rate("bf16_tflops", 1.0, 0.0, 0.4, find_datasheet("NVIDIA RTX 9090"))
+    reading = device_stages.judge_rate("bf16_tflops", 1.0, 0.0, 0.4, find_datasheet("NVIDIA RTX 9090"))
     assert (reading.expected, reading.is_as_expected) == ("", True)
 
 
@@ -116,7 +116,7 @@ def test_one_slow_call_does_not_change_the_median():
     import time
 
     calls = iter([0.03, *[0.001] * 10_000])
-    assert rates.measure_seconds_per_call(lambda: time.sleep(next(calls)), torch.device("cpu")) < 0.02
+    assert device_stages.measure_seconds_per_call(lambda: time.sleep(next(calls)), torch.device("cpu")) < 0.02
 
 
 @pytest.mark.turns(3)
@@ -206,7 +206,7 @@ def test_a_gpu_without_free_memory_is_not_judged(monkeypatch, free_bytes, is_jud
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 2**37))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: H200)
-    (found,) = rates._list_gpus(gpu("9.0"))
+    (found,) = device_stages._list_gpus(gpu("9.0"))
     assert (found.datasheet is not None) is is_judged
 
 
@@ -251,7 +251,7 @@ def test_the_reference_is_bitwise_identical_each_time(healthy):
 def test_the_reference_shows_another_seed(healthy):
     from dataclasses import replace
 
-    from devkit.workload.proof.training import ProofModels
+    from devkit.workload.proof.models import ProofModels
 
     other = ProofModels(replace(healthy.settings, seed=1), healthy.device, healthy.folder)
     assert outcome(model_stages.prove_reference, other).series != outcome(model_stages.prove_reference, healthy).series

@@ -91,14 +91,14 @@ def test_an_environment_with_torch_alone_is_proved_and_the_report_says_by_what(e
     document = json.loads(done.stdout)
     assert statuses(document) == {
         **dict.fromkeys(("torch", "torch-build", "device", "kernel", "plain-lora", "plain-adapter"), "passed"),
-        **dict.fromkeys(("memory", "libraries", "inference", "lora-memorises", "adapter-reload"), "skipped"),
+        **dict.fromkeys(("memory", "libraries", "inference", "lora-memorizes", "adapter-reload"), "skipped"),
     } | ({"memory": "passed"} if document["device"]["kind"] == "cuda" else {})
     assert document["environment"]["executable"] == str(tmp_path / "venv/bin/python")
     assert document["inputs"]["proof"] == "standalone"
     assert document["inputs"]["proof_because"] == "the project's environment has no transformers and peft"
     assert "LoRA in plain torch memorizes a sentence" in document["conclusion"]
     assert (
-        "(not proved: inference, lora-memorises, adapter-reload; the project's environment has no transformers)"
+        "(not proved: inference, lora-memorizes, adapter-reload; the project's environment has no transformers)"
         in document["conclusion"]
     )
     checked = verify("--check", "report.json")
@@ -111,7 +111,7 @@ def test_a_library_that_does_not_import_fails_its_stage_and_torch_is_proved_all_
     document = json.loads(done.stdout)
     assert (done.returncode, document["verdict"]) == (1, "failed")
     found = statuses(document)
-    assert (found["libraries"], found["lora-memorises"], found["plain-adapter"]) == ("failed", "skipped", "passed")
+    assert (found["libraries"], found["lora-memorizes"], found["plain-adapter"]) == ("failed", "skipped", "passed")
     assert "undefined symbol" in next(each["reason"] for each in document["stages"] if each["name"] == "libraries")
 
 

@@ -1,8 +1,9 @@
-"""Checkpoints that are complete or absent: saved in a folder of their own, verified before a run resumes from them.
+"""The folder of a run: its lock, its checkpoints, its record run.json, and the result that is published in it.
 
-A checkpoint is staged as `step-N.tmp-PID` and renamed to `step-N` when all of it is on the disk; one to be removed is
-renamed to `step-N.old-PID` first. A name without an ending is therefore always a complete checkpoint. Its manifest is
-written last and read first. Nothing is pickled: a checkpoint cannot make its reader run code.
+Checkpoints are complete or absent, and verified before a run resumes from them. One is staged as `step-N.tmp-PID` and
+renamed to `step-N` when all of it is on the disk; one to be removed is renamed to `step-N.old-PID` first. A name without
+an ending is therefore always a complete checkpoint. Its manifest is written last and read first. Nothing is pickled: a
+checkpoint cannot make its reader run code.
 """
 
 import contextlib
@@ -17,23 +18,29 @@ import stat
 import sys
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import safe_open
 
-from devkit import __version__
 from devkit.errors import DevkitError
-from devkit.text import format_bytes, format_count
-from devkit.workload.finetune.data.batches import Example
+from devkit.folder_lock import hold_folder, remove_if_empty
+from devkit.release import __version__
+from devkit.text import format_bytes, format_count, to_one_line
+from devkit.workload.device import DeviceMemory
+from devkit.workload.environment import describe_environment
+from devkit.workload.finetune.dataset import Example
+from devkit.workload.finetune.decisions import Decisions
 from devkit.workload.finetune.distributed import Ranks
-from devkit.workload.finetune.model.files import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE
+from devkit.workload.finetune.events import METRICS_FILE, explain_write_errors, read_events, replace_text
+from devkit.workload.finetune.files import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, flush_to_disk
 from devkit.workload.finetune.optimizers import to_global_state, to_local_state
+from devkit.workload.finetune.process import RunOutcome
 from devkit.workload.finetune.settings import FinetuneSettings
 
 MIN_KEPT = 2
@@ -58,8 +65,8 @@ _LEFTOVER = re.compile(
 _BROKEN = re.compile(r"step-(\d{1,18})\.broken")
 
 _RESUMABLE_WITH_OTHERS = frozenset(
-    {"data", "output", "micro_batch", "attention", "checkpointing", "loss", "compile", "sharding"}
-    | {"save_every", "keep", "resume", "eval_data", "eval_every"}
+    {"data", "output", "micro_batch", "attention", "checkpointing", "loss", "compile", "sharding", "shard_size"}
+    | {"save_every", "keep", "resume", "eval_data", "eval_every", "timeout"}
 )
 """Settings that decide where and how fast a run computes, but not what: they may change when it resumes.
 
@@ -88,7 +95,8 @@ _SAFETENSORS_DTYPES = {
     torch.bool: "BOOL",
 }
 _ALIGNMENT = 8
-_READ_BLOCK_BYTES = 1 << 22
+
+VERSIONED_LIBRARIES = ("torch", "transformers", "peft")
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,22 @@ class FileRecord:
 
     bytes: int
     sha256: str
+
+
+@dataclass
+class TrainState:
+    """The state of a run. `step` counts steps done, skipped ones too, `tokens` those of all ranks, without padding.
+
+    `seconds` is over all parts of an interrupted run. `saved` is the step of the newest checkpoint, -1 for none.
+    `halved_at` is the step that was last retried with half the micro-batch.
+    """
+
+    micro_batch: int
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    saved: int = -1
+    halved_at: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +226,10 @@ def save_checkpoint(
         progress=replace(progress, scaler=state.scaler.state_dict() if state.scaler else None),
         settings=settings,
         world=ranks.world_size,
-        versions=_library_versions(),
+        versions={
+            "devkit": __version__,
+            **{name: str(sys.modules[name].__version__) for name in VERSIONED_LIBRARIES if name in sys.modules},
+        },
         files=files,
     )
 
@@ -222,25 +249,25 @@ def _write_parts(
     records: dict[str, FileRecord] = {}
     failure: OSError | None = None
     for name, tensors in parts.items():
+        chunks = iterate_safetensors(tensors, is_writer=ranks.is_rank0)
         if not ranks.is_rank0:
-            write_safetensors(tensors, None)
+            for _ in chunks:
+                pass
             continue
-        file = SyncedFile(staged / name)
         try:
-            with file:
-                write_safetensors(tensors, file)
+            records[name] = write_synced(staged / name, chunks)
         except OSError as error:
             failure = failure or error
-        records[name] = file.record
     return records, failure
 
 
 def _finish(output: Path, staged: Path, state: CheckpointState, manifest: CheckpointManifest, keep: int) -> Path:
     config = _write_config(state, staged)
-    files = {**manifest.files, config.name: _sync_file(config)}
-    with SyncedFile(staged / MANIFEST_FILE) as file:
-        file.write(replace(manifest, files=files).text().encode())
-    sync_folder(staged)
+    text = config.read_bytes()
+    config.unlink()
+    files = {**manifest.files, config.name: write_synced(config, [text])}
+    write_synced(staged / MANIFEST_FILE, [replace(manifest, files=files).text().encode()])
+    flush_to_disk(staged)
     path = publish_checkpoint(staged, output, manifest.progress.step)
     prune_checkpoints(output, step=manifest.progress.step, keep=keep)
     return path
@@ -255,19 +282,6 @@ def _write_config(state: CheckpointState, folder: Path) -> Path:
     config.inference_mode = True
     config.save_pretrained(str(folder))
     return folder / ADAPTER_CONFIG_FILE
-
-
-def _sync_file(path: Path) -> FileRecord:
-    text = path.read_bytes()
-    path.unlink()
-    with SyncedFile(path) as file:
-        file.write(text)
-    return file.record
-
-
-def _library_versions() -> dict[str, str]:
-    named = {name: getattr(sys.modules.get(name), "__version__", "") for name in ("torch", "transformers", "peft")}
-    return {"devkit": __version__, **{name: str(version) for name, version in named.items() if version}}
 
 
 def require_checkpoint_space(output: Path, state: CheckpointState, *, ranks: Ranks, keep: int = 2) -> None:
@@ -362,8 +376,13 @@ def _is_visible(found: FoundCheckpoint) -> bool:
 
 
 def load_checkpoint(found: FoundCheckpoint, state: CheckpointState) -> TrainProgress:
-    """Load model, optimizer and GradScaler from the checkpoint; all ranks must call."""
-    restore_state(state, found.path)
+    """Load model, optimizer and GradScaler from the checkpoint, one tensor at a time and by way of the CPU; all ranks must call.
+
+    Loaded onto the GPU, a checkpoint would be there beside the live model: a run that just fitted would not fit again.
+    Raises DevkitError if model and files do not hold the same tensors.
+    """
+    _restore_weights(get_trained_weights(state.model), found.path / state.weights_file)
+    _restore_optimizer(state, found.path / OPTIMIZER_FILE)
     progress = found.manifest.progress
     if state.scaler is not None and progress.scaler:
         state.scaler.load_state_dict(dict(progress.scaler))
@@ -375,7 +394,8 @@ def select_resume_settings(
 ) -> dict[str, SettingValue]:
     """Return the settings that the weights depend on. `decisions` override what the user left open, and add to it."""
     chosen = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    chosen = {name: value for name, value in chosen.items() if name not in _RESUMABLE_WITH_OTHERS}
+    # An empty list is left out: checkpoints of releases before the setting have none.
+    chosen = {name: value for name, value in chosen.items() if name not in _RESUMABLE_WITH_OTHERS and value != ()}
     return {name: to_setting_value(value) for name, value in {**chosen, **decisions}.items()}
 
 
@@ -451,14 +471,11 @@ def verify_checkpoint(path: Path) -> CheckpointManifest:
         if size != record.bytes:
             raise BrokenCheckpointError(f"{name} has {size} bytes of {record.bytes}")
     for name, record in manifest.files.items():
-        digest = hashlib.sha256()
         try:
-            with (path / name).open("rb") as file:
-                while block := file.read(_READ_BLOCK_BYTES):
-                    digest.update(block)
+            digest = hash_file(path / name)
         except OSError as error:
             raise BrokenCheckpointError(f"{name} cannot be read: {error.strerror}") from None
-        if digest.hexdigest() != record.sha256:
+        if digest != record.sha256:
             raise BrokenCheckpointError(f"{name} was changed after it was written")
     return manifest
 
@@ -483,7 +500,7 @@ def _hash_content(content: dict[str, Any]) -> str:
 def get_trained_weights(model: Any) -> dict[str, torch.Tensor]:  # noqa: ANN401 - of peft or transformers
     """Return the trained tensors by their names in peft's and transformers' files; the live ones, not copies."""
     if hasattr(model, "peft_config"):
-        from devkit.workload.peft_import import get_peft_model_state_dict
+        from devkit.workload.models import get_peft_model_state_dict
 
         return dict(get_peft_model_state_dict(model, save_embedding_layers=False))
     return dict(model.named_parameters())
@@ -500,16 +517,6 @@ def get_optimizer_state(state: CheckpointState) -> dict[str, torch.Tensor]:
                 tensor = torch.tensor(tensor, dtype=torch.int64 if isinstance(tensor, int) else torch.float64)
             tensors[f"{names[id(parameter)]}.{key}"] = tensor
     return tensors
-
-
-def restore_state(state: CheckpointState, folder: Path) -> None:
-    """Restore model and optimizer from the files in `folder`, one tensor at a time and by way of the CPU.
-
-    Loaded onto the GPU, a checkpoint would be there beside the live model: a run that just fitted would not fit again.
-    Raises DevkitError if model and files do not hold the same tensors.
-    """
-    _restore_weights(get_trained_weights(state.model), folder / state.weights_file)
-    _restore_optimizer(state, folder / OPTIMIZER_FILE)
 
 
 @torch.no_grad()
@@ -579,86 +586,66 @@ def _mismatch(path: Path, name: str) -> DevkitError:
     )
 
 
-class SyncedFile:
-    """A new file that is on the disk when it is closed, with the hash of what was written.
+def write_synced(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
+    """Write a new file that is on the disk when this returns, and return its size and the hash of what was written.
 
-    A disk error is raised on closing, and what is written in between is dropped: the other ranks keep sending their
+    An OSError is raised after the last chunk, and what comes in between is dropped: the other ranks keep sending their
     shards of each tensor until the last one, whatever happened here.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._digest = hashlib.sha256()
-        self._bytes = 0
-        self._file: FileIO | None = None
-        self._error: OSError | None = None
-
-    def __enter__(self) -> Self:
+    digest, size = hashlib.sha256(), 0
+    file: FileIO | None = None
+    failure: OSError | None = None
+    try:
+        file = FileIO(path, "x")
+    except OSError as error:
+        failure = error
+    for chunk in chunks:
+        left = memoryview(chunk)
+        digest.update(left)
+        size += len(left)
         try:
-            self._file = FileIO(self._path, "x")
+            while left and file is not None and failure is None:
+                left = left[file.write(left) :]
         except OSError as error:
-            self._error = error
-        return self
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append `data`."""
-        left = memoryview(data)
-        self._digest.update(left)
-        self._bytes += len(left)
-        try:
-            while left and self._file is not None and self._error is None:
-                left = left[self._file.write(left) :]
-        except OSError as error:
-            self._error = error
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._file is not None:
-            with self._file:
-                if self._error is None and kind is None:
-                    os.fsync(self._file.fileno())
-        if self._error is not None and kind is None:
-            raise self._error
-
-    @property
-    def record(self) -> FileRecord:
-        """Size and hash of what was written."""
-        return FileRecord(self._bytes, self._digest.hexdigest())
+            failure = error
+    if file is not None:
+        with file:
+            if failure is None:
+                os.fsync(file.fileno())
+    if failure is not None:
+        raise failure
+    return FileRecord(size, digest.hexdigest())
 
 
-def write_safetensors(tensors: Mapping[str, torch.Tensor], file: SyncedFile | None) -> None:
-    """Write `tensors` in the safetensors format, gathered from all ranks if sharded. Only rank 0 has a `file`.
+def iterate_safetensors(tensors: Mapping[str, torch.Tensor], *, is_writer: bool = True) -> Iterator[bytes | memoryview]:
+    """Yield a file in the safetensors format, gathered from all ranks if sharded; all ranks must go to its end.
 
-    One after the other, so that no second copy of them is ever in memory: the library's own `save_file` wants all
-    tensors on the CPU at once, 48 GB for a model of 8 billion parameters with its optimizer, on each machine.
-    Source: https://github.com/huggingface/safetensors#format
+    One tensor after the other, so that no second copy of them is ever in memory: the library's own `save_file` wants all
+    of them on the CPU at once, 48 GB for a model of 8 billion parameters with its optimizer, on each machine. Ranks that
+    do not write are given nothing. Source: https://github.com/huggingface/safetensors#format
     """
     # Wide types first: each tensor then starts at a multiple of its own width, as readers that map the file expect.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    if file is not None:
-        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-        start = 0
-        for name in names:
-            tensor = tensors[name]
-            end = start + tensor.numel() * tensor.element_size()
-            dtype = _SAFETENSORS_DTYPES[tensor.dtype]
-            header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
-            start = end
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % _ALIGNMENT)
-        file.write(len(text).to_bytes(8, "little") + text)
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    start = 0
     for name in names:
-        whole = gather_full_tensor(tensors[name])
-        if file is not None:
+        tensor = tensors[name]
+        end = start + tensor.numel() * tensor.element_size()
+        dtype = _SAFETENSORS_DTYPES[tensor.dtype]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    if is_writer:
+        yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        whole: Any = tensors[name]
+        if hasattr(whole, "full_tensor"):
+            # Sharded by FSDP2: all ranks gather it.
+            whole = whole.full_tensor()
+        if is_writer:
             flat = whole.detach().to("cpu").contiguous().reshape(-1)
-            file.write(flat.view(torch.uint8).numpy().data)
-
-
-def gather_full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the whole of a tensor that FSDP2 shards; all ranks must call. Any other tensor as it is."""
-    if hasattr(tensor, "full_tensor"):
-        whole: torch.Tensor = tensor.full_tensor()
-        return whole
-    return tensor
+            yield flat.view(torch.uint8).numpy().data
 
 
 def list_checkpoints(output: Path) -> list[tuple[int, Path]]:
@@ -674,7 +661,7 @@ def publish_checkpoint(staged: Path, output: Path, step: int) -> Path:
         # Saved before by a run that this one repeats; removed only now that its successor is on the disk.
         _set_aside(target)
     staged.replace(target)
-    sync_folder(output)
+    flush_to_disk(output)
     link = target.with_name(f"{LATEST_LINK}.tmp-{os.getpid()}")
     # A file system without links (FAT, some shares) has no `latest`; nothing that devkit does needs it.
     with contextlib.suppress(OSError):
@@ -715,17 +702,6 @@ def mark_broken(path: Path) -> None:
         path.replace(aside)
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk. Windows does so by itself, and has no call for it."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _entries(output: Path) -> list[Path]:
     try:
         return list(output.iterdir())
@@ -763,3 +739,229 @@ def _remove(path: Path) -> None:
             path.unlink()
     else:
         shutil.rmtree(path, ignore_errors=True)
+
+
+RUN_SCHEMA = "devkit.finetune/1"
+RECORD_FILE = "run.json"
+ADAPTER_FOLDER = "adapter"
+MODEL_FOLDER = "model"
+EARLIER_PREFIX = "earlier"
+
+
+def prepare_run_folder(output: Path, *, resume: bool) -> None:
+    """Prepare the locked folder `output` for a run: it is empty, or one of ours.
+
+    Without `resume`, an earlier run's files are moved into a folder of their own. Raises DevkitError for a folder with
+    files that devkit did not write.
+    """
+    try:
+        names = {each.name for each in output.iterdir() if not is_leftover(each.name)}
+    except OSError as error:
+        raise _refuse_output(output, error) from None
+    if names and not _is_run_folder(output):
+        shown = ", ".join(sorted(names)[:3])
+        raise DevkitError(
+            f"{output} holds files that no run of devkit wrote: {shown}", "Name a new or empty folder with --output."
+        )
+    if names and not resume:
+        number = next(n for n in range(1, 1_000_000) if not (output / f"{EARLIER_PREFIX}-{n}").exists())
+        target = output / f"{EARLIER_PREFIX}-{number}"
+        target.mkdir()
+        for each in list(output.iterdir()):
+            is_of_run = each.name in (METRICS_FILE, RECORD_FILE, ADAPTER_FOLDER, MODEL_FOLDER, "latest")
+            if is_of_run or each.name.startswith("step-"):
+                each.rename(target / each.name)
+
+
+def _is_run_folder(output: Path) -> bool:
+    """Return True if a run began in `output`. Its record is the first thing that it writes."""
+    try:
+        document = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("schema") == RUN_SCHEMA
+
+
+@contextmanager
+def lock_run_folder(output: Path, ranks: Ranks) -> Iterator[None]:
+    """Make the folder `output` and keep other runs out of it.
+
+    Two runs would overwrite each other's checkpoints. Raises DevkitError on all ranks if another run stays in there.
+    """
+    with ExitStack() as stack:
+        ranks.on_rank0_broadcast(lambda: stack.enter_context(_lock(output)))
+        yield
+
+
+@contextmanager
+def _lock(output: Path) -> Iterator[None]:
+    missing = [folder for folder in (output, *output.parents) if not folder.exists()]
+    with ExitStack() as stack:
+        for folder in reversed(missing):
+            stack.callback(remove_if_empty, folder)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _refuse_output(output, error) from None
+        try:
+            stack.enter_context(hold_folder(output, report_wait=lambda line: sys.stderr.write(f"{line}\n")))
+        except DevkitError as error:
+            raise DevkitError(
+                error.message,
+                "Wait for it or end it. Several processes of one run are started by torchrun: srun and mpirun alone "
+                "start as many runs.",
+            ) from None
+        yield
+
+
+def _refuse_output(output: Path, error: OSError) -> DevkitError:
+    return DevkitError(
+        f"cannot use {output} for output: {error.strerror}", "Name a folder that you may write to with --output."
+    )
+
+
+def write_run_record(output: Path, document: Mapping[str, Any]) -> None:
+    """Write run.json completely or not at all. Raises DevkitError if the disk does not take it."""
+    path = output / RECORD_FILE
+    with explain_write_errors(path):
+        replace_text(path, json.dumps({"schema": RUN_SCHEMA, **document}, indent=2, allow_nan=False) + "\n")
+
+
+class RunRecord:
+    """The content of run.json: settings, decisions with reasons, and results.
+
+    It is written before anything else, so that the folder is known as ours and its status is never that of an earlier
+    run; again when all decisions are made, and when the run ends.
+    """
+
+    def __init__(self, settings: FinetuneSettings, *, gpu: str | None, world_size: int) -> None:
+        self._output = settings.output
+        self._fields: dict[str, Any] = {
+            "status": "running",
+            "settings": _settings_fields(settings),
+            "decisions": [],
+            "warnings": [],
+            "environment": describe_environment(),
+            "gpu": gpu,
+            "world": world_size,
+            "estimated": None,
+        }
+        self.summary: dict[str, Any] = {}
+        self._is_first = False
+
+    def begin(self) -> None:
+        """Write what is known before anything was read."""
+        self._is_first = not (self._output / RECORD_FILE).exists()
+        write_run_record(self._output, self._fields)
+
+    def record_decisions(self, settings: FinetuneSettings, decisions: Decisions) -> None:
+        """Write what is known before the first step. `settings` have the final sequence length."""
+        estimate = decisions.estimate
+        self._fields |= {
+            "settings": _settings_fields(settings),
+            "decisions": [asdict(each) for each in decisions.reasons],
+            "warnings": list(decisions.warnings),
+            "estimated": None
+            if estimate is None
+            else {
+                "allocated_peak_bytes": estimate.allocated_peak_bytes,
+                "reserved_peak_bytes": vars(estimate.reserved_peak_bytes),
+                "device_peak_bytes": vars(estimate.device_peak_bytes),
+            },
+        }
+        write_run_record(self._output, self._fields)
+
+    def stop(self, outcome: RunOutcome) -> None:
+        """Write the outcome of a run that ended outside of the training loop."""
+        self._fields |= {"status": str(outcome)}
+        write_run_record(self._output, self._fields)
+
+    def fail(self, error: Exception) -> None:
+        """Write that `error` ended the run. An error of a full disk is not reported a second time.
+
+        Wrong input that one process finds before it decides anything leaves nothing behind.
+        """
+        if (
+            self._is_first
+            and isinstance(error, DevkitError)
+            and self._fields["world"] == 1
+            and not self._fields["decisions"]
+        ):
+            for name in (METRICS_FILE, RECORD_FILE):
+                (self._output / name).unlink(missing_ok=True)
+            return
+        self._fields |= {"status": "failed", "error": to_one_line(str(error))}
+        with contextlib.suppress(DevkitError):
+            write_run_record(self._output, self._fields)
+
+    def fail_for_rank0(self, error: Exception) -> None:
+        """Write that rank 0 was lost, which keeps the record and the folder for as long as it lives."""
+        with contextlib.suppress(DevkitError, OSError, ValueError), hold_folder(self._output, timeout_s=1.0):
+            record = json.loads((self._output / RECORD_FILE).read_text(encoding="utf-8"))
+            if record["status"] == "running":
+                lost = f"rank 0 was lost: {to_one_line(str(error))}"
+                write_run_record(self._output, {**record, "status": "failed", "error": lost})
+
+    def finish(self, outcome: RunOutcome, state: TrainState, memory: DeviceMemory) -> None:
+        """Write the results; `summary` then holds the numbers of the event "end"."""
+        steps = [each for each in read_events(self._output / METRICS_FILE) if each["event"] == "step"]
+        self.summary = {
+            "step": state.step,
+            "first_loss": steps[0]["loss"] if steps else None,
+            "last_loss": steps[-1]["loss"] if steps else None,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 3),
+            "tokens_per_s": round(state.tokens / state.seconds, 1) if state.seconds else None,
+        }
+        measured = {"allocated_peak_bytes": memory.allocated, "reserved_peak_bytes": memory.reserved}
+        folders = [self._output / name for name in (ADAPTER_FOLDER, MODEL_FOLDER)]
+        published = [each for each in folders if each.is_dir()] if outcome is RunOutcome.DONE else []
+        self._fields |= {
+            "status": str(outcome),
+            **self.summary,
+            "micro_batch": state.micro_batch,
+            # CPUs count no peaks.
+            "measured": measured if memory.reserved else None,
+            "files": {folder.name: hash_files(folder) for folder in published},
+        }
+        write_run_record(self._output, self._fields)
+
+
+def _settings_fields(settings: FinetuneSettings) -> dict[str, object]:
+    return {name: to_setting_value(value) for name, value in vars(settings).items()}
+
+
+def publish_result(
+    output: Path, checkpoint: Path, *, is_adapter: bool, write_metadata: Callable[[Path], object]
+) -> Path:
+    """Publish the trained weights of a checkpoint as adapter/, or model/ for a whole model, and return the folder.
+
+    `write_metadata` adds what belongs to them, such as the tokenizer. An earlier result is replaced.
+    """
+    target = output / (ADAPTER_FOLDER if is_adapter else MODEL_FOLDER)
+    new = target.with_name(f"{target.name}.tmp-{os.getpid()}")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    for each in checkpoint.iterdir():
+        if each.is_file() and each.name not in (MANIFEST_FILE, OPTIMIZER_FILE):
+            shutil.copyfile(each, new / each.name)
+    write_metadata(new)
+    if target.exists():
+        old = target.with_name(f"{target.name}.old-{os.getpid()}")
+        target.rename(old)
+        new.rename(target)
+        shutil.rmtree(old)
+    else:
+        new.rename(target)
+    return target
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file in `folder`, by name."""
+    return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -11,16 +11,15 @@ https://huggingface.co/docs/transformers/main/en/attention_interface.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
-from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.estimate.memory import Interval, MemoryEstimate, drop_gpu_overhead
 from devkit.estimate.settings import Attention, Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.facts.values import ComputeCapability
 from devkit.text import format_bytes, format_count
-from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.finetune.settings import FinetuneSettings, require_whole_copies
 
 T = TypeVar("T")
 
@@ -100,6 +99,8 @@ class Hardware:
     def computes_bf16(self) -> bool:
         """True if the device computes in bf16 instead of emulating it."""
         if self.kind is DeviceKind.CUDA and self.capability is not None:
+            from devkit.compat.version_tables import load_tables
+
             return self.capability >= load_tables().stack.features["bf16"].capability
         return self.kind is DeviceKind.ROCM or self.has_bf16
 
@@ -201,8 +202,10 @@ class Decisions:
             loss=self.loss,
             attention=self.attention,
             checkpointing=self.checkpointing,
+            lean=not self.compile and not settings.dropout,
             world=world,
             sharding=self.sharding,
+            shard_size=settings.shard_size,
         )
 
 
@@ -227,43 +230,35 @@ class AttentionTraits:
     value_head: int = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionKernels:
-    """The attention kernels of a machine. `varlen` is torch's own kernel, `flash` the package flash-attn."""
-
-    device: str
-    precision: Precision
-    capability: ComputeCapability | None = None
-    rocm: bool = False
-    varlen: bool = False
-    flash: bool = False
-
-
-def choose_attention(traits: AttentionTraits, kernels: AttentionKernels) -> tuple[Attention, str]:
+def choose_attention(traits: AttentionTraits, hardware: Hardware, precision: Precision) -> tuple[Attention, str]:
     """Return the best attention for this model on this machine, and the reason, a clause without a capital letter."""
-    refusal = find_attention_refusal(Attention.VARLEN, traits, kernels)
-    if refusal is None and kernels.device == "cpu":
+    refusal = find_attention_refusal(Attention.VARLEN, traits, hardware, precision)
+    if refusal is None and not hardware.is_gpu:
         return Attention.VARLEN, "each text is computed by itself: no compute is wasted on padding"
     if refusal is None:
         return Attention.VARLEN, "torch's flash kernel takes packed rows without padding or a mask"
-    if find_attention_refusal(Attention.FLASH, traits, kernels) is None:
+    if find_attention_refusal(Attention.FLASH, traits, hardware, precision) is None:
         return Attention.FLASH, f"the package flash-attn is installed, and varlen is not possible: {refusal}"
-    if find_attention_refusal(Attention.SDPA, traits, kernels) is None:
+    if find_attention_refusal(Attention.SDPA, traits, hardware, precision) is None:
         return Attention.SDPA, f"varlen is not possible: {refusal}"
     return Attention.EAGER, f"no kernel here computes the attention of {traits.name}: {_own_attention(traits)}"
 
 
-def find_attention_refusal(attention: Attention, traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
+def find_attention_refusal(
+    attention: Attention, traits: AttentionTraits, hardware: Hardware, precision: Precision
+) -> str | None:
     """Return why this attention cannot compute this model here; None if it can."""
     match attention:
         case Attention.VARLEN:
-            return find_packing_refusal(traits) or _varlen_refusal(traits, kernels)
+            return find_packing_refusal(traits) or _varlen_refusal(traits, hardware, precision)
         case Attention.FLASH:
             if not traits.flash:
                 return f"{traits.name} does not support flash-attn"
-            if kernels.device != "cuda":
-                return f"flash-attn is for GPUs, and this is {kernels.device}"
-            return _flash_kernel_refusal(traits, kernels) if kernels.flash else "flash-attn is not installed"
+            if hardware.kind not in (DeviceKind.CUDA, DeviceKind.ROCM):
+                return f"flash-attn is for GPUs, and this is {hardware.kind}"
+            if "flash_attn" not in hardware.packages:
+                return "flash-attn is not installed"
+            return _flash_kernel_refusal(traits, hardware, precision)
         case Attention.SDPA:
             return _own_attention(traits)
         case Attention.EAGER:
@@ -285,7 +280,7 @@ def _own_attention(traits: AttentionTraits) -> str | None:
     return None if traits.sdpa else "its attention is written by hand"
 
 
-def _varlen_refusal(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
+def _varlen_refusal(traits: AttentionTraits, hardware: Hardware, precision: Precision) -> str | None:
     own = _own_attention(traits)
     if own is not None:
         return own
@@ -293,21 +288,22 @@ def _varlen_refusal(traits: AttentionTraits, kernels: AttentionKernels) -> str |
         return "some of its layers attend within chunks of a text"
     if traits.router_loss:
         return "its router's loss needs a mask of padded rows"
-    if kernels.device == "cpu":
+    if not hardware.is_gpu:
         return None
-    if kernels.device != "cuda" or kernels.rocm:
-        return f"torch's varlen kernel is for NVIDIA GPUs, and this is {'ROCm' if kernels.rocm else kernels.device}"
-    if not kernels.varlen:
+    if hardware.kind is not DeviceKind.CUDA:
+        shown = "ROCm" if hardware.kind is DeviceKind.ROCM else hardware.kind
+        return f"torch's varlen kernel is for NVIDIA GPUs, and this is {shown}"
+    if not hardware.has_varlen:
         return "this torch has no varlen kernel with windows and grouped heads (torch 2.12 has)"
     if traits.dropout:
         return f"the kernel has no dropout, and the model has {traits.dropout:g}"
-    return _flash_kernel_refusal(traits, kernels)
+    return _flash_kernel_refusal(traits, hardware, precision)
 
 
-def _flash_kernel_refusal(traits: AttentionTraits, kernels: AttentionKernels) -> str | None:
-    if kernels.capability is not None and not kernels.rocm and kernels.capability < FLASH_MIN_CAPABILITY:
-        return f"flash kernels need compute capability {FLASH_MIN_CAPABILITY} and this GPU has {kernels.capability}"
-    if kernels.precision is Precision.FP32:
+def _flash_kernel_refusal(traits: AttentionTraits, hardware: Hardware, precision: Precision) -> str | None:
+    if hardware.capability is not None and hardware.capability < FLASH_MIN_CAPABILITY:
+        return f"flash kernels need compute capability {FLASH_MIN_CAPABILITY} and this GPU has {hardware.capability}"
+    if precision is Precision.FP32:
         return "flash kernels compute in 16 bit and this run is in fp32"
     if traits.head != traits.value_head:
         return f"its value heads ({traits.value_head}) are not as large as its key heads ({traits.head})"
@@ -387,8 +383,11 @@ def decide(
     )
 
 
-def build_memory_estimator(config: Mapping[str, Any]) -> MemoryEstimator | None:
-    """Return the estimator for the model of this configuration; None for an architecture that it does not know."""
+def build_memory_estimator(config: Mapping[str, Any], *, whole_parameters: int = 0) -> MemoryEstimator | None:
+    """Return the estimator for the model of this configuration; None for an architecture that it does not know.
+
+    `whole_parameters` are those of modules that are trained whole beside an adapter.
+    """
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.training import estimate_training
 
@@ -396,7 +395,7 @@ def build_memory_estimator(config: Mapping[str, Any]) -> MemoryEstimator | None:
         shape = build_model_shape(config)
     except DevkitError:
         return None
-    return partial(estimate_training, shape)
+    return lambda settings: estimate_training(shape, replace(settings, whole_parameters=whole_parameters))
 
 
 class _ComputeDecisions:
@@ -447,27 +446,25 @@ class _ComputeDecisions:
     def _choose_adapter_precision(self) -> Precision:
         if self._settings.method is Method.FULL:
             return self.precision
+        chosen, because = self.precision, "that of the computation"
         if self.precision is Precision.FP16:
+            chosen = Precision.FP32
             because = "gradients in fp16 cannot be unscaled and checked; the adapter is small"
-            return self._record("adapter_precision", self._settings.adapter_precision, Precision.FP32, because)
-        because = "that of the computation"
-        if self.precision is not Precision.FP32:
+        elif self.precision is not Precision.FP32:
             because += ": fp32 would keep a second copy of each layer's input"
-        return self._record("adapter_precision", self._settings.adapter_precision, self.precision, because)
+        precision = self._record("adapter_precision", self._settings.adapter_precision, chosen, because)
+        if self._settings.modules_to_save and precision is not self.precision:
+            raise DevkitError(
+                f"--modules-to-save trains modules in the precision of the base, {self.precision}, and the adapter is "
+                f"in {precision}",
+                "Use --precision bf16, or fp32 before compute capability 8.0, and leave out --adapter-precision.",
+            )
+        return precision
 
     def _choose_attention(self, traits: AttentionTraits) -> Attention:
-        hardware, setting = self._hardware, self._settings.attention
-        is_rocm = hardware.kind is DeviceKind.ROCM
-        kernels = AttentionKernels(
-            device="cuda" if is_rocm else str(hardware.kind),
-            precision=self.precision,
-            capability=hardware.capability,
-            rocm=is_rocm,
-            varlen=hardware.has_varlen,
-            flash="flash_attn" in hardware.packages,
-        )
-        best, because = choose_attention(traits, kernels)
-        refusal = find_attention_refusal(setting, traits, kernels) if setting is not None else None
+        hardware, precision, setting = self._hardware, self.precision, self._settings.attention
+        best, because = choose_attention(traits, hardware, precision)
+        refusal = find_attention_refusal(setting, traits, hardware, precision) if setting is not None else None
         if refusal is not None:
             raise DevkitError(
                 f"--attention {setting} is not possible: {refusal}", f"Use --attention {best}: {because}."
@@ -519,6 +516,7 @@ class _ComputeDecisions:
                     "Start several: torchrun --nproc-per-node N --no-python devkit finetune ...",
                 )
             return Sharding.DDP
+        require_whole_copies(self._settings, self._hardware.world_size)
         because = "every rank holds the whole model, with the least communication"
         return self._record("sharding", setting, Sharding.DDP, because)
 
@@ -535,6 +533,8 @@ def _require_bitsandbytes(settings: FinetuneSettings, hardware: Hardware) -> Non
         )
     if feature is None or hardware.capability is None:
         return
+    from devkit.compat.version_tables import load_tables
+
     row = load_tables().stack.features[feature]
     if hardware.capability < row.capability and not row.is_inferred:
         raise DevkitError(
@@ -547,6 +547,11 @@ def _require_bitsandbytes(settings: FinetuneSettings, hardware: Hardware) -> Non
 
 def _choose_precision(settings: FinetuneSettings, hardware: Hardware) -> tuple[Precision, str]:
     if hardware.kind is DeviceKind.CPU:
+        if hardware.has_bf16 and settings.method is Method.LORA:
+            return (
+                Precision.BF16,
+                "this CPU multiplies bf16 twice as fast as fp32; the adapter has master weights in fp32",
+            )
         return Precision.FP32, "CPUs compute fp32 exactly and fast"
     if hardware.computes_bf16:
         device = f"compute capability {hardware.capability}" if hardware.capability else hardware.name

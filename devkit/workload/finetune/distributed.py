@@ -8,6 +8,9 @@ import contextlib
 import os
 import re
 import signal
+import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,12 +21,12 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
-from torch.nn.parallel import DistributedDataParallel
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
-from devkit.workload.finetune.model.loading import disable_cpu_avx512_kernel
+from devkit.workload.finetune.model import disable_cpu_avx512_kernel
 from devkit.workload.finetune.process import (
     LostProcess,
     LostProcessReportedElsewhere,
@@ -103,11 +106,6 @@ class Ranks:
         """True for the rank that prints, and writes what all share."""
         return self.rank == 0
 
-    @property
-    def is_local_rank0(self) -> bool:
-        """True for the first rank of a node."""
-        return self.local_rank == 0
-
     def claim_reporting(self) -> bool:
         """Return True for the first rank that calls it: the one to report why the run ends. True without a store."""
         if self.store is None:
@@ -146,10 +144,6 @@ class Ranks:
         """Return True if `flag` is true on at least one rank."""
         return self.max(float(flag)) > 0
 
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        self.max(0.0)
-
     def on_rank0_broadcast(self, action: Callable[[], T]) -> T:
         """Call `action` on rank 0 and return its result on all ranks.
 
@@ -177,8 +171,9 @@ class Ranks:
 
     def local_rank0_first(self, action: Callable[[], T]) -> T:
         """Call `action` on each rank, on local rank 0 of each node before the others: it may download."""
-        result = self.on_all_or_fail(lambda: action() if self.is_local_rank0 else None)
-        return self.on_all_or_fail(lambda: result if self.is_local_rank0 else action())  # type: ignore[return-value]
+        is_first = self.local_rank == 0
+        result = self.on_all_or_fail(lambda: action() if is_first else None)
+        return self.on_all_or_fail(lambda: result if is_first else action())  # type: ignore[return-value]
 
     def _broadcast(self, result: object, *, source: int) -> Any:  # noqa: ANN401 - whatever an action returns
         """Return the result of rank `source` on all ranks; raise it if it is a DevkitError, sent as its two texts."""
@@ -236,7 +231,8 @@ def join_process_group(
     )
     ranks = Ranks(rank, world_size, device, local_rank, store)
     try:
-        yield ranks
+        with exchange_heartbeats(rank, world_size, timeout_s=collective_timeout_s):
+            yield ranks
     except RuntimeError as error:
         if not any(text in str(error) for text in _LOST_PEER):
             raise
@@ -358,7 +354,7 @@ def summarize_error(error: Exception) -> str:
 class ParallelModel:
     """A module whose gradients the ranks reduce. Call `module` instead of the original; its parameters are the same.
 
-    `factor` multiplies the loss: DDP and FSDP2 take the mean over ranks where the sum is wanted.
+    `factor` multiplies the loss: FSDP2 takes the mean over ranks where the sum is wanted.
     """
 
     module: nn.Module
@@ -370,30 +366,23 @@ class ParallelModel:
         result: T = self.module(function)
         return result
 
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Return DDP's context around a pass, in which gradients stay local until `all_reduce_gradients`.
+    def all_reduce_gradients(self) -> None:
+        """Sum the gradients over all ranks, once all passes of a step succeeded everywhere. FSDP2 has done so."""
 
-        Not so under FSDP2: gradients that wait to be reduced are as large as the model on every rank, which is what it
-        was chosen to avoid.
-        """
-        if isinstance(self.module, DistributedDataParallel):
-            return self.module.no_sync()
-        return contextlib.nullcontext()
+
+class _ReplicatedModel(ParallelModel):
+    """A module that every rank holds whole.
+
+    torch's DistributedDataParallel would reduce during the last backward pass. A rank that runs out of memory there
+    leaves the others waiting for good, and an aborted pass leaves it in the middle of a reduction.
+    """
 
     @torch.no_grad()
     def all_reduce_gradients(self) -> None:
-        """Average the gradients over all ranks, once all passes of a step succeeded everywhere.
-
-        DDP itself would reduce them during the last backward pass. A rank that runs out of memory there leaves the
-        others waiting for good, and an aborted pass leaves DDP in the middle of a reduction.
-        """
-        if not isinstance(self.module, DistributedDataParallel):
-            return
         gradients = [each.grad for each in self.module.parameters() if each.grad is not None]
         for bucket in _buckets(gradients):
             flat = torch.cat([each.reshape(-1) for each in bucket])
             dist.all_reduce(flat)
-            flat /= self.factor
             for each, part in zip(bucket, torch.split(flat, [each.numel() for each in bucket]), strict=True):
                 each.copy_(part.view_as(each))
 
@@ -427,14 +416,14 @@ def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def wrap_parallel(
-    module: nn.Module, *, sharding: Sharding | None, method: Method, ranks: Ranks, is_broadcast: bool = False
+    module: nn.Module, *, sharding: Sharding | None, method: Method, ranks: Ranks, shard_size: int = 0
 ) -> ParallelModel:
-    """Wrap `module`, whose forward gives the loss, in DDP or FSDP2. Build the optimizer afterwards: FSDP2 replaces the
+    """Prepare `module`, whose forward gives the loss, for all ranks. Build the optimizer afterwards: FSDP2 replaces the
     parameters.
 
     Args:
         sharding: None means DDP.
-        is_broadcast: the module has its weights on rank 0 only; otherwise it is equal on all ranks.
+        shard_size: the ranks that shard one copy (HSDP), which divides the world size; 0 for all of them.
 
     Raises:
         DevkitError: the method cannot be trained with this sharding.
@@ -442,26 +431,26 @@ def wrap_parallel(
     if ranks.world_size == 1:
         return ParallelModel(module)
     if sharding is None or sharding is Sharding.DDP:
-        devices = [ranks.device] if ranks.device.type == "cuda" else None
-        # Adapters are all used in every pass: DDP need not search for parameters without a gradient.
-        parallel = DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
-        # Buffers are equal from here on. Synchronized with a pass, they leave a rank waiting for one whose pass failed.
-        parallel.require_forward_param_sync = False
-        return ParallelModel(parallel, ranks.world_size)
+        _require_same_parameters(module, ranks)
+        for each in module.parameters():
+            if each.requires_grad:
+                dist.broadcast(each.detach(), src=0)
+        return _ReplicatedModel(module)
     require_sharding_supported(sharding, method)
 
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    broadcast = Rank0Broadcast(module, ranks) if is_broadcast else None
-    mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
+    _require_same_parameters(module, ranks)
+    # Gathering is among the ranks of a copy, neighbors by their rank; copies only reduce their gradients.
+    size = shard_size or ranks.world_size
+    sizes = {"copies": ranks.world_size // size, "shards": size} if size < ranks.world_size else {"shards": size}
+    mesh = init_device_mesh(ranks.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     # Gradients of bf16 weights are reduced in fp32: eight ranks would round eight times.
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     # Layers first, so that no more than one of them is whole on a device at a time; then what is outside of them.
     for part in (*list_decoder_layers(module), module):
-        if broadcast is not None:
-            broadcast.send(part)
-            disable_cpu_avx512_kernel(part)
+        disable_cpu_avx512_kernel(part.to(ranks.device))
         reshard = _RESHARDS[sharding] and part is not module
         fully_shard(part, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     return _ShardedModel(module, ranks.world_size)
@@ -480,103 +469,78 @@ def compute_gradient_norm(parameters: list[nn.Parameter]) -> torch.Tensor:
     return total
 
 
-TensorHolder: TypeAlias = dict[str, Any]
+def _require_same_parameters(module: nn.Module, ranks: Ranks) -> None:
+    """Raise DevkitError on all ranks if they built different models from the same files."""
+    own = [name for name, _ in module.named_parameters()]
+    names = ranks.on_rank0_broadcast(lambda: own)
+    different = next((here or there for here, there in zip_longest(own, names) if here != there), None)
+
+    def check() -> None:
+        if different is not None:
+            raise DevkitError(
+                f"the processes of this run build different models from the same files: not all of them have {different}",
+                "Install the same versions of transformers and peft on all machines.",
+            )
+
+    ranks.on_all_or_fail(check)
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """A place of a tensor in a module."""
-
-    name: str
-    owner: nn.Module
-    holder: TensorHolder
-    key: str
-
-    @property
-    def tensor(self) -> torch.Tensor:
-        tensor: torch.Tensor = self.holder[self.key]
-        return tensor
+BEAT_S = 5.0
+SILENT_S = 40.0
+"""Longer than a process holds Python's lock, in which no thread of it can run; with a beat less than a minute."""
 
 
-@dataclass(frozen=True)
-class _SlotSpec:
-    """Rank 0's tensor in a slot. Slots of one `number` share a tensor, as embedding and head may."""
+@contextlib.contextmanager
+def exchange_heartbeats(rank: int, world_size: int, *, timeout_s: float) -> Iterator[None]:
+    """Give signs of life, and print one line on a process that gives none. `timeout_s` is what the others wait for it.
 
-    name: str
-    number: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    requires_grad: bool
-
-
-class Rank0Broadcast:
-    """The tensors of a module that rank 0 alone has loaded; the other ranks have them on the meta device.
-
-    A model that is sharded because no GPU holds it must not be whole on any of them on the way there. Nor must every
-    rank of a machine keep a copy in its memory: rank 0 reads, and broadcasts part by part what the others shard.
-    All ranks must construct it, and send the same parts in the same order. Raises DevkitError if they built different
-    models from the same files.
+    Rank 0 watches all others, and rank 1 watches rank 0: one of them sees whoever stops. The connection is one of its
+    own: the threads that train may keep the other one waiting.
     """
+    ended = threading.Event()
+    names = [f"{each}" for each in range(world_size)] if rank == 0 else ["0"] if rank == 1 else []
 
-    def __init__(self, module: nn.Module, ranks: Ranks) -> None:
-        self._ranks = ranks
-        slots = list(_find_slots(module))
-        specs: list[_SlotSpec] = ranks.on_rank0_broadcast(lambda: _describe(slots))
-        ranks.on_all_or_fail(lambda: _require_same(slots, specs))
-        self._pending = list(zip(slots, specs, strict=True))
+    def beat() -> None:
+        with contextlib.suppress(RuntimeError):
+            # torchrun keeps the store for all attempts.
+            store = PrefixStore(
+                f"devkit/heartbeat/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
+                TCPStore(
+                    os.environ["MASTER_ADDR"],
+                    int(os.environ["MASTER_PORT"]),
+                    is_master=False,
+                    wait_for_workers=False,
+                    timeout=timedelta(seconds=SILENT_S),
+                ),
+            )
+            seen: dict[str, tuple[bytes, float]] = {}
+            place = f"process {os.getpid()} on {socket.gethostname()}"
+            count = 0
+            while True:
+                count += 1
+                store.set(str(rank), f"{count} {place}")
+                for name in names:
+                    if store.check([name]):
+                        _watch(name, store.get(name), seen, timeout_s)
+                if ended.wait(BEAT_S):
+                    return
 
-    def send(self, part: nn.Module) -> None:
-        """Broadcast the tensors of `part` that were not sent before to each rank's device, and pack 4-bit weights."""
-        modules = set(part.modules())
-        received: dict[int, torch.Tensor] = {}
-        pending = []
-        for slot, spec in self._pending:
-            if slot.owner not in modules:
-                pending.append((slot, spec))
-                continue
-            if spec.number not in received:
-                received[spec.number] = self._broadcast(slot.tensor, spec)
-            slot.holder[slot.key] = received[spec.number]
-        self._pending = pending
-
-    @torch.no_grad()
-    def _broadcast(self, tensor: torch.Tensor, spec: _SlotSpec) -> torch.Tensor:
-        device = self._ranks.device
-        own = tensor.detach().to(device).contiguous() if self._ranks.is_rank0 else None
-        data = own if own is not None else torch.empty(spec.shape, dtype=spec.dtype, device=device)
-        dist.broadcast(data, src=0)
-        if not isinstance(tensor, nn.Parameter):
-            return data
-        if hasattr(tensor, "bnb_quantized"):
-            packed: torch.Tensor = type(tensor)(data, requires_grad=False, **vars(tensor)).to(device)
-            return packed
-        return nn.Parameter(data, requires_grad=spec.requires_grad)
-
-
-def _find_slots(module: nn.Module) -> Iterator[_Slot]:
-    """Yield parameters, buffers, and tensors in plain attributes, in an order that is the same on all ranks."""
-    for prefix, owner in module.named_modules():
-        for holder in (owner._parameters, owner._buffers, vars(owner)):
-            for key, value in holder.items():
-                if isinstance(value, torch.Tensor):
-                    yield _Slot(f"{prefix}.{key}", owner, holder, key)
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
-def _describe(slots: list[_Slot]) -> list[_SlotSpec]:
-    numbers: dict[int, int] = {}
-    specs = []
-    for slot in slots:
-        tensor = slot.tensor
-        number = numbers.setdefault(id(tensor), len(numbers))
-        specs.append(_SlotSpec(slot.name, number, tuple(tensor.shape), tensor.dtype, tensor.requires_grad))
-    return specs
-
-
-def _require_same(slots: list[_Slot], specs: list[_SlotSpec]) -> None:
-    names = zip_longest([slot.name for slot in slots], [each.name for each in specs])
-    different = next((here or there for here, there in names if here != there), None)
-    if different is not None:
-        raise DevkitError(
-            f"the processes of this run build different models from the same files: not all of them have {different}",
-            "Install the same versions of transformers and peft on all machines.",
+def _watch(name: str, value: bytes, seen: dict[str, tuple[bytes, float]], timeout_s: float) -> None:
+    now_s = time.monotonic()
+    before, since_s = seen.get(name, (b"", now_s))
+    if value != before:
+        seen[name] = (value, now_s)
+    elif now_s - since_s >= SILENT_S:
+        seen[name] = (value, float("inf"))
+        sys.stderr.write(
+            f"devkit: rank {name} ({value.decode().partition(' ')[2]}) has given no sign of life for {SILENT_S:.0f} s: it is"
+            f" stopped, frozen, or its machine is gone. The others wait up to {timeout_s:g} s for it (--timeout).\n"
         )

@@ -1,4 +1,4 @@
-"""The training loop: forward and backward passes, the optimizer step, evaluation, and what may end a run."""
+"""The training loop: from a loaded base to the published result, step by step, and what may end a run."""
 
 import hashlib
 import math
@@ -7,38 +7,62 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from devkit.estimate.settings import Attention, Loss
-from devkit.workload.finetune.data.batches import BatchLoader, MicroBatch
-from devkit.workload.finetune.distributed import ParallelModel, Ranks, compute_gradient_norm
-from devkit.workload.finetune.events import Events
-from devkit.workload.finetune.memory import (
-    StepOutOfMemory,
-    free_after_oom,
-    is_out_of_memory,
-    read_device_memory,
-    read_peak_fields,
+from devkit.estimate.settings import Method, Precision
+from devkit.workload.device import DeviceMemory, free_after_oom, is_out_of_memory, read_device_memory, read_peak_fields
+from devkit.workload.finetune.checkpoint import (
+    CheckpointState,
+    TrainProgress,
+    TrainState,
+    find_newest_checkpoint,
+    fingerprint_examples,
+    load_checkpoint,
+    publish_result,
+    require_checkpoint_space,
+    save_checkpoint,
+    select_resume_settings,
 )
-from devkit.workload.finetune.model.attention import build_model_inputs
-from devkit.workload.finetune.model.loss import (
-    OutputHead,
-    compute_loss,
-    get_output_head,
-    head_matches_model,
-    select_targets,
+from devkit.workload.finetune.dataset import BatchLayout, BatchLoader, Dataset, Example, MicroBatch, choose_layout
+from devkit.workload.finetune.decisions import Decisions
+from devkit.workload.finetune.distributed import (
+    ParallelModel,
+    Ranks,
+    compute_gradient_norm,
+    list_decoder_layers,
+    wrap_parallel,
 )
-from devkit.workload.finetune.optimizers import clip_gradients, compute_learning_rate, set_learning_rate
+from devkit.workload.finetune.events import METRICS_FILE, Events, drop_events_after
+from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE
+from devkit.workload.finetune.forward import (
+    ModelWithLoss,
+    require_no_cross_attention,
+    use_fused_lora_forward,
+    use_lean_forward,
+)
+from devkit.workload.finetune.model import (
+    LoadedBase,
+    attach_adapter,
+    prepare_for_training,
+    trainable_parameters,
+    write_adapter_metadata,
+)
+from devkit.workload.finetune.optimizers import (
+    build_optimizer,
+    clip_gradients,
+    compute_learning_rate,
+    set_learning_rate,
+)
+from devkit.workload.finetune.process import RunOutcome
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import Model
 
 T = TypeVar("T")
 
-ModelTrial: TypeAlias = Callable[[Model], object]
-"""Something that is found out about a model by using it."""
 
 MAX_CONSECUTIVE_SKIPS = 3
 """One bad batch is skipped; three in a row mean that the weights or the learning rate are beyond help."""
@@ -46,176 +70,370 @@ MAX_CONSECUTIVE_SKIPS = 3
 _NUMPY_SEEDS = 2**32
 
 
-class RunOutcome(StrEnum):
-    """The outcome of a run."""
+def prepare_model(base: Model, settings: FinetuneSettings, decisions: Decisions) -> Model:
+    """Prepare the base for training: with an adapter, or whole."""
+    prepare_for_training(base, checkpointing=decisions.checkpointing)
+    if settings.method is Method.FULL:
+        return base.requires_grad_(requires_grad=True)
+    adapted = attach_adapter(base, settings, precision=decisions.adapter_precision)
+    if not decisions.compile:
+        # A compiler fuses the passes over memory by itself.
+        use_fused_lora_forward(adapted)
+        if not decisions.checkpointing:
+            use_lean_forward(adapted)
+    return adapted
 
-    DONE = "done"
-    INTERRUPTED = "interrupted"
-    PREEMPTED = "preempted"
-    NOT_FINITE = "not-finite"
-    OUT_OF_MEMORY = "out-of-memory"
+
+def can_recover_from_oom(device: torch.device) -> bool:
+    """Return True if running out of memory raises an error. On CPUs the system kills the whole process."""
+    return device.type != "cpu"
 
 
-@dataclass
-class TrainState:
-    """The state of a run. `step` counts steps done, skipped ones too, `tokens` those of all ranks, without padding.
+class Trainer:
+    """One rank's run, from the loaded base to the published result.
 
-    `seconds` is over all parts of an interrupted run. `saved` is the step of the newest checkpoint, -1 for none.
-    `halved_at` is the step that was last retried with half the micro-batch.
+    `stop_requested` returns how the run is to end, None to go on.
     """
 
-    micro_batch: int
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    saved: int = -1
-    halved_at: int = -1
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainContext:
-    """Everything that the loop works with. `save` writes a checkpoint, `stop_requested` returns how to end, or None."""
-
-    settings: FinetuneSettings
-    learning_rate: float
-    steps: int
-    passes: "ForwardBackward"
-    parameters: list[torch.nn.Parameter]
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler | None
-    guard: "FiniteGuard"
-    loader: BatchLoader
-    evaluate: Callable[[TrainState], None] | None
-    ranks: Ranks
-    events: Events
-    save: Callable[[TrainState], None]
-    stop_requested: Callable[[], RunOutcome | None]
-
-    def load_step(self, step: int, micro_batch: int) -> list[MicroBatch]:
-        """Return this rank's micro-batches of a step."""
-        ranks = self.ranks
-        return self.loader.load_step(step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=micro_batch)
-
-
-def run_training_loop(run: TrainContext, state: TrainState) -> RunOutcome:
-    """Take steps from `state` to the last, and advance it. A checkpoint is left whenever the run ends well."""
-    timer = StepTimer(state, run.steps)
-    while state.step < run.steps:
-        outcome = run.stop_requested()
-        if outcome is not None:
-            return _stop(run, state, outcome)
-        try:
-            verdict = _take_step(run, state, timer)
-        except StepAborted:
-            continue
-        except StepOutOfMemory:
-            if _halve_micro_batch(run, state):
-                continue
-            return _stop(run, state, RunOutcome.OUT_OF_MEMORY)
-        if verdict is StepVerdict.STOP:
-            run.events("stopped", step=state.step, how=RunOutcome.NOT_FINITE, saved=state.saved)
-            return RunOutcome.NOT_FINITE
-        is_last = state.step == run.steps
-        if run.evaluate is not None and (is_last or state.step % run.settings.eval_every == 0):
-            run.evaluate(state)
-        if is_last or state.step % run.settings.save_every == 0:
-            _save(run, state)
-    if state.saved != state.step:
-        # The last weights are not finite: they are not to be resumed from, nor used.
-        run.events("stopped", step=state.step, how=RunOutcome.NOT_FINITE, saved=state.saved)
-        return RunOutcome.NOT_FINITE
-    return RunOutcome.DONE
-
-
-def _take_step(run: TrainContext, state: TrainState, timer: "StepTimer") -> "StepVerdict":
-    """Take one optimizer step. Raises StepAborted and StepOutOfMemory, on all ranks alike, if it was not taken."""
-    started = perf_counter()
-    seed_generators(seed=run.settings.seed, step=state.step, rank=run.ranks.rank)
-    batches = run.load_step(state.step, state.micro_batch)
-    waited_s = perf_counter() - started
-    targets = max(1, run.loader.count_targets(state.step))
-    scale = None
-    if run.scaler is not None:
-        scale = float(run.scaler.scale(torch.ones((), device=run.ranks.device)))
-    run.optimizer.zero_grad(set_to_none=True)
-    total = run.passes.accumulate_gradients(batches, (scale or 1.0) / targets)
-    if run.scaler is not None:
-        run.scaler.unscale_(run.optimizer)
-    norm = compute_gradient_norm(run.parameters)
-    if run.ranks.device.type != "cpu" and state.step + 1 < run.steps:
-        # While the GPU works at this step.
-        run.loader.prefetch(
-            state.step + 1, rank=run.ranks.rank, world_size=run.ranks.world_size, micro_batch=state.micro_batch
+    def __init__(
+        self,
+        settings: FinetuneSettings,
+        decisions: Decisions,
+        data: Dataset,
+        base: LoadedBase,
+        ranks: Ranks,
+        events: Events,
+        *,
+        stop_requested: Callable[[], RunOutcome | None],
+    ) -> None:
+        self._settings = settings
+        self._decisions = decisions
+        self._ranks = ranks
+        self._events = events
+        self._stop_requested = stop_requested
+        self._base = base
+        # Saved with the result: a tokenizer without a template was given one when the first chat came.
+        base.tokenizer.chat_template = data.chat_template
+        self._model = prepare_model(base.model, settings, decisions)
+        self._loader = self._build_loader(data.train)
+        self._eval_loader = self._build_loader(data.held_out) if data.held_out else None
+        self._parallel = self._wrap_parallel()
+        # After FSDP2 has replaced the parameters.
+        self._parameters = trainable_parameters(self._model)
+        self._trained = self._build_trained_state()
+        self._passes = ForwardBackward(
+            self._parallel, ranks, is_sharded=decisions.is_sharded, stop_requested=stop_requested
         )
-    # The CPU waits for the GPU here, once in a step.
-    local_loss, gradient_norm = torch.stack([total, norm.to(total)]).tolist()
-    loss = run.ranks.sum(local_loss) / targets
-    verdict = run.guard.judge(run.ranks, loss=loss, gradient_norm=gradient_norm, scale=scale)
-    settings = run.settings
-    learning_rate = compute_learning_rate(
-        state.step, steps=run.steps, warmup=settings.warmup, schedule=settings.schedule, peak=run.learning_rate
-    )
-    if verdict is StepVerdict.STEP:
-        clip_gradients(run.parameters, norm, max_norm=settings.gradient_limit)
-        set_learning_rate(run.optimizer, learning_rate)
-        if run.scaler is not None:
-            run.scaler.step(run.optimizer)
-        else:
-            run.optimizer.step()
-    if run.scaler is not None:
-        run.scaler.update()
-    tokens = int(run.ranks.sum(sum(each.token_count for each in batches)))
-    state.step += 1
-    state.tokens += tokens
-    metrics = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm, "tokens": state.tokens}
-    metrics |= timer.tick(state, tokens) | {"waited_s": round(waited_s, 6)} | read_peak_fields(run.ranks.device)
-    run.events("step" if verdict is StepVerdict.STEP else "skipped", step=state.step, **metrics)
-    return verdict
+        self._guard = FiniteGuard()
+        self._steps = settings.steps or max(1, round(settings.epochs * self._loader.steps_per_epoch))
+        self._resume_settings = select_resume_settings(
+            settings,
+            {
+                "precision": decisions.precision,
+                "adapter_precision": decisions.adapter_precision,
+                "optimizer": decisions.optimizer,
+                "learning_rate": decisions.learning_rate,
+                "packing": decisions.packing,
+                "steps": self._steps,
+                "model": base.files.identity,
+                "data": fingerprint_examples(data.train),
+            },
+        )
+        self._checkpoint: Path | None = None
+        self.state = TrainState(micro_batch=0)
 
+    def _build_loader(self, examples: Sequence[Example]) -> BatchLoader:
+        settings, decisions = self._settings, self._decisions
+        return BatchLoader(
+            examples,
+            batch=settings.batch,
+            sequence=settings.sequence,
+            seed=settings.seed,
+            pack=decisions.packing,
+            layout=choose_layout(decisions.attention, pack=decisions.packing),
+        )
 
-def _save(run: TrainContext, state: TrainState) -> None:
-    """Write a checkpoint, unless its weights are not to be resumed from."""
+    def _wrap_parallel(self) -> ParallelModel:
+        decisions, ranks = self._decisions, self._ranks
+        module = ModelWithLoss(self._model, loss=decisions.loss, attention=decisions.attention, device=ranks.device)
+        layers = list_decoder_layers(module)
+        parallel = wrap_parallel(
+            module,
+            sharding=decisions.sharding,
+            method=self._settings.method,
+            ranks=ranks,
+            shard_size=self._settings.shard_size,
+        )
+        layout = self._loader.layout
+        if layout is not BatchLayout.PADDED:
+            parallel.call_gathered(
+                lambda model: require_no_cross_attention(model, decisions.attention, layout, ranks.device)
+            )
+        module.split_head(parallel.call_gathered)
+        if decisions.compile:
+            # Each layer by itself: one compilation serves them all. After the trials, whose shapes never come again.
+            for layer in layers:
+                layer.compile()
+        for text in self._loader.notes:
+            self._events("note", text=text)
+        if not module.is_split:
+            text = "the output head of this model is not known here, so full logits are materialized"
+            self._events("note", text=text)
+        return parallel
 
-    def loss_of_last_step() -> float:
+    def _build_trained_state(self) -> CheckpointState:
+        decisions = self._decisions
+        optimizer = build_optimizer(
+            self._model,
+            decisions.optimizer,
+            learning_rate=decisions.learning_rate,
+            weight_decay=self._settings.weight_decay,
+            masters=decisions.to_training_settings(self._settings, world=self._ranks.world_size).has_masters,
+        )
+        # The scaler keeps small gradients from vanishing in fp16.
+        is_fp16 = decisions.precision is Precision.FP16
+        return CheckpointState(
+            self._model, optimizer, torch.amp.GradScaler(self._ranks.device.type) if is_fp16 else None
+        )
+
+    @property
+    def peak_memory(self) -> DeviceMemory:
+        """The peaks on this rank's device."""
+        return read_device_memory(self._ranks.device)
+
+    def start(self) -> bool:
+        """Find the state to start from: the micro-batch that fits, the newest checkpoint. Returns False if nothing fits."""
+        settings, state, loader = self._settings, self.state, self._loader
+        state.micro_batch = self._find_micro_batch()
+        if state.micro_batch == 0:
+            return False
+        require_checkpoint_space(settings.output, self._trained, ranks=self._ranks, keep=settings.keep)
+        if settings.resume:
+            self._resume()
+        self._events(
+            "start",
+            step=state.step,
+            steps=self._steps,
+            rows=len(loader.rows),
+            tokens_per_epoch=loader.token_count,
+            world=self._ranks.world_size,
+            micro_batch=state.micro_batch,
+            trainable_parameters=sum(each.numel() for each in self._parameters),
+        )
+        return True
+
+    def _find_micro_batch(self) -> int:
+        """Return the micro-batch to start with: as decided, and tried on GPUs with the largest batch that can come."""
+        size = min(self._decisions.micro_batch, len(self._loader.rows))
+        if not can_recover_from_oom(self._ranks.device):
+            return size
+        rows = -(-min(self._settings.batch, len(self._loader.rows)) // self._ranks.world_size)
+
+        def attempt(micro_batch: int) -> None:
+            # A second pass, where there is one, has the gradients of the first beside its activations.
+            batches = [self._loader.build_largest_batch(micro_batch)] * (2 if rows > micro_batch else 1)
+            run_dry_step(self._passes, self._trained.optimizer, batches)
+
+        found = find_micro_batch(attempt, start=size, ranks=self._ranks)
+        memory = found.memory.to_event_fields()
+        self._events("probe", micro_batch=found.micro_batch, refused=list(found.refused), **memory)
+        return found.micro_batch
+
+    def _resume(self) -> None:
+        output, state = self._settings.output, self.state
+        found = find_newest_checkpoint(output, settings=self._resume_settings, ranks=self._ranks)
+        if found is not None:
+            progress = load_checkpoint(found, self._trained)
+            state.step = state.saved = progress.step
+            state.tokens, state.seconds = progress.tokens, progress.seconds
+            self._guard.skipped = progress.skipped
+            self._checkpoint = found.path
+            self._events("resumed", step=progress.step, path=found.path.name)
+            for text in (*found.broken, *found.notes):
+                self._events("note", text=text)
+        if self._ranks.is_rank0:
+            drop_events_after(output / METRICS_FILE, state.step)
+
+    def run(self) -> RunOutcome:
+        """Take steps to the last one. A checkpoint is left whenever the run ends well."""
+        settings, state = self._settings, self.state
+        timer = StepTimer(state, self._steps)
+        while state.step < self._steps:
+            outcome = self._stop_requested()
+            if outcome is not None:
+                return self._stop(outcome)
+            try:
+                verdict = self._take_step(timer)
+            except StepAborted:
+                continue
+            except StepOutOfMemory:
+                if self._halve_micro_batch():
+                    continue
+                return self._stop(RunOutcome.OUT_OF_MEMORY)
+            if verdict is StepVerdict.STOP:
+                return self._end_not_finite()
+            is_last = state.step == self._steps
+            if self._eval_loader is not None and (is_last or state.step % settings.eval_every == 0):
+                self._evaluate(self._eval_loader)
+            if is_last or state.step % settings.save_every == 0:
+                self._save()
+        # If the last weights are not finite, they are not to be resumed from, nor used.
+        return RunOutcome.DONE if state.saved == state.step else self._end_not_finite()
+
+    def _take_step(self, timer: "StepTimer") -> "StepVerdict":
+        """Take one optimizer step. Raises StepAborted and StepOutOfMemory, on all ranks alike, if it was not taken."""
+        settings, state, ranks = self._settings, self.state, self._ranks
+        optimizer, scaler = self._trained.optimizer, self._trained.scaler
+        started = perf_counter()
+        seed_generators(seed=settings.seed, step=state.step, rank=ranks.rank)
+        batches = self._load_step(state.step)
+        waited_s = perf_counter() - started
+        targets = max(1, self._loader.count_targets(state.step))
+        scale = None if scaler is None else float(scaler.scale(torch.ones((), device=ranks.device)))
+        optimizer.zero_grad(set_to_none=True)
+        total = self._passes.accumulate_gradients(batches, (scale or 1.0) / targets)
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        norm = compute_gradient_norm(self._parameters)
+        if ranks.device.type != "cpu" and state.step + 1 < self._steps:
+            # While the GPU works at this step.
+            self._loader.prefetch(
+                state.step + 1, rank=ranks.rank, world_size=ranks.world_size, micro_batch=state.micro_batch
+            )
+        # The CPU waits for the GPU here, once in a step.
+        local_loss, gradient_norm = torch.stack([total, norm.to(total)]).tolist()
+        loss = ranks.sum(local_loss) / targets
+        verdict = self._guard.judge(ranks, loss=loss, gradient_norm=gradient_norm, scale=scale)
+        learning_rate = compute_learning_rate(
+            state.step,
+            steps=self._steps,
+            warmup=settings.warmup,
+            schedule=settings.schedule,
+            peak=self._decisions.learning_rate,
+        )
+        if verdict is StepVerdict.STEP:
+            clip_gradients(self._parameters, norm, max_norm=settings.gradient_limit)
+            set_learning_rate(optimizer, learning_rate)
+            if scaler is not None:
+                scaler.step(optimizer)
+            else:
+                optimizer.step()
+        if scaler is not None:
+            scaler.update()
+        tokens = int(ranks.sum(sum(each.token_count for each in batches)))
+        state.step += 1
+        state.tokens += tokens
+        metrics = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm, "tokens": state.tokens}
+        metrics |= timer.tick(state, tokens) | {"waited_s": round(waited_s, 6)} | read_peak_fields(ranks.device)
+        self._events("step" if verdict is StepVerdict.STEP else "skipped", step=state.step, **metrics)
+        return verdict
+
+    def _load_step(self, step: int) -> list[MicroBatch]:
+        """Return this rank's micro-batches of a step."""
+        ranks = self._ranks
+        return self._loader.load_step(
+            step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=self.state.micro_batch
+        )
+
+    def _evaluate(self, loader: BatchLoader) -> None:
+        """Compute the mean loss of the held-out rows, each once. A signal ends it early, without a result."""
+        module, ranks, state = self._parallel.module, self._ranks, self.state
+        started = perf_counter()
+        total, targets = 0.0, 0
+        is_aborted = False
+        module.eval()
+        for each in module.modules():
+            # In evaluation mode, bitsandbytes's layers change the layout of their weights on some CPUs, which takes
+            # long and changes their bytes. They have no dropout.
+            if type(each).__module__.startswith("bitsandbytes"):
+                each.training = True
+        with torch.no_grad():
+            for step in range(loader.steps_per_epoch):
+                if is_aborted := bool(self._stop_requested()):
+                    break
+                batches = loader.load_step(
+                    step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=state.micro_batch
+                )
+                total += ranks.sum(sum(float(module(batch)) for batch in batches))
+                targets += loader.count_targets(step)
+        module.train()
+        if not is_aborted:
+            seconds = round(perf_counter() - started, 3)
+            self._events("eval", step=state.step, loss=total / max(1, targets), counted=targets, seconds=seconds)
+
+    def _save(self) -> None:
+        """Write a checkpoint, unless its weights are not to be resumed from."""
+        state = self.state
+        if not self._guard.may_save(self._ranks, self._parameters, self._compute_last_loss):
+            return
+        saved = save_checkpoint(
+            self._settings.output,
+            self._trained,
+            TrainProgress(step=state.step, tokens=state.tokens, skipped=self._guard.skipped, seconds=state.seconds),
+            settings=self._resume_settings,
+            ranks=self._ranks,
+            keep=self._settings.keep,
+        )
+        self._checkpoint, state.saved = saved.path, state.step
+        seconds = round(saved.seconds, 3)
+        self._events("checkpoint", step=state.step, path=saved.path.name, bytes=saved.bytes, seconds=seconds)
+
+    def _compute_last_loss(self) -> float:
         """Return this rank's loss on the first pass of the last step that was taken; NaN if it cannot be computed."""
-        step = state.step - 1 - run.guard.skipped_since_step
+        step = self.state.step - 1 - self._guard.skipped_since_step
         if step < 0:
             return math.nan
         try:
-            return float(run.passes.compute_loss(run.load_step(step, state.micro_batch)[0]))
+            return float(self._passes.compute_loss(self._load_step(step)[0]))
         except StepOutOfMemory:
             return math.nan
 
-    if run.guard.may_save(run.ranks, run.parameters, loss_of_last_step):
-        run.save(state)
-        state.saved = state.step
+    def _stop(self, outcome: RunOutcome) -> RunOutcome:
+        state = self.state
+        if state.saved != state.step:
+            self._save()
+        self._events("stopped", step=state.step, how=outcome, saved=state.saved)
+        return outcome
 
+    def _end_not_finite(self) -> RunOutcome:
+        self._events("stopped", step=self.state.step, how=RunOutcome.NOT_FINITE, saved=self.state.saved)
+        return RunOutcome.NOT_FINITE
 
-def _stop(run: TrainContext, state: TrainState, outcome: RunOutcome) -> RunOutcome:
-    if state.saved != state.step:
-        _save(run, state)
-    run.events("stopped", step=state.step, how=outcome, saved=state.saved)
-    return outcome
+    def _halve_micro_batch(self) -> bool:
+        """Halve the micro-batch to retry the step, once; False if that was done or is impossible.
 
+        The effective batch stays: there are more passes.
+        """
+        state = self.state
+        can_halve = state.micro_batch > 1 and state.halved_at != state.step
+        self._events(
+            "out-of-memory",
+            step=state.step + 1,
+            micro_batch=state.micro_batch,
+            next_micro_batch=state.micro_batch // 2 if can_halve else None,
+            **self.peak_memory.to_event_fields(),
+        )
+        if can_halve:
+            state.micro_batch //= 2
+            state.halved_at = state.step
+        return can_halve
 
-def _halve_micro_batch(run: TrainContext, state: TrainState) -> bool:
-    """Halve the micro-batch to retry the step, once; False if that was done or is impossible.
+    def publish(self) -> Path | None:
+        """Publish the result of the newest checkpoint and return its folder; None if there is no checkpoint."""
+        if self._checkpoint is None:
+            return None
+        is_adapter = self._trained.weights_file == ADAPTER_WEIGHTS_FILE
+        return publish_result(
+            self._settings.output, self._checkpoint, is_adapter=is_adapter, write_metadata=self._write_metadata
+        )
 
-    The effective batch stays: there are more passes.
-    """
-    memory = read_device_memory(run.ranks.device)
-    can_halve = state.micro_batch > 1 and state.halved_at != state.step
-    run.events(
-        "out-of-memory",
-        step=state.step + 1,
-        micro_batch=state.micro_batch,
-        next_micro_batch=state.micro_batch // 2 if can_halve else None,
-        **memory.to_event_fields(),
-    )
-    if can_halve:
-        state.micro_batch //= 2
-        state.halved_at = state.step
-    return can_halve
+    def _write_metadata(self, folder: Path) -> None:
+        if hasattr(self._model, "peft_config"):
+            write_adapter_metadata(folder, self._base)
+        else:
+            self._base.tokenizer.save_pretrained(str(folder))
+            if self._base.model.generation_config is not None:
+                self._base.model.generation_config.save_pretrained(str(folder))
 
 
 class StepTimer:
@@ -239,53 +457,8 @@ class StepTimer:
         }
 
 
-class ModelWithLoss(torch.nn.Module):
-    """The model with its loss: the module that is wrapped for several ranks, so that the output head is inside.
-
-    `is_split` is True if decoder and head are called separately; see `split_head`.
-    """
-
-    def __init__(self, model: Model, *, loss: Loss, attention: Attention, device: torch.device) -> None:
-        super().__init__()
-        self.model = model
-        self.attention = attention
-        self.device = device
-        self.loss = loss
-        self.is_split = False
-        self.train()
-
-    def split_head(self, call_gathered: Callable[[Callable[[Model], bool]], bool]) -> None:
-        """From now on call decoder and head separately, if they give the model's own logits.
-
-        Otherwise full logits are materialized. `call_gathered` is that of the ParallelModel.
-        """
-        self.is_split = call_gathered(lambda _: head_matches_model(self._head(), self._base()))
-
-    def _base(self) -> Model:
-        model: Model = self.model
-        return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-    def _head(self) -> OutputHead:
-        return get_output_head(self._base())
-
-    def forward(self, given: MicroBatch | ModelTrial) -> Any:  # noqa: ANN401 - whatever a trial returns
-        """Return the loss of a micro-batch, shape []; or a trial's result: only here are sharded weights gathered."""
-        return self.compute_micro_batch_loss(given) if isinstance(given, MicroBatch) else given(self.model)
-
-    def compute_micro_batch_loss(self, batch: MicroBatch) -> torch.Tensor:
-        """Return the summed loss of the batch's targets, shape [], in fp32."""
-        inputs = build_model_inputs(batch, self.attention, self.device)
-        positions, targets = select_targets(batch.labels, self.device)
-        if not self.is_split:
-            logits = _select(self._base()(**inputs).logits, positions)
-            return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
-        states = _select(self._base().get_decoder()(**inputs).last_hidden_state, positions)
-        return compute_loss(self._head(), states, targets, self.loss)
-
-
-def _select(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Select positions of `values`, [rows, tokens, width], as [targets, width]."""
-    return values.reshape(-1, values.shape[-1]).index_select(0, positions)
+class StepOutOfMemory(Exception):  # noqa: N818 - not an error: all ranks agreed on it, and the step can be repeated
+    """Memory ran out on at least one rank; no optimizer step was taken."""
 
 
 class StepAborted(Exception):  # noqa: N818 - not an error: a signal was handled between two passes
@@ -319,9 +492,8 @@ class ForwardBackward:
         for number, batch in enumerate(batches, start=1):
             if number > 1 and self._stop_requested():
                 raise StepAborted
-            with self._parallel.no_sync():
-                loss = self._on_all_ranks(lambda batch=batch: self._parallel.module(batch))  # type: ignore[misc]
-                self._on_all_ranks(lambda loss=loss: (loss * factor * self._parallel.factor).backward())  # type: ignore[misc]
+            loss = self._on_all_ranks(lambda batch=batch: self._parallel.module(batch))  # type: ignore[misc]
+            self._on_all_ranks(lambda loss=loss: (loss * factor * self._parallel.factor).backward())  # type: ignore[misc]
             total += loss.detach()
         if not is_local:
             self._parallel.all_reduce_gradients()
@@ -363,6 +535,52 @@ def run_dry_step(passes: ForwardBackward, optimizer: torch.optim.Optimizer, batc
     finally:
         optimizer.zero_grad(set_to_none=True)
         optimizer.state.clear()
+
+
+@dataclass(frozen=True)
+class MicroBatchSearch:
+    """The micro-batch that fits, with the memory at it. `refused` are those tried before, largest first.
+
+    `micro_batch` is 0 if not even one row fits; `memory` is then that of the last attempt.
+    """
+
+    micro_batch: int
+    memory: DeviceMemory
+    refused: tuple[int, ...] = ()
+
+
+def find_micro_batch(
+    attempt: Callable[[int], None],
+    *,
+    start: int,
+    ranks: Ranks,
+) -> MicroBatchSearch:
+    """Halve `start` until `attempt` with that micro-batch succeeds on every rank.
+
+    `attempt` is one whole step, optimizer included, that leaves no trace. All ranks must call and agree, so that the
+    effective batch stays the same one everywhere.
+    """
+    refused: list[int] = []
+    size = start
+    while size:
+        if ranks.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(ranks.device)
+        failed = False
+        try:
+            attempt(size)
+        except StepOutOfMemory:
+            failed = True
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            free_after_oom(error, ranks.device)
+            failed = True
+        memory = read_device_memory(ranks.device)
+        if not ranks.any(failed):
+            return MicroBatchSearch(size, memory, tuple(refused))
+        refused.append(size)
+        size //= 2
+    return MicroBatchSearch(0, memory, tuple(refused))
 
 
 class StepVerdict(StrEnum):
@@ -416,46 +634,6 @@ class FiniteGuard:
         if ranks.any(not all(bool(torch.isfinite(each).all()) for each in local)):
             return False
         return self.in_a_row == 0 or not ranks.any(not math.isfinite(loss_again()))
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """The mean loss over all targets; `is_aborted` is True if a signal ended the evaluation early."""
-
-    loss: float
-    targets: int
-    seconds: float
-    is_aborted: bool = False
-
-
-def evaluate_loss(
-    module: torch.nn.Module,
-    loader: BatchLoader,
-    ranks: Ranks,
-    *,
-    micro_batch: int,
-    stop_requested: Callable[[], object],
-) -> EvalResult:
-    """Compute the loss on all rows of `loader`, each once; all ranks must call. Training mode is restored."""
-    started = perf_counter()
-    total, targets = 0.0, 0
-    is_aborted = False
-    module.eval()
-    for each in module.modules():
-        # In evaluation mode, bitsandbytes's layers change the layout of their weights on some CPUs, which takes long
-        # and changes their bytes. They have no dropout.
-        if type(each).__module__.startswith("bitsandbytes"):
-            each.training = True
-    with torch.no_grad():
-        for step in range(loader.steps_per_epoch):
-            if stop_requested():
-                is_aborted = True
-                break
-            batches = loader.load_step(step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=micro_batch)
-            total += ranks.sum(sum(float(module(batch)) for batch in batches))
-            targets += loader.count_targets(step)
-    module.train()
-    return EvalResult(total / max(1, targets), targets, perf_counter() - started, is_aborted)
 
 
 def seed_generators(*, seed: int, step: int, rank: int) -> None:

@@ -7,9 +7,11 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -35,10 +37,50 @@ SIGHUP because a lost terminal or ssh connection sends it, and torchrun forwards
 """
 
 
+class RunOutcome(StrEnum):
+    """The outcome of a run."""
+
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+    PREEMPTED = "preempted"
+    NOT_FINITE = "not-finite"
+    OUT_OF_MEMORY = "out-of-memory"
+
+
+class _TimeIsUpError(BaseException):
+    """The end of `limit_time`. Jinja takes an exception for a value that it cannot compute ahead, and computes it again."""
+
+
+@contextlib.contextmanager
+def limit_time(timeout_s: float) -> Iterator[None]:
+    """Raise TimeoutError in the block after so many seconds, where there are timers, and in the main thread alone."""
+    # Windows has no such timer, and other threads get no signals: Ctrl-C ends those.
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise _TimeIsUpError
+
+    previous = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    except _TimeIsUpError:
+        raise TimeoutError(f"it takes longer than {timeout_s:.0f} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
 def configure_libraries() -> None:
     """Set what libraries read when they start, unless the user has set it. Call it before torch computes."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # Waiting threads spin for up to 17 ms by default, which on a machine that others use as well takes the processors
+    # from the thread that they wait for: a step took ten times as long. libgomp reads it when torch is imported.
+    # https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         # Batches of differing length otherwise fragment the memory until none of them fits.
         # https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf

@@ -31,10 +31,13 @@ class FinetuneSettings:
     data: Annotated[tuple[str, ...], SettingInfo("File, folder or hub id of the data. Repeat.")] = ()
     output: Annotated[Path, SettingInfo("Folder for adapter, checkpoints and metrics.")] = Path("finetuned")
     method: Annotated[Method, SettingInfo("Training method: adapter type and precision of the base.")] = Method.LORA
-    rank: Annotated[int, SettingInfo("LoRA rank.", at_least=1)] = 16
+    rank: Annotated[int, SettingInfo("LoRA rank.", at_least=1, at_most=2**31 - 1)] = 16
     alpha: Annotated[int, SettingInfo("LoRA alpha; the adapter is scaled by alpha / rank.", at_least=1)] = 32
     dropout: Annotated[float, SettingInfo("LoRA dropout.", at_least=0.0, at_most=0.99)] = 0.0
     targets: Annotated[tuple[str, ...], SettingInfo("Target modules of the adapter. Repeat.")] = ALL_LINEAR
+    modules_to_save: Annotated[
+        tuple[str, ...], SettingInfo("Modules trained whole and saved with the adapter: lm_head, a norm. Repeat.")
+    ] = ()
     dora: Annotated[bool, SettingInfo("Train DoRA: weight-decomposed LoRA.")] = False
     sequence: Annotated[int, SettingInfo("Sequence length: longest row, in tokens.", at_least=2)] = 2048
     packing: Annotated[bool | None, SettingInfo("Pack short sequences into one row, without cross-attention.")] = None
@@ -60,6 +63,13 @@ class FinetuneSettings:
     sharding: Annotated[
         Sharding | None, SettingInfo("Data parallelism: DDP, or FSDP2 (zero2, zero3).", unsupported=("zero1",))
     ] = None
+    shard_size: Annotated[
+        int,
+        SettingInfo(
+            "Processes that shard one copy of the model, such as those of a node, with zero2 and zero3; 0 for all of them.",
+            at_least=0,
+        ),
+    ] = 0
     eval_data: Annotated[tuple[str, ...], SettingInfo("Held-out data to evaluate on. Repeat.")] = ()
     eval_share: Annotated[
         float, SettingInfo("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9)
@@ -69,6 +79,9 @@ class FinetuneSettings:
     save_every: Annotated[int, SettingInfo("Steps between checkpoints.", at_least=1)] = 100
     keep: Annotated[int, SettingInfo("Checkpoints to keep.", at_least=2)] = 2
     resume: Annotated[bool, SettingInfo("Resume from the newest checkpoint in --output.")] = True
+    timeout: Annotated[
+        int, SettingInfo("Seconds that processes wait for one that does not answer.", at_least=1, at_most=2**31 - 1)
+    ] = 1800
 
 
 def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
@@ -84,14 +97,18 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
         raise DevkitError("--learning-rate is 0, so nothing would be learned", "Give a rate above 0, such as 2e-4.")
     if settings.steps is None and settings.epochs <= 0:
         raise DevkitError("--epochs is 0, so nothing would be trained", "Give --epochs or --steps above 0.")
-    if settings.method is Method.FULL and (settings.dora or settings.targets != ALL_LINEAR):
+    has_adapter_settings = settings.dora or settings.modules_to_save or settings.adapter_precision is not None
+    if settings.method is Method.FULL and (has_adapter_settings or settings.targets != ALL_LINEAR):
         raise DevkitError(
-            "--method full trains every weight and has no adapter to configure", "Leave out --dora, --targets."
+            "--method full trains every weight and has no adapter to configure",
+            "Leave out --dora, --targets, --modules-to-save, --adapter-precision.",
         )
-    if settings.method is Method.FULL and settings.adapter_precision is not None:
-        raise DevkitError("--method full has no adapter whose precision could be set", "Leave out --adapter-precision.")
     if settings.sharding is not None:
         require_sharding_supported(settings.sharding, settings.method)
+    if settings.shard_size and settings.sharding not in (Sharding.ZERO2, Sharding.ZERO3):
+        raise DevkitError(
+            f"--shard-size {settings.shard_size} shards nothing without zero2 or zero3", "Add --sharding zero3."
+        )
     if settings.eval_data and settings.eval_share:
         raise DevkitError("--eval-data and --eval-share both choose the evaluation data", "Keep one of the two.")
     if settings.micro_batch is not None and settings.micro_batch > settings.batch:
@@ -115,6 +132,15 @@ def require_sharding_supported(sharding: Sharding, method: Method) -> None:
             "are integers with a separate scale for each row",
             f"Use --method qlora with {sharding}, which needs less memory still, or --method {method} with "
             "--sharding ddp.",
+        )
+
+
+def require_whole_copies(settings: FinetuneSettings, processes: int) -> None:
+    """Raise DevkitError for processes that are not groups of the size that shards one copy of the model."""
+    if settings.shard_size and processes % settings.shard_size:
+        raise DevkitError(
+            f"{processes} processes are not groups of --shard-size {settings.shard_size}",
+            "Give a number that divides them, such as the processes of a node.",
         )
 
 

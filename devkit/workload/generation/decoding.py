@@ -1,10 +1,7 @@
-"""Decoding: token ids in, completions out, in batches that are halved when memory runs out."""
+"""Decoding: prompts to token ids to completions or streamed text, in batches that are halved when memory runs out."""
 
 import gc
-import importlib.util
-import os
 import random
-import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,11 +25,115 @@ from transformers import (
 )
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.memory import is_out_of_memory
-from devkit.workload.finetune.model.loading import Tokenizer, silence_loading
-from devkit.workload.generation.settings import DecodingSettings
-from devkit.workload.generation.tokenization import TextStreamer, find_turn_end
+from devkit.text import to_one_line
+from devkit.workload.device import has_compiler, is_out_of_memory
+from devkit.workload.finetune.dataset import render_chat_template
+from devkit.workload.finetune.model import Tokenizer, silence_loading
+from devkit.workload.generation.settings import DecodingSettings, Prompt, require_utf8
 from devkit.workload.models import Model
+
+
+def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, raw: bool) -> list[int]:
+    """Encode a prompt. `raw` leaves out the chat template for a text, but not for a chat."""
+    if prompt.messages or (tokenizer.chat_template and not raw):
+        return encode_chat(prompt.messages or [{"role": "user", "content": prompt.text}], tokenizer)
+    ids: list[int] = tokenizer(prompt.text)["input_ids"]
+    if not ids:
+        raise DevkitError("the prompt has no tokens, and the model no token to start from", "Write a prompt.")
+    # Some tokenizers end every text; a text to be continued has no end yet.
+    return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
+
+
+def encode_chat(messages: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> list[int]:
+    """Encode a chat, up to where the assistant's next turn begins. Raises DevkitError."""
+    require_chat_template(tokenizer)
+    try:
+        text = render_chat_template(tokenizer, messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:
+        # A template is a program that came with the model: it may raise anything, mostly on purpose.
+        raise DevkitError(
+            f"the model's chat template refuses this chat: {to_one_line(str(error))}",
+            "Many templates require user and assistant to alternate, and some have no system role.",
+        ) from error
+    require_utf8(text, "the chat")
+    # The template writes every special token itself.
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def require_chat_template(tokenizer: Tokenizer) -> None:
+    """Raise DevkitError for a model without a chat template."""
+    if not tokenizer.chat_template:
+        raise DevkitError(
+            "the model has no chat template, so it was not made for chats",
+            "Give a prompt as text; or put the template it was tuned on into chat_template.jinja next to its tokenizer.",
+        )
+
+
+def find_turn_end(tokenizer: Tokenizer) -> str:
+    """Return what the chat template writes after an answer, without surrounding space; "" for nothing."""
+    if not tokenizer.chat_template:
+        return ""
+    marker = "the-answer"
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": marker}]
+    try:
+        text: str = render_chat_template(tokenizer, turns, tokenize=False)
+    except Exception:  # noqa: BLE001 - a template that refuses this chat may take others
+        return ""
+    end = text.rpartition(marker)[2].strip()
+    # Some write more than one token; the first ends the turn.
+    return next((token for token in tokenizer.all_special_tokens if end.startswith(token)), end)
+
+
+REPLACEMENT_CHARACTER = "\ufffd"
+"""A tokenizer decodes bytes that are not yet a whole character to it."""
+
+
+class TextStreamer:
+    """Passes on the text of one answer, piece by piece, as soon as no later token can change it.
+
+    transformers' `generate` calls `put` with the prompt first and then with each token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, show: Callable[[str], None], stops: Sequence[str] = ()) -> None:
+        self._tokenizer, self._show, self._stops = tokenizer, show, tuple(stops)
+        self._ids: list[int] = []
+        self._shown = 0
+        self._had_prompt = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """Take the prompt's ids, or the next token's."""
+        if not self._had_prompt:
+            self._had_prompt = True
+            return
+        self._ids += value.flatten().tolist()
+        text = self._decode()
+        self._show_up_to(text, self._find_settled(text))
+
+    def end(self) -> None:
+        """Show what was held back: no more tokens come."""
+        text = self._decode()
+        self._show_up_to(text, len(text))
+
+    def _decode(self) -> str:
+        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        return cut_at_stop(text, self._stops)[0]
+
+    def _find_settled(self, text: str) -> int:
+        """Return how much of the text is final: no part of a character, and no beginning of a stop text."""
+        settled = len(text.rstrip(REPLACEMENT_CHARACTER))
+        for stop in self._stops:
+            for length in range(min(len(stop) - 1, settled), 0, -1):
+                if text[:settled].endswith(stop[:length]):
+                    settled -= length
+                    break
+        return settled
+
+    def _show_up_to(self, text: str, end: int) -> None:
+        if end > self._shown:
+            self._show(text[self._shown : end])
+            self._shown = end
+
 
 MIN_STEPS_TO_COMPILE = 10_000
 """Decoding steps from which compiling takes less time than it saves.
@@ -205,7 +306,7 @@ def generate_one(
 def _too_large() -> DevkitError:
     return DevkitError(
         "memory ran out with a single prompt",
-        "Reduce --tokens, or keep the base in 4 bits with --quantisation nf4.",
+        "Reduce --tokens, or keep the base in 4 bits with --quantization nf4.",
     )
 
 
@@ -250,7 +351,10 @@ def generate_batch(
         compile_config=base_model.generation_config.compile_config,
         # With a static cache transformers compiles by itself on GPUs, and fails where there is no compiler.
         disable_compile=generator.device.type == "cuda" and not has_compiler(generator.device),
-        cache_implementation="static" if decoding.static_cache and supports_static_cache(base_model) else None,
+        # Keys and values of plain attention fit a static cache.
+        cache_implementation="static"
+        if decoding.static_cache and getattr(base_model, "_can_compile_fullgraph", False)
+        else None,
     )
     started = perf_counter()
     with torch.inference_mode(), silence_loading(), _replace_generation_config(base_model, config):
@@ -365,18 +469,6 @@ class StopOnRequest(StoppingCriteria):  # type: ignore[misc] # untyped library
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
         """Return the same truth value for all rows. Shape: [rows]."""
         return torch.full((input_ids.shape[0],), self._should_stop(), device=input_ids.device)
-
-
-def supports_static_cache(model: Model) -> bool:
-    """Return whether the model's keys and values fit a static KV cache, as those of plain attention do."""
-    return bool(getattr(model, "_can_compile_fullgraph", False))
-
-
-def has_compiler(device: torch.device) -> bool:
-    """Return whether torch.compile works on the device: with Triton for GPUs, and a C compiler for its launchers."""
-    names = (os.environ.get("CC") or "cc", "gcc", "clang")
-    has_c = any(shutil.which(name) for name in names)
-    return device.type == "cuda" and has_c and importlib.util.find_spec("triton") is not None
 
 
 def is_compiling_worthwhile(device: torch.device, *, prompts: int, batch: int, tokens: int) -> bool:

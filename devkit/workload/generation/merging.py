@@ -10,9 +10,9 @@ import torch
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
-from devkit.workload.finetune.model.adapters import apply_adapter
-from devkit.workload.finetune.model.files import BaseQuantization, ModelFiles, SavedAdapter
-from devkit.workload.finetune.model.loading import TORCH_DTYPES, LoadedBase, silence_loading
+from devkit.workload.device import TORCH_DTYPES
+from devkit.workload.finetune.files import BaseQuantization, ModelFiles, SavedAdapter, flush_to_disk
+from devkit.workload.finetune.model import LoadedBase, apply_adapter, silence_loading
 from devkit.workload.models import Model
 
 MERGE_TOLERANCE = {Precision.FP32: 1e-4, Precision.BF16: 5e-2, Precision.FP16: 5e-3}
@@ -59,7 +59,7 @@ def find_stored_precision(files: ModelFiles) -> Precision:
 
 
 def merge_adapter(
-    base: LoadedBase, adapter: SavedAdapter, *, precision: Precision, quantisation: BaseQuantization
+    base: LoadedBase, adapter: SavedAdapter, *, precision: Precision, quantization: BaseQuantization
 ) -> MergedModel:
     """Merge the adapter into its base's weights. Changes `base` in place.
 
@@ -68,7 +68,7 @@ def merge_adapter(
     those of the base with its adapter.
     """
     dense = base.model
-    if quantisation is not BaseQuantization.NONE:
+    if quantization is not BaseQuantization.NONE:
         with silence_loading():
             dense = dense.dequantize().to(TORCH_DTYPES[precision])
         dense.config.__dict__.pop("quantization_config", None)
@@ -109,24 +109,12 @@ def write_merged_model(model: Model, base: LoadedBase, folder: Path) -> None:
             model.save_pretrained(str(scratch))
         base.tokenizer.save_pretrained(str(scratch))
         for file in scratch.iterdir():
-            _flush(file)
+            flush_to_disk(file)
         scratch.replace(folder)
-        _flush(folder.parent)
+        flush_to_disk(folder.parent)
     except OSError as error:
         raise DevkitError(
             f"cannot write {folder}: {error.strerror or error}", "Free disk space, or name another folder."
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    """Flush to disk: a file that is renamed before may be empty after a power cut."""
-    if os.name == "nt":
-        # Windows flushes handles that were opened for writing alone.
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

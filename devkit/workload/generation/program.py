@@ -1,9 +1,12 @@
-"""`devkit generate` after its options are read: resolve the model, load it, answer prompts, measure, or merge."""
+"""`devkit generate` after its options are read: resolve the model, load it, answer prompts, chat, measure, or merge."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
+from types import FrameType
 from typing import Any
 
 import torch
@@ -12,31 +15,125 @@ from devkit.compat.gpus import find_datasheet
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.text import format_bytes, format_number
-from devkit.workload.device import Device, choose_device
-from devkit.workload.finetune.memory import is_out_of_memory
-from devkit.workload.finetune.model.adapters import apply_adapter, require_adapter_fits
-from devkit.workload.finetune.model.files import BaseQuantization, LoadSettings, ModelFiles, SavedAdapter
-from devkit.workload.finetune.model.loading import (
+from devkit.workload.device import Device, choose_device, is_out_of_memory
+from devkit.workload.finetune.files import BaseQuantization, LoadSettings, ModelFiles, SavedAdapter
+from devkit.workload.finetune.model import (
     LoadedBase,
+    apply_adapter,
     build_meta_model,
     find_load_notes,
     load_base,
     load_tokenizer,
+    require_adapter_fits,
 )
 from devkit.workload.generation import merging
-from devkit.workload.generation.chat import catch_interrupt
 from devkit.workload.generation.decoding import (
     Completion,
+    FinishReason,
     TextGenerator,
+    TextStreamer,
+    encode_chat,
+    encode_prompt,
     generate_in_order,
     generate_one,
     is_compiling_worthwhile,
     remaining_tokens,
 )
-from devkit.workload.generation.files import GenerationFiles, Prompt
-from devkit.workload.generation.settings import GenerateSettings
-from devkit.workload.generation.tokenization import TextStreamer, encode_prompt
+from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, GenerationFiles, Prompt
 from devkit.workload.models import Model
+
+MIN_ANSWER_TOKENS = 16
+"""Shorter answers are useless: rather, the oldest turns are dropped."""
+
+
+@dataclass
+class ChatSession:
+    """The turns so far. `say` prints a piece of an answer, `remark` a line about the chat itself."""
+
+    generator: TextGenerator
+    decoding: DecodingSettings
+    say: Callable[[str], None]
+    remark: Callable[[str], None]
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    _answered: int = field(default=0, init=False)
+
+    def run(self, read: Callable[[], str | None]) -> None:
+        """Answer what `read` returns until it returns None. Raises DevkitError for a model without a chat template."""
+        while (text := read()) is not None:
+            if text.strip():
+                self.answer(text)
+
+    def answer(self, text: str) -> Completion | None:
+        """Answer one turn, streamed. Ctrl-C ends the answer, and its beginning stays in the chat.
+
+        Returns None, and drops the turn, if it does not fit the model even alone.
+        """
+        turn = {"role": "user", "content": text}
+        if self._is_too_long(turn):
+            return None
+        self.turns.append(turn)
+        ids = self._encode_fitting()
+        stops = self.generator.find_stop_texts(self.decoding)
+        streamer = TextStreamer(self.generator.tokenizer, self.say, stops)
+        with catch_interrupt() as should_stop:
+            completion = generate_one(
+                self.generator,
+                ids,
+                self.decoding,
+                number=self._answered,
+                streamer=streamer,
+                should_stop=should_stop,
+            )
+            self.say("\n")
+        self._answered += 1
+        if completion.finish_reason is FinishReason.STOPPED:
+            self.remark("(stopped)")
+        elif completion.finish_reason is FinishReason.LENGTH:
+            self.remark(f"(cut after {len(completion.ids)} tokens)")
+        self.turns.append({"role": "assistant", "content": completion.text})
+        return completion
+
+    def _is_too_long(self, turn: dict[str, Any]) -> bool:
+        limit = self.generator.context_length
+        system = [each for each in self.turns[:1] if each["role"] == "system"]
+        length = len(encode_chat([*system, turn], self.generator.tokenizer))
+        if limit is None or length < limit:
+            return False
+        self.remark(f"(too long: {length} tokens, and the context length is {limit}, answer included; shorten it)")
+        return True
+
+    def _encode_fitting(self) -> list[int]:
+        """Encode the chat, and drop its oldest turns if it would fill the context."""
+        dropped = 0
+        has_system = self.turns[0]["role"] == "system"
+        while True:
+            kept = [*self.turns[:has_system], *self.turns[has_system + dropped :]]
+            ids = encode_chat(kept, self.generator.tokenizer)
+            limit = self.generator.context_length
+            if limit is None or len(ids) + MIN_ANSWER_TOKENS <= limit or len(kept) <= has_system + 1:
+                break
+            # A turn of the user goes with its answer: templates require them to alternate.
+            dropped += 2
+        if dropped:
+            self.remark(f"(the first {dropped} turns no longer fit the model and are forgotten)")
+            del self.turns[has_system : has_system + dropped]
+        return ids
+
+
+@contextmanager
+def catch_interrupt() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C set a flag within the block, which the yielded function returns."""
+    is_interrupted = False
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+
+    previous = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield lambda: is_interrupted
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @dataclass(frozen=True)
@@ -51,9 +148,8 @@ class ResolvedModel:
     def load(self, precision: Precision) -> LoadedBase:
         """Load the base onto the device and its tokenizer, with the chat template that the adapter was trained with."""
         load_settings = LoadSettings(
-            precision=precision, device=f"{self.device.torch_device}", quantisation=self.quantisation()
+            precision=precision, device=f"{self.device.torch_device}", quantization=self.quantization()
         )
-        notes = find_load_notes(self.files, load_settings)
         try:
             base, tokenizer = load_base(self.files, load_settings), load_tokenizer(self.files.folder)
         except RuntimeError as error:
@@ -61,21 +157,21 @@ class ResolvedModel:
                 raise
             raise DevkitError(
                 f"memory ran out while {self.files.folder} was loaded onto {self.device.name}",
-                "Keep it in 4 bits with --quantisation nf4; or see what fits: devkit estimate MODEL --inference.",
+                "Keep it in 4 bits with --quantization nf4; or see what fits: devkit estimate MODEL --inference.",
             ) from error
         if self.adapter and self.adapter.chat_template:
             tokenizer.chat_template = self.adapter.chat_template
-        return LoadedBase(self.settings.model, self.files, base, tokenizer, notes)
+        return LoadedBase(self.settings.model, self.files, base, tokenizer, find_load_notes(base, load_settings))
 
-    def quantisation(self) -> BaseQuantization:
+    def quantization(self) -> BaseQuantization:
         """Return the quantization to load with: weights that are stored in 4 or 8 bits stay so."""
-        return self.settings.quantisation if self.files.quantised is BaseQuantization.NONE else self.files.quantised
+        return self.settings.quantization if self.files.quantized is BaseQuantization.NONE else self.files.quantized
 
 
 def resolve_model(found: GenerationFiles) -> ResolvedModel:
     """Check that the adapter fits, before anything large is read. Raises DevkitError."""
+    shape = build_meta_model(found.files.folder)
     if found.adapter:
-        shape = build_meta_model(found.files.folder)
         require_adapter_fits(found.adapter, shape, found.files, any_base=found.settings.any_base)
     return ResolvedModel(found.settings, found.files, found.adapter, choose_device(found.settings.precision))
 
@@ -207,10 +303,10 @@ def merge_adapter_into(files: GenerationFiles, folder: Path, remark: Callable[[s
         raise DevkitError("there is nothing to merge", "Name the adapter with --adapter.")
     precision = resolved.settings.precision or merging.find_stored_precision(resolved.files)
     base = resolved.load(precision)
-    quantisation = resolved.quantisation()
-    if quantisation is not BaseQuantization.NONE:
-        remark(f"The base is in {quantisation.value}: merged into its weights dequantized to {precision.value}.")
-    merged = merging.merge_adapter(base, resolved.adapter, precision=precision, quantisation=quantisation)
+    quantization = resolved.quantization()
+    if quantization is not BaseQuantization.NONE:
+        remark(f"The base is in {quantization.value}: merged into its weights dequantized to {precision.value}.")
+    merged = merging.merge_adapter(base, resolved.adapter, precision=precision, quantization=quantization)
     merging.write_merged_model(merged.model, base, folder)
     change, allowed = format_number(merged.max_logit_change), merging.MERGE_TOLERANCE[precision]
     remark(

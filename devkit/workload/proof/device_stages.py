@@ -1,19 +1,37 @@
-"""Stages about the device: torch is built for it, and kernels compute right, bitsandbytes' and Triton's, too."""
+"""Stages about the device: torch is built for it, and kernels compute right, bitsandbytes' and Triton's, too.
+
+Rates are measured in the units of data sheets: a device that computes right may still run on one PCIe lane, with locked
+clocks, or as half a GPU.
+"""
 
 import importlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
+from statistics import median
 
 import torch
 
+from devkit.compat.gpus import find_datasheet
+from devkit.compat.version_tables import GpuDatasheet
 from devkit.estimate.settings import Precision
-from devkit.workload.device import TORCH_DTYPES, CudaDriver, Device, has_gpu_node, read_cuda_driver
+from devkit.workload.device import (
+    MIN_BF16_CAPABILITY_MAJOR,
+    TORCH_DTYPES,
+    CudaDriver,
+    Device,
+    has_gpu_node,
+    read_cuda_driver,
+)
 from devkit.workload.proof.stages import (
     StageReading,
     StageSkipped,
+    expect_above,
     expect_at_most,
     expect_equal,
     record_value,
@@ -99,12 +117,8 @@ def prove_kernels(device: Device) -> Iterator[StageReading]:
     """Prove that matrix product and attention, in fp32 and in the proof's precision, agree with the CPU in fp64."""
     for precision in dict.fromkeys((Precision.FP32, device.precision)):
         tolerance = (CPU_TOLERANCE if device.kind == "cpu" else GPU_TOLERANCE)[precision]
-        for name, kernel in (("matmul", _matmul), ("attention", _attention)):
+        for name, kernel in (("matmul", torch.matmul), ("attention", _attention)):
             yield expect_at_most(f"{name}_{precision}_error", _measure_error(device, precision, kernel), tolerance)
-
-
-def _matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return left @ right
 
 
 def _attention(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -210,3 +224,223 @@ def require_triton(device: Device) -> None:
 
 def _normal(size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+
+
+WARM_UP_S = 0.2
+"""An idle GPU needs about that long to raise its clocks; earlier measurements say nothing."""
+
+CPU_WARM_UP_S = 0.03
+"""A CPU's rates are not judged."""
+
+MIN_CALLS, MAX_CALLS = 3, 100
+MATRIX_SIZES = (8192, 4096, 2048, 1024)
+CPU_MATRIX_SIZE = 768
+BLOCK_BYTES = 2**30
+CPU_BLOCK_BYTES = 2**26
+FREE_DIVISOR = 4
+"""Only a quarter of the free memory is used: somebody else may work on the same GPU."""
+
+MIN_FREE_BYTES = 2**31
+"""With less, blocks would fit the caches (126 MB on a B200) and matrices be too small to use the whole GPU."""
+
+COMPUTE_SHARE = 0.4
+"""Minimum share of the data sheet's matrix rate. Healthy boards reach two thirds and more, an H100 780 of 989 TFLOP/s.
+
+Source: https://gist.github.com/Chillee/2ec89696db8b7ed1c24461159e325405
+"""
+
+SMALL_BOARD_W = 75
+SMALL_BOARD_COMPUTE_SHARE = 0.25
+"""The same for boards powered by the slot alone: they cannot hold the clocks of their data sheet."""
+
+MEMORY_SHARE = 0.6
+"""Minimum share of the data sheet's bandwidth; large copies reach 0.9 on an A100.
+
+Source: https://github.com/calculon-ai/calculon/blob/main/systems/a100_80g.json
+"""
+
+MAX_SHARE = 1.3
+"""Nothing runs so far above its data sheet: a higher rate means that the clock or the name is wrong."""
+
+PCIE_GB_PER_S = {2: 8.0, 3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
+"""Sixteen lanes, one way. Source: PCI-SIG, https://pcisig.com/faq, "PCI Express"."""
+
+LINK_SHARE = 1 / 16
+"""Less than one lane of sixteen."""
+
+
+def prove_compute_rate(device: Device) -> Iterator[StageReading]:
+    """Prove that each GPU multiplies matrices at its data sheet's rate; a CPU's rate is recorded.
+
+    The first GPU is measured in all precisions that it computes in, the others in the proof's; a CPU in fp32.
+    """
+    for index, gpu in enumerate(_list_gpus(device)):
+        precisions: tuple[Precision, ...] = (device.precision,)
+        if device.kind != "cuda":
+            precisions = (Precision.FP32,)
+        elif index == 0:
+            has_bf16 = int(device.capability.split(".")[0]) >= MIN_BF16_CAPABILITY_MAJOR
+            precisions = (Precision.FP32, Precision.FP16, *((Precision.BF16,) if has_bf16 else ()))
+        for precision in precisions:
+            measured = measure_matrix_tflops(gpu.torch_device, precision)
+            promised = share = 0.0
+            if gpu.datasheet is not None:
+                by_precision = {Precision.BF16: gpu.datasheet.bf16_tflops, Precision.FP16: gpu.datasheet.fp16_tflops}
+                promised, share = by_precision.get(precision, 0.0), find_compute_share(gpu.datasheet)
+            yield judge_rate(f"{gpu.prefix}{precision}_tflops", measured, promised, share, gpu.datasheet)
+
+
+def prove_memory_rate(device: Device) -> Iterator[StageReading]:
+    """Prove that each GPU's memory moves at its data sheet's rate; a CPU's rate is recorded."""
+    for gpu in _list_gpus(device):
+        promised = gpu.datasheet.bandwidth_gb_per_s if gpu.datasheet else 0.0
+        copied = measure_copy_gb_per_s(gpu.torch_device)
+        yield judge_rate(f"{gpu.prefix}copy_gb_per_s", copied, promised, MEMORY_SHARE, gpu.datasheet)
+        yield record_value(f"{gpu.prefix}triad_gb_per_s", round(measure_triad_gb_per_s(gpu.torch_device), 3))
+
+
+def prove_link_rate(device: Device) -> Iterator[StageReading]:
+    """Prove that host and GPU communicate over more than one PCIe lane, in both directions."""
+    if device.kind != "cuda":
+        other = "the CPU" if device.kind == "cpu" else "this GPU, which shares its memory"
+        raise StageSkipped(f"there is no link between the host and {other}")
+    for gpu in _list_gpus(device, needs_free_memory=False):
+        promised = PCIE_GB_PER_S.get(gpu.datasheet.pcie_generation, 0.0) if gpu.datasheet else 0.0
+        for direction in ("to_gpu", "from_gpu"):
+            measured = measure_link_gb_per_s(gpu.torch_device, to_device=direction == "to_gpu")
+            yield judge_link_rate(f"{gpu.prefix}{direction}_gb_per_s", measured, promised, gpu.datasheet)
+
+
+@dataclass(frozen=True)
+class _MeasuredGpu:
+    """A GPU, or the CPU, to measure; `prefix` names it in readings, `datasheet` is what it is compared with."""
+
+    torch_device: torch.device
+    prefix: str
+    datasheet: GpuDatasheet | None
+
+
+def _list_gpus(device: Device, *, needs_free_memory: bool = True) -> Iterator[_MeasuredGpu]:
+    """Yield each GPU, or the CPU. There is no data sheet where others fill the GPU's memory, if that matters."""
+    if device.kind != "cuda":
+        yield _MeasuredGpu(device.torch_device, "", None)
+        return
+    for index in range(torch.cuda.device_count()):
+        gpu = torch.device("cuda", index)
+        is_comparable = not needs_free_memory or torch.cuda.mem_get_info(gpu)[0] >= MIN_FREE_BYTES
+        datasheet = find_datasheet(torch.cuda.get_device_name(index)) if is_comparable else None
+        yield _MeasuredGpu(gpu, f"gpu_{index}_" if device.count > 1 else "", datasheet)
+
+
+def find_compute_share(datasheet: GpuDatasheet) -> float:
+    """Return the minimum share of the data sheet's matrix rate, by the board's power."""
+    return SMALL_BOARD_COMPUTE_SHARE if datasheet.power_w <= SMALL_BOARD_W else COMPUTE_SHARE
+
+
+def judge_rate(name: str, measured: float, promised: float, share: float, row: GpuDatasheet | None) -> StageReading:
+    """Judge a rate by the data sheet. Without a promised rate it is recorded; an inferred row never fails a GPU."""
+    measured = round(measured, 3)
+    if row is None or not promised:
+        return record_value(name, measured)
+    least, most = share * promised, MAX_SHARE * promised
+    expected = f"{least:.3g} to {most:.3g}; data sheet {promised:.4g}"
+    if row.is_inferred:
+        return StageReading(name, measured, f"{expected}, not judged: the row is inferred")
+    return StageReading(name, measured, expected, least <= measured <= most)
+
+
+def judge_link_rate(name: str, measured: float, promised: float, row: GpuDatasheet | None) -> StageReading:
+    """Judge a link by a minimum alone: some GPUs share their memory with the host, or have a faster link than PCIe."""
+    measured = round(measured, 3)
+    if row is None or not promised or row.is_inferred:
+        return record_value(name, measured)
+    return expect_above(name, measured, LINK_SHARE * promised)
+
+
+def measure_matrix_tflops(device: torch.device, precision: Precision) -> float:
+    """Measure 10^12 multiplications and additions per second in a product of square matrices, accumulated in fp32."""
+    dtype, size = TORCH_DTYPES[precision], CPU_MATRIX_SIZE
+    if device.type == "cuda":
+        limit_bytes = torch.cuda.mem_get_info(device)[0] // FREE_DIVISOR
+        fitting = (size for size in MATRIX_SIZES if 3 * size**2 * dtype.itemsize <= limit_bytes)
+        size = next(fitting, MATRIX_SIZES[-1])
+    left, right, product = (torch.zeros(size, size, device=device, dtype=dtype) for _ in range(3))
+    # Zeros would need less power than real numbers and so run faster than any training does.
+    left.normal_()
+    right.normal_()
+    took_s = measure_seconds_per_call(lambda: torch.mm(left, right, out=product), device)
+    return 2 * size**3 / took_s / 1e12
+
+
+def measure_copy_gb_per_s(device: torch.device) -> float:
+    """Measure 10^9 bytes per second that a copy within the device's memory reads and writes."""
+    source, target = _blocks(device, 2)
+    return 2 * source.nbytes / measure_seconds_per_call(lambda: target.copy_(source), device) / 1e9
+
+
+def measure_triad_gb_per_s(device: torch.device) -> float:
+    """Measure 10^9 bytes per second of a = b + 3 c: two blocks read, one written, as an optimizer's step does."""
+    first, second, target = _blocks(device, 3)
+    took_s = measure_seconds_per_call(lambda: torch.add(first, second, alpha=3.0, out=target), device)
+    return 3 * first.nbytes / took_s / 1e9
+
+
+def measure_link_gb_per_s(device: torch.device, *, to_device: bool) -> float:
+    """Measure 10^9 bytes per second between pinned host memory and the device, one way."""
+    here = torch.empty(_block_bytes(device) // 4, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty_like(here, device=device)
+    source, target = (here, there) if to_device else (there, here)
+    took_s = measure_seconds_per_call(lambda: target.copy_(source, non_blocking=True), device)
+    return source.nbytes / took_s / 1e9
+
+
+def measure_seconds_per_call(work: Callable[[], object], device: torch.device) -> float:
+    """Measure the median time of one call, after a warm-up. On a GPU by its own events, which leave out the launch."""
+    warm_up_s = WARM_UP_S if device.type == "cuda" else CPU_WARM_UP_S
+    done, start = 0, time.perf_counter()
+    while (took_s := time.perf_counter() - start) < warm_up_s or not done:
+        work()
+        _synchronize(device)
+        done += 1
+    calls = max(MIN_CALLS, min(MAX_CALLS, int(warm_up_s * done / took_s)))
+    return median((_time_by_events if device.type == "cuda" else _time_by_clock)(work, device, calls))
+
+
+def _time_by_events(work: Callable[[], object], device: torch.device, calls: int) -> list[float]:
+    with torch.cuda.device(device):
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]  # type: ignore[no-untyped-call]
+        marks[0].record()
+        for mark in marks[1:]:
+            work()
+            mark.record()
+        torch.cuda.synchronize(device)
+    return [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
+
+
+def _time_by_clock(work: Callable[[], object], device: torch.device, calls: int) -> list[float]:
+    seconds = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        work()
+        _synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _block_bytes(device: torch.device) -> int:
+    """Return a size far larger than any cache, if enough memory is free."""
+    if device.type != "cuda":
+        return CPU_BLOCK_BYTES
+    return min(BLOCK_BYTES, torch.cuda.mem_get_info(device)[0] // FREE_DIVISOR // 3)
+
+
+def _blocks(device: torch.device, count: int) -> list[torch.Tensor]:
+    items = _block_bytes(device) // 4
+    return [torch.ones(items, device=device) for _ in range(count)]

@@ -10,12 +10,16 @@ from devkit.estimate.settings import Precision
 from devkit.workload.device import choose_cpu
 from devkit.workload.models import Model, build_int8_config
 from devkit.workload.proof.models import (
-    BOS,
-    EOS,
+    EXTRA_TOKENS,
+    ProofModels,
+    TunedModel,
     copy_packed_weights,
     count_linear_layers,
-    decode_bytes,
+    disable_adapter,
+    hash_trainable,
+    list_trainable,
     load_quantized,
+    prepare_for_kbit_training,
 )
 from devkit.workload.proof.stages import (
     StageReading,
@@ -26,15 +30,7 @@ from devkit.workload.proof.stages import (
     record_series,
     record_value,
 )
-from devkit.workload.proof.training import (
-    EXTRA_TOKENS,
-    ProofModels,
-    TunedModel,
-    disable_adapter,
-    hash_trainable,
-    list_trainable,
-    prepare_for_kbit_training,
-)
+from devkit.workload.proof.standalone import BOS, EOS, decode
 
 MEMORIZED_LOSS = 0.01
 """Mean loss per token, in nats, low enough for greedy decoding to be certain. The proof ends near 0.0003."""
@@ -164,7 +160,7 @@ def prove_caches_agree(models: ProofModels) -> Iterator[StageReading]:
     """Prove that greedy tokens are the same without a KV cache, with a dynamic one, and with a static one."""
     model = models.tuned.model.eval()
     plain = _without_cache(model, len(models.ids) + EXTRA_TOKENS)
-    yield expect_equal("generated", decode_bytes(plain), models.settings.sentence)
+    yield expect_equal("generated", decode([BOS, *plain]), models.settings.sentence)
     start = perf_counter()
     dynamic = _with_cache(model, len(models.ids) + EXTRA_TOKENS)
     yield record_value("tokens_per_s", round(len(dynamic) / (perf_counter() - start), 1))

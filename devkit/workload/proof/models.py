@@ -1,5 +1,16 @@
-"""The proof's models: random Llamas made on the spot, so that nothing is downloaded, and their quantized copies."""
+"""The proof's models: random Llamas made on the spot, so that nothing is downloaded, and the LoRA runs on them.
 
+What stages share is made on first use, so that a stage can run alone. As a program, `models.py FOLDER SIZE` with SIZE as
+JSON, it writes a random Llama.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -12,56 +23,22 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from devkit.estimate.settings import Precision
 from devkit.workload.device import Device
-from devkit.workload.models import Model
-
-TINY_VOCABULARY_SIZE = 260
-BOS, EOS, PAD = 256, 257, 258
-HEAD_SCALE = 10.0
-"""Factor on the random output head. Without it the logits are too flat for LoRA alone to memorize a sentence."""
+from devkit.workload.models import (
+    LORA_PARAMETER_MARK,
+    LoraConfig,
+    Model,
+    PeftModel,
+    build_nf4_config,
+    get_peft_model,
+    prepare_model_for_kbit_training,
+)
+from devkit.workload.proof.stages import ProofSettings
+from devkit.workload.proof.standalone import BOS, EOS, decode, make_llama
 
 VOCABULARY_SIZE = 8192
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-
-
-def build_tiny_base(*, seed: int, device: torch.device, dtype: torch.dtype) -> Model:
-    """Build a frozen random base model: hidden 128, MLP 256, 2 layers, 4 query heads on 2 key-value heads.
-
-    Equal for equal seeds on every device, because the weights are sampled on the CPU in fp32.
-    Its attention is the eager one, whose backward pass is deterministic on every device.
-    """
-    config = LlamaConfig(
-        vocab_size=TINY_VOCABULARY_SIZE,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-        attn_implementation="eager",
-        tie_word_embeddings=False,
-    )
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(HEAD_SCALE)
-    model.requires_grad_(requires_grad=False)
-    return model.to(device=device, dtype=dtype).eval()
-
-
-def encode_sentence(sentence: str) -> list[int]:
-    """Encode a sentence as its bytes between BOS and EOS."""
-    return [BOS, *sentence.encode(), EOS]
-
-
-def decode_bytes(ids: list[int]) -> str:
-    """Decode byte ids up to the first EOS; special ids are dropped, broken UTF-8 becomes U+FFFD."""
-    if EOS in ids:
-        ids = ids[: ids.index(EOS)]
-    return bytes(each for each in ids if each < 256).decode(errors="replace")
 
 
 def generate_text(model: Model, *, tokens: int) -> str:
@@ -74,7 +51,7 @@ def generate_text(model: Model, *, tokens: int) -> str:
             input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, do_sample=False
         )
     model.train(was_training)
-    return decode_bytes(ids[0, 1:].tolist())
+    return decode(ids[0].tolist())
 
 
 def compute_logits(model: Model, ids: list[int]) -> torch.Tensor:
@@ -161,3 +138,245 @@ def save_random_llama(config: LlamaConfig, folder: Path, *, seed: int) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL_TOKENS).save_pretrained(str(folder))
     return folder
+
+
+LOSS_SCALE = {Precision.FP32: 1.0, Precision.BF16: 1.0, Precision.FP16: 1024.0}
+"""Fixed factor on the loss: gradients of a tiny model would underflow in fp16."""
+
+STATE_FILE = "state.pt"
+PROOF_ADAPTER_FOLDER = "adapter"
+EXTRA_TOKENS = 8
+"""Tokens that generation may add beyond the sentence, so that one which does not stop is noticed."""
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """A base with a trained adapter, and the base's answers from before training.
+
+    `base_logits` has shape [tokens, vocabulary]. `changed_tensors` names the frozen tensors that training changed,
+    compared before the first forward pass in evaluation mode.
+    """
+
+    model: Model
+    losses: list[float]
+    base_logits: torch.Tensor
+    base_text: str
+    frozen_tensors: int
+    changed_tensors: list[str]
+
+
+@dataclass(frozen=True)
+class ResumeRuns:
+    """Three runs to the same step: without a break, stopped and resumed, and resumed without optimizer state."""
+
+    straight: Model
+    straight_losses: list[float]
+    resumed: Model
+    resumed_losses: list[float]
+    without_optimizer_state: Model
+
+
+class ProofModels:
+    """The models of one proof on one device. `folder` is scratch space that the caller removes."""
+
+    def __init__(self, settings: ProofSettings, device: Device, folder: Path) -> None:
+        self.settings = settings
+        self.device = device
+        self.folder = folder
+        self.ids = [BOS, *settings.sentence.encode(), EOS]
+
+    def build_base(self) -> Model:
+        """Build a fresh base model, equal each time. The backward pass of eager attention is deterministic everywhere."""
+        return make_llama(
+            self.device.torch_device, self.device.dtype, seed=self.settings.seed, attn_implementation="eager"
+        )
+
+    def attach_lora(self, base: Model, *, dropout: float = 0.0) -> Model:
+        """Attach a new adapter, in fp32, to every linear layer but the output head. Changes `base` in place."""
+        torch.manual_seed(self.settings.seed + 1)
+        config = LoraConfig(
+            r=self.settings.rank,
+            lora_alpha=self.settings.alpha,
+            lora_dropout=dropout,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        return get_peft_model(base, config)
+
+    def build_optimizer(self, model: Model) -> torch.optim.Optimizer:
+        """Build AdamW over the trainable parameters."""
+        return torch.optim.AdamW(list_trainable(model), lr=self.settings.learning_rate, weight_decay=0.0)
+
+    def train(self, model: Model, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
+        """Train on the sentence. Returns the loss before each step."""
+        batch = torch.tensor([self.ids], device=next(model.parameters()).device)
+        scale = LOSS_SCALE[self.device.precision]
+        losses = []
+        model.train()
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(input_ids=batch, labels=batch).loss
+            (loss * scale).backward()
+            if scale != 1.0:
+                for parameter in list_trainable(model):
+                    if parameter.grad is not None:
+                        parameter.grad.div_(scale)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        return losses
+
+    def generate(self, model: Model) -> str:
+        """Generate greedily from BOS, with enough tokens for the whole sentence."""
+        return generate_text(model, tokens=len(self.ids) + EXTRA_TOKENS)
+
+    def compute_logits(self, model: Model) -> torch.Tensor:
+        """Compute the logits over the sentence. Shape: [tokens, vocabulary]."""
+        return compute_logits(model, self.ids)
+
+    @cached_property
+    def tuned(self) -> TunedModel:
+        """LoRA on the plain base, trained."""
+        base = self.build_base()
+        base_logits, base_text = self.compute_logits(base), self.generate(base)
+        return self._tune(self.attach_lora(base), base_logits, base_text)
+
+    @cached_property
+    def base_folder(self) -> Path:
+        """The base model on disk, to be loaded as users do."""
+        folder = self.folder / "base"
+        self.build_base().save_pretrained(str(folder))
+        return folder
+
+    @cached_property
+    def tuned_4bit(self) -> TunedModel:
+        """QLoRA: LoRA on the base in 4-bit NormalFloat, trained with gradient checkpointing.
+
+        The base's own text is taken from a second copy: the first forward pass in evaluation mode may repack it.
+        """
+        untouched, base = (
+            load_quantized(self.base_folder, build_nf4_config(self.device.dtype), self.device) for _ in range(2)
+        )
+        base_logits, base_text = self.compute_logits(untouched), self.generate(untouched)
+        return self._tune(self.attach_lora(prepare_for_kbit_training(base)), base_logits, base_text)
+
+    def _tune(self, model: Model, base_logits: torch.Tensor, base_text: str) -> TunedModel:
+        before = {name: tensor.detach().clone() for name, tensor in named_frozen_tensors(model)}
+        losses = self.train(model, self.build_optimizer(model), self.settings.steps)
+        after = dict(named_frozen_tensors(model))
+        changed = [name for name, tensor in before.items() if name not in after or not torch.equal(tensor, after[name])]
+        return TunedModel(model, losses, base_logits, base_text, len(before), changed)
+
+    @cached_property
+    def adapter_folder(self) -> Path:
+        """The trained adapter on disk."""
+        folder = self.folder / "adapter"
+        self.tuned.model.save_pretrained(str(folder), save_embedding_layers=False)
+        return folder
+
+    def reload_adapter(self) -> Model:
+        """Load the saved adapter onto a fresh base."""
+        return PeftModel.from_pretrained(self.build_base(), str(self.adapter_folder))
+
+    def merge_adapter(self) -> Model:
+        """Merge the saved adapter into a fresh base."""
+        return self.reload_adapter().merge_and_unload()
+
+    @cached_property
+    def checkpoint_folder(self) -> Path:
+        """The checkpoint of a run stopped half-way, on disk: adapter, optimizer state, random number generators."""
+        folder = self.folder / "checkpoint"
+        folder.mkdir()
+        model = self.attach_lora(self.build_base(), dropout=self.settings.resume_dropout)
+        optimizer = self.build_optimizer(model)
+        self.train(model, optimizer, self.settings.resume_steps // 2)
+        model.save_pretrained(str(folder / PROOF_ADAPTER_FOLDER), save_embedding_layers=False)
+        state = {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            state["cuda_rng"] = torch.cuda.get_rng_state()
+        torch.save(state, folder / STATE_FILE)
+        return folder
+
+    @cached_property
+    def resume_runs(self) -> ResumeRuns:
+        """The same run without a break and in two halves, with dropout so that random numbers matter."""
+        half = self.settings.resume_steps // 2
+        straight = self.attach_lora(self.build_base(), dropout=self.settings.resume_dropout)
+        straight_losses = self.train(straight, self.build_optimizer(straight), self.settings.resume_steps)
+        resumed, resumed_losses = self._resume(half, with_optimizer_state=True)
+        without_state, _ = self._resume(half, with_optimizer_state=False)
+        return ResumeRuns(straight, straight_losses[half:], resumed, resumed_losses, without_state)
+
+    def _resume(self, steps: int, *, with_optimizer_state: bool) -> tuple[Model, list[float]]:
+        """Resume from the checkpoint. Without the optimizer state it is the negative control."""
+        folder = self.checkpoint_folder
+        model = PeftModel.from_pretrained(self.build_base(), str(folder / PROOF_ADAPTER_FOLDER), is_trainable=True)
+        optimizer = self.build_optimizer(model)
+        state = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
+        if with_optimizer_state:
+            optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        if "cuda_rng" in state:
+            torch.cuda.set_rng_state(state["cuda_rng"])
+        return model, self.train(model, optimizer, steps)
+
+
+def list_trainable(model: Model) -> list[torch.nn.Parameter]:
+    """List the parameters that training may change, in the model's order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def named_frozen_tensors(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor of all that training must not change: all but the adapter's, buffers included.
+
+    By name and not by `requires_grad`, so that a weight which was left trainable by mistake is among them.
+    """
+    for name, parameter in model.named_parameters():
+        if LORA_PARAMETER_MARK not in name:
+            yield name, parameter.data
+    yield from model.named_buffers()
+
+
+def hash_trainable(model: Model) -> str:
+    """Return the SHA-256 of the names and bytes of the trainable weights, in the order of their names."""
+    total = hashlib.sha256()
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    for name in sorted(named):
+        total.update(name.encode())
+        total.update(named[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def prepare_for_kbit_training(base: Model) -> Model:
+    """Prepare a quantized base for adapters as peft advises: small layers in fp32, gradient checkpointing on."""
+    return prepare_model_for_kbit_training(
+        base, use_gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": False}
+    )
+
+
+def disable_adapter(model: Model) -> AbstractContextManager[object]:
+    """Return a context in which the adapter is off; a model without one stays as it is."""
+    disabled: AbstractContextManager[object] = (
+        model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
+    )
+    return disabled
+
+
+def main() -> None:
+    """Write the model, on the GPU where there is one."""
+    folder, size = Path(sys.argv[1]), json.loads(sys.argv[2])
+    config = LlamaConfig(
+        vocab_size=size["vocabulary"],
+        hidden_size=size["hidden"],
+        intermediate_size=size["inner"],
+        num_hidden_layers=size["layers"],
+        num_attention_heads=size["heads"],
+        num_key_value_heads=size["kv_heads"],
+        max_position_embeddings=8192,
+        tie_word_embeddings=False,
+    )
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+    save_random_llama(config, folder, seed=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -32,22 +32,22 @@ from devkit.workload.proof.stages import (
 
 if TYPE_CHECKING:
     from devkit.workload.device import Device
-    from devkit.workload.proof.training import ProofModels
+    from devkit.workload.proof.models import ProofModels
 
 Emit = Callable[[dict[str, Any]], None]
 
 ALONE = {
-    "torch": "import_stages:import_torch",
-    "bitsandbytes": "import_stages:import_bitsandbytes",
-    "libraries": "import_stages:import_libraries",
+    "torch": "stages:import_torch",
+    "bitsandbytes": "stages:import_bitsandbytes",
+    "libraries": "stages:import_libraries",
     "torch-build": "device_stages:prove_torch_build",
 }
 ON_DEVICE = {
     "device": "device_stages:prove_device",
     "kernel": "device_stages:prove_kernels",
-    "compute-rate": "rates:prove_compute_rate",
-    "memory-rate": "rates:prove_memory_rate",
-    "link-rate": "rates:prove_link_rate",
+    "compute-rate": "device_stages:prove_compute_rate",
+    "memory-rate": "device_stages:prove_memory_rate",
+    "link-rate": "device_stages:prove_link_rate",
     "bitsandbytes-native": "device_stages:prove_bitsandbytes",
     "triton": "device_stages:prove_triton",
     "nccl": "collectives:prove_nccl",
@@ -60,14 +60,14 @@ ON_MODELS = {
     "memory-estimate": "run_stages:prove_memory_estimate",
     "own-model": "run_stages:prove_own_model",
     "own-job": "run_stages:prove_own_job",
-    "lora-memorises": "model_stages:prove_lora_memorizes",
+    "lora-memorizes": "model_stages:prove_lora_memorizes",
     "base-frozen": "model_stages:prove_base_frozen",
     "adapter-disabled": "model_stages:prove_adapter_disabled",
     "adapter-reload": "model_stages:prove_adapter_reload",
     "adapter-merged": "model_stages:prove_adapter_merge",
     "resume": "model_stages:prove_resume",
     "checkpointing": "model_stages:prove_checkpointing",
-    "qlora-memorises": "model_stages:prove_qlora_memorizes",
+    "qlora-memorizes": "model_stages:prove_qlora_memorizes",
     "qlora-frozen": "model_stages:prove_qlora_frozen",
     "optimizer-8bit": "model_stages:prove_8bit_optimizer",
     "int8-base": "model_stages:prove_int8_base",
@@ -87,13 +87,13 @@ class Proof:
     def run(self, stages: Sequence[StageSpec], results: dict[str, StageResult]) -> bool:
         """Emit one result per stage; `results` of earlier processes count as needs. False when the device was lost."""
         for stage in stages:
-            result, error = skip_for_failed_need(stage, results), None
+            result, is_lost = skip_for_failed_need(stage, results), False
             if result is None:
                 self._emit({"event": "started", "stage": stage.name})
-                result, error = run_stage(stage.name, lambda name=stage.name: self._readings(name))  # type: ignore[misc]
+                result, is_lost = run_stage(stage.name, lambda name=stage.name: self._readings(name))  # type: ignore[misc]
             results[stage.name] = result = replace(result, budget_s=stage.budget_s)
             self._emit({"event": "finished", "stage": result.to_document()})
-            if error is not None and is_device_lost(error):
+            if is_lost:
                 return False
         return True
 
@@ -119,7 +119,7 @@ class Proof:
 
     @cached_property
     def _models(self) -> "ProofModels":
-        from devkit.workload.proof.training import ProofModels
+        from devkit.workload.proof.models import ProofModels
 
         return ProofModels(self._settings, self._device, self._folder)
 
@@ -132,13 +132,6 @@ def make_torch_deterministic() -> None:
     torch.set_float32_matmul_precision("highest")
     # Where a GPU kernel has no deterministic form torch only warns: the stages compare bits themselves.
     torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def is_device_lost(error: Exception) -> bool:
-    """Return whether the error leaves the CUDA context unusable. Out of memory does not."""
-    return type(error).__name__ == "AcceleratorError" or (
-        "CUDA error" in str(error) and type(error).__name__ != "OutOfMemoryError"
-    )
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
+from devkit.workload.finetune.checkpoint import ADAPTER_FOLDER, RECORD_FILE
 from devkit.workload.finetune.program import run_finetuning
-from devkit.workload.finetune.run_folder import ADAPTER_FOLDER, RECORD_FILE
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file
-from devkit.workload.generation.files import Prompt, find_generation_files
 from devkit.workload.generation.program import GenerationSession, resolve_model
-from devkit.workload.generation.settings import DecodingSettings, GenerateSettings
+from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, Prompt, find_generation_files
 from devkit.workload.launch import PREEMPTED_EXIT_CODE
-from devkit.workload.proof.models import write_random_llama
+from devkit.workload.proof.models import ProofModels, disable_adapter, write_random_llama
 from devkit.workload.proof.stages import (
     StageReading,
     StageSkipped,
@@ -28,7 +27,6 @@ from devkit.workload.proof.stages import (
     record_series,
     record_value,
 )
-from devkit.workload.proof.training import ProofModels, disable_adapter
 
 OWN_MODEL_STEPS = 8
 OWN_MODEL_SEQUENCE = 128

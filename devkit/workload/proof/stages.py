@@ -1,19 +1,19 @@
-"""The stages of the proof, their settings, and how their readings are judged. Importable without torch."""
+"""The stages of the proof, their settings, how their readings are judged, and those that only import packages.
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+Importable without torch, so that a broken package fails its own stage alone.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from time import perf_counter
 from typing import Any
 
 from devkit.estimate.settings import Precision
+from devkit.workload.environment import find_installed_version, hide_bitsandbytes
 from devkit.workload.proof import standalone
 
-DEVICE_LOST_EXIT_CODE = 75
-"""Exit status after an error that leaves the CUDA context unusable: the other stages need a fresh process."""
-
-_MAX_REASON_CHARACTERS = 600
+DEVICE_LOST_EXIT_CODE = standalone.DEVICE_LOST_EXIT_CODE
 
 
 class Depth(StrEnum):
@@ -58,17 +58,12 @@ class ProofSettings:
 
 
 ReadingValue = str | int | float | bool
-ReadingSeries = tuple[float, ...]
 
-
-@dataclass(frozen=True)
-class StageReading:
-    """One measured value, or a series of them. `expected` is "" for a value that is recorded and not judged."""
-
-    name: str
-    measured: ReadingValue | ReadingSeries
-    expected: str = ""
-    is_as_expected: bool = True
+# One definition for both proofs: the standalone one imports nothing of devkit.
+StageReading = standalone.Reading
+StageSkipped = standalone.Skipped
+expect_equal = standalone.expect
+expect_at_most = standalone.expect_at_most
 
 
 def record_value(name: str, measured: ReadingValue) -> StageReading:
@@ -81,19 +76,9 @@ def record_series(name: str, values: Iterable[float]) -> StageReading:
     return StageReading(name, tuple(values))
 
 
-def expect_equal(name: str, measured: ReadingValue, wanted: ReadingValue) -> StageReading:
-    """Return a reading that must be exactly `wanted`."""
-    return StageReading(name, measured, f"{wanted}", measured == wanted)
-
-
 def expect_different(name: str, measured: ReadingValue, from_value: ReadingValue) -> StageReading:
     """Return a reading that must not be `from_value`: the negative control of `expect_equal`."""
     return StageReading(name, measured, f"not {from_value}", measured != from_value)
-
-
-def expect_at_most(name: str, measured: float, limit: float) -> StageReading:
-    """Return a reading that must not exceed `limit`. NaN always fails."""
-    return StageReading(name, measured, f"<= {limit:g}", measured <= limit)
 
 
 def expect_above(name: str, measured: float, limit: float) -> StageReading:
@@ -107,14 +92,6 @@ class StageStatus(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-
-
-class StageSkipped(Exception):  # noqa: N818 - it is no error: the stage has nothing to prove here
-    """Raised by a stage that cannot apply on this machine."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -136,12 +113,9 @@ class StageResult:
     def to_document(self) -> dict[str, Any]:
         """Return the result as in devkit.verify/1. Numbers that JSON cannot hold become text."""
 
-        def to_json(value: ReadingValue) -> ReadingValue:
-            return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
         document = asdict(self)
-        document["measured"] = {name: to_json(value) for name, value in self.measured.items()}
-        document["series"] = {name: [to_json(each) for each in values] for name, values in self.series.items()}
+        document["measured"] = {name: standalone.to_json(value) for name, value in self.measured.items()}
+        document["series"] = {name: [*map(standalone.to_json, values)] for name, values in self.series.items()}
         document["ms"], document["budget_s"] = round(self.ms, 1), float(self.budget_s)
         return document
 
@@ -160,35 +134,13 @@ class StageResult:
         )
 
 
-def run_stage(name: str, readings: Callable[[], Iterable[StageReading]]) -> tuple[StageResult, Exception | None]:
-    """Run one stage to its result. An exception fails the stage and is returned; the readings before it are kept."""
-    start = perf_counter()
-    taken: list[StageReading] = []
-    error: Exception | None = None
-    status, reason = StageStatus.PASSED, ""
-    try:
-        for reading in readings():
-            taken.append(reading)  # noqa: PERF402 - keeps what was read before an exception
-    except StageSkipped as skipped:
-        status, reason = StageStatus.SKIPPED, skipped.reason
-    except Exception as raised:  # noqa: BLE001 - whatever a library raises is what this stage found
-        lines = [line.strip() for line in str(raised).splitlines() if line.strip()]
-        message = " ".join(lines)[:_MAX_REASON_CHARACTERS] or "no message"
-        error, status, reason = raised, StageStatus.FAILED, f"{type(raised).__name__}: {message}"
-    broken = [reading for reading in taken if not reading.is_as_expected]
-    if broken and error is None:
-        status = StageStatus.FAILED
-        reason = "; ".join(f"{each.name} is {each.measured}, expected {each.expected}" for each in broken)
-    result = StageResult(
-        name,
-        status,
-        {reading.name: reading.measured for reading in taken if not isinstance(reading.measured, tuple)},
-        {reading.name: reading.expected for reading in taken if reading.expected},
-        reason,
-        (perf_counter() - start) * 1000,
-        {reading.name: [*reading.measured] for reading in taken if isinstance(reading.measured, tuple)},
-    )
-    return result, error
+def run_stage(name: str, readings: Callable[[], Iterable[StageReading]]) -> tuple[StageResult, bool]:
+    """Run one stage. Returns its result, and whether the error that ended it lost the GPU.
+
+    An exception fails the stage; the readings before it are kept.
+    """
+    document, is_lost = standalone.run_stage(name, readings)
+    return StageResult.from_document(document), is_lost
 
 
 @dataclass(frozen=True)
@@ -223,16 +175,16 @@ STAGES = (
     StageSpec("memory-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1),
     StageSpec("link-rate", needs=("kernel",), depth=Depth.QUICK, budget_s=1),
     StageSpec("reference", needs=("libraries",), depth=Depth.QUICK, budget_s=0.5),
-    StageSpec("lora-memorises", "LoRA fine-tuning memorizes a sentence", _MODEL, Depth.QUICK),
-    StageSpec("base-frozen", "frozen weights stay bitwise identical", ("lora-memorises",), Depth.QUICK, 0.5),
-    StageSpec("inference", "generation gives the same tokens with every cache", ("lora-memorises",), budget_s=4),
-    StageSpec("adapter-disabled", "the adapter switches off", ("lora-memorises",)),
-    StageSpec("adapter-reload", "the adapter reloads bit for bit", ("lora-memorises",)),
+    StageSpec("lora-memorizes", "LoRA fine-tuning memorizes a sentence", _MODEL, Depth.QUICK),
+    StageSpec("base-frozen", "frozen weights stay bitwise identical", ("lora-memorizes",), Depth.QUICK, 0.5),
+    StageSpec("inference", "generation gives the same tokens with every cache", ("lora-memorizes",), budget_s=4),
+    StageSpec("adapter-disabled", "the adapter switches off", ("lora-memorizes",)),
+    StageSpec("adapter-reload", "the adapter reloads bit for bit", ("lora-memorizes",)),
     StageSpec("adapter-merged", "the adapter merges", ("adapter-reload",)),
     StageSpec("resume", "an interrupted run resumes bit for bit", _MODEL, budget_s=6),
     StageSpec("bitsandbytes-native", needs=("bitsandbytes", "kernel")),
-    StageSpec("qlora-memorises", "QLoRA on a 4-bit base memorizes a sentence", _QUANTIZED, budget_s=8),
-    StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorises",), budget_s=0.5),
+    StageSpec("qlora-memorizes", "QLoRA on a 4-bit base memorizes a sentence", _QUANTIZED, budget_s=8),
+    StageSpec("qlora-frozen", "the packed 4-bit weights stay unchanged", ("qlora-memorizes",), budget_s=0.5),
     StageSpec("triton", "Triton compiles a kernel", ("kernel",), budget_s=5, **_BY_MACHINE),
     StageSpec("nccl", "the GPUs add up over NCCL", ("kernel",), budget_s=25, **_BY_MACHINE),
     StageSpec("memory-estimate", "training takes the memory that was estimated", _MODEL, budget_s=15, **_BY_MACHINE),
@@ -253,7 +205,7 @@ STANDALONE_STAGES = tuple(StageSpec(name, claim, needs, Depth.QUICK, 0) for name
 GPU_STAGES = (
     StageSpec("gpu", "the GPU is visible", depth=Depth.QUICK, budget_s=0),
     StageSpec("cuda-compiler", "nvcc builds for it", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
-    StageSpec("framework", "JAX or TensorFlow computes on it", ("gpu",), depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
+    StageSpec("framework", "JAX or TensorFlow computes", depth=Depth.QUICK, budget_s=0, **_BY_MACHINE),
 )
 """The stages for a project that does not use torch."""
 
@@ -280,3 +232,32 @@ def skip_for_failed_need(stage: StageSpec, results: Mapping[str, StageResult]) -
             reason = f"{need} did not pass" if result.status is StageStatus.FAILED else result.reason
             return StageResult(stage.name, StageStatus.SKIPPED, reason=reason)
     return None
+
+
+REQUIRED_LIBRARIES = ("transformers", "peft", "accelerate")
+
+
+def import_torch() -> Iterator[StageReading]:
+    """Import torch, whose own message names a missing library."""
+    importlib.import_module("torch")
+    yield record_value("version", find_installed_version("torch") or "unknown")
+
+
+def import_bitsandbytes() -> Iterator[StageReading]:
+    """Import bitsandbytes. If that fails, it is hidden, because peft would fail to import with it."""
+    version = find_installed_version("bitsandbytes")
+    if version is None:
+        raise StageSkipped("bitsandbytes is not installed")
+    try:
+        importlib.import_module("bitsandbytes")
+    except Exception:
+        hide_bitsandbytes()
+        raise
+    yield record_value("version", version)
+
+
+def import_libraries() -> Iterator[StageReading]:
+    """Import transformers, peft and accelerate, together with this torch."""
+    for name in REQUIRED_LIBRARIES:
+        importlib.import_module(name)
+        yield record_value(name, find_installed_version(name) or "unknown")

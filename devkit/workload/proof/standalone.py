@@ -21,7 +21,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,13 +35,14 @@ STAGES = (
     ("plain-adapter", "its adapter reloads bit for bit and generates the sentence", ("plain-lora",)),
     ("libraries", "", ("torch",)),
     ("inference", "generation gives the same tokens with every cache", ("kernel", "libraries")),
-    ("lora-memorises", "LoRA fine-tuning memorizes a sentence", ("kernel", "libraries")),
-    ("adapter-reload", "the adapter reloads bit for bit", ("lora-memorises",)),
+    ("lora-memorizes", "LoRA fine-tuning memorizes a sentence", ("kernel", "libraries")),
+    ("adapter-reload", "the adapter reloads bit for bit", ("lora-memorizes",)),
 )
 """Name (its method is `prove_<name>`), claim, and the stages that must pass before. Those that are called as in the full proof
 show the same as there."""
 
 DEVICE_LOST_EXIT_CODE = 75
+"""Exit status after an error that leaves the CUDA context unusable: the other stages need a fresh process."""
 SEED, RANK, ALPHA, STEPS, LEARNING_RATE = 20250601, 16, 32, 60, 3e-3
 SENTENCE = "devkit taught this model one sentence, and here it is: proven."
 MEMORIZED_LOSS = 0.01
@@ -248,28 +249,6 @@ class Proof:
             if importlib.util.find_spec(name):
                 yield Reading(name, str(getattr(importlib.import_module(name), "__version__", "unknown")))
 
-    def make_llama(self) -> Any:  # noqa: ANN401 - a model of transformers
-        """Make the frozen random Llama of the full proof."""
-        transformers = importlib.import_module("transformers")
-        config = transformers.LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=HIDDEN,
-            intermediate_size=WIDE,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            num_key_value_heads=HEADS // 2,
-            max_position_embeddings=256,
-            bos_token_id=BOS,
-            eos_token_id=EOS,
-            pad_token_id=PAD,
-            tie_word_embeddings=False,
-        )
-        torch.manual_seed(SEED)
-        model = transformers.LlamaForCausalLM(config)
-        with torch.no_grad():
-            model.lm_head.weight.mul_(HEAD_SCALE)
-        return model.requires_grad_(False).to(device=self.device, dtype=self.dtype).eval()
-
     def generate_llama(self, model: Any, **options: Any) -> list[int]:  # noqa: ANN401 - a model of transformers
         """Generate greedily from BOS alone."""
         prompt = torch.tensor([[BOS]], device=self.device)
@@ -280,16 +259,16 @@ class Proof:
 
     def prove_inference(self) -> Iterator[Reading]:
         """Prove that transformers generates the same tokens with and without a KV cache."""
-        model = self.make_llama()
+        model = make_llama(self.device, self.dtype)
         cached, uncached = (self.generate_llama(model, use_cache=each) for each in (True, False))
         yield Reading("tokens", len(cached) - 1)
         yield expect("same_tokens", cached == uncached, True)
 
-    def prove_lora_memorises(self) -> Iterator[Reading]:
+    def prove_lora_memorizes(self) -> Iterator[Reading]:
         """Prove that peft's LoRA memorizes the sentence, which the base model does not say."""
         require("peft")
         peft = importlib.import_module("peft")
-        base = self.make_llama()
+        base = make_llama(self.device, self.dtype)
         untrained = decode(self.generate_llama(base))
         targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, task_type="CAUSAL_LM")
@@ -306,12 +285,38 @@ class Proof:
         """Prove that peft's adapter, saved and loaded onto a fresh base, gives the same logits, and the sentence."""
         folder = self.folder / "adapter"
         self.tuned.save_pretrained(str(folder))
-        loaded = importlib.import_module("peft").PeftModel.from_pretrained(self.make_llama(), str(folder))
+        loaded = importlib.import_module("peft").PeftModel.from_pretrained(
+            make_llama(self.device, self.dtype), str(folder)
+        )
         ids = torch.tensor([IDS], device=self.device)
         with torch.no_grad():
             gap = (loaded(input_ids=ids).logits.float() - self.tuned(input_ids=ids).logits.float()).abs().max()
         yield expect_at_most("largest_difference", float(gap), 0.0)
         yield expect("generated", decode(self.generate_llama(loaded)), SENTENCE)
+
+
+def make_llama(device: Any, dtype: Any, *, seed: int = SEED, **options: Any) -> Any:  # noqa: ANN401 - of torch
+    """Make a frozen random Llama, equal for equal seeds on every device, since it is sampled on the CPU in fp32."""
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=WIDE,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS // 2,
+        max_position_embeddings=256,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+        tie_word_embeddings=False,
+        **options,
+    )
+    torch.manual_seed(seed)
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(HEAD_SCALE)
+    return model.requires_grad_(False).to(device=device, dtype=dtype).eval()
 
 
 def require(name: str) -> None:
@@ -348,7 +353,7 @@ def decode(ids: list[int]) -> str:
     return bytes(each for each in ids if each < 256).decode(errors="replace")
 
 
-def run_stage(name: str, readings: Callable[[], Iterator[Reading]]) -> tuple[dict[str, Any], bool]:
+def run_stage(name: str, readings: Callable[[], Iterable[Reading]]) -> tuple[dict[str, Any], bool]:
     """Run one stage. Returns its part of devkit.verify/1, and whether the error that ended it lost the GPU."""
     start, taken, status, reason, is_lost = time.perf_counter(), [], "passed", "", False
     try:
@@ -358,7 +363,7 @@ def run_stage(name: str, readings: Callable[[], Iterator[Reading]]) -> tuple[dic
         status, reason = "skipped", str(skipped)
     except Exception as error:  # noqa: BLE001 - whatever a library raises is what this stage found
         status, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:600] or 'no message'}"
-        is_lost = "CUDA error" in reason and "OutOfMemory" not in reason
+        is_lost = is_device_lost(error)
     broken = [each for each in taken if not each.is_as_expected]
     if broken and status == "passed":
         status = "failed"
@@ -367,13 +372,24 @@ def run_stage(name: str, readings: Callable[[], Iterator[Reading]]) -> tuple[dic
     document = {
         "name": name,
         "status": status,
-        "measured": {name: str(each) if each != each else each for name, each in values.items()},  # NaN is no JSON
+        "measured": {name: to_json(each) for name, each in values.items()},
         "expected": {each.name: each.expected for each in taken if each.expected},
         "reason": reason,
         "ms": round((time.perf_counter() - start) * 1000, 1),
-        "series": {each.name: list(each.measured) for each in taken if isinstance(each.measured, tuple)},
+        "series": {each.name: [*map(to_json, each.measured)] for each in taken if isinstance(each.measured, tuple)},
     }
     return document, is_lost
+
+
+def is_device_lost(error: Exception) -> bool:
+    """Return whether the error leaves the CUDA context unusable. Running out of memory does not."""
+    kind = type(error).__name__
+    return kind == "AcceleratorError" or ("CUDA error" in str(error) and kind != "OutOfMemoryError")
+
+
+def to_json(value: Any) -> Any:  # noqa: ANN401 - any value of a reading
+    """Return a number that JSON cannot hold as text, and any other value as it is."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def run(names: list[str], failed: list[str], folder: Path, emit: Callable[..., None]) -> int:

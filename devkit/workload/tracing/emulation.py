@@ -146,14 +146,14 @@ class _PackedLinear(nn.Linear):
 class Linear4bit(_PackedLinear):
     """A layer in nf4 or fp4, in blocks of 64; scales in fp32, or in 8 bits in blocks of 256 with double quantization."""
 
-    def __init__(self, like: nn.Linear, *, double_quantisation: bool) -> None:
+    def __init__(self, like: nn.Linear, *, double_quantization: bool) -> None:
         super().__init__(like)
         blocks = -(-like.weight.numel() // SCALE_BLOCK)
         device = like.weight.device
         self.register_buffer("packed", torch.empty(like.weight.numel() // 2, dtype=torch.uint8, device=device))
-        scale = torch.uint8 if double_quantisation else torch.float32
+        scale = torch.uint8 if double_quantization else torch.float32
         self.register_buffer("scales", torch.empty(blocks, dtype=scale, device=device))
-        if double_quantisation:
+        if double_quantization:
             self.register_buffer("scales_of_scales", torch.empty(-(-blocks // NESTED_SCALE_BLOCK), device=device))
             # The offset and the two code books, 256 and 16 numbers.
             self.register_buffer("codes", torch.empty(1 + 256 + 16, device=device))

@@ -1,19 +1,91 @@
-"""The model that is traced: transformers' own modules on tensors with shapes and without data."""
+"""The model that is traced, transformers' own modules on tensors without data, and the mode that records their storages."""
 
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Attention, Precision
-from devkit.workload.finetune.model.loading import TORCH_DTYPES
+from devkit.workload.device import TORCH_DTYPES
 from devkit.workload.models import LORA_PARAMETER_MARK, Model
-from devkit.workload.tracing.emulation import Linear4bit, Linear8bit
-from devkit.workload.tracing.recorder import AllocationRecorder
-from devkit.workload.tracing.stream import Allocation, Deallocation, Section, StepPhase, TensorKind
+from devkit.workload.tracing.emulation import SCRATCH_BYTES, Linear4bit, Linear8bit
+from devkit.workload.tracing.stream import Allocation, Deallocation, EventStream, Section, StepPhase, TensorKind
+
+
+class AllocationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records storages and not tensors: views share theirs, and saved tensors keep theirs alive.
+
+    Enter it above a FakeTensorMode: then nothing is computed, and shapes and lifetimes are the real program's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.stream: EventStream = []
+        self.section = Section(StepPhase.LOAD)
+        self.kind = TensorKind.OTHER
+        self.current_pass = StepPhase.FORWARD
+        """The phase that a pass through the layers belongs to: forward, prefill or decode."""
+        self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], Allocation]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - torch's own signature
+        output = func(*args, **(kwargs or {}))
+        size = SCRATCH_BYTES[func](*args) if func in SCRATCH_BYTES else 0
+        scratch = self._append(size) if size else None
+        self._record(output)
+        if scratch is not None:
+            self.stream.append(Deallocation(self.section, scratch))
+        return output
+
+    def record_existing(self, tensors: Iterable[torch.Tensor], kind: TensorKind) -> None:
+        """Record tensors that exist already, as if they were allocated now."""
+        with self.label_new(kind):
+            for tensor in tensors:
+                self._record(tensor)
+
+    @contextmanager
+    def label_new(self, kind: TensorKind) -> Iterator[None]:
+        """Label all allocations within the block as of this kind."""
+        previous, self.kind = self.kind, kind
+        try:
+            yield
+        finally:
+            self.kind = previous
+
+    def relabel(self, tensors: Iterable[torch.Tensor], kind: TensorKind) -> None:
+        """Change the kind of live tensors."""
+        for tensor in tensors:
+            self._live[id(tensor.untyped_storage())][1].kind = kind
+
+    def _record(self, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            self._record_storage(output.untyped_storage())
+        elif isinstance(output, list | tuple):
+            for each in output:
+                self._record(each)
+
+    def _record_storage(self, storage: torch.UntypedStorage) -> None:
+        key = id(storage)
+        if key in self._live or storage.nbytes() == 0:
+            return
+        allocation = self._append(storage.nbytes())
+
+        def drop(_: object) -> None:
+            del self._live[key]
+            self.stream.append(Deallocation(self.section, allocation))
+
+        self._live[key] = weakref.ref(storage, drop), allocation
+
+    def _append(self, size_bytes: int) -> Allocation:
+        allocation = Allocation(self.section, size_bytes, self.kind)
+        self.stream.append(allocation)
+        return allocation
+
 
 ConfigDocument = Mapping[str, Any]
 """A config.json."""
@@ -24,8 +96,8 @@ ATTENTION_DROPOUT_FIELDS = ("attention_dropout", "attn_pdrop")
 HALF_BYTES = 2
 
 
-def build_config(document: ConfigDocument, *, depth: int | None, attention: Attention) -> Any:  # noqa: ANN401 - one class an architecture
-    """Build transformers' configuration for a config.json, cut to `depth` layers.
+def build_config(document: ConfigDocument, *, attention: Attention) -> Any:  # noqa: ANN401 - one class an architecture
+    """Build transformers' configuration for a config.json.
 
     Raises DevkitError for an architecture that this transformers does not know.
     """
@@ -36,10 +108,6 @@ def build_config(document: ConfigDocument, *, depth: int | None, attention: Atte
         raise DevkitError(
             f"transformers here knows no architecture {document.get('model_type')!r}", "Estimate without --exact."
         ) from error
-    if depth is not None:
-        config.num_hidden_layers = depth
-        if getattr(config, "layer_types", None):
-            config.layer_types = config.layer_types[:depth]
     if attention is Attention.EAGER:
         config._attn_implementation = "eager"
     for name in ATTENTION_DROPOUT_FIELDS:
@@ -79,17 +147,6 @@ def find_decoder_layers(model: Model) -> nn.ModuleList:
     return next(module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == depth)
 
 
-def build_layer_lookup(model: Model) -> Callable[[str], int | None]:
-    """Return a function from a parameter's name to its layer, None for those outside of all layers."""
-    layers = find_decoder_layers(model)
-    prefix = next(name for name, module in model.named_modules() if module is layers) + "."
-
-    def number(name: str) -> int | None:
-        return int(name.removeprefix(prefix).split(".", 1)[0]) if name.startswith(prefix) else None
-
-    return number
-
-
 def register_phase_hooks(recorder: AllocationRecorder, model: Model) -> None:
     """Register hooks that tell the recorder which layer the program is in, forward or backward."""
 
@@ -103,7 +160,7 @@ def register_phase_hooks(recorder: AllocationRecorder, model: Model) -> None:
         def before(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             recorder.section = Section(recorder.current_pass, number)
             if number == 0 and inputs and inputs[0].requires_grad:
-                inputs[0].register_hook(enter(Section(StepPhase.BACKWARD, part="embedding")))
+                inputs[0].register_hook(enter(Section(StepPhase.BACKWARD)))
 
         def after(_: nn.Module, __: object, output: Any) -> None:  # noqa: ANN401 - a tensor, or a tuple that begins with one
             hidden = output[0] if isinstance(output, tuple) else output
@@ -111,7 +168,7 @@ def register_phase_hooks(recorder: AllocationRecorder, model: Model) -> None:
                 hidden.register_hook(enter(Section(StepPhase.BACKWARD, number)))
             if is_last:
                 is_training = recorder.current_pass is StepPhase.FORWARD
-                recorder.section = Section(StepPhase.LOSS if is_training else recorder.current_pass, part="head")
+                recorder.section = Section(StepPhase.LOSS if is_training else recorder.current_pass)
 
         layer.register_forward_pre_hook(before)
         layer.register_forward_hook(after)
@@ -127,7 +184,7 @@ def replace_linear_layers(model: Model, *, is_int8: bool, double_quantization: b
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear and child is not head:
-                packed = Linear8bit(child) if is_int8 else Linear4bit(child, double_quantisation=double_quantization)
+                packed = Linear8bit(child) if is_int8 else Linear4bit(child, double_quantization=double_quantization)
                 setattr(module, name, packed)
 
 
@@ -137,41 +194,32 @@ def record_loading(recorder: AllocationRecorder, model: Model, *, is_upcast: boo
     A weight that is packed is in memory next to its packed form for a moment; one that peft upcasts to fp32 had a
     16-bit form, and these are freed one by one after everything was loaded.
     """
-    find_layer = build_layer_lookup(model)
+    loading = Section(StepPhase.LOAD)
+    recorder.section = loading
     unpacked_bytes = {
         f"{name}.packed": module.in_features * module.out_features * HALF_BYTES
         for name, module in model.named_modules()
         if isinstance(module, Linear4bit | Linear8bit)
     }
-
-    def record(name: str, tensor: torch.Tensor, kind: TensorKind) -> None:
-        recorder.section = Section(StepPhase.LOAD, find_layer(name))
-        recorder.record_existing([tensor], kind)
-
     tensors = list(_iterate_tensors(model))
-    base = [(name, tensor) for name, tensor in tensors if LORA_PARAMETER_MARK not in name]
-    halves: dict[str, Allocation] = {}
-    for name, tensor in base:
-        layer = find_layer(name)
-        # Without the layer's number, equal in each layer.
-        part = ".".join(part for part in name.split(".") if not part.isdigit())
-        is_packed = name.endswith((".packed", ".scales", ".scales_of_scales", ".codes"))
-        if is_upcast and tensor.dtype == torch.float32 and not is_packed:
-            section = Section(StepPhase.LOAD, layer, part=f"half {name}" if layer is None else part)
-            halves[name] = Allocation(section, 0, tensor.numel() * HALF_BYTES)
-            recorder.stream.append(halves[name])
-            continue
-        if name in unpacked_bytes:
-            unpacked = Allocation(Section(StepPhase.LOAD, layer, part=part), 0, unpacked_bytes[name])
-            recorder.stream += [unpacked, Deallocation(unpacked.section, unpacked.name)]
-        record(name, tensor, TensorKind.WEIGHTS)
-    for name, tensor in base:
-        if name in halves:
-            record(name, tensor, TensorKind.WEIGHTS)
-            recorder.stream.append(Deallocation(halves[name].section, halves[name].name))
+    halves: list[tuple[torch.Tensor, Allocation]] = []
     for name, tensor in tensors:
         if LORA_PARAMETER_MARK in name:
-            record(name, tensor, TensorKind.ADAPTERS)
+            continue
+        is_packed = name.endswith((".packed", ".scales", ".scales_of_scales", ".codes"))
+        if is_upcast and tensor.dtype == torch.float32 and not is_packed:
+            halves.append((tensor, Allocation(loading, tensor.numel() * HALF_BYTES)))
+            recorder.stream.append(halves[-1][1])
+            continue
+        if name in unpacked_bytes:
+            unpacked = Allocation(loading, unpacked_bytes[name])
+            recorder.stream += [unpacked, Deallocation(loading, unpacked)]
+        recorder.record_existing([tensor], TensorKind.WEIGHTS)
+    for tensor, half in halves:
+        recorder.record_existing([tensor], TensorKind.WEIGHTS)
+        recorder.stream.append(Deallocation(loading, half))
+    adapters = (tensor for name, tensor in tensors if LORA_PARAMETER_MARK in name)
+    recorder.record_existing(adapters, TensorKind.ADAPTERS)
 
 
 def _iterate_tensors(model: Model) -> Iterator[tuple[str, torch.Tensor]]:

@@ -17,14 +17,12 @@ SETTINGS_KINDS: dict[str, type[TracedSettings]] = {"training": TrainingSettings,
 class TraceRequest:
     """A model's config.json and the settings of a run.
 
-    `trace_every_layer` runs all layers instead of repeating one of five. With `keep_outputs` those of a step outlive it,
-    as in a loop that is in no function; `empty_cache` means torch.cuda.empty_cache() after each step, and
-    `expandable_segments` PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+    With `keep_outputs` those of a step outlive it, as in a loop that is in no function; `empty_cache` means
+    torch.cuda.empty_cache() after each step, and `expandable_segments` PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
     """
 
     document: Mapping[str, Any]
     settings: TracedSettings
-    trace_every_layer: bool = False
     keep_outputs: bool = False
     empty_cache: bool = False
     expandable_segments: bool = False

@@ -18,7 +18,7 @@ def _out_of_memory(passes: list[int]) -> None:
     """Memory runs out in these forward passes of training, counted from 1."""
     import torch
 
-    from devkit.workload.finetune.loop import ModelWithLoss
+    from devkit.workload.finetune.forward import ModelWithLoss
 
     forward, seen = ModelWithLoss.compute_micro_batch_loss, []
 
@@ -35,28 +35,18 @@ def _dies_at_start(_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _killed_before_a_change(change: list) -> None:
+    """Killed before its change of this number in this folder."""
+    from benchmarks.kills_and_races import kill_before
+
+    kill_before(*change)
+
+
 def _dies_while_it_reads(_: object) -> None:
     """Killed by the system while texts are read."""
     from devkit.workload.finetune import program
 
     program.build_dataset = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _tokenises_nothing(_: object) -> None:
-    """This process has no tokenizer to hand texts to."""
-    from devkit.workload.finetune import program
-
-    def absent(*_: object) -> None:
-        raise AssertionError("this process tokenises")
-
-    program.build_dataset = absent
-
-
-def _scratch(folder: str) -> None:
-    """Files that are nobody's go there; nowhere, if it does not exist."""
-    import tempfile
-
-    tempfile.tempdir = folder
 
 
 def _patience(seconds: float) -> None:
@@ -66,16 +56,23 @@ def _patience(seconds: float) -> None:
     distributed.join_process_group.__wrapped__.__kwdefaults__["rendezvous_timeout_s"] = seconds
 
 
+def _silence(seconds: float) -> None:
+    """A process is missed after so long."""
+    from devkit.workload.finetune import distributed
+
+    distributed.SILENT_S, distributed.BEAT_S = seconds, seconds / 10
+
+
 def _memory_of_loading(path: str) -> None:
     """No fault: what loading and sharing out take beside files and what was there, in bytes, is written to `path`."""
     import ctypes
     import threading
 
-    from devkit.workload.finetune import program
+    from devkit.workload.finetune import loop, program
 
     # Every tensor of a megabyte has pages of its own, which freeing gives back: a heap with holes is not measured.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
-    load, share, sizes = program.load_base_model, program.wrap_parallel, []
+    load, share, sizes = program.load_base_model, loop.wrap_parallel, []
     ended = threading.Event()
 
     def watch() -> None:
@@ -94,7 +91,7 @@ def _memory_of_loading(path: str) -> None:
         Path(path).write_text(str(max(sizes) - sizes[0]))
         return result
 
-    program.load_base_model, program.wrap_parallel = loaded, shared
+    program.load_base_model, loop.wrap_parallel = loaded, shared
 
 
 def _own_bytes() -> int:
@@ -104,19 +101,19 @@ def _own_bytes() -> int:
 
 
 def _another_transformers(_: object) -> None:
-    """The model without weights has a place that the whole one has not."""
+    """The model has a parameter that those of the other processes have not."""
     import torch
 
-    from devkit.workload.finetune.model import loading
+    from devkit.workload.finetune import program
 
-    made = loading.build_meta_model
+    load = program.load_base_model
 
-    def skeleton(*given, **named):
-        result = made(*given, **named)
-        result.register_buffer("another", torch.zeros(1, device="meta"))
-        return result
+    def loaded(*given):
+        base = load(*given)
+        base.model.register_parameter("another", torch.nn.Parameter(torch.zeros(1), requires_grad=False))
+        return base
 
-    loading.build_meta_model = skeleton
+    program.load_base_model = loaded
 
 
 _FAULTS = {
@@ -124,8 +121,8 @@ _FAULTS = {
     "another transformers": _another_transformers,
     "out of memory": _out_of_memory,
     "dies at start": _dies_at_start,
+    "killed before a change": _killed_before_a_change,
     "dies while it reads": _dies_while_it_reads,
-    "tokenises nothing": _tokenises_nothing,
-    "scratch": _scratch,
     "patience": _patience,
+    "silence": _silence,
 }

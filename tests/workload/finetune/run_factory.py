@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from devkit.estimate.settings import Precision
 from devkit.workload.finetune.settings import FinetuneSettings
 
 SENTENCE = "the quick brown fox jumps over the lazy dog."
@@ -19,7 +20,7 @@ TEXTS = [
 
 
 def write_base(folder: Path, *, seed: int = 0, positions: int = 128) -> Path:
-    """A random Llama over bytes, with a head that is sharp enough for LoRA to memorise with."""
+    """A random Llama over bytes, with a head that is sharp enough for LoRA to memorize with."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -75,6 +76,8 @@ class RunFactory:
             "batch": 8,
             "steps": 3,
             "learning_rate": 5e-3,
+            # CPUs with bf16 would choose it, and round.
+            "precision": Precision.FP32,
         }
         return FinetuneSettings(**given | changed)
 

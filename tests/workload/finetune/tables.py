@@ -1,6 +1,6 @@
 """Records written in a line, and examples shown as tables of what is read and what is learned."""
 
-from devkit.workload.finetune.data.records import ChatRecord, PromptRecord, RecordLocation, TextRecord
+from devkit.workload.finetune.records import ChatRecord, PromptRecord, RecordLocation, TextRecord
 
 HERE = RecordLocation("data.jsonl", 3)
 
@@ -33,13 +33,13 @@ def shown(tokenizer, example):
 
 
 def table(tokenizer, *records, sequence=100, completion_only=True):
-    from devkit.workload.finetune.data.tokenization import tokenize_records
+    from devkit.workload.finetune.dataset import tokenize_records
 
     found = tokenize_records(records, tokenizer, sequence=sequence, completion_only=completion_only)
     return [shown(tokenizer, example) for example in found.examples]
 
 
 def notes(tokenizer, *records, sequence=100):
-    from devkit.workload.finetune.data.tokenization import tokenize_records
+    from devkit.workload.finetune.dataset import tokenize_records
 
     return tokenize_records(records, tokenizer, sequence=sequence).notes

@@ -12,15 +12,9 @@ from safetensors.torch import load_file, save_file
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import Method, Precision, TrainingSettings
-from devkit.estimate.weights import count_adapter_parameters
-from devkit.workload.finetune.model import adapters
-from devkit.workload.finetune.model.adapters import (
-    apply_adapter,
-    require_adapter_fits,
-    resolve_targets,
-    save_trained_adapter,
-)
-from devkit.workload.finetune.model.files import (
+from devkit.estimate.shape import count_adapter_parameters
+from devkit.workload.finetune import model as adapters
+from devkit.workload.finetune.files import (
     ADAPTER_BASE_FILE,
     ADAPTER_WEIGHTS_FILE,
     BaseQuantization,
@@ -28,9 +22,18 @@ from devkit.workload.finetune.model.files import (
     inspect_adapter,
     inspect_model,
 )
-from devkit.workload.finetune.model.loading import build_meta_model, load_base, load_base_and_tokenizer
+from devkit.workload.finetune.model import (
+    apply_adapter,
+    build_meta_model,
+    load_base,
+    load_base_and_tokenizer,
+    require_adapter_fits,
+    resolve_modules_to_save,
+    resolve_targets,
+)
 from devkit.workload.finetune.settings import FinetuneSettings
-from tests.workload.small_models import save_model
+from tests.workload.finetune.run_factory import RunFactory
+from tests.workload.small_models import save_model, save_trained_adapter
 
 pytestmark = pytest.mark.workload
 
@@ -77,7 +80,7 @@ def logits(model):
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 @pytest.mark.parametrize("method", [Method.LORA, Method.QLORA, Method.INT8_LORA])
 def test_an_adapter_has_the_given_precision_on_every_base(base, method, precision):
-    choices = LoadSettings(precision=precision, quantisation=BaseQuantization.from_method(method))
+    choices = LoadSettings(precision=precision, quantization=BaseQuantization.from_method(method))
     _, model = with_adapter(base, choices, precision=precision)
     assert {parameter.dtype for parameter in adapters.trainable_parameters(model)} == {adapters.TORCH_DTYPES[precision]}
     assert all("lora_" in name for name, each in model.named_parameters() if each.requires_grad)
@@ -95,16 +98,16 @@ def test_experts_of_a_mixture_get_no_adapter_and_it_loads_again(tmp_path):
     assert torch.equal(logits(again), logits(model))
 
 
-def test_nothing_of_a_quantised_base_is_turned_into_fp32(base):
-    choices = LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4)
+def test_nothing_of_a_quantized_base_is_turned_into_fp32(base):
+    choices = LoadSettings(precision=Precision.BF16, quantization=BaseQuantization.NF4)
     _, model = with_adapter(base, choices, precision=Precision.BF16)
     assert torch.float32 not in {parameter.dtype for parameter in model.parameters()}
 
 
-@pytest.mark.parametrize("quantisation", [BaseQuantization.NF4, BaseQuantization.INT8])
-def test_the_adapters_of_packed_layers_are_those_that_peft_makes_for_them(base, quantisation):
+@pytest.mark.parametrize("quantization", [BaseQuantization.NF4, BaseQuantization.INT8])
+def test_the_adapters_of_packed_layers_are_those_that_peft_makes_for_them(base, quantization):
     _, plain = with_adapter(base, LoadSettings())
-    _, packed = with_adapter(base, LoadSettings(precision=Precision.BF16, quantisation=quantisation))
+    _, packed = with_adapter(base, LoadSettings(precision=Precision.BF16, quantization=quantization))
     kinds = [type(model.base_model.model.model.layers[0].self_attn.q_proj).__module__ for model in (plain, packed)]
     assert kinds == ["peft.tuners.lora.layer", "peft.tuners.lora.bnb"]
 
@@ -270,7 +273,7 @@ def broken_config(folder, **changes):
     [
         ({}, "so it is no adapter"),
         ({"config.json": "{}"}, "is a whole model, not an adapter"),
-        ({"adapter_config.json": "{"}, "cannot be read"),
+        ({"adapter_config.json": "{"}, "is not JSON"),
         ({"adapter_config.json": "[]"}, "holds no settings"),
         ({"adapter_config.json": '{"peft_type": "PREFIX_TUNING"}'}, "is an adapter of kind PREFIX_TUNING"),
         ({"adapter_config.json": '{"peft_type": "LORA"}'}, "names no rank"),
@@ -333,6 +336,55 @@ def test_a_head_that_is_the_embedding_too_is_refused_with_the_reason_and_not_lis
 def test_the_estimate_counts_what_an_adapter_on_the_head_trains(base, targets, dora):
     loaded, model = with_adapter(base, targets=targets, dora=dora, rank=4)
     wanted = TrainingSettings(rank=4, targets=targets, dora=dora)
-    assert count_adapter_parameters(build_model_shape(loaded.config.to_dict()), wanted) == sum(
+    assert count_adapter_parameters(build_model_shape(loaded.files.config), wanted) == sum(
         each.numel() for each in adapters.trainable_parameters(model)
     )
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
+def test_modules_to_save_are_trained_whole_resumed_and_loaded_by_plain_peft(tmp_path):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    runs = RunFactory(tmp_path)
+    chosen = {"modules_to_save": ("lm_head", "norm"), "steps": 4, "save_every": 2, "output": tmp_path / "run"}
+    ran = runs.run(**chosen)
+    saved = ran.output / "adapter" / ADAPTER_WEIGHTS_FILE
+    straight = saved.read_bytes()
+    shutil.rmtree(ran.output / "step-4")
+    assert runs.run(**chosen).named("resumed")[0]["step"] == 2
+    assert saved.read_bytes() == straight
+
+    plain = AutoModelForCausalLM.from_pretrained(runs.base)
+    before = {name: plain.get_parameter(name).clone() for name in ("lm_head.weight", "model.norm.weight")}
+    trained = load_file(saved)
+    assert all(not torch.equal(trained[f"base_model.model.{name}"], weight) for name, weight in before.items())
+    wanted = logits(PeftModel.from_pretrained(plain, f"{saved.parent}").eval())
+    own = apply_adapter(
+        load_base(inspect_model(runs.base), LoadSettings()), inspect_adapter(saved.parent), precision=Precision.FP32
+    )
+    assert torch.equal(logits(own), wanted)
+
+
+@pytest.mark.parametrize(
+    ("tied", "chosen", "says"),
+    [
+        pytest.param(False, {"modules_to_save": ("lm_haed",)}, "Did you mean lm_head", id="no such module"),
+        pytest.param(True, {"modules_to_save": ("lm_head",)}, "shares its weight", id="the head is the embedding"),
+        pytest.param(False, {"modules_to_save": ("q_proj",)}, "gets an adapter", id="all-linear has it"),
+        pytest.param(
+            False, {"modules_to_save": ("lm_head",), "targets": ("lm_head",)}, "gets an adapter", id="a target"
+        ),
+        pytest.param(
+            False,
+            {"modules_to_save": ("up_proj",), "targets": ("q_proj",), "method": Method.QLORA},
+            "packed by --method qlora",
+            id="packed",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_trained_whole_is_refused(tmp_path, tied, chosen, says):
+    folder = save_model(tmp_path / "base", tie_word_embeddings=tied)
+    with pytest.raises(DevkitError) as refused:
+        resolve_modules_to_save(build_meta_model(folder), settings_for(folder, **chosen))
+    assert says in f"{refused.value.message} {refused.value.hint}"

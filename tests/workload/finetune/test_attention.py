@@ -7,8 +7,9 @@ import pytest
 from devkit.estimate.settings import Attention, Precision
 from devkit.facts.values import ComputeCapability
 from devkit.workload.finetune.decisions import (
-    AttentionKernels,
     AttentionTraits,
+    DeviceKind,
+    Hardware,
     choose_attention,
     find_attention_refusal,
     find_packing_refusal,
@@ -17,20 +18,23 @@ from devkit.workload.finetune.decisions import (
 LLAMA = AttentionTraits(name="llama")
 
 
-def gpu(capability, **differences):
-    given = {"device": "cuda", "precision": Precision.BF16, "varlen": True} | differences
-    return AttentionKernels(capability=ComputeCapability.parse(capability), **given)
+def gpu(capability, *, precision=Precision.BF16, flash=False, **differences):
+    given = {"kind": DeviceKind.CUDA, "name": "a GPU", "free_bytes": 0, "has_varlen": True} | differences
+    packages = frozenset({"flash_attn"} if flash else ())
+    return Hardware(
+        capability=capability and ComputeCapability.parse(capability), packages=packages, **given
+    ), precision
 
 
 def model(**differences):
     return AttentionTraits(name="odd", **differences)
 
 
-CPU = AttentionKernels(device="cpu", precision=Precision.FP32, varlen=True)
+CPU = gpu(None, kind=DeviceKind.CPU, precision=Precision.FP32)
 T4 = gpu("7.5", precision=Precision.FP16)
 A100 = gpu("8.0")
 H200 = gpu("9.0", flash=True)
-NO_VARLEN = gpu("8.6", varlen=False)
+NO_VARLEN = gpu("8.6", has_varlen=False)
 
 
 @pytest.mark.parametrize(
@@ -47,22 +51,22 @@ NO_VARLEN = gpu("8.6", varlen=False)
         pytest.param(LLAMA, NO_VARLEN, Attention.SDPA, "torch 2.12 has", id="an older torch"),
         pytest.param(
             LLAMA,
-            gpu("8.6", varlen=False, flash=True),
+            gpu("8.6", has_varlen=False, flash=True),
             Attention.FLASH,
             "flash-attn is installed",
             id="an older torch with flash-attn",
         ),
         pytest.param(
             LLAMA,
-            gpu("7.5", varlen=False, flash=True, precision=Precision.FP16),
+            gpu("7.5", has_varlen=False, flash=True, precision=Precision.FP16),
             Attention.SDPA,
             "torch 2.12 has",
             id="flash-attn on a T4, where it cannot run",
         ),
-        pytest.param(LLAMA, gpu("9.4", rocm=True), Attention.SDPA, "this is ROCm", id="an MI300X"),
+        pytest.param(LLAMA, gpu(None, kind=DeviceKind.ROCM), Attention.SDPA, "this is ROCm", id="an MI300X"),
         pytest.param(
             LLAMA,
-            AttentionKernels(device="mps", precision=Precision.FP32),
+            gpu(None, kind=DeviceKind.MPS, precision=Precision.FP32),
             Attention.SDPA,
             "this is mps",
             id="an Apple GPU",
@@ -92,7 +96,7 @@ NO_VARLEN = gpu("8.6", varlen=False)
     ],
 )
 def test_attention_is_chosen(traits, kernels, attention, because):
-    chosen, reason = choose_attention(traits, kernels)
+    chosen, reason = choose_attention(traits, *kernels)
     assert chosen is attention
     assert because in reason
 
@@ -100,7 +104,7 @@ def test_attention_is_chosen(traits, kernels, attention, because):
 @pytest.mark.parametrize("traits", [LLAMA, model(softcap=True), model(recurrent=True), model(sdpa=False)])
 @pytest.mark.parametrize("kernels", [CPU, T4, A100, H200, NO_VARLEN])
 def test_a_decision_is_never_refused_as_a_setting(traits, kernels):
-    assert find_attention_refusal(choose_attention(traits, kernels)[0], traits, kernels) is None
+    assert find_attention_refusal(choose_attention(traits, *kernels)[0], traits, *kernels) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Attention
-from devkit.workload.finetune.data.batches import (
+from devkit.workload.finetune.dataset import (
     IGNORE_INDEX,
     BatchLayout,
     BatchLoader,

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="the workload extra is not installed")
 pytest.importorskip("transformers", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.workload.finetune.data.tokenization import tokenize_records
+from devkit.workload.finetune.dataset import tokenize_records
 
 
 def test_a_template_that_marks_answers_is_believed():

@@ -20,7 +20,7 @@ from devkit.workload.finetune.checkpoint import (
     TrainProgress,
     is_leftover,
 )
-from devkit.workload.peft_import import PeftModel, adapter_injection
+from devkit.workload.models import PeftModel, adapter_injection
 from tests.workload.finetune.disks import files_of_at_most, made_read_only, mounted
 from tests.workload.finetune.small_run import ALONE, adapted, made, step, tiny_llama, trained
 
@@ -74,6 +74,31 @@ def test_the_newest_checkpoint_is_found_by_its_number_and_not_by_its_name(tmp_pa
 @pytest.mark.parametrize("exists", [True, False], ids=["an empty folder", "no folder"])
 def test_where_nothing_was_saved_nothing_is_found(tmp_path, exists):
     assert newest(tmp_path if exists else tmp_path / "none") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what is flushed")
+def test_all_of_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path, state, monkeypatch):
+    done: list[Path] = []
+    synced, replaced = os.fsync, Path.replace
+
+    def fsync(descriptor):
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        synced(descriptor)
+
+    def replace(path, target):
+        done.append(target)
+        return replaced(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    save(tmp_path, state, 10)
+    named = done.index(tmp_path / "step-10")
+    before, after = done[:named], done[named:]
+    folder = before[-1]
+    files = {path.name for path in (tmp_path / "step-10").iterdir()}
+    assert {path.name for path in before if path.parent == folder} == files
+    assert folder.parent == tmp_path, "the names of the files, at last"
+    assert tmp_path in after, "the name of the folder"
 
 
 def test_latest_leads_to_the_newest_and_stays_right_when_the_folder_moves(saved):
@@ -191,6 +216,28 @@ def test_leftovers_of_killed_saves_are_swept_and_nothing_else(saved):
     assert names(saved) == sorted(["latest", "step-10", "step-20", *kept])
 
 
+def test_a_save_sweeps_leftovers_before_it_looks_for_space(tmp_path, state):
+    with mounted(tmp_path / "disk", "size=160k") as disk:
+        leftover = disk / f"step-5.tmp-{dead_process()}"
+        leftover.mkdir()
+        (leftover / "half").write_bytes(bytes(128 << 10))
+        save(disk, state, 10)
+        assert names(disk) == ["latest", "step-10"]
+
+
+def test_the_manifest_names_the_releases_that_wrote_it(saved):
+    assert {"devkit", "torch", "transformers", "peft"} == newest(saved).manifest.versions.keys()
+
+
+def test_a_step_that_is_saved_again_leaves_one_folder(saved, state):
+    (saved / f"step-20.old-{os.getpid()}").mkdir()
+    (saved / f"step-20.old-{os.getpid()}" / "half").write_text("")
+    before = (saved / "step-20").stat().st_ino
+    save(saved, state, 20)
+    assert names(saved) == ["latest", "step-10", "step-20"]
+    assert (saved / "step-20").stat().st_ino != before
+
+
 def test_a_leftover_that_is_a_link_loses_the_link_alone(saved, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "precious").write_text("mine")
@@ -283,3 +330,17 @@ def test_what_a_preemption_must_leave_time_for_is_measured(tmp_path, state):
 )
 def test_leftovers_are_known_by_the_names_that_runs_give(name, expected):
     assert is_leftover(name) is expected
+
+
+@pytest.mark.parametrize(("world", "notes"), [(1, 0), (2, 1)])
+def test_another_number_of_processes_is_noted(saved, world, notes):
+    found = checkpoint._find_newest(saved, SETTINGS, world)
+    assert len(found.notes) == notes
+    assert all(note.startswith("saved by 1 process, resumed by 2 processes: ") for note in found.notes)
+
+
+def test_a_checkpoint_that_another_machine_does_not_see_is_known(saved):
+    found = newest(saved)
+    assert checkpoint._is_visible(found) is True
+    flip_a_bit(saved / "step-20" / "manifest.json", at=40)
+    assert checkpoint._is_visible(found) is False

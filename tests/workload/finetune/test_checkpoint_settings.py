@@ -16,7 +16,7 @@ from devkit.workload.finetune.checkpoint import (
     fingerprint_examples,
     select_resume_settings,
 )
-from devkit.workload.finetune.data.batches import Example
+from devkit.workload.finetune.dataset import Example
 from devkit.workload.finetune.settings import FinetuneSettings
 
 SETTINGS = FinetuneSettings(model="m", data=("d",), output=Path("o"))
@@ -94,5 +94,12 @@ def test_other_data_have_another_fingerprint(other):
     assert fingerprint_examples(other) != fingerprint_examples([example(1, 2), example(3)])
 
 
-def test_equal_data_have_an_equal_fingerprint():
-    assert fingerprint_examples([example(1, 2)]) == fingerprint_examples([example(1, 2)])
+def test_equal_data_have_the_fingerprint_that_checkpoints_of_earlier_releases_hold():
+    assert fingerprint_examples([example(1, 2), example(3, counted=False)]) == "8008beb5cfde091b"
+
+
+def test_differences_are_told_in_words():
+    before = {"rank": 8, "target_modules": ["q_proj", "v_proj"], "gone": True}
+    now = {"rank": None, "target_modules": ["q_proj"]}
+    told = ["rank was 8, now unset", "target_modules was q_proj v_proj, now q_proj", "gone was True, now unset"]
+    assert find_differences(before, now) == told

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Attention
-from devkit.workload.finetune.data.batches import BatchLayout
-from devkit.workload.finetune.model.attention import (
+from devkit.workload.finetune.dataset import BatchLayout
+from devkit.workload.finetune.forward import (
     ATTN_IMPLEMENTATION,
     register_varlen_attention,
     require_no_cross_attention,

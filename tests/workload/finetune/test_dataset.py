@@ -35,6 +35,6 @@ def test_texts_give_a_model_no_template(run_factory):
 def test_reading_progress_is_emitted_for_many_texts_only(run_factory):
     many = write_texts(run_factory.folder / "many.jsonl", ["a b"] * 1001)
     ran = run_factory.run(data=(f"{many}",), batch=1, steps=1)
-    assert ran.events[0] == {"event": "reading", "records": 0, "seconds": 0.0}
+    assert (ran.events[0]["event"], ran.events[0]["records"]) == ("reading", 0)
     assert '"reading"' not in (ran.output / "metrics.jsonl").read_text()
     assert run_factory.run(steps=1).named("reading") == []

@@ -1,5 +1,6 @@
 """What a run does with each kind of machine, and what is refused, for the shape of Llama-3.1-8B. Without torch."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -137,6 +138,16 @@ def test_what_cannot_work_is_refused_with_the_reason(hardware, wishes, said):
     assert refused.value.hint
 
 
+def test_a_cpu_that_multiplies_in_bf16_trains_adapters_in_it_and_nothing_else():
+    able = replace(CPU, has_bf16=True)
+    found = decided(able)
+    assert (found.precision, found.adapter_precision) == (Precision.BF16, Precision.BF16)
+    assert found.to_training_settings(FinetuneSettings(model="m", data=("d",)), world=1).has_masters
+    assert decided(CPU).precision is Precision.FP32
+    assert decided(able, method=Method.FULL).precision is Precision.FP32
+    assert decided(able, method=Method.QLORA).precision is Precision.FP32
+
+
 def test_bf16_on_a_gpu_that_emulates_it_is_done_with_a_warning():
     found = decided(T4, method=Method.QLORA, precision=Precision.BF16)
     assert found.precision is Precision.BF16
@@ -164,7 +175,7 @@ def test_memory_is_that_of_the_datas_lengths_and_not_of_the_longest_possible_row
     short = decided(CPU, corpus=Corpus([52] * 240))
     assert (short.checkpointing, short.micro_batch, short.accumulation) == (False, 16, 1)
     long = decided(CPU, corpus=Corpus([2048] * 16))
-    assert short.estimate.allocated_peak_bytes < 0.8 * long.estimate.allocated_peak_bytes
+    assert short.estimate.allocated_peak_bytes < 0.9 * long.estimate.allocated_peak_bytes
     assert decided(CPU, corpus=Corpus([52] * 240), sequence=4096).estimate == short.estimate
 
 

@@ -36,6 +36,7 @@ def argv(run_factory, output, *more):
         "output": output,
         "steps": STEPS,
         "learning-rate": 0.005,
+        "precision": "fp32",
     }
     words = [word for name, value in fixed.items() for word in (f"--{name}", str(value))]
     return ["finetune", "--json", *words, *more]
@@ -127,6 +128,20 @@ def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(run_fa
             assert any("saved by 2 processes, resumed by 1 process" in note["text"] for note in after.events("note"))
 
 
+@pytest.mark.turns(3, first=1)
+def test_two_copies_of_two_shards_have_the_losses_of_one_process_and_resume_as_one_copy(run_factory, zygote, alone):
+    hybrid = ("--sharding", "zero3", "--shard-size", "2")
+    straight = ran(run_factory, zygote, "hybrid", *ALONE["full"], *hybrid, world=4)
+    assert losses(straight) == pytest.approx(losses(alone("full")), rel=EQUAL)
+    assert norms(straight) == pytest.approx(norms(alone("full")), rel=10 * EQUAL)
+    run = zygote.start(argv(run_factory, run_factory.folder / "hybrid stopped", *ALONE["full"], *hybrid), world=4)
+    run.until(lambda: len(run.events("step")) > 1)
+    run.send(signal.SIGTERM, 1)
+    assert run.ended() == [75] * 4, run.said(0)
+    after = ran(run_factory, zygote, "hybrid stopped", *ALONE["full"], "--sharding", "zero3", world=2)
+    assert losses(run) + losses(after) == pytest.approx(losses(alone("full")), rel=EQUAL)
+
+
 def test_what_cannot_be_sharded_is_refused_by_all(run_factory, zygote):
     words = argv(run_factory, run_factory.folder / "refused", "--method", "int8-lora", "--sharding", "zero3")
     run = zygote.start(words, world=2)
@@ -146,7 +161,7 @@ def test_torchrun_forwards_a_signal_and_the_run_resumes(run_factory, zygote):
         "--no-python",
         str(Path(sys.executable).with_name("devkit")),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(run_factory.folder)}  # torchrun leaves its logs
     errors = run_factory.folder / "errors"
     with (
         errors.open("w") as stream,

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -13,6 +14,7 @@ pytestmark = [
 ]
 
 from tests.workload.finetune.run_factory import RunFactory
+from tests.workload.finetune.zygote import is_running
 
 EQUAL = 2e-5
 """Relative: sums are taken in another order, in fp32."""
@@ -31,7 +33,7 @@ def argv(run_factory, output, *more, **changed):
         "batch": 4,
         "steps": 4,
     }
-    fixed |= {"micro-batch": 2, "learning-rate": 0.005, **changed}
+    fixed |= {"micro-batch": 2, "learning-rate": 0.005, "precision": "fp32", **changed}
     return ["finetune", "--json", *(word for name, value in fixed.items() for word in (f"--{name}", str(value))), *more]
 
 
@@ -142,6 +144,42 @@ def test_a_rank_that_dies_later_is_reported_by_one_and_ends_all(run_factory, zyg
     assert record_in(run_factory, "missed")["status"] == "failed"
 
 
+def test_the_loss_of_rank0_is_recorded_by_another(run_factory, zygote):
+    run = zygote.start(argv(run_factory, "headless", steps=4000, **{"save-every": 4000}), world=2)
+    run.until(lambda: len(run.events("step")) > 1)
+    run.send(signal.SIGKILL, 0)
+    assert run.ended() == [-signal.SIGKILL, 69]
+    record = record_in(run_factory, "headless")
+    assert (record["status"], record["error"][:16]) == ("failed", "rank 0 was lost:")
+
+
+def test_doctor_names_a_killed_run_and_not_one_that_goes_on(run_factory, zygote):
+    run = zygote.start(argv(run_factory, "killed", steps=4000, **{"save-every": 4000}))
+    run.until(lambda: len(run.events("step")) > 1)
+    words = [sys.executable, "-m", "devkit", "doctor", "--only", "PYT023", "--run", run_factory.folder / "killed"]
+    assert "still says running" not in subprocess.run(words, capture_output=True, text=True).stdout
+    run.send(signal.SIGKILL)
+    assert run.ended() == [-signal.SIGKILL]
+    assert "still says running" in subprocess.run(words, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_rank_is_named_once_and_the_others_end_after_the_timeout(run_factory, zygote, stopped):
+    places = {rank: {"faults": {"silence": 1.0}} for rank in (0, 1, 2)}
+    words = argv(run_factory, f"stopped {stopped}", steps=4000, **{"save-every": 4000, "timeout": 6})
+    run = zygote.start(words, world=3, places=places)
+    run.until(lambda: len(run.events("step")) > 1)
+    run.send(signal.SIGSTOP, stopped)
+    others = [rank for rank in range(3) if rank != stopped]
+    run.until(lambda: not any(is_running(run.pids[rank]) for rank in others))
+    run.send(signal.SIGKILL, stopped)
+    assert [code for rank, code in enumerate(run.ended()) if rank != stopped] == [69, 69]
+    said = "".join(run.said(rank) for rank in others)
+    assert said.count("no sign of life") == 1
+    assert f"rank {stopped} (process {run.pids[stopped]} on " in said
+    assert said.count("lost another process") == 1
+
+
 def test_an_earlier_runs_end_is_never_taken_for_this_ones(run_factory, zygote):
     words = argv(run_factory, "twice", steps=4000, **{"save-every": 4000})
     run = zygote.start(words)
@@ -159,26 +197,11 @@ def test_an_earlier_runs_end_is_never_taken_for_this_ones(run_factory, zygote):
     assert "broken.jsonl:2" in found["error"]
 
 
-def test_one_process_of_a_node_tokenises_for_all(run_factory, zygote, straight, tmp_path):
-    scratch = {"scratch": str(tmp_path)}
-    places = {0: {"faults": scratch}, 1: {"faults": {**scratch, "tokenises nothing": None}}}
-    run = zygote.start(argv(run_factory, "tokenised once", "--eval-share", "0.25"), world=2, places=places)
-    assert run.ended() == [0, 0], run.said(1)
-    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
-    run = zygote.start(argv(run_factory, "tokenised once too"), world=2, places=places)
-    assert run.ended() == [0, 0], run.said(1)
-    assert losses(run) == straight
-
-
-@pytest.mark.parametrize(
-    "places",
-    [
-        pytest.param({0: {"faults": {"scratch": "/proc/nowhere"}}}, id="a disk that takes nothing"),
-        pytest.param({1: {"environment": {"LOCAL_RANK": "0"}}}, id="two nodes"),
-    ],
-)
 @pytest.mark.turns(2)
-def test_without_a_shared_file_each_rank_tokenizes_with_the_same_result(run_factory, zygote, straight, places, request):
-    run = zygote.start(argv(run_factory, f"for itself {request.node.callspec.id}"), world=2, places=places)
+def test_two_nodes_tokenize_with_the_same_result(run_factory, zygote, straight):
+    places = {1: {"environment": {"LOCAL_RANK": "0"}}}
+    run = zygote.start(argv(run_factory, "on two nodes", "--eval-share", "0.25"), world=2, places=places)
+    assert run.ended() == [0, 0], run.said(1)
+    run = zygote.start(argv(run_factory, "on two nodes too"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)
     assert losses(run) == straight

@@ -70,9 +70,9 @@ def torchrun(tmp_path):
 @pytest.mark.parametrize(
     ("words", "late", "said"),
     [
-        pytest.param(["--modle", "m"], "0", "No such option '--modle'", id="a misspelt flag, the first is late"),
+        pytest.param(["--modle", "m"], "0", "No such option '--modle'", id="a misspelled flag, the first is late"),
         pytest.param(["--batch", "0"], "0", "--batch is 0", id="a setting, the first is late"),
-        pytest.param(["--modle", "m"], "1", "No such option '--modle'", id="a misspelt flag, the other is late"),
+        pytest.param(["--modle", "m"], "1", "No such option '--modle'", id="a misspelled flag, the other is late"),
     ],
 )
 @pytest.mark.turns(3)

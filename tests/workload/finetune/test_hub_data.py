@@ -20,7 +20,7 @@ pytestmark = [
 ASK = """
 import json, sys
 from devkit.errors import DevkitError
-from devkit.workload.finetune.data.readers import RecordReader
+from devkit.workload.finetune.records import RecordReader
 for name in sys.argv[1:]:
     try:
         print(json.dumps(["rows", *(record.text for record in RecordReader([name]))]))

@@ -75,6 +75,7 @@ def argv(run_factory, output, *sharing, **changed):
         "save-every": SAVE_EVERY,
         "dropout": 0.2,
         "learning-rate": 0.005,
+        "precision": "fp32",
         "seed": 3,
         **changed,
     }

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.workload
 from safetensors.torch import load_file
 
 from devkit.estimate.settings import Precision
-from devkit.workload.finetune.loop import ModelWithLoss
+from devkit.workload.finetune.forward import ModelWithLoss
 from tests.workload.finetune.run_factory import RunFactory
 
 
@@ -95,12 +95,12 @@ def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identica
 ):
     straight = run_factory.run(steps=4, micro_batch=2)
 
-    def signalled(loss):
+    def signaled(loss):
         os.kill(os.getpid(), number)
         return loss
 
     with monkeypatch.context() as patched:
-        before_pass(patched, {6}, signalled)  # the second of step 2's four passes
+        before_pass(patched, {6}, signaled)  # the second of step 2's four passes
         stopped = run_factory.run(steps=4, micro_batch=2)
     assert stopped.code == code
     assert stopped.named("stopped")[0] | {"step": 1, "saved": 1, "how": how} == stopped.named("stopped")[0]

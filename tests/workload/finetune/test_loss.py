@@ -14,9 +14,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devkit.estimate.settings import Loss
-from devkit.workload.finetune.data.batches import IGNORE_INDEX
-from devkit.workload.finetune.model import loss as loss_module
-from devkit.workload.finetune.model.loss import (
+from devkit.workload.finetune import forward as loss_module
+from devkit.workload.finetune.dataset import IGNORE_INDEX
+from devkit.workload.finetune.forward import (
     OutputHead,
     compute_loss,
     get_output_head,

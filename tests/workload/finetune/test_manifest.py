@@ -44,6 +44,13 @@ def test_a_whole_checkpoint_is_read_as_it_was_written(folder):
     assert (manifest.world, manifest.files) == (2, {"weights": RECORD})
 
 
+def test_a_manifest_is_written_as_earlier_releases_read_it(folder):
+    document = json.loads((folder / MANIFEST_FILE).read_text())
+    assert document["sha256"] == "c466c8b3007d2907b08b68611af63b8d07ad0a9b392a8f33864a6889d7108051"
+    assert sorted(document["content"]) == ["files", "progress", "settings", "versions", "world"]
+    assert (folder / MANIFEST_FILE).read_text() == json.dumps(document, indent=1) + "\n"
+
+
 @pytest.mark.parametrize("bit", range(0, 16 * 8, 7))
 def test_one_flipped_bit_is_noticed(folder, bit):
     flipped = bytearray(WEIGHTS)

@@ -12,10 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.workload.finetune import program
+from devkit.workload.device import free_after_oom, is_out_of_memory, read_device_memory
+from devkit.workload.finetune import loop, program
 from devkit.workload.finetune.distributed import Ranks
-from devkit.workload.finetune.loop import ModelWithLoss
-from devkit.workload.finetune.memory import find_micro_batch, free_after_oom, is_out_of_memory, read_device_memory
+from devkit.workload.finetune.forward import ModelWithLoss
+from devkit.workload.finetune.loop import find_micro_batch
 from tests.workload.finetune.run_factory import RunFactory
 
 CPU = torch.device("cpu")
@@ -105,7 +106,7 @@ class Narrow:
 
 def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace(run_factory, monkeypatch):
     straight = run_factory.run(micro_batch=8)
-    monkeypatch.setattr(program, "can_recover_from_oom", lambda device: True)
+    monkeypatch.setattr(loop, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=2)
     found = run_factory.run(micro_batch=8)
     assert found.named("probe")[0] | {"micro_batch": 2, "refused": [8, 4]} == found.named("probe")[0]
@@ -141,7 +142,7 @@ def test_after_an_oom_the_same_command_resumes(run_factory, monkeypatch):
 
 
 def test_when_not_one_row_fits_nothing_is_trained(run_factory, monkeypatch):
-    monkeypatch.setattr(program, "can_recover_from_oom", lambda device: True)
+    monkeypatch.setattr(loop, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=0)
     found = run_factory.run(micro_batch=2)
     assert found.code == 1

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
-from devkit.workload.finetune.model.files import BaseQuantization, LoadSettings, inspect_model
-from devkit.workload.finetune.model.loading import (
+from devkit.workload.finetune.files import BaseQuantization, LoadSettings, inspect_model
+from devkit.workload.finetune.model import (
     build_meta_model,
     find_fused_experts,
     load_base,
@@ -45,7 +45,7 @@ def base(tmp_path_factory):
 )
 def test_each_method_keeps_its_base_in_the_form_it_trains_on(base, method, kinds):
     loaded = load_base_and_tokenizer(
-        f"{base}", LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.from_method(method))
+        f"{base}", LoadSettings(precision=Precision.BF16, quantization=BaseQuantization.from_method(method))
     )
     assert count_linear_layers(loaded.model) == kinds
     assert loaded.model.get_input_embeddings().weight.dtype is torch.bfloat16
@@ -56,11 +56,11 @@ def test_each_method_keeps_its_base_in_the_form_it_trains_on(base, method, kinds
 
 def test_attention_has_the_given_implementation(base):
     loaded = load_base_and_tokenizer(f"{base}", LoadSettings(attention="eager"))
-    assert loaded.config._attn_implementation == "eager"
+    assert loaded.model.config._attn_implementation == "eager"
 
 
 def test_checkpointing_changes_no_gradient_of_an_adapter_although_no_input_needs_one(base):
-    from devkit.workload.finetune.model import adapters
+    from devkit.workload.finetune import model as adapters
 
     gradients = []
     for checkpointing in (False, True):
@@ -95,7 +95,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
         ({"config__json": None}, "has no config.json", "Name a model's folder"),
         ({"config__json": None, "adapter_config__json": "{}"}, "is an adapter, not a model", "the adapter beside it"),
         ({"config__json": "{"}, "is not JSON", "Fetch it again"),
-        ({"config__json": "[]"}, "names no model_type", "transformers reads"),
+        ({"config__json": "[]"}, "holds no settings", "Fetch it again"),
         ({"config__json": {"architectures": []}}, "names no model_type", "transformers reads"),
         ({"config__json": CONFIG | {"quantization_config": {"quant_method": "awq"}}}, "quantized with awq", "16-bit"),
         ({"config__json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}}, "with gptq", "--method qlora"),
@@ -165,7 +165,7 @@ def refusal_of_loading(folder, **choices):
     return refused.value
 
 
-@pytest.mark.parametrize("quantisation", [BaseQuantization.NONE, BaseQuantization.NF4])
+@pytest.mark.parametrize("quantization", [BaseQuantization.NONE, BaseQuantization.NF4])
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -179,10 +179,10 @@ def refusal_of_loading(folder, **choices):
     ids=["newer than transformers", "an image model", "with code of its own"],
 )
 def test_a_model_that_transformers_cannot_make_is_refused_with_the_reason(
-    tmp_path, base, config, message, quantisation
+    tmp_path, base, config, message, quantization
 ):
     folder = folder_with(tmp_path, base, config__json=config)
-    assert message in refusal_of_loading(folder, quantisation=quantisation).message
+    assert message in refusal_of_loading(folder, quantization=quantization).message
 
 
 def test_a_weight_that_no_file_holds_is_never_drawn_at_random(tmp_path, base):
@@ -208,11 +208,11 @@ def test_a_damaged_tokenizer_is_named(tmp_path, base):
 
 def test_a_model_saved_in_4_bits_is_trained_as_such_and_as_nothing_else(tmp_path, base):
     folder = tmp_path / "packed"
-    loaded = load_base_and_tokenizer(f"{base}", LoadSettings(quantisation=BaseQuantization.NF4))
+    loaded = load_base_and_tokenizer(f"{base}", LoadSettings(quantization=BaseQuantization.NF4))
     loaded.model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
-    assert inspect_model(folder).quantised is BaseQuantization.NF4
-    again = load_base(inspect_model(folder), LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4))
+    assert inspect_model(folder).quantized is BaseQuantization.NF4
+    again = load_base(inspect_model(folder), LoadSettings(precision=Precision.BF16, quantization=BaseQuantization.NF4))
     assert count_linear_layers(again) == {"Linear4bit": 14}
     assert again.model.layers[0].mlp.up_proj.compute_dtype is torch.bfloat16
     assert "already quantized to nf4" in refusal_of_loading(folder).message
@@ -224,7 +224,7 @@ def test_fused_experts_are_counted_and_their_memory_is_noted(tmp_path):
     # Two layers, each gate with up [4, 2 * 16, 32] and down [4, 32, 16].
     assert (experts.tensors, experts.parameters) == (4, 2 * 4 * (2 * 16 * 32 + 32 * 16))
     loaded = load_base_and_tokenizer(
-        f"{folder}", LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4)
+        f"{folder}", LoadSettings(precision=Precision.BF16, quantization=BaseQuantization.NF4)
     )
     (note,) = loaded.notes
     assert note == (
@@ -236,9 +236,9 @@ def test_fused_experts_are_counted_and_their_memory_is_noted(tmp_path):
     assert sum(each.numel() for each in kept) == experts.parameters
 
 
-@pytest.mark.parametrize("quantisation", [BaseQuantization.NONE, BaseQuantization.NF4])
-def test_a_dense_model_has_nothing_to_be_said(base, quantisation):
-    assert load_base_and_tokenizer(f"{base}", LoadSettings(quantisation=quantisation)).notes == ()
+@pytest.mark.parametrize("quantization", [BaseQuantization.NONE, BaseQuantization.NF4])
+def test_a_dense_model_has_nothing_to_be_said(base, quantization):
+    assert load_base_and_tokenizer(f"{base}", LoadSettings(quantization=quantization)).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_4_bit_model_of_any_width_is_computed_outside_of_training(tmp_path, hi
     """On a CPU with AVX512-BF16 bitsandbytes's kernel refuses what is not whole blocks; elsewhere it is never asked."""
     pytest.importorskip("bitsandbytes")
     folder = save_model(tmp_path / "base", hidden_size=hidden, intermediate_size=between)
-    choices = LoadSettings(precision=Precision.BF16, quantisation=BaseQuantization.NF4)
+    choices = LoadSettings(precision=Precision.BF16, quantization=BaseQuantization.NF4)
     model = load_base_and_tokenizer(f"{folder}", choices).model
     ids = torch.arange(40, 60)[None]
     with torch.no_grad():

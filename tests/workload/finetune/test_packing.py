@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.workload.finetune.data.batches import pack_rows, packing_efficiency
+from devkit.workload.finetune.dataset import pack_rows, packing_efficiency
 from tests.fuzz.profile import FUZZ
 
 ROOM = 64

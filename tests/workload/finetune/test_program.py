@@ -11,10 +11,9 @@ from safetensors import safe_open
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Loss, Method, Precision
-from devkit.workload.finetune.run_folder import hash_files
-from devkit.workload.generation.files import find_generation_files
+from devkit.workload.finetune.checkpoint import hash_files
 from devkit.workload.generation.program import merge_adapter_into
-from devkit.workload.generation.settings import GenerateSettings
+from devkit.workload.generation.settings import GenerateSettings, find_generation_files
 from tests.workload.finetune.disks import made_read_only, mounted
 from tests.workload.finetune.run_factory import SENTENCE, TEXTS, RunFactory
 from tests.workload.small_models import save_model
@@ -164,9 +163,10 @@ def test_a_folder_with_somebody_elses_files_is_refused(run_factory, tmp_path):
         pytest.param({"steps": 0}, "--steps is 0", id="no steps"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(run_factory, how, said):
+def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(run_factory, tmp_path, how, said):
     with pytest.raises(DevkitError, match=said):
-        run_factory.run(**how)
+        run_factory.run(**how, output=tmp_path / "new/tuned")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_emits_its_decisions_and_writes_nothing(run_factory):

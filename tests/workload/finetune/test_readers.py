@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.data.readers import RecordReader
-from devkit.workload.finetune.data.records import PromptRecord, RecordKind, RecordLocation, TextRecord
+from devkit.workload.finetune.records import PromptRecord, RecordKind, RecordLocation, RecordReader, TextRecord
 from tests.fuzz.profile import FUZZ
 
 A, B = '{"text": "a"}', '{"text": "b"}'
@@ -250,7 +249,7 @@ def test_reading_needs_no_torch(write):
 
     path = write("a.jsonl", A)
     script = (
-        "import sys\nfrom devkit.workload.finetune.data.readers import RecordReader\n"
+        "import sys\nfrom devkit.workload.finetune.records import RecordReader\n"
         f"print(RecordReader([{path!r}]).summarize())\n"
         "print([each for each in ('torch', 'transformers', 'datasets', 'numpy') if each in sys.modules])"
     )
@@ -309,7 +308,7 @@ def test_whatever_a_file_holds_it_is_records_or_an_error_for_people(tmp_path, na
 
 
 def test_a_link_to_nothing_is_called_that(write, tmp_path):
-    """Not a hub's name, and not its own nearest neighbour."""
+    """Not a hub's name, and not its own nearest neighbor."""
     link = tmp_path / "link.jsonl"
     link.symlink_to("gone.jsonl")
     for name in (link, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.data.records import (
+from devkit.workload.finetune.records import (
     SHAREGPT_ROLES,
     ChatRecord,
     PromptRecord,
@@ -212,7 +212,7 @@ def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
             {"prompt": "a", "completon": "b"},
             "no known form",
             'Is "completon" meant to be "completion"?',
-            id="misspelt",
+            id="misspelled",
         ),
         pytest.param({"Text": "a"}, "no known form", 'Is "Text" meant to be "text"?', id="in capitals"),
         pytest.param({"text": float("nan")}, '"text" is NaN', "NaN for a missing value", id="a table's hole"),

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from safetensors.torch import load_file
 
-from devkit.workload.finetune.checkpoint import SyncedFile, write_safetensors
+from devkit.workload.finetune.checkpoint import iterate_safetensors, write_synced
 from tests.workload.finetune.disks import files_of_at_most
 
 TENSORS = {
@@ -30,9 +30,7 @@ TENSORS = {
 
 
 def written(path, tensors):
-    with SyncedFile(path) as file:
-        write_safetensors(tensors, file)
-    return file.record
+    return write_synced(path, iterate_safetensors(tensors))
 
 
 def test_the_library_reads_what_was_written(tmp_path):
@@ -67,14 +65,17 @@ def test_size_and_hash_are_those_of_the_file(tmp_path):
 
 def test_a_file_that_exists_is_never_written_over(tmp_path):
     (tmp_path / "taken").write_bytes(b"mine")
-    with pytest.raises(FileExistsError), SyncedFile(tmp_path / "taken") as file:
-        file.write(b"yours")
+    with pytest.raises(FileExistsError):
+        write_synced(tmp_path / "taken", [b"yours"])
     assert (tmp_path / "taken").read_bytes() == b"mine"
 
 
-def test_a_disk_error_is_raised_on_closing_and_not_before(tmp_path):
-    file = SyncedFile(tmp_path / "large")
-    with files_of_at_most(100), pytest.raises(OSError, match="File too large"), file:
-        write_safetensors(TENSORS, file)
-        reached_the_last_tensor = True
-    assert reached_the_last_tensor
+def test_a_disk_error_is_raised_after_the_last_tensor_and_not_before(tmp_path):
+    chunks = iterate_safetensors(TENSORS)
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+        write_synced(tmp_path / "large", chunks)
+    assert next(chunks, None) is None
+
+
+def test_ranks_that_do_not_write_are_given_nothing():
+    assert list(iterate_safetensors(TENSORS, is_writer=False)) == []

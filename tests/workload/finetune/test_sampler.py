@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devkit.workload.finetune.data.batches import (
+from devkit.workload.finetune.dataset import (
     epoch_permutation,
     micro_batches_of_rank,
     rows_of_step,
@@ -65,7 +65,7 @@ def test_ranks_have_equally_many_micro_batches_within_the_given_size(rows, world
 
 @FUZZ
 @given(lengths, worlds, micro_batches)
-def test_rows_of_a_pass_are_neighbours_in_length(rows, world, micro_batch):
+def test_rows_of_a_pass_are_neighbors_in_length(rows, world, micro_batch):
     """Else rows would be padded to the length of one that could have gone elsewhere."""
     passes = [
         each

@@ -94,7 +94,7 @@ targets = "q_proj"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("rnak = 8", r"run\.toml:1:1: there is no setting 'rnak'", id="a misspelt key"),
+        pytest.param("rnak = 8", r"run\.toml:1:1: there is no setting 'rnak'", id="a misspelled key"),
         pytest.param("\nrank = 'eight'", r"run\.toml:2:1: rank must be a whole number, not 'eight'", id="a word"),
         pytest.param("rank = 1.5", "a whole number", id="half a rank"),
         pytest.param("rank = true", "a whole number", id="a rank of true"),
@@ -116,7 +116,7 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path, text, said):
     assert refused.value.hint
 
 
-def test_a_misspelt_key_names_the_nearest_one(tmp_path):
+def test_a_misspelled_key_names_the_nearest_one(tmp_path):
     with pytest.raises(DevkitError) as refused:
         read_settings_file(written(tmp_path, "learning-rat = 1e-4"))
     assert refused.value.hint == "Did you mean learning_rate?"

@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 def argv(folder, output, base, optimizer, *more, method="full"):
     fixed = {"model": folder / base, "data": folder / "texts.jsonl", "output": folder / output, "method": method}
-    fixed |= {"steps": 4, "batch": 4, "learning-rate": 0.001, "optimizer": optimizer}
+    fixed |= {"steps": 4, "batch": 4, "learning-rate": 0.001, "optimizer": optimizer, "precision": "fp32"}
     return ["finetune", "--json", *(word for name, value in fixed.items() for word in (f"--{name}", str(value))), *more]
 
 

@@ -1,9 +1,9 @@
 """A signal while texts are read or the model is loaded ends the run there: nobody waits for a step to save."""
 
 import json
-import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +16,9 @@ pytestmark = [
 from tests.amount import every
 from tests.workload.finetune.run_factory import RunFactory
 
+ROWS = 400_000
+"""Texts that take many seconds to read."""
+
 
 @pytest.fixture(scope="module")
 def run_factory(tmp_path_factory):
@@ -24,17 +27,25 @@ def run_factory(tmp_path_factory):
 
 @pytest.fixture
 def reading(run_factory, zygote, tmp_path):
-    """Starts a run that is still reading its texts, and will be: nobody writes into the pipe that it reads."""
-    pipe = tmp_path / "texts.jsonl"
-    os.mkfifo(pipe)
+    """Starts a run that is still reading its texts, and will be for a while: there are many."""
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"text": "one two three four five six seven eight"}\n' * ROWS)
 
     def start(*more, world=1, places=None):
-        words = ["finetune", "--model", str(run_factory.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
+        words = ["finetune", "--model", str(run_factory.base), "--data", str(texts), "--output", str(tmp_path / "out")]
         run = zygote.start([*words, *more], world=world, places=places)
         run.until(lambda: (tmp_path / "out" / "run.json").exists())
         return run
 
     return start
+
+
+def has_open(pid, path):
+    """Return whether a process has the file open."""
+    try:
+        return any(link.readlink() == path for link in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # it closed one meanwhile, or ended
+        return False
 
 
 def status(folder):
@@ -63,7 +74,7 @@ def test_a_signal_while_texts_are_read_ends_the_run_at_once(reading, tmp_path, n
 
 
 def test_as_text_it_says_that_nothing_is_lost(reading):
-    run = reading("--text")
+    run = reading()
     run.send(signal.SIGINT)
     assert run.ended() == [130]
     assert run.said(0) == (
@@ -91,12 +102,11 @@ def test_processes_that_wait_for_the_one_that_reads_leave_with_it(reading, torch
 
 
 def test_a_dry_run_exits_silently(reading, run_factory, zygote, tmp_path):
-    pipe = tmp_path / "texts.jsonl"
-    words = ["finetune", "--model", str(run_factory.base), "--data", str(pipe), "--output", str(tmp_path / "out")]
+    texts = tmp_path / "texts.jsonl"
+    words = ["finetune", "--model", str(run_factory.base), "--data", str(texts), "--output", str(tmp_path / "out")]
     run = zygote.start([*words, "--dry-run"])
-    writer = os.open(pipe, os.O_WRONLY)
+    run.until(lambda: has_open(run.pids[0], texts))
     run.send(signal.SIGTERM)
     assert run.ended() == [75]
-    os.close(writer)
     assert run.said(0) == ""
     assert not (tmp_path / "out").exists()

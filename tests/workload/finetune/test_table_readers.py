@@ -1,9 +1,12 @@
 """Parquet, Arrow and saved data sets, where the libraries that own these formats are installed."""
 
+import sys
+
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.data.readers import RecordReader
+from devkit.workload.finetune import records
+from devkit.workload.finetune.records import RecordReader
 
 pa = pytest.importorskip("pyarrow", reason="the optional library pyarrow is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -98,3 +101,22 @@ class TestSavedDataSets:
             (tmp_path / name).write_text("{}")
         with pytest.raises(DevkitError, match="cannot be read"):
             read(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "is_one_row"), [("a.parquet", False), ("a.parquet", True), ("a.arrow", True)])
+def test_a_small_table_that_unpacks_to_fill_memory_is_refused(tmp_path, monkeypatch, name, is_one_row):
+    if is_one_row and sys.platform != "linux":
+        pytest.skip("the memory of one batch is bounded on Linux")
+    monkeypatch.setattr(records, "MAX_BATCH_BYTES", 128 << 20)
+    monkeypatch.setattr(records, "MAX_UNPACKED_BYTES", 64 << 20)
+    count = 3000
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["word " * 100_000]))
+    table = pa.table({"text": pa.ListArray.from_arrays([0, count], texts) if is_one_row else texts})
+    path = tmp_path / name
+    if name == "a.parquet":
+        parquet.write_table(table, path, compression="zstd", store_schema=False)
+    else:
+        with pa.OSFile(f"{path}", "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(DevkitError, match="unpacks to"):
+        read(path)

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="the workload extra is not installed")
 pytest.importorskip("transformers", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.workload.finetune.data.tokenization import require_context_length, require_vocabulary_size, tokenize_records
+from devkit.workload.finetune.dataset import require_context_length, require_vocabulary_size, tokenize_records
 
 
 @pytest.mark.parametrize(
@@ -162,16 +162,16 @@ def test_rows_of_one_token_are_refused():
 
 
 def test_a_very_long_text_is_tokenized_in_pieces_that_end_with_lines(monkeypatch):
-    from devkit.workload.finetune.data import tokenization
+    from devkit.workload.finetune import dataset
 
     tokenizer = made.words()
     whole = table(tokenizer, text("one\ntwo\nthree"))
-    monkeypatch.setattr(tokenization, "MAX_PIECE_CHARS", 5)
-    assert tokenization._cut_into_pieces("one\ntwo\nthreefour") == ["one\n", "two\n", "three", "four"]
+    monkeypatch.setattr(dataset, "MAX_PIECE_CHARS", 5)
+    assert dataset._cut_into_pieces("one\ntwo\nthreefour") == ["one\n", "two\n", "three", "four"]
     assert table(tokenizer, text("one\ntwo\nthree")) == whole
 
 
-def test_a_tokenizer_in_python_is_tokenised_in_parts():
+def test_a_tokenizer_in_python_is_tokenized_in_parts():
     """Those without offsets cannot tell where a token came from."""
     tokenizer = made.words(template=made.MARKED)
     expected = table(made.words(template=made.IM_CHATML), prompt("Q ", "A hat"), chat(USER, ANSWER))

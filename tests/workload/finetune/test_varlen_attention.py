@@ -10,12 +10,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.estimate.settings import Attention, Precision
-from devkit.workload.finetune.data.batches import IGNORE_INDEX, BatchLayout, BatchRow, Example, collate
-from devkit.workload.finetune.model.attention import (
+from devkit.estimate.settings import Attention
+from devkit.workload.finetune.dataset import IGNORE_INDEX, BatchLayout, BatchRow, Example, collate
+from devkit.workload.finetune.forward import (
     ATTN_IMPLEMENTATION,
     build_model_inputs,
-    probe_attention_kernels,
     read_attention_traits,
     register_varlen_attention,
 )
@@ -233,7 +232,7 @@ def test_a_model_that_loses_the_borders_is_found_out():
 
 @pytest.mark.parametrize("asked", ["softcap", "s_aux", "position_bias"])
 def test_unsupported_arguments_of_varlen_attention_raise(asked):
-    from devkit.workload.finetune.model.attention import varlen_attention
+    from devkit.workload.finetune.forward import varlen_attention
 
     heads = torch.zeros(1, 1, 2, 8)
     with pytest.raises(RuntimeError, match=asked):
@@ -259,8 +258,3 @@ def test_traits_are_read_from_configurations():
     assert traits("LlamaConfig", attention_dropout=0.1).dropout == 0.1
     latent = traits("DeepseekV3Config")
     assert latent.head != latent.value_head
-
-
-def test_this_machines_kernels_are_read():
-    here = probe_attention_kernels(CPU, Precision.FP32)
-    assert (here.device, here.precision, here.capability, here.rocm) == ("cpu", Precision.FP32, None, False)

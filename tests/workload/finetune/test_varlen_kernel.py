@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.workload.finetune.model.attention import _attend_by_kernel, _attend_text_by_text
+from devkit.workload.finetune.forward import _attend_by_kernel, _attend_text_by_text
 
 WINDOW = 4
 LENGTHS = (9, 1, 5, 12, 2, 7)

@@ -7,13 +7,17 @@ import pytest
 import torch
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.model.files import LoadSettings
-from devkit.workload.finetune.model.loading import load_base_and_tokenizer
-from devkit.workload.generation.chat import ChatSession, catch_interrupt
-from devkit.workload.generation.decoding import FinishReason, TextGenerator
-from devkit.workload.generation.files import Prompt
-from devkit.workload.generation.settings import DecodingSettings
-from devkit.workload.generation.tokenization import encode_chat, encode_prompt, require_chat_template
+from devkit.workload.finetune.files import LoadSettings
+from devkit.workload.finetune.model import load_base_and_tokenizer
+from devkit.workload.generation.decoding import (
+    FinishReason,
+    TextGenerator,
+    encode_chat,
+    encode_prompt,
+    require_chat_template,
+)
+from devkit.workload.generation.program import ChatSession, catch_interrupt
+from devkit.workload.generation.settings import DecodingSettings, Prompt
 from tests.workload.small_models import CHATML, save_model
 
 pytestmark = pytest.mark.workload

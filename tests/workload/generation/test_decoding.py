@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.model.files import LoadSettings
-from devkit.workload.finetune.model.loading import load_base_and_tokenizer
+from devkit.workload import device as workload_device
+from devkit.workload.finetune.files import LoadSettings
+from devkit.workload.finetune.model import load_base_and_tokenizer
 from devkit.workload.generation import decoding
 from devkit.workload.generation.decoding import (
     FinishReason,
     TextGenerator,
+    TextStreamer,
     generate_batch,
     generate_in_order,
     generate_one,
@@ -19,7 +21,6 @@ from devkit.workload.generation.decoding import (
 )
 from devkit.workload.generation.program import GenerationSpeed, compute_speed, count_bytes_per_step
 from devkit.workload.generation.settings import DecodingSettings
-from devkit.workload.generation.tokenization import TextStreamer
 from tests.workload.small_models import CHATML, save_model
 
 pytestmark = pytest.mark.workload
@@ -303,10 +304,10 @@ def test_a_speed_is_compared_with_the_roofline_where_there_is_a_data_sheet(gener
 def test_compiling_is_worthwhile_for_many_answers_with_a_compiler_and_never_on_a_cpu(monkeypatch):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     # A stand-in: whether programs and packages are there, and not the GPU, is what decides.
-    monkeypatch.setattr(decoding.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(decoding.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(workload_device.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(workload_device.shutil, "which", lambda name: f"/usr/bin/{name}")
     assert is_compiling_worthwhile(gpu, prompts=400, batch=8, tokens=256)
     assert not is_compiling_worthwhile(gpu, prompts=8, batch=8, tokens=256)
     assert not is_compiling_worthwhile(cpu, prompts=400, batch=8, tokens=256)
-    monkeypatch.setattr(decoding.shutil, "which", lambda name: None)
+    monkeypatch.setattr(workload_device.shutil, "which", lambda name: None)
     assert not is_compiling_worthwhile(gpu, prompts=400, batch=8, tokens=256)

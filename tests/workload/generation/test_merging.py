@@ -9,10 +9,10 @@ import torch
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
-from devkit.workload.finetune.model import adapters
-from devkit.workload.finetune.model.adapters import apply_adapter, save_trained_adapter
-from devkit.workload.finetune.model.files import BaseQuantization, LoadSettings, inspect_adapter, inspect_model
-from devkit.workload.finetune.model.loading import TORCH_DTYPES, load_base_and_tokenizer
+from devkit.workload.device import TORCH_DTYPES
+from devkit.workload.finetune import model as adapters
+from devkit.workload.finetune.files import BaseQuantization, LoadSettings, inspect_adapter, inspect_model
+from devkit.workload.finetune.model import apply_adapter, load_base_and_tokenizer
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.generation import merging
 from devkit.workload.generation.merging import (
@@ -22,7 +22,7 @@ from devkit.workload.generation.merging import (
     require_empty_folder,
     write_merged_model,
 )
-from tests.workload.small_models import save_model
+from tests.workload.small_models import save_model, save_trained_adapter
 
 pytestmark = pytest.mark.workload
 
@@ -58,7 +58,7 @@ def pair(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("precision", "quantisation"),
+    ("precision", "quantization"),
     [
         (Precision.FP32, BaseQuantization.NONE),
         (Precision.FP16, BaseQuantization.NONE),
@@ -67,21 +67,21 @@ def pair(request, tmp_path_factory):
         (Precision.BF16, BaseQuantization.INT8),
     ],
 )
-def test_a_merged_model_reloads_with_the_logits_of_base_and_adapter(pair, tmp_path, precision, quantisation):
+def test_a_merged_model_reloads_with_the_logits_of_base_and_adapter(pair, tmp_path, precision, quantization):
     base, folder = pair
     adapter = inspect_adapter(folder)
-    choices = LoadSettings(precision=precision, quantisation=quantisation)
+    choices = LoadSettings(precision=precision, quantization=quantization)
     plain = load_base_and_tokenizer(f"{base}", choices).model
-    if quantisation is not BaseQuantization.NONE:
+    if quantization is not BaseQuantization.NONE:
         plain = plain.dequantize().to(TORCH_DTYPES[precision])
     wanted = logits(apply_adapter(plain, adapter, precision=Precision.FP32))
 
     loaded = load_base_and_tokenizer(f"{base}", choices)
-    found = merge_adapter(loaded, adapter, precision=precision, quantisation=quantisation)
+    found = merge_adapter(loaded, adapter, precision=precision, quantization=quantization)
     write_merged_model(found.model, loaded, tmp_path / "whole")
 
     files = inspect_model(tmp_path / "whole")
-    assert files.quantised is BaseQuantization.NONE
+    assert files.quantized is BaseQuantization.NONE
     assert find_stored_precision(files) is precision
     again = load_base_and_tokenizer(f"{tmp_path / 'whole'}", LoadSettings(precision=precision))
     assert found.max_logit_change <= MERGE_TOLERANCE[precision]
@@ -100,7 +100,7 @@ def test_a_merge_that_loses_the_adapter_is_refused(pair, monkeypatch):
             load_base_and_tokenizer(f"{base}", LoadSettings(precision=Precision.BF16)),
             inspect_adapter(folder),
             precision=Precision.BF16,
-            quantisation=BaseQuantization.NONE,
+            quantization=BaseQuantization.NONE,
         )
 
 

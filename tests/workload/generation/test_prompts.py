@@ -5,7 +5,7 @@ import json
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.generation.files import Prompt, read_prompts
+from devkit.workload.generation.settings import Prompt, read_prompts
 
 USER = {"role": "user", "content": "a"}
 ANSWER = {"role": "assistant", "content": "b"}

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 
 from devkit.probe.host import LocalHost
 from devkit.probe.reports import read_training_run
-from devkit.workload.monitoring.listeners import monitor_run
+from devkit.workload.finetune.events import monitor_run
 from tests.workload.finetune.run_factory import RunFactory
 
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]

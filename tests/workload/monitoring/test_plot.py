@@ -1,12 +1,13 @@
 """The curves of a run: what is drawn of which events, and what is refused before the run."""
 
+import json
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.monitoring import plot
-from devkit.workload.monitoring.plot import build_curves, draw_curves, plot_run, smooth_by_median, validate_plot_file
+from devkit.workload.finetune import events as run_events
+from devkit.workload.finetune.events import plot_run, validate_plot_file
 
 pytest.importorskip("matplotlib", reason="the dev extra is not installed")
 
@@ -19,14 +20,17 @@ def skipped(number):
     return {"event": "skipped", "step": number, "loss": "nan"}
 
 
-def test_a_repeated_step_counts_once_with_its_later_value():
-    curves = build_curves([step(1, 9.0), step(2, 8.0), {"event": "resumed", "step": 1}, step(2, 7.0)])
-    assert curves.loss == ((1, 9.0), (2, 7.0))
+def plotted(folder, events, title="run"):
+    """The text of the picture of these events."""
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert plot_run(folder, folder / "curves.svg", title=title)
+    return (folder / "curves.svg").read_text()
 
 
-def test_a_skipped_step_that_is_repeated_is_no_longer_bad():
-    curves = build_curves([skipped(1), step(1, 3.0)])
-    assert (curves.bad_steps, curves.loss) == ((), ((1, 3.0),))
+def test_the_last_event_of_a_step_counts_also_where_it_was_skipped_before(tmp_path):
+    events = [step(1, 9.0), skipped(2), {"event": "resumed", "step": 1}, step(2, 7.0)]
+    text = plotted(tmp_path, [*events, step(3, 0.0)])
+    assert "loss from 9 to 0" in text and "skipped" not in text
 
 
 @pytest.mark.parametrize(
@@ -45,22 +49,15 @@ def test_a_skipped_step_that_is_repeated_is_no_longer_bad():
 )
 def test_every_run_is_plotted_with_its_title_as_text(tmp_path, events):
     title = '</svg><script>"& $x^2$'
-    draw_curves(build_curves(events), tmp_path / "curves.svg", title=title)
-    root = ET.parse(tmp_path / "curves.svg").getroot()
+    root = ET.fromstring(plotted(tmp_path, events, title))
     texts = [each.text for each in root.iter() if each.text]
     assert title in texts and not list(root.iter("{http://www.w3.org/2000/svg}script"))
 
 
 def test_the_picture_tells_its_figures_in_words(tmp_path):
     events = [step(1, 8.0), {"event": "eval", "step": 1, "loss": 4.0}, skipped(2), step(3, 0.5)]
-    draw_curves(build_curves(events), tmp_path / "curves.svg", title="run")
-    text = (tmp_path / "curves.svg").read_text()
-    assert "loss from 8 to 0.5" in text and "1 step skipped" in text
-
-
-def test_one_slow_step_does_not_change_the_median():
-    points = build_curves([step(number, 1.0, 10.0 if number == 30 else 1000.0) for number in range(1, 61)]).tokens_per_s
-    assert {value for _, value in smooth_by_median(points)} == {1000.0}
+    text = plotted(tmp_path, events)
+    assert "loss from 8 to 0.5" in text and "evaluation loss, 4 at the end" in text and "1 step skipped" in text
 
 
 @pytest.mark.parametrize(
@@ -73,7 +70,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_the_run(tmp_path, name,
 
 
 def test_without_matplotlib_it_is_refused_before_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(run_events.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DevkitError, match="matplotlib") as refused:
         validate_plot_file(tmp_path / "curves.svg")
     assert refused.value.hint == "pip install matplotlib"

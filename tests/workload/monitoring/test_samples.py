@@ -12,7 +12,7 @@ import pytest
 
 from devkit.probe.host import LocalHost
 from devkit.probe.reports import read_training_run
-from devkit.workload.monitoring.listeners import sample_gpus
+from devkit.workload.finetune.events import sample_gpus
 from tests.nvml_stub import build_stub, stub_environment
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is a Linux library")
@@ -56,7 +56,7 @@ def test_the_gpus_of_the_run_are_sampled_and_no_others(stub, tmp_path):
         wait_for(has_lines(file, 3))
     found = read(file)
     assert {each["gpu"] for each in found} == {1}
-    assert {"utilisation_percent", "memory_bytes", "clock_reasons", "power_mw", "temperature_c"} <= set(found[0])
+    assert {"utilization_percent", "memory_bytes", "clock_reasons", "power_mw", "temperature_c"} <= set(found[0])
     assert [each["at_s"] for each in found] == sorted(each["at_s"] for each in found)
 
 
@@ -95,7 +95,7 @@ def test_an_unsupported_sample_is_left_out_alone(stub, tmp_path):
 
 RUN = """
 import pathlib, sys, time
-from devkit.workload.monitoring.listeners import sample_gpus
+from devkit.workload.finetune.events import sample_gpus
 with sample_gpus(pathlib.Path(sys.argv[1]), (), interval_s=0.05):
     time.sleep(60)
 """

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.monitoring.listeners import TensorBoardListener, monitor_run
+from devkit.workload.finetune.events import TrackerListener, monitor_run
 from tests.workload.finetune.disks import mounted
 
 HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
@@ -38,11 +38,11 @@ def test_losses_and_throughput_are_scalars_and_repeated_steps_count_once(tmp_pat
     pytest.importorskip("torch")
     pytest.importorskip("tensorboard")
     for steps in ((1, 2, 3), (3, 4)):
-        board = TensorBoardListener(tmp_path)
+        board = TrackerListener("tensorboard", tmp_path)
         for event in [{"event": "start", "step": 0}, *events(steps)]:
             board(event)
         board({"event": "eval", "step": steps[-1], "loss": 0.25})
-        board.close()
+        board.finish(None)
     assert read(tmp_path, "train/loss") == [(1, 2.0), (2, 1.0), (3, 2 / 3), (4, 0.5)]
     assert read(tmp_path, "eval/loss")[-1] == (4, 0.25)
 
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path):
     pytest.importorskip("tensorboard")
     (tmp_path / "file").touch()
     with pytest.raises(DevkitError, match=r"cannot write .*file/tb: Not a directory"):
-        TensorBoardListener(tmp_path / "file" / "tb")
+        TrackerListener("tensorboard", tmp_path / "file" / "tb")
 
 
 @pytest.mark.workload
@@ -81,11 +81,11 @@ def test_a_full_disk_ends_the_event_files_and_not_the_run(tmp_path, capsys, monk
     told = []
     monkeypatch.setattr(threading, "excepthook", told.append)
     with mounted(tmp_path / "disk", "size=64k") as disk:
-        board = TensorBoardListener(disk)
+        board = TrackerListener("tensorboard", disk)
         for event in events(range(1, 3000)):
             board(event)
-        board.close()
-    assert capsys.readouterr().err.count("nothing more is written for TensorBoard") == 1
+        board.finish(None)
+    assert capsys.readouterr().err.count("nothing more is reported to tensorboard") == 1
     assert [each.exc_type for each in told] == []
 
 
@@ -100,11 +100,11 @@ def test_other_threads_still_report_their_errors(tmp_path, monkeypatch):
         told.append(args.exc_type)
 
     monkeypatch.setattr(threading, "excepthook", hook)
-    board = TensorBoardListener(tmp_path)
+    board = TrackerListener("tensorboard", tmp_path)
     board(next(events([1])))
     other = threading.Thread(target=lambda: (tmp_path / "nothing").read_text())
     other.start()
     other.join()
-    board.close()
+    board.finish(None)
     assert told == [FileNotFoundError]
     assert threading.excepthook is hook

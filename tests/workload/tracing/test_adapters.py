@@ -4,16 +4,16 @@ import pytest
 
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import Method, Stack, TrainingSettings
-from devkit.estimate.weights import count_adapter_parameters
+from devkit.estimate.shape import count_adapter_parameters
 from tests.workload.tracing.shapes import LLAMA, MIXTURE
 
 pytestmark = pytest.mark.workload
 
 
 def trained(document, settings):
-    from devkit.workload.tracing.training import build_traced_model
+    from devkit.workload.tracing.steps import build_traced_model
 
-    return sum(each.numel() for each in build_traced_model(document, settings, None).parameters() if each.requires_grad)
+    return sum(each.numel() for each in build_traced_model(document, settings).parameters() if each.requires_grad)
 
 
 @pytest.mark.parametrize("document", [pytest.param(LLAMA, id="a dense model"), pytest.param(MIXTURE, id="a mixture")])

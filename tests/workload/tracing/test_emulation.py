@@ -32,7 +32,7 @@ def real(kind):
 def stand_in(kind):
     from devkit.workload.tracing.emulation import Linear4bit, Linear8bit
 
-    return Linear8bit(dense()) if kind == "int8" else Linear4bit(dense(), double_quantisation=kind == "nf4 twice")
+    return Linear8bit(dense()) if kind == "int8" else Linear4bit(dense(), double_quantization=kind == "nf4 twice")
 
 
 @pytest.mark.parametrize("kind", ["nf4", "nf4 twice"])
@@ -92,7 +92,7 @@ def test_the_weight_of_a_packed_layer_is_unpacked_on_demand():
 def test_one_token_without_gradients_unpacks_nothing():
     import torch
 
-    from devkit.workload.tracing.recorder import AllocationRecorder
+    from devkit.workload.tracing.model import AllocationRecorder
     from devkit.workload.tracing.stream import Allocation
 
     layer, token = stand_in("nf4"), torch.zeros(1, 1, INPUTS, dtype=torch.bfloat16)

@@ -61,7 +61,7 @@ def exactly(document, settings, **how):
 
 
 @pytest.mark.workload
-@pytest.mark.parametrize(("model", "settings", "wanted"), EXAMPLES[1::2])
+@pytest.mark.parametrize(("model", "settings", "wanted"), EXAMPLES[1::4])
 @pytest.mark.turns(3)
 def test_worked_examples_by_the_trace(model, settings, wanted):
     found = exactly(find_model(model).config, settings).allocated_peak_bytes / GIB
@@ -83,7 +83,7 @@ def test_worked_examples_by_the_closed_form(model, settings, wanted):
         pytest.param("rtx4080-08", 0.002, 0.10, id="qlora at 4,096 tokens on an RTX 4080"),
     ],
 )
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_trace_meets_what_was_measured(run, allocated, reserved):
     measured = next(each for each in load_measured_runs() if each.id == run)
     found = exactly(find_model(measured.model).config, measured.settings, keep_outputs=measured.group.lingering)
@@ -116,7 +116,7 @@ def test_terms_by_kind(settings, names):
 
 @pytest.mark.workload
 def test_devkits_own_loop_has_expandable_segments():
-    config = find_model("HuggingFaceTB/SmolLM2-135M").config
+    config = {**find_model("HuggingFaceTB/SmolLM2-135M").config, "num_hidden_layers": 3}
     ours, theirs = (
         exactly(config, TrainingSettings(stack=stack, optimizer=Optimizer.PAGED_ADAMW_8BIT))
         for stack in (Stack.DEVKIT, Stack.TRAINER)
@@ -137,7 +137,7 @@ def test_rows_of_one_text_need_no_mask_and_no_repeated_keys():
     from devkit.workload.tracing.stream import Allocation
 
     long = 1024
-    stream = trace_model(LLAMA, TrainingSettings(sequence=long, rank=4), depth=5)
+    stream = trace_model(LLAMA, TrainingSettings(sequence=long, rank=4))
     assert max(event.bytes for event in stream if isinstance(event, Allocation)) < long * long
 
 
@@ -147,7 +147,7 @@ def test_dropout_of_attention_does_not_avoid_the_fused_kernels():
     from devkit.workload.tracing.stream import Allocation
 
     long, settings = 1024, TrainingSettings(sequence=1024, rank=4)
-    stream = trace_model(LLAMA | {"attention_dropout": 0.1}, settings, depth=5)
+    stream = trace_model(LLAMA | {"attention_dropout": 0.1}, settings)
     assert max(event.bytes for event in stream if isinstance(event, Allocation)) < long * long
 
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_traced_is_refused(document, settings, message):
     "settings", [TrainingSettings(targets=("q_proj",)), InferenceSettings(cache_precision=Precision.FP32)]
 )
 def test_a_request_round_trips_as_json(settings):
-    request = TraceRequest(document=LLAMA, settings=settings, trace_every_layer=True)
+    request = TraceRequest(document=LLAMA, settings=settings)
     assert parse_request(dump_request(request)) == request
 
 

@@ -3,17 +3,17 @@
 import pytest
 
 from devkit.estimate.settings import Optimizer
-from devkit.workload.tracing.stream import Allocation, Deallocation, TensorKind
-from devkit.workload.tracing.training import (
+from devkit.workload.tracing.steps import (
     TrainableParameter,
     allocate_ddp_buckets,
     allocate_optimizer_state,
     count_state_bytes,
     trace_optimizer_step,
 )
+from devkit.workload.tracing.stream import Allocation, Deallocation, TensorKind
 
-LARGE = TrainableParameter(layer=0, numbers=8192, item_bytes=2)
-SMALL = TrainableParameter(layer=None, numbers=1024, item_bytes=2)
+LARGE = TrainableParameter(numbers=8192, item_bytes=2)
+SMALL = TrainableParameter(numbers=1024, item_bytes=2)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,8 @@ def test_master_weights_of_16_bit_adapters_are_fp32():
 
 def test_states_are_there_before_the_step_that_is_traced():
     made = list(allocate_optimizer_state([LARGE, SMALL], Optimizer.ADAMW))
-    assert [(each.section.layer, each.ordinal, each.kind) for each in made] == [
-        (0, 0, TensorKind.OPTIMIZER_STATE),
-        (0, 1, TensorKind.OPTIMIZER_STATE),
-        (None, 0, TensorKind.OPTIMIZER_STATE),
-        (None, 1, TensorKind.OPTIMIZER_STATE),
+    assert [(each.bytes, each.kind) for each in made] == [
+        (size, TensorKind.OPTIMIZER_STATE) for size in (16384, 16384, 2048, 2048)
     ]
 
 
@@ -54,7 +51,7 @@ def test_ddp_buckets_copy_the_gradients():
 def test_an_optimizer_step_allocates_what_torch_allocates(optimizer):
     import torch
 
-    from devkit.workload.tracing.recorder import AllocationRecorder
+    from devkit.workload.tracing.model import AllocationRecorder
 
     parameters = [torch.nn.Parameter(torch.zeros(count, dtype=torch.bfloat16)) for count in (8192, 4096)]
     how = {"fused": True} if optimizer is Optimizer.ADAMW else {"foreach": True}
@@ -64,7 +61,7 @@ def test_an_optimizer_step_allocates_what_torch_allocates(optimizer):
             parameter.grad = torch.ones_like(parameter)
         with AllocationRecorder() as ledger:
             real.step()
-    trained = [TrainableParameter(layer=None, numbers=each.numel(), item_bytes=2) for each in parameters]
+    trained = [TrainableParameter(numbers=each.numel(), item_bytes=2) for each in parameters]
     assert fullest(ledger.stream) == pytest.approx(fullest(list(trace_optimizer_step(trained, optimizer))), abs=64)
 
 
@@ -72,8 +69,8 @@ def fullest(stream):
     live, found = {}, 0
     for event in stream:
         if isinstance(event, Allocation):
-            live[event.name] = event.bytes
+            live[event] = event.bytes
             found = max(found, sum(live.values()))
         elif isinstance(event, Deallocation):
-            del live[event.name]
+            del live[event.allocation]
     return found

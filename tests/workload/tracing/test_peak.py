@@ -3,20 +3,20 @@ from devkit.workload.tracing.stream import Allocation, Deallocation, Section, St
 LOAD, FIRST, LOSS, BACK = (
     Section(phase) for phase in (StepPhase.LOAD, StepPhase.FORWARD, StepPhase.LOSS, StepPhase.BACKWARD)
 )
-WEIGHTS = Allocation(LOAD, 0, 4096, TensorKind.WEIGHTS)
-KEPT = Allocation(FIRST, 0, 1024)
-BRIEF = Allocation(FIRST, 1, 2048)
-LOGITS = Allocation(LOSS, 0, 512)
-GRADIENT = Allocation(BACK, 0, 100, TensorKind.GRADIENTS)
+WEIGHTS = Allocation(LOAD, 4096, TensorKind.WEIGHTS)
+KEPT = Allocation(FIRST, 1024)
+BRIEF = Allocation(FIRST, 2048)
+LOGITS = Allocation(LOSS, 512)
+GRADIENT = Allocation(BACK, 100, TensorKind.GRADIENTS)
 STEP = [
     KEPT,
     BRIEF,
-    Deallocation(FIRST, BRIEF.name),
+    Deallocation(FIRST, BRIEF),
     LOGITS,
-    Deallocation(BACK, LOGITS.name),
+    Deallocation(BACK, LOGITS),
     GRADIENT,
-    Deallocation(BACK, KEPT.name),
-    Deallocation(BACK, GRADIENT.name),
+    Deallocation(BACK, KEPT),
+    Deallocation(BACK, GRADIENT),
 ]
 
 
@@ -36,6 +36,6 @@ def test_activations_are_distinguished_from_temporaries():
 
 
 def test_memory_that_loading_freed_is_not_counted():
-    unpacked = Allocation(LOAD, 1, 10**6)
-    found = peak_by_phase([unpacked, WEIGHTS, Deallocation(LOAD, unpacked.name)], STEP)
+    unpacked = Allocation(LOAD, 10**6)
+    found = peak_by_phase([unpacked, WEIGHTS, Deallocation(LOAD, unpacked)], STEP)
     assert found[StepPhase.LOSS].bytes == 4096 + 1024 + 512

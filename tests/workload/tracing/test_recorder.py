@@ -12,20 +12,20 @@ def told(stream):
 def test_a_storage_is_recorded_when_allocated_and_when_freed():
     import torch
 
-    from devkit.workload.tracing.recorder import AllocationRecorder
+    from devkit.workload.tracing.model import AllocationRecorder
 
     with AllocationRecorder() as ledger:
         made = torch.zeros(256)
         del made
     assert told(ledger.stream) == [("+", 1024), ("-", 0)]
     assert isinstance(ledger.stream[1], Deallocation)
-    assert ledger.stream[1].name == ledger.stream[0].name
+    assert ledger.stream[1].allocation is ledger.stream[0]
 
 
 def test_views_and_in_place_changes_allocate_nothing():
     import torch
 
-    from devkit.workload.tracing.recorder import AllocationRecorder
+    from devkit.workload.tracing.model import AllocationRecorder
 
     with AllocationRecorder() as ledger:
         made = torch.zeros(256)
@@ -37,7 +37,7 @@ def test_views_and_in_place_changes_allocate_nothing():
 def test_what_autograd_saves_lives_until_the_backward_pass():
     import torch
 
-    from devkit.workload.tracing.recorder import AllocationRecorder
+    from devkit.workload.tracing.model import AllocationRecorder
 
     weight = torch.ones(256, requires_grad=True)
     with AllocationRecorder() as ledger:
@@ -51,13 +51,13 @@ def test_what_autograd_saves_lives_until_the_backward_pass():
 def test_scratch_memory_of_gpu_kernels_is_recorded():
     import torch
 
-    from devkit.workload.tracing.recorder import AllocationRecorder
+    from devkit.workload.tracing.model import AllocationRecorder
 
     gradient, output = torch.ones(8, 32), torch.ones(8, 32)
     with AllocationRecorder() as ledger:
         made = torch._softmax_backward_data(gradient, output, -1, torch.float32)
     assert told(ledger.stream) == [("+", 1024), ("+", 1024), ("-", 0)]
-    assert ledger.stream[2].name == ledger.stream[0].name
+    assert ledger.stream[2].allocation is ledger.stream[0]
     assert made.nbytes == 1024
 
 
@@ -67,7 +67,7 @@ def test_half_precision_scores_become_fp32_inside_softmax_as_on_a_gpu():
     from torch.nn import functional
 
     from devkit.workload.tracing.emulation import emulate_gpu
-    from devkit.workload.tracing.recorder import AllocationRecorder
+    from devkit.workload.tracing.model import AllocationRecorder
 
     before = functional.softmax
     with FakeTensorMode(), emulate_gpu(), AllocationRecorder() as ledger:
@@ -81,7 +81,7 @@ def test_half_precision_scores_become_fp32_inside_softmax_as_on_a_gpu():
 def test_an_allocation_can_be_relabeled():
     import torch
 
-    from devkit.workload.tracing.recorder import AllocationRecorder
+    from devkit.workload.tracing.model import AllocationRecorder
 
     with AllocationRecorder() as ledger:
         made = torch.zeros(256)

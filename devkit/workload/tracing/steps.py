@@ -1,23 +1,37 @@
-"""The trace of a training step: build, load, forward, loss, backward, optimizer.
+"""The trace of a training step, or of a generation.
 
-The optimizer's state and step are known to the byte, so that none has to run.
+A training step is build, load, forward, loss, backward, optimizer, whose state and step are known to the byte, so that
+none has to run. A generation is the prompt at once, then the last token, when the KV cache is longest.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import DynamicCache, StaticCache
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import ALL_LINEAR, Attention, Loss, Method, Optimizer, Sharding, Stack, TrainingSettings
-from devkit.workload.finetune.model.adapters import resolve_targets
-from devkit.workload.finetune.model.loading import TORCH_DTYPES
-from devkit.workload.finetune.model.loss import compute_loss, get_output_head
-from devkit.workload.models import Model
-from devkit.workload.peft_import import LoraConfig, adapter_injection, get_peft_model
+from devkit.estimate.settings import (
+    ALL_LINEAR,
+    Attention,
+    CacheKind,
+    InferenceSettings,
+    Loss,
+    Method,
+    Optimizer,
+    Quantization,
+    Sharding,
+    Stack,
+    TrainingSettings,
+)
+from devkit.workload.device import TORCH_DTYPES
+from devkit.workload.finetune.forward import compute_loss, get_output_head, use_fused_lora_forward, use_lean_forward
+from devkit.workload.finetune.model import resolve_targets
+from devkit.workload.models import LoraConfig, Model, adapter_injection, get_peft_model
 from devkit.workload.tracing.emulation import (
     FP32_BYTES,
     EmulatedFusedLoss,
@@ -26,16 +40,15 @@ from devkit.workload.tracing.emulation import (
     refuse_mixed_precision_experts,
 )
 from devkit.workload.tracing.model import (
+    AllocationRecorder,
     ConfigDocument,
     build_config,
-    build_layer_lookup,
     build_on_meta,
     materialize_parameters,
     record_loading,
     register_phase_hooks,
     replace_linear_layers,
 )
-from devkit.workload.tracing.recorder import AllocationRecorder
 from devkit.workload.tracing.stream import (
     Allocation,
     Deallocation,
@@ -60,24 +73,21 @@ ADAM_MOMENTS = 2
 
 @dataclass(frozen=True)
 class TrainableParameter:
-    """A trainable parameter: its layer, its number of elements and the bytes of one."""
+    """A trainable parameter: its number of elements and the bytes of one."""
 
-    layer: int | None
     numbers: int
     item_bytes: int
 
 
-def trace_training(
-    document: ConfigDocument, settings: TrainingSettings, *, depth: int | None, keep_outputs: bool = False
-) -> EventStream:
-    """Trace loading and a training step, on a model cut to `depth` layers (None: all).
+def trace_training(document: ConfigDocument, settings: TrainingSettings, *, keep_outputs: bool = False) -> EventStream:
+    """Trace loading and a training step.
 
     The optimizer's state is there from the start, as from the second step on. With `keep_outputs` those of a step live
     until the next forward pass has made new ones, as in a loop that is in no function: two steps are traced then.
     """
     if settings.world > 1 and settings.sharding is not Sharding.DDP:
         raise DevkitError("the trace follows one process, which holds all of the model", "Estimate without --exact.")
-    model = build_traced_model(document, settings, depth)
+    model = build_traced_model(document, settings)
     recorder = AllocationRecorder()
     with FakeTensorMode(allow_non_fake_inputs=True):
         materialize_parameters(model)
@@ -103,20 +113,20 @@ def trace_training(
                     if not keep_outputs:
                         kept.clear()
                 recorder.stream.extend(trace_optimizer_step(parameters, settings.optimizer))
-                recorder.section = Section(StepPhase.OPTIMIZER, part="end")
+                recorder.section = Section(StepPhase.OPTIMIZER)
                 model.zero_grad(set_to_none=True)
             kept.clear()
     # A copy: the model is freed after this, which the recorder would record, too.
     return list(recorder.stream)
 
 
-def build_traced_model(document: ConfigDocument, settings: TrainingSettings, depth: int | None) -> Model:
+def build_traced_model(document: ConfigDocument, settings: TrainingSettings) -> Model:
     """Build the model with its packed layers and adapters, on the meta device."""
-    model = build_on_meta(build_config(document, depth=depth, attention=settings.attention), settings.precision)
+    model = build_on_meta(build_config(document, attention=settings.attention), settings.precision)
     model.config.use_cache = False
     if settings.method in {Method.QLORA, Method.INT8_LORA}:
         is_int8 = settings.method is Method.INT8_LORA
-        replace_linear_layers(model, is_int8=is_int8, double_quantization=settings.double_quantisation)
+        replace_linear_layers(model, is_int8=is_int8, double_quantization=settings.double_quantization)
     if settings.method is not Method.FULL:
         model.requires_grad_(requires_grad=False)
         if settings.upcast:
@@ -142,16 +152,15 @@ def _add_adapters(model: Model, settings: TrainingSettings) -> Model:
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(dtype)
+    if settings.is_lean:
+        use_fused_lora_forward(adapted)
+        use_lean_forward(adapted)
     return adapted
 
 
 def _list_trainable(model: Model) -> list[TrainableParameter]:
-    number = build_layer_lookup(model)
-    return [
-        TrainableParameter(number(name), parameter.numel(), parameter.element_size())
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    ]
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    return [TrainableParameter(each.numel(), each.element_size()) for each in trained]
 
 
 @contextmanager
@@ -226,12 +235,9 @@ def allocate_optimizer_state(
     parameters: Sequence[TrainableParameter], optimizer: Optimizer, *, masters: bool = False
 ) -> Iterator[MemoryEvent]:
     """Yield the allocations of the optimizer's state, as its first step leaves it."""
-    counts: dict[Section, int] = {}
     for parameter in parameters:
-        section = Section(StepPhase.LOAD, parameter.layer, part="state")
         for size in count_state_bytes(parameter, optimizer, masters=masters):
-            counts[section] = counts.get(section, -1) + 1
-            yield Allocation(section, counts[section], size, TensorKind.OPTIMIZER_STATE)
+            yield Allocation(Section(StepPhase.LOAD), size, TensorKind.OPTIMIZER_STATE)
 
 
 def allocate_ddp_buckets(parameters: Sequence[TrainableParameter]) -> Iterator[MemoryEvent]:
@@ -239,11 +245,9 @@ def allocate_ddp_buckets(parameters: Sequence[TrainableParameter]) -> Iterator[M
 
     Source: https://github.com/pytorch/pytorch/blob/main/torch/nn/parallel/distributed.py
     """
-    counts: dict[Section, int] = {}
     for parameter in parameters:
-        section = Section(StepPhase.LOAD, parameter.layer, part="buckets")
-        counts[section] = counts.get(section, -1) + 1
-        yield Allocation(section, counts[section], parameter.numbers * parameter.item_bytes, TensorKind.GRADIENTS)
+        size_bytes = parameter.numbers * parameter.item_bytes
+        yield Allocation(Section(StepPhase.LOAD), size_bytes, TensorKind.GRADIENTS)
 
 
 def trace_optimizer_step(parameters: Sequence[TrainableParameter], optimizer: Optimizer) -> Iterator[MemoryEvent]:
@@ -255,12 +259,58 @@ def trace_optimizer_step(parameters: Sequence[TrainableParameter], optimizer: Op
     """
     if optimizer is not Optimizer.ADAMW_FOREACH:
         return
-    counts: dict[Section, int] = {}
-    temporaries = []
-    for parameter in parameters:
-        section = Section(StepPhase.OPTIMIZER, parameter.layer)
-        counts[section] = counts.get(section, -1) + 1
-        temporaries.append(Allocation(section, counts[section], parameter.numbers * parameter.item_bytes))
+    section = Section(StepPhase.OPTIMIZER)
+    temporaries = [Allocation(section, each.numbers * each.item_bytes) for each in parameters]
     yield from temporaries
-    for each in temporaries:
-        yield Deallocation(each.section, each.name)
+    yield from (Deallocation(section, each) for each in temporaries)
+
+
+def trace_inference(document: ConfigDocument, settings: InferenceSettings) -> EventStream:
+    """Trace loading, the prompt and the last new token."""
+    if settings.cache is CacheKind.PAGED or settings.cache_precision is not None or settings.world > 1:
+        raise DevkitError(
+            "the trace follows transformers' own generation on one GPU: no pages, no cache of another precision",
+            "Estimate without --exact.",
+        )
+    model = build_on_meta(build_config(document, attention=settings.attention), settings.precision)
+    if settings.quantization is not Quantization.NONE:
+        is_double = settings.quantization is Quantization.NF4_DOUBLE
+        is_int8 = settings.quantization is Quantization.INT8
+        replace_linear_layers(model, is_int8=is_int8, double_quantization=is_double)
+    recorder = AllocationRecorder()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        materialize_parameters(model.eval())
+        record_loading(recorder, model, is_upcast=False)
+        register_phase_hooks(recorder, model)
+        cache: Any = DynamicCache(config=model.config)
+        if settings.cache is CacheKind.STATIC:
+            cache = StaticCache(config=model.config, max_cache_len=settings.prompt + settings.new)
+        with recorder, emulate_gpu(), refuse_mixed_precision_experts():
+            _forward(recorder, model, cache, StepPhase.PREFILL, (settings.sequences, settings.prompt))
+            if settings.new > 1 and settings.cache is CacheKind.DYNAMIC:
+                _lengthen(recorder, cache, settings.new - 1)
+            if settings.new > 0:
+                _forward(recorder, model, cache, StepPhase.DECODE, (settings.sequences, 1))
+            del cache
+            recorder.section = Section(StepPhase.DECODE)
+    return list(recorder.stream)
+
+
+def _forward(recorder: AllocationRecorder, model: Model, cache: Any, phase: StepPhase, shape: tuple[int, int]) -> None:  # noqa: ANN401 - any cache
+    recorder.current_pass, recorder.section = phase, Section(phase)
+    ids = torch.empty(shape, dtype=torch.int64)
+    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    recorder.relabel((each for layer in cache.layers for each in (layer.keys, layer.values)), TensorKind.CACHE)
+
+
+def _lengthen(recorder: AllocationRecorder, cache: Any, tokens: int) -> None:  # noqa: ANN401 - any cache
+    """Lengthen the KV cache by `tokens`; layers with a sliding window keep no more than its length."""
+    for number, layer in enumerate(cache.layers):
+        recorder.section = Section(StepPhase.DECODE, number)
+        window = getattr(layer, "sliding_window", None)
+        length = layer.keys.shape[-2] + tokens
+        length = min(length, window - 1) if window else length
+        for name in ("keys", "values"):
+            kept = getattr(layer, name)
+            with recorder.label_new(TensorKind.CACHE):
+                setattr(layer, name, kept.new_empty((*kept.shape[:-2], length, kept.shape[-1])))

@@ -1,1 +1,0 @@
-"""The data: records, readers, tokenization, the dataset, and its micro-batches."""

