@@ -1,7 +1,11 @@
 """Fixes and commands for this machine: its distribution, its driver, its engine, its GPUs."""
 
+import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
+from pkgutil import get_data
+from typing import Literal
 
 from devkit.doctor.error_codes import XID_CATALOG_URL
 from devkit.doctor.model import Fix, Restart, Side
@@ -64,113 +68,55 @@ def _match_family(facts: Facts) -> DistroFamily:
     return DistroFamily.OTHER
 
 
-DRIVER_INSTALL_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: ("sudo apt-get update", "sudo ubuntu-drivers install"),
-    DistroFamily.DEBIAN: ("sudo apt-get update", "sudo apt-get install -y linux-headers-$(uname -r) nvidia-driver"),
-    DistroFamily.FEDORA: ("sudo dnf install -y akmod-nvidia xorg-x11-drv-nvidia-cuda",),
-    DistroFamily.RHEL: ("sudo dnf install -y nvidia-open",),
-    DistroFamily.SUSE: ("sudo zypper install -y nvidia-open-driver-G06-signed-kmp-default nvidia-compute-utils-G06",),
-    DistroFamily.ARCH: ("sudo pacman -S --needed nvidia-open nvidia-utils",),
-    DistroFamily.NIXOS: (
-        '# in configuration.nix: services.xserver.videoDrivers = [ "nvidia" ]; hardware.nvidia.open = true;',
-        "sudo nixos-rebuild switch",
-    ),
-}
-"""Packages of the driver. Source: each distribution's own driver guide; RPM Fusion for Fedora."""
+Purpose = Literal[
+    "install_driver",
+    "install_open_module",
+    "install_legacy_driver",
+    "build_module",
+    "finish_driver",
+    "install_libcuda",
+    "install_libnvidia_ml",
+    "reinstall_firmware",
+    "remove_cuda_drivers",
+    "hold_driver",
+    "enroll_key",
+    "rebuild_initramfs",
+    "add_kernel_argument",
+    "install_fabric_manager",
+    "install_engine",
+    "remove_engine",
+    "install_compose",
+    "install_toolkit",
+    "reinstall_toolkit",
+    "remove_packages",
+    "add_compiler",
+    "add_python_headers",
+]
+"""A table of commands.toml."""
 
-KERNEL_HEADERS_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: ("sudo apt-get install -y linux-headers-$(uname -r)", "sudo dkms autoinstall"),
-    DistroFamily.DEBIAN: ("sudo apt-get install -y linux-headers-$(uname -r)", "sudo dkms autoinstall"),
-    DistroFamily.FEDORA: ("sudo dnf install -y kernel-devel-$(uname -r)", "sudo akmods --force"),
-    DistroFamily.RHEL: ("sudo dnf install -y kernel-devel-$(uname -r)", "sudo dkms autoinstall"),
-    DistroFamily.SUSE: ("sudo zypper install -y kernel-default-devel", "sudo dkms autoinstall"),
-    DistroFamily.ARCH: ("sudo pacman -S --needed linux-headers", "sudo dkms autoinstall"),
-}
 
-_JOIN_DOCKER_GROUP = "sudo usermod -aG docker $USER"
-ENGINE_INSTALL_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: ("sudo apt-get install -y docker.io docker-compose-v2 docker-buildx", _JOIN_DOCKER_GROUP),
-    DistroFamily.FEDORA: ("sudo dnf install -y moby-engine docker-compose", _JOIN_DOCKER_GROUP),
-    DistroFamily.SUSE: ("sudo zypper install -y docker docker-compose docker-buildx", _JOIN_DOCKER_GROUP),
-    DistroFamily.ARCH: ("sudo pacman -S --needed docker docker-compose docker-buildx", _JOIN_DOCKER_GROUP),
-    DistroFamily.NIXOS: ("# in configuration.nix: virtualisation.docker.enable = true;", "sudo nixos-rebuild switch"),
-}
-"""The distribution's own Docker, where it is recent enough for dev containers; elsewhere Docker's guide says how."""
+@cache
+def _load_commands() -> Mapping[str, Mapping[str, list[str]]]:
+    return tomllib.loads((get_data("devkit.doctor", "commands.toml") or b"").decode())
 
-ENGINE_REMOVE_COMMANDS: Mapping[DistroFamily, str] = {
-    DistroFamily.UBUNTU: "sudo apt-get remove -y docker-ce || sudo apt-get remove -y docker.io",
-    DistroFamily.DEBIAN: "sudo apt-get remove -y docker-ce || sudo apt-get remove -y docker.io",
-    DistroFamily.FEDORA: "sudo dnf remove -y docker-ce || sudo dnf remove -y moby-engine",
-    DistroFamily.RHEL: "sudo dnf remove -y docker-ce",
-    DistroFamily.SUSE: "sudo zypper remove -y docker",
-    DistroFamily.ARCH: "sudo pacman -R docker",
-}
 
-COMPOSE_INSTALL_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: (
-        "sudo apt-get install -y docker-compose-plugin || sudo apt-get install -y docker-compose-v2",
-    ),
-    DistroFamily.DEBIAN: ("sudo apt-get install -y docker-compose-plugin",),
-    DistroFamily.FEDORA: ("sudo dnf install -y docker-compose-plugin || sudo dnf install -y docker-compose",),
-    DistroFamily.RHEL: ("sudo dnf install -y docker-compose-plugin",),
-    DistroFamily.SUSE: ("sudo zypper install -y docker-compose",),
-    DistroFamily.ARCH: ("sudo pacman -S --needed docker-compose",),
-}
-"""Docker's own packages first, then the distribution's."""
+def list_commands(
+    facts: Facts, purpose: Purpose, *, family: DistroFamily | None = None, **values: object
+) -> tuple[str, ...]:
+    """List the commands of this machine's distribution for a purpose, () where none is known.
 
-INITRAMFS_COMMANDS: Mapping[DistroFamily, str] = {
-    DistroFamily.UBUNTU: "sudo update-initramfs -u",
-    DistroFamily.DEBIAN: "sudo update-initramfs -u",
-    DistroFamily.FEDORA: "sudo dracut -f",
-    DistroFamily.RHEL: "sudo dracut -f",
-    DistroFamily.SUSE: "sudo dracut -f",
-    DistroFamily.ARCH: "sudo mkinitcpio -P",
-}
+    Args:
+        facts: the machine.
+        purpose: the table of commands.toml.
+        family: another distribution than the machine's own, such as that of a container's image.
+        values: what the words in braces stand for, such as `branch`.
+    """
+    rows = _load_commands()[purpose]
+    commands = rows.get(family or find_distro_family(facts), rows.get(DistroFamily.OTHER, []))
+    for name, value in values.items():
+        commands = [command.replace(f"{{{name}}}", str(value)) for command in commands]
+    return tuple(commands)
 
-_KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
-_REPOSITORY = "https://nvidia.github.io/libnvidia-container"
-_APT_TOOLKIT = (
-    f"curl -fsSL {_REPOSITORY}/gpgkey | sudo gpg --dearmor -o {_KEYRING}",
-    f"curl -fsSL {_REPOSITORY}/stable/deb/nvidia-container-toolkit.list"
-    f" | sed 's#deb https://#deb [signed-by={_KEYRING}] https://#g'"
-    " | sudo tee /etc/apt/sources.list.d/nvidia-container-toolkit.list",
-    "sudo apt-get update",
-    "sudo apt-get install -y nvidia-container-toolkit",
-)
-_DNF_TOOLKIT = (
-    f"curl -fsSL {_REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo"
-    " | sudo tee /etc/yum.repos.d/nvidia-container-toolkit.repo",
-    "sudo dnf install -y nvidia-container-toolkit",
-)
-TOOLKIT_INSTALL_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: _APT_TOOLKIT,
-    DistroFamily.DEBIAN: _APT_TOOLKIT,
-    DistroFamily.FEDORA: _DNF_TOOLKIT,
-    DistroFamily.RHEL: _DNF_TOOLKIT,
-    DistroFamily.SUSE: (
-        f"sudo zypper addrepo {_REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo",
-        "sudo zypper --gpg-auto-import-keys install -y nvidia-container-toolkit",
-    ),
-    DistroFamily.ARCH: ("sudo pacman -S --needed nvidia-container-toolkit",),
-    DistroFamily.NIXOS: (
-        "# in configuration.nix: hardware.nvidia-container-toolkit.enable = true;",
-        "sudo nixos-rebuild switch",
-    ),
-}
-"""Source: NVIDIA, Container Toolkit install guide; Arch and NixOS package it themselves."""
-
-_TOOLKIT_PACKAGES = (
-    "nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools libnvidia-container1"
-)
-TOOLKIT_REINSTALL_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: (f"sudo apt-get install -y --reinstall {_TOOLKIT_PACKAGES}",),
-    DistroFamily.DEBIAN: (f"sudo apt-get install -y --reinstall {_TOOLKIT_PACKAGES}",),
-    DistroFamily.FEDORA: (f"sudo dnf reinstall -y {_TOOLKIT_PACKAGES}",),
-    DistroFamily.RHEL: (f"sudo dnf reinstall -y {_TOOLKIT_PACKAGES}",),
-    DistroFamily.SUSE: (f"sudo zypper install --force -y {_TOOLKIT_PACKAGES}",),
-    DistroFamily.ARCH: ("sudo pacman -S nvidia-container-toolkit libnvidia-container",),
-}
-"""The toolkit's four packages, for programs that are gone. Source: NVIDIA, Container Toolkit install guide."""
 
 TOOLKIT_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
 CDI_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"
@@ -198,16 +144,30 @@ def restart_engine(facts: Facts, engine: Engine | None) -> tuple[str, ...]:
     return ("sudo service docker restart",)
 
 
+def edit_daemon_file(change: str, *arguments: str) -> str:
+    """Format the command that edits Docker's daemon.json, `d` in the Python statement `change`, `a` its arguments."""
+    return " ".join(
+        (
+            "sudo python3 -c \"import json, os, sys; a = sys.argv; p = '/etc/docker/daemon.json'; d = json.load(open(p)) if"
+            f" os.path.exists(p) else {{}}; {change}; json.dump(d, open(p, 'w'), indent=4)\"",
+            *arguments,
+        )
+    )
+
+
 def has_systemd(facts: Facts) -> bool:
     """Say if systemd runs the services here; assumed where it is not known."""
     return isinstance(facts.system, Unknown) or facts.system.runs_systemd is not False
 
 
-def configure_runtime(facts: Facts, engine: Engine) -> tuple[str, ...]:
-    """List the commands that offer GPUs to this engine's containers, with the Container Toolkit installed."""
-    if engine.kind is EngineKind.PODMAN:
+def configure_runtime(facts: Facts, engine: Engine | None) -> tuple[str, ...]:
+    """List the commands that offer GPUs to this engine's containers, with the Container Toolkit installed.
+
+    Where no engine answered it is Docker.
+    """
+    if engine is not None and engine.kind is EngineKind.PODMAN:
         return ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",)
-    if engine.is_rootless:
+    if engine is not None and engine.is_rootless:
         return (
             "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json",
             *restart_engine(facts, engine),
@@ -221,28 +181,6 @@ def refresh_cdi(facts: Facts) -> tuple[str, ...]:
     if find_distro_family(facts) is DistroFamily.NIXOS:
         return ("sudo systemctl restart nvidia-container-toolkit-cdi-generator.service",)
     return ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",)
-
-
-def add_kernel_argument(family: DistroFamily, argument: str) -> tuple[str, ...]:
-    """List the commands that add a kernel argument; none where the boot loader is not known."""
-    by_file = (f"sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{argument} /' /etc/default/grub",)
-    match family:
-        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
-            return (*by_file, "sudo update-grub")
-        case DistroFamily.FEDORA | DistroFamily.RHEL:
-            return (f"sudo grubby --update-kernel=ALL --args={argument}",)
-        case DistroFamily.SUSE | DistroFamily.ARCH:
-            return (
-                *by_file,
-                "sudo grub-mkconfig -o /boot/grub/grub.cfg" if family is DistroFamily.ARCH else _SUSE_GRUB,
-            )
-        case DistroFamily.NIXOS:
-            return (f'# in configuration.nix: boot.kernelParams = [ "{argument}" ];', "sudo nixos-rebuild switch")
-        case _:
-            return ()
-
-
-_SUSE_GRUB = "sudo grub2-mkconfig -o /boot/grub2/grub.cfg"
 
 
 def find_host_side(facts: Facts) -> Side:
@@ -272,7 +210,7 @@ def update_driver(facts: Facts, wanted: str) -> Fix:
         )
     return Fix(
         f"Install the NVIDIA driver {wanted} on the host, with its own package manager, and reboot.",
-        DRIVER_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+        list_commands(facts, "install_driver"),
         root=True,
         restart=Restart.HOST,
         docs=DRIVER_GUIDE,
@@ -305,3 +243,22 @@ def reset_gpu_or_reboot(facts: Facts, gpu: Gpu | FailedGpu | None) -> Fix:
         root=True,
         docs=XID_CATALOG_URL,
     )
+
+
+def list_setup_steps(facts: Facts) -> tuple[Fix, ...]:
+    """List what a machine needs for GPUs in containers, in its order: driver, engine, Container Toolkit, and a trial."""
+    engine = facts.engine if isinstance(facts.engine, Engine) else None
+    side = find_host_side(facts)
+    steps = [update_driver(facts, "for its GPU")]
+    if side is not Side.WINDOWS:
+        if engine is None:
+            install = list_commands(facts, "install_engine")
+            steps.append(
+                Fix("Install Docker.", install, where=side, root=True, restart=Restart.LOGIN, docs=ENGINE_GUIDE)
+            )
+        toolkit = (*list_commands(facts, "install_toolkit"), *configure_runtime(facts, engine))
+        summary = "Install the NVIDIA Container Toolkit, and let the engine offer GPUs to containers."
+        steps.append(Fix(summary, toolkit, where=side, root=True, docs=TOOLKIT_GUIDE))
+    device = "--device nvidia.com/gpu=all" if engine and engine.kind is EngineKind.PODMAN else "--gpus all"
+    program = "podman" if engine and engine.kind is EngineKind.PODMAN else "docker"
+    return (*steps, Fix("Try it.", (f"{program} run --rm {device} ubuntu nvidia-smi", "devkit doctor"), where=side))

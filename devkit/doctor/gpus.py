@@ -52,12 +52,12 @@ def format_gpu(gpu: Gpu) -> str:
 
 def is_gpu_busy(health: GpuHealth) -> bool:
     """Say if a kernel ran most of the time. Clocks, heat and link speed say nothing about an idle GPU."""
-    return isinstance(health.utilisation_percent, int) and health.utilisation_percent >= BUSY_PERCENT.value
+    return isinstance(health.utilization_percent, int) and health.utilization_percent >= BUSY_PERCENT.value
 
 
 def is_virtual_gpu(health: GpuHealth) -> bool:
     """Say if a hypervisor passes the GPU on: its link and clocks are not the hardware's then."""
-    return health.virtualisation in ("passthrough", "vgpu")
+    return health.virtualization in ("passthrough", "vgpu")
 
 
 def find_driver_lines(facts: Facts, *texts: str) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def format_run_utilization(run: TrainingRun) -> tuple[str, ...]:
     """Format the utilization of each GPU during a training run, where it was sampled."""
     if isinstance(run.gpus, Unknown):
         return ()
-    return tuple(f"{gpu.name}: utilization {gpu.utilisation_percent} %" for gpu in run.gpus if gpu.samples)
+    return tuple(f"{gpu.name}: utilization {gpu.utilization_percent} %" for gpu in run.gpus if gpu.samples)
 
 
 DAY_S = 86_400

@@ -1,20 +1,23 @@
 """The explanation of a pasted error text, as text and as a document."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_signature, load_fixes
 from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
-from devkit.doctor.signatures.log_text import Excerpt, Words, read_words
-from devkit.doctor.signatures.matching import NEAR, search_words
+from devkit.doctor.signatures.log_text import Excerpt, Words, is_about_gpus, is_evident, is_of_another_field, read_words
+from devkit.doctor.signatures.matching import MAX_BROKEN, NEAR, search_words
 from devkit.doctor.signatures.model import Cause, Consequence, Match
-from devkit.doctor.signatures.nearest import Nearest
 from devkit.doctor.signatures.text_values import fix_gpu_request, read_text_values
 from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
+
+if TYPE_CHECKING:
+    from devkit.doctor.signatures.nearest import Nearest
 
 NOTHING_KNOWN = (
     "no known error in this text",
@@ -26,6 +29,16 @@ NOTHING_KNOWN = (
 _CHAINED = ("the above exception was the direct cause of", "during handling of the above exception, another")
 """Words between the exceptions of a chained traceback: the first is the cause."""
 
+_OF_ANY_FIELD = ("", "CON", "ENG", "HUB", "MEM", "PRJ", "STO")
+"""Prefixes of checks whose errors programs of any field report: a full disk, memory, permissions, the engine."""
+
+_HEDGE = re.compile(
+    r"\b(?:or|either|probably|usually|mostly|most (?:often|likely)|perhaps|may|might)\b"
+    r"(?<!\bC or)(?! (?:newer|older|later|more|above|below|C\+\+)\b)"
+    r"|\b(?:says?|names?) (?:why|which|the reason)|\b(?:lines?|error) (?:above|below|around)"
+)
+"""Words of a cause that leaves open what it is, so that no text can make it certain."""
+
 _TOKEN_MARKS = (
     *("hf_", "api_org_", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "nvapi-"),
     *("AKIA", "ASIA", "xox", "eyJ", "dckr_pat_", "pypi-"),
@@ -33,48 +46,96 @@ _TOKEN_MARKS = (
 """Words that a text with an access token has: only then the patterns of tokens are loaded."""
 
 
-def find_known_errors(text: str | Iterable[Excerpt], *, machine: Machine | None = None) -> tuple[Match, ...]:
-    """Find the known errors in a text, each root cause before what follows from it.
+def find_known_errors(
+    text: str | Iterable[Excerpt], *, machine: Machine | None = None, is_ours: bool = False
+) -> tuple[Match, ...]:
+    """Find the known errors in a text, each root cause before what follows from it, as `weigh_errors` does."""
+    return weigh_errors(text, machine=machine, is_ours=is_ours)[0]
+
+
+def weigh_errors(
+    text: str | Iterable[Excerpt], *, machine: Machine | None = None, is_ours: bool = False
+) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
+    """Find the known errors in a text, each root cause before what follows from it, and those too weak to be named.
 
     Where the wording is unknown, a family of errors explains it; where both explain the same words, the family does if
     it names the same check, because it weighs further causes and computes the fix of the values in the text.
 
+    What programs of any field report is named only where the text is about GPUs and what runs on them.
+
     Args:
         text: As a user pasted it, or the excerpts of a long log.
         machine: The machine to ask about the causes.
+        is_ours: Whether the text comes of a GPU project, whatever its words say.
     """
     words = read_words(text)
     values = read_text_values(words.shown)
     matches = search_words(words, find_consequences=_find_consequences)
-    found = list(find_families(words, values.complete(machine.values) if machine else values))
+    known = values.complete(machine.values) if machine else values
+    found = list(find_families(words, known))
+    if not found and not matches and words.starts and len(words.shown) <= MAX_BROKEN:
+        found = list(find_families(words.join_lines(), known))
     direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
     merged = []
     overridden = {code for family, _ in direct for code in family.overrides}
     for match in matches:
-        if match.code in overridden:
-            continue
         better = next((each for each in direct if _replaces(*each, match)), None)
-        if better is None:
+        if better is None and match.code not in overridden:
             merged.append(match)
-        else:
+        elif better is not None:
             direct.remove(better)
-            merged.append(replace(better[1], also=match.also, follows_from=match.follows_from))
+            also = match.also if better[1].code == match.code else (match.code, *match.also)
+            is_common = better[1].is_common and match.is_common
+            merged.append(replace(better[1], also=also, follows_from=match.follows_from, is_common=is_common))
     merged += [match for _, match in direct if not any(_is_near(match, known) for known in merged)]
+    rivals = [match for family, match in found if not family.is_consequence and match not in merged]
     merged = _chain(merged, words)
-    reports = [match for family, match in found if family.is_consequence]
+    reports = [match for family, match in found if family.is_consequence and _is_in_field(family, match, words)]
     if any(match.severity is Severity.ERROR for match in merged):
-        first, *others = _order(merged)
+        first, *others = _order(merged, words)
         after = sorted((each for each in reports if each.line >= first.line), key=lambda each: each.line)
         following = tuple(Consequence(each.matched, each.line, each.family) for each in after)
         ordered = [replace(first, consequences=(*first.consequences, *following)), *others]
     else:
-        ordered = list(_order(merged + reports))
-    answer = tuple(_fit_to_engine(_add_alternatives(match), values.engine) for match in ordered)
+        ordered = list(_order(merged + reports, words))
+    if not ordered and is_evident(words.lowered):
+        from devkit.doctor.signatures.advice import read_advice
+
+        advice = read_advice(words)
+        ordered = [advice] if advice else []
+    weak = () if is_ours or (machine and machine.is_of_text) else _find_weak(ordered, words)
+    ordered = [match for match in ordered if match not in weak]
+    ordered = [_judge_certainty(_add_rivals(_add_alternatives(match), rivals)) for match in ordered]
+    answer = tuple(_fit_to_engine(match, values.engine) for match in _limit_causes(ordered))
     if any(mark in words.shown for mark in _TOKEN_MARKS):
         from devkit.facts.redact import redact_tokens
 
-        answer = redact_tokens(answer)
-    return tuple(rank_by_machine(match, machine) for match in answer) if machine else answer
+        answer, weak = redact_tokens((answer, weak))
+    return tuple(rank_by_machine(match, machine) for match in answer) if machine else answer, weak
+
+
+def _is_in_field(family: Family, match: Match, words: Words) -> bool:
+    """Say if the words around what programs of any field report are of this one."""
+    around = words.lowered[max(0, match.position - NEAR) : _find_end(match) + NEAR]
+    return not (family.is_general and family.is_common) or is_about_gpus(around)
+
+
+def _find_weak(matches: list[Match], words: Words) -> tuple[Match, ...]:
+    """Return the matches that a text of another field may have as well."""
+    is_common = not is_evident(words.lowered)
+    is_other = is_of_another_field(words.lowered)
+    return tuple(
+        match
+        for match in matches
+        if (is_common and match.is_common and not is_about_gpus(match.matched.lower()))
+        or (is_other and match.code[:3] in _OF_ANY_FIELD)
+    )
+
+
+def _judge_certainty(match: Match) -> Match:
+    """Call only a cause certain that is one: text that leaves no other row does not decide between two in a sentence."""
+    is_open = match.confidence is Confidence.CERTAIN and _HEDGE.search(match.cause)
+    return replace(match, confidence=Confidence.LIKELY) if is_open else match
 
 
 def _fit_to_engine(match: Match, engine: str) -> Match:
@@ -97,6 +158,7 @@ def _is_near(family: Match, known: Match) -> bool:
     gap = max(family.position, known.position) - min(_find_end(family), _find_end(known))
     confidences = tuple(Confidence)
     is_surer = confidences.index(known.confidence) <= confidences.index(family.confidence)
+    is_surer = is_surer and (known.severity is family.severity or _overlap(known, family))
     return (gap < NEAR and is_surer) or (family.code != "" and family.code == known.code)
 
 
@@ -107,8 +169,12 @@ def _find_end(match: Match) -> int:
 def _replaces(family: Family, match: Match, known: Match) -> bool:
     """Say if a family explains the same words better: it names the same check, or has words of the text for another."""
     confidences = tuple(Confidence)
+    if family.has_changes and _overlap(match, known):
+        return True
     if match.code == known.code and confidences.index(match.confidence) < confidences.index(known.confidence):
         return True
+    if known.code in family.overrides:
+        return _overlap(match, known)
     is_named = match.code == known.code or (
         (bool(match.speaks_for) or match.confidence is Confidence.CERTAIN)
         and known.specificity <= match.specificity
@@ -122,9 +188,9 @@ def _overlap(one: Match, other: Match) -> bool:
 
 
 def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
-    """Keep of families that explain the same words the more specific one."""
+    """Keep of families that explain the same words the one that knows their release, else the more specific one."""
     kept: list[tuple[Family, Match]] = []
-    for each in sorted(found, key=lambda each: -each[1].specificity):
+    for each in sorted(found, key=lambda each: (not each[0].has_changes, -each[1].specificity)):
         if not any(_overlap(each[1], other) for _, other in kept):
             kept.append(each)
     return kept
@@ -142,19 +208,43 @@ def _add_alternatives(match: Match) -> Match:
     return replace(match, confidence=confidence, alternatives=tuple(causes), question=f"devkit doctor {codes}")
 
 
-def _order(matches: list[Match]) -> tuple[Match, ...]:
+def _add_rivals(match: Match, rivals: list[Match]) -> Match:
+    """Add the first causes of other families whose words are at the same place, as what else it may be."""
+    if match.confidence is Confidence.CERTAIN:
+        return match
+    known = {match.cause, *(cause.cause for cause in match.alternatives)}
+    near = [each for each in rivals if each.cause not in known and _overlap(each, match)]
+    causes = tuple(Cause(each.code, each.cause, each.fix, Confidence.POSSIBLE, (each.matched,)) for each in near)
+    return replace(match, alternatives=(*match.alternatives[:1], *causes, *match.alternatives[1:])[: MAX_CAUSES - 1])
+
+
+def _limit_causes(matches: list[Match]) -> list[Match]:
+    """Leave out causes for which nothing in the text speaks, where other errors of the text are among the first causes."""
+    left = MAX_CAUSES - len(matches)
+    kept = []
+    for match in matches:
+        causes = [each for each in match.alternatives if each.speaks_for or len(matches) == 1]
+        kept.append(replace(match, alternatives=tuple(causes[: max(left, 0)])))
+        left -= len(causes)
+    return kept
+
+
+def _order(matches: list[Match], words: Words) -> tuple[Match, ...]:
     """Order matches by severity and certainty, what follows from another behind it.
 
-    Of equal ones the later in the text comes first, because the last line of a traceback says more than the warnings
-    before it; of several services or ranks the earlier, because the others fail for it.
+    Of equal ones a line that calls itself a warning comes last, and the later in the text first, because the last line
+    of a traceback says more than the warnings before it; of several services or ranks the earlier, because the others
+    fail for it.
     """
     severities, confidences = tuple(reversed(Severity)), tuple(Confidence)
     is_of_many = len({match.source for match in matches if match.source}) > 1
+    codes = {match.code for match in matches}
     roots = sorted(
-        (match for match in matches if match.follows_from is None),
+        (match for match in matches if match.follows_from not in codes),
         key=lambda match: (
             severities.index(match.severity),
             match.position if is_of_many else confidences.index(match.confidence),
+            words.is_warning(match.position),
             -match.position,
         ),
     )
@@ -180,7 +270,15 @@ def _chain(matches: list[Match], words: Words) -> list[Match]:
     return chained
 
 
-def format_nearest(nearest: Iterable[Nearest], *, width: int) -> tuple[Line, ...]:
+def list_nearest(weak: Iterable[Match], text: str) -> "tuple[Nearest, ...]":
+    """Return what a text without a known error resembles: errors too weak to be named, else entries of the catalog."""
+    from devkit.doctor.signatures.nearest import MAX_NEAREST, Nearest, find_nearest
+
+    named = tuple(Nearest(match.code or match.family, match.cause, match.matched) for match in weak)
+    return named[:MAX_NEAREST] or find_nearest(text.lower())
+
+
+def format_nearest(nearest: "Iterable[Nearest]", *, width: int) -> tuple[Line, ...]:
     """Format the entries that resemble a text in which nothing is known."""
     lines = [
         line for each in nearest for line in fold_lines(f"{each.name} {each.about}: {each.text}", width, indent="  ")
@@ -188,7 +286,7 @@ def format_nearest(nearest: Iterable[Nearest], *, width: int) -> tuple[Line, ...
     return (Line(""), Line("nothing known; nearest:"), *lines) if lines else ()
 
 
-def build_matches_document(found: Iterable[Match], nearest: Iterable[Nearest] = ()) -> dict[str, Any]:
+def build_matches_document(found: Iterable[Match], nearest: "Iterable[Nearest]" = ()) -> dict[str, Any]:
     """Return the matches as the document devkit.explain/1, best first, and what is nearest where there are none."""
     from devkit.doctor.checks.loader import load_check
     from devkit.doctor.explain import SCHEMA

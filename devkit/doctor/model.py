@@ -5,8 +5,8 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from devkit import DOCUMENTATION_URL
 from devkit.facts.values import record
+from devkit.release import DOCUMENTATION_URL
 
 if TYPE_CHECKING:
     from devkit.facts.model import Facts
@@ -216,6 +216,8 @@ def split_explanation(check: Check) -> tuple[tuple[str, str], ...]:
     Raises:
         ValueError: The docstring lacks a heading, or has them in another order.
     """
+    if split_explanation.__doc__ is None:  # PYTHONOPTIMIZE=2
+        return (("", f"{check.title}: Python runs without docstrings; read {find_check_page(check.code)}"),)
     summary, _, text = check.explanation.partition("\n\n")
     starts = [text.find(f"{heading}:") for heading in EXPLANATION_HEADINGS]
     if -1 in starts or starts != sorted(starts):

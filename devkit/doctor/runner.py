@@ -62,6 +62,12 @@ def _run_check(check: Check, facts: Facts) -> CheckVerdict:
                 message=to_one_line(finding.message),
                 subject=to_one_line(finding.subject),
                 evidence=tuple(map(to_one_line, finding.evidence)),
+                location=finding.location and replace(finding.location, path=to_one_line(finding.location.path)),
+                fix=replace(
+                    finding.fix,
+                    summary=to_one_line(finding.fix.summary),
+                    commands=tuple(map(_escape_command, finding.fix.commands)),
+                ),
             )
             for finding in check.run(facts)
         )
@@ -74,6 +80,11 @@ def _run_check(check: Check, facts: Facts) -> CheckVerdict:
         place = "" if frame is None else f"in {frame.tb_frame.f_code.co_name}, line {frame.tb_lineno}"
         return Crashed(to_one_line(f"{type(error).__name__}: {error}") + f" ({place})")
     return Found(findings) if findings else Passed()
+
+
+def _escape_command(text: str) -> str:
+    """Escape what a terminal would act on, or would show elsewhere; never cut: half a command is another one."""
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 def _join(host: Outcome, container: Outcome) -> Outcome:

@@ -116,6 +116,11 @@ FIRST_GENERIC_L4T = Threshold(
 )
 """L4T from here on takes wheels for Arm servers."""
 
+PODMAN_OF_ONE_CDI_FOLDER = Threshold(
+    (5, 5), "podman-container-tools/podman issue 26569; containers/common issue 2460", "confirmed"
+)
+"""Podman that looks for CDI specifications in /etc/cdi alone, unless containers.conf names others."""
+
 JETSON_INDEXES = Threshold(
     {36: "https://pypi.jetson-ai-lab.io/jp6/cu126"},
     "calabi-inc/rtsm pull 19: JetPack 6.2, L4T R36.4.7, with that index and numpy<2",

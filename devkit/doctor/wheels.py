@@ -3,8 +3,8 @@
 import shlex
 
 from devkit.compat.gpus import has_forward_compatibility
-from devkit.compat.torch_wheels import CompatibleWheel, DriverCuda, find_wheel
 from devkit.compat.version_tables import TorchWheel, load_tables
+from devkit.compat.wheels import CompatibleWheel, DriverCuda, find_wheel
 from devkit.doctor.model import NotApplicable, Side
 from devkit.doctor.preconditions import is_in_container
 from devkit.facts.model import Facts, Gpu, NvmlAnswer, System
@@ -70,11 +70,11 @@ def uses_uv(facts: Facts) -> bool:
 
 
 def format_install_command(
-    facts: Facts, *requirements: str, index: str = "", replace: bool = False, more: str = ""
+    facts: Facts, *requirements: str, index: str = "", replace: bool = False, more: str = "", torch: str = ""
 ) -> str:
     """Format the command that installs `requirements` with pip or uv.
 
-    `more` holds options that pip and uv share, such as --no-deps.
+    `more` holds options that pip and uv share, such as --no-deps. The build `torch` stays, and the others are chosen for it.
     """
     words = ["uv pip install" if uses_uv(facts) else "pip install"]
     if replace:
@@ -82,17 +82,27 @@ def format_install_command(
     words += [more] if more else []
     words += [shlex.quote(requirement) for requirement in requirements]
     words += [f"--index-url {index}"] if index else []
+    if torch:
+        build = load_tables().torch.indexes.get(torch.partition("+")[2])
+        words += [f"torch=={torch}", *([f"--extra-index-url {build.url}"] if build else [])]
     return " ".join(words)
 
 
 def format_wheel_install_command(facts: Facts, wheel: CompatibleWheel) -> str:
-    """Format the command that replaces the installed torch by exactly this build."""
-    return format_install_command(facts, f"torch=={wheel.version}", index=wheel.index_url, replace=True)
+    """Format the command that replaces the installed torch by exactly this build, with the torchvision for it."""
+    names = () if isinstance(facts.python, Unknown) else [package.name for package in facts.python.packages]
+    return format_install_command(
+        facts,
+        f"torch=={wheel.version}",
+        *(name for name in names if name == "torchvision"),
+        index=wheel.index_url,
+        replace=True,
+    )
 
 
-def format_upgrade_command(facts: Facts, *requirements: str) -> str:
-    """Format the command that upgrades `requirements`."""
-    return format_install_command(facts, *requirements, more="--upgrade")
+def format_upgrade_command(facts: Facts, *requirements: str, torch: str = "") -> str:
+    """Format the command that upgrades `requirements`, to what fits the build `torch` where one is named."""
+    return format_install_command(facts, *requirements, more="--upgrade", torch=torch)
 
 
 def format_uninstall_command(facts: Facts, *names: str) -> str:

@@ -79,7 +79,7 @@ NOT_ON_GEFORCE = Unknown("not supported")
 
 
 def health(**changes):
-    """An idle GeForce in good health, which knows no ECC, no row remapping, no fabric and no licence."""
+    """An idle GeForce in good health, which knows no ECC, no row remapping, no fabric and no license."""
     values = {
         "pci_address": PCI.address,
         "persistence": True,
@@ -96,7 +96,7 @@ def health(**changes):
         "power_mw": 18_000,
         "power_limit_mw": 450_000,
         "default_power_limit_mw": 450_000,
-        "utilisation_percent": 0,
+        "utilization_percent": 0,
         "pcie_width": 16,
         "pcie_max_width": 16,
         "pcie_generation": 1,
@@ -106,8 +106,8 @@ def health(**changes):
         "application_clock_mhz": NOT_ON_GEFORCE,
         "default_application_clock_mhz": NOT_ON_GEFORCE,
         "processes": (),
-        "virtualisation": "none",
-        "licence": NOT_ON_GEFORCE,
+        "virtualization": "none",
+        "license": NOT_ON_GEFORCE,
         "fabric_state": NOT_ON_GEFORCE,
         "fabric_status": NOT_ON_GEFORCE,
         "inforom_ok": True,
@@ -274,6 +274,7 @@ def healthy():
             ldconfig_exists=True,
             features=(),
             cdi_refresh="enabled",
+            pods=None,
             char_links=True,
             default_ldconfig="/sbin/ldconfig.real",
             cli_path="/usr/bin/nvidia-container-cli",

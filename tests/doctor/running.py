@@ -1,14 +1,58 @@
-"""Run one check, or all of them, on facts."""
+"""Run one check, or all of them, on facts; and reports put together by hand for every form of showing one."""
 
-from devkit.doctor.model import Found
+import dataclasses
+
+from devkit.doctor.model import (
+    Check,
+    Confidence,
+    Crashed,
+    Finding,
+    Fix,
+    Found,
+    Location,
+    Outcome,
+    Passed,
+    Restart,
+    Severity,
+    Side,
+    Skipped,
+)
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import SEVERITY_RANKS, run_checks
+from tests.doctor.machines import healthy
+
+# Run one check, or all of them, on facts.
+
+SHOWN = []
+"""What a test brought about, as texts; conftest.py looks them up in findings.txt."""
+
+
+def show_verdict(code, verdict):
+    """Show each finding of a verdict, or why it has none."""
+    for shown in verdict.findings if isinstance(verdict, Found) else (verdict,):
+        yield "\n".join([code, *show_fields(shown, "  ")]).replace("\n\n", "\n\\\n")
+
+
+def show_fields(value, indent):
+    """Show what was set of a finding, a line each."""
+    for field in dataclasses.fields(value):
+        found = getattr(value, field.name)
+        if found == field.default:
+            continue
+        for each in found if isinstance(found, tuple) else (found,):
+            if dataclasses.is_dataclass(each):
+                yield f"{indent}{field.name}:"
+                yield from show_fields(each, indent + "  ")
+            else:
+                yield f"{indent}{field.name}: {each!s}"
 
 
 def run_check(code, facts):
     """Return the verdict of one check."""
-    return run_checks([BY_CODE[code]], facts, clock=lambda: 0.0)[0].verdict
+    verdict = run_checks([BY_CODE[code]], facts, clock=lambda: 0.0)[0].verdict
+    SHOWN.extend(show_verdict(code, verdict))
+    return verdict
 
 
 def find_all(code, facts):
@@ -34,3 +78,44 @@ def build_full_report(facts):
 def find_codes(facts):
     """List the codes of all checks that found something other than a note, in print order."""
     return [shown.check.code for shown in build_full_report(facts).findings if shown.finding.severity.value != "note"]
+
+
+# Reports put together by hand, for the tests of every form of showing one.
+
+
+def nothing(facts):
+    """The condition in one sentence.
+
+    Why it matters: because.
+    How it is seen: so.
+    Source: Vendor, a page, https://docs.example.org/a-page.
+    """
+    yield from ()
+
+
+def a_finding(severity=Severity.ERROR, message="the cause", **changes):
+    values = {
+        "fix": Fix("Do this.", ("sudo do",), Side.HOST, root=True, restart=Restart.HOST),
+        "evidence": ("a reading",),
+        "confidence": Confidence.LIKELY,
+    }
+    return Finding(severity, message, **values | changes)
+
+
+def an_outcome(code, *findings, verdict=None, causes=()):
+    return Outcome(Check(code, f"{code} is fine", nothing, causes=causes), verdict or Found(findings), 1.5)
+
+
+ROOT = an_outcome("DRV901", a_finding(), causes=("CUD901",))
+CONSEQUENCE = an_outcome("CUD901", a_finding(message="the consequence"))
+IN_A_FILE = an_outcome("PRJ901", a_finding(Severity.WARNING, "a line is wrong", location=Location("a/b c.yml", 7)))
+NOTE = an_outcome("GPU901", a_finding(Severity.NOTE, "a note", subject="GPU 3"))
+PASSED = an_outcome("ENG901", verdict=Passed())
+SKIPPED = an_outcome("CON901", verdict=Skipped("nothing to judge"))
+HUNG = an_outcome("DRV902", verdict=Skipped("`modinfo` did not answer in time", is_lost=True))
+CRASHED = an_outcome("STO901", verdict=Crashed("KeyError: 'x'"))
+EVERYTHING = (NOTE, ROOT, PASSED, CONSEQUENCE, SKIPPED, IN_A_FILE, CRASHED)
+
+
+def a_report(*outcomes):
+    return build_report(healthy(), outcomes, devkit="0.1.0")

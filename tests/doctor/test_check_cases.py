@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from devkit.doctor.model import Found, Passed, Skipped
-from devkit.facts.model import KernelLog, Runtime, Xid
+from devkit.facts.model import Client, KernelLog, Mps, Package, Runtime, Torch, Xid
 from devkit.facts.values import Unknown
 from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, limits, r, spec
 from tests.doctor.running import run_check
@@ -41,6 +41,11 @@ def on_node(node, *allowed):
     return {"driver.pci_gpus": (dataclasses.replace(PCI, numa_node=node),), "limits": limits(numa_nodes=allowed)}
 
 
+def mps(*, answers=True, has_own_ipc=True):
+    limit = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"
+    return {"limits": limits(mps=Mps("/tmp/nvidia-mps", answers=answers, settings=(limit,), has_own_ipc=has_own_ipc))}
+
+
 def registered(path, program):
     return {"engine.runtimes": (Runtime("nvidia", path, program),)}
 
@@ -50,7 +55,27 @@ BY_CDI_ALONE = {"engine.hook_on_path": False, "engine.runtimes": ()}
 TWO_FILES = {"cdi": (spec(), spec(path="/etc/cdi/nvidia2.yaml")), "engine.cdi_devices": ()}
 TWO_FOLDERS = {"cdi": (spec(), spec(path="/var/run/cdi/nvidia.yaml"))}
 
+
+def torch_beside(package, version, *, torch="2.15.0", cuda="13.2"):
+    """What pip takes from the public index: torch for CUDA 13.2, and packages that are built for another one."""
+    packages = (Package("torch", torch, ""), Package(package, version, ""))
+    return {
+        "python.torch": Torch(torch, r(cuda), None),
+        "python.packages": packages,
+        "nvml.driver": r("600.10"),
+        "nvml.cuda": r("13.2"),
+    }
+
+
+WITH_NERDCTL = {"clients.found": (Client("nerdctl", "/usr/local/bin/nerdctl", Unknown("not read")),)}
+
 CASES = [
+    ("PYT024", inside(), torch_beside("torchaudio", "2.11.0"), Found, "2.11.0 is built for CUDA 12.6, 12.8 or 13.0"),
+    ("PYT024", inside(), torch_beside("torchaudio", "2.11.0", cuda="13.0"), Passed, "torchaudio has this build"),
+    ("PYT024", inside(), torch_beside("torchaudio", "2.11.0+cu132"), Passed, "somebody built it for this torch"),
+    ("PYT024", inside(), torch_beside("torchaudio", "2.10.0"), Passed, "before the table"),
+    ("PYT024", inside(), torch_beside("vllm", "0.33.0"), Passed, "any CUDA 13 serves"),
+    ("PYT024", inside(), torch_beside("vllm", "0.19.1"), Found, "vllm 0.19.1 is built for CUDA 12"),
     ("STO007", healthy(), {"system.hidden_folders": ()}, Passed, "every folder shows"),
     ("STO007", healthy(), {"system.hidden_folders": ("/proc", "/var")}, Skipped, "two folders are empty"),
     ("GPU030", healthy(), states({"fabric_faults": ()}), Passed, "a healthy fabric"),
@@ -118,6 +143,11 @@ CASES = [
     ("GPU034", healthy(), on_node(1, 0), Found, "the other node"),
     ("GPU034", healthy(), on_node(Unknown("-1"), 0), Skipped, "a GPU of no known node"),
     ("GPU034", healthy(), {"limits": limits(numa_nodes=Unknown("no nodes"))}, Skipped, "CPUs of no known node"),
+    ("GPU035", healthy(), mps(), Passed, "a daemon on the host"),
+    ("GPU035", healthy(), mps(answers=False), Found, "no daemon, and a limit of it"),
+    ("GPU035", inside(), mps(), Found, "its socket in a container with its own IPC namespace"),
+    ("GPU035", inside(), mps(has_own_ipc=False), Passed, "its socket in a container with the host's"),
+    ("GPU035", healthy(), {"limits": limits(mps=None)}, Skipped, "nothing of MPS"),
     # code, machine, what is changed on it, verdict, name of the case
     ("DRV014", healthy(), {}, Passed, "libcuda is installed"),
     ("DRV014", healthy(), {"driver.libcuda": None, "driver.libcuda_paths": ()}, Found, "nvidia-smi without libcuda"),
@@ -168,6 +198,16 @@ CASES = [
     ("CTK014", healthy(), registered("runc", "/usr/bin/runc"), Found, "runc by another name"),
     ("CTK014", healthy(), registered("nvidia-container-runtime", HIDDEN), Skipped, "a daemon that cannot be seen"),
     ("CTK014", healthy(), {"engine.runtimes": ()}, Skipped, "no such runtime"),
+    ("CTK017", healthy(), {}, Skipped, "no nerdctl"),
+    ("CTK017", healthy(), WITH_NERDCTL, Passed, "the program and a specification"),
+    ("CTK017", healthy(), WITH_NERDCTL | {"toolkit.cli_path": ""}, Passed, "a specification alone"),
+    ("CTK017", healthy(), WITH_NERDCTL | {"toolkit.cli_path": "", "cdi": ()}, Found, "neither"),
+    ("CTK017", healthy(), WITH_NERDCTL | {"toolkit.cli_path": "", "cdi": Unknown("denied")}, Skipped, "denied"),
+    ("CTK016", healthy(), {"toolkit.enroot_hook": None}, Skipped, "no Enroot"),
+    ("CTK016", healthy(), {"toolkit.enroot_hook": "/etc/enroot/hooks.d/98-nvidia.sh"}, Passed, "hook and program"),
+    ("CTK016", healthy(), {"toolkit.enroot_hook": ""}, Found, "no hook"),
+    ("CTK016", healthy(), {"toolkit.enroot_hook": "/x", "toolkit.cli_path": ""}, Found, "no nvidia-container-cli"),
+    ("CTK016", healthy(), {"toolkit.enroot_hook": "/x", "toolkit.cli_path": Unknown("denied")}, Skipped, "denied"),
     ("CTK015", healthy(), {}, Passed, "both programs are there"),
     ("CTK015", healthy(), {"toolkit.cli_path": ""}, Found, "no nvidia-container-cli"),
     ("CTK015", healthy(), {"toolkit.cli_path": "", "engine.version": r("29.2.0")}, Passed, "Docker needs no hook"),

@@ -2,13 +2,14 @@
 
 import pytest
 
-from devkit.doctor.error_codes import CUDA_ERRORS, find_cuda_error
+from devkit.doctor.error_codes import find_cuda_error, load_cuda_errors
 from devkit.doctor.model import Confidence, Found, Passed, Severity, Side, Skipped
 from devkit.facts.model import CudaCall, CudaStop, Deep, Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
 from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_all, find_only, run_check
 
+CODES = {meaning.code: meaning for meaning in load_cuda_errors() if meaning.code is not None}
 LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"
 WORKED = ("import torch", "torch.cuda.is_available", "start CUDA", "count GPUs", "look at GPU 0", "multiply on GPU 0")
 
@@ -38,7 +39,7 @@ def test_a_working_cuda_passes():
     assert run_check("CUD011", cuda(0)) == Passed()
 
 
-@pytest.mark.parametrize("code", [*CUDA_ERRORS, 3, 719])
+@pytest.mark.parametrize("code", [*CODES, 3, 719])
 def test_every_other_code_is_an_error_with_advice(code):
     finding = find_only("CUD011", cuda(code))
     assert finding.message.startswith(f"cuInit returns {code} (CUDA_ERROR_OF_SOME_KIND): ")
@@ -47,7 +48,7 @@ def test_every_other_code_is_an_error_with_advice(code):
     assert f"libcuda: {LIBCUDA}" in finding.evidence
 
 
-@pytest.mark.parametrize("code", [code for code in CUDA_ERRORS if CUDA_ERRORS[code].in_container])
+@pytest.mark.parametrize("code", [code for code, meaning in CODES.items() if meaning.in_container])
 def test_inside_a_container_nobody_is_sent_to_the_hosts_commands(code):
     inside_of_it, outside = find_only("CUD011", cuda(code)), find_only("CUD011", cuda(code, healthy()))
     assert (inside_of_it.fix.where, outside.fix.where) == (Side.CONTAINER, Side.HOST)
@@ -131,7 +132,7 @@ def test_a_gpu_without_bf16_is_no_broken_gpu():
     assert run_check("PYT017", torch(failed("multiply in bf16 on GPU 0", "not implemented"))) == Passed()
 
 
-BNB = ("import bitsandbytes", "quantise to 4 bits")
+BNB = ("import bitsandbytes", "quantize to 4 bits")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ BNB = ("import bitsandbytes", "quantise to 4 bits")
         pytest.param(torch(more=BNB), Passed, id="a round trip"),
         pytest.param(torch(more=BNB, library="ErrorHandlerMockBNBNativeLibrary"), Found, id="a library that pretends"),
         pytest.param(torch(failed(BNB[0], "x"), library=""), Found, id="no import"),
-        pytest.param(torch(failed(BNB[1], "x"), more=BNB), Found, id="no quantisation"),
+        pytest.param(torch(failed(BNB[1], "x"), more=BNB), Found, id="no quantization"),
         pytest.param(
             torch(Step(BNB[0], StepEnd.SKIPPED, "torch sees no GPU"), library=""), Skipped, id="nothing to try it on"
         ),

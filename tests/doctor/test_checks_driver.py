@@ -245,7 +245,7 @@ def test_windows_blocks_the_gpu_without_a_linux_driver_inside():
         pytest.param("0x2900", False, Found, id="the first id of Blackwell"),
         pytest.param("0x28ff", False, Passed, id="the last id before Blackwell"),
         pytest.param("0x2b85", True, Passed, id="the open module on an RTX 5090"),
-        pytest.param("0x2b85", Unknown("not visible"), Skipped, id="a flavour that cannot be seen"),
+        pytest.param("0x2b85", Unknown("not visible"), Skipped, id="a flavor that cannot be seen"),
         pytest.param("", False, Passed, id="no device id to read"),
     ],
 )

@@ -1,5 +1,6 @@
 import pytest
 
+from devkit.doctor.checks.gpu.fabric import has_no_nvswitch
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import CudaCall, Deep
 from devkit.facts.values import Unknown
@@ -95,13 +96,13 @@ def test_peer_memory(infiniband, modules, verdict):
     assert judged("GPU024", facts) == verdict
 
 
-def virtual(name="NVIDIA L40S-24C", licence="licensed"):
-    state = health(virtualisation="vgpu", licence=licence)
+def virtual(name="NVIDIA L40S-24C", license="licensed"):
+    state = health(virtualization="vgpu", license=license)
     return changed(healthy(), {"nvml.gpus": (gpu(name=name, health=state),)})
 
 
 @pytest.mark.parametrize(
-    ("licence", "verdict"),
+    ("license", "verdict"),
     [
         pytest.param("licensed", Passed, id="licensed"),
         pytest.param("unlicensed", Severity.WARNING, id="not yet"),
@@ -111,11 +112,11 @@ def virtual(name="NVIDIA L40S-24C", licence="licensed"):
         pytest.param(Unknown("not supported"), Skipped, id="the driver does not say"),
     ],
 )
-def test_licence(licence, verdict):
-    assert judged("GPU025", virtual(licence=licence)) == verdict
+def test_license(license, verdict):
+    assert judged("GPU025", virtual(license=license)) == verdict
 
 
-def test_a_licence_is_asked_of_virtual_gpus_only():
+def test_a_license_is_asked_of_virtual_gpus_only():
     assert judged("GPU025", healthy()) is Skipped
     assert judged("GPU025", without_gpu()) is Skipped
 
@@ -182,3 +183,16 @@ def divided(*devices, instances=UUIDS):
 )
 def test_mig_devices_in_specifications(facts, verdict):
     assert judged("GPU021", facts) == verdict
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param(healthy(), True, id="none"),
+        pytest.param(switched(), False, id="one"),
+        pytest.param(switched(nvswitch_present=Unknown("no lspci")), Unknown("no lspci"), id="not known"),
+        pytest.param(joined("in-progress"), False, id="a GPU that waits for the host's"),
+    ],
+)
+def test_a_machine_without_a_switch_is_told_from_one_that_was_not_read(facts, expected):
+    assert has_no_nvswitch(facts) == expected

@@ -7,7 +7,7 @@ from tests.doctor.machines import GIB, changed, gpu, health, healthy, inside, wi
 from tests.doctor.running import find_codes, find_only, run_check
 
 NOT_SAID = Unknown("not said")
-BUSY = {"utilisation_percent": 99, "clock_reasons": (), "sm_clock_mhz": 2800, "pcie_generation": 4}
+BUSY = {"utilization_percent": 99, "clock_reasons": (), "sm_clock_mhz": 2800, "pcie_generation": 4}
 
 
 def with_health(**changes):
@@ -132,7 +132,7 @@ def test_power(facts, verdict):
         case(busy(pcie_width=8), Severity.WARNING, "half of the lanes under load"),
         case(with_health(pcie_width=4), Severity.WARNING, "a quarter of the lanes"),
         case(with_health(pcie_width=8, pcie_max_width=8), Passed, "all lanes of a short slot"),
-        case(with_health(pcie_width=1, virtualisation="passthrough"), Skipped, "in a virtual machine"),
+        case(with_health(pcie_width=1, virtualization="passthrough"), Skipped, "in a virtual machine"),
         case(with_health(pcie_width=NOT_SAID), Skipped, "not known"),
     ],
 )
@@ -183,6 +183,9 @@ def test_persistence(facts, verdict):
         pytest.param("prohibited", (), Severity.ERROR, id="closed"),
         pytest.param("exclusive-process", (), Severity.NOTE, id="for one, and free"),
         pytest.param("exclusive-process", (GpuProcess(7, "python", GIB),), Severity.WARNING, id="for one, and taken"),
+        pytest.param(
+            "exclusive-process", (GpuProcess(7, "nvidia-cuda-mps", GIB),), Passed, id="for MPS, which shares it"
+        ),
         pytest.param(NOT_SAID, (), Skipped, id="not known"),
     ],
 )
@@ -203,7 +206,7 @@ def used(gib, **changes):
         case(used(20, processes=(GpuProcess(7, "python", 19 * GIB),)), Passed, "a process explains it"),
         case(used(20, processes=(GpuProcess(7, "", NOT_SAID),)), Passed, "a process that may explain it"),
         case(used(20, processes=NOT_SAID), Skipped, "processes are not listed"),
-        case(used(20, virtualisation="vgpu"), Passed, "a slice of somebody else's GPU"),
+        case(used(20, virtualization="vgpu"), Passed, "a slice of somebody else's GPU"),
         case(changed(used(20), {"nvml.gpus.0.mig_enabled": True}), Passed, "a divided GPU"),
         case(changed(used(20), {"container": inside().container}), Severity.NOTE, "inside a container"),
     ],

@@ -134,7 +134,7 @@ OPEN_WANTED = (
 )
 
 
-def test_the_drivers_own_words_make_the_flavour_certain():
+def test_the_drivers_own_words_make_the_flavor_certain():
     closed = host(is_open=False, pci_gpus=device("0x2b85"), nvml=NO_GPU)
     assert find_only("DRV004", closed).confidence is Confidence.LIKELY
     said = changed(closed, {"kernel_log.driver_lines": (OPEN_WANTED,)})
@@ -258,6 +258,10 @@ OF_NVIDIA = DriverPackage("nvidia-driver-580-open", "580.95.05-0ubuntu1", "insta
 )
 def test_sources_of_the_driver(packages, verdict):
     assert judged("DRV013", host(packages=packages)) == verdict
+
+
+def test_packages_in_a_container_say_nothing_of_the_hosts_driver():
+    assert judged("DRV013", changed(inside(), {"driver.packages": (META, OF_UBUNTU)})) is Skipped
 
 
 REPOSITORY = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"

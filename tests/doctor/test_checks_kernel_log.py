@@ -1,6 +1,6 @@
 import pytest
 
-from devkit.doctor.error_codes import XID_MEANINGS, XidRemedy
+from devkit.doctor.error_codes import XidRemedy, load_xids
 from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import FailedGpu, KernelLog, NvmlEnd, NvmlFailure, PciGpu, Torch, Xid
 from devkit.facts.values import Unknown
@@ -159,7 +159,7 @@ def test_the_group_that_may_read_the_log_is_the_distributions():
 
 
 def test_every_remedy_has_its_advice():
-    for number, meaning in XID_MEANINGS.items():
+    for number, meaning in load_xids().items():
         finding = find_all("GPU006", logged(xid(number)))[0]
         assert finding.fix.summary.endswith(".")
         assert meaning.remedy in XidRemedy

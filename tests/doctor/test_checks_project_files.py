@@ -1,13 +1,19 @@
+"""Checks of the project's own files: nothing is found in what devkit writes, and a repair leaves nothing of its finding."""
+
 import json
+from pathlib import Path
 
 import pytest
 
 from devkit.doctor.model import Found, Passed, RepairKind, Severity, Skipped
-from devkit.facts.model import FileState
+from devkit.facts.model import EngineKind, FileState
 from devkit.facts.values import Unknown
-from tests.doctor.machines import changed, healthy, inside, windows_guest, without_gpu
+from devkit.probe.host import LocalHost
+from devkit.probe.project.reader import read_project
+from devkit.render.repair import apply_edit, compute_edits
+from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, on, service
-from tests.doctor.running import find_all, find_codes, find_only, run_check
+from tests.doctor.running import build_full_report, find_all, find_codes, find_only, run_check
 
 ALL = [f"PRJ{number:03d}" for number in range(1, 32)]
 
@@ -140,3 +146,106 @@ def test_a_message_never_carries_the_value_of_a_variable(tmp_path):
     text = json.dumps({"image": "python:3.12", "containerEnv": {"HF_TOKEN": "hf_" + "a" * 30}})
     facts = on(tmp_path, {DEV: text, COMPOSE: ""})
     assert "aaaa" not in repr(facts)
+
+
+# What devkit itself writes gets no finding: neither its examples nor its own dev container.
+
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTAINERS = sorted((ROOT / "examples").glob("*/expected/.devcontainer"))
+"""Other examples expect other files."""
+EXAMPLES = {path.parents[1].name: path.parent for path in CONTAINERS} | {"devkit itself": ROOT}
+MACHINES = {
+    "a desktop": healthy(),
+    "a laptop without a GPU": without_gpu(),
+    "WSL": windows_guest(),
+    "a dev container": inside(),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("folder", EXAMPLES.values(), ids=EXAMPLES)
+def test_files_that_devkit_writes_get_no_finding(folder, machine):
+    facts = changed(machine, {"project": read_project(LocalHost(), project=str(folder))})
+    assert facts.project.dev_containers
+    assert facts.project.services
+    assert [code for code in find_codes(facts) if code.startswith("PRJ")] == []
+    assert not [one for one in build_full_report(facts).findings if one.check.code.startswith("PRJ")]
+
+
+def test_they_are_looked_at_all_the_same():
+    facts = changed(healthy(), {"project": read_project(LocalHost(), project=str(ROOT))})
+    judged = [f"PRJ{number:03d}" for number in (1, 2, 4, 5, 7, 9, 12, 13, 14, 15, 16, 17, 19, 20, 25, 26, 28)]
+    assert not [code for code in judged if isinstance(run_check(code, facts), Skipped)]
+
+
+# A repair, made, leaves nothing of its finding: on the very files that showed it.
+
+
+COMMENTED = """\
+{
+  // GPUs of the lab
+  "build": { "dockerfile": "Dockerfile" }, // one image
+  %s,
+  "remoteUser": "dev",
+}
+"""
+PODMAN = changed(healthy(), {"engine.kind": EngineKind.PODMAN})
+OLD_COMPOSE = changed(healthy(), {"compose.version": r("2.27.0")})
+
+
+def commented(line):
+    return files_of(dev=COMMENTED % line, image=IMAGE)
+
+
+def composed(text, **changes):
+    return files_of(dev=compose_dev(**changes), compose=f"# by hand\n{text}", image=IMAGE)
+
+
+CASES = {
+    "a flag in one string": ("PRJ002", commented('"runArgs": ["--gpus all", "--init"]'), healthy()),
+    "a list without quotes": ("PRJ003", commented('"runArgs": ["--gpus", "device=0,1"]'), healthy()),
+    "two requests in one service": ("PRJ004", composed(service("gpus: all")), healthy()),
+    "a flag beside hostRequirements": (
+        "PRJ004",
+        commented('"hostRequirements": {"gpu": true}, "runArgs": ["--gpus=all"]'),
+        healthy(),
+    ),
+    "nothing asks": ("PRJ005", commented('"runArgs": ["--shm-size=8g"]'), healthy()),
+    "no service asks": ("PRJ005", composed(service(request="")), healthy()),
+    "hostRequirements with Docker Desktop": ("PRJ006", commented('"hostRequirements": {"gpu": true}'), windows_guest()),
+    "hostRequirements with Podman": ("PRJ006", commented('"hostRequirements": {"gpu": "optional"}'), PODMAN),
+    "hostRequirements with Compose": (
+        "PRJ007",
+        composed(service(request=""), hostRequirements={"gpu": True}),
+        OLD_COMPOSE,
+    ),
+    "a unit in capitals": ("PRJ008", commented('"hostRequirements": {"gpu": {"memory": "16GB"}}'), healthy()),
+    "a key in the plural": ("PRJ008", commented('"hostRequirements": {"gpus": true, "cpus": 4}'), healthy()),
+    "a flag on a laptop": ("PRJ011", commented('"runArgs": ["--gpus", "all"]'), without_gpu()),
+    "a short form that is too new": ("PRJ012", composed(service(request="    gpus: all\n")), OLD_COMPOSE),
+    "count and device_ids": (
+        "PRJ013",
+        composed(service().replace("count: all", 'count: 1\n              device_ids: ["0"]')),
+        healthy(),
+    ),
+    "no capabilities": ("PRJ013", composed(service().replace("              capabilities: [gpu]\n", "")), healthy()),
+    "the host's IPC": ("PRJ014", composed(service("ipc: host", shm="")), healthy()),
+    "a privileged service": ("PRJ015", composed(service("privileged: true")), healthy()),
+    "a privileged dev container": ("PRJ015", commented('"privileged": true'), healthy()),
+    "shared memory of a service": ("PRJ020", composed(service(shm="")), healthy()),
+    "shared memory in runArgs": ("PRJ020", commented('"runArgs": ["--gpus", "all"]'), healthy()),
+}
+
+
+@pytest.mark.parametrize(("code", "files", "machine"), CASES.values(), ids=CASES)
+def test_a_repair_leaves_nothing_of_its_finding(tmp_path, code, files, machine):
+    findings = find_all(code, on(tmp_path, files, machine))
+    repairs = [repair for finding in findings for repair in finding.fix.repairs]
+    assert repairs
+    for edit in compute_edits(repairs, tmp_path, home=tmp_path):
+        apply_edit(edit)
+    repaired = {path: (tmp_path / path).read_text(encoding="utf-8") for path in files}
+    assert isinstance(run_check(code, on(tmp_path, repaired, machine)), Passed | Skipped)
+    kept = repaired[DEV] if "GPUs of the lab" in files[DEV] else repaired[COMPOSE]
+    assert "// GPUs of the lab" in kept or "# by hand" in kept

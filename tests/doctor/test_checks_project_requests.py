@@ -88,7 +88,7 @@ def test_the_repair_adds_the_inner_quotes(tmp_path):
         pytest.param(composed(service(), hostRequirements={"gpu": "optional"}), Found, id="both files ask"),
     ],
 )
-def test_the_gpu_is_asked_for_once(tmp_path, files, verdict):
+def test_the_gpu_is_requested_once(tmp_path, files, verdict):
     assert isinstance(run_check("PRJ004", on(tmp_path, files)), verdict)
 
 
@@ -238,6 +238,28 @@ def test_compose_knows_the_form(tmp_path, request_text, compose, verdict):
     assert isinstance(run_check("PRJ012", on(tmp_path, composed(service(request=request_text)), machine)), verdict)
 
 
+@pytest.mark.parametrize(
+    ("request_text", "kinds"),
+    [
+        pytest.param("    gpus: all\n", ["set", "remove"], id="all GPUs"),
+        pytest.param("    gpus: [{count: 2}]\n", [], id="some of them"),
+        pytest.param("    devices: [nvidia.com/gpu=all]\n", [], id="CDI"),
+    ],
+)
+def test_the_key_gpus_becomes_a_reservation_for_an_older_compose(tmp_path, request_text, kinds):
+    machine = changed(healthy(), {"compose.version": r("2.29.7")})
+    finding = find_only("PRJ012", on(tmp_path, composed(service(request=request_text)), machine))
+    assert [repair.kind.value for repair in finding.fix.repairs] == kinds
+    assert [repair.key for repair in finding.fix.repairs][1:] == [("services", "dev", "gpus")] * (len(kinds) // 2)
+
+
+def test_a_key_gpus_beside_another_request_is_left_to_the_reader(tmp_path):
+    machine = changed(healthy(), {"compose.version": r("2.29.7")})
+    facts = on(tmp_path, composed(service("gpus: all")), machine)
+    (finding,) = [each for each in find_all("PRJ012", facts) if "gpus" in str(each.evidence)]
+    assert finding.fix.repairs == ()
+
+
 def test_devices_under_limits_are_misplaced(tmp_path):
     text = service().replace("reservations", "limits")
     finding = find_only("PRJ012", on(tmp_path, composed(text)))
@@ -276,6 +298,7 @@ def test_causes_keep_their_consequences_quiet(tmp_path):
 def test_a_second_list_of_the_same_file_is_found_once_each(tmp_path):
     finding = find_only("PRJ004", on(tmp_path, composed(service("gpus: all"))))
     assert len(finding.evidence) == 2
+    assert [line.rpartition(" ")[2] for line in finding.evidence] == ["all", "all"]
     assert len(find_all("PRJ004", on(tmp_path, composed(service("gpus: all"))))) == 1
 
 

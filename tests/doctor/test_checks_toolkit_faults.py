@@ -1,7 +1,9 @@
 import pytest
 
-from devkit.doctor.model import Confidence, Found, Passed, Severity, Skipped
-from devkit.facts.model import EngineKind
+from devkit.doctor.checks.cdi import has_cdi_gpus
+from devkit.doctor.model import Confidence, Found, NotApplicable, Passed, Severity, Skipped
+from devkit.facts.engine import UNREADABLE_SPEC
+from devkit.facts.model import EngineKind, Tegra
 from devkit.facts.values import Unknown
 from tests.doctor.machines import changed, gpu, healthy, inside, r, spec, windows_guest
 from tests.doctor.running import build_full_report, find_codes, find_only, run_check
@@ -246,3 +248,43 @@ def test_a_mode_that_leaves_no_other_way_is_an_error():
 def test_the_ways_that_a_mode_leaves_are_named(mode, ways):
     finding = find_only("CTK010", changed(healthy(), {"toolkit.mode": mode}))
     assert finding.fix.summary == f"Set the mode back to auto, or ask by {ways} instead."
+
+
+def test_mode_csv_is_right_on_a_jetson():
+    board = {
+        "toolkit.mode": "csv",
+        "engine.cdi_devices": (),
+        "system.tegra": Tegra("NVIDIA Jetson Orin Nano", r("36.4.7")),
+    }
+    finding = find_only("CTK010", changed(healthy(), board))
+    assert (finding.severity, finding.fix.commands) == (Severity.NOTE, ())
+    assert "--runtime nvidia" in finding.fix.summary
+
+
+UNREAD = spec(error=UNREADABLE_SPEC, devices=())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"engine.cdi_devices": ("nvidia.com/gpu=0",)}, True, id="listed"),
+        pytest.param({"engine.cdi_devices": ("intel.com/gpu=0",)}, False, id="another vendor's listed"),
+        pytest.param(PODMAN | {"cdi": (spec(),)}, True, id="a specification"),
+        pytest.param(PODMAN | {"cdi": ()}, False, id="no specification"),
+        pytest.param(PODMAN | {"cdi": (UNREAD,)}, None, id="one that the engine may read"),
+        pytest.param(PODMAN | {"cdi": (UNREAD,), "engine.is_rootless": True}, False, id="one that nobody can read"),
+        pytest.param(
+            PODMAN | {"cdi": (spec(path="/etc/cdi/intel.yaml", error=UNREADABLE_SPEC, devices=()),)},
+            False,
+            id="another vendor's that cannot be read",
+        ),
+        pytest.param(PODMAN | {"cdi": (spec(error="line 2", devices=()),)}, False, id="one that is broken"),
+    ],
+)
+def test_whether_an_engine_knows_gpus_by_cdi(changes, expected):
+    facts = changed(healthy(), changes)
+    if expected is None:
+        with pytest.raises(NotApplicable):
+            has_cdi_gpus(facts, facts.engine)
+    else:
+        assert has_cdi_gpus(facts, facts.engine) is expected

@@ -4,7 +4,7 @@ import pytest
 
 from devkit.doctor.model import Confidence, Passed, Severity, Skipped
 from devkit.doctor.registry import BY_CODE
-from devkit.doctor.verify_stages import REASON_ROWS, STAGE_ROWS, find_check_for_stage
+from devkit.doctor.verify_stages import find_check_for_stage, load_stage_rows
 from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 from devkit.facts.values import Unknown
 from devkit.workload.proof.stages import GPU_STAGES, PROJECT_STAGES, STAGES, STANDALONE_STAGES
@@ -47,7 +47,7 @@ def test_every_stage_of_the_proof_has_a_check_that_is_likely_behind_it(name):
 
 def test_the_table_names_checks_and_stages_that_exist():
     known = {"", *(each.name for each in (*STAGES, *STANDALONE_STAGES)), *BY_THE_HOST, *OF_THE_PROJECT}
-    for row in (*REASON_ROWS, *STAGE_ROWS):
+    for row in load_stage_rows():
         assert row.stage in known
         assert row.code in BY_CODE or row.code == ""
 
@@ -65,8 +65,8 @@ def test_the_table_names_checks_and_stages_that_exist():
         ("compute-rate", "bf16_tflops is 170.0, expected 396 to 1.29e+03; data sheet 989.4", "GPU016"),
         ("link-rate", "to_gpu_gb_per_s is 0.8, expected 3.94 to 81.9; data sheet 63", "GPU015"),
         ("bitsandbytes-native", "library is ErrorHandlerMockBNBNativeLibrary, expected bitsandbytes' own", "PYT018"),
-        ("lora-memorises", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "MEM004"),
-        ("lora-memorises", "the process was ended by SIGKILL, most often because memory ran out", "MEM002"),
+        ("lora-memorizes", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "MEM004"),
+        ("lora-memorizes", "the process was ended by SIGKILL, most often because memory ran out", "MEM002"),
         ("resume", "OSError: [Errno 28] No space left on device", "STO002"),
         ("triton", "RuntimeError: Failed to find C compiler. Please specify via CC", "CON004"),
         ("nccl", "bus_gb_per_s is 0.4, expected > 1", "NET001"),
@@ -139,7 +139,7 @@ def test_a_run_on_the_cpu_and_no_run_at_all_are_not_judged(code):
 @pytest.mark.parametrize(
     ("code", "facts", "severity"),
     [
-        pytest.param("GPU029", trained(gpu={"utilisation_percent": 79}), Severity.NOTE, id="a GPU busy in 79 %"),
+        pytest.param("GPU029", trained(gpu={"utilization_percent": 79}), Severity.NOTE, id="a GPU busy in 79 %"),
         pytest.param("STO006", trained(waiting_percent=10), Severity.WARNING, id="a tenth of the time spent waiting"),
         pytest.param(
             "MEM005", trained(checkpointing=True, peak_bytes=70 * GIB), Severity.NOTE, id="half of the memory unused"
@@ -147,6 +147,8 @@ def test_a_run_on_the_cpu_and_no_run_at_all_are_not_judged(code):
         pytest.param("PYT022", trained(attention="eager"), Severity.WARNING, id="eager attention"),
         pytest.param("GPU028", trained(gpu={"hot_percent": 10}), Severity.WARNING, id="hot in a tenth of the run"),
         pytest.param("GPU028", trained(gpu={"braked_percent": 100}), Severity.WARNING, id="the power brake"),
+        pytest.param("PYT023", trained(status="lost"), Severity.WARNING, id="a killed run"),
+        pytest.param("PYT023", trained(status="failed", error="disk full"), Severity.WARNING, id="a failed run"),
     ],
 )
 def test_what_a_run_shows_is_found(code, facts, severity):
@@ -156,12 +158,14 @@ def test_what_a_run_shows_is_found(code, facts, severity):
 @pytest.mark.parametrize(
     ("code", "facts"),
     [
-        pytest.param("GPU029", trained(gpu={"utilisation_percent": 80}), id="busy in 80 %"),
+        pytest.param("GPU029", trained(gpu={"utilization_percent": 80}), id="busy in 80 %"),
         pytest.param("STO006", trained(waiting_percent=9), id="less than a tenth"),
         pytest.param("MEM005", trained(checkpointing=True, peak_bytes=71 * GIB), id="more than half of the memory"),
         pytest.param("MEM005", trained(checkpointing=False, peak_bytes=1 * GIB), id="no checkpointing"),
         pytest.param("GPU028", trained(gpu={"hot_percent": 9}), id="hot for a moment"),
         pytest.param("GPU028", trained(gpu={"hot_percent": UNREAD}), id="clocks that nobody tells"),
+        pytest.param("PYT023", trained(status="running"), id="a run that goes on"),
+        pytest.param("PYT023", trained(status="preempted"), id="a run that was told to stop"),
     ],
 )
 def test_what_is_within_its_bounds_is_not(code, facts):
@@ -169,9 +173,9 @@ def test_what_is_within_its_bounds_is_not(code, facts):
 
 
 def test_a_gpu_sampled_a_few_times_is_not_judged():
-    assert isinstance(run_check("GPU029", trained(gpu={"samples": 9, "utilisation_percent": 5})), Skipped)
+    assert isinstance(run_check("GPU029", trained(gpu={"samples": 9, "utilization_percent": 5})), Skipped)
 
 
 def test_a_gpu_that_waits_for_data_is_one_problem_and_not_two():
-    found_codes = find_codes(trained(waiting_percent=40, gpu={"utilisation_percent": 50}))
+    found_codes = find_codes(trained(waiting_percent=40, gpu={"utilization_percent": 50}))
     assert "STO006" in found_codes and "GPU029" not in found_codes

@@ -117,6 +117,20 @@ def test_messages_of_apt_are_put_in_english_with_their_names(translated, english
     assert english in read_words(translated).shown
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (r"Error loading C:\tools\nets\torch\lib\rt.dll", None),
+        (r"…\normal\Lib\site-packages\torch\lib\shm.dll", None),
+        (r"C:\Program Files\nvidia\bin\nvcc.exe", None),
+        (r'{"log": "a\nb C:\\nets\\torch\tc"}', r'{"log": "a b C:\\nets\\torch c"}'),
+        (r"for x:\n  pass\r\nTrue", "for x: pass True"),
+    ],
+)
+def test_a_path_of_windows_has_no_escapes(line, shown):
+    assert read_words(line).shown == (shown or line.replace("…", "..."))
+
+
 def test_a_long_log_is_read_in_linear_time_and_little_memory():
     line = b"2026-01-01 10:00:00 step 12345 error rate 0.123 failed=0 could not be better, 12345 tokens\n"
     chunk = line * (2**20 // len(line))

@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 
-from devkit import DOCUMENTATION_URL
 from devkit.doctor.model import (
     Check,
     Confidence,
@@ -23,6 +22,7 @@ from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS, Tone
 from devkit.doctor.report.report import Health, build_check_list_document, build_report
 from devkit.doctor.report.stack import build_stack
 from devkit.doctor.report.text import format_report
+from devkit.release import DOCUMENTATION_URL
 from tests.doctor.machines import healthy, without_gpu
 from tests.doctor.running import build_full_report
 

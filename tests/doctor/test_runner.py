@@ -1,6 +1,45 @@
+"""Running checks: in order, against a clock, with preconditions, and with anything unknown."""
+
+import dataclasses
+import importlib.resources
+import tomllib
+import types
+import typing
+
+import pytest
+
+from devkit.doctor.fixes import DistroFamily, Purpose, find_container_distro_family, find_distro_family, list_commands
+from devkit.doctor.gpus import DAY_S, compute_seconds_between
 from devkit.doctor.model import Check, Crashed, Finding, Fix, Found, NotApplicable, Passed, Severity, Skipped
+from devkit.doctor.preconditions import has_nvidia_gpu
+from devkit.doctor.registry import BY_CODE
 from devkit.doctor.runner import run_checks
-from tests.doctor.machines import healthy
+from devkit.facts.model import (
+    Distribution,
+    Endpoint,
+    EngineEnd,
+    EngineFailure,
+    Facts,
+    NvmlAnswer,
+    NvmlEnd,
+    NvmlFailure,
+    Platform,
+)
+from devkit.facts.values import Unknown
+from tests.doctor.machines import (
+    ARCH,
+    ROCKY,
+    UBUNTU,
+    VOID,
+    changed,
+    healthy,
+    inside,
+    no_library,
+    windows_guest,
+    without_gpu,
+)
+from tests.doctor.running import build_full_report
+from tests.hosts import facts_of
 
 FINDING = Finding(Severity.ERROR, "something is wrong", Fix("Do something."))
 
@@ -44,3 +83,205 @@ def test_the_clock_is_the_callers():
     ticks = iter([1.0, 1.25, 2.0, 2.5])
     outcomes = run_checks([made("AAA001", passes), made("AAA002", passes)], healthy(), clock=lambda: next(ticks))
     assert [outcome.ms for outcome in outcomes] == [250.0, 500.0]
+
+
+# Whatever is not known, no check breaks, and none turns it into a finding.
+
+
+HAND_MADE = {"host": healthy(), "container": inside(), "wsl": windows_guest(), "no gpu": without_gpu()}
+RECORDED = (
+    "podman-behind-docker-socket",
+    "cdi-only-h100x8",
+    "dgx-h100-ok",
+    "mig-a100",
+    "in-container-deep-ok",
+    "jetson-ok",
+)
+HEALTHY = HAND_MADE | {name: facts_of(name) for name in RECORDED}
+UNREAD = Unknown("not read for this test")
+
+
+def may_be_unknown(hint):
+    return isinstance(hint, types.UnionType) and Unknown in typing.get_args(hint)
+
+
+def unknowable(record, path=""):
+    """Paths of every field that may be unknown, records within records included."""
+    hints = typing.get_type_hints(type(record))
+    for field in dataclasses.fields(record):
+        value, here = getattr(record, field.name), f"{path}{field.name}"
+        if may_be_unknown(hints[field.name]):
+            yield here
+        if dataclasses.is_dataclass(value) and not isinstance(value, Unknown):
+            yield from unknowable(value, f"{here}.")
+        for place, item in enumerate(value if isinstance(value, tuple) else ()):
+            if dataclasses.is_dataclass(item):
+                yield from unknowable(item, f"{here}.{place}.")
+
+
+CASES = [
+    pytest.param(facts, path, id=f"{name}: {path}") for name, facts in HEALTHY.items() for path in unknowable(facts)
+]
+
+
+@pytest.mark.parametrize(("facts", "path"), CASES)
+@pytest.mark.turns(4)
+def test_one_unknown_breaks_nothing_and_accuses_nobody(facts, path):
+    report = build_full_report(changed(facts, {path: UNREAD}))
+    assert not [outcome for outcome in report.outcomes if isinstance(outcome.verdict, Crashed)]
+    errors = [shown for shown in report.findings if shown.finding.severity is Severity.ERROR]
+    assert not errors
+
+
+def test_nothing_known_at_all_is_not_an_accusation():
+    names = [field.name for field in dataclasses.fields(Facts) if field.name not in ("taken_at", "devkit")]
+    report = build_full_report(changed(healthy(), dict.fromkeys(names, UNREAD)))
+    assert not report.findings
+    assert not report.crashed
+
+
+HIDDEN = Unknown("/sys is not visible here")
+SILENT = {"nvml": no_library()}
+
+
+@pytest.mark.parametrize(
+    ("facts", "answer"),
+    [
+        pytest.param(healthy(), True, id="NVML lists one"),
+        pytest.param(changed(healthy(), SILENT), True, id="the bus shows one while NVML is silent"),
+        pytest.param(changed(healthy(), SILENT | {"driver.loaded": None}), True, id="the bus alone shows one"),
+        pytest.param(
+            changed(healthy(), SILENT | {"driver.pci_gpus": ()}), True, id="the module is loaded, as on a Jetson"
+        ),
+        pytest.param(without_gpu(), False, id="neither bus nor module"),
+        pytest.param(
+            changed(without_gpu(), {"driver.pci_gpus": HIDDEN}), False, id="a hidden bus and no trace of a driver"
+        ),
+        pytest.param(
+            changed(without_gpu(), {"driver.pci_gpus": HIDDEN, "container": inside().container}),
+            HIDDEN,
+            id="a hidden bus inside a container proves nothing",
+        ),
+        pytest.param(
+            changed(without_gpu(), {"nvml": NvmlFailure(NvmlEnd.ERROR, 9, "Driver Not Loaded", "nvmlInit_v2")}),
+            False,
+            id="a library without driver and GPU",
+        ),
+        pytest.param(
+            changed(without_gpu(), {"nvml": NvmlFailure(NvmlEnd.TIMED_OUT, 0, "", "nvmlInit_v2")}),
+            True,
+            id="a driver that hangs",
+        ),
+        pytest.param(changed(without_gpu(), {"nvml": NvmlAnswer(HIDDEN, HIDDEN, ())}), False, id="NVML lists none"),
+        pytest.param(changed(windows_guest(), SILENT), True, id="Windows put its libraries into the guest"),
+        pytest.param(
+            changed(windows_guest(), SILENT | {"wsl.libraries": ("libd3d12.so",)}),
+            False,
+            id="Windows has no NVIDIA driver",
+        ),
+        pytest.param(changed(windows_guest(), SILENT | {"wsl": HIDDEN}), HIDDEN, id="an unread guest"),
+        pytest.param(changed(without_gpu(), {"system.platform": Platform.MACOS, "driver": HIDDEN}), False, id="a Mac"),
+        pytest.param(
+            changed(without_gpu(), {"system.platform": Platform.WINDOWS, "driver": HIDDEN}),
+            False,
+            id="Windows without NVML",
+        ),
+    ],
+)
+def test_whether_there_is_an_nvidia_gpu(facts, answer):
+    assert has_nvidia_gpu(facts) == answer
+
+
+@pytest.mark.parametrize(
+    ("distribution", "family"),
+    [
+        (UBUNTU, DistroFamily.UBUNTU),
+        (Distribution("linuxmint", ("ubuntu", "debian"), "22", "Linux Mint 22"), DistroFamily.UBUNTU),
+        (Distribution("raspbian", ("debian",), "12", "Raspbian"), DistroFamily.DEBIAN),
+        (ROCKY, DistroFamily.RHEL),
+        (Distribution("opensuse-tumbleweed", ("opensuse", "suse"), "", "Tumbleweed"), DistroFamily.SUSE),
+        (Distribution("endeavouros", ("arch",), "", "EndeavourOS"), DistroFamily.ARCH),
+        (ARCH, DistroFamily.ARCH),
+        (VOID, DistroFamily.OTHER),
+        (Unknown("no os-release"), DistroFamily.OTHER),
+    ],
+    ids=lambda value: getattr(value, "name", getattr(value, "reason", str(value))),
+)
+def test_the_family_of_a_distribution(distribution, family):
+    assert find_distro_family(changed(healthy(), {"system.distribution": distribution})) is family
+
+
+def test_commands_are_those_of_the_distribution():
+    with importlib.resources.files("devkit.doctor").joinpath("commands.toml").open("rb") as file:
+        tables = tomllib.load(file)
+    assert set(tables) == set(typing.get_args(Purpose))
+    assert {family for rows in tables.values() for family in rows} <= set(DistroFamily)
+    arch = changed(healthy(), {"system.distribution": ARCH})
+    assert list_commands(arch, "install_legacy_driver", branch=470)[0] == (
+        "# from the AUR: nvidia-470xx-dkms nvidia-470xx-utils"
+    )
+    assert list_commands(inside(), "finish_driver", branch=580) == ("sudo dkms autoinstall", "sudo reboot")
+    assert list_commands(inside(), "install_driver") == ()
+
+
+def test_a_containers_distribution_says_nothing_about_its_host():
+    assert find_distro_family(inside()) is DistroFamily.OTHER
+    assert find_container_distro_family(inside()) is DistroFamily.DEBIAN
+
+
+@pytest.mark.parametrize(
+    ("engine", "status"),
+    [
+        pytest.param({}, Skipped, id="no engine in the container"),
+        pytest.param({"engine": healthy().engine}, Found, id="an engine runs in the container itself"),
+        pytest.param(
+            {"engine": changed(healthy(), {"engine.hook_on_path": Unknown("its process is not visible")}).engine},
+            Skipped,
+            id="a socket was passed in, the engine runs outside",
+        ),
+    ],
+)
+def test_a_container_judges_only_an_engine_of_its_own(engine, status):
+    facts = changed(inside(), {**engine, "compose": None})
+    (outcome,) = run_checks((BY_CODE["ENG005"],), facts, clock=lambda: 0.0)
+    assert isinstance(outcome.verdict, status)
+
+
+@pytest.mark.parametrize("end", [NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED])
+def test_a_library_that_hangs_or_crashes_is_not_blamed_on_a_gpu_that_was_not_given(end):
+    without_node = {"driver.nvidiactl": "absent", "driver.device_nodes": ()}
+    facts = changed(inside(), {"nvml": NvmlFailure(end, 11, "SIGSEGV", "nvmlInit_v2"), **without_node})
+    outcomes = run_checks((BY_CODE["CON001"], BY_CODE["DRV003"]), facts, clock=lambda: 0.0)
+    assert [type(outcome.verdict) for outcome in outcomes] == [Skipped, Found]
+
+
+@pytest.mark.parametrize(
+    ("end", "chosen_by", "status"),
+    [
+        pytest.param(EngineEnd.NOT_RUNNING, "default", Skipped, id="nobody speaks of an engine"),
+        pytest.param(EngineEnd.NOT_RUNNING, "DOCKER_HOST", Found, id="a variable names one that is not there"),
+        pytest.param(EngineEnd.PERMISSION_DENIED, "default", Found, id="a socket was passed in that refuses"),
+    ],
+)
+def test_a_container_with_a_broken_way_to_an_engine_is_told(end, chosen_by, status):
+    failure = EngineFailure(end, Endpoint("unix:///var/run/docker.sock", chosen_by), "no such file")
+    (outcome,) = run_checks((BY_CODE["ENG001"],), changed(inside(), {"engine": failure}), clock=lambda: 0.0)
+    assert isinstance(outcome.verdict, status)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "seconds"),
+    [
+        pytest.param("2025-12-31T23:59:59+00:00", "2026-01-01T00:00:00+00:00", 1, id="over the new year"),
+        pytest.param("2025-12-31T12:00:00+0200", "2025-12-31T10:00:00Z", 0, id="in two time zones"),
+        pytest.param("2025-12-31T12:00:00-03:30", "2025-12-31T15:30:00+00:00", 0, id="west of Greenwich"),
+        pytest.param("2024-02-28", "2024-03-01", 2 * DAY_S, id="over a leap day"),
+        pytest.param(
+            "2025-12-11 06:41:02 upgrade libnvidia-compute-580", "2025-12-11T06:41:03+00:00", 1, id="a log line"
+        ),
+        pytest.param("812.4 s after the start", "2025-12-31T10:00:00Z", None, id="no date"),
+        pytest.param("2025-13-31", "2025-12-31", None, id="no such month"),
+    ],
+)
+def test_how_far_apart_two_moments_are(earlier, later, seconds):
+    assert compute_seconds_between(earlier, later) == seconds

@@ -25,6 +25,7 @@ SAMPLES = {
     "hex": "0x2",
     "size": "2.00 GiB",
     "condition": "cuda>=12.8",
+    "requirement": "a-b>=1.2,<2",
     "word": "shm",
     "arch": "sm_120",
     "name": "a/b-c.d",
@@ -45,7 +46,7 @@ def written_out(template):
     return re.sub(r"\{\w+:(\w+)\}", lambda found: SAMPLES[found[1]], template).replace("…", " ")
 
 
-def with_neighbour(row, template):
+def with_neighbor(row, template):
     """The text, and beside it what the row asks for."""
     return "\n".join([written_out(template), *(written_out(near) for near in row.beside[:1])])
 
@@ -53,7 +54,7 @@ def with_neighbour(row, template):
 @pytest.mark.parametrize("row", SIGNATURES, ids=named)
 def test_every_text_of_the_table_is_found_and_leads_to_its_check(row):
     for text in row.texts:
-        found = find_known_errors(with_neighbour(row, text))
+        found = find_known_errors(with_neighbor(row, text))
         assert row.code in {match.code for match in found} | {code for match in found for code in match.also}, text
 
 
@@ -168,9 +169,9 @@ JUNK = [
     pytest.param("\n" * 5_000_000, id="empty lines"),
     pytest.param("a\n" * 2_500_000, id="lines of a letter"),
     pytest.param("\\" * 5_000_000, id="backslashes"),
-    pytest.param("\x1b[" * 2_500_000, id="colours that never end"),
+    pytest.param("\x1b[" * 2_500_000, id="colors that never end"),
     pytest.param("\x1b]" * 2_500_000, id="titles that never end"),
-    pytest.param("[1;2" * 1_250_000, id="bare colours that never end"),
+    pytest.param("[1;2" * 1_250_000, id="bare colors that never end"),
     pytest.param("> " * 2_500_000, id="quotation marks"),
     pytest.param("| " * 2_500_000, id="bars"),
     pytest.param("a" * 79 + " | ", id="a name before a bar"),

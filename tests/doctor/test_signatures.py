@@ -1,16 +1,30 @@
-"""What an error text means: real texts of public threads, the noise around them, and texts that mean nothing."""
+"""Error texts: their signatures, what resembles one, and causes ranked by a machine."""
 
+import json
 import re
+import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from devkit.cli.explain import explain
 from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.signatures.catalog import load_failures
 from devkit.doctor.signatures.matching import match_signatures
+from devkit.doctor.signatures.nearest import find_nearest
+from devkit.doctor.signatures.witnesses import describe_circumstances, describe_facts
+from devkit.facts.machine import Circumstances
+from devkit.probe.circumstances import LocalFiles, read_circumstances
 from devkit.text import wrap_text
+from tests.hosts import MACHINES, facts_of
+from tests.hosts import machine as host_of
+
+# What an error text means: real texts of public threads, the noise around them, and texts that mean nothing.
+
 
 PASTED = tomllib.loads((Path(__file__).parent / "pasted_errors.toml").read_text(encoding="utf-8"))["error"]
 
@@ -25,17 +39,17 @@ TRAINING = "loss: 0.1234\n" * 20_000
 CPU_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
 
 
-def codes(text):
+def codes(text, **options):
     """The codes that a text is explained by, best first; one that is no error has its severity in front."""
     return [
         match.code if match.severity is Severity.ERROR else f"{match.severity.value}:{match.code}"
-        for match in find_known_errors(text)
+        for match in find_known_errors(text, **options)
     ]
 
 
 @pytest.mark.parametrize("error", PASTED, ids=lambda error: error["name"])
 def test_a_text_that_people_pasted_leads_to_its_cause(error):
-    assert codes(error["text"]) == error["expect"]
+    assert codes(error["text"], is_ours=True) == error["expect"]
 
 
 def test_there_are_many_texts_and_every_one_names_its_source():
@@ -59,8 +73,8 @@ def folded(text, *, width):
 NOISE = [
     pytest.param(lambda text: text, id="plain"),
     pytest.param(lambda text: f"trainer-1  | {text}", id="of Compose"),
-    pytest.param(lambda text: f"\x1b[31;1m{text}\x1b[0m", id="in colour"),
-    pytest.param(lambda text: f"[31m{text}[0m", id="in colour whose escape was lost"),
+    pytest.param(lambda text: f"\x1b[31;1m{text}\x1b[0m", id="in color"),
+    pytest.param(lambda text: f"[31m{text}[0m", id="in color whose escape was lost"),
     pytest.param(lambda text: f"2026-11-21T09:15:02.123Z {text}", id="with a time stamp"),
     pytest.param(lambda text: f"2026-11-21T09:15:02.123Z stderr F {text}", id="of Kubernetes"),
     pytest.param(lambda text: f"#12 0.345 {text}", id="of BuildKit"),
@@ -228,3 +242,130 @@ def test_what_matched_is_shown_without_control_characters_and_not_at_length():
     found = match_signatures(f"\x1b[31m{MISMATCH}\x1b[0m\x07\x1b]0;title\x07")
     assert found[0].matched == MISMATCH.partition(": ")[2] or found[0].matched in MISMATCH
     assert all(character.isprintable() for character in found[0].matched)
+
+
+# What resembles a text in which nothing is known: entries of the catalog, and nothing for other fields.
+
+
+UNRELATED = (Path(__file__).parent / "unrelated_lines.txt").read_text(encoding="utf-8").splitlines()
+NEW = "cuda_shm_exchange: torch worker 3 lost its shared memory segment for nccl, the container is out of shm"
+
+
+def test_an_unknown_text_about_gpus_has_near_entries_and_ends_with_1():
+    assert find_known_errors(NEW) == ()
+    result = CliRunner().invoke(explain, [NEW])
+    assert result.exit_code == 1
+    assert "nothing known; nearest:" in result.stdout
+    assert "shared memory" in result.stdout.lower()
+    document = json.loads(CliRunner().invoke(explain, ["--json", NEW]).stdout)
+    assert document["matches"] == []
+    assert len(document["nearest"]) == 3
+    assert any("shared memory" in each["about"].lower() for each in document["nearest"])
+
+
+@pytest.mark.parametrize("line", UNRELATED, ids=lambda line: line[:40])
+def test_a_text_of_another_field_has_no_near_entries(line):
+    assert len(find_nearest(line.lower())) == 0 or any(
+        word in line.lower() for word in ("cuda", "gpu", "torch", "nvidia")
+    )
+
+
+def test_a_report_of_a_failed_build_of_another_field_is_no_answer():
+    report = "error: subprocess-exited-with-error\nwhile building mysqlclient"
+    assert find_known_errors(report) == ()
+    assert find_known_errors(f"Collecting torch\n{report}\nnvcc warning")
+
+
+def test_a_long_text_takes_little_time():
+    find_nearest("cuda gpu")
+    started = time.process_time()
+    find_nearest("cuda gpu unknown words " * 100_000)
+    assert time.process_time() - started < 2
+
+
+# Causes of an error text ranked by a machine: this one at a glance, or the one that the text comes from.
+
+
+NO_GPU = "RuntimeError: No CUDA GPUs are available"
+ERROR_35 = "CUDA driver version is insufficient for CUDA runtime version"
+SM_61 = "GeForce GTX 1080 Ti with CUDA capability sm_61 is not compatible with the current PyTorch installation."
+
+LAPTOP = Circumstances(driver="", has_device=False, is_wsl=False, container="", docker="docker")
+SERVER = Circumstances(driver="580.65.06", has_device=True, is_wsl=False, container="", docker="docker")
+WSL = Circumstances(driver="", has_device=True, is_wsl=True, container="", docker="docker")
+BLIND_CONTAINER = replace(LAPTOP, container="docker", docker="")
+
+
+@pytest.mark.parametrize(
+    ("text", "here", "code", "evidence"),
+    [
+        pytest.param(NO_GPU, BLIND_CONTAINER, "CON001", "this docker container has no GPU", id="a container without"),
+        pytest.param(NO_GPU, SERVER, "PYT006", "", id="a server with a driver"),
+        pytest.param(ERROR_35, LAPTOP, "CON001", "", id="no driver: then not its age"),
+        pytest.param(ERROR_35, SERVER, "CUD004", "", id="a driver"),
+    ],
+)
+def test_this_machine_ranks_what_the_text_leaves_open(text, here, code, evidence):
+    (match,) = find_known_errors(text, machine=describe_circumstances(here))
+    assert match.code == code
+    assert evidence in " ".join(match.speaks_for)
+    assert match.confidence is not Confidence.CERTAIN
+
+
+def test_words_of_the_text_outrank_this_machine_but_not_the_one_it_comes_from():
+    text = f"{ERROR_35}\nDriver Version: 470.57.02"
+    assert find_known_errors(text, machine=describe_circumstances(LAPTOP))[0].code == "CUD004"
+    assert find_known_errors(text, machine=describe_facts(facts_of("toolkit-missing")))[0].code in {"CUD004", "CON001"}
+
+
+def test_a_certain_cause_stays_and_says_what_speaks_against_it():
+    text = "Failed to initialize NVML: Driver/library version mismatch"
+    alone = find_known_errors(text)[0]
+    (match,) = find_known_errors(text, machine=describe_circumstances(LAPTOP))
+    assert (match.code, match.confidence) == (alone.code, alone.confidence) == ("DRV002", Confidence.CERTAIN)
+    assert match.speaks_against == ("on this machine: no NVIDIA driver is loaded",)
+
+
+def test_checks_of_the_machine_speak_for_and_against():
+    found = find_known_errors(NO_GPU, machine=describe_facts(facts_of("in-container-no-gpu-injected")))[0]
+    assert found.code == "CON001"
+    assert any(says.startswith("CON001 finds: ") for says in found.speaks_for)
+    passed = find_known_errors(NO_GPU, machine=describe_facts(facts_of("in-container-ok")))[0]
+    assert passed.code == "PYT006"
+
+
+def test_the_fix_is_for_the_driver_of_the_machine_that_the_text_comes_from():
+    alone = find_known_errors(SM_61)[0].fix.summary
+    assert "driver of" in alone
+    joined = find_known_errors(SM_61, machine=describe_facts(facts_of("ubuntu-4090-ok")))[0].fix.summary
+    assert "on a driver of" not in joined
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_every_recorded_machine_has_circumstances_and_answers(name):
+    facts = facts_of(name)
+    here = read_circumstances(host_of(name))
+    if name not in {"wsl2-own-kernel", "wsl1"}:
+        assert here.is_wsl == (facts.wsl is not None)
+    assert bool(here.container) == (getattr(facts.container, "kind", "") != "")
+    for machine in (describe_circumstances(here), describe_facts(facts)):
+        assert find_known_errors(NO_GPU, machine=machine)[0].code in {"CON001", "PYT006"}
+
+
+def test_podman_behind_the_name_docker_is_seen(tmp_path, monkeypatch):
+    (tmp_path / "docker").write_text('#!/bin/sh\nexec /usr/bin/podman "$@"\n')
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_circumstances(LocalFiles()).docker == "podman"
+
+
+def test_this_machine_can_be_read():
+    assert read_circumstances(LocalFiles()).docker in {"docker", "podman", "snap", ""}
+
+
+def test_kubernetes_is_not_told_to_run_docker():
+    text = f"kubectl logs trainer\n{NO_GPU}"
+    (match,) = find_known_errors(text)
+    commands = [command for cause in (match, *match.alternatives) for command in cause.fix.commands]
+    assert not any("docker run" in command for command in commands)
+    assert any("nvidia.com/gpu" in command for command in commands)

@@ -1,13 +1,12 @@
-"""Checks of CDI specifications: readable, current, complete, and where the engine looks."""
+"""Checks of CDI specifications: readable, current, complete, where the engine looks, and the devices that it finds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from shlex import quote
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.cdi_devices import find_folder, normalize_folder, resolve_cdi_devices
 from devkit.doctor.checks.cascades import CONTAINER_START_CODES
 from devkit.doctor.checks.driver.initialization import list_missing_nodes
-from devkit.doctor.checks.toolkit import CDI_GPU_KIND, has_cdi_gpus
-from devkit.doctor.fixes import CDI_GUIDE, find_host_side, refresh_cdi, restart_engine
+from devkit.doctor.fixes import CDI_GUIDE, edit_daemon_file, find_host_side, refresh_cdi, restart_engine
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.doctor.preconditions import (
     is_in_wsl,
@@ -21,9 +20,10 @@ from devkit.doctor.preconditions import (
     require_toolkit,
     require_toolkit_engine,
 )
+from devkit.doctor.thresholds import PODMAN_OF_ONE_CDI_FOLDER
 from devkit.facts.engine import UNREADABLE_SPEC
 from devkit.facts.model import CdiSpec, Engine, EngineKind, Facts, Gpu
-from devkit.facts.values import Release, Unknown
+from devkit.facts.values import Release, Unknown, record
 from devkit.text import format_count, join_words
 
 _CDI_0_7_0 = Release.parse("0.7.0")
@@ -32,6 +32,65 @@ _CDI_0_7_0 = Release.parse("0.7.0")
 _SHOWN = 4
 
 _NODES_ON_DEMAND = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+CDI_GPU_KIND = "nvidia.com/gpu"
+DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+"""Later folders win. Source: container-device-interface, cdi.DefaultSpecDirs."""
+
+
+@record
+class CdiDevices:
+    """Qualified names of the devices that requests resolve to, and those that two files of one folder claim."""
+
+    resolved: frozenset[str]
+    conflicts: dict[str, tuple[str, str]]
+    """Name → the two files. The library drops such a device, even where another folder has it too."""
+
+
+def resolve_cdi_devices(specs: Iterable[CdiSpec], folders: tuple[str, ...] = DEFAULT_FOLDERS) -> CdiDevices:
+    """Resolve the devices of these specifications as an engine that searches `folders` does.
+
+    Source: container-device-interface, pkg/cdi/cache.go, `refresh`.
+    """
+    priorities = {normalize_folder(folder): priority for priority, folder in enumerate(folders or DEFAULT_FOLDERS)}
+    owners: dict[str, CdiSpec] = {}
+    conflicts: dict[str, tuple[str, str]] = {}
+
+    def priority_of(spec: CdiSpec) -> int | None:
+        return priorities.get(find_folder(spec))
+
+    used = [spec for spec in specs if not spec.error and priority_of(spec) is not None]
+    for spec in sorted(used, key=lambda spec: (priority_of(spec), spec.path)):
+        for device in spec.devices:
+            name = f"{spec.kind}={device}"
+            if name in owners and priority_of(owners[name]) == priority_of(spec):
+                conflicts[name] = (owners[name].path, spec.path)
+            else:
+                owners[name] = spec
+    return CdiDevices(frozenset(owners) - frozenset(conflicts), conflicts)
+
+
+def find_folder(spec: CdiSpec) -> str:
+    """Return the folder of a specification, under one name for all engines."""
+    return normalize_folder(spec.path.rpartition("/")[0])
+
+
+def normalize_folder(folder: str) -> str:
+    """Write a folder as /run/cdi: /var/run is /run on every system of this century."""
+    return f"{folder.rstrip('/')}/".replace("/var/run/", "/run/").rstrip("/")
+
+
+def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
+    """Say if the engine knows GPUs by CDI: it lists them, or it is Podman and has a readable specification."""
+    if not isinstance(engine.cdi_devices, Unknown):
+        return any(name.startswith(CDI_GPU_KIND) for name in engine.cdi_devices)
+    specs = require(facts.cdi)
+    if any(spec.error == UNREADABLE_SPEC and "nvidia" in spec.path for spec in specs) and not engine.is_rootless:
+        raise NotApplicable("a CDI specification cannot be read by this user, but perhaps by the engine")
+    if engine.kind is not EngineKind.PODMAN and not engine.cdi_spec_dirs:
+        return False
+    names = resolve_cdi_devices(specs, engine.cdi_spec_dirs).resolved
+    return any(name.startswith(f"{CDI_GPU_KIND}=") for name in names)
 
 
 def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
@@ -48,7 +107,7 @@ def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
 def regenerate_cdi_spec(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
     """List the commands that regenerate this specification."""
     commands = refresh_cdi(facts)
-    return tuple(command.replace("/etc/cdi/nvidia.yaml", spec.path) for command in commands)
+    return tuple(command.replace("/etc/cdi/nvidia.yaml", quote(spec.path)) for command in commands)
 
 
 @check("CDI001", "CDI specifications are of the loaded driver", causes=("CDI004", *CONTAINER_START_CODES))
@@ -83,7 +142,7 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
 def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
     """The engine is new enough for the version that the CDI specifications are written in.
 
-    Why it matters: Container Toolkit 1.19.1 writes version 0.7.0, which older engines skip without a word; a GPU
+    Why it matters: Container Toolkit 1.19.1 writes version 0.7.0, which older engines skip silently; a GPU
     that worked yesterday is then "unresolvable".
     How it is seen: cdiVersion in each specification against the engine's version and the table of engine features.
     Source: NVIDIA, Container Toolkit 1.19.1 release notes; NVIDIA/nvidia-container-toolkit issue 1940.
@@ -104,7 +163,7 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
                     f"Update {name}, or write the specification in the older version.",
                     (
                         "sudo nvidia-ctk cdi generate --feature-flag no-additional-gids-for-device-nodes"
-                        f" --output={spec.path}",
+                        f" --output={quote(spec.path)}",
                     ),
                     where=find_host_side(facts),
                     root=True,
@@ -139,12 +198,21 @@ def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
         is_judged = spec.error != UNREADABLE_SPEC or engine.is_rootless
         is_only_way = is_judged and _needs_cdi(engine) and not has_cdi_gpus(facts, engine)
         if spec.error or not spec.devices:
+            # Written again beside another one, it would describe the same devices, and the engine drop both.
+            kept = min(
+                (one for one in specs if find_folder(one) == find_folder(spec)),
+                key=lambda one: bool(one.error or not one.devices),
+            )
             yield Finding(
                 Severity.ERROR if is_only_way else Severity.WARNING,
                 f"{spec.path} cannot be used: {spec.error or 'it names no device'}",
                 Fix(
-                    "Regenerate the CDI specification, readable by every user.",
-                    (*regenerate_cdi_spec(facts, spec), f"sudo chmod 644 {spec.path}"),
+                    "Regenerate the CDI specification, readable by every user."
+                    if spec is kept
+                    else f"Put the file aside: {kept.path} describes the GPUs.",
+                    (*regenerate_cdi_spec(facts, spec), f"sudo chmod 644 {quote(spec.path)}")
+                    if spec is kept
+                    else (f"sudo mv {quote(spec.path)} {quote(spec.path)}.bak",),
                     where=find_host_side(facts),
                     root=True,
                     docs=CDI_GUIDE,
@@ -308,30 +376,46 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
     Why it matters: rootless engines and hand-written daemon.json files search other folders than the toolkit writes to;
     the specification is perfect, and the device "unresolvable".
     How it is seen: the folders that the engine names in its settings, against where the specifications are.
-    Source: Docker Engine API, `CDISpecDirs`; NVIDIA/nvidia-container-toolkit issue 63.
+    Podman 5.5 looks in /etc/cdi alone.
+    Source: Docker Engine API, `CDISpecDirs`; NVIDIA/nvidia-container-toolkit issue 63; podman-container-tools/podman
+    issue 26569.
     """
     specs = require_gpu_cdi_specs(facts)
     engine = require_gpu_engine(facts)
-    if not engine.cdi_spec_dirs:
+    searched = engine.cdi_spec_dirs
+    is_of_one = (
+        engine.kind is EngineKind.PODMAN
+        and isinstance(engine.version, Release)
+        and engine.version.numbers[:2] == PODMAN_OF_ONE_CDI_FOLDER.value
+    )
+    if is_of_one:
+        searched = ("/etc/cdi",)
+    if not searched:
         raise NotApplicable("the engine does not name its CDI folders")
-    folders = {normalize_folder(folder) for folder in engine.cdi_spec_dirs}
+    folders = {normalize_folder(folder) for folder in searched}
     if any(find_folder(spec) in folders for spec in specs):
         return
     if not isinstance(engine.cdi_devices, Unknown) and engine.cdi_devices:
         return
-    target = f"{engine.cdi_spec_dirs[0]}/nvidia.yaml"
+    target = f"{searched[0]}/nvidia.yaml"
     yield Finding(
         Severity.ERROR if _needs_cdi(engine) else Severity.WARNING,
-        f"{specs[0].path} is not in a folder that this engine searches: {join_words(engine.cdi_spec_dirs)}",
+        f"{specs[0].path} is not in a folder that this engine searches: {join_words(searched)}",
         Fix(
             "Write the specification where the engine looks.",
-            (f"sudo nvidia-ctk cdi generate --output={target}",),
+            (f"sudo nvidia-ctk cdi generate --output={quote(target)}",),
             where=find_host_side(facts),
             root=True,
             docs=CDI_GUIDE,
         ),
         subject=specs[0].path,
-        evidence=(f"engine: CDISpecDirs {join_words(engine.cdi_spec_dirs)}", *(spec.path for spec in specs)),
+        evidence=(
+            f"Podman {engine.version} searches /etc/cdi alone"
+            if is_of_one
+            else f"engine: CDISpecDirs {join_words(searched)}",
+            *(spec.path for spec in specs),
+        ),
+        confidence=Confidence.LIKELY if is_of_one else Confidence.CERTAIN,
     )
 
 
@@ -360,7 +444,7 @@ def cdi_devices_are_unique(facts: Facts) -> Iterator[Finding]:
             f"{first} and {second} describe the same devices, so that no request finds them: {join_words(names[:_SHOWN])}",
             Fix(
                 "Keep one of the files: engines read names that end with .yaml or .json.",
-                (f"sudo mv {spare} {spare}.bak",),
+                (f"sudo mv {quote(spare)} {quote(spare)}.bak",),
                 where=find_host_side(facts),
                 root=True,
                 docs=CDI_GUIDE,
@@ -376,10 +460,7 @@ def _list_known(engine: Engine) -> str:
     return f"CDI devices that the engine lists: {join_words(engine.cdi_devices[:_SHOWN]) or 'none'}"
 
 
-_SWITCH_CDI_ON = (
-    "sudo python3 -c \"import json, os; p = '/etc/docker/daemon.json'; d = json.load(open(p)) if os.path.exists(p) else {};"
-    " d.setdefault('features', {})['cdi'] = True; json.dump(d, open(p, 'w'), indent=4)\""
-)
+_SWITCH_CDI_ON = edit_daemon_file("d.setdefault('features', {})['cdi'] = True")
 """`nvidia-ctk runtime configure --cdi.enabled` would also register the nvidia runtime, whose hook such a machine may lack."""
 
 

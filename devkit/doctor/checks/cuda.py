@@ -3,11 +3,12 @@
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
+from shlex import quote
 
 from devkit.compat.rules import CudaSupport, find_oldest_driver
-from devkit.compat.torch_wheels import DriverCuda
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.error_codes import CUDA_ERRORS, CudaErrorMeaning
+from devkit.compat.wheels import DriverCuda
+from devkit.doctor.error_codes import CudaErrorMeaning, find_cuda_code
 from devkit.doctor.fixes import CUDA_COMPATIBILITY_GUIDE, find_driver_side, find_host_side, update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
@@ -493,7 +494,7 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Finding]:
                 " runs emulated and without a GPU",
                 Fix(
                     f"Take --platform and DOCKER_DEFAULT_PLATFORM out, remove the image, and build it here for linux/{fitting[0]}.",
-                    (f"docker image rm {image.name}",),
+                    (f"docker image rm {quote(image.name)}",),
                     where=Side.PROJECT,
                 ),
                 subject=image.name,
@@ -564,7 +565,7 @@ def cuda_starts(facts: Facts) -> Iterator[Finding]:
         if answer.code != 0:
             name = f" ({answer.name})" if isinstance(answer.name, str) and answer.name else ""
             yield _init_finding(
-                facts, CUDA_ERRORS.get(answer.code, _OTHER), f"cuInit returns {answer.code}{name}", answer.libcuda
+                facts, find_cuda_code(answer.code) or _OTHER, f"cuInit returns {answer.code}{name}", answer.libcuda
             )
         return
     meaning, what = {

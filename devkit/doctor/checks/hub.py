@@ -1,6 +1,7 @@
 """Checks of the access to the model hub: variables, token, proxies, certificates, and its answers with --deep."""
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import (
@@ -74,7 +75,7 @@ def hub_is_online(facts: Facts) -> Iterator[Finding]:
         else f"{variable} keeps the hub library offline, and there is no cache: no model can be loaded",
         Fix(
             "Remove the variable for the first download.",
-            (f"unset {variable}",),
+            (f"unset {quote(variable)}",),
             find_workload_side(facts),
             docs=_ENVIRONMENT_GUIDE,
         ),
@@ -104,7 +105,7 @@ def hub_endpoint_is_a_url(facts: Facts) -> Iterator[Finding]:
         f"HF_ENDPOINT is {endpoint!r}, which is no address: no model can be downloaded",
         Fix(
             "Write it with its scheme, or remove it to use the hub itself.",
-            (f"export HF_ENDPOINT={corrected}", "unset HF_ENDPOINT"),
+            (f"export HF_ENDPOINT={quote(corrected)}", "unset HF_ENDPOINT"),
             find_workload_side(facts),
             docs=_ENVIRONMENT_GUIDE,
         ),
@@ -132,7 +133,7 @@ def hub_token_is_well_formed(facts: Facts) -> Iterator[Finding]:
         f"the hub token in {place} cannot be one: {problem}; gated models, and even public ones, are refused",
         Fix(
             "Make a token with read access, and pass it into the container by secret or remoteEnv, never by ENV.",
-            ("hf auth login",) if hub.token_from == "file" else (f"unset {hub.token_from}",),  # noqa: S105
+            ("hf auth login",) if hub.token_from == "file" else (f"unset {quote(hub.token_from)}",),  # noqa: S105
             find_workload_side(facts),
             docs=_TOKEN_GUIDE,
         ),
@@ -162,7 +163,7 @@ def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
                 f"{proxy.variable} has {scheme_name}: Python's clients stop before they send anything",
                 Fix(
                     "Write it as http://…, or as socks5://… with the package socksio installed.",
-                    (f"unset {proxy.variable}",),
+                    (f"unset {quote(proxy.variable)}",),
                     find_workload_side(facts),
                 ),
                 subject=proxy.variable,
@@ -175,7 +176,7 @@ def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
                 f"{proxy.variable} points to {proxy.url}, which here is {problem}",
                 Fix(
                     "Name the proxy as it is reached from this side, or remove the variable.",
-                    (f"unset {proxy.variable}",),
+                    (f"unset {quote(proxy.variable)}",),
                     find_workload_side(facts),
                 ),
                 subject=proxy.variable,
@@ -212,7 +213,7 @@ def certificates_exist(facts: Facts) -> Iterator[Finding]:
                 f"{bundle.variable} names {bundle.path}, which does not exist here: https requests of Python fail",
                 Fix(
                     "Bring the file to this side, or remove the variable.",
-                    (f"unset {bundle.variable}",),
+                    (f"unset {quote(bundle.variable)}",),
                     find_workload_side(facts),
                 ),
                 subject=bundle.path,
@@ -273,7 +274,7 @@ def hub_answers(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.ERROR,
         f"the model hub cannot be reached at {call.url}: {why}",
-        Fix(what, (f"curl -sSI {call.url} | head -1",), find_workload_side(facts)),
+        Fix(what, (f"curl -sSI {quote(call.url)} | head -1",), find_workload_side(facts)),
         subject=call.url,
         evidence=(
             f"HEAD {call.url}: {call.message or call.status} after {call.took_ms} ms",
@@ -334,7 +335,7 @@ def _find_model_problems(facts: Facts, call: HubCall) -> Iterator[Finding]:
     elif status in (_UNAUTHORIZED, _NOT_FOUND):
         yield Finding(
             Severity.WARNING,
-            f"the hub knows no public model {call.model}: it is misspelt, private, or has no config.json",
+            f"the hub knows no public model {call.model}: it is misspelled, private, or has no config.json",
             Fix("Check the name on the hub; a private model needs a token that may read it.", (), Side.PROJECT),
             subject=call.model,
             evidence=evidence,

@@ -1,9 +1,10 @@
 """Checks of the paths between GPUs and between nodes, as NCCL will find them."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.doctor.checks.cuda import CONSUMER_BRANDS
-from devkit.doctor.fixes import add_kernel_argument, find_distro_family
+from devkit.doctor.fixes import list_commands
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import is_in_container, require, require_nvml, require_visible_gpu
 from devkit.facts.model import Facts, Limits
@@ -50,7 +51,7 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Try a run with NCCL_P2P_DISABLE=1. If that cures it, let the IOMMU pass traffic through, or switch ACS off"
             " in the firmware.",
-            ("export NCCL_P2P_DISABLE=1", *add_kernel_argument(find_distro_family(facts), "iommu=pt")),
+            ("export NCCL_P2P_DISABLE=1", *list_commands(facts, "add_kernel_argument", argument="iommu=pt")),
             where=Side.HOST,
             root=True,
             restart=Restart.HOST,
@@ -86,7 +87,7 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
         f"NCCL_SOCKET_IFNAME={wanted}, but there is no such interface here: NCCL finds no way to other processes",
         Fix(
             "Name an interface of this side, or leave the variable unset.",
-            (f"export NCCL_SOCKET_IFNAME={interfaces[-1]}",),
+            (f"export NCCL_SOCKET_IFNAME={quote(interfaces[-1])}",),
             where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
             docs=_NCCL_VARIABLES,
         ),
@@ -142,7 +143,7 @@ def _unreachable_finding(facts: Facts, limits: Limits, signs: tuple[str, ...], *
             else "Name the interface that reaches the other nodes.",
             (
                 *(("--network=host",) if is_in_container(facts) else ()),
-                f"export NCCL_SOCKET_IFNAME={default or interfaces[0]}",
+                f"export NCCL_SOCKET_IFNAME={quote(default or interfaces[0])}",
             ),
             where=Side.PROJECT if is_in_container(facts) else Side.HOST,
             docs=_NCCL_VARIABLES,

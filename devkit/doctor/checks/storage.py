@@ -1,6 +1,7 @@
 """Checks of the folders for models, images and projects: writable, large and fast enough."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.doctor.gpus import format_run_utilization
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
@@ -67,7 +68,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
                 Fix(
                     "Give the folder to your user; in an image, create and chown it before it becomes a volume. Or set"
                     " HF_HOME to a folder of your own.",
-                    (f'sudo mkdir -p "{cache.path}"', f'sudo chown -R "$(id -u):$(id -g)" "{cache.path}"'),
+                    (f"sudo mkdir -p {quote(cache.path)}", f'sudo chown -R "$(id -u):$(id -g)" {quote(cache.path)}'),
                     where=find_workload_side(facts),
                     root=True,
                 ),
@@ -91,7 +92,7 @@ def _free_space(facts: Facts, directory: Directory) -> Fix:
     if directory.purpose == _ENGINE_DATA:
         return Fix(
             "Remove images and build cache that nothing uses, or move data-root to a larger disk.",
-            ("docker system df", "docker builder prune", "docker image prune"),
+            ("docker system df", "docker builder prune --force", "docker image prune --force"),
             where=find_workload_side(facts),
         )
     if directory.purpose == _WINDOWS_DRIVE:
@@ -105,12 +106,12 @@ def _free_space(facts: Facts, directory: Directory) -> Fix:
     if directory.purpose == _HUB_CACHE:
         return Fix(
             "Delete models that you no longer need, or set HF_HOME to a folder on a larger disk.",
-            ("hf cache scan",),
+            ("hf cache ls || hf cache scan",),
             where=find_workload_side(facts),
         )
     return Fix(
         "Free some space.",
-        (f'du -xh --max-depth=1 "{directory.path}" | sort -h | tail',),
+        (f"du -xh --max-depth=1 {quote(directory.path)} | sort -h | tail",),
         where=find_workload_side(facts),
     )
 

@@ -1,19 +1,18 @@
 """Checks of the NVIDIA Container Toolkit: installed, connected to the engine, configured, without known faults."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.compat.version_tables import RowConfidence, load_tables
-from devkit.doctor.cdi_devices import resolve_cdi_devices
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES
+from devkit.doctor.checks.cdi import CDI_GPU_KIND, has_cdi_gpus
 from devkit.doctor.fixes import (
     CDI_GUIDE,
     TOOLKIT_GUIDE,
-    TOOLKIT_INSTALL_COMMANDS,
-    TOOLKIT_REINSTALL_COMMANDS,
     TOOLKIT_TROUBLESHOOTING,
     configure_runtime,
-    find_distro_family,
     find_host_side,
+    list_commands,
     refresh_cdi,
     restart_engine,
 )
@@ -27,12 +26,9 @@ from devkit.doctor.preconditions import (
     require_toolkit_engine,
     require_toolkit_version,
 )
-from devkit.facts.engine import UNREADABLE_SPEC
-from devkit.facts.model import Engine, EngineKind, Facts, Smoke
+from devkit.facts.model import Engine, EngineKind, Facts, Smoke, Tegra
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
-
-CDI_GPU_KIND = "nvidia.com/gpu"
 
 _LONGEST = 200
 
@@ -62,22 +58,17 @@ _CDI_HOOKS = ("nvidia-cdi-hook", "nvidia-ctk")
 _MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
 """Source: nvidia-container-toolkit, internal/modifier/factory.go and internal/info/auto.go."""
 
+_MAKE_CHAR_LINKS = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
+
+_CHAR_LINKS_RULE = (
+    'ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia",'
+    ' RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks --create-all"'
+)
+"""Source: NVIDIA/nvidia-container-toolkit issue 48."""
+
 _PLAIN_RUNTIMES = ("runc", "crun", "youki", "runsc")
 
 _TOOLKIT = "nvidia-container-toolkit"
-
-
-def has_cdi_gpus(facts: Facts, engine: Engine) -> bool:
-    """Say if the engine knows GPUs by CDI: it lists them, or it is Podman and has a readable specification."""
-    if not isinstance(engine.cdi_devices, Unknown):
-        return any(name.startswith(CDI_GPU_KIND) for name in engine.cdi_devices)
-    specs = require(facts.cdi)
-    if any(spec.error == UNREADABLE_SPEC and "nvidia" in spec.path for spec in specs) and not engine.is_rootless:
-        raise NotApplicable("a CDI specification cannot be read by this user, but perhaps by the engine")
-    if engine.kind is not EngineKind.PODMAN and not engine.cdi_spec_dirs:
-        return False
-    names = resolve_cdi_devices(specs, engine.cdi_spec_dirs).resolved
-    return any(name.startswith(f"{CDI_GPU_KIND}=") for name in names)
 
 
 def gives_gpus_by_cdi_alone(facts: Facts, engine: Engine) -> bool:
@@ -146,7 +137,7 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
             + ", so no container can get a GPU",
             Fix(
                 "Install the toolkit, connect it to the engine, and restart that.",
-                (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *configure_runtime(facts, engine)),
+                (*list_commands(facts, "install_toolkit"), *configure_runtime(facts, engine)),
                 where=find_host_side(facts),
                 root=True,
                 restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
@@ -166,7 +157,7 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
             Fix(
                 "Install the whole toolkit, because its base package has no hook, and restart the engine, which looks"
                 " for the hook only when it starts.",
-                (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *restart_engine(facts, engine)),
+                (*list_commands(facts, "install_toolkit"), *restart_engine(facts, engine)),
                 where=find_host_side(facts),
                 root=True,
                 restart=Restart.ENGINE,
@@ -367,7 +358,7 @@ def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
         f"Container Toolkit {version} has {format_count(len(holes), 'known security hole')}; {floor} is the first without",
         Fix(
             f"Update the toolkit to {floor} or newer.",
-            TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+            list_commands(facts, "install_toolkit"),
             where=find_host_side(facts),
             root=True,
             docs=TOOLKIT_GUIDE,
@@ -423,8 +414,8 @@ def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
     if error:
         message = f"the Container Toolkit cannot read its settings: {error}"
         fix: tuple[str, ...] = (
-            f"sudo cp {toolkit.config_path} {toolkit.config_path}.bak",
-            f"sudo nvidia-ctk config default --output={toolkit.config_path}",
+            f"sudo cp {quote(toolkit.config_path)} {quote(toolkit.config_path)}.bak",
+            f"sudo nvidia-ctk config default --output={quote(toolkit.config_path)}",
         )
     elif isinstance(toolkit.mode, str) and toolkit.mode not in _MODES:
         message = (
@@ -469,7 +460,9 @@ def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
             "Name the ldconfig of this machine."
             if isinstance(toolkit.default_ldconfig, str)
             else "Install ldconfig, which this machine does not have in /sbin, or name the one that it has.",
-            (f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{toolkit.default_ldconfig}",)
+            (
+                f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{quote(toolkit.default_ldconfig)}",
+            )
             if isinstance(toolkit.default_ldconfig, str)
             else (),
             where=find_host_side(facts),
@@ -495,6 +488,15 @@ def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
     if engine.kind is not EngineKind.DOCKER:
         raise NotApplicable("only Docker calls the hook")
     if mode not in ("cdi", "csv") or require(engine.hook_on_path) is False or has_gpus_by_cdi(engine):
+        return
+    if mode == "csv" and not isinstance(facts.system, Unknown) and isinstance(facts.system.tegra, Tegra):
+        yield Finding(
+            Severity.NOTE,
+            "the toolkit's mode is csv, as a Jetson needs it: `--gpus` and Compose's `gpus:` are refused",
+            Fix("Ask by `runtime: nvidia` or `--runtime nvidia`.", where=Side.PROJECT, docs=TOOLKIT_TROUBLESHOOTING),
+            subject=require_toolkit(facts).config_path,
+            evidence=('config.toml: mode = "csv"', f"board: {facts.system.tegra.model or 'a Tegra'}"),
+        )
         return
     has_cdi = has_cdi_gpus(facts, engine)
     # The runtime resolves the same specifications in mode cdi, and finds nothing to give in mode csv off a Jetson.
@@ -550,7 +552,7 @@ def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
                 f"Container Toolkit {version} {fault.summary}",
                 Fix(
                     f"Update the toolkit to {fault.fixed_in} or newer{hint}.",
-                    (*TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()), *restart_engine(facts, engine)),
+                    (*list_commands(facts, "install_toolkit"), *restart_engine(facts, engine)),
                     where=find_host_side(facts),
                     root=True,
                     restart=Restart.ENGINE,
@@ -598,8 +600,8 @@ def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
         Severity.WARNING,
         f"runc {runc} {fault.summary}: containers lose the GPU at the next `systemctl daemon-reload`",
         Fix(
-            f"Update runc to {fault.fixed_in} or newer, or make the links, at every boot.",
-            ("sudo nvidia-ctk system create-dev-char-symlinks --create-all",),
+            f"Update runc to {fault.fixed_in} or newer, or make the links, now and at every boot.",
+            (_MAKE_CHAR_LINKS, f"echo '{_CHAR_LINKS_RULE}' | sudo tee /lib/udev/rules.d/71-nvidia-dev-char.rules"),
             where=find_host_side(facts),
             root=True,
             docs=TOOLKIT_TROUBLESHOOTING,
@@ -626,6 +628,7 @@ def runtime_is_toolkits(facts: Facts) -> Iterator[Finding]:
     base = (program or runtime.path).rpartition("/")[2]
     if program and base not in _PLAIN_RUNTIMES:
         return
+    is_incomplete = has_toolkit(facts) and not require_toolkit(facts).runtime_path
     name = f"nvidia is registered as {runtime.path}"
     is_default = engine.default_runtime == "nvidia"
     yield Finding(
@@ -638,8 +641,8 @@ def runtime_is_toolkits(facts: Facts) -> Iterator[Finding]:
             if has_toolkit(facts)
             else "Install the toolkit, connect it to the engine, and restart that.",
             (
-                *(() if has_toolkit(facts) else TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ())),
-                *_reinstall_runtime(facts),
+                *(() if has_toolkit(facts) else list_commands(facts, "install_toolkit")),
+                *(list_commands(facts, "reinstall_toolkit") if is_incomplete else ()),
                 *configure_runtime(facts, engine),
             ),
             where=find_host_side(facts),
@@ -650,13 +653,6 @@ def runtime_is_toolkits(facts: Facts) -> Iterator[Finding]:
         subject=runtime.path,
         evidence=(f"engine: runtime nvidia, path {runtime.path}", f"found at: {program or 'nowhere'}"),
     )
-
-
-def _reinstall_runtime(facts: Facts) -> tuple[str, ...]:
-    """List the command that brings back the runtime's program, where the toolkit is installed without it."""
-    if not has_toolkit(facts) or require_toolkit(facts).runtime_path:
-        return ()
-    return TOOLKIT_REINSTALL_COMMANDS.get(find_distro_family(facts), ())
 
 
 @check("CTK015", "The programs that the toolkit calls exist", causes=CONTAINER_START_CODES)
@@ -699,7 +695,7 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Finding]:
             "nvidia-container-cli, which the toolkit's hook calls, is not installed: `--gpus` does not start containers",
             Fix(
                 "Install the package again that holds it.",
-                TOOLKIT_REINSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                list_commands(facts, "reinstall_toolkit"),
                 where=find_host_side(facts),
                 root=True,
                 docs=TOOLKIT_GUIDE,
@@ -707,6 +703,76 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Finding]:
             subject="nvidia-container-cli",
             evidence=("nvidia-container-runtime-hook is on the daemon's PATH", "nvidia-container-cli: no such program"),
         )
+
+
+@check("CTK016", "Enroot can give GPUs to jobs")
+def enroot_gives_gpus(facts: Facts) -> Iterator[Finding]:
+    """Enroot, if installed, has its hook 98-nvidia.sh is there, and nvidia-container-cli, which the hook calls.
+
+    Why it matters: Enroot starts the containers of Slurm jobs (pyxis, `srun --container-image`) without an engine. Without the
+    program each job with a GPU ends with "Command not found: nvidia-container-cli"; without the hook it starts and has no GPU.
+    How it is seen: the hook in /etc/enroot/hooks.d, and the program on PATH. A site may keep its hooks elsewhere.
+    Source: NVIDIA/pyxis issues 101 and 110; NVIDIA/enroot, doc/standard-hooks.md.
+    """
+    require_nvidia_gpu(facts)
+    toolkit = require_toolkit(facts)
+    hook = require(toolkit.enroot_hook)
+    if hook is None:
+        raise NotApplicable("Enroot is not installed")
+    if not hook:
+        yield Finding(
+            Severity.WARNING,
+            "Enroot has no hook 98-nvidia.sh: containers of Slurm jobs start without a GPU",
+            Fix("Install Enroot again with its settings, or name the folder of the hooks in enroot.conf.", root=True),
+            evidence=("/etc/enroot/hooks.d/98-nvidia.sh: no such file",),
+            confidence=Confidence.POSSIBLE,
+        )
+    if require(toolkit.cli_path) == "":
+        yield Finding(
+            Severity.ERROR,
+            "Enroot's hook calls nvidia-container-cli, which is not installed: no job's container gets a GPU",
+            Fix(
+                "Install the toolkit, whose libnvidia-container-tools holds it, on every node.",
+                list_commands(facts, "install_toolkit"),
+                where=find_host_side(facts),
+                root=True,
+                docs=TOOLKIT_GUIDE,
+            ),
+            subject="nvidia-container-cli",
+            evidence=(hook or "Enroot is installed", "nvidia-container-cli: no such program"),
+        )
+
+
+@check("CTK017", "nerdctl has a way to the GPUs")
+def nerdctl_has_gpus(facts: Facts) -> Iterator[Finding]:
+    """Beside nerdctl there is nvidia-container-cli, or a CDI specification describes the GPUs.
+
+    Why it matters: `nerdctl run --gpus` calls the program itself in older releases, past containerd's settings, and takes CDI in
+    newer ones. Without both it ends with "nvidia-container-cli: executable file not found", or an unresolvable device.
+    How it is seen: both commands on PATH, and the CDI specifications. Which way this release of nerdctl takes is not read.
+    Source: containerd/nerdctl issue 2716 and pull request 4617.
+    """
+    require_nvidia_gpu(facts)
+    if require(facts.clients).named("nerdctl") is None:
+        raise NotApplicable("nerdctl is not installed")
+    if require(require_toolkit(facts).cli_path) or any(spec.kind == CDI_GPU_KIND for spec in require(facts.cdi)):
+        return
+    yield Finding(
+        Severity.WARNING if isinstance(facts.engine, Engine) else Severity.ERROR,
+        "nerdctl has no way to the GPUs: neither nvidia-container-cli nor a CDI specification is there",
+        Fix(
+            "Install the Container Toolkit, and describe the GPUs.",
+            (
+                *list_commands(facts, "install_toolkit"),
+                "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+            ),
+            where=find_host_side(facts),
+            root=True,
+            docs=TOOLKIT_GUIDE,
+        ),
+        subject="nerdctl",
+        evidence=("nvidia-container-cli: no such program", "no CDI specification of nvidia.com/gpu"),
+    )
 
 
 @check("CTK013", "A container that asks for the GPU gets it")
@@ -724,7 +790,7 @@ def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             f"the probe container {smoke.left_behind} could not be removed",
-            Fix("Remove it.", (f"docker rm --force {smoke.left_behind}",), where=Side.HOST),
+            Fix("Remove it.", (f"docker rm --force {quote(smoke.left_behind)}",), where=Side.HOST),
             subject=smoke.left_behind,
             evidence=(f"docker ps --all still lists {smoke.left_behind}",),
         )
@@ -793,9 +859,9 @@ def _shorten(reason: str) -> str:
 
 def _refusal_finding(facts: Facts, smoke: Smoke) -> Finding:
     """The engine's own words, explained where they are known."""
-    from devkit.doctor.signatures.matching import match_signatures
+    from devkit.doctor.known_errors import find_known_errors  # it knows all checks
 
-    found = match_signatures(smoke.err)
+    found = find_known_errors(smoke.err, is_ours=True)
     if not found:
         return _failure_finding(facts, smoke, f"does not start: {_shorten(_find_reason(smoke))}", Confidence.CERTAIN)
     best = found[0]

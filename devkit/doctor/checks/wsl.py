@@ -1,10 +1,11 @@
 """Checks of WSL: its settings, the GPU and libraries that Windows provides, and the guest's memory and clock."""
 
 from collections.abc import Iterator
+from shlex import join
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES, NVML_CODES
-from devkit.doctor.fixes import CDI_GUIDE, TOOLKIT_INSTALL_COMMANDS, WSL_GUIDE, DistroFamily, find_distro_family
+from devkit.doctor.fixes import CDI_GUIDE, WSL_GUIDE, list_commands
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
     WSL_NVIDIA_LIBRARIES,
@@ -23,15 +24,6 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 _WSL_LIBRARY_FOLDER = "/usr/lib/wsl/"
-
-_REMOVE = {
-    DistroFamily.UBUNTU: "sudo apt-get purge -y",
-    DistroFamily.DEBIAN: "sudo apt-get purge -y",
-    DistroFamily.FEDORA: "sudo dnf remove -y",
-    DistroFamily.RHEL: "sudo dnf remove -y",
-    DistroFamily.SUSE: "sudo zypper remove -y",
-    DistroFamily.ARCH: "sudo pacman -Rns",
-}
 
 _NVML_OPERATING_SYSTEM = 17
 """NVML_ERROR_OPERATING_SYSTEM."""
@@ -58,7 +50,7 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
     if guest.libnvidia_ml_path:
         evidence.append(f"libnvidia-ml.so.1 is {guest.libnvidia_ml_path}")
     still_works = isinstance(facts.nvml, NvmlAnswer) and not is_shadowed
-    remove = _REMOVE.get(find_distro_family(facts))
+    remove = list_commands(facts, "remove_packages", packages=join(packages)) if packages else ()
     yield Finding(
         Severity.WARNING if still_works else Severity.ERROR,
         "a Linux NVIDIA driver is installed inside WSL and hides the one that Windows provides",
@@ -66,7 +58,7 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
             "Remove the Linux driver packages from the guest, then restart WSL from Windows. Install none in their place."
             if packages
             else "Remove the copied driver library from the guest, then restart WSL from Windows.",
-            (*((f"{remove} {' '.join(packages)}",) if remove and packages else ()), "wsl.exe --shutdown"),
+            (*remove, "wsl.exe --shutdown"),
             where=Side.WSL,
             root=True,
             restart=Restart.WSL,
@@ -320,7 +312,7 @@ def image_has_no_driver_libraries(facts: Facts) -> Iterator[Finding]:
         " with a GPU",
         Fix(
             "Remove these files at the end of the image's build, and do not build with nvidia as the default runtime.",
-            (f"RUN rm -f {' '.join(libraries)}",),
+            (f"RUN rm -f {join(libraries)}",),
             where=Side.IMAGE,
         ),
         evidence=tuple(f"{path} is neither a mount nor a link into /usr/lib/wsl" for path in libraries),
@@ -352,7 +344,7 @@ def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Update the toolkit, or regenerate the specification after each driver update on Windows.",
             (
-                *TOOLKIT_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                *list_commands(facts, "install_toolkit"),
                 "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
             ),
             where=Side.WSL,

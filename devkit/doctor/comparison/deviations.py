@@ -8,6 +8,8 @@ from devkit.doctor.comparison.leaves import Leaf, Mark, Section
 from devkit.doctor.comparison.rules import EQUAL, ComparisonKind, FieldRule
 from devkit.facts.values import record
 
+_IGNORED, _EQUAL = ComparisonKind.IGNORED, ComparisonKind.EQUAL
+
 MAX_NUMBER = 1e300
 """Beyond this no median can be computed."""
 MAX_SCATTER = 3.0
@@ -67,15 +69,18 @@ class Tally:
         return any(id(each.leaves) not in self._shared and self._has_new_leaf(each.leaves) for each in sections)
 
     def _has_new_leaf(self, leaves: list[Leaf]) -> bool:
+        fields = self.fields
         for path, rule, value in leaves:
-            field = self.fields.get(path)
+            kind = rule.kind
+            if kind is _IGNORED:
+                continue
+            field = fields.get(path)
             if field is None:
-                if rule.kind is not ComparisonKind.IGNORED:
-                    return True
-            elif rule.kind is ComparisonKind.EQUAL:
+                return True
+            if kind is _EQUAL:
                 if value not in field.values:
                     return True
-            elif _is_measured(rule, value) and not field.number_nodes:
+            elif not field.number_nodes and _is_measured(rule, value):
                 return True
         return False
 
@@ -112,13 +117,15 @@ class Tally:
                 values[value] = rule, array("I", sorted(nodes))
 
     def _count(self, node: int, leaves: Iterable[Leaf]) -> None:
+        fields = self.fields
         for path, rule, value in leaves:
-            if rule.kind is ComparisonKind.IGNORED:
+            kind = rule.kind
+            if kind is _IGNORED:
                 continue
-            field = self.fields.get(path)
+            field = fields.get(path)
             if field is None:
-                field = self.fields[path] = FieldTally()
-            if _is_measured(rule, value):
+                field = fields[path] = FieldTally()
+            if kind is not _EQUAL and _is_measured(rule, value):
                 field.numbers.append(value)  # type: ignore[arg-type]  # a number, as was just checked
                 field.number_nodes.append(node)
                 field.number_rule = rule

@@ -25,12 +25,14 @@ class Mark(Enum):
     LIST = "a list"
     """A list whose entries are leaves of their own."""
 
+    __hash__ = object.__hash__  # that of Enum hashes the name, a million times
+
 
 _KEYS = ("index", "name", "purpose", "path", "variable", "number")
 """Fields that identify the entries of a list, in whatever order; entries without one go by their place."""
 _VOLATILE = frozenset({"pid", "id", "image_id", "uuid", "memory_bytes", "line", "at"})
 """Parts of transient entries that differ between two readings of the same machine."""
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)*")
 
 
 def find_entry_keys(entries: Sequence[Any], read: Callable[[Any, str], object]) -> list[str]:
@@ -70,6 +72,56 @@ class Section:
     is_repeated: bool
 
 
+class _Place:
+    """A field: its path, the pattern of that, its rule, and the places below it.
+
+    Of an object, `reference` is the first that was seen, `varying` has the fields in which others differed from it, and
+    `stable` the leaves of all others: machines of one fleet have most in common.
+    """
+
+    __slots__ = ("below", "path", "pattern", "reference", "rule", "stable", "varying")
+
+    def __init__(self, path: str, pattern: str) -> None:
+        self.path = path
+        self.pattern = pattern
+        self.rule = find_facts_rule(pattern)
+        self.below: dict[str, _Place] = {}
+        self.reference: dict[str, Any] = {}
+        self.varying: set[str] = set()
+        self.stable: Section | None = None
+
+    def add(self, key: str, step: str) -> "_Place":
+        """Add the place of a field or an entry; `step` is what it adds to the path."""
+        pattern = f"{self.pattern}{'[]' if step.startswith('[') else step}".removeprefix(".")
+        place = self.below[key] = _Place(f"{self.path}{step}".removeprefix("."), pattern)
+        return place
+
+    def select_varying(self, value: dict[str, Any], sections: list[Section]) -> dict[str, Any]:
+        """Return the fields of an object that vary, and add the leaves of the others as a section."""
+        reference = self.reference
+        if not reference:
+            self.reference = value
+            return value
+        changed = {name for name, inner in value.items() if reference.get(name, sections) != inner}
+        if len(value) != len(reference):
+            return value
+        if self.stable is not None and changed <= self.varying:
+            sections.append(self.stable)
+        elif 2 * len(changed | self.varying) > len(value):
+            return value
+        else:
+            self.varying |= changed
+            leaves: list[Leaf] = []
+            _add_fields({name: value[name] for name in value if name not in self.varying}, self, leaves, None)
+            sections.append(Section(leaves, is_repeated=False))
+            self.stable = Section(leaves, is_repeated=True)
+        return {name: value[name] for name in self.varying}
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+MIN_STABLE = 6
+"""Fields of an object whose common part is worth a section."""
 MAX_RECENT = 3
 """Sections of a name that are remembered: a fleet in the middle of a rollout has two of some."""
 
@@ -82,65 +134,77 @@ class FactsFlattener:
     """
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, str], tuple[str, str, FieldRule]] = {}
-        self._recent: dict[str, list[tuple[object, list[Leaf]]]] = {}
+        self._root = _Place("", "")
+        self._recent: dict[str, list[tuple[object, list[Section]]]] = {}
 
     def flatten_sections(self, document: dict[str, Any]) -> list[Section]:
         """Return the leaves of each section of a document of facts."""
-        found = []
+        found: list[Section] = []
         for name, value in document.items():
             recent = self._recent.setdefault(name, [])
-            known = next((leaves for own, leaves in recent if own == value), None)
+            known = next((parts for own, parts in recent if own == value), None)
             if known is None:
                 own: list[Leaf] = []
-                self._add(value, self._find_place("", "", f".{name}"), own)
+                parts = [Section(own, is_repeated=False)]
+                _add_leaves(value, self._find_section(name), own, parts)
                 recent[MAX_RECENT - 1 :] = []
-                recent.insert(0, (value, own))
-                found.append(Section(own, is_repeated=False))
+                recent.insert(0, (value, [Section(each.leaves, is_repeated=True) for each in parts]))
+                found += parts
             else:
-                found.append(Section(known, is_repeated=True))
+                found += known
         return found
 
     def flatten(self, document: dict[str, Any]) -> list[Leaf]:
         """Return every leaf of a document of facts. A record is a leaf of its own, too, with its type as the value."""
         found: list[Leaf] = []
         for name, value in document.items():
-            self._add(value, self._find_place("", "", f".{name}"), found)
+            _add_leaves(value, self._find_section(name), found, None)
         return found
 
-    def _find_place(self, path: str, pattern: str, step: str) -> tuple[str, str, FieldRule]:
-        """Return the path, pattern and rule of a field one step below another."""
-        place = self._places.get((path, step))
-        if place is None:
-            own = f"{path}{step}".removeprefix(".")
-            shape = f"{pattern}{'[]' if step.startswith('[') else step}".removeprefix(".")
-            place = self._places[path, step] = (own, shape, find_facts_rule(shape))
-        return place
+    def _find_section(self, name: str) -> _Place:
+        return self._root.below.get(name) or self._root.add(name, f".{name}")
 
-    def _add(self, value: object, place: tuple[str, str, FieldRule], found: list[Leaf]) -> None:
-        """Add the leaves of one value to a list: generators in generators take twice the time."""
-        path, pattern, rule = place
-        if rule.kind is ComparisonKind.IGNORED:
-            found.append((path, rule, to_hashable(value)))
-        elif isinstance(value, dict):
-            if "unknown" in value and "type" not in value:
-                found.append((path, rule, Mark.UNREAD))
-                return
-            found.append((path, rule, str(value.get("type", "present"))))
-            for name, inner in value.items():
-                if name != "type":
-                    self._add(inner, self._find_place(path, pattern, f".{name}"), found)
-        elif not isinstance(value, list):
-            if rule.idle_value is None or value != rule.idle_value:
-                found.append((path, rule, value))
-        elif rule.is_whole or not all(isinstance(entry, dict) for entry in value):
-            prefix = rule.ignored_prefix
-            whole = to_hashable([entry for entry in value if not (prefix and str(entry).startswith(prefix))])
-            found.append((path, rule, mask_numbers(whole) if rule.masks_numbers else whole))
-        else:
-            found.append((path, rule, Mark.LIST))
-            for key, entry in zip(find_entry_keys(value, dict.get), value, strict=True):
-                self._add(entry, self._find_place(path, pattern, f"[{key}]"), found)
+
+def _add_leaves(value: object, place: _Place, found: list[Leaf], sections: list[Section] | None) -> None:
+    """Add the leaves of one value to a list, those in common with others as `sections` where these are collected.
+
+    Generators in generators take twice the time.
+    """
+    path, rule = place.path, place.rule
+    if rule.kind is ComparisonKind.IGNORED:
+        found.append((path, rule, to_hashable(value)))
+    elif isinstance(value, dict):
+        if "unknown" in value and "type" not in value:
+            found.append((path, rule, Mark.UNREAD))
+            return
+        found.append((path, rule, str(value.get("type", "present"))))
+        _add_fields(value, place, found, sections)
+    elif not isinstance(value, list):
+        if rule.idle_value is None or value != rule.idle_value:
+            found.append((path, rule, value))
+    elif rule.is_whole or not all(isinstance(entry, dict) for entry in value):
+        prefix = rule.ignored_prefix
+        whole = to_hashable([entry for entry in value if not (prefix and str(entry).startswith(prefix))])
+        found.append((path, rule, mask_numbers(whole) if rule.masks_numbers else whole))
+    else:
+        found.append((path, rule, Mark.LIST))
+        for key, entry in zip(find_entry_keys(value, dict.get), value, strict=True):
+            _add_leaves(entry, place.below.get(key) or place.add(key, f"[{key}]"), found, sections)
+
+
+def _add_fields(value: dict[str, Any], place: _Place, found: list[Leaf], sections: list[Section] | None) -> None:
+    """Add the leaves of an object's fields. Most are plain: a call for each would take half of the time."""
+    if sections is not None and len(value) >= MIN_STABLE:
+        value = place.select_varying(value, sections)
+    below = place.below
+    for name, inner in value.items():
+        if name == "type":
+            continue
+        own = below.get(name) or place.add(name, f".{name}")
+        if inner.__class__ not in _PLAIN:
+            _add_leaves(inner, own, found, sections)
+        elif (rule := own.rule).idle_value is None or inner != rule.idle_value:
+            found.append((own.path, rule, inner))
 
 
 RATE_TOLERANCE = 0.1

@@ -76,13 +76,20 @@ _GPU_HEALTH = r"nvml\.gpus\[\]\.health\."
 _FACTS: tuple[tuple[str, FieldRule], ...] = (
     (r"system\.memory_bytes", replace(CAPACITY, grade=Grade.READ)),
     (r"system\.kernel|driver\.pci_gpus\[\]\.(numa_node|max_link_width)", RELEVANT),
-    (_GPU_HEALTH + r"(ecc_enabled|pcie_max_\w+|nvlink_(count|active)|power_limit_mw|application_clock_mhz)", RELEVANT),
+    (
+        r"limits\.(fabric_ports|link_mtus|numa_balancing|cpu_model)(\[\])?|python\.packages\[nvidia-nccl-\w+\](\..*)?",
+        RELEVANT,
+    ),
+    (
+        _GPU_HEALTH + r"(vbios|ecc_enabled|pcie_max_\w+|nvlink_(count|active)|power_limit_mw|application_clock_mhz)",
+        RELEVANT,
+    ),
     # A GPU without work goes down to the first generation by itself.
     (_GPU_HEALTH + "pcie_generation", replace(RELEVANT, is_optional=True, idle_value=1)),
     (r"taken_at|schema|system\.host_name|.*\.uuid|verification\.(taken_at|log)", IGNORED),
     (r"deep\.hub\.took_ms", IGNORED),
     (r"(system|nvml\.gpus\[\]|amd\.gpus\[\])\.memory_bytes|(limits|wsl)\.swap_bytes", CAPACITY),
-    (r".*\.(temperature_c|utilisation_percent)", HEAT),
+    (r".*\.(temperature_c|utilization_percent)", HEAT),
     (r".*\.(free_bytes|free_files|available_bytes|power_mw|sm_clock_mhz)|training(\..*)?", SHARE),
     (
         r".*\.(ecc_uncorrected|nvlink_errors|nvlink_errors_per_s|out_of_memory_kills|clock_ahead_s|clock_behind_s)",

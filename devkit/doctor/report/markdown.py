@@ -12,6 +12,8 @@ from devkit.text import format_count
 
 _ICONS = {Severity.ERROR: "❌", Severity.WARNING: "⚠️", Severity.NOTE: "i"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~])")
+_BLOCK = re.compile(r"^(\d*)(?:(?<=\d)([.)])|(?<!\d)([#+=-]))")
+"""At the beginning of an entry: a number of a list, a heading, a list, a line below a heading."""
 _MENTION = re.compile(r"([@#])(?=\w)")
 
 
@@ -119,6 +121,7 @@ def _fold(title: str, lines: Iterable[str]) -> list[str]:
 def _escape(text: str) -> str:
     """Escape text for Markdown: on one line, without formatting, mentions or links to issues."""
     escaped = _SPECIAL.sub(r"\\\1", " ".join(text.replace("&", "&amp;").split()))
+    escaped = _BLOCK.sub(lambda found: f"{found[1]}\\{found[2] or found[3]}", escaped)
     return _MENTION.sub(lambda found: f"&#{ord(found[1])};", escaped)
 
 

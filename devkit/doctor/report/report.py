@@ -22,6 +22,7 @@ from devkit.doctor.runner import mark_root_causes
 from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.facts.model import Facts
 from devkit.facts.values import record
+from devkit.text import to_one_line
 
 if TYPE_CHECKING:
     from devkit.doctor.report.stack import StackLayer
@@ -111,6 +112,18 @@ class Report:
         if self.health is Health.HEALTHY:
             return "nothing found that stops GPU work"
         return "no NVIDIA GPU found, so nothing says whether GPU work would run"
+
+    @property
+    def line(self) -> str:
+        """The verdict with the first root cause, for whoever has one line."""
+        if self.health is Health.INCOMPLETE:
+            return f"{self.health}: {self.lost[0].reason}"
+        if not self.root_causes:
+            said = f"{self.crashed[0].check.code} crashed" if self.crashed else self.headline
+            return f"{self.health}: {said}"
+        message = next((each.finding.message for each in self.roots if each.check.code == self.root_causes[0]), "")
+        more = f" ({', '.join(self.root_causes[1:4])} too)" if self.root_causes[1:] else ""
+        return f"{self.health}: {self.root_causes[0]} {to_one_line(message)}{more}"
 
     @property
     def roots(self) -> tuple[ReportedFinding, ...]:

@@ -138,8 +138,8 @@ def _build_location(finding: Finding) -> dict[str, Any]:
         return {"logicalLocations": [{"name": name, "fullyQualifiedName": f"{side}/{name}", "kind": "resource"}]}
     path = finding.location.path.replace("\\", "/")
     if path.startswith("/") or re.match(r"[A-Za-z]:/", path):
-        artifact = {"uri": f"file:///{quote(path.lstrip('/'), safe='/:')}"}
+        artifact = {"uri": f"file:///{quote(path.lstrip('/'), safe='/:', errors='replace')}"}
     else:
-        artifact = {"uri": quote(path.removeprefix("./"), safe="/"), "uriBaseId": SOURCE_ROOT}
+        artifact = {"uri": quote(path.removeprefix("./"), safe="/", errors="replace"), "uriBaseId": SOURCE_ROOT}
     region = {"startLine": max(1, finding.location.line)}
     return {"physicalLocation": {"artifactLocation": artifact, "region": region}}

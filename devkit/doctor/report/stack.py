@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import combinations
 
 from devkit.doctor.gpus import find_connection, find_driver_gpus
-from devkit.doctor.model import Check, Outcome, Passed, Severity
+from devkit.doctor.model import Check, Crashed, Outcome, Passed, Severity
 from devkit.doctor.preconditions import has_gpu_to_judge, has_nvidia_gpu
 from devkit.doctor.report.report import Report, ReportedFinding
 from devkit.facts.model import (
@@ -96,10 +96,10 @@ def _read_kernel(facts: Facts) -> Iterator[LayerReading]:
         if facts.system.kernel:
             yield LayerReading("kernel", facts.system.kernel)
     if isinstance(facts.driver, Driver):
-        flavours = {True: " (open)", False: " (closed)"}
-        flavour = flavours[facts.driver.is_open] if isinstance(facts.driver.is_open, bool) else ""
+        flavors = {True: " (open)", False: " (closed)"}
+        flavor = flavors[facts.driver.is_open] if isinstance(facts.driver.is_open, bool) else ""
         yield from _read_version(
-            "module loaded", facts.driver.loaded, absent="not loaded", suffix=flavour, label="module"
+            "module loaded", facts.driver.loaded, absent="not loaded", suffix=flavor, label="module"
         )
         if facts.driver.on_disk != facts.driver.loaded:
             yield from _read_version("module on disk", facts.driver.on_disk, absent="none", label="on disk")
@@ -286,6 +286,7 @@ _LAYER_OF_PREFIX = {
     "ENG": "engine",
     "CTK": "toolkit",
     "CDI": "toolkit",
+    "POD": "toolkit",
     "CON": "container",
     "MEM": "container",
     "NET": "container",
@@ -328,7 +329,7 @@ def build_stack(facts: Facts, report: Report) -> tuple[StackLayer, ...]:
         if state is LayerState.FINE and is_absent:
             state = LayerState.UNJUDGED
         readings = tuple(
-            LayerReading(reading.name, to_one_line(reading.value), to_one_line(reading.summary))
+            LayerReading(to_one_line(reading.name), to_one_line(reading.value), to_one_line(reading.summary))
             for reading in LAYER_READINGS[name](facts)
         )
         layers.append(StackLayer(name, title, about, state, readings, roots, consequences, others))
@@ -347,7 +348,7 @@ def _find_state(
         return LayerState.CAUSE if first in roots else LayerState.PROBLEM
     if any(shown.finding.severity is not Severity.NOTE for shown in consequences):
         return LayerState.FOLLOWS
-    if Severity.WARNING in severities or any(outcome in report.crashed for outcome in others):
+    if Severity.WARNING in severities or any(isinstance(outcome.verdict, Crashed) for outcome in others):
         return LayerState.WARNING
     if roots or any(isinstance(outcome.verdict, Passed) for outcome in others):
         return LayerState.FINE

@@ -22,12 +22,13 @@ from devkit.doctor.model import Fix
 from devkit.doctor.signatures.model import CheckRow, Failure, Signature
 from devkit.facts.decode import decode_fields
 
-PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET", "PRJ", "PYT", "STO", "WSL")
+PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET", "POD", "PRJ", "PYT", "STO", "WSL")
 """The prefixes of check codes, each with a file of its own."""
 
 _FAILURES = "\n[[failure]]\n"
-_TEXTS = re.compile(r"^(?:symptoms|texts) = \[(.*?)\]$", re.MULTILINE | re.DOTALL)
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ARRAYS = ("\nsymptoms = [", "\ntexts = [")
+_QUOTED = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
+_FIXED = re.compile(r"[^{…\\\"'`]*").fullmatch
 _MARKS = re.compile(r"\{\w+:\w+\}|…|\\.|[\"'`]")
 
 
@@ -47,13 +48,15 @@ def load_check_rows(prefix: str) -> Mapping[str, CheckRow]:
 def _split_failures() -> tuple[tuple[frozenset[str], str], ...]:
     """Return the unparsed text of every entry, with fixed words of its error texts, one of which a match must have."""
     blocks = (block for prefix in PREFIXES for block in _read_text(f"failures/{prefix}").split(_FAILURES)[1:])
-    return tuple((_list_words(block), block) for block in blocks)
+    return tuple((list_words(block), block) for block in blocks)
 
 
-def _list_words(block: str) -> frozenset[str]:
-    texts = (text for array in _TEXTS.findall(block) for text in _QUOTED.findall(array))
-    words = {max(_MARKS.split(text), key=len).lower() for text in texts}
-    return frozenset(words | {"xid"} if "\nxids = " in block else words)
+def list_words(block: str) -> frozenset[str]:
+    """Return the longest fixed words of each error text in the unparsed text of an entry."""
+    arrays = (part.partition("]\n")[0] for start in _ARRAYS for part in block.split(start)[1:])
+    texts = _QUOTED.findall("\n".join(arrays).lower())
+    found = frozenset(text if _FIXED(text) else max(_MARKS.split(text), key=len) for text in texts)
+    return found | {"xid"} if "\nxids = " in block else found
 
 
 @cache

@@ -1,18 +1,19 @@
 """Families of errors: classes with typed parameters, so that a new wording falls into one.
 
 `families.toml` has a `[[family]]` for each class and below it a `[[family.cause]]` for each cause, the most frequent
-first. A family is parsed only where one of its `words` is in the text: they stand in its first line.
+first. A family is parsed only where the longest fixed words of one of its texts are in the text.
 """
 
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pkgutil import get_data
 from typing import Any
 
 from devkit.doctor.model import Confidence, Fix, Severity
-from devkit.doctor.signatures.catalog import load_fixes
+from devkit.doctor.signatures.catalog import list_words, load_fixes
 from devkit.doctor.signatures.log_text import Words, is_about_gpus
 from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
 from devkit.doctor.signatures.model import Cause, Match
@@ -27,7 +28,6 @@ _AGAINST = 3
 """Weights of the words for and against a cause: one against outweighs one for it, and neither a proof."""
 _START = "\n[[family]]\n"
 _NAMED = re.compile(r"\{(\w+)\}")
-_QUOTED = re.compile(r"\"([^\"]+)\"")
 
 
 @record
@@ -36,13 +36,16 @@ class FamilyCause:
 
     `where` are regular expressions of captures, without which the cause does not apply. `proof` are words of the text
     that exclude every other cause (a cause with nothing else applies only with them), `speaks_for` and `speaks_against`
-    such that make it more or less probable.
+    such that make it more or less probable. Without one of `needs` the cause does not apply.
     `computed` names the function that makes the fix of the values in the text; `fix` is for texts without them.
+    A cause with `texts` of its own is the only one of their errors, and is found beside other errors of its family.
     """
 
     cause: str
     fix: Fix
     where: Mapping[str, str]
+    texts: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     code: str = ""
     proof: tuple[str, ...] = ()
     speaks_for: tuple[str, ...] = ()
@@ -50,6 +53,8 @@ class FamilyCause:
     computed: str = ""
     is_only: bool = False
     """True if the error's own words leave no other cause, once `where` holds."""
+    is_plain: bool = False
+    """True if the error's own words name the cause in a text of any field."""
 
 
 @record
@@ -58,7 +63,8 @@ class Family:
 
     A `is_consequence` error names no cause of its own: it counts only where the text has no other. `overrides` are codes
     of known wordings that only follow from the family's errors. The errors of a `is_general` family occur in every field:
-    they count in a text about GPUs alone.
+    they count in a text about GPUs alone; those of a `is_common` one also where the text is hardly more than the error.
+    The captures of a `has_changes` one are completed by the releases that added or removed the name.
     """
 
     id: str
@@ -71,26 +77,32 @@ class Family:
     is_consequence: bool = False
     overrides: tuple[str, ...] = ()
     is_general: bool = False
+    is_common: bool = False
+    has_changes: bool = False
 
 
 @cache
-def _split_families() -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Return the words and the unparsed text of every family."""
+def _split_families() -> tuple[tuple[frozenset[str], str], ...]:
+    """Return words, one of which a match must have, and the unparsed text of every family."""
     blocks = (get_data(__package__, "families.toml") or b"").decode().split(_START)[1:]
-    return tuple((tuple(_QUOTED.findall(block.partition("]\n")[0].lower())), block) for block in blocks)
+    return tuple((list_words(block), block) for block in blocks)
 
 
 def load_families() -> tuple[Family, ...]:
     """Return every family."""
-    return tuple(_parse_family(block) for _, block in _split_families())
+    return tuple(family for _, block in _split_families() for family in _parse_families(block))
 
 
 @cache
-def _parse_family(block: str) -> Family:
+def _parse_families(block: str) -> tuple[Family, ...]:
+    """Return the family of a block, and one for each cause with texts of its own."""
     row = tomllib.loads(block.replace("[[family.", "[["))
     causes = tuple(_parse_cause(each) for each in row.pop("cause"))
-    del row["words"]
-    return Family(**decode_fields(row, Family), causes=causes)
+    family = Family(
+        **decode_fields({"texts": [], **row}, Family), causes=tuple(each for each in causes if not each.texts)
+    )
+    parts = (replace(family, texts=each.texts, causes=(each,)) for each in causes if each.texts)
+    return (*((family,) if family.texts else ()), *parts)
 
 
 def _parse_cause(row: dict[str, Any]) -> FamilyCause:
@@ -105,25 +117,32 @@ def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Mat
     Args:
         values: Those of the text, and of the machine that it comes from.
     """
+    whole = frozenset(text.lowered.split(" "))
     for words, block in _split_families():
-        if not any(word in text.lowered for word in words):
+        if not any(whole.issuperset(word.split(" ")[1:-1]) and word in text.lowered for word in words):
             continue
-        family = _parse_family(block)
-        if any(_finds(template, text) for template in family.unless):
+        families = _parse_families(block)
+        if families[0].is_general and not is_about_gpus(text.lowered):
             continue
-        if family.is_general and not is_about_gpus(text.lowered):
+        if any(_finds(template, text) for template in families[0].unless):
             continue
-        if match := _match_family(family, text, values):
-            yield family, match
+        for family in families:
+            if match := _match_family(family, text, values):
+                yield family, match
 
 
 def _match_family(family: Family, text: Words, values: TextValues) -> Match | None:
+    plain = {cause.cause for cause in family.causes if cause.is_plain}
     for template in family.texts:
         pattern = compile_template(template)
         found = pattern.find(text.shown, text.lowered)
         if found is None:
             continue
         captures = pattern.format_captures(found)
+        if family.has_changes:
+            from devkit.doctor.signatures.library_changes import describe_change
+
+            captures |= describe_change(captures, text, found.start())
         ranked = _rank_causes(family, captures, text, values)
         if ranked:
             first = ranked[0]
@@ -143,6 +162,7 @@ def _match_family(family: Family, text: Words, values: TextValues) -> Match | No
                 speaks_against=first.speaks_against,
                 alternatives=tuple(ranked[1:]),
                 question=fill_in(family.question, captures) if len(ranked) > 1 else "",
+                is_common=family.is_common and first.cause not in plain,
             )
     return None
 
@@ -151,10 +171,10 @@ def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, value
     """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
     scored = []
     for row in family.causes:
-        if not _applies(row, captures):
+        if not _applies(row, captures) or (row.needs and not any(_finds(template, text) for template in row.needs)):
             continue
         proved = [found for template in row.proof if (found := _finds(template, text))]
-        likely = [found for template in row.speaks_for if (found := _finds(template, text))]
+        likely = [found for template in (*row.needs, *row.speaks_for) if (found := _finds(template, text))]
         unlikely = [found for template in row.speaks_against if (found := _finds(template, text))]
         score = _PROVED * bool(proved or row.is_only) + _FOR * bool(likely) - _AGAINST * bool(unlikely)
         if proved or row.speaks_for or not row.proof:

@@ -61,24 +61,54 @@ _PREFIX = re.compile(
     r"|NVRM: "  # the driver, at the start of each line of one message
     r")"
 )
+_WARNING = re.compile(r"\W{0,2}(?:WARN(?:ING)?|INFO|DEBUG)\b|\S{1,60} level=(?:warn|info|debug)")
 _MAX_PREFIXES = 4
 _FRAME_END = re.compile(r"[ ]?[│║▕┃╎]$")
 _TYPOGRAPHY = str.maketrans({
     "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00bb": "'", "\u00ab": "'", "\u00a0": " ", "\u200b": "",
     "\ufeff": "", "\0": "", "\u2026": "...", "\uff1a": ": ",
 })  # fmt: skip
-_ESCAPED = re.compile(r"(?<!\\)\\{1,40}+(?:r\\{1,40}n|[nrt\"'`])")
+_ESCAPED = re.compile(r"(?<!\\)(\\{1,40}+)(?:r\\{1,40}n|[nrt\"'`])")
+_SEPARATOR = re.compile(r"(?:(?<![A-Za-z0-9])[A-Z]:|(?<!\\)(?=\\{1,40}+(?![abefnrtuvx])[A-Za-z]))(\\{1,40}+)(?=\w)")
+"""What separates folders in a path of Windows: backslashes after a drive, or before a letter that no escape has."""
 _ESCAPES = (
     ("\\u0026", "&"), ("\\u003e", ">"), ("\\u003c", "<"), ("&gt;", ">"), ("&lt;", "<"), ("&quot;", '"'), ("&#39;", "'"),
     ("&#x27;", "'"), ("&amp;", "&"),
 )  # fmt: skip
 
 _FIELD = re.compile(
-    r"(?<![a-z0-9])(?:nvidia|cuda|cudnn|cublas|nccl|nvml|nvcc|gpus?|torch|pytorch|vllm|sglang|tensorflow|jax|xla|triton|rocm|hip"
-    r"|amdgpu|tensorrt|onnxruntime|transformers|huggingface|safetensors|gguf|llama|deepspeed|flash_attn|bitsandbytes|xformers"
-    r"|peft|lora|cupy|numba|mlx|kfd|vram|fp16|bf16|fp8)(?![a-z])"
+    r"(?<![a-z0-9])(?:(?:lib)?(?:nvidia|cuda|cudart|cudnn|cublas(?:lt)?|cufft|cusolver|cusparse|curand|cupti|[nr]ccl|nvrtc|nvjitlink|nvinfer)"
+    r"|nvml|nvcc|nvidia_\w+|libnv\w+|gpus?|torch|torch(?:vision|audio|text)|libtorch\w*|pytorch|vllm|sglang|tensorflow|keras|jax|jaxlib|xla"
+    r"|triton|rocm|hip|amdgpu|tensorrt|onnx|onnxruntime|transformers|huggingface|safetensors|gguf|ggml|ollama|llama|text[_-]generation"
+    r"|flashinfer|flash[ _-]?attention|awq|gptq|sgl|deepspeed|flash[_-]attn|bitsandbytes|xformers|hf_\w+"
+    r"|peft|lora|qlora|cupy|numba|mlx|kfd|vram|fp16|bf16|fp8|diffusers|unsloth\w*|tiktoken|sentencepiece|comfyui|dataloader|qwen\d*"
+    r"|ultralytics|mmcv|mmdet|detectron2|timm|decord|lightning\.pytorch|mamba_ssm|paddlepaddle|ctranslate2|dgx|jetson|(?:auto|local|mini|nano|private)gpt)"
+    r"(?![a-z])"
 )
 """Words of this field."""
+_NAMES = (
+    *("transformers", "pytorch", "cuda", "nvidia", "llama", "whisper", "diffusion", "yolo", "huggingface", "megatron"),
+    *("nerfstudio", "gsplat", "gaussian-splatting", "isaacsim", "isaaclab", "isaacgym", "jupyter", "colab", "podman"),
+    *("devcontainer", "vscode-server", "singularity", "apptainer", "tokenizer", "mujoco", "gymnasium", "pytorch3d"),
+    *("detectron", "mmdet", "mmcv", "openmmlab", "paddle", "mindspore", "autogluon", "cudf", "cuml"),
+    *("exllama", "kobold", "automatic1111", "invokeai", "fooocus", "kohya", "lmdeploy", "xinference"),
+    *("deep-learning", "deep_learning", "custom_nodes", "conda/envs", "conda3/envs"),
+    *("miniconda", "anaconda", "miniforge", "tensorboard", "wandb"),
+    *("packages/accelerate", "from 'accelerate", "packages/trl", "from 'trl", "packages/datasets/", "packages/scipy"),
+)
+"""Names that are of this field within other words, too: those of projects, folders and environments."""
+_AROUND_FIELD = re.compile(
+    r"(?<![a-z])(?:wsl|docker|podman|containers?|apptainer|singularity|enroot|slurm\w*|kube\w*|conda|dkms)(?![a-z])"
+)
+_BESIDE_FIELD = re.compile(
+    r"(?<![a-z0-9])(?:cv2|slurm(?:stepd|ctld|d)?|srun|sbatch|salloc|stepid|apex|pyxis|enroot|singularity|apptainer"
+    r"|(?:kube)?ray(?:let|job|cluster|service|\.io)?)(?![a-z])|\d(?:it/s|s/it)[\],]"
+)
+"""Words of what this field has in common with its neighbors: images, clusters, and bars of progress."""
+_LONG = 2000
+"""Characters beyond which a text without a word of this field or around it is of another one, and one word is chance."""
+_BARE = 120
+"""Characters up to which a text is hardly more than its error, and says nothing about its field."""
 
 
 @record
@@ -94,7 +124,7 @@ class Words:
     """A text to search, and the same in lower case with the same positions.
 
     `starts` are the positions where its lines begin, `lines` their numbers, and `sources` the service, rank or worker
-    that wrote each of them, "" where the text does not say.
+    that wrote each of them, "" where the text does not say. `warnings` are the positions of those that are warnings.
     """
 
     shown: str
@@ -102,6 +132,7 @@ class Words:
     starts: tuple[int, ...] = ()
     lines: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
+    warnings: frozenset[int] = frozenset()
 
     def cut(self, start: int, end: int) -> "Words":
         """Return a part, without its lines."""
@@ -114,6 +145,13 @@ class Words:
         shown, lowered = (text.replace(" ", "") for text in (self.shown, self.lowered))
         return Words(shown, lowered, starts, self.lines, self.sources)
 
+    def join_lines(self) -> "Words":
+        """Return the words with nothing between the lines, as a terminal that wraps within words broke them."""
+        spans = tuple(pairwise((*self.starts, len(self.shown) + 1)))
+        shown, lowered = ("".join(text[start : end - 1] for start, end in spans) for text in (self.shown, self.lowered))
+        starts = tuple(start - place for place, start in enumerate(self.starts))
+        return Words(shown, lowered, starts, self.lines, self.sources)
+
     def find_first(self, found: re.Match[str]) -> int:
         """Return the position where what was found occurs first."""
         return self.lowered.find(self.lowered[found.start() : found.end()])
@@ -121,6 +159,10 @@ class Words:
     def find_line(self, position: int) -> int:
         """Return the number of the line at a position, counted from 1; 0 where it is unknown."""
         return self.lines[bisect_right(self.starts, position) - 1] if self.starts else 0
+
+    def is_warning(self, position: int) -> bool:
+        """Say if the line at a position calls itself a warning."""
+        return bool(self.warnings) and self.starts[bisect_right(self.starts, position) - 1] in self.warnings
 
     def find_source(self, position: int) -> str:
         """Return the service, rank or worker that wrote the line at a position, "" where it is unknown."""
@@ -136,21 +178,24 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
     """
     excerpts = _cut(text) if isinstance(text, str) else tuple(text)
     words: list[str] = []
-    starts, lines, sources = [], [], []
+    starts, lines, sources, warnings = [], [], [], []
     position = 0
     for excerpt in excerpts:
         for number, line in enumerate(_clean(excerpt.text).split("\n"), excerpt.line):
             for part in line.splitlines():
                 plain = " ".join(part.split())
+                is_warning = _WARNING.match(plain) is not None
                 plain, source = _strip_prefixes(plain) if len(plain) >= MIN_PREFIXED else (plain, "")
                 if plain:
+                    if is_warning:
+                        warnings.append(position)
                     words.append(plain)
                     starts.append(position)
                     lines.append(number)
                     sources.append(source)
                     position += len(plain) + 1
     shown = " ".join(words)
-    return Words(shown, _lower(shown), tuple(starts), tuple(lines), tuple(sources))
+    return Words(shown, _lower(shown), tuple(starts), tuple(lines), tuple(sources), frozenset(warnings))
 
 
 def _lower(words: str) -> str:
@@ -172,14 +217,24 @@ def _clean(text: str) -> str:
     for escape, plain in _ESCAPES:
         text = text.replace(escape, plain)
     if "\\" in text:
-        text = _ESCAPED.sub(_unescape, text)
+        text = "\n".join(map(_unescape_line, text.split("\n")))
     return _BARE_COLOR.sub("", translate(text))
 
 
-def _unescape(found: re.Match[str]) -> str:
-    """Replace an escape, however often it was escaped: \\n in JSON within a message within a message."""
-    last = found[0][-1]
-    return last if last in "\"'`" else "\r" if last in "nr" else " "
+def _unescape_line(line: str) -> str:
+    """Replace escapes, however often they were escaped: \\n in JSON within a message within a message.
+
+    As many backslashes as separate the folders of a Windows path in this line are no escape: C:\\normal\\Lib.
+    """
+    separators = {found[1] for found in _SEPARATOR.finditer(line)} if "\\" in line else frozenset[str]()
+
+    def unescape(found: re.Match[str]) -> str:
+        last = found[0][-1]
+        if last in "\"'`":
+            return last
+        return found[0] if found[1] in separators else "\r" if last in "nr" else " "
+
+    return _ESCAPED.sub(unescape, line)
 
 
 def _strip_prefixes(line: str) -> tuple[str, str]:
@@ -197,7 +252,20 @@ def _strip_prefixes(line: str) -> tuple[str, str]:
 
 def is_about_gpus(lowered: str, *, least: int = 1) -> bool:
     """Say if a text in lower case has at least so many words of this field, or one of them so often."""
-    return sum(1 for _ in islice(_FIELD.finditer(lowered), least)) == least
+    found = sum(1 for _ in islice(_FIELD.finditer(lowered), least))
+    return found == least or (least == 1 and any(name in lowered for name in _NAMES))
+
+
+def is_evident(lowered: str) -> bool:
+    """Say if a text in lower case may be accused of an error that programs of any field report."""
+    is_short = len(lowered) <= _LONG
+    is_near = is_about_gpus(lowered, least=1 if is_short else 3) or (is_short and _BESIDE_FIELD.search(lowered))
+    return len(lowered) <= _BARE or bool(is_near)
+
+
+def is_of_another_field(lowered: str) -> bool:
+    """Say if a text in lower case is long and has no word of this field or of what surrounds it."""
+    return len(lowered) > _LONG and not is_about_gpus(lowered) and not _AROUND_FIELD.search(lowered)
 
 
 def read_excerpts(chunks: Iterable[bytes]) -> tuple[Excerpt, ...]:

@@ -94,6 +94,7 @@ def _search(text: Words, signatures: tuple[Signature, ...] | None, *, is_squeeze
                         source=text.find_source(text.find_first(found)),
                         specificity=pattern.specificity,
                         also=signature.also,
+                        is_common=signature.is_common,
                     )
                 )
     return matches

@@ -10,7 +10,8 @@ class Signature:
 
     `texts` are patterns as `patterns.py` reads them; any of them is enough. `symptoms` are those of them that the
     check's page shows. `cause` may name their captures in braces, and then every text must have them. `beside` requires
-    one more pattern close to the first, and `unless` forbids any: both are for words too short to be sure of.
+    one more pattern close to the first, and `unless` forbids any: both are for words too short to be sure of. Programs
+    of any field report what `is_common`.
     """
 
     code: str
@@ -25,6 +26,7 @@ class Signature:
     beside: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
+    is_common: bool = False
 
 
 @record
@@ -93,7 +95,8 @@ class Match:
     service, rank or worker that wrote the line, `follows_from` the code of another match that causes it. `alternatives` are
     further causes, best first, and `question` is what decides between them. `consequences` are lines after it that only
     report that something failed. `code` is "" where no check looks for it,
-    and `family` the name of the class of errors, where the text is no known wording.
+    and `family` the name of the class of errors, where the text is no known wording. Programs of any field report what
+    `is_common`.
     """
 
     code: str
@@ -114,3 +117,4 @@ class Match:
     alternatives: tuple[Cause, ...] = ()
     question: str = ""
     consequences: tuple[Consequence, ...] = ()
+    is_common: bool = False

@@ -19,7 +19,7 @@ _STOP = frozenset(
 )
 _K1, _B = 1.2, 0.6
 _MAX_CHARACTERS = 64 * 1024
-_COUNT = 3
+MAX_NEAREST = 3
 _MIN_SCORE = 6.0
 """Below it a single common word is all that an entry shares with the text."""
 
@@ -53,7 +53,7 @@ def find_nearest(lowered: str) -> tuple[Nearest, ...]:
             total += rarity * count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * length / mean))
         return total
 
-    best = sorted(((score(place), -place) for place in range(len(entries))), reverse=True)[:_COUNT]
+    best = sorted(((score(place), -place) for place in range(len(entries))), reverse=True)[:MAX_NEAREST]
     return tuple(entries[-place][0] for points, place in best if points >= _MIN_SCORE)
 
 

@@ -30,7 +30,8 @@ _CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
     "cuda": _CaptureKind(r"\d{4,5}", 5, lambda digits: f"{int(digits) // 1000}.{int(digits) % 1000 // 10}"),
     "hex": _CaptureKind(r"(?:0x)?[0-9a-fA-F]{1,16}", 18),
     "size": _CaptureKind(r"\d{1,9}(?:\.\d{1,4})? ?[KMGT]i?B", 20),
-    "condition": _CaptureKind(r"\w{1,20} ?[<>=!]{1,2} ?[\w.]{1,20}(?<!\.)", 46),
+    "condition": _CaptureKind(r"(?<![\w.-])\w{1,20} ?[<>=!]{1,2} ?[\w.]{1,20}(?<!\.)", 46),
+    "requirement": _CaptureKind(r"(?<![\w.-])[\w.-]{1,60}(?:\[[\w,-]{1,60}\])?[<>=!~][\w.*+,<>=!~]{1,60}", 183),
     "word": _CaptureKind(r"[\w+-]{1,60}", 60),
     "arch": _CaptureKind(r"sm_?\d{2,3}[af]?", 8),
     "name": _CaptureKind(r"[\w@.:/\\+=~-]{1,150}(?<![.:])", 150),
@@ -103,8 +104,8 @@ def compile_pattern(template: str, *, is_squeezed: bool = False) -> Pattern:
     words = found[anchor]["words"]
     regex = "".join(source for source, _ in parts)
     if not is_squeezed:
-        left = r"(?<!\w)" if template[0].isalnum() else ""
-        regex = left + regex + (r"(?!\w)" if template[-1].isalnum() or template.endswith("}") else "")
+        left = r"(?<![0-9A-Za-z_])" if template[0].isalnum() else ""
+        regex = left + regex + (r"(?![0-9A-Za-z_])" if template[-1].isalnum() or template.endswith("}") else "")
     return Pattern(
         anchor=(words.replace(" ", "") if is_squeezed else words).lower(),
         before=sum(length for _, length in parts[:anchor]) + 1,

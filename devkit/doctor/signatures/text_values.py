@@ -13,7 +13,8 @@ MAX_READ = 256 * 1024
 """Characters at either end of a text in which values are looked for."""
 
 _DRIVER = re.compile(
-    r"(?:Driver Version: ?|NVIDIA-SMI |NVRM version: NVIDIA UNIX \w{1,12} (?:Kernel Module )? ?|driver[ _]version[=: ]{1,2})"
+    r"(?:Driver Version: ?|NVIDIA-SMI |NVRM version: NVIDIA UNIX \w{1,12} (?:Kernel Module )? ?|driver[ _]version[=: ]{1,2}"
+    r"|nvidia[ -]drivers?:? v?)"
     r"(\d{3}\.\d{1,3}(?:\.\d{1,3})?)",
     re.IGNORECASE,
 )
@@ -23,6 +24,9 @@ _CAPABILITY = re.compile(
     r"(?:CUDA capability sm_|compute capability (?:of )?|cuda capability |compute[_ ]cap(?:ability)?[=: ]{1,2})"
     r"(\d{1,2}\.\d\b|\d{2,3}\b)",
     re.IGNORECASE,
+)
+_GPU = re.compile(
+    r"\b((?:[RG]TX(?: PRO)? ?A?\d{4}|GTX \d{3}|Tesla [KMPTV]\d{1,3}|[ABHL]\d{2,3}S?|V100|P100|T4|GB10|G?B[23]00)(?: ?(?:Ti|SUPER))?)\b"
 )
 _PYTHON = re.compile(r"\b(?:python|cp|py)(3\.?(?:[89]|1[0-9]))\b")
 _ENGINES = {
@@ -44,6 +48,7 @@ class TextValues:
     capabilities: tuple[ComputeCapability, ...] = ()
     python: str | None = None
     machine: str | None = None
+    gpu: str | None = None
     engine: str = ""
     """What starts the containers: kubernetes, podman or apptainer; "" for Docker or none."""
 
@@ -56,6 +61,7 @@ class TextValues:
             capabilities=self.capabilities or other.capabilities,
             python=self.python or other.python,
             machine=self.machine or other.machine,
+            gpu=self.gpu or other.gpu,
             engine=self.engine or other.engine,
         )
 
@@ -74,6 +80,7 @@ def read_text_values(text: str) -> TextValues:
         capabilities=tuple(sorted({parse_capability(text) for text in _CAPABILITY.findall(text)})),
         python=f"3.{python.removeprefix('3').removeprefix('.')}" if python else None,
         machine={"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine) if machine else None,
+        gpu=_find_single(_GPU, text),
         engine=next((name for name, pattern in _ENGINES.items() if pattern.search(text)), ""),
     )
 
@@ -97,8 +104,8 @@ def parse_capability(text: str) -> ComputeCapability:
 def _find_torch_fix(values: TextValues, capabilities: tuple[ComputeCapability, ...], *, why: str) -> Fix | None:
     """Return the fix that installs the newest torch for the driver, the GPUs and the Python that a text names."""
     from devkit.compat.rules import find_oldest_driver, find_toolkit_driver
-    from devkit.compat.torch_wheels import DriverCuda, find_wheel
     from devkit.compat.version_tables import load_tables
+    from devkit.compat.wheels import DriverCuda, find_wheel
 
     driver = None
     if values.driver is not None:
@@ -107,6 +114,15 @@ def _find_torch_fix(values: TextValues, capabilities: tuple[ComputeCapability, .
         # Of a driver that says only its CUDA, the first that came with it.
         release = find_toolkit_driver(values.reported_cuda) or find_oldest_driver(values.reported_cuda)
         driver = DriverCuda(release, values.reported_cuda, "linux") if release else None
+    rows = [row for each in capabilities if (row := load_tables().driver.capabilities.get(each)) and row.first_branch]
+    newest = max(rows, key=lambda row: row.first_branch or 0, default=None)
+    if values.driver is not None and newest is not None and values.driver.numbers[0] < (newest.first_branch or 0):
+        return Fix(
+            f"Install driver {newest.first_branch} or newer on the host: {values.driver} does not know {newest.capability.sm}.",
+            root=True,
+            restart=Restart.HOST,
+            docs="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
+        )
     machine = values.machine or "x86_64"
     wheel = find_wheel(driver=driver, capabilities=capabilities, machine=machine, python=values.python)
     if wheel is None:
@@ -122,12 +138,19 @@ def _find_torch_fix(values: TextValues, capabilities: tuple[ComputeCapability, .
     )
 
 
+def _find_capability(gpu: str | None) -> tuple[ComputeCapability, ...]:
+    from devkit.compat.gpus import find_gpu
+
+    found = find_gpu(gpu) if gpu else None
+    return (found.capability,) if found else ()
+
+
 def _fix_torch_for_gpu(captures: Mapping[str, str], values: TextValues) -> Fix | None:
     try:
         named = (parse_capability(captures["arch"]),) if "arch" in captures else ()
     except ValueError:
         return None
-    capabilities = named or values.capabilities
+    capabilities = named or values.capabilities or _find_capability(values.gpu)
     if not capabilities:
         return None
     names = " and ".join(each.sm for each in capabilities)
@@ -160,6 +183,10 @@ def _fix_driver_for_cuda(captures: Mapping[str, str], values: TextValues) -> Fix
     )
 
 
+_FIRST_CUDA_OF_VARIANTS = {"90a": Release.parse("12.0"), "f": Release.parse("12.9")}
+"""The CUDA Toolkits that brought the first architecture-specific target and the targets of families of architectures."""
+
+
 def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextValues) -> Fix | None:
     from devkit.compat.version_tables import load_tables
 
@@ -171,18 +198,58 @@ def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextValues) -> Fix
     if row is None:
         return None
     last = f", and no newer than {row.last_cuda}" if row.last_cuda else ""
+    name = capability.sm + captures["arch"][len(captures["arch"].rstrip("af")) :]
+    first = max((row.first_cuda, *(cuda for end, cuda in _FIRST_CUDA_OF_VARIANTS.items() if name.endswith(end))))
     return Fix(
-        f"Compile with nvcc of CUDA {row.first_cuda} or newer{last}: it knows {capability.sm}. Put it first in PATH.",
-        (
-            "nvcc --version",
-            f"export CUDA_HOME=/usr/local/cuda-{row.first_cuda} PATH=/usr/local/cuda-{row.first_cuda}/bin:$PATH",
-        ),
+        f"Compile with nvcc of CUDA {first} or newer{last}: it knows {name}. Put it first in PATH.",
+        ("nvcc --version", f"export CUDA_HOME=/usr/local/cuda-{first} PATH=/usr/local/cuda-{first}/bin:$PATH"),
         Side.IMAGE,
     )
 
 
-def _fix_gpu_for_container(captures: Mapping[str, str], values: TextValues) -> Fix | None:
-    return fix_gpu_request(values.engine)
+def _fix_python_for_torch(captures: Mapping[str, str], values: TextValues) -> Fix | None:
+    from devkit.compat.version_tables import load_tables
+
+    name, _, version = captures.get("package", "").partition("==")
+    releases = (row for row in load_tables().torch.releases if str(row.version) == version.partition("+")[0])
+    if name != "torch" or (release := next(releases, None)) is None:
+        return None
+    pythons = release.pythons
+    # The newest one that it supports came first for some systems alone.
+    python = "3.12" if "3.12" in pythons else pythons[-2]
+    return Fix(
+        f"Use a Python that torch {release.version} has wheels for: {pythons[0]} to {pythons[-1]}; or a torch for this Python.",
+        ("python -VV", f"uv venv --python {python}"),
+        Side.PROJECT,
+    )
+
+
+_LIBRARY_PACKAGES = (
+    (r"libcudnn\w*\.so\.8\b", "'nvidia-cudnn-cu12<9'  # beside CUDA 11: 'nvidia-cudnn-cu11<9'"),
+    (r"libcudnn\w*\.so\.9\b", "'nvidia-cudnn-cu12>=9'  # beside CUDA 13: nvidia-cudnn-cu13"),
+    (
+        r"lib(cublas\w*|cudart|nvrtc)\.so\.11\b|libcufft\.so\.10\b",
+        "nvidia-cuda-runtime-cu11 nvidia-cublas-cu11 nvidia-cufft-cu11 nvidia-cuda-nvrtc-cu11 'nvidia-cudnn-cu11<9'",
+    ),
+)
+"""Packages that bring a library of the number in its name, where the newest ones bring another."""
+
+
+def _fix_cuda_library(captures: Mapping[str, str], values: TextValues) -> Fix | None:
+    library = captures.get("library", "")
+    packages = next((names for pattern, names in _LIBRARY_PACKAGES if re.match(pattern, library)), "")
+    if not packages:
+        return None
+    return Fix(
+        f"Install the release that {library} belongs to and let the loader find it, or a build of the program for the"
+        f" CUDA and cuDNN that are here.",
+        (
+            f"pip install {packages}",
+            f"find / -name '{library}*' 2>/dev/null",
+            "export LD_LIBRARY_PATH=<folder that find names>",
+        ),
+        Side.CONTAINER,
+    )
 
 
 def fix_gpu_request(engine: str) -> Fix | None:
@@ -213,10 +280,39 @@ def fix_gpu_request(engine: str) -> Fix | None:
     return fixes.get(engine)
 
 
+def _fix_library_release(captures: Mapping[str, str], values: TextValues) -> Fix:
+    library, caller = captures["library"], captures["caller"]
+    is_package = " " not in caller
+    upgrade = (f"pip install --upgrade {caller}",) if is_package else ()
+    if library == "python":
+        release = captures["removed"] or captures["added"]
+        older = f"3.{int(release.partition('.')[2]) - 1}" if captures["removed"] else release
+        return Fix(
+            f"Upgrade {caller}, or make the environment with Python {older}.",
+            (*upgrade, f"uv venv --python {older}"),
+            Side.PROJECT,
+        )
+    limit = captures["added"] if captures["change"] == "called" else captures["removed"]
+    if limit:
+        return Fix(
+            f"Upgrade {caller} to a release for the newer {library}, or install {library} below {limit}.",
+            (f"pip install '{library}<{limit}'", *upgrade),
+            Side.CONTAINER,
+        )
+    return Fix(
+        f"Upgrade {library} to {captures['added']} or newer; where it is pinned, install {caller} of its time.",
+        (f"pip install --upgrade '{library}>={captures['added']}'", "pip check"),
+        Side.CONTAINER,
+    )
+
+
 COMPUTED_FIXES: Mapping[str, Callable[[Mapping[str, str], TextValues], Fix | None]] = {
+    "cuda-library": _fix_cuda_library,
+    "library-release": _fix_library_release,
+    "python-for-torch": _fix_python_for_torch,
     "torch-for-gpu": _fix_torch_for_gpu,
     "torch-for-driver": _fix_torch_for_driver,
     "driver-for-cuda": _fix_driver_for_cuda,
     "toolkit-for-gpu": _fix_toolkit_for_gpu,
-    "gpu-for-container": _fix_gpu_for_container,
+    "gpu-for-container": lambda _captures, values: fix_gpu_request(values.engine),
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from devkit.doctor.model import Confidence
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.text_values import TextValues
-from devkit.facts.circumstances import Circumstances
+from devkit.facts.machine import Circumstances
 from devkit.facts.values import record
 
 if TYPE_CHECKING:

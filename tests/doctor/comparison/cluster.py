@@ -50,7 +50,7 @@ def _vary_gpu(gpu, node, chance):
     health["power_mw"] = chance.randrange(58_000, 132_000)
     health["sm_clock_mhz"] = chance.choice([345, 1980, 1980, 1980])
     health["clock_reasons"] = chance.choice([["gpu-idle"], ["gpu-idle"], [], ["sw-power-cap"]])
-    health["utilisation_percent"] = chance.choice([0, 0, 0, 3])
+    health["utilization_percent"] = chance.choice([0, 0, 0, 3])
     if chance.random() < 0.3:
         own = {"type": "GpuProcess", "pid": chance.randrange(1000, 90_000), "name": "dcgm", "memory_bytes": 400 << 20}
         health["processes"] = [own]

@@ -18,7 +18,7 @@ def proof(node, *, count=2):
         _stage("memory-rate", chance, rates),
         _stage("kernel", chance, {"matmul_bf16_error": chance.uniform(1, 9) * 1e-7}),
         _stage("reference", chance, {**_REFERENCE, "adapter_sha256": HASH, "last_loss": LAST_LOSS}),
-        _stage("lora-memorises", chance, {"steps": 80, "last_loss": chance.uniform(1, 9) * 1e-4}),
+        _stage("lora-memorizes", chance, {"steps": 80, "last_loss": chance.uniform(1, 9) * 1e-4}),
         _stage("nccl", chance, {"bus_gb_per_s": round(310 * chance.uniform(0.97, 1.03), 2)}),
     )
     environment = {"devkit": "0.1.0", "torch": "2.9.1+cu128", "transformers": "5.0.0", "peft": "0.18.0", "cpus": "192"}

@@ -1,12 +1,24 @@
-"""Saved facts of many machines: which one is outlier, in what, and which check it matters to."""
+"""Comparing facts: which fields differ and matter, what is usual, and what a field changes elsewhere."""
+
+import json
 
 import pytest
 
+from devkit.doctor.comparison.deviations import find_usual_range
 from devkit.doctor.comparison.documents import HardwareClass
-from devkit.doctor.comparison.leaves import Mark
-from devkit.doctor.comparison.rules import Grade
+from devkit.doctor.comparison.impact import replace_field, trace_facts, trace_reads
+from devkit.doctor.comparison.leaves import FactsFlattener, Mark
+from devkit.doctor.comparison.rules import ComparisonKind, FieldRule, Grade
+from devkit.doctor.registry import CHECKS
+from devkit.doctor.runner import run_on_host_and_container
+from devkit.facts.store import parse_facts_document
+from tests.amount import every
 from tests.doctor.comparison.cluster import cluster, put, recorded, varied
 from tests.doctor.comparison.helpers import compare, differences_by_field, get_only_group, outlier_names
+from tests.hosts import MACHINES
+
+# Saved facts of many machines: which one is outlier, in what, and which check it matters to.
+
 
 NODES = cluster(30)
 ODD = "node-0012"
@@ -364,3 +376,151 @@ def test_outliers_beyond_the_limit_are_counted():
     group = get_only_group(compare(nodes))
     assert len(group.outliers) == 100 and group.not_judged == 20
     assert compare(nodes).has_differences
+
+
+# What lies far from the middle of a group's readings.
+
+
+TENTH = FieldRule(ComparisonKind.MEASURED, relative_tolerance=0.1)
+DEGREES = FieldRule(ComparisonKind.TRANSIENT, absolute_tolerance=10)
+ALIKE = [100.0] * 20
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "outliers"),
+    [
+        pytest.param([*ALIKE, 50], TENTH, [50], id="half of what all the others have"),
+        pytest.param([*ALIKE, 90], TENTH, [], id="at the tolerance"),
+        pytest.param([*ALIKE, 89.9], TENTH, [89.9], id="below the tolerance"),
+        pytest.param([*ALIKE, 110.1], TENTH, [110.1], id="above the tolerance"),
+        pytest.param([80, 90, 100, 110, 120, 130, 75], TENTH, [], id="widely scattered readings have no outlier"),
+        pytest.param([80, 90, 100, 110, 120, 130, 400], TENTH, [400], id="but for one that is beyond all scatter"),
+        pytest.param([30, 31, 32, 40, 42], DEGREES, [], id="within the absolute tolerance"),
+        pytest.param([30, 31, 31, 31, 42], DEGREES, [42], id="beyond the absolute tolerance"),
+        pytest.param(
+            [0, 0, 0, 0, 1],
+            FieldRule(ComparisonKind.TRANSIENT, absolute_tolerance=0.5),
+            [1],
+            id="around zero the absolute tolerance counts",
+        ),
+        pytest.param([100, 89], TENTH, [100, 89], id="two readings"),
+        pytest.param([100, 91], TENTH, [], id="a pair within the tolerance of the larger"),
+        pytest.param([-100, -50], TENTH, [-100, -50], id="two negative readings"),
+    ],
+)
+def test_outliers_among_readings(values, rule, outliers):
+    around = find_usual_range(values, rule)
+    assert [value for value in values if not around.contains(value)] == outliers
+
+
+def test_one_in_a_thousand_with_half_the_rate_does_not_move_the_median():
+    values = [2600 + step % 50 for step in range(999)] + [1300]
+    around = find_usual_range(values, TENTH)
+    assert around.median == pytest.approx(2624, abs=2) and not around.contains(1300) and around.contains(2649)
+
+
+# Noting which fields a check reads changes nothing of what it says.
+
+
+@pytest.mark.parametrize("name", every(4, MACHINES))
+def test_checks_find_the_same_on_traced_facts(name):
+    facts = parse_facts_document(recorded(name))
+    noted = run_on_host_and_container(CHECKS, trace_facts(facts, "", set()), clock=float)
+    assert noted == run_on_host_and_container(CHECKS, facts, clock=float)
+
+
+def test_a_traced_record_equals_the_plain_one():
+    facts = parse_facts_document(recorded("dgx-h100-ok"))
+    watched = trace_facts(facts, "", set())
+    assert watched == facts and facts.driver == watched.driver
+    assert watched != parse_facts_document(recorded("ubuntu-4090-ok"))
+
+
+def test_a_read_has_the_path_of_its_leaf():
+    document = recorded("dgx-h100-ok")
+    reads = trace_reads(CHECKS, parse_facts_document(document))
+    leaves = {path for path, _, _ in FactsFlattener().flatten(document)}
+    noted = set().union(*reads.values())
+    assert "nvml.gpus[7].health.remap_failed" in noted & leaves
+    assert len(noted & leaves) > 200
+    strays = {path for path in noted - leaves if "." in path and not path.startswith("inside")}
+    assert not strays
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "is_read"),
+    [
+        ("GPU022", "driver.fabric_manager_version", True),
+        ("GPU015", "nvml.gpus[3].health.pcie_width", True),
+        ("GPU015", "driver.fabric_manager_version", False),
+        ("STO001", "storage.directories", True),
+        ("STO001", "nvml", False),
+    ],
+)
+def test_each_check_reads_its_fields_and_no_others(code, path, is_read):
+    assert (path in trace_reads(CHECKS, parse_facts_document(recorded("dgx-h100-ok")))[code]) is is_read
+
+
+def test_reads_of_the_facts_inside_a_container_are_below_inside():
+    document = {**recorded("ubuntu-4090-ok"), "inside": {"type": "Facts", **recorded("in-container-ok")}}
+    reads = trace_reads(CHECKS, parse_facts_document(document))
+    assert any(path.startswith("inside.container.") for path in set().union(*reads.values()))
+
+
+# One field put to what it is elsewhere, and everything else left alone.
+
+
+HERE = recorded("dgx-h100-ok")
+
+
+def leaves(document):
+    return {path: value for path, _, value in FactsFlattener().flatten(document)}
+
+
+def other(*changes):
+    document = recorded("dgx-h100-ok")
+    for path, value in changes:
+        put(document, path, value)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        pytest.param([("system.kernel", "6.5")], "system.kernel", id="a text"),
+        pytest.param([("nvml.gpus.3.health.pcie_width", 8)], "nvml.gpus[3].health.pcie_width", id="on one GPU"),
+        pytest.param([("driver.modules", [])], "driver.modules", id="a list of texts"),
+        pytest.param([("engine", {"unknown": "not read"})], "engine", id="a record that was not read"),
+        pytest.param([("cdi", [])], "cdi[/etc/cdi/nvidia.json]", id="an entry that is missing here"),
+    ],
+)
+def test_the_field_is_as_usual_and_the_rest_unchanged(changes, path):
+    document = other(*changes)
+    before = json.dumps(document)
+    changed = replace_field(document, path, HERE)
+    assert leaves(changed) == leaves(HERE)
+    assert json.dumps(document) == before
+    parse_facts_document(changed)
+
+
+def test_an_entry_that_the_usual_document_lacks_is_removed():
+    document = other()
+    document["nvml"]["gpus"].append({**document["nvml"]["gpus"][0], "index": 8})
+    assert leaves(replace_field(document, "nvml.gpus[8]", HERE)) == leaves(HERE)
+
+
+def test_only_the_named_field_is_replaced():
+    document = other(("system.kernel", "6.5"), ("driver.loaded", "1.2"))
+    changed = replace_field(document, "system.kernel", HERE)
+    assert changed["system"]["kernel"] == HERE["system"]["kernel"] and changed["driver"]["loaded"] == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        pytest.param(HERE, "system.color", id="a field of neither"),
+        pytest.param(other(("nvml", {"unknown": "not read"})), "nvml.gpus[3].name", id="nothing to put it into"),
+    ],
+)
+def test_a_field_without_a_parent_cannot_be_replaced(document, path):
+    assert replace_field(document, path, HERE) is None

@@ -1,5 +1,7 @@
 """One fault on one node of many: it is found and named, whether a check knows it or not."""
 
+import copy
+
 import pytest
 
 from .cluster import cluster, put
@@ -32,6 +34,36 @@ FAULTS = {
 }
 
 
+PORTS = tuple(f"mlx5_{number}/1 ACTIVE 400 Gb/sec (4X NDR), NUMA node {number // 4}" for number in range(8))
+NCCL = {"type": "Package", "name": "nvidia-nccl-cu12", "version": "2.19.3", "tag": "", "requires": []}
+USUAL = (
+    ("limits.fabric_ports", list(PORTS)),
+    ("limits.link_mtus", ["ens1 9000", "eno1 1500"]),
+    ("limits.numa_balancing", False),
+    ("python.packages", [NCCL]),
+    *((f"nvml.gpus.{index}.health.nvlink_active", 18) for index in range(8)),
+)
+PUBLIC = {
+    "https://github.com/AlexeyAB/darknet/issues/2807": ((f"{GPU}.pcie_width", 1),),
+    "https://github.com/tatsu-lab/stanford_alpaca/issues/32": every_gpu("health.nvlink_active", 0),
+    "https://github.com/deepseek-ai/DeepEP/issues/624": (("limits.numa_balancing", True),),
+    "https://github.com/NVIDIA/nccl/issues/489": (
+        ("limits.fabric_ports.1", "mlx5_1/1 DOWN 10 Gb/sec (4X), NUMA node 0"),
+    ),
+    "https://github.com/NVIDIA/nccl/issues/709": (
+        ("limits.fabric_ports.5", PORTS[5].replace("400 Gb/sec (4X NDR)", "25 Gb/sec (1X EDR)")),
+    ),
+    "https://github.com/NVIDIA/nccl/issues/1524": (("limits.link_mtus", ["ens1 4200", "eno1 1500"]),),
+    "https://github.com/NVIDIA/nccl/issues/1267": (("python.packages", [NCCL | {"version": "2.20.5"}]),),
+    "https://github.com/l4rz/reverse-engineering-dell-idrac-to-get-rid-of-gpu-throttling/issues/3": (
+        (f"{GPU}.power_limit_mw", 350_000),
+    ),
+    "https://github.com/leptonai/gpud/pull/330": ((f"{GPU}.clock_reasons", ["hw-slowdown"]),),
+    "https://github.com/NVIDIA/nccl/issues/412": (("driver.modules", ["ib_core", "nvidia", "nvidia_uvm"]),),
+}
+"""Nodes that others found to be unlike the rest: the thread, and what it changes in the facts."""
+
+
 @pytest.fixture(scope="module")
 def nodes():
     return cluster(COUNT)
@@ -41,6 +73,20 @@ def nodes():
 def test_a_fault_is_the_outlier(fault):
     nodes = cluster(COUNT)
     for path, value in FAULTS[fault]:
+        put(nodes[ODD], path, value)
+    comparison = compare(nodes)
+    assert comparison.has_differences
+    assert outlier_names(comparison) == [ODD]
+
+
+@pytest.mark.parametrize("thread", PUBLIC)
+def test_a_fault_of_a_public_thread_is_the_outlier(thread):
+    nodes = cluster(COUNT)
+    for document in nodes.values():
+        for path, value in USUAL:
+            put(document, path, copy.deepcopy(value))
+    assert outlier_names(compare(nodes)) == []
+    for path, value in PUBLIC[thread]:
         put(nodes[ODD], path, value)
     comparison = compare(nodes)
     assert comparison.has_differences

@@ -1,9 +1,16 @@
 """Checks from inside a container: its GPU, libraries, shared memory, compiler, workspace and user."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.doctor.checks.cascades import NEEDS_CONTAINER_GPU_CODES
-from devkit.doctor.fixes import TOOLKIT_TROUBLESHOOTING, DistroFamily, find_container_distro_family
+from devkit.doctor.fixes import (
+    TOOLKIT_TROUBLESHOOTING,
+    DistroFamily,
+    Purpose,
+    find_container_distro_family,
+    list_commands,
+)
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import (
     NO_VISIBLE_DEVICES,
@@ -34,22 +41,8 @@ _REQUEST_GPU = {
 
 REQUIRED_CAPABILITIES = ("compute", "utility")
 
-_INSTALL_COMPILER = {
-    DistroFamily.UBUNTU: "apt-get update && apt-get install -y --no-install-recommends build-essential",
-    DistroFamily.DEBIAN: "apt-get update && apt-get install -y --no-install-recommends build-essential",
-    DistroFamily.FEDORA: "dnf install -y gcc",
-    DistroFamily.RHEL: "dnf install -y gcc",
-    DistroFamily.SUSE: "zypper install -y gcc",
-    DistroFamily.ARCH: "pacman -S --noconfirm gcc",
-}
-
-_INSTALL_HEADERS = {
-    DistroFamily.UBUNTU: "apt-get update && apt-get install -y --no-install-recommends python3-dev",
-    DistroFamily.DEBIAN: "apt-get update && apt-get install -y --no-install-recommends python3-dev",
-    DistroFamily.FEDORA: "dnf install -y python3-devel",
-    DistroFamily.RHEL: "dnf install -y python3-devel",
-    DistroFamily.SUSE: "zypper install -y python3-devel",
-}
+_GRAPHICS_LOADERS = {"libEGL.so.1": "libegl1", "libvulkan.so.1": "libvulkan1"}
+"""The loaders of EGL and Vulkan, and the Debian packages that have them."""
 
 
 @check("CON001", "The GPU was given to this container", causes=NEEDS_CONTAINER_GPU_CODES)
@@ -129,6 +122,20 @@ def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> F
             )
             # NVIDIA's images set the variable themselves, so it is no proof of a request.
             may_request = variable is not None and variable.strip() not in NO_VISIBLE_DEVICES
+            # Without them NVIDIA_REQUIRE_CUDA is not there either, and who started the container set the variable.
+            if may_request and container.require_cuda is None:
+                return Finding(
+                    Severity.ERROR,
+                    "this container requested the machine's NVIDIA GPU, but got none",
+                    Fix(
+                        "Look on the host, whose engine or toolkit passed the request over: the nvidia runtime did not start the"
+                        " container, the toolkit's mode is csv, or it accepts no variable of an unprivileged user.",
+                        ("devkit doctor",),
+                        docs=TOOLKIT_TROUBLESHOOTING,
+                    ),
+                    evidence=tuple(evidence),
+                    confidence=Confidence.LIKELY,
+                )
             hint = (
                 " Where that was done, the toolkit on the host passed it over (mode csv, or a user's variable that it does"
                 " not accept): run devkit doctor there."
@@ -191,6 +198,67 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
     )
 
 
+@check("CON015", "A container with graphics has the driver's EGL and Vulkan")
+def graphics_are_complete(facts: Facts) -> Iterator[Finding]:
+    """With the capability graphics requested, loaders, the driver's library and the files that name it are there.
+
+    Why it matters: EGL and Vulkan then find no GPU, and fall back to rendering on the CPU or end with "no display" and
+    VK_ERROR_INCOMPATIBLE_DRIVER, while CUDA works.
+    How it is seen: libEGL_nvidia, libEGL and libvulkan by the loader's cache, and the vendor files of both loaders.
+    Source: NVIDIA/nvidia-container-toolkit issue 16; NVIDIA, Container Toolkit, "Driver capabilities".
+    """
+    require_visible_gpu(facts)
+    container = require_container(facts)
+    if "graphics" not in (container.driver_capabilities or "").split(","):
+        raise NotApplicable("the container does not request graphics")
+    if is_in_wsl(facts):
+        raise NotApplicable("in WSL graphics go through Windows")
+    missing = require(container.missing_graphics)
+    capability = f"NVIDIA_DRIVER_CAPABILITIES={container.driver_capabilities}"
+    if "libEGL_nvidia.so.0" in missing:
+        yield Finding(
+            Severity.WARNING,
+            "graphics were requested, but the driver's libEGL_nvidia.so.0 is not in the container",
+            Fix(
+                "Install the driver's graphics part on the host, which drivers for computing alone leave out (on Ubuntu"
+                " libnvidia-gl of the driver's branch), and recreate the container.",
+                ("ldconfig -p | grep libEGL_nvidia",),
+                where=Side.HOST,
+            ),
+            evidence=(capability, "libEGL_nvidia.so.0: absent"),
+        )
+        return
+    loaders = [package for name, package in _GRAPHICS_LOADERS.items() if name in missing]
+    if loaders:
+        is_debian = find_container_distro_family(facts) in (DistroFamily.UBUNTU, DistroFamily.DEBIAN)
+        yield Finding(
+            Severity.WARNING,
+            f"the image lacks the loader {join_words(name for name in _GRAPHICS_LOADERS if name in missing)}",
+            Fix(
+                "Install the loaders in the image.",
+                (f"apt-get update && apt-get install -y --no-install-recommends {' '.join(loaders)}",)
+                if is_debian
+                else (),
+                where=Side.IMAGE,
+            ),
+            evidence=(capability, *(f"{name}: absent" for name in missing)),
+        )
+    files = [name for name in missing if name.endswith(".json")]
+    if files:
+        yield Finding(
+            Severity.WARNING,
+            f"{join_words(files)}, by which the loaders find the driver, {'is' if len(files) == 1 else 'are'} absent",
+            Fix(
+                "Update the Container Toolkit on the host, which mounts them; with CDI make the specification anew.",
+                ("nvidia-ctk --version", "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"),
+                where=Side.HOST,
+                root=True,
+            ),
+            evidence=(capability, *(f"{name}: absent" for name in files)),
+            confidence=Confidence.LIKELY,
+        )
+
+
 @check("CON003", "Shared memory is large enough for data loaders")
 def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
     """The shared memory (/dev/shm) of this container holds at least a gibibyte.
@@ -230,7 +298,7 @@ def triton_can_compile(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "no C compiler in this container: torch.compile and Triton kernels fail",
-            _add_to_image(facts, _INSTALL_COMPILER, "a C compiler"),
+            _add_to_image(facts, "add_compiler", "a C compiler"),
             evidence=("none of cc, gcc and clang is on PATH",),
         )
     if container.python_headers is False:
@@ -238,14 +306,14 @@ def triton_can_compile(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             f"Python.h of Python {python.version} is missing: torch.compile and Triton kernels fail",
-            _add_to_image(facts, _INSTALL_HEADERS, "the Python headers"),
+            _add_to_image(facts, "add_python_headers", "the Python headers"),
             evidence=(f"no Python.h for {python.executable}",),
         )
 
 
-def _add_to_image(facts: Facts, commands: dict[DistroFamily, str], what: str) -> Fix:
-    command = commands.get(find_container_distro_family(facts))
-    return Fix(f"Add {what} to the image, and rebuild it.", (command,) if command else (), where=Side.IMAGE, root=True)
+def _add_to_image(facts: Facts, purpose: Purpose, what: str) -> Fix:
+    commands = list_commands(facts, purpose, family=find_container_distro_family(facts))
+    return Fix(f"Add {what} to the image, and rebuild it.", commands, where=Side.IMAGE, root=True)
 
 
 @check("CON005", "The loader finds libcuda", causes=("PYT019",))
@@ -265,15 +333,17 @@ def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     if isinstance(driver.libcuda_paths, Unknown) or container.libcuda_in_cache is not False:
         return
     is_found = bool(driver.libcuda_paths)
-    folder = driver.libcuda_paths[0].rpartition("/")[0] if driver.libcuda_paths else "/usr/lib/x86_64-linux-gnu"
+    # Triton looks nowhere else once the variable names a folder.
+    name_folder = (f"export TRITON_LIBCUDA_PATH={quote(path.rpartition('/')[0])}" for path in driver.libcuda_paths[:1])
     yield Finding(
         Severity.NOTE if is_found else Severity.WARNING,
         "the loader knows libcuda.so.1 but not libcuda.so, which old Triton links against"
         if is_found
         else "the loader does not find libcuda.so.1: Triton kernels fail",
         Fix(
-            "Refresh the loader's cache when the container starts, or name the folder to Triton.",
-            ("ldconfig", f"export TRITON_LIBCUDA_PATH={folder}"),
+            "Refresh the loader's cache when the container starts"
+            + (", or name the folder to Triton." if is_found else "."),
+            ("ldconfig", *name_folder),
             where=Side.CONTAINER,
             root=True,
         ),

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.compat.rules import CudaSupport
+from devkit.doctor.checks.cdi import has_cdi_gpus
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
 from devkit.doctor.checks.cuda import find_unmet_cuda
-from devkit.doctor.checks.toolkit import has_cdi_gpus, has_gpus_by_cdi, is_legacy_by_default
+from devkit.doctor.checks.toolkit import has_gpus_by_cdi, is_legacy_by_default
 from devkit.doctor.fixes import CUDA_COMPATIBILITY_GUIDE, TOOLKIT_TROUBLESHOOTING, find_host_side, refresh_cdi
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import (
@@ -47,8 +49,8 @@ def _normalize_folder(folder: str) -> str:
 def find_dev_containers(facts: Facts, engine: Engine) -> tuple[RunningContainer, ...]:
     """Find the project's running dev containers; a single Compose service counts if no tool labeled another."""
     own = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
-    labelled = tuple(one for one in own if one.is_dev_container is True)
-    return labelled or (tuple(own) if len(own) == 1 else ())
+    labeled = tuple(one for one in own if one.is_dev_container is True)
+    return labeled or (tuple(own) if len(own) == 1 else ())
 
 
 def _runs_under_nvidia(container: RunningContainer) -> bool:
@@ -364,9 +366,9 @@ def _judge_end(container: StoppedContainer) -> Iterator[Finding]:
         f"service {container.service}" if container.service and isinstance(container.service, str) else "dev container"
     )
     if container.error:
-        from devkit.doctor.signatures.matching import match_signatures
+        from devkit.doctor.known_errors import find_known_errors  # it knows all checks
 
-        known_errors = match_signatures(container.error)
+        known_errors = find_known_errors(container.error, is_ours=True)
         best = known_errors[0] if known_errors else None
         text = " ".join(container.error.split())
         yield Finding(
@@ -374,7 +376,9 @@ def _judge_end(container: StoppedContainer) -> Iterator[Finding]:
             f"the {kind} ({container.name}) could not start: {best.cause.rstrip('.') if best else text[:_LONGEST]}",
             best.fix
             if best
-            else Fix("Read the engine's error, and start the container again.", (f"docker start -a {container.name}",)),
+            else Fix(
+                "Read the engine's error, and start the container again.", (f"docker start -a {quote(container.name)}",)
+            ),
             subject=container.name,
             evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
             confidence=best.confidence if best else Confidence.CERTAIN,
@@ -422,8 +426,8 @@ def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
         Severity.WARNING,
         f"SELinux may refuse {join_words(one.name for one in confined)} the GPU",
         Fix(
-            "Let containers use devices, or exempt this one.",
-            ("sudo setsebool -P container_use_devices on", "--security-opt=label=disable"),
+            "Let containers use devices, or start this one with --security-opt=label=disable.",
+            ("sudo setsebool -P container_use_devices on",),
             where=find_host_side(facts),
             root=True,
             docs=TOOLKIT_TROUBLESHOOTING,

@@ -1,11 +1,11 @@
 """Checks of what GPUs need from a loaded driver: device nodes, GSP firmware, and CUDA after suspend or without NVSwitch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import DEEP_CODES, NEEDS_DRIVER_CODES, NVML_CODES
 from devkit.doctor.checks.gpu.fabric import has_no_nvswitch
 from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
-from devkit.doctor.fixes import DRIVER_GUIDE, INITRAMFS_COMMANDS, DistroFamily, find_distro_family
+from devkit.doctor.fixes import DRIVER_GUIDE, list_commands
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, has_fewer_gpus_than_bus, has_missing_gpus
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
 from devkit.doctor.preconditions import is_in_container, require, require_driver, require_host, require_loaded_driver
@@ -24,14 +24,6 @@ _PRESERVE = "PreserveVideoMemoryAllocations"
 FIRMWARE_MISSING_LINES = ("No firmware image found", "failed with error -2")
 
 FIRMWARE_FAILURE_LINES = ("GSP firmware RM", "GFW_BOOT", "WPR2 already up")
-
-_FIRMWARE: Mapping[DistroFamily, str] = {
-    DistroFamily.DEBIAN: "sudo apt-get install --reinstall -y firmware-nvidia-gsp",
-    DistroFamily.FEDORA: "sudo dnf reinstall -y xorg-x11-drv-nvidia-kmodsrc xorg-x11-drv-nvidia",
-    DistroFamily.RHEL: "sudo dnf reinstall -y nvidia-kmod-common",
-    DistroFamily.SUSE: "sudo zypper install -f -y kernel-firmware-nvidia-gspx-G06",
-    DistroFamily.ARCH: "sudo pacman -S nvidia-utils linux-firmware-nvidia",
-}
 
 
 def list_missing_nodes(driver: Driver) -> tuple[str, ...]:
@@ -72,8 +64,7 @@ def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
             evidence=(f"under /dev: {', '.join(node.removeprefix('/dev/') for node in nodes) or 'none'}",),
             confidence=Confidence.LIKELY,
         )
-        return
-    if not any(node.removeprefix("/dev/nvidia").isdigit() for node in nodes):
+    if not missing and not any(node.removeprefix("/dev/nvidia").isdigit() for node in nodes):
         raise NotApplicable("no GPU has a device node here")
     if "/dev/nvidia-uvm" in nodes:
         return
@@ -140,13 +131,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
     unfound = find_driver_lines(facts, *FIRMWARE_MISSING_LINES)
     failing = find_driver_lines(facts, *FIRMWARE_FAILURE_LINES)
     if unfound or (driver.firmware_present is False and driver.is_open is True and has_missing_gpus(facts)):
-        family = find_distro_family(facts)
-        install = _FIRMWARE.get(family)
-        if family is DistroFamily.UBUNTU:
-            install = f"sudo apt-get install --reinstall -y 'nvidia-firmware-{release.major}*'"
-        if family is DistroFamily.NIXOS:
-            install = "# in configuration.nix: hardware.firmware = [ config.hardware.nvidia.package.firmware ];"
-        rebuild = INITRAMFS_COMMANDS.get(family)
+        install = list_commands(facts, "reinstall_firmware", branch=release.major)
         present = (
             "not known"
             if isinstance(driver.firmware_present, Unknown)
@@ -159,7 +144,7 @@ def gsp_starts(facts: Facts) -> Iterator[Finding]:
             f"the GSP firmware of driver {release} was not found, so the GPU does not start",
             Fix(
                 f"Install the firmware of exactly {release} again, write it into the initial RAM disk, and reboot.",
-                (*((install,) if install else ()), *((rebuild,) if rebuild else ()), "sudo reboot"),
+                (*install, *list_commands(facts, "rebuild_initramfs"), "sudo reboot"),
                 root=True,
                 restart=Restart.HOST,
             ),

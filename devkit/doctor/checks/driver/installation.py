@@ -1,7 +1,8 @@
 """Checks of how the driver is installed: one version, one source, and package lists that agree."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from shlex import join
 
 from devkit.doctor.checks.cascades import (
     CDI_CODES,
@@ -10,7 +11,7 @@ from devkit.doctor.checks.cascades import (
     CUDA_CODES,
     NEEDS_DRIVER_CODES,
 )
-from devkit.doctor.fixes import DRIVER_INSTALL_COMMANDS, DistroFamily, find_distro_family
+from devkit.doctor.fixes import DistroFamily, find_distro_family, list_commands
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
     is_in_container,
@@ -43,18 +44,6 @@ _DRIVER = re.compile(
 _OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
 """How Ubuntu marks its own builds: 580.95.05-0ubuntu0.24.04.2; NVIDIA's repository has 580.95.05-0ubuntu1."""
 
-_FINISH_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: (
-        "sudo apt-get install --fix-broken",
-        "dpkg -l | grep -E 'nvidia.*[0-9]{3}' | grep -v BRANCH",
-        "sudo dkms autoinstall || sudo ubuntu-drivers install",
-        "sudo reboot",
-    ),
-    DistroFamily.DEBIAN: ("sudo apt-get install --fix-broken", "sudo dkms autoinstall", "sudo reboot"),
-    DistroFamily.FEDORA: ("sudo akmods --force", "sudo reboot"),
-    DistroFamily.ARCH: ("sudo pacman -Syu", "sudo reboot"),
-}
-
 
 @check("DRV011", "Package lists agree on the Container Toolkit's key")
 def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
@@ -79,7 +68,7 @@ def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
             f"{len(same)} package lists name {url} with different keys: apt refuses to read any list",
             Fix(
                 "Delete the older lists; the one that the Container Toolkit's guide writes is enough.",
-                (f"sudo rm {' '.join(older)}", "sudo apt-get update"),
+                (f"sudo rm {join(older)}", "sudo apt-get update"),
                 root=True,
             ),
             subject=older[0],
@@ -108,7 +97,6 @@ def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
     if not differ and not broken:
         return
     branch = str(library.major) if isinstance(library, Release) else "<branch>"
-    commands = _FINISH_COMMANDS.get(find_distro_family(facts), ("sudo dkms autoinstall", "sudo reboot"))
     yield Finding(
         Severity.ERROR if differ else Severity.WARNING,
         f"the module on disk is {on_disk}, but the libraries are {library}: a reboot does not bring them together"
@@ -116,7 +104,7 @@ def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
         else f"{join_words(package.name for package in broken)} of the driver are only half installed",
         Fix(
             "Finish the installation, so that module and libraries are of one version; then reboot.",
-            tuple(command.replace("BRANCH", branch) for command in commands),
+            list_commands(facts, "finish_driver", branch=branch),
             root=True,
             restart=Restart.HOST,
         ),
@@ -140,13 +128,6 @@ def _find_branches(driver: Driver) -> list[DriverPackage]:
         if match and package.state == "installed":
             found.setdefault(next(filter(None, match.groups())), package)
     return list(found.values())
-
-
-_COMPUTE_PACKAGES: Mapping[DistroFamily, str] = {
-    DistroFamily.UBUNTU: "sudo apt-get install -y libnvidia-compute-{branch}",
-    DistroFamily.DEBIAN: "sudo apt-get install -y libcuda1",
-}
-"""Packages of libcuda where they have names of their own; elsewhere the driver is installed again with all its parts."""
 
 
 @check(
@@ -187,9 +168,7 @@ def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
             confidence=Confidence.LIKELY,
         )
         return
-    family = find_distro_family(facts)
-    package = _COMPUTE_PACKAGES.get(family, "").format(branch=loaded.major)
-    commands = (package,) if package else DRIVER_INSTALL_COMMANDS.get(family, ())
+    commands = list_commands(facts, "install_libcuda", branch=loaded.major) or list_commands(facts, "install_driver")
     yield Finding(
         Severity.ERROR,
         "the driver is installed without libcuda.so.1: nvidia-smi works, and no CUDA program finds a GPU",
@@ -219,13 +198,6 @@ def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
     ]
     if meta is None or not others:
         return
-    removals: Mapping[DistroFamily, str] = {
-        DistroFamily.UBUNTU: "sudo apt-get purge cuda 'cuda-drivers*'",
-        DistroFamily.DEBIAN: "sudo apt-get purge cuda 'cuda-drivers*'",
-        DistroFamily.FEDORA: "sudo dnf remove cuda cuda-drivers",
-        DistroFamily.RHEL: "sudo dnf remove cuda cuda-drivers",
-    }
-    family = find_distro_family(facts)
     yield Finding(
         Severity.WARNING,
         f"{meta.name} {meta.version} of NVIDIA's repository pulls its own driver over the distribution's"
@@ -233,7 +205,7 @@ def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
         Fix(
             "Decide for one source. To keep the distribution's driver, remove the meta-package and install the toolkit"
             " alone, which brings no driver.",
-            ((*filter(None, (removals.get(family),)), *DRIVER_INSTALL_COMMANDS.get(family, ()))),
+            (*list_commands(facts, "remove_cuda_drivers"), *list_commands(facts, "install_driver")),
             root=True,
             docs="https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages",
         ),

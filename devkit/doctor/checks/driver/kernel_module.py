@@ -1,16 +1,10 @@
 """Checks of the driver's kernel module: loaded, of a branch and flavor that drive every GPU."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from shlex import quote
 
 from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES
-from devkit.doctor.fixes import (
-    DRIVER_GUIDE,
-    DRIVER_INSTALL_COMMANDS,
-    INITRAMFS_COMMANDS,
-    KERNEL_HEADERS_COMMANDS,
-    DistroFamily,
-    find_distro_family,
-)
+from devkit.doctor.fixes import DRIVER_GUIDE, DistroFamily, find_distro_family, list_commands
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_gpus, find_driver_lines, has_fewer_gpus_than_bus
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
@@ -53,43 +47,6 @@ _UNFINISHED = ("added", "built")
 LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supported by the NVIDIA")
 
 OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
-
-_OPEN_MODULE_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: ("sudo apt-get install -y nvidia-driver-BRANCH-open", "sudo reboot"),
-    DistroFamily.DEBIAN: ("sudo apt-get install -y nvidia-open", "sudo reboot"),
-    DistroFamily.FEDORA: (
-        "echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod",
-        "sudo akmods --force --rebuild",
-        "sudo reboot",
-    ),
-    DistroFamily.RHEL: ("sudo dnf install -y --allowerasing nvidia-open", "sudo reboot"),
-    DistroFamily.SUSE: ("sudo zypper install -y nvidia-open-driver-G06-signed-kmp-default", "sudo reboot"),
-    DistroFamily.ARCH: ("sudo pacman -S nvidia-open", "sudo reboot"),
-    DistroFamily.NIXOS: (
-        "# in configuration.nix: hardware.nvidia.open = true;",
-        "sudo nixos-rebuild boot",
-        "sudo reboot",
-    ),
-}
-_LEGACY_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: (
-        "sudo apt-get install -y nvidia-driver-BRANCH",
-        "sudo apt-mark hold nvidia-driver-BRANCH",
-        "sudo reboot",
-    ),
-    DistroFamily.DEBIAN: ("sudo apt-get install -y nvidia-driver", "sudo reboot"),
-    DistroFamily.FEDORA: (
-        "sudo dnf install -y --allowerasing akmod-nvidia-BRANCHxx xorg-x11-drv-nvidia-BRANCHxx-cuda",
-        "sudo reboot",
-    ),
-    DistroFamily.ARCH: ("# from the AUR: nvidia-BRANCHxx-dkms nvidia-BRANCHxx-utils", "sudo reboot"),
-    DistroFamily.NIXOS: (
-        "# in configuration.nix: hardware.nvidia.package = config.boot.kernelPackages.nvidiaPackages.legacy_BRANCH;",
-        "sudo nixos-rebuild boot",
-        "sudo reboot",
-    ),
-}
-"""The proprietary driver of an older branch, which still drives an older GPU."""
 
 
 @check("DRV001", "The NVIDIA kernel driver is loaded", causes=NEEDS_DRIVER_CODES)
@@ -148,7 +105,7 @@ def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
             Fix(
                 "If that is intended, run devkit inside the virtual machine. If not, remove vfio-pci.ids= from the kernel"
                 " command line, or the override, and reboot.",
-                (f"sudo driverctl unset-override {gpus[0].address}",),
+                (f"sudo driverctl unset-override {quote(gpus[0].address)}",),
                 root=True,
                 restart=Restart.HOST,
             ),
@@ -159,7 +116,7 @@ def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
         return _explain_installed_module(facts, driver, gpus, driver.on_disk)
     if driver.dkms_state in _UNFINISHED or isinstance(driver.libnvidia_ml, Release):
         return _explain_not_built(facts, driver, gpus)
-    install = DRIVER_INSTALL_COMMANDS.get(find_distro_family(facts), ())
+    install = list_commands(facts, "install_driver")
     return Finding(
         Severity.ERROR,
         "this machine has an NVIDIA GPU, but no NVIDIA driver is installed",
@@ -215,13 +172,12 @@ def _disable_nouveau(facts: Facts) -> Fix:
             root=True,
             restart=Restart.HOST,
         )
-    rebuild = INITRAMFS_COMMANDS.get(find_distro_family(facts))
     return Fix(
         "Blacklist nouveau, rebuild the initial RAM disk, and reboot.",
         (
             r"printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
             " | sudo tee /etc/modprobe.d/blacklist-nouveau.conf",
-            *((rebuild,) if rebuild else ()),
+            *list_commands(facts, "rebuild_initramfs"),
             "sudo reboot",
         ),
         root=True,
@@ -244,14 +200,7 @@ def _explain_signature(facts: Facts, driver: Driver, release: Release, evidence:
     if isinstance(signer, str):
         readings.append(f"signed by {signer or 'no one'}")
         why = why if signer else "it is not signed"
-    keys = {
-        DistroFamily.UBUNTU: "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der",
-        DistroFamily.DEBIAN: "sudo mokutil --import /var/lib/dkms/mok.pub",
-        DistroFamily.FEDORA: "sudo kmodgenca -a && sudo mokutil --import /etc/pki/akmods/certs/public_key.der",
-        DistroFamily.RHEL: "sudo mokutil --import /var/lib/dkms/mok.pub",
-        DistroFamily.SUSE: "sudo mokutil --import /usr/share/nvidia-pubkeys/*.der",
-    }
-    key = keys.get(find_distro_family(facts))
+    enroll = list_commands(facts, "enroll_key")
     return Finding(
         Severity.ERROR,
         f"Secure Boot is on and the NVIDIA module {release} is not loaded: {why}"
@@ -260,7 +209,7 @@ def _explain_signature(facts: Facts, driver: Driver, release: Release, evidence:
         Fix(
             "Enroll the key that signed the module: import it, reboot, and choose Enroll MOK on the blue screen. Or turn"
             " Secure Boot off in the firmware.",
-            ((key, "sudo reboot") if key else ("sudo modprobe nvidia",)),
+            (*enroll, "sudo reboot") if enroll else ("sudo modprobe nvidia",),
             root=True,
             restart=Restart.HOST,
         ),
@@ -283,7 +232,7 @@ def _explain_not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
             Fix(
                 "Install the headers of the running kernel, build the module, and load it.",
                 (
-                    *KERNEL_HEADERS_COMMANDS.get(find_distro_family(facts), ("sudo dkms autoinstall",)),
+                    *list_commands(facts, "build_module"),
                     "sudo modprobe nvidia",
                 ),
                 root=True,
@@ -330,7 +279,7 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
         " which needs the open one",
         Fix(
             f"Replace the module of branch {release.major} by its open flavor, and reboot.",
-            _fill_branch(_OPEN_MODULE_COMMANDS.get(find_distro_family(facts), ()), release.major),
+            list_commands(facts, "install_open_module", branch=release.major),
             root=True,
             restart=Restart.HOST,
             docs=DRIVER_GUIDE,
@@ -339,10 +288,6 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
         evidence=(*log_lines[:2], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in needs_open)),
         confidence=Confidence.CERTAIN if log_lines else Confidence.LIKELY,
     )
-
-
-def _fill_branch(commands: tuple[str, ...], branch: int) -> tuple[str, ...]:
-    return tuple(command.replace("BRANCH", str(branch)) for command in commands)
 
 
 @check("DRV008", "The driver branch still supports every GPU", causes=("DRV001", *NEEDS_DRIVER_CODES))
@@ -382,7 +327,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
         Fix(
             f"Install branch {last}, proprietary, and keep it from being upgraded. Packages for CUDA 13 have no code"
             " for this GPU: take those for CUDA 12.",
-            _fill_branch(_LEGACY_COMMANDS.get(find_distro_family(facts), ()), last),
+            list_commands(facts, "install_legacy_driver", branch=last),
             root=True,
             restart=Restart.HOST,
             docs="https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/",

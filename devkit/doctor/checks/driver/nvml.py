@@ -1,6 +1,6 @@
 """Checks that NVML answers, and that its libraries match the loaded kernel module."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import assert_never
 
 from devkit.doctor.checks.cascades import (
@@ -11,15 +11,7 @@ from devkit.doctor.checks.cascades import (
     PYTHON_CODES,
     TOOLKIT_CODES,
 )
-from devkit.doctor.fixes import (
-    INITRAMFS_COMMANDS,
-    TOOLKIT_TROUBLESHOOTING,
-    WSL_GUIDE,
-    DistroFamily,
-    find_distro_family,
-    find_driver_side,
-    find_host_side,
-)
+from devkit.doctor.fixes import TOOLKIT_TROUBLESHOOTING, WSL_GUIDE, find_driver_side, find_host_side, list_commands
 from devkit.doctor.gpus import DAY_S, compute_seconds_between
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import (
@@ -35,22 +27,6 @@ from devkit.facts.values import Release, Unknown
 _NVML_MISMATCH = 18
 
 _READ_KERNEL_LOG = "journalctl -k -b | grep -iE 'nvrm|xid'"
-
-_LIBRARY_PACKAGE: Mapping[DistroFamily, str] = {
-    DistroFamily.UBUNTU: "sudo apt-get install --fix-broken && sudo ubuntu-drivers install",
-    DistroFamily.DEBIAN: "sudo apt-get install -y libnvidia-ml1",
-    DistroFamily.FEDORA: "sudo dnf install -y xorg-x11-drv-nvidia-cuda-libs",
-    DistroFamily.RHEL: "sudo dnf install -y nvidia-driver-cuda-libs",
-    DistroFamily.SUSE: "sudo zypper install -y nvidia-compute-utils-G06",
-    DistroFamily.ARCH: "sudo pacman -S --needed nvidia-utils",
-}
-
-_HOLD_COMMANDS: Mapping[DistroFamily, tuple[str, ...]] = {
-    DistroFamily.UBUNTU: ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",),
-    DistroFamily.DEBIAN: ("sudo apt-mark hold 'nvidia-driver-*' 'libnvidia-compute-*'",),
-    DistroFamily.FEDORA: ("sudo dnf versionlock add '*nvidia*'",),
-    DistroFamily.RHEL: ("sudo dnf versionlock add '*nvidia*'",),
-}
 
 _Explanation = tuple[str, Fix, Confidence]
 
@@ -110,19 +86,19 @@ def _mismatch_fix(facts: Facts, driver: Driver | None) -> Fix:
             where=Side.WINDOWS,
             restart=Restart.WSL,
         )
-    rebuild = INITRAMFS_COMMANDS.get(find_distro_family(facts))
+    rebuild = list_commands(facts, "rebuild_initramfs")
     if driver is not None and rebuild and _is_rebooted_since_upgrade(driver):
         return Fix(
             "The machine has been rebooted since the upgrade, so the initial RAM disk still holds the old module. Rebuild"
             " it, and reboot.",
-            (rebuild, "sudo reboot"),
+            (*rebuild, "sudo reboot"),
             root=True,
             restart=Restart.HOST,
         )
     return Fix(
         "Reboot the host, so that the new module is loaded. Reinstalling packages does not help."
         " To keep it from coming back, exclude driver packages from automatic upgrades.",
-        ("sudo reboot", *_HOLD_COMMANDS.get(find_distro_family(facts), ())),
+        ("sudo reboot", *list_commands(facts, "hold_driver")),
         root=True,
         restart=Restart.HOST,
     )
@@ -259,12 +235,11 @@ def _explain_missing_library(facts: Facts) -> _Explanation:
             ),
             Confidence.LIKELY,
         )
-    package = _LIBRARY_PACKAGE.get(find_distro_family(facts))
     return (
         "the kernel driver is there, but libnvidia-ml.so.1 is not installed",
         Fix(
             "Install the driver's libraries in exactly the version of the kernel module.",
-            (package,) if package and find_driver_side(facts) is Side.HOST else (),
+            list_commands(facts, "install_libnvidia_ml") if find_driver_side(facts) is Side.HOST else (),
             where=find_driver_side(facts),
             root=find_driver_side(facts) is Side.HOST,
         ),

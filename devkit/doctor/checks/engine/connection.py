@@ -1,9 +1,10 @@
 """Checks that a container engine answers, and where it runs."""
 
 from collections.abc import Iterator
+from shlex import quote
 from typing import assert_never
 
-from devkit.doctor.fixes import ENGINE_GUIDE, ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side, has_systemd
+from devkit.doctor.fixes import ENGINE_GUIDE, find_host_side, has_systemd, list_commands
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import find_platform, is_in_container, is_in_wsl, require_container_engine
 from devkit.facts.model import Clients, EngineEnd, EngineFailure, Facts, Platform, System
@@ -116,7 +117,7 @@ def _install_fix(facts: Facts) -> Fix:
         case _:
             return Fix(
                 "Install Docker Engine or Podman.",
-                ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                list_commands(facts, "install_engine"),
                 root=True,
                 restart=Restart.LOGIN,
                 docs=ENGINE_GUIDE,
@@ -149,7 +150,7 @@ def _explain_not_running(facts: Facts, failure: EngineFailure) -> tuple[str, Fix
             f"Docker runs, but listens on {join_words(failure.listens_on)} and not on {url}",
             Fix(
                 "Add the usual socket to the daemon's hosts, and restart it; or name the address that it has.",
-                (f"export DOCKER_HOST={address}",),
+                (f"export DOCKER_HOST={quote(address)}",),
                 where=find_host_side(facts),
             ),
             Confidence.LIKELY,
@@ -172,7 +173,7 @@ def _endpoint_fix(facts: Facts, failure: EngineFailure) -> Fix:
     if variable.startswith("DOCKER_"):
         return Fix(
             f"Correct {variable}, or remove it to use the default engine.",
-            (f"unset {variable}",),
+            (f"unset {quote(variable)}",),
             where=find_host_side(facts),
         )
     return Fix(

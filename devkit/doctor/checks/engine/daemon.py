@@ -1,17 +1,16 @@
 """Checks of the container engine: the right one, new enough, with valid settings, proxy and clock."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
 from devkit.doctor.fixes import (
-    COMPOSE_INSTALL_COMMANDS,
     ENGINE_GUIDE,
-    ENGINE_INSTALL_COMMANDS,
-    ENGINE_REMOVE_COMMANDS,
-    find_distro_family,
+    edit_daemon_file,
     find_host_side,
     has_systemd,
+    list_commands,
     restart_engine,
 )
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
@@ -35,6 +34,8 @@ from devkit.text import join_words
 
 _SNAP_DOCKER = "/snap/bin/docker"
 
+_SET_PROXIES = "d['proxies'] = {'http-proxy': a[1], 'https-proxy': a[1], 'no-proxy': 'localhost,127.0.0.1'}"
+
 _PROXY_GUIDE = "https://docs.docker.com/engine/daemon/proxy/"
 
 
@@ -57,7 +58,7 @@ def engine_is_not_linux_desktop(facts: Facts) -> Iterator[Finding]:
         "the docker command talks to Docker Desktop, whose virtual machine has no GPU on Linux",
         Fix(
             "Use the Docker Engine of the system; install docker-ce first where there is none.",
-            (f"unset {variable}" if by_variable else "docker context use default",),
+            (f"unset {quote(variable)}" if by_variable else "docker context use default",),
         ),
         evidence=(f"endpoint {engine.endpoint.url}, chosen by {engine.endpoint.chosen_by}", engine.operating_system),
     )
@@ -81,7 +82,7 @@ def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
         "Docker runs from a snap, which cannot see the host's NVIDIA libraries and Container Toolkit",
         Fix(
             "Replace the snap by Docker Engine. Its images and volumes go with it: save what you need first.",
-            ("sudo snap remove docker", *ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ())),
+            ("sudo snap remove docker", *list_commands(facts, "install_engine")),
             root=True,
             restart=Restart.ENGINE,
             docs=ENGINE_GUIDE,
@@ -137,7 +138,7 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
         else f"Docker Compose {compose.version} cannot request GPUs; {floor.version} is the first that can",
         Fix(
             "Install the current Compose plugin.",
-            COMPOSE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+            list_commands(facts, "install_compose"),
             where=find_host_side(facts),
             root=True,
             docs="https://docs.docker.com/compose/install/linux/",
@@ -170,7 +171,9 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
                     if is_folder
                     else "Correct the file, check it, and restart Docker.",
                     (
-                        f"sudo rmdir {file.path}" if is_folder else f"dockerd --validate --config-file={file.path}",
+                        f"sudo rmdir {quote(file.path)}"
+                        if is_folder
+                        else f"dockerd --validate --config-file={quote(file.path)}",
                         *restart_engine(facts, engine),
                     ),
                     where=find_host_side(facts),
@@ -275,14 +278,14 @@ def only_one_docker(facts: Facts) -> Iterator[Finding]:
         )
     if packaged and isinstance(facts.wsl, Wsl) and facts.wsl.desktop_tools is True:
         answers = facts.engine.operating_system if isinstance(facts.engine, Engine) else "neither"
-        remove = ENGINE_REMOVE_COMMANDS.get(find_distro_family(facts))
+        remove = list_commands(facts, "remove_engine")
         yield Finding(
             Severity.WARNING,
             "this distribution has a Docker Engine of its own beside Docker Desktop's integration: they take turns",
             Fix(
                 "Keep one. Either switch this distribution off in Docker Desktop, under Settings, Resources, WSL"
                 " integration; or remove the engine from the distribution.",
-                (remove,) if remove else (),
+                remove,
                 where=Side.WSL,
                 root=bool(remove),
                 docs="https://docs.docker.com/desktop/features/wsl/",
@@ -314,7 +317,7 @@ def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
         f"Docker {version} cannot give GPUs by request; {floor.version} is the first that can",
         Fix(
             "Install a current Docker Engine.",
-            ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+            list_commands(facts, "install_engine"),
             where=find_host_side(facts),
             root=True,
             restart=Restart.ENGINE,
@@ -340,27 +343,30 @@ def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("the engine takes its proxy from elsewhere")
     if isinstance(facts.hub, Unknown):
         raise NotApplicable(facts.hub.reason, is_lost=facts.hub.is_lost)
-    proxies = [proxy for proxy in require(facts.hub.proxies) if proxy.variable.upper() != "ALL_PROXY"]
+    proxies = [proxy for proxy in require(facts.hub.proxies) if proxy.variable.upper() in ("HTTP_PROXY", "HTTPS_PROXY")]
     if not proxies:
         return
     evidence = f"{proxies[0].variable}={proxies[0].url}"
     if require(engine.proxy) == "":
         variables = '[Service]\\nEnvironment="HTTP_PROXY=%s" "HTTPS_PROXY=%s" "NO_PROXY=localhost,127.0.0.1"\\n'
+        # As the shell names it, so that a password in it is not printed.
+        proxy = f'"${next((one.variable for one in proxies if one.variable.upper() == "HTTPS_PROXY"), proxies[0].variable)}"'
         folder, manager, sudo = "/etc/systemd/system", "sudo systemctl", "sudo "
         if engine.is_rootless:
             folder, manager, sudo = "$HOME/.config/systemd/user", "systemctl --user", ""
-        commands = (
+        commands: tuple[str, ...] = (
             f"{sudo}mkdir -p {folder}/docker.service.d",
-            f'printf \'{variables}\' "$HTTPS_PROXY" "$HTTPS_PROXY" | {sudo}tee {folder}/docker.service.d/proxy.conf',
+            f"printf '{variables}' {proxy} {proxy} | {sudo}tee {folder}/docker.service.d/proxy.conf",
             f"{manager} daemon-reload",
-            *restart_engine(facts, engine),
         )
+        if not has_systemd(facts):
+            commands = (edit_daemon_file(_SET_PROXIES, proxy),)
         yield Finding(
             Severity.WARNING,
             "this shell goes through a proxy, the Docker daemon does not: images may not be pulled",
             Fix(
-                "Give the daemon the proxy, and restart it. Without systemd, name it under `proxies` in daemon.json.",
-                commands if has_systemd(facts) else restart_engine(facts, engine),
+                "Give the daemon the proxy, and restart it.",
+                (*commands, *restart_engine(facts, engine)),
                 where=find_host_side(facts),
                 root=not engine.is_rootless,
                 restart=Restart.ENGINE,

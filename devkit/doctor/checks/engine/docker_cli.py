@@ -1,9 +1,10 @@
 """Checks of the docker command: its origin, its version, and its settings."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.fixes import ENGINE_GUIDE, ENGINE_INSTALL_COMMANDS, find_distro_family, find_host_side
+from devkit.doctor.fixes import ENGINE_GUIDE, find_host_side, list_commands
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require, require_nvidia_gpu
 from devkit.facts.model import Client, Engine, EngineKind, Facts
@@ -42,7 +43,7 @@ def docker_cli_is_current(facts: Facts) -> Iterator[Finding]:
         problem,
         Fix(
             "Install a current docker command, or take the older one off PATH.",
-            ("type -a docker", *ENGINE_INSTALL_COMMANDS.get(find_distro_family(facts), ())),
+            ("type -a docker", *list_commands(facts, "install_engine")),
             where=find_host_side(facts),
             root=True,
             docs=ENGINE_GUIDE,
@@ -123,7 +124,7 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Finding]:
             f"{settings.path} is not valid, so the docker command ignores its contexts and logins: {settings.error}",
             Fix(
                 "Correct the file, or move it away and log in again.",
-                (f'mv "{settings.path}" "{settings.path}.broken"',),
+                (f"mv {quote(settings.path)} {quote(settings.path)}.broken",),
                 where=find_host_side(facts),
             ),
             subject=settings.path,

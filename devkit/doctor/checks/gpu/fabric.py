@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import DEEP_CODES
 from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
-from devkit.doctor.fixes import DistroFamily, find_distro_family
+from devkit.doctor.fixes import DistroFamily, find_distro_family, list_commands
 from devkit.doctor.gpus import format_gpu, require_gpu_health, require_gpu_health_field
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
@@ -17,7 +17,7 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.thresholds import NVLINK_ERRORS_PER_S
 from devkit.facts.model import CudaCall, Deep, Driver, Facts, Gpu, GpuHealth
-from devkit.facts.values import Release, Unknown
+from devkit.facts.values import Unknown
 from devkit.text import format_count, join_words
 
 _FABRIC_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"
@@ -45,22 +45,6 @@ _HAS_FABRIC = (*_ON_THE_WAY, "completed")
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
 
-def install_fabric_manager(facts: Facts, release: Release) -> tuple[str, ...]:
-    """List the commands that install and start the Fabric Manager of one version."""
-    start = "sudo systemctl enable --now nvidia-fabricmanager"
-    match find_distro_family(facts):
-        case DistroFamily.UBUNTU | DistroFamily.DEBIAN:
-            return (f"sudo apt-get install -y 'nvidia-fabricmanager-{release.major}={release}-*'", start)
-        case DistroFamily.RHEL | DistroFamily.FEDORA:
-            return (f"sudo dnf install -y nvidia-fabric-manager-{release}", start)
-        case DistroFamily.SUSE:
-            return (f"sudo zypper install -y nvidia-fabric-manager={release}", start)
-        case DistroFamily.NIXOS:
-            return ("# in configuration.nix: hardware.nvidia.datacenter.enable = true;", "sudo nixos-rebuild switch")
-        case _:
-            return (start,)
-
-
 @check("GPU022", "The Fabric Manager is of the driver's version", causes=("GPU004",))
 def fabric_manager_matches_driver(facts: Facts) -> Iterator[Finding]:
     """On machines with an NVSwitch the Fabric Manager has exactly the version of the loaded driver.
@@ -83,7 +67,7 @@ def fabric_manager_matches_driver(facts: Facts) -> Iterator[Finding]:
         Fix(
             f"Install the Fabric Manager of exactly {release}, and keep both from being upgraded apart.",
             (
-                *install_fabric_manager(facts, release),
+                *list_commands(facts, "install_fabric_manager", branch=release.major, release=release),
                 *(("sudo apt-mark hold 'nvidia-fabricmanager*' 'nvidia-driver-*'",) if is_apt else ()),
             ),
             root=True,
@@ -116,7 +100,7 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
             Fix(
                 f"Install the Fabric Manager of exactly the driver's version, {release}, and start it. Systems with NVLink"
                 " 5 (B200, GB200) need the package nvlsm beside it.",
-                install_fabric_manager(facts, release),
+                list_commands(facts, "install_fabric_manager", branch=release.major, release=release),
                 root=True,
                 docs=_FABRIC_GUIDE,
             ),

@@ -8,11 +8,11 @@ from devkit.doctor.error_codes import (
     XID_CATALOG_URL,
     XID_CLEANUP,
     XID_FALLEN_OFF_THE_BUS,
-    XID_MEANINGS,
     XID_RECOVERY_CHANGED,
     XID_ROW_REMAP_FAILED,
     XidMeaning,
     XidRemedy,
+    load_xids,
 )
 from devkit.doctor.fixes import DistroFamily, find_distro_family, find_driver_side, power_cycle, reset_gpu_or_reboot
 from devkit.doctor.gpus import (
@@ -26,7 +26,7 @@ from devkit.doctor.gpus import (
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_nvidia_gpu
 from devkit.doctor.thresholds import STILL_FRESH_HOURS
-from devkit.facts.model import Facts, Gpu, GpuHealth, KernelLog, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
+from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
 from devkit.facts.values import Unknown
 from devkit.text import format_count
 
@@ -97,7 +97,7 @@ def _is_consequence(xid: Xid, xids: tuple[Xid, ...]) -> bool:
 
 def _is_minor(facts: Facts, xid: Xid) -> bool:
     """Say if the report is about a program, has been dealt with, or is known better from NVML."""
-    meaning = XID_MEANINGS.get(xid.number)
+    meaning = load_xids().get(xid.number)
     if meaning is None or meaning.remedy in _BY_THE_PROGRAM:
         return True
     gpu = find_gpu_at(facts, xid.address)
@@ -106,7 +106,7 @@ def _is_minor(facts: Facts, xid: Xid) -> bool:
 
 
 def _xid_finding(facts: Facts, xid: Xid, *others: Xid) -> Finding:
-    meaning = XID_MEANINGS.get(xid.number)
+    meaning = load_xids().get(xid.number)
     says = meaning.summary if meaning else "NVIDIA's table leaves it to its support"
     is_minor = _is_minor(facts, xid)
     failing = is_gpu_failing(facts, xid.address)
@@ -211,27 +211,23 @@ def no_recovery_is_required(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, NVML API reference, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA, Xid catalog, Xid 154;
     NVIDIA/open-gpu-kernel-modules issue 1045.
     """
-    logged = {} if isinstance(facts.kernel_log, Unknown) else dict(_list_logged_recoveries(facts.kernel_log))
+    logged: dict[str, tuple[Xid, str]] = {}
+    for xid in () if isinstance(facts.kernel_log, Unknown) else facts.kernel_log.xids:
+        actions = _CHANGED_TO.findall(xid.line) if xid.number == XID_RECOVERY_CHANGED else []
+        if actions and actions[-1] != "None":
+            logged[xid.address] = (xid, actions[-1].lower())
     states = require_gpu_health(facts) if logged else require_gpu_health_field(facts, "recovery_action")
     for gpu, health in states:
         if isinstance(health.recovery_action, Unknown):
-            xid = logged.get(str(health.pci_address))
-            if xid is not None:
-                yield _recovery_finding(facts, gpu, _CHANGED_TO.findall(xid.line)[-1].lower(), xid.line, Severity.ERROR)
+            report = logged.get(str(health.pci_address))
+            if report is not None:
+                yield _recovery_finding(facts, gpu, report[1], report[0].line, Severity.ERROR)
             continue
         action = health.recovery_action
         if action != "none":
             evidence = f"{format_gpu(gpu)} {gpu.name}: recovery action {action}"
             severity = Severity.WARNING if action == _CAN_WAIT else Severity.ERROR
             yield _recovery_finding(facts, gpu, _RECOVERY_ACTIONS.get(action, action), evidence, severity)
-
-
-def _list_logged_recoveries(log: KernelLog) -> Iterator[tuple[str, Xid]]:
-    """Yield the PCI address of each GPU whose last Xid 154 requests a recovery, with that report."""
-    for xid in log.xids:
-        actions = _CHANGED_TO.findall(xid.line) if xid.number == XID_RECOVERY_CHANGED else []
-        if actions and actions[-1] != "None":
-            yield xid.address, xid
 
 
 def _recovery_finding(facts: Facts, gpu: Gpu, request: str, evidence: str, severity: Severity) -> Finding:

@@ -36,7 +36,7 @@ def _find_clock_reasons(health: GpuHealth) -> tuple[str, ...]:
 
 
 def _format_load(health: GpuHealth) -> str:
-    return f"{health.utilisation_percent} % busy" if isinstance(health.utilisation_percent, int) else "load unknown"
+    return f"{health.utilization_percent} % busy" if isinstance(health.utilization_percent, int) else "load unknown"
 
 
 def _is_above_slowdown(health: GpuHealth) -> bool:
@@ -281,17 +281,17 @@ def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, NVML API reference, nvmlDeviceGetUtilizationRates.
     """
     for gpu in _require_samples(facts):
-        if require(gpu.utilisation_percent) < BUSY_WHILE_TRAINING_PERCENT.value:
+        if require(gpu.utilization_percent) < BUSY_WHILE_TRAINING_PERCENT.value:
             yield Finding(
                 Severity.NOTE,
-                f"{gpu.name} was busy in {gpu.utilisation_percent} % of the run",
+                f"{gpu.name} was busy in {gpu.utilization_percent} % of the run",
                 Fix(
                     "Give each step more work: a larger micro-batch, packing, longer sequences, or torch.compile.",
                     ("devkit finetune … --micro-batch 8 --packing --compile",),
                     where=find_workload_side(facts),
                 ),
                 subject=gpu.name,
-                evidence=(f"{gpu.samples} samples, utilization {gpu.utilisation_percent} % on average",),
+                evidence=(f"{gpu.samples} samples, utilization {gpu.utilization_percent} % on average",),
                 confidence=Confidence.POSSIBLE,
             )
 

@@ -1,6 +1,7 @@
 """Checks that every GPU is present, has its memory window, and answers."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.doctor.checks.cascades import CDI_CODES, NEEDS_DRIVER_CODES
 from devkit.doctor.checks.driver.initialization import FIRMWARE_FAILURE_LINES, FIRMWARE_MISSING_LINES
@@ -194,7 +195,7 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
             Fix(
                 "Switch Above 4G Decoding and Resizable BAR on in the firmware (BIOS); both want UEFI without CSM."
                 " In a virtual machine, give it a larger MMIO window.",
-                (f"lspci -vs {gpu.address}", "systemctl reboot --firmware-setup"),
+                (f"lspci -vs {quote(gpu.address)}", "systemctl reboot --firmware-setup"),
                 root=True,
                 restart=Restart.HOST,
             ),

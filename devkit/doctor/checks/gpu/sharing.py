@@ -7,10 +7,22 @@ from devkit.doctor.checks.cascades import CUDA_CODES, DEEP_CODES, PYTHON_CODES
 from devkit.doctor.fixes import CDI_GUIDE, DistroFamily, find_distro_family, find_driver_side, refresh_cdi
 from devkit.doctor.gpus import GpuWithHealth, format_gpu, list_process_bytes, require_gpu_health_field
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
-from devkit.doctor.preconditions import is_in_container, require, require_host, require_nvml, require_python
+from devkit.doctor.preconditions import (
+    is_in_container,
+    require,
+    require_host,
+    require_nvml,
+    require_python,
+    require_visible_gpu,
+)
 from devkit.doctor.thresholds import UNSEEN_MEMORY_BYTES, UNSEEN_MEMORY_SHARE
 from devkit.facts.model import Facts, Gpu, GpuHealth
 from devkit.text import format_bytes, format_count, join_words
+
+_MPS_GUIDE = "https://docs.nvidia.com/deploy/mps/"
+
+_MPS_SERVER = "nvidia-cuda-mps"
+"""Its name as the kernel shortens it."""
 
 _MIG_GUIDE = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
 
@@ -24,7 +36,7 @@ _WITHOUT_CUDA = re.compile(r"-\d+([AB])\d?$")
 
 _LICENSED = "licensed"
 
-_UNKNOWN_LICENSES = ("unknown", "uninitialised")
+_UNKNOWN_LICENSES = ("unknown", "uninitialized")
 
 
 @check("GPU018", "Compute mode lets programs share a GPU", causes=("PYT006", *DEEP_CODES))
@@ -34,16 +46,15 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
     Why it matters: the second program on such a GPU ends with "all CUDA-capable devices are busy or unavailable", which
     reads like a fault of the GPU. nvidia-smi shows nothing wrong but two letters in its table.
     How it is seen: NVML's compute mode, and the processes on the GPU. Clusters set exclusive mode on purpose; on a GPU
-    without a process it is a note.
+    without a process it is a note, and where MPS's server is that process, programs share the GPU through it.
     Source: nvidia-smi(1), --compute-mode; tensorflow/tensorflow issue 526; NVIDIA/DIGITS issue 2005.
     """
     for gpu, health in require_gpu_health_field(facts, "compute_mode"):
         if health.compute_mode in ("prohibited", "exclusive-process", "exclusive-thread"):
-            holders = (
-                ""
-                if not isinstance(health.processes, tuple) or not health.processes
-                else join_words(f"{process.name or 'process'} ({process.pid})" for process in health.processes)
-            )
+            processes = health.processes if isinstance(health.processes, tuple) else ()
+            if any(process.name.startswith(_MPS_SERVER) for process in processes):
+                continue
+            holders = join_words(f"{process.name or 'process'} ({process.pid})" for process in processes)
             if health.compute_mode == "prohibited":
                 severity, says = Severity.ERROR, "is closed to CUDA (compute mode prohibited)"
             elif holders:
@@ -62,6 +73,46 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
                 subject=format_gpu(gpu),
                 evidence=(f"{format_gpu(gpu)} {gpu.name}: compute mode {health.compute_mode}",),
             )
+
+
+@check("GPU035", "Programs reach the MPS daemon that they are to share the GPU by", causes=DEEP_CODES)
+def mps_is_reachable(facts: Facts) -> Iterator[Finding]:
+    """A control daemon answers where CUDA_MPS_* is set, and a container that sees its socket shares the host's IPC.
+
+    Why it matters: without a daemon CUDA runs without MPS and says nothing, so that no limit of CUDA_MPS_* holds. In a
+    container with its socket, which the Container Toolkit mounts by itself, and an IPC namespace of its own, CUDA ends with
+    error 805 or waits without end.
+    How it is seen: the socket `control` in CUDA_MPS_PIPE_DIRECTORY or /tmp/nvidia-mps, and whose shared memory is mounted at
+    /dev/shm. A daemon in a container that this one shares its namespace with looks the same, so that it is only possible.
+    Source: nvidia-cuda-mps-control(1); NVIDIA/nvidia-container-toolkit issues 714 and 831; aws/amazon-ecs-ami pull 771.
+    """
+    require_visible_gpu(facts)
+    mps = require(require(facts.limits).mps)
+    if mps is None:
+        raise NotApplicable("nothing is set for MPS, and no daemon of it answers")
+    inside = is_in_container(facts)
+    if mps.answers and not (inside and mps.has_own_ipc):
+        return
+    yield Finding(
+        Severity.WARNING,
+        "the container has the socket of an MPS daemon and an IPC namespace of its own: CUDA may end with error 805, or wait"
+        if mps.answers
+        else f"CUDA_MPS_* is set, and no MPS daemon answers in {mps.pipe_directory}: CUDA runs without MPS, and its limits"
+        " do not hold",
+        Fix(
+            "Start the container with the host's IPC namespace and as the user whose programs use MPS already, which"
+            " .devcontainer/gpu.sh of `devkit init` does; or leave out the folder of the daemon."
+            if mps.answers
+            else "Start the daemon on the host, and mount its folder into containers; or unset CUDA_MPS_*.",
+            ("docker run --ipc=host --user $(id -u) …",)
+            if mps.answers
+            else (f"CUDA_MPS_PIPE_DIRECTORY={mps.pipe_directory} nvidia-cuda-mps-control -d",),
+            where=Side.HOST,
+            docs=_MPS_GUIDE,
+        ),
+        evidence=(f"{mps.pipe_directory}/control: {'a socket' if mps.answers else 'not there'}", *mps.settings),
+        confidence=Confidence.POSSIBLE if mps.answers else Confidence.CERTAIN,
+    )
 
 
 @check("GPU019", "GPU memory is held by visible programs only")
@@ -99,7 +150,7 @@ def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
 
 def _unseen_bytes(gpu: Gpu, health: GpuHealth) -> int | None:
     """Memory in use beyond what processes and the driver itself explain; None where nothing is missing or not known."""
-    if gpu.mig_enabled is True or health.virtualisation == "vgpu" or not isinstance(gpu.memory_bytes, int):
+    if gpu.mig_enabled is True or health.virtualization == "vgpu" or not isinstance(gpu.memory_bytes, int):
         return None
     processes = health.processes if isinstance(health.processes, tuple) else ()
     if any(not isinstance(process.memory_bytes, int) for process in processes):
@@ -218,7 +269,7 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
 
 def _require_vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
     found = tuple(
-        state for state in require_gpu_health_field(facts, "virtualisation") if state[1].virtualisation == "vgpu"
+        state for state in require_gpu_health_field(facts, "virtualization") if state[1].virtualization == "vgpu"
     )
     if not found:
         raise NotApplicable("no GPU here is a virtual one")
@@ -231,17 +282,17 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
 
     Why it matters: an unlicensed one starts at full speed, and is slowed down after a grace period, in the middle of
     the work. Nothing else looks wrong.
-    How it is seen: NVML's license state of GPUs whose virtualisation mode is vGPU guest.
+    How it is seen: NVML's license state of GPUs whose virtualization mode is vGPU guest.
     Source: NVIDIA, Virtual GPU Client Licensing User Guide; NVIDIA, NVML API reference, nvmlGridLicensableFeature_t.
     """
-    states = [(gpu, health) for gpu, health in _require_vgpus(facts) if isinstance(health.licence, str)]
-    reported = [(gpu, str(health.licence)) for gpu, health in states if health.licence not in _UNKNOWN_LICENSES]
+    states = [(gpu, health) for gpu, health in _require_vgpus(facts) if isinstance(health.license, str)]
+    reported = [(gpu, str(health.license)) for gpu, health in states if health.license not in _UNKNOWN_LICENSES]
     if not reported:
         raise NotApplicable("the driver does not say whether the virtual GPU is licensed")
-    for gpu, licence in reported:
-        if licence == _LICENSED:
+    for gpu, license in reported:
+        if license == _LICENSED:
             continue
-        is_restricted = licence == "unlicensed-restricted"
+        is_restricted = license == "unlicensed-restricted"
         yield Finding(
             Severity.ERROR if is_restricted else Severity.WARNING,
             f"{format_gpu(gpu)} {gpu.name} has no license: it "
@@ -259,7 +310,7 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
                 docs=_LICENSING_GUIDE,
             ),
             subject=format_gpu(gpu),
-            evidence=(f"{format_gpu(gpu)}: license {licence}",),
+            evidence=(f"{format_gpu(gpu)}: license {license}",),
         )
 
 
@@ -270,7 +321,7 @@ def vgpu_profile_computes(facts: Facts) -> Iterator[Finding]:
     Why it matters: the A and B series are made for applications and desktops. Driver and nvidia-smi work, CUDA does
     not.
     How it is seen: the letter behind the memory in the GPU's name, such as the B of "NVIDIA A40-8B", on GPUs whose
-    virtualisation mode is vGPU guest. The name is a sign, not a proof, so that this is only a warning.
+    virtualization mode is vGPU guest. The name is a sign, not a proof, so that this is only a warning.
     Source: NVIDIA, Virtual GPU Software User Guide, "NVIDIA vGPU types".
     """
     for gpu, _ in _require_vgpus(facts):
@@ -286,6 +337,6 @@ def vgpu_profile_computes(facts: Facts) -> Iterator[Finding]:
                 docs="https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/",
             ),
             subject=format_gpu(gpu),
-            evidence=(f"name {gpu.name}, virtualisation vgpu",),
+            evidence=(f"name {gpu.name}, virtualization vgpu",),
             confidence=Confidence.POSSIBLE,
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from devkit.compat.version_tables import load_tables
+from devkit.doctor.checks.cdi import has_cdi_gpus
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
@@ -15,8 +16,8 @@ from devkit.doctor.checks.project.containers import (
     format_location,
     require_project_containers,
 )
-from devkit.doctor.checks.toolkit import has_cdi_gpus, has_nvidia_runtime
-from devkit.doctor.fixes import CDI_GUIDE, COMPOSE_INSTALL_COMMANDS, find_distro_family, find_host_side
+from devkit.doctor.checks.toolkit import has_nvidia_runtime
+from devkit.doctor.fixes import CDI_GUIDE, find_host_side, list_commands
 from devkit.doctor.model import (
     Confidence,
     Finding,
@@ -582,7 +583,7 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
                     f" {feature.version}, and this is {compose.version}",
                     Fix(
                         "Use the long form, which every Compose since 1.28 takes, or update the Compose plugin.",
-                        COMPOSE_INSTALL_COMMANDS.get(find_distro_family(facts), ()),
+                        list_commands(facts, "install_compose"),
                         where=find_host_side(facts),
                         root=True,
                         docs=_GUIDE,

@@ -33,7 +33,7 @@ _COMPILED = ("apex", "pytorch3d", "detectron2", "gsplat", "nvdiffrast", "tinycud
 _PINNED = re.compile(r"===?|~=|^url$|^git$|^@|\$")
 
 _CUDA = re.compile(
-    r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavour>base|runtime|devel))?"
+    r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavor>base|runtime|devel))?"
     r"(?:-(?P<system>[a-z]+[\d.]+))?(?:@.*)?$"
 )
 
@@ -56,7 +56,7 @@ class CudaTag:
 
     cuda: Release
     cudnn: str
-    flavour: str
+    flavor: str
     system: str
 
     @classmethod
@@ -65,7 +65,7 @@ class CudaTag:
         found = _CUDA.search(image)
         if found is None:
             return None
-        return cls(Release.parse(found["cuda"]), found["cudnn"] or "", found["flavour"] or "", found["system"] or "")
+        return cls(Release.parse(found["cuda"]), found["cudnn"] or "", found["flavor"] or "", found["system"] or "")
 
     @property
     def row(self) -> CudaImage | None:
@@ -103,7 +103,7 @@ def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
         tag = CudaTag.of(image.value)
         # Whatever compiles CUDA code needs nvcc, which no slim image has.
         others = [withdrawn.instead] if withdrawn is not None else []
-        if find_torch_evidence(container) or not (tag and tag.flavour == "devel"):
+        if find_torch_evidence(container) or not (tag and tag.flavor == "devel"):
             others.append("a slim Python image: the torch wheel brings CUDA itself")
         elif not others:
             others.append("the tag of a newer CUDA")
@@ -166,7 +166,7 @@ def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
     for container, image in _require_base_images(facts):
         tag = CudaTag.of(image.value)
         wheels = list(find_torch_installs(container))
-        if tag is not None and tag.flavour in ("runtime", "devel") and wheels:
+        if tag is not None and tag.flavor in ("runtime", "devel") and wheels:
             yield from _find_duplicate_cuda(image, tag, wheels)
 
 
@@ -174,7 +174,7 @@ def _find_duplicate_cuda(image: Setting, tag: CudaTag, wheels: list[Install]) ->
     """Nothing for a devel image of the wheels' own CUDA, which is there to compile with."""
     labels = sorted({one.index for one in wheels if one.index})
     line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
-    is_same, has_wheel_line, compiles = line in labels, line in load_tables().torch.indexes, tag.flavour == "devel"
+    is_same, has_wheel_line, compiles = line in labels, line in load_tables().torch.indexes, tag.flavor == "devel"
     if compiles and is_same:
         return
     wheel_cuda = join_words(labels) if labels else "the default index"
@@ -348,7 +348,7 @@ def compiled_packages_have_nvcc(facts: Facts) -> Iterator[Finding]:
             if (
                 not _NO_NVCC.search(image)
                 or nvcc
-                or any("nvidia-cuda" in each.name for each in _list_features(container))
+                or (container.dev and any("nvidia-cuda" in each.name for each in container.dev.features))
             ):
                 continue
             for install in installs:
@@ -370,10 +370,6 @@ def _list_builds(
         of_image = (one.nvcc for one in container.stages)
         nvcc = tuple(name for each in (*of_image, container.dev.nvcc) if not isinstance(each, Unknown) for name in each)
         yield container.stages, find_with_files(container.dev.installs, container.project), nvcc
-
-
-def _list_features(container: ProjectContainer) -> tuple[Setting, ...]:
-    return container.dev.features if container.dev else ()
 
 
 def _compiles_cuda(requirement: Requirement) -> bool:
@@ -481,7 +477,7 @@ def compiler_knows_every_gpu(facts: Facts) -> Iterator[Finding]:
     Source: NVIDIA, CUDA Toolkit release notes, "Deprecated architectures"; CMake, CMAKE_CUDA_ARCHITECTURES.
     """
     images = [(image, tag) for _, image in _require_base_images(facts) if (tag := CudaTag.of(image.value))]
-    images = [(image, tag) for image, tag in images if tag.flavour == "devel"]
+    images = [(image, tag) for image, tag in images if tag.flavor == "devel"]
     if not images or not facts.gpus:
         raise NotApplicable("no image has nvcc" if not images else "no GPU answers")
     rows = load_tables().driver.capabilities

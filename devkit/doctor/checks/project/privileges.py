@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
@@ -14,6 +15,7 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.checks.project.images import CudaTag
+from devkit.doctor.fixes import find_host_side
 from devkit.doctor.model import (
     Confidence,
     Finding,
@@ -26,7 +28,14 @@ from devkit.doctor.model import (
     Side,
     check,
 )
-from devkit.doctor.preconditions import is_in_container, require, require_system
+from devkit.doctor.preconditions import (
+    is_in_container,
+    is_local_engine,
+    require,
+    require_container_engine,
+    require_host,
+    require_system,
+)
 from devkit.doctor.thresholds import SHARED_MEMORY_BYTES
 from devkit.facts.model import Engine, EngineKind, Facts, Setting
 from devkit.facts.project import Policy
@@ -181,7 +190,7 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
                     f"volume {mount.source} at {mount.target} will belong to root, and {user} cannot write there",
                     Fix(
                         "Make the folder in the Dockerfile, and give it to the user, before the volume covers it.",
-                        (f"RUN install --directory --owner={user} {mount.target}",),
+                        (f"RUN install --directory --owner={quote(user)} {quote(mount.target)}",),
                         where=Side.IMAGE,
                         docs="https://docs.docker.com/engine/storage/volumes/",
                     ),
@@ -194,7 +203,8 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
             ):
                 is_roots = mount.owner_uid == 0 and not require(require_system(facts).is_root)
                 if mount.exists is False or is_roots:
-                    source = mount.source.replace("${localEnv:HOME}", "$HOME")
+                    below = re.sub(r"^(\$\{localEnv:HOME\}|\$\{HOME\}|\$HOME|~)/", "", mount.source)
+                    source = quote(below) if below == mount.source else f'"$HOME"/{quote(below)}'
                     is_missing = mount.exists is False
                     yield build_setting_finding(
                         Setting("bind", f"{mount.source}:{mount.target}", mount.path, mount.line),
@@ -205,11 +215,7 @@ def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
                             "Make the folder before the container starts, as yourself."
                             if is_missing
                             else "Take the folder back.",
-                            (
-                                f'mkdir -p "{source}"'
-                                if is_missing
-                                else f'sudo chown -R "$(id -u):$(id -g)" "{source}"',
-                            ),
+                            (f"mkdir -p {source}" if is_missing else f'sudo chown -R "$(id -u):$(id -g)" {source}',),
                             root=not is_missing,
                         ),
                         Confidence.LIKELY,
@@ -327,6 +333,78 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
                 ),
                 evidence=(f"{format_location(path, user.line)}: useradd {user.name} {user.uid}".rstrip(), image.value),
             )
+
+
+@check("PRJ037", "The container's user may write to the workspace", causes=("CON013",))
+def user_may_write_workspace(facts: Facts) -> Iterator[Finding]:
+    """The dev container's user has the number that owns the workspace, or the dev container tool gives it that.
+
+    Why it matters: a bind mount keeps the host's owner. The tool gives your number to the container's user, but not root's:
+    where everybody is root, as on rented GPU hosts, and in a folder that sudo made, the user cannot save a file.
+    How it is seen: owner of the folder, your number, and the user that the files name. A number is taken from the files
+    alone; what the base image's user has is not known.
+    Source: devcontainers/cli, scripts/updateUID.Dockerfile; dev container specification, `updateRemoteUserUID`.
+    """
+    require_host(facts)
+    engine = require_container_engine(facts)
+    if engine.kind is not EngineKind.DOCKER or engine.is_rootless or not is_local_engine(engine):
+        raise NotApplicable("the engine maps users, or does not share this file system")
+    storage = require(facts.storage)
+    folder = next((one for one in storage.directories if one.purpose == "workspace"), None)
+    if folder is None or folder.owner_uid < 0 or storage.uid < 0:
+        raise NotApplicable("the workspace's owner is not known")
+    if folder.is_world_writable is True:
+        return
+    for container in require_project_containers(facts):
+        user = container.user
+        if container.dev is None or user is None or not _mounts_workspace(container):
+            continue
+        if container.build is not None and any("uid" in argument.name.lower() for argument in container.build.args):
+            continue  # who starts the build gives the number
+        name = user.value.partition(":")[0]
+        made = next((one.uid for stage in container.stages for one in stage.users if one.name == name), "")
+        number = name if name.isdigit() else made
+        switch = container.setting("updateRemoteUserUID")
+        is_changed = not name.isdigit() and storage.uid != 0 and (switch is None or switch.value.lower() != "false")
+        uid = str(storage.uid) if is_changed else number
+        # An unknown number is any but root's.
+        if name in _ROOT or "$" in f"{name}{number}" or uid == str(folder.owner_uid) or (not uid and folder.owner_uid):
+            continue
+        yield build_setting_finding(
+            user,
+            Severity.WARNING,
+            f"user {name} of the container{f' ({uid})' if uid else ''} cannot write to the workspace, which belongs to"
+            f" {'root' if folder.owner_uid == 0 else folder.owner_uid}",
+            _give_workspace(container, facts, uid=uid, owner_uid=folder.owner_uid),
+            Confidence.LIKELY,
+        )
+
+
+def _mounts_workspace(container: ProjectContainer) -> bool:
+    if container.is_compose:
+        return any(mount.kind == "bind" and mount.source.rstrip("/") in (".", "..") for mount in container.mounts)
+    return container.dev is not None and all(key.name != "workspaceMount" for key in container.dev.keys)
+
+
+def _give_workspace(container: ProjectContainer, facts: Facts, *, uid: str, owner_uid: int) -> Fix:
+    path = container.dev.path if container.dev else ""
+    if owner_uid == 0 and uid:
+        return Fix(
+            "In the project's folder on the host, give it to the number that the container's user will have.",
+            (f"sudo chown -R {uid} .",),
+            where=find_host_side(facts),
+            root=True,
+        )
+    name, value = ("remoteUser", '"root"') if owner_uid == 0 else ("updateRemoteUserUID", "true")
+    return Fix(
+        "Root is this host's only user: name root in the container, too, or work in a folder of the container's user."
+        if owner_uid == 0
+        else "Let the dev container tool give your number to the container's user, by its name.",
+        (f'"{name}": {value}',),
+        where=Side.PROJECT,
+        docs="https://containers.dev/implementors/json_reference/",
+        repairs=(Repair(RepairKind.SET, path, (name,), value),),
+    )
 
 
 def is_root_image(image: str) -> bool:

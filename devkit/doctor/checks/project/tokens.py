@@ -1,6 +1,7 @@
 """Checks that no token gets into an image, a repository, or a shared cache."""
 
 from collections.abc import Iterator
+from shlex import quote
 
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
@@ -44,7 +45,7 @@ def no_token_in_images(facts: Facts) -> Iterator[Finding]:
                 f"{file.path} names a token, and .gitignore does not keep it out of the repository",
                 Fix(
                     "Add it to .gitignore.",
-                    (f"echo {file.path} >> .gitignore",),
+                    (f"echo {quote(file.path)} >> .gitignore",),
                     where=Side.PROJECT,
                     docs="https://git-scm.com/docs/gitignore",
                 ),

@@ -10,11 +10,13 @@ from packaging.version import InvalidVersion, Version
 
 from devkit.compat.rules import LibraryChoice, find_bitsandbytes_library
 from devkit.compat.specifiers import canonicalize_name
-from devkit.compat.version_tables import load_tables
+from devkit.compat.version_tables import CudaWheel, load_tables
+from devkit.compat.wheels import describe_foreign_wheel, find_foreign_wheels
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
 from devkit.doctor.preconditions import require, require_python, require_system, require_torch, require_torch_cuda
 from devkit.doctor.thresholds import BITSANDBYTES_FALLS_BACK
 from devkit.doctor.wheels import (
+    find_driver_cuda,
     find_workload_side,
     format_install_command,
     format_uninstall_command,
@@ -87,6 +89,53 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
     )
 
 
+@check("PYT024", "Wheels that are built for some CUDA fit torch's", causes=("PYT018", "PYT020"))
+def wheels_fit_torch_cuda(facts: Facts) -> Iterator[Finding]:
+    """torchaudio, vLLM and SGLang's kernels are built for the CUDA of the installed torch.
+
+    Why it matters: their metadata does not say for which CUDA a wheel is built. Beside another torch the import ends with
+    "PyTorch and TorchAudio were compiled with different CUDA versions", or without libcudart.so.12 or .13.
+    How it is seen: the releases against the table of what their wheels on the public index are built for. A wheel that
+    names torch's own CUDA in its version was built by somebody for it.
+    Source: pytorch/pytorch issue 193651; pytorch/audio issue 4194; the libraries that the wheels name as needed.
+    """
+    cuda = require_torch_cuda(facts)
+    versions = {name: package.version for name, package in find_python_packages(facts).items()}
+    for row in find_foreign_wheels(versions, str(cuda), load_tables()):
+        version = versions[row.name]
+        if version.endswith("+cu" + str(cuda).replace(".", "")):
+            continue
+        install = _format_torch_reinstall(facts, row, has_torchvision="torchvision" in versions)
+        fix = (
+            f"Install torch for {row.name}'s CUDA."
+            if install
+            else f"Install a {row.name} that is built for CUDA {cuda}."
+        )
+        yield Finding(
+            Severity.WARNING,
+            f"{describe_foreign_wheel(row, versions)}, and torch for CUDA {cuda}: it does not import",
+            Fix(fix, install, where=find_workload_side(facts)),
+            subject=row.name,
+            evidence=(f"{row.name} {version}", f"torch is built with CUDA {cuda}"),
+            confidence=Confidence.LIKELY,
+        )
+
+
+def _format_torch_reinstall(facts: Facts, row: CudaWheel, *, has_torchvision: bool) -> tuple[str, ...]:
+    """Format the command that takes the installed torch for the newest CUDA of a package's wheel and this driver."""
+    torch, driver, tables = Release.parse(require_torch(facts).version), find_driver_cuda(facts), load_tables().torch
+    runs = driver.cuda if driver else None
+    labels = next((release.variants for release in tables.releases if release.version == torch), ())
+    indexes = [tables.indexes[label] for label in labels if label in tables.indexes]
+    fitting = {
+        each.cuda: each.url for each in indexes if each.cuda and runs and each.cuda <= runs and row.fits(str(each.cuda))
+    }
+    if not fitting:
+        return ()
+    names = [f"torch=={'.'.join(map(str, torch.numbers))}", *(["torchvision"] if has_torchvision else [])]
+    return (format_install_command(facts, *names, index=fitting[max(fitting)], replace=True),)
+
+
 @check("PYT004", "flash-attn was built for the installed torch", causes=("PYT020",))
 def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
     """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
@@ -108,7 +157,11 @@ def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
         f" but torch {torch.version} with CUDA {cuda} is installed",
         Fix(
             'Install a wheel of it for this torch, or build it; or do without: attn_implementation="sdpa".',
-            (format_install_command(facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation"),),
+            (
+                format_install_command(
+                    facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation --no-cache-dir"
+                ),
+            ),
             where=find_workload_side(facts),
         ),
         evidence=(f"flash-attn {package.version}", f"torch {torch.version}, CUDA {cuda}"),
@@ -185,7 +238,9 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
                 command = (
                     format_install_command(facts, wanted)
                     if is_numpy or other.name not in _EXACT_PARTNERS
-                    else format_upgrade_command(facts, package.name)
+                    else format_upgrade_command(
+                        facts, package.name, torch=other.version if other.name == "torch" else ""
+                    )
                 )
                 yield Finding(
                     Severity.WARNING,
@@ -212,14 +267,15 @@ def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
     if transformers is None or "bitsandbytes" not in packages:
         raise NotApplicable("transformers and bitsandbytes are not both installed in this Python")
     release = Release.parse(transformers.version)
-    rows = [row for row in load_tables().stack.floors if row.version <= release and row.version.major == release.major]
+    floors = (row for row in load_tables().stack.floors if row.name == "transformers")
+    rows = [row for row in floors if row.version <= release and row.version.major == release.major]
     if not rows:
         raise NotApplicable(f"what transformers {transformers.version} demands is not in the tables")
     for line in max(rows, key=lambda row: row.version).requires:
         name = str(Requirement(line).name)
         other = packages.get(name)
-        if other is None and name == "peft":
-            continue  # only adapters need it
+        if name == "torch" or (other is None and name == "peft"):
+            continue  # torch stays, and is a matter of plans; only adapters need peft
         if other is not None and _find_unmet(line, packages, facts) is None:
             continue
         yield Finding(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from devkit.doctor.error_codes import CudaErrorMeaning, find_cuda_error
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import require, require_python, require_visible_gpu
 from devkit.doctor.wheels import find_workload_side, format_install_command, format_upgrade_command
 from devkit.facts.model import Facts, ProofStage, Step, StepEnd, TorchCall
@@ -84,7 +84,7 @@ def bitsandbytes_works(facts: Facts) -> Iterator[Finding]:
     Source: bitsandbytes, `cextension.py`; bitsandbytes-foundation/bitsandbytes issue 1559.
     """
     library = _require_torch_call(facts).bitsandbytes_library
-    steps = _require_steps(facts, "import bitsandbytes", "quantise")
+    steps = _require_steps(facts, "import bitsandbytes", "quantize")
     command = format_upgrade_command(facts, "bitsandbytes")
     broken = next((step for step in steps if step.end in _BROKEN), None)
     if isinstance(library, str) and _PRETENDS in library:
@@ -126,7 +126,9 @@ def flash_attention_works(facts: Facts) -> Iterator[Finding]:
     How it is seen: with --deep, the import of flash_attn_2_cuda, and torch's own word on the C++11 ABI.
     Source: Dao-AILab/flash-attention issues 919 and 1644.
     """
-    command = format_install_command(facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation")
+    command = format_install_command(
+        facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation --no-cache-dir"
+    )
     abi = _require_torch_call(facts).cxx11_abi
     for step in _require_steps(facts, "import flash_attn"):
         if step.end in _BROKEN:
@@ -205,3 +207,37 @@ def _stage_fix(facts: Facts, cause: "StageCause") -> Fix:
         (f"devkit explain {cause.code}", f"devkit doctor --deep --only {cause.code}"),
         where=find_workload_side(facts),
     )
+
+
+@check("PYT023", "The training run ended as it was meant to")
+def training_run_did_not_fail(facts: Facts) -> Iterator[Finding]:
+    """The run ended as its record says, and not in an error, or killed before it could record one.
+
+    Why it matters: a killed process leaves a record that says running for ever, which waits for nothing.
+    How it is seen: with --run DIR, the status in run.json, and whether a process of this machine holds the folder.
+    Source: devkit finetune, run.json.
+    """
+    run = require(facts.training)
+    status = require(run.status)
+    reached = f"it reached step {run.steps}" if run.steps else "it reached no step"
+    if status == "lost":
+        yield Finding(
+            Severity.WARNING,
+            f"the training run was killed, or its machine was lost: {reached}, and run.json still says running",
+            Fix(
+                "See who ended it: out of memory, a time limit, or a lost node. The same command resumes from its last"
+                " checkpoint.",
+                ("journalctl -k --no-pager | grep -iE 'out of memory|killed process' | tail -3",),
+                root=True,
+            ),
+            evidence=('run.json: "status": "running"', "no process of this machine holds the folder"),
+            confidence=Confidence.LIKELY,
+        )
+    elif status in ("failed", "not-finite", "out-of-memory"):
+        error = run.error if isinstance(run.error, str) else ""
+        yield Finding(
+            Severity.WARNING,
+            f"the training run ended with {status}: {error or reached}",
+            Fix("Mend what the error names; the same command resumes from the last checkpoint.", where=Side.PROJECT),
+            evidence=(f'run.json: "status": "{status}"', reached),
+        )

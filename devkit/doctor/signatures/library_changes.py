@@ -1,0 +1,173 @@
+"""What releases of Python libraries brought and removed, and the package of a traceback that wants it.
+
+`library_changes.txt` has a line for each release: the library, "added" or "removed", the release, and the names: of
+classes and functions, `Class.method`, `Class(argument)`, `module:name` where a name left that module alone, full names of
+modules, and `model:type` of what transformers loads.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pkgutil import get_data
+
+from devkit.doctor.signatures.log_text import Words
+from devkit.facts.values import record
+
+_FRAME = re.compile(r"File \"([^\"]{1,300})\", line \d")
+_PACKAGE = re.compile(r"(?:(?:site|dist)-packages|custom_nodes)[/\\]([A-Za-z]\w{0,60})(?=[/\\.])")
+_STANDARD = re.compile(r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$")
+_OWN_CODE = "the program"
+_MODEL_CLASS = re.compile(
+    r"(\w+?)(?:For[A-Z]\w*|Model|PreTrainedModel|Config|Processor|\w*ImageProcessor\w*|Tokenizer\w*)$"
+)
+_DISTINCTIVE = re.compile(r"[a-z][A-Z]|_.*_|[(]")
+"""What a name has that leads to its library where the text does not name it."""
+_ROOTS = ("Config", "Arguments", "Trainer")
+"""Ends of class names that take the arguments of a class of another library which they extend."""
+_ALIASES = {
+    **{"lightning": "pytorch_lightning", "pkg_resources": "setuptools", "PIL": "pillow", "sklearn": "scikit-learn"},
+    **{"google": "protobuf"},
+    **dict.fromkeys(("asyncio", "collections", "configparser", "datetime", "enum", "fractions", "functools"), "python"),
+    **dict.fromkeys(("imp", "importlib", "inspect", "itertools", "pkgutil", "types", "typing", "tomllib"), "python"),
+    **dict.fromkeys(("asyncore", "asynchat", "smtpd", "cgi", "pipes", "audioop", "imghdr", "telnetlib"), "python"),
+}
+"""Libraries by the name of a module, where they differ."""
+_MAX_FRAMES = 200
+
+
+@record
+class Change:
+    """A name that a release of a library added or removed."""
+
+    library: str
+    is_removed: bool
+    release: str
+    name: str
+
+
+@cache
+def _load_changes() -> str:
+    return (get_data(__package__, "library_changes.txt") or b"").decode()
+
+
+def find_changes(words: str) -> Iterator[Change]:
+    """Yield the changes of the names that contain `words`; a space in them is the end of the name."""
+    changes = _load_changes()
+    place = changes.find(words)
+    while place != -1:
+        start = changes.rfind("\n", 0, place) + 1
+        library, kind, release, _ = changes[start : start + 120].split(" ", 3)
+        name = changes[changes.rfind(" ", 0, place + 1) + 1 : changes.find(" ", place + 1)]
+        yield Change(library, kind == "removed", release, name)
+        place = changes.find(words, place + 1)
+
+
+def describe_change(captures: Mapping[str, str], text: Words, position: int) -> dict[str, str]:
+    """Return what happened to the name that an error misses.
+
+    Returns:
+        `caller` is the package that wants it, and `change` "unknown", "removed" or "added", "probably …" where the text
+        does not name the library, "both", or "called" where the library calls the program's code with an argument that
+        the release added; then there are `library`, the releases `removed` and `added`, and `what`.
+    """
+    module = captures.get("module", "")
+    library = module.partition(".")[0]
+    library = _ALIASES.get(library, library)
+    frames = _list_packages(text.shown[:position])
+    for words, is_sure in _list_names(captures):
+        found = [each for each in find_changes(words) if library in ("", each.library)]
+        if not library and not is_sure:
+            named = [each for each in found if each.library in frames or _names_library(each.library, text.lowered)]
+            found = named or [each for each in found if _DISTINCTIVE.search(each.name)]
+        found = [each for each in found if _fits_installed(each, text.lowered)]
+        if len({each.library for each in found}) == 1:
+            changes = _describe(found, text, frames, is_sure=is_sure)
+            is_called = "count" in captures and frames[-1:] == [found[0].library]
+            return changes | ({"change": "called"} if is_called else {})
+    return {"change": "unknown", "caller": _name_caller(frames, library)}
+
+
+def _describe(found: list[Change], text: Words, frames: list[str], *, is_sure: bool) -> dict[str, str]:
+    library = found[0].library
+    removed = max((each.release for each in found if each.is_removed), key=_order, default="")
+    added = min((each.release for each in found if not each.is_removed), key=_order, default="")
+    kind = "removed" if removed else "added"
+    is_named = _names_library(library, text.lowered)
+    return {
+        "change": "both" if removed and added else kind if is_sure and is_named else f"probably {kind}",
+        "library": library.replace("_", "-"),
+        "removed": removed,
+        "added": added,
+        "what": found[0].name.replace("model:", "the model type ").rpartition(":")[2],
+        "caller": _name_caller(frames, library),
+    }
+
+
+def _name_caller(frames: list[str], library: str) -> str:
+    """Return the package of the last frame outside of the library."""
+    caller = next((package for package in reversed(frames) if package != library), "")
+    return caller.replace("_", "-") or _OWN_CODE
+
+
+def _list_names(captures: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    """Yield the names to look for, the most exact first, and whether the text names their library or class."""
+    thing, module = captures.get("thing", ""), captures.get("module", "")
+    owner = captures.get("function", "").rpartition(":")[2].removesuffix(".__init__")
+    argument = captures.get("argument", "")
+    if "model" in captures:
+        yield f" model:{captures['model']} ", True
+    elif argument:
+        if owner != "__init__":
+            yield f" {owner}({argument}) ", True
+        if owner == "__init__" or owner.endswith(_ROOTS):
+            yield f"({argument}) ", False
+    elif owner:
+        yield f".{owner.rpartition('.')[2]}(", False
+    elif "owner" in captures:
+        yield f" {captures['owner']}.{thing} ", False
+        yield f" {captures['owner']}({thing}) ", True
+    elif module and not thing:
+        yield f" {module} ", True
+    elif thing:
+        if module:
+            yield f" {module}:{thing} ", True
+        yield f" {thing} ", bool(module)
+        yield from ((f" {module}.{thing} ", True),) if module else ()
+        yield from _list_models(thing)
+
+
+def _list_models(name: str) -> Iterator[tuple[str, bool]]:
+    """Yield the model type that a class of transformers is of."""
+    found = _MODEL_CLASS.match(name)
+    stem = found[1].lower() if found else ""
+    if stem:
+        same = (each.name for each in find_changes(" model:") if re.sub(r"\W|_", "", each.name[6:]) == stem)
+        yield from ((f" {each} ", True) for each in same)
+
+
+def _list_packages(shown: str) -> list[str]:
+    """Return the packages of the frames above an error, "" for files of the program's own."""
+    files = [found[1] for found in _FRAME.finditer(shown[-64 * 1024 :]) if not _STANDARD.search(found[1])][
+        -_MAX_FRAMES:
+    ]
+    packages = (_PACKAGE.search(file) for file in files)
+    return [found[1] if found else "" for found in packages]
+
+
+def _names_library(library: str, lowered: str) -> bool:
+    names = (library, *(name for name, each in _ALIASES.items() if each == library))
+    return any(name.lower().replace("_", "-") in lowered.replace("_", "-") for name in names)
+
+
+def _fits_installed(change: Change, lowered: str) -> bool:
+    """Say if a change explains what is missing in the release of the library that a text names, if it names one alone."""
+    name = change.library.replace("_", "[_-]")
+    releases = {
+        found[1]
+        for found in re.finditer(rf"(?<![\w-]){name}(?:==| +v?|-|@v?| version: )(\d{{1,3}}\.\d{{1,3}})", lowered)
+    }
+    return len(releases) != 1 or change.is_removed == (_order(change.release) <= _order(releases.pop()))
+
+
+def _order(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in release.split("."))
