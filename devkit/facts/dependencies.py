@@ -1,8 +1,9 @@
-"""The requirements of a project besides devkit's plan, as its own files name them."""
+"""The requirements of a project besides devkit's plan, as its own files name them, and the packages that uv resolves."""
 
+import re
 from enum import StrEnum
 
-from devkit.facts.values import record
+from devkit.facts.values import Unknown, record
 
 SETTINGS_FILE = "devkit.toml"
 """Where the user's own additions to the project's requirements are kept."""
@@ -233,6 +234,8 @@ class Dependencies:
     included: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     """The extras of the project that are installed with it."""
+    extras_origin: str = ""
+    """The file and line of the guide that installs the project with them, "" for those that were chosen."""
     groups: tuple[str, ...] = ()
     """The dependency groups that are installed: those of a development environment, and those that were chosen."""
     available: DependencyChoice = NOTHING_CHOSEN
@@ -301,3 +304,80 @@ class TorchBuild:
 
 
 NO_DEPENDENCIES = Dependencies(PackageManager.NONE, "no file of the project names a package")
+
+
+TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
+"""torch, and the packages of which every wheel is built for one build of it; they come from its own index.
+
+Source: https://pytorch.org/get-started/locally/.
+"""
+
+
+@record
+class RequirementSources:
+    """The requirements as the image's installer gets them.
+
+    `files` are paths relative to the project, with their text; `lists` are those of them that uv is given, the others are
+    included by these. `options` are uv's besides, such as --extra and --group. `lines` are requirements that devkit
+    writes out. `unchecked` are packages that come from a URL: they are not fetched to see what they need.
+    """
+
+    files: tuple[tuple[str, str], ...] = ()
+    lists: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lists or self.lines)
+
+
+@record
+class ResolutionRequest:
+    """A request to resolve the project's requirements and these, for one Python and machine.
+
+    `constraints` limit versions and install nothing, `requirements` are installed too. `glibc` is that of the image, ""
+    where it is unknown. `relaxed` are packages whose versions in the project's files do not count. With `is_alone` none
+    of these files does, and without `follows` only the requirements themselves are resolved, not what they need.
+    `as_of` is the day by which packages must have been released, but for those named in `undated`; "" for any.
+    """
+
+    python: str
+    machine: str
+    glibc: str = ""
+    constraints: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    relaxed: tuple[str, ...] = ()
+    is_alone: bool = False
+    follows: bool = True
+    as_of: str = ""
+    undated: tuple[str, ...] = ()
+
+
+@record
+class Resolved:
+    """Every package with its version. `from_source` are those without a wheel for this Python and machine.
+
+    `unread` says of which packages the requirements were not read, and why.
+    """
+
+    packages: tuple[tuple[str, str], ...]
+    from_source: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+@record
+class Refused:
+    """There is no resolution: uv's reason in short, and all of it."""
+
+    reason: str
+    details: str = ""
+
+    def mentions(self, *words: str) -> bool:
+        """Return whether uv's reason has to do with one of these."""
+        text = self.details or self.reason
+        return any(re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", text) for word in words)
+
+
+Resolution = Resolved | Refused | Unknown
+"""Unknown where uv could not look: without a network, for example."""

@@ -73,7 +73,7 @@ class RunningContainer:
     """The form of its GPU request: "driver", "runtime", "cdi", "devices" or "" for not at all."""
     image_id: str | Unknown = NOT_READ
     is_dev_container: bool | Unknown = NOT_READ
-    """Whether a dev container tool labelled it; one that Compose alone started is not."""
+    """Whether a dev container tool labeled it; one that Compose alone started is not."""
     service: str | Unknown = NOT_READ
     """Its service in the Compose file, "" for none."""
     runtime: str | Unknown = NOT_READ
@@ -241,6 +241,30 @@ class DaemonFile:
 
 
 @record
+class PodRuntime:
+    """The settings of a Kubernetes node's containerd or CRI-O, with the files that it imports."""
+
+    name: str
+    path: str
+    error: str
+    """Why the settings cannot be used, "" when they can."""
+    is_off: bool
+    """The plugin cri is switched off."""
+    ignored_section: str
+    """A section with the runtime nvidia that a file of this version does not have."""
+    runtimes: tuple[Runtime, ...]
+    default_runtime: str
+    systemd_cgroup: bool | None
+    """Of the runtime nvidia; None where runtimes have no such setting."""
+    kubelet_cgroup_driver: str
+    """By /var/lib/kubelet/config.yaml, "" where that does not say."""
+    version: int | Unknown = NOT_READ
+    """Of containerd's file: 1 where it names none."""
+    ignored_file: str = ""
+    """A file that nvidia-ctk wrote and no other one imports."""
+
+
+@record
 class Toolkit:
     """The NVIDIA Container Toolkit on this side."""
 
@@ -271,10 +295,14 @@ class Toolkit:
     """The ldconfig that the toolkit's own defaults would name on this machine, without the @."""
     cli_path: str | Unknown = NOT_READ
     """Where nvidia-container-cli is, which the hook calls; "" for nowhere."""
+    enroot_hook: str | Unknown | None = NOT_READ
+    """Where Enroot's hook for GPUs is, "" where it has none; None without Enroot."""
     low_level_runtimes: tuple[str, ...] | Unknown = NOT_READ
     """The programs, by preference, of which the nvidia runtime starts the first that exists."""
     low_level_runtime: str | Unknown = NOT_READ
     """The one that exists, "" for none."""
+    pods: PodRuntime | Unknown | None = NOT_READ
+    """What runs pods here; None where the machine is no Kubernetes node."""
 
 
 UNREADABLE_SPEC = "this user may not read it"

@@ -71,7 +71,7 @@ class GpuHealth:
     power_mw: int | Unknown
     power_limit_mw: int | Unknown
     default_power_limit_mw: int | Unknown
-    utilisation_percent: int | Unknown
+    utilization_percent: int | Unknown
     """Share of the last second or so in which a kernel ran."""
     pcie_width: int | Unknown
     pcie_max_width: int | Unknown
@@ -82,9 +82,9 @@ class GpuHealth:
     application_clock_mhz: int | Unknown
     default_application_clock_mhz: int | Unknown
     processes: tuple[GpuProcess, ...] | Unknown
-    virtualisation: str | Unknown
+    virtualization: str | Unknown
     """"none", "passthrough", "vgpu" in a guest, "host-vgpu" and "host-vsga" on a hypervisor."""
-    licence: str | Unknown
+    license: str | Unknown
     """Of a vGPU: "licensed", "unlicensed", "unlicensed-restricted" …; unknown anywhere else."""
     fabric_state: str | Unknown
     """"not-supported", "not-started", "in-progress" or "completed"."""
@@ -107,6 +107,8 @@ class GpuHealth:
     """The rate of those errors during the examination; only read where there were any."""
     sram_threshold_exceeded: bool | Unknown = NOT_READ
     """Whether the uncorrectable errors of its SRAM have passed the number from which NVIDIA replaces a GPU."""
+    vbios: str | Unknown = NOT_READ
+    """Version of the GPU's firmware: "96.00.74.00.0D"."""
 
 
 @record
@@ -152,7 +154,7 @@ class Driver:
     loaded: Release | Unknown | None
     """Version of the loaded module; None when it is not loaded."""
     is_open: bool | Unknown
-    """Whether the loaded module is the open flavour."""
+    """Whether the loaded module is the open flavor."""
     on_disk: Release | Unknown | None
     """Version of the module installed for the running kernel; None when there is none."""
     dkms_state: str | Unknown

@@ -25,6 +25,8 @@ class Container:
     """A libcuda under a cuda compat directory that the loader would take first, "" for none."""
     nameless_groups: tuple[int, ...] | Unknown = NOT_READ
     """Numbers of this process's groups that the container has no name for."""
+    missing_graphics: tuple[str, ...] | Unknown = NOT_READ
+    """Libraries and vendor files of EGL and Vulkan that are absent; read where the capability graphics is requested."""
 
 
 @record
@@ -108,6 +110,19 @@ class Python:
 
 
 @record
+class Mps:
+    """CUDA's Multi-Process Service, as a process that is started here meets it."""
+
+    pipe_directory: str
+    answers: bool
+    """Whether the socket of the control daemon is in that folder."""
+    settings: tuple[str, ...]
+    """CUDA_MPS_* of the environment, as NAME=value."""
+    has_own_ipc: bool
+    """Whether an engine gave this container shared memory of its own, as it does with an IPC namespace of its own."""
+
+
+@record
 class Limits:
     """Limits of this process and its control group. Sizes in bytes, None for unlimited."""
 
@@ -131,6 +146,13 @@ class Limits:
     default_interface: str | Unknown = NOT_READ
     """The interface of the default route, "" for none."""
     has_infiniband: bool | Unknown = NOT_READ
+    fabric_ports: tuple[str, ...] | Unknown = NOT_READ
+    """Ports of RDMA adapters: "mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR), NUMA node 0"."""
+    link_mtus: tuple[str, ...] | Unknown = NOT_READ
+    """MTU of each interface that is hardware: "eno1 9000"."""
+    numa_balancing: bool | Unknown = NOT_READ
+    """Whether the kernel moves memory between NUMA nodes by itself."""
+    cpu_model: str | Unknown = NOT_READ
     nccl: tuple[str, ...] | Unknown = NOT_READ
     """NCCL_* and what launchers set for several nodes, as NAME=value."""
     iommu_domains: tuple[str, ...] | Unknown = NOT_READ
@@ -139,6 +161,8 @@ class Limits:
     """"enforcing", "permissive", or "" where SELinux is off."""
     selinux_allows_devices: bool | Unknown = NOT_READ
     """The policy's switch container_use_devices."""
+    mps: Mps | Unknown | None = NOT_READ
+    """None where nothing is set for it and no daemon answers."""
 
 
 class Platform(StrEnum):
@@ -225,6 +249,7 @@ class Directory:
     free_bytes: int | Unknown
     free_files: int | Unknown = NOT_READ
     """How many more files it can hold (free inodes); Unknown where a file system does not count them."""
+    is_world_writable: bool | Unknown = NOT_READ
 
 
 @record
@@ -257,3 +282,18 @@ class Wsl:
     """Whether Docker Desktop has put its commands into this distribution."""
     clock_behind_s: int | Unknown = NOT_READ
     """How far the guest's clock is behind the hardware clock that Windows keeps."""
+
+
+@record
+class Circumstances:
+    """The driver, the container and the docker command of a machine: read from a few files, to judge an error text in no time."""
+
+    driver: str
+    """Version of the loaded NVIDIA driver, "" for none."""
+    has_device: bool
+    """Whether there is a node of an NVIDIA GPU under /dev."""
+    is_wsl: bool
+    container: str
+    """As `Container.kind`, "" outside of one."""
+    docker: str
+    """What the command docker is: "docker", "podman", "snap", or "" for none."""

@@ -170,7 +170,9 @@ def build_redaction(facts: Facts) -> Redaction:
     texts = tuple(_texts(facts))
     people = {match[2] for text in texts for match in _HOME.finditer(text)}
     remote = {match[0].rpartition("@")[2] for text in texts for match in _REMOTE.finditer(text)} - _HERE
-    machines = {match[1] for text in texts for match in _LOG_LINE.finditer(text)} | set(_own_names(facts))
+    machines = {match[1] for text in texts for match in _LOG_LINE.finditer(text)}
+    systems = [side.system for side in (facts, facts.inside) if isinstance(side, Facts)]
+    machines |= {each.host_name for each in systems if isinstance(each, System) and isinstance(each.host_name, str)}
     hosts = {name for found in (*remote, *machines) for name in (found, found.partition(".")[0]) if _is_name(name)}
     found = {**dict.fromkeys(hosts, "host"), **dict.fromkeys(people, "user")}
     # The longest first: a short name may be part of a long one.
@@ -185,12 +187,6 @@ def redact_facts(facts: Facts) -> Facts:
     """
     blanked: Facts = build_redaction(facts).of(facts)
     return blanked
-
-
-def _own_names(facts: Facts) -> Iterator[str]:
-    for side in (facts, facts.inside):
-        if isinstance(side, Facts) and isinstance(side.system, System) and isinstance(side.system.host_name, str):
-            yield side.system.host_name
 
 
 def _is_name(word: str) -> bool:

@@ -213,7 +213,7 @@ class WatchedGpu:
 
     name: str
     samples: int
-    utilisation_percent: int | Unknown
+    utilization_percent: int | Unknown
     memory_bytes: int | Unknown
     hot_percent: int | Unknown
     """Share of samples in which heat held the clocks down."""
@@ -235,3 +235,6 @@ class TrainingRun:
     """Whether it trained on a GPU through CUDA."""
     peak_bytes: int | Unknown
     gpus: tuple[WatchedGpu, ...] | Unknown
+    status: str | Unknown = Unknown("the run tells no status")
+    """As run.json has it; "lost" where it says running, and no process of this machine holds the folder."""
+    error: str | Unknown = Unknown("the run tells no error")

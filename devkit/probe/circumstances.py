@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from devkit.facts.circumstances import Circumstances
+from devkit.facts.machine import Circumstances
 
 DRIVER_VERSION = "/proc/driver/nvidia/version"
 DXG = "/dev/dxg"

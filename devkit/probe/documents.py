@@ -7,10 +7,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from devkit.formats.jsonc import InvalidJsonc, JsonValue, parse_jsonc
+if TYPE_CHECKING:
+    from devkit.formats.jsonc import JsonValue
 
 MAX_NODES = 50_000
 """A file with more values than this is no configuration that anybody wrote."""
@@ -72,13 +73,16 @@ class InvalidDocument(ValueError):  # noqa: N818 - named for what was read, as a
 
 def parse_jsonc_tree(text: str, *, file: str) -> DocumentNode:
     """Parse JSON with comments and trailing commas, as dev container tools read it. Raises InvalidDocument."""
+    # Most who read numbers and tables here read no such file.
+    from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
+
     try:
         return _json_node(parse_jsonc(text), file)
     except InvalidJsonc as error:
         raise InvalidDocument(error.problem, error.line) from error
 
 
-def _json_node(value: JsonValue, file: str) -> DocumentNode:
+def _json_node(value: "JsonValue", file: str) -> DocumentNode:
     # Of a key that occurs twice, the last counts.
     fields = {member.key: replace(_json_node(member.value, file), line=member.line) for member in value.members}
     items = tuple(_json_node(item, file) for item in value.items)

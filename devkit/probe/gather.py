@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from devkit import __version__
 from devkit.facts.model import Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 from devkit.probe.engine.cdi import SPEC_FOLDERS, read_cdi
@@ -26,6 +25,7 @@ from devkit.probe.machine.operating_system import read_system
 from devkit.probe.machine.python import read_python
 from devkit.probe.machine.resources import read_limits, read_storage
 from devkit.probe.project.reader import read_project
+from devkit.release import __version__
 
 _TO_JUDGE_S = 0.5
 """Kept back from the deadline, to kill a late child and to judge what it left behind."""

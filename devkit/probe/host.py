@@ -28,6 +28,8 @@ MAX_OUTPUT_BYTES = 4 << 20
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _OF_PYTHON = dict.fromkeys(("PYTHONDEVMODE", "PYTHONINSPECT", "PYTHONMALLOC", "PYTHONTRACEMALLOC"), "")
 """Settings for somebody who debugs this process: they make every Python below it many times slower. Empty is unset."""
+ASK_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit", "-C")
+"""Before a folder: what a stranger's .git/config names as its file monitor is not run, and no such file is read within a work tree."""
 _SLICE_S = 0.05
 _GRACE_S = 0.1
 _LONGEST_START_S = 2.0
@@ -76,8 +78,8 @@ def run_program(
         process = _start(argv, environment or {})
     except (FileNotFoundError, NotADirectoryError) as error:
         return ProgramResult(NOT_FOUND, "", str(error))
-    except OSError as error:
-        if error.errno == errno.EAGAIN:
+    except (OSError, ValueError) as error:  # no argument can hold a null byte
+        if isinstance(error, OSError) and error.errno == errno.EAGAIN:
             raise
         _raise_if_exhausted(error)
         return ProgramResult(NOT_EXECUTABLE, "", str(error))
@@ -104,15 +106,38 @@ def run_program(
     return ProgramResult(code, out, err)
 
 
+def ask_git(root: Path, *words: str) -> ProgramResult:
+    """Ask git about the repository around `root`, which may be a stranger's: nothing that its settings name is run.
+
+    No missing object is fetched, by a command that they name. A repository in which git hangs is not queried again.
+    """
+    if root in _SILENT_REPOSITORIES:
+        return ProgramResult(TIMED_OUT, "", "")
+    no_transport = {"GIT_ALLOW_PROTOCOL": "none"}
+    done = run_program([*ASK_GIT, str(root), *words], deadline_s=CALL_DEADLINE_S, environment=no_transport)
+    if done.code == TIMED_OUT:
+        _SILENT_REPOSITORIES.add(root)
+    return done
+
+
+_SILENT_REPOSITORIES: set[Path] = set()
+
+
 def _start(argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The program, started and noted. Raises OSError when it cannot be, and when this process is leaving."""
     environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C", **_OF_PYTHON, **variables}
     flags = 0
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+        # Windows looks into the working folder first, which may be a stranger's project.
+        os.environ["NODEFAULTCURRENTDIRECTORYINEXEPATH"] = "1"
     else:
-        # Users' PATH often lacks the system directories where modinfo, ldconfig and dkms live.
-        environment["PATH"] = os.pathsep.join((environment.get("PATH", os.defpath), *_SYSTEM_PATH))
+        # Users' PATH often lacks the system directories where modinfo, ldconfig and dkms live. What is relative in it
+        # would be looked for in the working folder, which may be a stranger's project.
+        folders = (*environment.get("PATH", os.defpath).split(os.pathsep), *_SYSTEM_PATH)
+        environment["PATH"] = os.pathsep.join(folder for folder in folders if folder.startswith("/"))
+        modules = environment.get("PYTHONPATH", "").split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(folder for folder in modules if folder.startswith("/"))
     with _STARTING:
         if _ENDING.is_set():
             raise InterruptedError("this process is leaving")

@@ -23,17 +23,23 @@ MAX_LOG_LINES = 40
 _NOT_JUDGED = re.compile(r"(\S+) to (\S+); data sheet \S+, not judged: .*")
 
 
-def read_training_run(host: Host, folder: str) -> TrainingRun | Unknown:
-    """Read the run whose output `folder` is; Unknown without any step of one."""
+def read_training_run(host: Host, folder: str, *, is_held: bool | None = None) -> TrainingRun | Unknown:
+    """Read the run whose output `folder` is; Unknown without any step of one that has not failed.
+
+    `is_held` says whether a process is writing to the folder, None where that is unknown.
+    """
     steps = [event for event in _lines(host, f"{folder}/{METRICS_FILE}") if event.get("event") == "step"]
-    if not steps:
-        return Unknown(f"{folder} holds no steps of a run of devkit finetune")
     try:
         record = parse_json(host.read(f"{folder}/{RECORD_FILE}") or "{}")
     except ValueError:
         record = {}
     settled = steps[WARM_UP_STEPS:] or steps
     record = record if isinstance(record, dict) else {}
+    status = str(record.get("status", ""))
+    if status == "running" and is_held is not None:
+        status = status if is_held else "lost"
+    if not steps and status not in ("lost", "failed"):
+        return Unknown(f"{folder} holds no steps of a run of devkit finetune")
     decisions = {each["name"]: each["value"] for each in get_objects(record, "decisions") if "name" in each}
     timed = [step for step in settled if _numbers([step], "waited_s") and step.get("seconds")]
     waited = [float(step["waited_s"]) / float(step["seconds"]) for step in timed]
@@ -50,6 +56,8 @@ def read_training_run(host: Host, folder: str) -> TrainingRun | Unknown:
         on_cuda=True if on_gpu else False if elsewhere else Unknown("the run does not tell where it trained"),
         peak_bytes=_rounded(max(on_gpu, default=0), "no GPU memory was counted"),
         gpus=_gpus(host, folder),
+        status=status or Unknown("the run tells no status"),
+        error=str(record["error"]) if record.get("error") else Unknown("the run tells no error"),
     )
 
 
@@ -84,12 +92,12 @@ def _gpus(host: Host, folder: str) -> tuple[WatchedGpu, ...] | Unknown:
     gpus = []
     unread = Unknown("NVML does not tell")
     for _, found in sorted(by_gpu.items()):
-        used, reasons = _numbers(found, "utilisation_percent"), _numbers(found, "clock_reasons")
+        used, reasons = _numbers(found, "utilization_percent"), _numbers(found, "clock_reasons")
         gpus.append(
             WatchedGpu(
                 name=str(found[0].get("name", "GPU")),
                 samples=len(found),
-                utilisation_percent=round(mean(used)) if used else unread,
+                utilization_percent=round(mean(used)) if used else unread,
                 memory_bytes=_rounded(max(_numbers(found, "memory_bytes"), default=0), unread.reason),
                 hot_percent=_share(reasons, HEAT_BITS),
                 braked_percent=_share(reasons, BRAKE_BITS),

@@ -6,6 +6,7 @@ ends before its first line, and the requirements are read from what the archive 
 
 import os
 import re
+import sys
 import tempfile
 import time
 import tomllib
@@ -18,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from devkit.compat.specifiers import canonicalize_name
-from devkit.facts.resolution import (
+from devkit.facts.dependencies import (
     TORCH_FAMILY,
     Refused,
     RequirementSources,
@@ -27,7 +28,7 @@ from devkit.facts.resolution import (
     Resolved,
 )
 from devkit.facts.values import Unknown
-from devkit.probe.host import TIMED_OUT, ProgramResult, run_program
+from devkit.probe.host import CALL_DEADLINE_S, TIMED_OUT, ProgramResult, run_program
 from devkit.text import to_one_line
 
 DEADLINE_S = 90.0
@@ -48,6 +49,8 @@ UNREACHABLE = (
 """What uv says where it finds no network, in lower case."""
 TORCH_WHEELS = "download.pytorch.org/whl"
 
+_PATIENCE = {"UV_HTTP_RETRIES": "1", "UV_HTTP_CONNECT_TIMEOUT": "3"}
+"""Where a network swallows everything, uv's own patience of 10 s for each of three tries only takes time."""
 _PLATFORMS = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 _GLIBCS = ("2.17", "2.28", *(f"2.{minor}" for minor in range(31, 41)))
 """C libraries that --python-platform knows by name."""
@@ -86,11 +89,15 @@ class UvResolver:
         uv = find_uv()
         if uv is None:
             return Unknown("uv is not installed")
-        if self._ends_at is None:
-            self._ends_at = time.monotonic() + self._deadline_s
-            self._known.update(_list_unbuilt(uv))
-        with tempfile.TemporaryDirectory(prefix="devkit-resolve-") as name:
+        try:
+            scratch = tempfile.TemporaryDirectory(prefix="devkit-resolve-")
+        except OSError as error:
+            return Unknown(f"there is no folder for temporary files: {error.strerror}")
+        with scratch as name:
             folder = Path(name)
+            if self._ends_at is None:
+                self._ends_at = time.monotonic() + self._deadline_s
+                self._known.update(_list_unbuilt(uv))
             command = [uv, *self._write_inputs(folder, wanted)]
             for _ in range(MAX_SOURCE_DISTRIBUTIONS):
                 self._write_metadata(folder)
@@ -113,7 +120,8 @@ class UvResolver:
         for path, text in sources.files:
             target = project / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(_adapt_file(path, text, wanted.relaxed), encoding="utf-8")
+            adapt = _adapt_pyproject if path.endswith(".toml") else _adapt_list
+            target.write_text(adapt(text, wanted.relaxed), encoding="utf-8")
         lines = [_adapt_list("\n".join(sources.lines), wanted.relaxed), *wanted.requirements]
         (folder / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
         (folder / "constraints.txt").write_text("\n".join(wanted.constraints), encoding="utf-8")
@@ -122,13 +130,16 @@ class UvResolver:
             platform = f"{wanted.machine}-manylinux_{wanted.glibc.replace('.', '_')}"
         yield from ("pip", "compile", "--format=pylock.toml", "--output-file=../pylock.toml", "--no-header")
         yield from ("--no-progress", "--no-annotate", "--color=never", f"--directory={project}")
-        yield from (f"--python={_find_python()}", "--no-build-isolation", "--no-python-downloads")
+        yield from (f"--python={sys.executable}", "--no-build-isolation", "--no-python-downloads")
         yield from (f"--python-version={wanted.python}", f"--python-platform={platform}")
         yield from ("--constraints=../constraints.txt", "--excludes=../excludes.txt")
         if self._index:
             yield f"--default-index={self._index}"
         if not wanted.follows:
             yield "--no-deps"
+        if wanted.as_of:
+            yield f"--exclude-newer={wanted.as_of}T23:59:59Z"
+            yield from (f"--exclude-newer-package={name}=false" for name in wanted.undated)
         yield from (*sources.options, *sources.lists, "../lines.txt")
 
     def _write_metadata(self, folder: Path) -> None:
@@ -189,17 +200,9 @@ def find_uv() -> str | None:
         return shutil.which("uv")
 
 
-def _find_python() -> str:
-    import sys
-
-    return sys.executable
-
-
 def _run(command: list[str], folder: Path, left_s: float) -> ProgramResult:
-    environment = {"PYTHONPATH": str(folder / "blocked")}
-    if "UV_HTTP_RETRIES" not in os.environ:
-        # Without a network each retry only takes time.
-        environment["UV_HTTP_RETRIES"] = "1"
+    patience = {name: value for name, value in _PATIENCE.items() if name not in os.environ}
+    environment = {"PYTHONPATH": str(folder / "blocked"), **patience}
     return run_program(command, deadline_s=left_s, environment=environment)
 
 
@@ -208,7 +211,9 @@ def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
 
     setuptools writes these beside its PKG-INFO; where a distribution has metadata of its own, uv keeps that.
     """
-    cache = Path(run_program([uv, "cache", "dir"], deadline_s=DEADLINE_S).out.strip())
+    # Elsewhere, so that no uv.toml of the working folder names another cache than the resolution uses.
+    answer = run_program([uv, "cache", "dir", f"--directory={Path(uv).parent}"], deadline_s=CALL_DEADLINE_S)
+    cache = Path(answer.out.strip())
     for pattern in ("sdists-v*/pypi/*/*/*/src", "sdists-v*/index/*/*/*/*/src"):
         for folder in cache.glob(pattern):
             if (folder.parent / "metadata.msgpack").exists():
@@ -218,10 +223,6 @@ def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
             if distribution.read_text("PKG-INFO"):
                 name, version = folder.parts[-4:-2]
                 yield (name, version), tuple(distribution.requires or ())
-
-
-def _adapt_file(path: str, text: str, relaxed: Iterable[str]) -> str:
-    return _adapt_pyproject(text, relaxed) if path.endswith(".toml") else _adapt_list(text, relaxed)
 
 
 def _adapt_list(text: str, relaxed: Iterable[str]) -> str:
@@ -269,7 +270,10 @@ def _adapt_pyproject(text: str, relaxed: Iterable[str]) -> str:
     sources = {
         name: source
         for name, source in uv.get("sources", {}).items()
-        if not any(isinstance(each, dict) and each.get("index") in names for each in _as_list(source))
+        if not any(
+            isinstance(each, dict) and each.get("index") in names
+            for each in (source if isinstance(source, list) else [source])
+        )
     }
     kept = {"index": indexes, "sources": sources}
     return tomlkit.dumps(
@@ -279,10 +283,6 @@ def _adapt_pyproject(text: str, relaxed: Iterable[str]) -> str:
             "tool": {"uv": {name: value for name, value in kept.items() if value}},
         }
     )
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
 
 
 def _shorten(error: str) -> str:

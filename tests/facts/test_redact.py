@@ -1,23 +1,37 @@
+""""""
+
 import dataclasses
+import html
+import json
 import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from devkit.cli.output import OutputOptions, format_doctor_report
+from devkit.doctor.registry import CHECKS
+from devkit.doctor.report.report import build_report
+from devkit.doctor.runner import run_on_host_and_container
 from devkit.facts.model import (
     Endpoint,
     EngineEnd,
     EngineFailure,
     Facts,
     Gpu,
+    KernelLog,
     NvmlAnswer,
     Storage,
+    System,
+    Xid,
 )
-from devkit.facts.redact import redact_facts
-from devkit.facts.store import format_facts
+from devkit.facts.redact import build_redaction, redact_facts
+from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.amount import examples
+from tests.doctor.machines import healthy, inside
 from tests.facts.samples import FACTS
+from tests.hosts import MACHINES, facts_of
 
 UNREAD = Unknown("not looked at")
 NOTHING = Facts("2026-01-01T00:00:00+00:00", "0.1.0", *([UNREAD] * 11))
@@ -86,3 +100,159 @@ def test_redacting_twice_changes_nothing_more(facts):
     once = redact_facts(facts)
     assert redact_facts(once) == once
     assert not re.search(r"/home/(?!user\b)[a-z]", format_facts(once))
+
+
+# What identifies a person never comes out, in whatever field it is, in no form of the report.
+
+
+PERSON, MACHINE, REMOTE = "marlowe", "gpubox17", "fleet-gpu-03"
+TOKENS = (
+    "hf_QwErTyUiOpAsDfGhJkLz",
+    "ghp_0123456789012345678901234567890123",
+    "glpat-abcdefghij0123456789",
+    "nvapi-abcdefghij0123456789",
+    "AKIAABCDEFGHIJKLMNOP",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc_def-ghi",
+)
+PASSWORD, MAIL = "s3cr3tpw", "f.lastname@corp.example.com"
+UUID_TAIL, SERIAL = "aaaa-bbbb-cccc-ddddeeeeffff", "1320921000123"
+NEVER = (PERSON, MACHINE, REMOTE, PASSWORD, MAIL, "lastname", UUID_TAIL, SERIAL, *TOKENS)
+
+PLANTS = st.sampled_from(
+    [
+        *(
+            f"{before}{token}{after}"
+            for token in TOKENS
+            for before, after in [("", ""), ("X=", " y"), ('"', '"'), ("a/", ")")]
+        ),
+        f"/home/{PERSON}/x",
+        f"C:\\Users\\{PERSON}\\.docker",
+        f"/mnt/c/Users/{PERSON}/y",
+        f"vsc-{PERSON}-project_dev_1",
+        f"{PERSON}",
+        f"group {PERSON}: no",
+        f"({PERSON}@{MACHINE})",
+        f"{MACHINE}.corp.example",
+        f"Nov  2 03:04:05 {MACHINE} kernel: NVRM: Xid (PCI:0000:01:00): 79",
+        f"2026-11-20T10:00:00+01:00 {MACHINE} kernel: NVRM: x",
+        f"tcp://{REMOTE}:2376",
+        f"ssh://{PERSON}@{REMOTE}",
+        f"lost {REMOTE}, again",
+        f"https://{PERSON}:{PASSWORD}@git.corp.example/x.git",
+        f"mailto {MAIL}.",
+        f"GPU-1a2b3c4d-{UUID_TAIL}",
+        f"MIG-GPU-1a2b3c4d-{UUID_TAIL}/1/0",
+        f"Serial Number : {SERIAL}",
+        f"serial={SERIAL},",
+    ]
+)
+
+
+def strings_in(value):
+    if type(value) is str:
+        return 1
+    if isinstance(value, tuple):
+        return sum(map(strings_in, value))
+    if dataclasses.is_dataclass(value):
+        return sum(strings_in(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return 0
+
+
+def planted(value, plants):
+    """`value` with something of a secret in each of its texts."""
+    if type(value) is str:
+        return f"{value} {next(plants)}"
+    if isinstance(value, tuple):
+        return tuple(planted(item, plants) for item in value)
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: planted(getattr(value, field.name), plants) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    return value
+
+
+def known(facts):
+    """The same machine with what makes its names known: its own name, a home folder, an engine elsewhere."""
+    log = KernelLog((Xid(79, "PCI:1", f"Nov 20 10:00:00 {MACHINE} kernel: NVRM: Xid, for {PERSON}"),), ())
+    system = facts.system if isinstance(facts.system, System) else healthy().system
+    return dataclasses.replace(
+        facts,
+        kernel_log=log,
+        system=dataclasses.replace(system, host_name=MACHINE, kernel=f"/home/{PERSON} tcp://{REMOTE}:1"),
+    )
+
+
+def leaks(text):
+    """What of the secrets is in a text, markup aside."""
+    plain = html.unescape(text).replace("\\", "")
+    return [secret for secret in NEVER if secret in text or secret in plain]
+
+
+def forms_of(facts):
+    report = build_report(facts, run_on_host_and_container(CHECKS, facts, clock=lambda: 0.0), devkit="0.1.0")
+    for style in ("json", "sarif", "markdown", "html"):
+        yield style, format_doctor_report(facts, report, OutputOptions(style, None), exit_code=1)
+
+
+SOME = settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+
+
+@SOME
+@given(FACTS, st.data())
+def test_saved_facts_identify_no_person(facts, data):
+    facts = known(facts)
+    plants = data.draw(st.lists(PLANTS, min_size=10, max_size=10))
+    count = strings_in(facts)
+    dirty = planted(facts, iter(plants * (count // 10 + 1)))
+    text = format_facts(redact_facts(dirty))
+    assert leaks(text) == []
+    assert isinstance(json.loads(text), dict)
+
+
+@SOME
+@given(st.sampled_from([healthy(), inside(), *map(facts_of, MACHINES[:6])]), st.data())
+def test_no_form_of_the_report_names_anybody(facts, data):
+    plants = data.draw(st.lists(PLANTS, min_size=7, max_size=7))
+    dirty = planted(known(facts), iter(plants * (strings_in(facts) // 7 + 30)))
+    assert {style: found for style, text in forms_of(dirty) if (found := leaks(text))} == {}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.turns(3)
+def test_redacted_facts_are_judged_as_the_true_ones_are(name):
+    """Blanking must not break what the checks compare, such as /dev/nvidia0 for a user who is called dev."""
+    facts = facts_of(name)
+    shown = [
+        [
+            (one.check.code, one.finding.severity)
+            for one in build_report(side, run_on_host_and_container(CHECKS, side, clock=lambda: 0.0), devkit="x").roots
+        ]
+        for side in (facts, parse_facts(format_facts(redact_facts(facts))))
+    ]
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize(
+    ("host_name", "text", "left"),
+    [
+        pytest.param("gpubox17", "gpubox17 kernel: x", "host kernel: x", id="this machine's name"),
+        pytest.param(
+            "gpubox17.corp.example", "on gpubox17, gpubox17.corp.example", "on host, host", id="long and short"
+        ),
+        pytest.param("gpubox17", "gpubox170", "gpubox170", id="not inside of another word"),
+        pytest.param("ubuntu", "ubuntu 24.04", "ubuntu 24.04", id="a name that says nothing"),
+        pytest.param("10", "10 GPUs", "10 GPUs", id="a number is no name"),
+    ],
+)
+def test_the_machines_own_name(host_name, text, left):
+    facts = dataclasses.replace(healthy(), system=dataclasses.replace(healthy().system, host_name=host_name))
+    assert build_redaction(facts).redact_text(text) == left
+
+
+def test_a_user_called_dev_keeps_the_device_nodes():
+    facts: Facts = healthy()
+    assert redact_facts(facts).driver.device_nodes == facts.driver.device_nodes
+    assert "/home/dev" not in format_facts(redact_facts(facts))

@@ -62,7 +62,7 @@ def engine(path, *, answers, hang_at=""):
             return
 
     server = _OnSocket(str(path), Handler) if path else _OnPort(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
         yield f"unix://{path}" if path else f"tcp://127.0.0.1:{server.server_address[1]}"
@@ -92,7 +92,7 @@ def raw_socket(path, reply):
             self.request.sendall(reply)
 
     server = _OnSocket(str(path), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
         yield f"unix://{path}"

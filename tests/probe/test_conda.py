@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from devkit.facts.dependencies import PackageManager
 from devkit.probe.project.reader import read_local_dependencies
 
 from .test_dependencies import asked, limits, read, unread
@@ -109,3 +110,35 @@ def test_pixi_has_conda_packages_as_well(tmp_path):
     found = read(tmp_path, {"pixi.toml": text})
     assert [each.spec for each in found.conda] == ["colmap>=3.9,<4", "bioconda::hmmer=3.4", "sox"]
     assert found.conda_channels == ("conda-forge", "bioconda")
+
+
+# Exported on Windows, as https://github.com/IDEA-Research/GroundingDINO/blob/main/environment.yaml was.
+EXPORT = environment(
+    "addict=2.4.0=pyhd8ed1ab_2", "pytorch=2.0.1=py3.9_cuda11.8_cudnn8_0", "icu=70.1=h0e60522_0", "opencv=4.5.3=py39h832f523_8",
+    "pytz=2023.3.post1=pyhd8ed1ab_0", "tzdata=2023c=h71feb2d_0", "vs2015_runtime=14.36.32532=h05e6639_17",
+    pip=("opencv-python==4.8.0.76",),
+)  # fmt: skip
+
+
+def test_an_export_of_another_system_gives_way_to_the_project_s_other_files(tmp_path):
+    found = read(tmp_path, EXPORT | {"requirements.txt": "addict\n", "setup.py": ""})
+    assert (found.tool, asked(found)) == (PackageManager.PIP, {"requirements.txt:1": "addict"})
+    assert [(each.path, each.because) for each in found.left_out] == [("environment.yml", "it was exported on Windows")]
+
+
+def test_of_an_export_of_another_system_alone_the_package_index_brings_what_it_has(tmp_path):
+    found = read(tmp_path, EXPORT)
+    assert (found.tool, found.conda) == (PackageManager.CONDA, ())
+    assert sorted(asked(found).values()) == [
+        "addict==2.4.0.*",
+        "opencv-python==4.8.0.76",
+        "pytz==2023.3.post1",
+        "tzdata",
+    ]
+    assert list(limits(found).values()) == ["torch==2.0.1.*"]
+    assert [each.what for each in found.left_out] == ["conda's own packages"]
+
+
+@pytest.mark.parametrize("package", ["libcxx=14", "pywin32 ; x", "vcpkg=1=2", "appnope"])
+def test_packages_that_only_look_foreign_leave_an_environment_as_it_is(tmp_path, package):
+    assert read(tmp_path, environment("hmmer", package)).left_out == ()

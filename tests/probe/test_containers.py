@@ -1,11 +1,26 @@
+"""Containers that run, the commands for them, and the project's own dev container from the inside."""
+
 import json
 
 import pytest
 
-from devkit.facts.values import Unknown
-from devkit.probe.engine.containers import parse_local_images, parse_running_containers, parse_stopped_containers
+from devkit.facts.model import CredentialHelper, Engine, EngineKind, Facts, RunningContainer
+from devkit.facts.store import format_facts
+from devkit.facts.values import Release, Unknown
+from devkit.probe.engine.client import read_clients
+from devkit.probe.engine.containers import (
+    DOCTOR_COMMAND,
+    find_project_container,
+    parse_local_images,
+    parse_running_containers,
+    parse_stopped_containers,
+    read_facts_inside,
+)
 from devkit.probe.engine.daemon import read_engine
-from devkit.probe.host import LocalHost
+from devkit.probe.host import NOT_FOUND, TIMED_OUT, LocalHost, ProgramResult
+from tests.doctor.machines import changed, healthy
+from tests.doctor.machines import inside as healthy_inside
+from tests.hosts import written
 from tests.probe.engines import INFO, VERSION, engine
 
 DEADLINE_S = 5.0
@@ -216,3 +231,239 @@ def test_at_most_twenty_that_run_and_ten_that_stopped_are_looked_at(ask):
         answers[f"/containers/{summary['Id']}/json"] = described(state=state)
     found = ask(answers)
     assert (len(found.containers), len(found.stopped)) == (20, 10)
+
+
+# The project's running dev container is found by its label and read through the engine's own command.
+
+
+BOX = RunningContainer("0123456789ab", "app-dev-1", "app", "/home/dev/project", "driver")
+OTHER = RunningContainer("ba9876543210", "db-1", "postgres", "", "")
+
+
+class AnsweringHost:
+    """Answers every command with one `ProgramResult` and records the commands; the part of `Host` that is used."""
+
+    def __init__(self, done):
+        self.done = done
+        self.asked = []
+
+    def run(self, argv, *, deadline_s):
+        self.asked.append((tuple(argv), deadline_s))
+        return self.done
+
+
+def engine_with(*containers, kind=EngineKind.DOCKER):
+    engine = changed(healthy(), {"engine.containers": containers, "engine.kind": kind}).engine
+    assert isinstance(engine, Engine)
+    return engine
+
+
+def read(done, *containers, project="/home/dev/project", kind=EngineKind.DOCKER):
+    host = AnsweringHost(done)
+    return read_facts_inside(host, engine_with(*containers, kind=kind), project=project, deadline_s=1.5), host
+
+
+def test_the_inside_is_read_as_facts():
+    facts, host = read(ProgramResult(1, format_facts(healthy_inside()), "Facts saved to /dev/stdout."), OTHER, BOX)
+    assert facts == healthy_inside()
+    assert host.asked == [(("docker", "exec", BOX.id, *DOCTOR_COMMAND), 1.5)]
+
+
+def test_podman_runs_by_its_own_command():
+    _, host = read(ProgramResult(0, format_facts(healthy_inside()), ""), BOX, kind=EngineKind.PODMAN)
+    assert host.asked[0][0][0] == "podman"
+
+
+@pytest.mark.parametrize(
+    ("folder", "project", "is_it"),
+    [
+        pytest.param("/work/app", "/work/app", True, id="the same folder"),
+        pytest.param("/work/app/", "/work/app", True, id="a trailing slash"),
+        pytest.param("/work/app", "/work/app/src", True, id="from a folder below"),
+        pytest.param("/work/app", "/work/apple", False, id="a name that begins alike"),
+        pytest.param("/work/app/src", "/work/app", False, id="a container of a folder below"),
+        pytest.param("c:\\work\\app", "c:/work/app", True, id="Windows separators"),
+        pytest.param("", "/work/app", False, id="no dev container"),
+    ],
+)
+def test_a_container_belongs_to_its_folder(folder, project, is_it):
+    box = RunningContainer("0123456789ab", "one", "app", folder, "")
+    assert (find_project_container((box,), project) is box) == is_it
+
+
+def test_the_nearest_folder_wins():
+    near = RunningContainer("1", "near", "app", "/work/app", "")
+    far = RunningContainer("2", "far", "app", "/work", "")
+    assert find_project_container((far, near), "/work/app/src") is near
+
+
+@pytest.mark.parametrize(
+    ("done", "says"),
+    [
+        pytest.param(
+            ProgramResult(127, "", "OCI runtime exec failed: executable file not found"),
+            "not installed",
+            id="no devkit inside",
+        ),
+        pytest.param(ProgramResult(126, "", "permission denied"), "not installed", id="devkit that cannot be executed"),
+        pytest.param(ProgramResult(TIMED_OUT, "", ""), "did not answer within 1.5 s", id="an inside that hangs"),
+        pytest.param(
+            ProgramResult(NOT_FOUND, "", "no such program"), "docker command is missing", id="no docker command"
+        ),
+        pytest.param(ProgramResult(2, "", "Error: no such option"), "no such option", id="a devkit that fails"),
+        pytest.param(ProgramResult(0, "{}", ""), "status 0", id="an answer that is no facts"),
+        pytest.param(
+            ProgramResult(1, format_facts(healthy_inside())[:100], ""), "status 1", id="an answer that is cut off"
+        ),
+    ],
+)
+def test_an_inside_that_cannot_be_read_is_unknown_with_the_reason(done, says):
+    facts, _ = read(done, BOX)
+    assert isinstance(facts, Unknown)
+    assert says in facts.reason
+    assert BOX.name in facts.reason
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(engine_with(OTHER), id="no dev container runs"),
+        pytest.param(engine_with(), id="nothing runs"),
+        pytest.param(changed(healthy(), {"engine.containers": Unknown("an old engine")}).engine, id="not known"),
+        pytest.param(Unknown("no engine"), id="no engine"),
+    ],
+)
+def test_without_a_dev_container_there_is_no_inside(engine):
+    host = AnsweringHost(ProgramResult(0, "", ""))
+    assert read_facts_inside(host, engine, project="/home/dev/project", deadline_s=1.0) is None
+    assert host.asked == []
+
+
+def test_facts_of_both_sides_travel_in_one_file():
+    from dataclasses import replace
+
+    from devkit.facts.redact import redact_facts
+    from devkit.facts.store import parse_facts
+
+    both = replace(healthy(), inside=healthy_inside())
+    assert parse_facts(format_facts(both)) == both
+    assert isinstance(redact_facts(both).inside, Facts)
+
+
+# The commands for containers, and the docker command's settings.
+
+
+EXE = '{ kind = "file", mode = 0o755 }'
+WRAPPER = '#!/bin/sh\\n[ -e /etc/containers/nodocker ] || echo Emulate >&2\\nexec /usr/bin/podman \\"$@\\"\\n'
+
+
+def host(tmp_path, *programs, env="", files="", links="", commands=""):
+    nodes = "".join(f'"{path}" = {EXE}\n' for path in programs)
+    return written(
+        tmp_path, f'[env]\nHOME = "/h"\n{env}\n[files]\n{files}\n[links]\n{links}\n[nodes]\n{nodes}\n{commands}'
+    )
+
+
+def says(path, text, code=0):
+    return f"[[command]]\nargv = ['{path}', '--version']\nout = '''{text}'''\ncode = {code}\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"),
+    [
+        pytest.param("Docker version 28.5.1, build e180ab8", Release.parse("28.5.1"), id="Docker"),
+        pytest.param("Docker version 20.10.24+dfsg1, build 297e128", Release.parse("20.10.24"), id="Debian's build"),
+        pytest.param("", Unknown("/usr/bin/docker --version ended with status 0", is_lost=True), id="nothing"),
+        pytest.param(
+            "\x1b[31mno version here",
+            Unknown("/usr/bin/docker --version ended with status 0", is_lost=True),
+            id="garbage",
+        ),
+    ],
+)
+def test_the_version_of_docker(tmp_path, printed, version):
+    shown = printed.replace("\x1b", "")
+    clients = read_clients(host(tmp_path, "/usr/bin/docker", commands=says("/usr/bin/docker", shown)))
+    assert clients.named("docker").version == version
+
+
+def test_only_docker_is_started(tmp_path):
+    clients = read_clients(host(tmp_path, "/usr/bin/podman", "/usr/local/bin/docker-compose", "/usr/bin/devcontainer"))
+    assert [client.name for client in clients.found] == ["podman", "docker-compose", "devcontainer"]
+    assert {client.version for client in clients.found} == {Unknown("only docker's version is read")}
+    assert clients.named("docker") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "links", "is_podman"),
+    [
+        pytest.param("", "", False, id="a program"),
+        pytest.param(f'"/usr/bin/docker" = "{WRAPPER}"', "", True, id="the script of podman-docker"),
+        pytest.param('"/usr/bin/docker" = "#!/bin/sh\\n# not podman\\nexec /opt/docker"', "", False, id="a remark"),
+        pytest.param("", '"/usr/bin/docker" = "/usr/bin/podman"', True, id="a link to podman"),
+        pytest.param('"/usr/bin/docker" = "ELF podman"', "", False, id="machine code with the word in it"),
+    ],
+)
+def test_docker_that_hands_over_to_podman(tmp_path, files, links, is_podman):
+    programs = ("/usr/bin/podman",) if links else ("/usr/bin/docker",)
+    docker = read_clients(host(tmp_path, *programs, files=files, links=links)).named("docker")
+    assert docker.is_podman is is_podman
+
+
+def test_a_wrapper_is_not_started(tmp_path):
+    machine = host(
+        tmp_path,
+        "/usr/bin/docker",
+        files=f'"/usr/bin/docker" = "{WRAPPER}"',
+        commands=says("/usr/bin/docker", "podman version 4.9.4"),
+    )
+    assert read_clients(machine).named("docker").version == Unknown("only docker's version is read")
+
+
+def test_windows_folders_are_searched_for_docker_alone(tmp_path):
+    windows = "/mnt/c/Program Files/Docker/Docker/resources/bin"
+    machine = host(
+        tmp_path, f"{windows}/docker", f"{windows}/docker-compose", env=f'PATH = "/usr/bin:{windows}:/mnt/wsl/bin"'
+    )
+    clients = read_clients(machine)
+    assert [client.path for client in clients.found] == [f"{windows}/docker"]
+
+
+def test_every_installed_daemon_is_named(tmp_path):
+    clients = read_clients(host(tmp_path, "/usr/bin/dockerd", "/snap/bin/docker", env='PATH = "/usr/bin"'))
+    assert clients.engine_programs == ("/usr/bin/dockerd", "/snap/bin/docker")
+
+
+CONFIG = "\"/h/.docker/config.json\" = '{0}'"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "helpers", "gives_proxy"),
+    [
+        pytest.param("", "", (), False, id="an empty file"),
+        pytest.param('{"auths": {"x": {"auth": "c2VjcmV0"}}}', "", (), False, id="logins alone"),
+        pytest.param(
+            '{"credsStore": "pass"}',
+            "",
+            (CredentialHelper("pass", "/b/docker-credential-pass", ""),),
+            False,
+            id="a helper on PATH",
+        ),
+        pytest.param(
+            '{"credHelpers": {"aws": "ecr"}}',
+            "",
+            (CredentialHelper("ecr", "", "aws"),),
+            False,
+            id="a helper that is missing",
+        ),
+        pytest.param('{"credsStore": 7, "credHelpers": []}', "", (), False, id="odd values"),
+        pytest.param('{"proxies": {"default": {}}}', "", (), True, id="proxies"),
+        pytest.param('{"credsStore": ', "line 1, column 16: Expecting value", (), False, id="cut off"),
+        pytest.param("[1]", "the top level is not an object", (), False, id="a list"),
+    ],
+)
+def test_the_settings_of_the_docker_command(tmp_path, text, error, helpers, gives_proxy):
+    machine = host(tmp_path, "/b/docker-credential-pass", env='PATH = "/b"', files=CONFIG.format(text))
+    settings = read_clients(machine).settings
+    assert (settings.error, settings.credential_helpers, settings.gives_proxy) == (error, helpers, gives_proxy)
+    assert "c2VjcmV0" not in repr(settings)

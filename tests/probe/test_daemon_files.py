@@ -3,8 +3,7 @@ import json
 import pytest
 
 from devkit.facts.values import Unknown
-from devkit.probe.engine.daemon_files import read_daemon_addresses, read_daemon_files
-from devkit.probe.engine.daemon_process import read_daemon_flags
+from devkit.probe.engine.daemon_files import read_daemon_addresses, read_daemon_files, read_daemon_flags
 from tests.hosts import written
 
 PATH = "/etc/docker/daemon.json"

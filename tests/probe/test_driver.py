@@ -30,12 +30,12 @@ CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2
         pytest.param(CLOSED, "470.256.02", False, id="closed, whose line has another number first"),
     ],
 )
-def test_the_loaded_module_says_its_version_and_flavour(tmp_path, text, loaded, is_open):
+def test_the_loaded_module_says_its_version_and_flavor(tmp_path, text, loaded, is_open):
     found = driver(tmp_path, file("/proc/driver/nvidia/version", text))
     assert (str(found.loaded), found.is_open) == (loaded, is_open)
 
 
-def test_a_module_seen_only_in_sys_has_a_version_and_no_known_flavour(tmp_path):
+def test_a_module_seen_only_in_sys_has_a_version_and_no_known_flavor(tmp_path):
     found = driver(tmp_path, file("/sys/module/nvidia/version", "580.95.05\n"))
     assert str(found.loaded) == "580.95.05"
     assert isinstance(found.is_open, Unknown)

@@ -1,3 +1,6 @@
+"""The engine over sockets that behave like one, or like one that is broken; and where it is asked."""
+
+import hashlib
 import json
 import os
 import subprocess
@@ -8,10 +11,11 @@ import pytest
 
 from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
-from devkit.probe.engine.daemon import read_engine
+from devkit.probe.engine.client import resolve_endpoint
+from devkit.probe.engine.daemon import compute_engine_clock_skew_s, parse_proxy, read_engine
 from devkit.probe.host import LocalHost
 from tests.hosts import written
-from tests.probe.engines import INFO, VERSION, engine, silent_socket
+from tests.probe.engines import INFO, VERSION, engine, raw_socket, silent_socket
 
 DEADLINE_S = 5.0
 
@@ -324,3 +328,196 @@ def test_the_program_of_a_runtime_is_looked_up_where_the_daemon_would(tmp_path, 
     """
     nvidia, _ = read_engine(written(tmp_path, text), deadline_s=5).runtimes
     assert nvidia.program == program.format(tmp_path)
+
+
+# Sockets that answer badly, and what an engine says of its clients, its proxy and its clock.
+
+
+@pytest.fixture
+def ask_at(monkeypatch):
+    """A function that reads the engine at an address."""
+    for name in ("DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def read(url, deadline_s=5.0):
+        monkeypatch.setenv("DOCKER_HOST", url)
+        return read_engine(LocalHost(), deadline_s=deadline_s)
+
+    return read
+
+
+def answer(status, body, length=None):
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
+    return head.encode() + body
+
+
+@pytest.mark.parametrize(
+    ("reply", "end"),
+    [
+        pytest.param(b"", EngineEnd.BAD_ENDPOINT, id="hangs up at once"),
+        pytest.param(b"\x00\xff\x16\x03" * 50, EngineEnd.BAD_ENDPOINT, id="speaks something else"),
+        pytest.param(b"SSH-2.0-OpenSSH_9.6\r\n", EngineEnd.BAD_ENDPOINT, id="is an ssh server"),
+        pytest.param(answer("200 OK", b'{"Version": "28.', 900), EngineEnd.BAD_ENDPOINT, id="hangs up half way"),
+        pytest.param(answer("200 OK", b"[" * 100_000), EngineEnd.BAD_ENDPOINT, id="nests without end"),
+        pytest.param(answer("404 Not Found", b"no"), EngineEnd.BAD_ENDPOINT, id="knows no such path"),
+        pytest.param(answer("403 Forbidden", b"authorization denied by plugin"), EngineEnd.BAD_ENDPOINT, id="forbids"),
+        pytest.param(answer("500 Internal Server Error", b"oh"), EngineEnd.ERROR, id="is in trouble"),
+        pytest.param(answer("503 Service Unavailable", b"wait"), EngineEnd.ERROR, id="is not ready yet"),
+    ],
+)
+def test_a_socket_that_answers_badly(ask_at, path, reply, end):
+    with raw_socket(path, reply) as url:
+        failure = ask_at(url)
+    assert isinstance(failure, EngineFailure)
+    assert failure.end is end
+    assert failure.message
+
+
+def test_an_engine_whose_settings_fail_is_an_engine_with_an_error(ask_at, path):
+    with engine(path, answers={"version": VERSION, "info": "<html>proxy error</html>"}) as url:
+        failure = ask_at(url)
+    assert failure.end is EngineEnd.ERROR
+
+
+def test_an_engine_in_front_of_the_deadline(ask_at, path):
+    with engine(path, answers={"version": VERSION, "info": INFO | {"SystemTime": "2001-01-01T00:00:00Z"}}) as url:
+        started = time.time()
+        found = ask_at(url)
+    assert isinstance(found, Engine)
+    assert found.min_api_version == "1.24"
+    assert abs(found.clock_ahead_s - (978_307_200 - started)) < 5
+    assert found.proxy == Unknown("this engine does not say whether it uses a proxy")
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        pytest.param({"HttpProxy": "", "HttpsProxy": ""}, "", id="none"),
+        pytest.param({"HttpProxy": "http://a:1", "HttpsProxy": "http://b:2"}, "http://b:2", id="the one for https"),
+        pytest.param({"HttpProxy": "http://a:1"}, "http://a:1", id="the other one"),
+        pytest.param({"HttpsProxy": "http://xxxxx:xxxxx@b:2"}, "http://b:2", id="without its login"),
+        pytest.param({"HttpsProxy": None, "HttpProxy": None}, "", id="nulls"),
+        pytest.param({}, Unknown("this engine does not say whether it uses a proxy"), id="no proxy in the answer"),
+    ],
+)
+def test_the_proxy_of_the_engine(info, expected):
+    assert parse_proxy(info) == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "read_at", "expected"),
+    [
+        pytest.param("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0, id="the same second"),
+        pytest.param("2025-11-21T13:00:00+01:00", 1763726400.0, 0, id="another zone"),
+        pytest.param("2025-11-21T11:00:00Z", 1763726400, -3600, id="an hour behind"),
+        pytest.param("", 1763726400.0, Unknown("the engine does not say what time it is"), id="no time in the answer"),
+        pytest.param("yesterday", 1.0, Unknown("the engine does not say what time it is"), id="garbage"),
+        pytest.param("2025-11-21T11:00:00Z", None, Unknown("the moment of asking was not recorded"), id="not recorded"),
+    ],
+)
+def test_the_clock_of_the_engine(told, read_at, expected):
+    assert compute_engine_clock_skew_s({"SystemTime": told}, read_at) == expected
+
+
+def context(name, host):
+    folder = hashlib.sha256(name.encode()).hexdigest()
+    meta = json.dumps({"Name": name, "Endpoints": {"docker": {"Host": host}}})
+    return f"\"/h/.docker/contexts/meta/{folder}/meta.json\" = '{meta}'\n"
+
+
+CURRENT = '"/h/.docker/config.json" = \'{"currentContext": "far"}\'\n'
+FAR, NEAR = context("far", "tcp://far:2376"), context("near", "unix:///near.sock")
+
+
+def machine(tmp_path, env="", files="", nodes=()):
+    sockets = "".join(f'"{path}" = {{ kind = "socket" }}\n' for path in nodes)
+    return written(tmp_path, f'[env]\nHOME = "/h"\n{env}\n[files]\n{files}\n[nodes]\n{sockets}')
+
+
+@pytest.mark.parametrize(
+    ("env", "files", "url", "chosen_by"),
+    [
+        pytest.param("", "", "unix:///var/run/docker.sock", "default", id="no settings"),
+        pytest.param('DOCKER_HOST = "unix:///x.sock"', "", "unix:///x.sock", "DOCKER_HOST", id="DOCKER_HOST"),
+        pytest.param('DOCKER_HOST = "10.0.0.1:2375"', "", "tcp://10.0.0.1:2375", "DOCKER_HOST", id="no scheme is TCP"),
+        pytest.param('DOCKER_HOST = "ssh://me:pw@h"', "", "ssh://me@h", "DOCKER_HOST", id="a password is not kept"),
+        pytest.param('DOCKER_HOST = ""', "", "unix:///var/run/docker.sock", "default", id="empty is unset"),
+        pytest.param("", CURRENT + FAR, "tcp://far:2376", "context far", id="the current context"),
+        pytest.param(
+            'DOCKER_CONTEXT = "near"',
+            CURRENT + FAR + NEAR,
+            "unix:///near.sock",
+            "DOCKER_CONTEXT=near",
+            id="a variable over it",
+        ),
+        pytest.param(
+            'DOCKER_HOST = "unix:///x.sock"\nDOCKER_CONTEXT = "near"',
+            NEAR,
+            "unix:///x.sock",
+            "DOCKER_HOST",
+            id="the address over the variable",
+        ),
+        pytest.param(
+            'DOCKER_CONTEXT = "default"',
+            CURRENT + FAR,
+            "unix:///var/run/docker.sock",
+            "default",
+            id="the default by name",
+        ),
+        pytest.param(
+            "", '"/h/.docker/config.json" = "{broken"', "unix:///var/run/docker.sock", "default", id="broken settings"
+        ),
+        pytest.param(
+            "", '"/h/.docker/config.json" = "[]"', "unix:///var/run/docker.sock", "default", id="odd settings"
+        ),
+        pytest.param('OS = "Windows_NT"', "", "npipe:////./pipe/docker_engine", "default", id="Windows"),
+        pytest.param(
+            'DOCKER_CONFIG = "/c"', CURRENT + FAR, "unix:///var/run/docker.sock", "default", id="settings elsewhere"
+        ),
+    ],
+)
+def test_the_endpoint_is_chosen_as_the_docker_command_does(tmp_path, env, files, url, chosen_by):
+    chosen = resolve_endpoint(machine(tmp_path, env, files))
+    assert (chosen.endpoint.url, chosen.endpoint.chosen_by, chosen.problem) == (url, chosen_by, "")
+
+
+RUN = 'XDG_RUNTIME_DIR = "/run/user/7"'
+ROOTLESS, PODMAN = "/run/user/7/docker.sock", "/run/user/7/podman/podman.sock"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "chosen_by"),
+    [
+        pytest.param(["/var/run/docker.sock", ROOTLESS, PODMAN], "default", id="the default first"),
+        pytest.param([ROOTLESS, PODMAN], "rootless socket", id="then rootless Docker"),
+        pytest.param([PODMAN, "/run/podman/podman.sock"], "rootless Podman socket", id="then rootless Podman"),
+        pytest.param(["/run/podman/podman.sock"], "Podman socket", id="then the system's Podman"),
+        pytest.param(["/h/.docker/run/docker.sock"], "Docker Desktop's own socket", id="Desktop on macOS"),
+    ],
+)
+def test_without_the_default_socket_its_stand_ins_are_tried(tmp_path, nodes, chosen_by):
+    endpoint = resolve_endpoint(machine(tmp_path, RUN, nodes=nodes)).endpoint
+    assert (endpoint.url, endpoint.chosen_by) == (f"unix://{nodes[0]}", chosen_by)
+
+
+def test_a_context_that_does_not_exist_is_a_problem(tmp_path):
+    chosen = resolve_endpoint(machine(tmp_path, 'DOCKER_CONTEXT = "gone"'))
+    assert chosen.problem == "there is no Docker context named 'gone'"
+
+
+@pytest.mark.parametrize(
+    ("env", "folder"),
+    [
+        pytest.param('DOCKER_HOST = "tcp://x:1"', None, id="not requested"),
+        pytest.param('DOCKER_HOST = "tcp://x:1"\nDOCKER_TLS_VERIFY = "1"', "/h/.docker", id="in its usual folder"),
+        pytest.param('DOCKER_HOST = "tcp://x:1"\nDOCKER_TLS = "1"\nDOCKER_CERT_PATH = "/c"', "/c", id="elsewhere"),
+    ],
+)
+def test_tls_files_are_found_where_the_environment_says(tmp_path, env, folder):
+    assert resolve_endpoint(machine(tmp_path, env)).tls_folder == folder
+
+
+def test_tls_files_of_a_context_are_its_own(tmp_path):
+    folder = f"/h/.docker/contexts/tls/{hashlib.sha256(b'far').hexdigest()}/docker"
+    chosen = resolve_endpoint(machine(tmp_path, "", CURRENT + FAR + f'"{folder}/ca.pem" = "x"\n'))
+    assert chosen.tls_folder == folder

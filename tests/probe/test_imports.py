@@ -1,15 +1,19 @@
-"""What programs import and no file of the project asks for."""
+"""What programs import and install beyond the requirements, and what the project computes with."""
 
 import time
 
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import ImportedPackage
+from devkit.facts.dependencies import Framework, ImportedPackage, SystemPackage
 from devkit.probe.dependencies.imports import MAX_FILES, find_imported_packages
+from devkit.probe.dependencies.system_packages import find_system_packages
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import ProjectFiles
-from devkit.probe.project.reader import read_local_dependencies, read_local_imports
+from devkit.probe.project.reader import read_dependencies, read_local_dependencies, read_local_imports
+
+# What programs import and no file of the project asks for.
+
 
 DISTRIBUTIONS = load_tables().imports.distributions()
 
@@ -66,6 +70,28 @@ def test_an_import_that_nothing_depends_on_does_not_count(tmp_path, text):
     assert imported(tmp_path, {"train.py": text}) == {}
 
 
+def test_a_module_that_is_tried_from_two_places_is_needed(tmp_path):
+    # https://github.com/open-mmlab/OpenPCDet/blob/master/pcdet/utils/spconv_utils.py
+    text = "try:\n    import spconv.pytorch as spconv\nexcept ImportError:\n    import spconv as spconv\n    import wandb\n"
+    assert imported(tmp_path, {"utils.py": text}, ["torch"]) == {"spconv-cu120": "utils.py:4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "declared", "found"),
+    [
+        (
+            "import torchaudio\n\ndef f(x):\n    return torchaudio.load(x)\n",
+            ["torchaudio"],
+            {"torchcodec": "train.py:4"},
+        ),
+        ("import torchaudio\ntorchaudio.save('a', b, 1)\n", ["torchaudio", "torchcodec"], {}),
+        ("import torchaudio\ntorchaudio.functional.resample(b, 1, 2)\n", ["torchaudio"], {}),
+    ],
+)
+def test_who_reads_audio_files_with_torchaudio_needs_what_decodes_them(tmp_path, text, declared, found):
+    assert imported(tmp_path, {"train.py": text}, declared) == found
+
+
 @pytest.mark.parametrize("folder", [".git", "tests", "docs", "venv", "third_party", "a/b/c/d/e"])
 def test_other_peoples_programs_and_tests_do_not_count(tmp_path, folder):
     assert imported(tmp_path, {f"{folder}/x.py": "import wandb\n"}) == {}
@@ -94,3 +120,167 @@ def test_a_large_repository_is_not_read_to_its_end(tmp_path):
     began = time.monotonic()
     assert imported(tmp_path, {}) == {"numpy": "m0000.py:1"}
     assert time.monotonic() - began < 5
+
+
+# What a project computes with, as its files show.
+
+
+CMAKE = "cmake_minimum_required(VERSION 3.18)\nproject(fast LANGUAGES C CXX CUDA)\n"
+
+
+def read(folder, files):
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return read_local_dependencies(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("files", "framework", "because"),
+    [
+        pytest.param({}, "torch", "", id="an empty folder"),
+        pytest.param({"requirements.txt": "transformers\ntorch\n"}, "torch", "requirements.txt:2", id="torch"),
+        pytest.param({"requirements.txt": "jax\ntorchvision\n"}, "torch", "torchvision", id="torch goes first"),
+        pytest.param({"requirements.txt": "numpy\nflax>=0.8\n"}, "jax", "requirements.txt:2 names flax", id="JAX"),
+        pytest.param({"requirements.txt": "tensorflow<2.11\n"}, "tensorflow", "tensorflow", id="TensorFlow"),
+        pytest.param(
+            {"requirements.txt": "transformers\n"}, "torch", "names transformers", id="what needs a framework"
+        ),
+        pytest.param({"requirements.txt": "transformers\noptax\n"}, "jax", "optax", id="and has one"),
+        pytest.param({"requirements.txt": "keras\n", "a.py": "import torch\n"}, "torch", "a.py:1", id="Keras on torch"),
+        pytest.param(
+            {"setup.py": "from setuptools import setup\nsetup(install_requires=read())\n"}, "torch", "", id="computed"
+        ),
+        pytest.param({"train.py": "import os\nimport jax.numpy as jnp\n"}, "jax", "train.py:2", id="an import"),
+        pytest.param({"train.py": "try:\n    import jax\nexcept ImportError:\n    pass\n"}, "torch", "", id="if there"),
+        pytest.param(
+            {"requirements.txt": "numpy\n", "run.py": "import tensorflow as tf\n"},
+            "tensorflow",
+            "run.py:1",
+            id="untold",
+        ),
+        pytest.param({"CMakeLists.txt": CMAKE}, "cuda", "CMakeLists.txt:2", id="a language of CMake"),
+        pytest.param(
+            {"CMakeLists.txt": "# CUDA\nfind_package(\n  CUDAToolkit REQUIRED)\n"}, "cuda", ":3", id="a toolkit"
+        ),
+        pytest.param({"src/CMakeLists.txt": "enable_language(CUDA)\n"}, "cuda", "src/CMakeLists.txt:1", id="a folder"),
+        pytest.param({"Makefile": "run: a.cu\n\tnvcc -o run a.cu\n"}, "cuda", "Makefile:2", id="a Makefile"),
+        pytest.param({"CMakeLists.txt": CMAKE, "a.py": "import torch\n"}, "torch", "a.py:1", id="a torch extension"),
+        pytest.param({"CMakeLists.txt": CMAKE, "requirements.txt": "numpy\n"}, "cuda", "CMake", id="with its tools"),
+        pytest.param({"CMakeLists.txt": "project(fast CXX)\n# CUDA\n"}, "none", "CMakeLists.txt", id="C++"),
+        pytest.param({"requirements.txt": "requests\n"}, "none", "requirements.txt", id="Python alone"),
+        pytest.param({"Cargo.toml": "[package]\n"}, "none", "Cargo.toml", id="Rust"),
+        pytest.param({"go.mod": "module a\n"}, "none", "go.mod", id="Go"),
+        pytest.param({"package.json": "{}"}, "none", "package.json", id="JavaScript"),
+        pytest.param({"notes.txt": "jax"}, "torch", "", id="nothing that says it"),
+    ],
+)
+def test_the_framework_is_read_from_the_files(tmp_path, files, framework, because):
+    found = read(tmp_path, files)
+    assert (found.framework, because in found.framework_because) == (Framework(framework), True)
+
+
+def test_nvcc_is_named_where_another_framework_is_used(tmp_path):
+    found = read(tmp_path, {"Makefile": "all:\n\t# nvcc is needed\n\tnvcc a.cu\n", "train.py": "import torch\n"})
+    assert (found.framework, found.cuda_build) == (Framework.TORCH, "Makefile:3")
+
+
+def test_what_only_a_lock_names_counts_last(tmp_path):
+    lock = "version = 1\nrequires-python = '>=3.12'\n" + "".join(
+        f"[[package]]\nname = '{name}'\nversion = '1.0'\nsource = {{registry = 'https://pypi.org/simple'}}\n"
+        for name in ("torch", "jax", "a")
+    )
+    project = "[project]\nname = 'a'\nversion = '1'\nrequires-python = '>=3.12'\ndependencies = ['jax']\n"
+    assert read(tmp_path, {"pyproject.toml": project, "uv.lock": lock}).framework is Framework.JAX
+
+
+@pytest.mark.parametrize(
+    ("program", "origin"),
+    [
+        ("import torch\nfrom torch.utils.cpp_extension import load\nload(sources=['ops/a.cu'])\n", "ops/build.py:2"),
+        (
+            "import torch.utils.cpp_extension\ntorch.utils.cpp_extension.load_inline(cuda_sources=[x])\n",
+            "ops/build.py:2",
+        ),
+        ("from torch.utils.cpp_extension import load\nload(sources=['a.cpp'])\n", ""),
+        ("from torch.utils.cpp_extension import BuildExtension\nsources = ['a.cu']\n", ""),
+        ("# torch.utils.cpp_extension.load(sources=['a.cu'])\n", ""),
+    ],
+)
+def test_code_that_torch_compiles_at_run_time_needs_nvcc(tmp_path, program, origin):
+    # As in https://github.com/NVlabs/stylegan3, torch_utils/custom_ops.py.
+    assert read(tmp_path, {"ops/build.py": program, "requirements.txt": "torch\n"}).cuda_build == origin
+
+
+@pytest.mark.parametrize(
+    ("folder", "is_found"), [("awq/kernels", True), ("a/b/c/detectron2", False), ("tests/op", False)]
+)
+def test_an_extension_that_the_reader_builds_needs_nvcc(tmp_path, folder, is_found):
+    # As in https://github.com/mit-han-lab/llm-awq, awq/kernels/setup.py.
+    setup = "from torch.utils.cpp_extension import CUDAExtension\nsetup(ext_modules=[CUDAExtension('x', ['x.cu'])])\n"
+    found = read(tmp_path, {f"{folder}/setup.py": setup, "requirements.txt": "torch\n"}).cuda_build
+    assert found == (f"{folder}/setup.py:2" if is_found else "")
+
+
+# Debian packages that a project's files install with apt.
+
+
+def find(folder, **files):
+    for path, text in files.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return find_system_packages(ProjectFiles(LocalHost(), str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "names"),
+    [
+        pytest.param(
+            "Dockerfile", "FROM x\nRUN apt-get update && apt-get install -y ffmpeg\n", "ffmpeg", id="one line"
+        ),
+        pytest.param(
+            "Dockerfile",
+            "FROM x\nRUN apt-get install -y --no-install-recommends \\\n    # sound\n    sox \\\n    libsox-dev=14.4 \\\n && rm -rf /x\n",
+            "sox libsox-dev",
+            id="continued, with a comment and a version",
+        ),
+        pytest.param(
+            "Dockerfile", "FROM x\nRUN <<EOF\napt-get update\napt-get install -y sox\nEOF\n", "sox", id="heredoc"
+        ),
+        pytest.param("Dockerfile", "FROM x\n# RUN apt-get install sox\n", "", id="only a comment"),
+        pytest.param("Dockerfile", "FROM x\nRUN apt-get install -y $PACKAGES ${MORE} sox\n", "sox", id="variables"),
+        pytest.param("docker/cuda.Dockerfile", "FROM x\nRUN apt install sox\n", "sox", id="in a folder, by its end"),
+        pytest.param(
+            ".github/workflows/test.yml",
+            "- run: |\n    sudo apt-get install -y sox \\\n      swig\n",
+            "sox swig",
+            id="CI",
+        ),
+        pytest.param("README.md", "# on Ubuntu\nsudo apt update && sudo apt install ffmpeg\n", "ffmpeg", id="guide"),
+        pytest.param("README.md", "Run `apt install sox`, then go on.\n", "sox", id="in the middle of a sentence"),
+        pytest.param("README.md", "Run `pip install sox`, or `brew install ffmpeg`.\n", "", id="other installers"),
+        pytest.param(".devcontainer/Dockerfile", "FROM x\nRUN apt-get install sox\n", "", id="devkit's own output"),
+    ],
+)
+def test_finds_the_names(tmp_path, path, text, names):
+    assert [each.name for each in find(tmp_path, **{path: text})] == names.split()
+
+
+def test_tells_file_and_line_and_each_name_once(tmp_path):
+    found = find(
+        tmp_path,
+        **{"README.md": "\n\napt install sox\n", ".github/workflows/a.yml": "- run: apt install sox swig\n"},
+    )
+    assert found == (
+        SystemPackage("sox", "README.md", 3),
+        SystemPackage("swig", ".github/workflows/a.yml", 1, is_from_ci=True),
+    )
+
+
+def test_they_and_the_projects_name_are_among_its_dependencies(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "Open_AI.whisper"\n')
+    (tmp_path / "README.md").write_text("apt install ffmpeg\n")
+    found = read_dependencies(LocalHost(), project=str(tmp_path))
+    assert found.name == "open-ai-whisper"
+    assert [each.origin for each in found.system] == ["README.md:1"]

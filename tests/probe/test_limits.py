@@ -1,5 +1,6 @@
 import pytest
 
+from devkit.facts.model import Mps
 from devkit.facts.values import Unknown
 from devkit.probe.machine.resources import read_limits
 from tests.hosts import written
@@ -187,3 +188,47 @@ NODES = """
 def test_numa_nodes_of_the_cpus_that_may_be_used(tmp_path, allowed, nodes):
     host = written(tmp_path, f'[files]\n{NODES}\n"/proc/self/status" = "{allowed}"')
     assert read_limits(host).numa_nodes == nodes
+
+
+def test_what_nodes_of_a_cluster_differ_in(tmp_path):
+    port = "/sys/class/infiniband/mlx5_1/ports/1"
+    files = {
+        f"{port}/state": "1: DOWN\n",
+        f"{port}/rate": "10 Gb/sec (4X)\n",
+        "/sys/class/infiniband/mlx5_1/device/numa_node": "1\n",
+        "/sys/class/net/ens1/mtu": "9000\n",
+        "/sys/class/net/ens1/device/vendor": "0x15b3\n",
+        "/sys/class/net/veth0/mtu": "1450\n",
+        "/proc/sys/kernel/numa_balancing": "2\n",
+        "/proc/cpuinfo": "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8480C\nmodel name\t: other\n",
+    }
+    found = limits(tmp_path, files)
+    assert found.fabric_ports == ("mlx5_1/1 DOWN 10 Gb/sec (4X), NUMA node 1",)
+    assert found.link_mtus == ("ens1 9000",)
+    assert found.numa_balancing is True
+    assert found.cpu_model == "Intel(R) Xeon(R) Platinum 8480C"
+    nothing = limits(tmp_path)
+    assert (nothing.fabric_ports, nothing.link_mtus) == ((), ())
+    assert isinstance(nothing.numa_balancing, Unknown)
+    assert isinstance(nothing.cpu_model, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("env", "nodes", "mount", "expected"),
+    [
+        ("", "", "tmpfs", None),
+        ("", '"/tmp/nvidia-mps/control" = { kind = "file" }', "tmpfs", None),
+        ("", '"/tmp/nvidia-mps/control" = { kind = "socket" }', "shm", Mps("/tmp/nvidia-mps", True, (), True)),
+        (
+            'CUDA_MPS_PIPE_DIRECTORY = "/mps"',
+            '"/mps/control" = { kind = "socket" }',
+            "tmpfs",
+            Mps("/mps", True, ("CUDA_MPS_PIPE_DIRECTORY=/mps",), False),
+        ),
+        ('CUDA_MPS_X = "1"', "", "tmpfs", Mps("/tmp/nvidia-mps", False, ("CUDA_MPS_X=1",), False)),
+    ],
+    ids=["nothing", "no socket", "a socket", "a folder of its own", "settings without a daemon"],
+)
+def test_mps_is_its_socket_and_its_settings(tmp_path, env, nodes, mount, expected):
+    mounts = {"/proc/mounts": f"{mount} /dev/shm tmpfs rw,nosuid 0 0\n"}
+    assert limits(tmp_path, mounts, env, nodes).mps == expected

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from devkit.probe.host import MAX_OUTPUT_BYTES, NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, ProgramResult, run_program
+from devkit.probe import host
+from devkit.probe.host import (
+    MAX_OUTPUT_BYTES,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    TIMED_OUT,
+    ProgramResult,
+    ask_git,
+    run_program,
+)
 
 
 def run(*argv, deadline_s=5.0):
@@ -201,3 +210,18 @@ except OSError as error:
 def test_too_few_files_are_not_a_program_that_cannot_be_executed():
     done = subprocess.run([sys.executable, "-c", WITHOUT_FILES], capture_output=True, text=True, check=False)
     assert done.stdout == "Too many open files\n"
+
+
+def test_a_null_byte_in_an_argument_starts_nothing():
+    assert run_program([sys.executable, "-c", "a\0b"], deadline_s=5).code == NOT_EXECUTABLE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the program of this test is a script of sh")
+def test_a_repository_in_which_git_hangs_is_asked_once(tmp_path, monkeypatch):
+    """As where .git/config is a named pipe: each question would take its whole deadline."""
+    (tmp_path / "git").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked\nexec sleep 60\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(host, "CALL_DEADLINE_S", 0.5)
+    assert [ask_git(tmp_path, "log").code for _ in range(3)] == [TIMED_OUT] * 3
+    assert (tmp_path / "asked").read_text() == "\n"

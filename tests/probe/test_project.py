@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from devkit.facts.model import FileState, RequestForm
 from devkit.facts.project import Origin
 from devkit.probe.host import LocalHost
-from devkit.probe.project.reader import CONTAINER_FILE_NAMES, read_project
+from devkit.probe.project.file_names import CONTAINER_FILE_NAMES
+from devkit.probe.project.reader import read_project
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, read, service
-from tests.hosts import MACHINES, facts_of, written
+from tests.hosts import MACHINES, written
+from tests.hosts.golden import expected_facts
 
 
 def states(project):
@@ -219,6 +221,12 @@ def test_lifecycle_commands_are_read_in_every_form(tmp_path):
     assert [one.requirements[0].name for one in found.installs] == ["torch", "vllm"]
 
 
+def test_a_command_that_repeats_an_installation_counts_once(tmp_path):
+    repeated = "pip install torch && " * 45_000 + "cd sub && pip install ."
+    found = read(tmp_path, {".devcontainer/devcontainer.json": json.dumps({"postCreateCommand": repeated})})
+    assert [one.requirements[0].name for one in found.dev_containers[0].installs] == ["torch"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "found"),
     [
@@ -309,11 +317,10 @@ def test_a_folder_without_container_files_asks_for_nothing(name, tmp_path):
     assert not any((project.dev_containers, project.services, project.dockerfiles, project.installs, project.files))
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_every_file_that_is_read_is_looked_for(name):
+def test_every_file_that_is_read_is_looked_for():
     """A folder is passed over by the names in it: no file of a recorded project may be overlooked so."""
-    project = facts_of(name).project
+    files = [file for name in MACHINES for file in getattr(expected_facts(name).project, "files", ())]
     # An ignore file says nothing by itself, only of others that are there.
-    for file in (one for one in getattr(project, "files", ()) if one.kind != "ignore"):
+    for file in (one for one in files if one.kind != "ignore"):
         first = file.path.split("/")[0]
         assert file.path.startswith(("..", "/")) or CONTAINER_FILE_NAMES.match(first) or file.named_by, file.path

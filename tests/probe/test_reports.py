@@ -22,7 +22,7 @@ def sample(at_s, used=90, reasons=0, **more):
         "gpu": 0,
         "name": "NVIDIA H200",
         "at_s": at_s,
-        "utilisation_percent": used,
+        "utilization_percent": used,
         "clock_reasons": reasons,
         **more,
     }
@@ -54,7 +54,7 @@ def test_a_run_is_read_without_its_first_steps(run):
     assert (found.checkpointing, found.attention, found.peak_bytes) == (True, "varlen", 2**30 + 5)
     assert found.on_cuda is True
     (gpu,) = found.gpus
-    assert (gpu.name, gpu.samples, gpu.utilisation_percent) == ("NVIDIA H200", 2, 80)
+    assert (gpu.name, gpu.samples, gpu.utilization_percent) == ("NVIDIA H200", 2, 80)
 
 
 def test_thermal_slowdown_differs_from_the_power_brake(run):

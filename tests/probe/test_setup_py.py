@@ -1,10 +1,18 @@
-"""What setup.py hands to setup(), as far as its text says it. Nothing of it runs."""
+"""Packages among the project's own files: setup.py, local builds, workspaces and submodules. Nothing of them runs."""
 
 import time
 
 import pytest
 
-from .test_dependencies import asked, read, unread
+from devkit.facts.dependencies import OUTSIDE_OF_PROJECT, LocalBuild
+from devkit.probe.dependencies.local_builds import find_local_builds
+from devkit.probe.host import LocalHost
+from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.reader import read_dependencies
+from tests.probe.test_dependencies import PROJECT, asked, read, unread
+
+# What setup.py hands to setup(), as far as its text says it. Nothing of it runs.
+
 
 TABLE = """\
 import re
@@ -66,6 +74,7 @@ def test_hugging_faces_table_of_requirements_is_read_with_its_extras(tmp_path):
         pytest.param(
             "N: list[str] = ['a']\nimport setuptools\nsetuptools.setup(install_requires=N)", "a", id="annotated"
         ),
+        pytest.param("N = ('b', 'a')\nsetup(install_requires=list(N))", "b a", id="a copy, as in diffusers"),
         pytest.param("D = {'x': ['a', 'b']}\nsetup(install_requires=D['x'])", "a b", id="a dictionary of lists"),
     ],
 )
@@ -136,3 +145,170 @@ def test_a_list_that_doubles_again_and_again_takes_no_time(tmp_path, growth):
     _, found = needs(tmp_path, f"N = ['a' * 10, 'b']\n{growth * 60}setup(install_requires=N)")
     assert found.is_computed
     assert time.monotonic() - began < 2
+
+
+# How packages among the project's own files are built, read from setup.py and pyproject.toml without running them.
+
+
+EXTENSION = """import os
+# import torch
+import torch
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+
+modules = [CUDAExtension(name="not_this", sources=[], extra_compile_args={"nvcc": ["-std=c++17"]})]
+setup(name="Tiny_Ext", ext_modules=modules)
+"""
+MODULES = '[submodule "knn"]\n\tpath = submodules/simple-knn\n\turl = https://example.org/knn.git\n'
+
+
+def find(folder, *folders, **files):
+    for path, text in files.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return find_local_builds(ProjectFiles(LocalHost(), str(folder)), folders)
+
+
+def test_an_extension_is_read_and_not_run(tmp_path):
+    found = find(tmp_path, **{"setup.py": EXTENSION})
+    assert found == (LocalBuild(".", "tiny-ext", "setup.py:3", has_cuda=True, requires=(), cxx=17),)
+
+
+@pytest.mark.parametrize(
+    ("files", "origin"),
+    [
+        pytest.param({"setup.py": "from setuptools import setup\nsetup()\n"}, "", id="an ordinary package"),
+        pytest.param({"setup.py": "def make():\n    import torch\n"}, "setup.py:2", id="an import in a function"),
+        pytest.param(
+            {"setup.py": "from torchvision import x\nimport torchlike\n"}, "", id="names that only begin alike"
+        ),
+        pytest.param(
+            {"pyproject.toml": '[project]\nname = "x"\n[build-system]\nrequires = ["setuptools", "torch>=2.5"]\n'},
+            "pyproject.toml:4",
+            id="a build requirement",
+        ),
+        pytest.param({"pyproject.toml": '[build-system]\nrequires = ["torchmetrics"]\n'}, "", id="another requirement"),
+        pytest.param(
+            {"setup.py": "import torch\n", "pyproject.toml": "not TOML ["}, "setup.py:1", id="a broken manifest"
+        ),
+    ],
+)
+def test_whether_a_build_needs_torch(tmp_path, files, origin):
+    (found,) = find(tmp_path, **files)
+    assert (found.origin, found.needs_torch) == (origin, bool(origin))
+
+
+def test_build_requirements_are_those_without_torch(tmp_path):
+    (found,) = find(
+        tmp_path, **{"pyproject.toml": '[build-system]\nrequires = ["setuptools>=61", "torch", "numpy<2"]\n'}
+    )
+    assert found.requires == ("setuptools>=61", "numpy<2")
+
+
+def test_a_folder_that_builds_nothing_is_none(tmp_path):
+    assert find(tmp_path, **{"pyproject.toml": "[project]\nname = 'x'\n"}) == ()
+
+
+def test_folders_that_are_required_and_submodules_count_where_they_compile(tmp_path):
+    files = {
+        ".gitmodules": MODULES,
+        "submodules/simple-knn/setup.py": EXTENSION,
+        "kernels/setup.py": EXTENSION,
+        "plain/setup.py": "setup(name='plain')\n",
+    }
+    assert [each.path for each in find(tmp_path, "./kernels", "plain", **files)] == ["kernels", "submodules/simple-knn"]
+
+
+def test_a_required_submodule_that_is_not_fetched_is_known_by_its_folder(tmp_path):
+    (found,) = find(tmp_path, "submodules/simple-knn", **{".gitmodules": MODULES})
+    assert (found.name, found.origin) == ("simple-knn", ".gitmodules")
+    assert find(tmp_path, **{".gitmodules": MODULES}) == ()
+
+
+def test_they_are_among_the_dependencies_with_the_name_from_setup_py(tmp_path):
+    (tmp_path / "setup.py").write_text(EXTENSION)
+    (tmp_path / "requirements.txt").write_text("torch\n./kernels\n")
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "setup.py").write_text(EXTENSION)
+    found = read_dependencies(LocalHost(), project=str(tmp_path))
+    assert found.name == "tiny-ext"
+    assert [each.path for each in found.builds] == [".", "kernels"]
+
+
+# Packages of a project besides itself: members of its workspace, folders that its files install, git submodules.
+
+
+MEMBER = f"{PROJECT}[build-system]\nrequires = []\n"
+# As in https://github.com/Physical-Intelligence/openpi.
+OPENPI = {
+    "pyproject.toml": f'{PROJECT}dependencies = ["openpi-client", "rich"]\n[tool.uv.sources]\n'
+    'openpi-client = {workspace = true}\n[tool.uv.workspace]\nmembers = ["packages/*"]\n[build-system]\n',
+    "packages/openpi-client/pyproject.toml": MEMBER,
+    "packages/notes/readme.md": "",
+    ".gitmodules": '[submodule "third_party/aloha"]\n\tpath = third_party/aloha\n\turl = https://example.org/aloha.git\n'
+    '[submodule "libero"]\n\tpath = third_party/libero\n',
+    "third_party/libero/readme.md": "fetched",
+}
+
+
+def test_the_members_of_a_workspace_belong_to_the_project(tmp_path):
+    found = read(tmp_path, OPENPI)
+    assert [(each.place, each.path, each.line) for each in found.local] == [
+        ("packages/openpi-client", "pyproject.toml", 8)
+    ]
+    assert ([need.name for need in found.needs], found.left_out) == (["rich"], ())
+    assert found.submodules == ("third_party/aloha", "third_party/libero")
+    assert found.missing_submodules == ("third_party/aloha",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param('members = ["libs/*"]', ["libs/a", "libs/b"], id="a pattern"),
+        pytest.param('members = ["libs/a/", "./libs/b"]', ["libs/a", "libs/b"], id="by name"),
+        pytest.param('members = ["*/*"]\nexclude = ["libs/b"]', ["libs/a"], id="but one"),
+        pytest.param('members = ["../*"]', [], id="out of the project"),
+    ],
+)
+def test_members_are_named_by_patterns(tmp_path, settings, expected):
+    files = {
+        "pyproject.toml": f"{PROJECT}[tool.uv.workspace]\n{settings}\n",
+        "libs/a/pyproject.toml": MEMBER,
+        "libs/b/pyproject.toml": MEMBER,
+        "libs/virtual/pyproject.toml": PROJECT,
+        "libs/none/pyproject.toml": f"{MEMBER}[tool.uv]\npackage = false\n",
+        "libs/broken/pyproject.toml": "[",
+    }
+    assert [each.place for each in read(tmp_path, files).local] == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        pytest.param("-e ./sub", "sub", id="editable"),
+        pytest.param("./sub[train] ; python_version > '3'", "sub", id="with extras and a marker"),
+        pytest.param("-e file:sub#egg=sub", "sub", id="with its name behind"),
+        pytest.param("file:./sub", "sub", id="by its address"),
+        pytest.param("wheels/sub-1.0-py3-none-any.whl", "wheels/sub-1.0-py3-none-any.whl", id="an archive"),
+        pytest.param("-e ../sub", None, id="outside of the project"),
+        pytest.param("-e /opt/sub", None, id="elsewhere on the machine"),
+        pytest.param("-e $HOME/sub", None, id="by a variable"),
+    ],
+)
+def test_folders_of_requirement_lists_are_installed_with_the_project(tmp_path, line, place):
+    found = read(tmp_path, {"requirements.txt": f"rich\n{line}\n"})
+    assert [each.place for each in found.local] == ([place] if place else [])
+    assert [(each.line, each.because) for each in found.left_out] == ([] if place else [(2, OUTSIDE_OF_PROJECT)])
+    assert found.lists == ()
+
+
+def test_the_extras_of_the_project_may_be_named_in_its_list(tmp_path):
+    extras = '[project.optional-dependencies]\ntrain = ["peft"]\ndocs = ["sphinx"]\n'
+    files = {"requirements.txt": "-e .[train]\n", "pyproject.toml": f"{MEMBER}{extras}"}
+    found = read(tmp_path, files)
+    assert (found.extras, [need.name for need in found.needs], found.local) == (("train",), ["peft"], ())
+
+
+@pytest.mark.parametrize(("attributes", "uses"), [("*.bin filter=lfs diff=lfs\n", True), ("* text=auto\n", False)])
+def test_git_lfs_shows_in_the_attributes(tmp_path, attributes, uses):
+    assert read(tmp_path, {".gitattributes": attributes, "requirements.txt": "rich\n"}).uses_lfs is uses

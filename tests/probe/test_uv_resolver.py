@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.facts.resolution import Refused, RequirementSources, ResolutionRequest, Resolved
+from devkit.facts.dependencies import Refused, RequirementSources, ResolutionRequest, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.uv_resolver import UvResolver
 from tests.wheels import make_index, make_wheel
@@ -182,6 +182,20 @@ def test_without_uv_it_was_not_checked(index, monkeypatch):
     assert resolve("hub\n") == Unknown("uv is not installed")
 
 
+def test_without_a_folder_for_temporary_files_it_was_not_checked(index, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null/x")
+    assert resolve("hub\n") == Unknown("there is no folder for temporary files: Not a directory")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+def test_settings_of_the_working_folder_are_not_read(index, monkeypatch):
+    monkeypatch.chdir(index)
+    os.mkfifo("uv.toml")
+    started = time.monotonic()
+    assert isinstance(resolve("hub\n"), Resolved)
+    assert time.monotonic() - started < 60  # without an end before
+
+
 def test_uv_offline_is_respected(index, monkeypatch):
     monkeypatch.setenv("UV_OFFLINE", "1")
     assert resolve("hub\n") == Unknown("UV_OFFLINE is set")
@@ -202,7 +216,7 @@ def test_an_index_that_does_not_answer_costs_no_more_than_the_deadline(index, mo
 
 INTERRUPTED = """
 import sys
-from devkit.facts.resolution import RequirementSources, ResolutionRequest
+from devkit.facts.dependencies import RequirementSources, ResolutionRequest
 from devkit.probe.uv_resolver import UvResolver
 print("started", flush=True)
 UvResolver(RequirementSources(lines=("hub",)))(ResolutionRequest("3.12", "x86_64"))

@@ -191,23 +191,24 @@ SIMPLE_QUERIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "sm_max_clock": ("nvmlDeviceGetMaxClockInfo", (1,)),
     "application_clock": ("nvmlDeviceGetApplicationsClock", (1,)),
     "default_application_clock": ("nvmlDeviceGetDefaultApplicationsClock", (1,)),
-    "virtualisation": ("nvmlDeviceGetVirtualizationMode", ()),
+    "virtualization": ("nvmlDeviceGetVirtualizationMode", ()),
     "inforom": ("nvmlDeviceGetInforomConfigurationChecksum", ()),
     "brand": ("nvmlDeviceGetBrand", ()),
+    "vbios": ("nvmlDeviceGetVbiosVersion", ()),
 }
-"""NVML calls whose answer is a number or a few, with what they take after the handle."""
+"""NVML calls whose answer is a number, a few, or text, with what they take after the handle."""
 
 
 def read_gpu_health(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read what NVML says of a GPU's state. Each reading may be unknown; only a lost GPU ends it, by raising."""
-    # Utilisation and clocks come first: what follows keeps the GPU awake and would show up in them.
-    health = {"utilisation": read_utilization(nvml, handle), "clock_reasons": read_clock_reasons(nvml, handle)}
+    # Utilization and clocks come first: what follows keeps the GPU awake and would show up in them.
+    health = {"utilization": read_utilization(nvml, handle), "clock_reasons": read_clock_reasons(nvml, handle)}
     for name, (function, arguments) in SIMPLE_QUERIES.items():
         health[name] = nvml.optional(function, handle, *arguments)
     if "value" not in health["remapped_rows"]:
         health["retirement_pending"] = nvml.optional("nvmlDeviceGetRetiredPagesPendingStatus", handle)
-    if health["virtualisation"].get("value") == VGPU_GUEST:
-        health["licence"] = read_license(nvml, handle)
+    if health["virtualization"].get("value") == VGPU_GUEST:
+        health["license"] = read_license(nvml, handle)
     health["pci"] = extract_field(nvml.optional("nvmlDeviceGetPciInfo_v3", handle), "busId")
     health["fabric"] = read_fabric(nvml, handle)
     health["recovery_action"] = read_recovery_action(nvml, handle)
@@ -237,7 +238,7 @@ def read_clock_reasons(nvml: Nvml, handle: object) -> dict[str, Any]:
 
 
 def read_license(nvml: Nvml, handle: object) -> dict[str, Any]:
-    """Read the state of a vGPU's licence, of the first feature that it runs with."""
+    """Read the state of a vGPU's license, of the first feature that it runs with."""
     features = nvml.optional("nvmlDeviceGetGridLicensableFeatures_v4", handle)
     if "value" not in features:
         return features

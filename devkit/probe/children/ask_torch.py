@@ -121,9 +121,9 @@ def try_bitsandbytes(torch: ModuleType) -> None:
     library = getattr(importlib.import_module("bitsandbytes.cextension"), "lib", None)
     emit(bitsandbytes=type(library).__name__)
     if not has_gpu(torch):
-        emit(skipped="quantise to 4 bits", detail="torch sees no GPU")
+        emit(skipped="quantize to 4 bits", detail="torch sees no GPU")
         return
-    run_step("quantise to 4 bits", quantize, torch)
+    run_step("quantize to 4 bits", quantize, torch)
 
 
 def quantize(torch: ModuleType) -> None:

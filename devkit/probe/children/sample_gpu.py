@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 READINGS: dict[str, tuple[str, tuple[int, ...], str]] = {
-    "utilisation_percent": ("nvmlDeviceGetUtilizationRates", (), "gpu"),
+    "utilization_percent": ("nvmlDeviceGetUtilizationRates", (), "gpu"),
     "memory_used_bytes": ("nvmlDeviceGetMemoryInfo", (), "used"),
     "memory_bytes": ("nvmlDeviceGetMemoryInfo", (), "total"),
     "clock_reasons": ("nvmlDeviceGetCurrentClocksEventReasons", (), ""),
@@ -60,7 +60,7 @@ def _gpus(nvml: Any, wanted: list[str]) -> list[tuple[int, str, object]]:  # noq
         if not wanted or _text(nvml.nvmlDeviceGetUUID(handle)) in wanted:
             found.append((index, _text(nvml.nvmlDeviceGetName(handle)), handle))
     if not found:
-        raise LookupError("it has none of the GPUs that the run uses; of MIG devices it tells no utilisation")
+        raise LookupError("it has none of the GPUs that the run uses; of MIG devices it tells no utilization")
     return found
 
 

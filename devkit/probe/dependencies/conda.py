@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import CondaPackage
 from devkit.probe.dependencies.lock_files import FROM_CONDA
@@ -47,8 +48,20 @@ _WITH_TORCH = re.compile(
 )
 """What torch's own wheels bring."""
 _COMPILERS = re.compile(r"cuda(?:-toolkit|-nvcc|-compiler)?|cudatoolkit-dev")
+_OF_OTHER_SYSTEMS = re.compile(
+    r"^ *- *(?:\S+::)?(?:(?P<windows>vc|vc14_runtime|vs20\d\d_(?:runtime|win-64)|ucrt|win(?:certstore|_inet_pton|32_setctime)"
+    r"|pywin32(?:-\S+)?|pywinpty|winpty|menuinst|m2w64-[\w-]+|msys2-[\w-]+)|(?P<macos>appnope|libcxx|python\.app))[ =]\S+=\S+",
+    re.MULTILINE,
+)
+"""Packages that conda has for Windows or macOS alone, with a build: `conda env export` writes those of its own system."""
 _CHANNELS_OF_TORCH = ("pytorch", "nvidia", "pytorch-nightly")
 _TOKEN = re.compile(r"/t/[^/]+")
+
+
+def find_other_system(content: str) -> str:
+    """Name the system that exported an environment.yml with its builds, which Linux does not have; "" for none."""
+    found = _OF_OTHER_SYSTEMS.search(content)
+    return "" if found is None else "Windows" if found["windows"] else "macOS"
 
 
 def read_conda_environment(path: str, found: RequirementCollector) -> None:
@@ -63,15 +76,23 @@ def read_conda_environment(path: str, found: RequirementCollector) -> None:
         return
     for item in root.at("channels").items:
         _add_channel(item.text, path, item.line, found)
+    system = find_other_system(content)
+    if system:
+        found.exclude("conda's own packages", path, 1, f"it was exported on {system}")
     for item in root.at("dependencies").items:
-        if item.kind is NodeKind.TEXT:
-            named = _SPEC.fullmatch(item.text.strip())
-            if named is None:
-                found.add_unreadable(path, item.line, f"{ascii(item.text)[:60]} is no package of conda")
-            else:
-                _add_package(named[2], named[4], path, item.line, found, channel=named[1] or "")
+        if item.kind is NodeKind.TEXT and not (system and _is_for_conda_alone(item.text)):
+            read_conda_spec(item.text, path, item.line, found)
         lines = [(line.line, line.text.strip()) for line in item.at("pip").items if line.kind is NodeKind.TEXT]
         read_requirement_lines(iter(lines), path, found)
+
+
+def read_conda_spec(text: str, path: str, line: int, found: RequirementCollector) -> None:
+    """Read one package of conda, such as "conda-forge::numpy=1.26"."""
+    named = _SPEC.fullmatch(text.strip())
+    if named is None:
+        found.add_unreadable(path, line, f"{ascii(text)[:60]} is no package of conda")
+    else:
+        _add_package(named[2], named[4], path, line, found, channel=named[1] or "")
 
 
 def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found: RequirementCollector) -> None:
@@ -137,15 +158,32 @@ def choose_conda_packages(found: RequirementCollector) -> tuple[CondaPackage, ..
 
     Then uv installs them from the package index, and the image does without conda.
     """
+    distributions = _list_distributions()
+    if any(name not in distributions for _, name, _ in found.conda):
+        return tuple(package for package, _, _ in found.conda)
+    from_pip = {need.name for need in found.needs}
+    for package, name, specifier in found.conda:
+        # pip comes after conda, and replaces what conda installed.
+        if canonicalize_name(distributions[name]) not in from_pip:
+            found.need(f"{distributions[name]}{specifier}", package.path, package.line)
+    return ()
+
+
+def _list_distributions() -> dict[str, str]:
+    """List conda's names of packages that the package index has as well, with their names there."""
     tables = load_tables()
     distributions = {name: name for name in tables.imports.distributions().values()}
     distributions |= {name: name for row in tables.conda.same for name in row.distributions}
-    distributions |= {row.name: row.distribution for row in tables.conda.renamed}
-    if any(name not in distributions for _, name, _ in found.conda):
-        return tuple(package for package, _, _ in found.conda)
-    for package, name, specifier in found.conda:
-        found.need(f"{distributions[name]}{specifier}", package.path, package.line)
-    return ()
+    return distributions | {row.name: row.distribution for row in tables.conda.renamed}
+
+
+def _is_for_conda_alone(text: str) -> bool:
+    """Return whether neither the plan nor the package index has a package of conda."""
+    named = _SPEC.fullmatch(text.strip())
+    name = named[2].lower() if named else ""
+    return name not in (PYTHON, *FROM_CONDA, "torchvision", "torchaudio", *_list_distributions()) and not any(
+        row.name == name for row in load_tables().conda.on_torch
+    )
 
 
 def convert_conda_version(written: str) -> str:
@@ -156,7 +194,10 @@ def convert_conda_version(written: str) -> str:
     clauses = []
     for clause in (each.strip() for each in written.split(",")):
         fuzzy = re.fullmatch(r"=?\s*(\d[\w.!+]*?)(?:\.\*|\*)?", clause)
-        if fuzzy:
+        if fuzzy and not re.fullmatch(r"[\d.]+", fuzzy[1]):
+            # The package index writes other letters: tzdata 2023c of conda is 2023.3 there.
+            clauses += [f"=={fuzzy[1]}"] if re.fullmatch(r"[\d.]+\.post\d+", fuzzy[1]) else []
+        elif fuzzy:
             clauses.append(f"=={fuzzy[1]}.*" if clause.startswith("=") or clause.endswith("*") else f"=={fuzzy[1]}")
         elif clause not in ("", "*"):
             clauses.append(clause)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from devkit.compat.version_tables import FrameworkPackages, load_tables
 from devkit.facts.dependencies import Dependencies, Framework, RequirementRole
 from devkit.probe.dependencies.imports import IMPORT, list_imports, read_programs
+from devkit.probe.dependencies.setup_py import SETUP_PY
+from devkit.probe.project.file_names import C_BUILDS, MAX_FOLDERS, OTHER_LANGUAGES
 from devkit.probe.project.files import ProjectFiles
-from devkit.probe.project.reader import C_BUILDS, MAX_FOLDERS, OTHER_LANGUAGES
 
 _CUDA_LANGUAGE = re.compile(
     r"^[^#\n]*?(?:\bproject\s*\([^)]*\bCUDA\b|\benable_language\s*\(\s*CUDA\b|\bfind_package\s*\(\s*CUDA(?:Toolkit)?\b)",
@@ -15,6 +16,12 @@ _CUDA_LANGUAGE = re.compile(
 )
 """Source: https://cmake.org/cmake/help/latest/command/project.html and …/module/FindCUDAToolkit.html."""
 _NVCC = re.compile(r"^[^#\n]*\bnvcc\b", re.MULTILINE | re.IGNORECASE)
+_LOADED = re.compile(r"^[^#\n]*\bcpp_extension\b(?:\.|[ \t]+import\b[^#\n]*?\b)load(?:_inline)?\b", re.MULTILINE)
+"""Code that is compiled when it runs. Source: https://docs.pytorch.org/docs/stable/cpp_extension.html."""
+_EXTENSION = re.compile(r"^[^#\n]*\bCUDAExtension[ \t]*\(", re.MULTILINE)
+MAX_SETUP_DEPTH = 2
+"""Folders above a setup.py that a guide names; deeper ones are copies of other projects."""
+_CUDA_SOURCE = re.compile(r"""\.cuh?["']|\bcuda_sources\b""")
 
 
 def find_framework(files: ProjectFiles, dependencies: Dependencies) -> tuple[Framework, str]:
@@ -74,4 +81,21 @@ def find_cuda_build(files: ProjectFiles) -> str:
             text = files.read(f"{folder}{name}", "build") if pattern and C_BUILDS.fullmatch(name) else None
             if pattern and (found := pattern.search(text or "")):
                 return f"{folder}{name}:{(text or '').count(chr(10), 0, found.end()) + 1}"
-    return ""
+    return _find_extension(files)
+
+
+def _find_extension(files: ProjectFiles) -> str:
+    """Find what has nvcc compile an extension of torch: a setup.py near the top that its reader runs, else a program as it runs.
+
+    A program counts where one of them names a CUDA source.
+    """
+    origin, has_source = "", False
+    for path, text in read_programs(files, is_library=True):
+        is_setup = path.endswith(f"/{SETUP_PY}")
+        found = _EXTENSION.search(text) if is_setup else _LOADED.search(text) if not origin else None
+        has_source = has_source or (not is_setup and bool(_CUDA_SOURCE.search(text)))
+        here = f"{path}:{text.count(chr(10), 0, found.end()) + 1}" if found else ""
+        if here and is_setup and path.count("/") <= MAX_SETUP_DEPTH:
+            return here
+        origin = origin or ("" if is_setup else here)
+    return origin if has_source else ""

@@ -19,6 +19,8 @@ MAX_CHARACTERS = 2 << 20
 """Of all files together."""
 
 IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
+_AUDIO_FILES = re.compile(r"\btorchaudio\.(?:load|save)\(")
+"""Since torchaudio 2.9 these take torchcodec, which does not come with it: https://github.com/pytorch/audio/pull/4039."""
 _SKIPPED = re.compile(
     r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|docs?|tests?|third[_-]party|vendor|extern(?:al)?"
 )
@@ -36,7 +38,8 @@ def find_imported_packages(
     """Find the packages that programs import and that are not among the `declared` ones, each at its first import.
 
     Imports that may fail, below `try`, do not count. Where the project declares packages, neither do those inside
-    functions and conditions, those of programs aside of its own package, and modules that `distributions` lacks.
+    functions and conditions, those of programs aside of its own package, and modules that `distributions` lacks. Who
+    reads or writes files with torchaudio imports torchcodec, for it.
     """
     programs = dict(read_programs(files, is_library=bool(declared)))
     local = {part for path in programs for part in path.removesuffix(".py").split("/")}
@@ -53,6 +56,9 @@ def find_imported_packages(
             name = distributions.get(module, "")
             if module not in known and (name or not declared) and not _is_declared(name or module, names):
                 found.setdefault(module, ImportedPackage(module, name, path, line))
+        if "torchcodec" not in names and (call := _AUDIO_FILES.search(text)):
+            line = text.count("\n", 0, call.start()) + 1
+            found.setdefault("torchcodec", ImportedPackage("torchaudio", "torchcodec", path, line))
     return tuple(found.values())
 
 
@@ -91,14 +97,28 @@ def list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop(0)
-        if isinstance(node, ast.Import):
-            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if node.level == 0 and node.module:
-                yield node.module.partition(".")[0], node.lineno
-        elif not isinstance(node, ast.Try) and not is_top_only and not _is_for_types(node):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from _list_names([node])
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        elif isinstance(node, ast.Try):
+            # A module that the handler imports as well, from another place, cannot be missing.
+            tried = {name for name, _ in _list_names(node.body)}
+            handlers = [each for handler in node.handlers for each in _list_names(handler.body)]
+            yield from (each for each in handlers if each[0] in tried)
+        elif not is_top_only:
             waiting += ast.iter_child_nodes(node)
 
 
-def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+def _list_names(body: list[ast.stmt]) -> list[tuple[str, int]]:
+    return [
+        (name.partition(".")[0], node.lineno)
+        for node in body
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module
+            else []
+        )
+    ]

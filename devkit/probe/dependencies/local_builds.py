@@ -1,7 +1,7 @@
 """How packages among the project's own files are built: what setup.py and pyproject.toml say, read and not run."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import LocalBuild
@@ -58,11 +58,11 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
     if not setup and "build-system" not in document:
         return None
     requires = get_texts(get_object(document, "build-system"), "requires")
-    names = {canonicalize_name(name[0]) for name in map(_REQUIREMENT.match, requires) if name}
+    required = {each: canonicalize_name(name[0]) for each in requires if (name := _REQUIREMENT.match(each))}
     origin = ""
     if imported := _TORCH.search(setup):
         origin = f"{prefix}{SETUP_PY}:{setup.count(chr(10), 0, imported.end()) + 1}"
-    elif "torch" in names:
+    elif "torch" in required.values():
         origin = f"{prefix}{PYPROJECT}:{find_line(manifest, 'torch', after=find_line(manifest, 'build-system'))}"
     calls = map(_NAME.search, re.split(r"\bsetup\(", setup)[1:])
     named = next(filter(None, calls), None) or _NAMED_ABOVE.search(setup)
@@ -71,14 +71,6 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
         name=canonicalize_name(get_text(get_object(document, "project"), "name") or (named[1] if named else "")),
         origin=origin,
         has_cuda="CUDAExtension" in setup,
-        requires=tuple(_list_others(requires)),
+        requires=tuple(each for each, name in required.items() if name != "torch"),  # the plan brings torch
         cxx=min(map(int, _CXX.findall(setup)), default=0),
     )
-
-
-def _list_others(requires: Iterable[str]) -> Iterator[str]:
-    """List the build requirements without torch, which the plan brings."""
-    for each in requires:
-        name = _REQUIREMENT.match(each)
-        if name and canonicalize_name(name[0]) != "torch":
-            yield each

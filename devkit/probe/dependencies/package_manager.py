@@ -16,7 +16,13 @@ from devkit.facts.dependencies import (
     RequirementRole,
     TorchBuild,
 )
-from devkit.probe.dependencies.conda import choose_conda_packages, read_conda_environment, read_pixi_tables
+from devkit.probe.dependencies.conda import (
+    choose_conda_packages,
+    find_other_system,
+    read_conda_environment,
+    read_pixi_tables,
+)
+from devkit.probe.dependencies.guides import find_own_extras, read_guides
 from devkit.probe.dependencies.lock_files import (
     LockedPackage,
     add_locked_packages,
@@ -77,25 +83,35 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     found = RequirementCollector(files, choice)
     read = read_toml_file(PYPROJECT, found) if files.has(PYPROJECT) else None
     document, content = read or ({}, "")
+    name = get_text(get_object(document, "project"), "name") or get_text(get_object(document, "tool", "poetry"), "name")
     lists = find_lists(files)
     main, shown = choose_main_list(files, lists)
     if choice.requirements:
         tool, because = PackageManager.PIP, f"{join_words(choice.requirements)} was chosen"
     else:
-        tool, because = _tool(document, files, shown if main in MAIN_LISTS else "")
+        tool, because = _tool(document, found, shown if main in MAIN_LISTS else "")
     read_workspace(document, content, found)
     lock, family = _read(tool, document, content, found, choice.requirements or (main,))
     # A list of another name counts where nothing else says what the project needs.
-    if (
-        main
-        and tool in (PackageManager.CONDA, PackageManager.PIP, PackageManager.NONE)
-        and not _asks_for_packages(found)
-    ):
+    asks = any(need.role is not RequirementRole.CONSTRAINT for need in found.needs)
+    if main and main not in found.paths and not lock and not asks:
         found.role = RequirementRole.PASSED_THROUGH
         read_requirements_file(main, found)
         because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
-        tool = PackageManager.PIP if tool is PackageManager.NONE else tool
+        tool = tool if tool is PackageManager.CONDA else PackageManager.PIP
     found.role = RequirementRole.GENERATED
+    says_nothing = not (main or lock or found.needs or found.conda or found.local or found.unread or found.is_computed)
+    if says_nothing and (guide := read_guides(found, own=name)):
+        because = f"{guide} has its reader install packages"
+        tool = PackageManager.PIP if tool is PackageManager.NONE else tool
+    builds = tuple(_read_torch_builds(document, found))
+    if found.extras and not found.choice.extras and not builds:
+        extras, origin = find_own_extras(files, own=name)
+        if known := tuple(each for each in extras if each in found.extras):
+            whole = read_with_package_manager(files, replace(choice, extras=known))
+            # What only the build knows may not compile when the container opens; the project itself does without it.
+            if found.is_computed or not whole.is_computed:
+                return replace(whole, extras_origin=origin)
     conda = choose_conda_packages(found) if found.conda else ()
     for package in choice.packages:
         found.need(package, SETTINGS_FILE, 1)
@@ -135,7 +151,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
             groups=tuple(name for name, is_installed in found.groups.items() if not is_installed),
             requirements=tuple(path for path in lists if path not in found.paths),
         ),
-        torch_builds=tuple(_read_torch_builds(document, found)),
+        torch_builds=builds,
         needs=tuple(found.needs),
         python=tuple(found.python),
         indexes=tuple(found.indexes),
@@ -147,9 +163,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         torch_family=family,
         has_members=has_members,
         can_check_lock=not (has_members or is_local or found.is_lock_dated),
-        name=canonicalize_name(
-            get_text(get_object(document, "project"), "name") or get_text(get_object(tables, "poetry"), "name")
-        ),
+        name=canonicalize_name(name),
         is_computed=found.is_computed,
         builds_itself=not is_no_package and ("build-system" in document or files.has(SETUP_PY)),
     )
@@ -174,11 +188,15 @@ def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) ->
         yield TorchBuild(label, f"--{kind} {name}", dependencies)
 
 
-def _tool(document: dict[str, Any], files: ProjectFiles, shown: str) -> tuple[PackageManager, str]:
+def _tool(document: dict[str, Any], found: RequirementCollector, shown: str) -> tuple[PackageManager, str]:
     """The tool and what shows it: its lock or own file, then a list for pip, then what pyproject.toml holds."""
+    files = found.files
     for tool, names in _BY_FILE:
         if name := next((name for name in names if files.has(name)), ""):
-            return tool, f"the project has {name}"
+            system = find_other_system(files.read(name, "dependencies") or "") if tool is PackageManager.CONDA else ""
+            if not system or not (shown or any(map(files.has, (PYPROJECT, SETUP_PY, SETUP_CFG)))):
+                return tool, f"the project has {name}"
+            found.exclude("its packages", name, 1, f"it was exported on {system}")
     tables = get_object(document, "tool")
     by_table = (
         (PackageManager.PIXI, "pixi" in tables, "[tool.pixi]"),
@@ -194,10 +212,6 @@ def _tool(document: dict[str, Any], files: ProjectFiles, shown: str) -> tuple[Pa
     others = (*DEVELOPMENT_LISTS, PYPROJECT, SETUP_PY, SETUP_CFG)
     shown = shown or next((f"the project has {name}" for name in others if files.has(name)), "")
     return (PackageManager.PIP, shown) if shown else (PackageManager.NONE, NO_DEPENDENCIES.because)
-
-
-def _asks_for_packages(found: RequirementCollector) -> bool:
-    return any(need.role is not RequirementRole.CONSTRAINT for need in found.needs)
 
 
 def _read(

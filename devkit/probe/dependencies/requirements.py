@@ -58,7 +58,7 @@ _OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
 _PER_REQUIREMENT = re.compile(r"(?<!\s)\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
 _NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
 _WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-\d[^/\\]*\.whl(?:[#?].*)?$")
-_VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?(?:@[^#]*)?(?:#.*)?$")
+_VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?/?(?:@[^#]*)?(?:#.*)?$")
 _LOCAL_EXTRAS = re.compile(r"\[([^\]]*)\]")
 _SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links"}
 _INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")

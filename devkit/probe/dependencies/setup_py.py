@@ -198,6 +198,13 @@ class _Module:
                 values = self.evaluate(items, local)
                 if isinstance(values, list):
                     return [self.evaluate(entry, {**local, name: value}) for value in values]
+            case ast.Call(
+                func=ast.Name(id="list" | "tuple" | "sorted" | "copy" | "deepcopy")
+                | ast.Attribute(attr="copy" | "deepcopy"),
+                args=[value],
+                keywords=[],
+            ):
+                return self.evaluate(value, local)
             case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
                 return {each.arg: self.evaluate(each.value, local) for each in keywords if each.arg}
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in self._functions:

@@ -35,6 +35,8 @@ COMPOSE_PLUGIN_FOLDERS = (
 """Where the docker command looks after the user's own folder. Source: docker/cli, cli-plugins/manager."""
 COMPOSE_VERSION = ("version", "--short")
 MAX_SHOWN = 60
+_PASSWORD = re.compile(r"^(\w+://[^/@:]*):[^/@]*@")
+"""Docker takes no password in an address: none is kept that could be printed."""
 
 
 @record
@@ -54,7 +56,7 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
     """
     if address := host.env.get("DOCKER_HOST"):
         url = address if "://" in address else f"tcp://{address}"
-        return ChosenEndpoint(Endpoint(url, "DOCKER_HOST"), _environment_tls(host))
+        return ChosenEndpoint(Endpoint(_PASSWORD.sub(r"\1@", url), "DOCKER_HOST"), _environment_tls(host))
     name = host.env.get("DOCKER_CONTEXT", "")
     chosen_by = f"DOCKER_CONTEXT={name}"
     if not name:
@@ -72,7 +74,7 @@ def resolve_endpoint(host: Host) -> ChosenEndpoint:
     if not url:
         return ChosenEndpoint(Endpoint("", chosen_by), problem=f"there is no Docker context named {name!r}")
     tls = f"{find_docker_config(host)}/contexts/tls/{folder}/docker"
-    return ChosenEndpoint(Endpoint(url, chosen_by), tls if host.list(tls) else None)
+    return ChosenEndpoint(Endpoint(_PASSWORD.sub(r"\1@", url), chosen_by), tls if host.list(tls) else None)
 
 
 def _environment_tls(host: Host) -> str | None:

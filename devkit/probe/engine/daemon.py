@@ -6,12 +6,20 @@ from typing import Any
 from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
 from devkit.facts.values import Release, Unknown
 from devkit.probe.children.protocol import build_child_command, find_last_line, merge_json_lines
-from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, strip_url_credentials
+from devkit.probe.documents import (
+    get_int,
+    get_object,
+    get_objects,
+    get_text,
+    get_texts,
+    parse_json,
+    strip_url_credentials,
+)
+from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.engine.containers import parse_local_images, parse_running_containers, parse_stopped_containers
-from devkit.probe.engine.daemon_files import read_daemon_addresses
-from devkit.probe.engine.daemon_process import find_daemon_pid, read_daemon_environment
-from devkit.probe.engine.podman import read_podman
+from devkit.probe.engine.daemon_files import find_daemon_pid, read_daemon_addresses, read_daemon_environment
+from devkit.probe.engine.pods import find_pod_runtime
 from devkit.probe.engine.toolkit import TOOLKIT_HOOK
 from devkit.probe.host import TIMED_OUT, Host
 from devkit.probe.machine.programs import (
@@ -23,13 +31,6 @@ from devkit.probe.machine.programs import (
 
 FIRST_API_THAT_LISTS_DEVICES = Release.parse("1.50")
 """From here on `GET /info` has DiscoveredDevices, and leaves it out when empty. Source: Engine API changelog, v1.50."""
-_POD_RUNTIMES = {
-    "/run/k3s/containerd/containerd.sock": "containerd of k3s or RKE2",
-    "/var/snap/microk8s/common/run/containerd.sock": "containerd of MicroK8s",
-    "/run/containerd/containerd.sock": "containerd",
-    "/run/crio/crio.sock": "CRI-O",
-}
-"""Sockets of the Container Runtime Interface. Source: Kubernetes, "Container Runtimes"; K3s and MicroK8s documentation."""
 _SCHEMES = ("unix://", "tcp://", "npipe://")
 _ENDS = {
     "missing": EngineEnd.NOT_RUNNING,
@@ -79,13 +80,25 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
             return podman
         if not any(find_program(host, name) for name in ("docker", "dockerd", "podman")):
             end = EngineEnd.NOT_INSTALLED
-    pod_runtime = ""
-    if end is EngineEnd.NOT_INSTALLED:
-        pod_runtime = next((name for path, name in _POD_RUNTIMES.items() if host.stat(path) is not None), "")
+    pod_runtime = find_pod_runtime(host) if end is EngineEnd.NOT_INSTALLED else ""
     listens_on = read_daemon_addresses(host) if end is EngineEnd.NOT_RUNNING and find_daemon_pid(host) else ()
     elsewhere = tuple(address for address in listens_on if address.startswith(("tcp://", "unix://")))
     elsewhere = () if endpoint.url in elsewhere else elsewhere
     return EngineFailure(end, endpoint, get_text(reply, "message"), elsewhere, pod_runtime)
+
+
+def read_engine_over_ssh(host: Host, endpoint: Endpoint, *, deadline_s: float) -> Engine | EngineFailure:
+    """Read an engine on another machine through the docker command, which speaks ssh with the user's own settings."""
+    reply = {}
+    for name, words in (("version", ("version", "{{json .Server}}")), ("info", ("info", "{{json .}}"))):
+        done = host.run(("docker", words[0], "--format", words[1]), deadline_s=deadline_s)
+        try:
+            reply[name] = parse_json(done.out) if done.code == 0 else None
+        except ValueError:
+            reply[name] = None
+        if not isinstance(reply[name], dict):
+            return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, done.err.strip() or f"status {done.code}")
+    return _engine(host, endpoint, reply)
 
 
 def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: float) -> EngineFailure | Unknown:
@@ -184,3 +197,51 @@ def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | 
         return round(engine_time.timestamp() - read_at)
     except (ValueError, OverflowError):
         return Unknown("the engine does not say what time it is")
+
+
+# Podman without its API socket, which its own command does not need.
+
+_NO_SOCKET = Unknown("Podman's API socket is off, and its command does not say")
+
+
+def read_podman(host: Host, *, deadline_s: float) -> Engine | None:
+    """Read Podman as `podman info` describes it; None where there is no Podman, or Docker's daemon is installed too."""
+    podman = find_program(host, "podman")
+    if not podman or find_program(host, "dockerd"):
+        return None
+    done = host.run((podman, "info", "--format=json"), deadline_s=deadline_s)
+    try:
+        info = parse_json(done.out) if done.code == 0 else None
+    except ValueError:
+        info = None
+    if not isinstance(info, dict):
+        return None
+    machine, store = get_object(info, "host"), get_object(info, "store")
+    socket = get_text(get_object(machine, "remoteSocket"), "path").removeprefix("unix://")
+    distribution = get_object(machine, "distribution")
+    return Engine(
+        endpoint=Endpoint(f"unix://{socket or '/run/podman/podman.sock'}", "podman info"),
+        kind=EngineKind.PODMAN,
+        version=Release.find(get_text(get_object(info, "version"), "Version")) or _NO_SOCKET,
+        api_version="",
+        operating_system=f"{get_text(distribution, 'distribution')} {get_text(distribution, 'version')}".strip(),
+        machine=get_text(machine, "arch"),
+        runtimes=(),
+        default_runtime=get_text(get_object(machine, "ociRuntime"), "name"),
+        cdi_spec_dirs=SPEC_FOLDERS,
+        cdi_devices=_NO_SOCKET,
+        is_rootless=get_object(machine, "security").get("rootless") is True,
+        has_selinux=get_object(machine, "security").get("selinuxEnabled") is True,
+        cgroup_driver=get_text(machine, "cgroupManager"),
+        cgroup_version=get_text(machine, "cgroupVersion").removeprefix("v"),
+        root_dir=get_text(store, "graphRoot"),
+        is_snap=False,
+        hook_on_path=_NO_SOCKET,
+        containers=_NO_SOCKET,
+        stopped=_NO_SOCKET,
+        images=_NO_SOCKET,
+        runc=_NO_SOCKET,
+        min_api_version=_NO_SOCKET,
+        proxy=_NO_SOCKET,
+        clock_ahead_s=_NO_SOCKET,
+    )

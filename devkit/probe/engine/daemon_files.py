@@ -1,6 +1,8 @@
-"""Docker daemons' settings files, and whether the daemon accepts them."""
+"""Docker daemons on this machine: their settings files, whether the daemon accepts them, and its process."""
 
 import re
+import shlex
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +10,6 @@ from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
 from devkit.facts.model import DaemonFile
 from devkit.facts.values import Unknown
 from devkit.probe.documents import format_json_error, get_object, get_text, get_texts, parse_json
-from devkit.probe.engine.daemon_process import read_daemon_flags
 from devkit.probe.host import Host
 from devkit.probe.machine.programs import find_program
 
@@ -97,3 +98,53 @@ def find_daemon_paths(host: Host) -> tuple[str, ...]:
         paths.insert(1, f"{env.get('XDG_CONFIG_HOME') or home + '/.config'}/docker/daemon.json")
         paths.insert(2, f"{home}/.docker/daemon.json")
     return tuple(dict.fromkeys(paths))
+
+
+# The Docker daemon's process on this machine: its environment and the flags that it was started with.
+
+UNIT = "docker.service"
+_UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system", "/etc/systemd/system")
+"""The later folder's unit is the one that counts. Source: systemd.unit(5)."""
+
+
+def find_daemon_pid(host: Host, listener: int | None = None) -> str | None:
+    """Find the process of dockerd: what listens on the socket, unless that is systemd, or else the first of its name."""
+    candidates = (str(listener), *host.list("/proc")) if listener else host.list("/proc")
+    names = ((entry, host.read(f"/proc/{entry}/comm") or "") for entry in candidates if entry.isdigit())
+    return next((entry for entry, name in names if name.strip() == "dockerd"), None)
+
+
+def read_daemon_environment(host: Host, pid: str | None) -> dict[str, str]:
+    """Read the variables of a process, none where this user may not see them."""
+    text = host.read(f"/proc/{pid}/environ") if pid else None
+    return dict(entry.partition("=")[::2] for entry in (text or "").split("\0"))
+
+
+def read_daemon_flags(host: Host) -> tuple[str, ...]:
+    """Read the flags of the system's dockerd: of its systemd unit and what overrides it, else of the running process."""
+    words = _split_command(next(reversed(tuple(_list_start_commands(host))), ""))
+    if not words:
+        words = (host.read(f"/proc/{find_daemon_pid(host)}/cmdline") or "").rstrip("\0").split("\0")
+    return tuple(word for word in words[1:] if "$" not in word)
+
+
+def _list_start_commands(host: Host) -> Iterator[str]:
+    units = [f"{folder}/{UNIT}" for folder in _UNIT_FOLDERS if host.stat(f"{folder}/{UNIT}") is not None]
+    overrides = {
+        name: f"{folder}/{UNIT}.d/{name}"
+        for folder in _UNIT_FOLDERS
+        for name in host.list(f"{folder}/{UNIT}.d")
+        if name.endswith(".conf")
+    }
+    for path in (*units[-1:], *(overrides[name] for name in sorted(overrides))):
+        text = (host.read(path) or "").replace("\\\n", " ")
+        for line in text.splitlines():
+            if line.strip().startswith("ExecStart="):
+                yield line.partition("=")[2].strip()
+
+
+def _split_command(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()

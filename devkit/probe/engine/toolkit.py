@@ -7,14 +7,16 @@ from typing import Any
 from devkit.facts.model import Toolkit
 from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import get_object, get_text, get_texts, parse_toml
-from devkit.probe.engine.daemon_files import read_daemon_files
-from devkit.probe.engine.daemon_process import find_daemon_pid, read_daemon_environment
+from devkit.probe.engine.daemon_files import find_daemon_pid, read_daemon_environment, read_daemon_files
+from devkit.probe.engine.pods import read_pod_runtime
 from devkit.probe.host import NOT_FOUND, Host, explain_failure
 from devkit.probe.machine.programs import find_program, find_program_or_path
 
 TOOLKIT_HOOK = "nvidia-container-runtime-hook"
 TOOLKIT_VERSION = ("nvidia-ctk", "--version")
 TOOLKIT_RUNTIME = "nvidia-container-runtime"
+ENROOT_HOOK = "/etc/enroot/hooks.d/98-nvidia.sh"
+"""Source: NVIDIA/enroot, doc/standard-hooks.md."""
 TOOLKIT_CLI = "nvidia-container-cli"
 CONFIG_NAME = "nvidia-container-runtime/config.toml"
 CONFIG_VARIABLE = "NVIDIA_CTK_CONFIG_FILE_PATH"
@@ -105,11 +107,15 @@ def read_toolkit(host: Host) -> Toolkit:
         default_ldconfig=next((path for path in LDCONFIG_PATHS if host.stat(path) is not None), NO_LDCONFIG),
         cli_path=find_program_or_path(host, get_text(command, "path") or TOOLKIT_CLI)
         if isinstance(command, dict)
-        else command,
+        else (find_program(host, TOOLKIT_CLI) if version is None else command),
         low_level_runtimes=low_level,
         low_level_runtime=low_level
         if isinstance(low_level, Unknown)
         else next(filter(None, (find_program_or_path(host, name) for name in low_level)), ""),
+        pods=read_pod_runtime(host),
+        enroot_hook=(ENROOT_HOOK if host.stat(ENROOT_HOOK) is not None else "")
+        if find_program(host, "enroot")
+        else None,
     )
 
 

@@ -142,7 +142,7 @@ def read_driver(host: Host) -> Driver:
 
 
 def _loaded(host: Host) -> tuple[Release | Unknown | None, bool | Unknown]:
-    """The loaded module's version and whether it is the open flavour."""
+    """The loaded module's version and whether it is the open flavor."""
     text = host.read("/proc/driver/nvidia/version")
     version = host.read("/sys/module/nvidia/version")
     if text is None and version is None:

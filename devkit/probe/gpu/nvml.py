@@ -23,10 +23,10 @@ HEALTH_NOT_READ = Unknown("NVML was not called")
 NO_NVLINK_ERRORS = Unknown("only measured where a link has errors")
 DOES_NOT_APPLY = Unknown("not read, because it does not apply to this GPU")
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
-VIRTUALISATION_MODES = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
-LICENCE_STATES = (
+VIRTUALIZATION_MODES = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
+LICENSE_STATES = (
     "unknown",
-    "uninitialised",
+    "uninitialized",
     "unlicensed-unrestricted",
     "unlicensed-restricted",
     "unlicensed",
@@ -105,7 +105,7 @@ MAX_GPUS = 1024
 """No machine has as many; a library that counts more does not know what it says."""
 _HUNG_SHARE = 0.5
 """A call that ran for less of an attempt was one of many slow ones: GPUs without persistence wake up one by one."""
-_SHORTEST_HANG_S = 0.3
+_SHORTEST_HANG_S = 0.5
 """Nor is a call stuck that was given less: it may wake a GPU up, on a busy machine."""
 _SHARE_OF_THE_REST = 0.6
 _SHORTEST_ATTEMPT_S = 0.4
@@ -272,7 +272,7 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
         power_mw=parse_reading(reply, "power", int),
         power_limit_mw=parse_reading(reply, "power_limit", int),
         default_power_limit_mw=parse_reading(reply, "default_power_limit", int),
-        utilisation_percent=parse_reading(reply, "utilisation", int),
+        utilization_percent=parse_reading(reply, "utilization", int),
         pcie_width=parse_reading(reply, "pcie_width", int),
         pcie_max_width=parse_reading(reply, "pcie_max_width", int),
         pcie_generation=parse_reading(reply, "pcie_generation", int),
@@ -288,8 +288,8 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
                 GpuProcess(int(pid), str(name), hidden if held is None else int(held)) for pid, name, held in entries
             ),
         ),
-        virtualisation=parse_reading(reply, "virtualisation", _named(VIRTUALISATION_MODES)),
-        licence=parse_reading(reply, "licence", _named(LICENCE_STATES)),
+        virtualization=parse_reading(reply, "virtualization", _named(VIRTUALIZATION_MODES)),
+        license=parse_reading(reply, "license", _named(LICENSE_STATES)),
         fabric_state=parse_reading(reply, "fabric", lambda pair: _named(FABRIC_STATES)(pair[0])),
         fabric_status=parse_reading(reply, "fabric", lambda pair: int(pair[1])),
         # Corrupted when any call ends with that very error; good when the checksum can be read.
@@ -302,6 +302,7 @@ def parse_gpu_health(reply: Mapping[str, Any] | None) -> GpuHealth | Unknown:
         nvlink_errors=parse_reading(reply, "nvlink", lambda links: int(links["errors"])),
         nvlink_errors_per_s=NO_NVLINK_ERRORS,
         sram_threshold_exceeded=parse_reading(reply, "sram", bool),
+        vbios=parse_reading(reply, "vbios", str),
     )
 
 

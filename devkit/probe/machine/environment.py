@@ -28,6 +28,14 @@ _LINUX_DRIVER = re.compile(
 )
 
 
+_GRAPHICS_LIBRARIES = ("libEGL_nvidia.so.0", "libEGL.so.1", "libvulkan.so.1")
+_GRAPHICS_FILES = {
+    "10_nvidia.json": ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_vendor.d"),
+    "nvidia_icd.json": ("/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d"),
+}
+"""The files by which the loaders of EGL and Vulkan find the driver's libraries, and the folders that they look in."""
+
+
 def read_container(host: Host) -> Container | None:
     """Read the container around this process; None outside of one."""
     kind = detect_container(host)
@@ -54,7 +62,22 @@ def read_container(host: Host) -> Container | None:
         libcuda_in_cache=cache if isinstance(cache, Unknown) else "libcuda.so" in cache,
         compat_libcuda=first if _COMPAT.search(host.link(first) or "") else "",
         nameless_groups=nameless_groups,
+        missing_graphics=_find_missing_graphics(host, cache),
     )
+
+
+def _find_missing_graphics(host: Host, cache: dict[str, tuple[str, ...]] | Unknown) -> tuple[str, ...] | Unknown:
+    if "graphics" not in host.env.get("NVIDIA_DRIVER_CAPABILITIES", ""):
+        return Unknown("the container does not request graphics")
+    if isinstance(cache, Unknown):
+        return cache
+    libraries = (name for name in _GRAPHICS_LIBRARIES if not find_libraries(host, name, cache))
+    files = (
+        name
+        for name, folders in _GRAPHICS_FILES.items()
+        if all(host.stat(f"{folder}/{name}") is None for folder in folders)
+    )
+    return (*libraries, *files)
 
 
 def _shm_bytes(host: Host) -> int | Unknown:

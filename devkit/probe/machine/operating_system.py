@@ -2,7 +2,7 @@
 
 import re
 
-from devkit.facts.model import Distribution, Platform, System, Tegra, WslSettings
+from devkit.facts.machine import Distribution, Platform, System, Tegra, WslSettings
 from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host, explain_failure

@@ -24,10 +24,10 @@ _LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "
 GPU_PACKAGES = re.compile(
     r"(?:torch|torchvision|torchaudio|triton|pytorch-triton|bitsandbytes|flash-attn|flash-attn-3|xformers|transformers|peft"
     r"|trl|accelerate|datasets|tokenizers|safetensors|huggingface-hub|hf-transfer|hf-xet|deepspeed|vllm|sglang|unsloth"
-    r"|unsloth-zoo|liger-kernel|auto-gptq|autoawq|gptqmodel|torchao|apex|transformer-engine|numpy|jax|jaxlib|tensorflow"
+    r"|unsloth-zoo|liger-kernel|auto-gptq|autoawq|gptqmodel|torchao|apex|transformer-engine|numpy|jax|jaxlib|jax-cuda\d+-plugin|tensorflow"
     r"|cupy(?:-cuda\d+x)?|nvidia-.+|pynvml|devkit-gpu)"
 )
-"""Distributions that matter to a GPU, by normalised name."""
+"""Distributions that matter to a GPU, by normalized name."""
 _TORCH_VALUE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=[ \t]*(None|'[^'\n]*'|\"[^\"\n]*\")", re.MULTILINE)
 
 

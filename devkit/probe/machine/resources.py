@@ -1,18 +1,16 @@
 """Resources of a training process: limits, control group, network interfaces, paths between GPUs, and disk space."""
 
 import re
+import stat
 from collections.abc import Iterator
 
-from devkit.facts.model import Directory, Limits, Platform, Storage
-from devkit.facts.values import Unknown, record
+from devkit.facts.machine import Directory, Limits, Mps, Platform, Storage
+from devkit.facts.values import Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
+from devkit.probe.machine.control_group import parse_memory_size, read_cgroup
 from devkit.probe.machine.operating_system import read_platform, read_user_id
-
-# The control group around this process, version 1 and 2: memory, CPUs, and what was killed in it.
-CGROUP_ROOT = "/sys/fs/cgroup"
-CGROUP_MEMBERSHIP = "/proc/self/cgroup"
 
 LIMITS = "/proc/self/limits"
 SELINUX = "/sys/fs/selinux"
@@ -20,11 +18,13 @@ PCI_DEVICES = "/sys/bus/pci/devices"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 PROCESS_STATUS = "/proc/self/status"
 NUMA_NODES = "/sys/devices/system/node"
+NUMA_BALANCING = "/proc/sys/kernel/numa_balancing"
 INTERFACES = "/sys/class/net"
 ROUTES = "/proc/net/route"
 INFINIBAND = "/sys/class/infiniband"
 NCCL_FILES = ("/etc/nccl.conf", "{home}/.nccl.conf")
 """Source: NVIDIA, NCCL user guide, "Environment Variables"; the environment wins over both."""
+MPS_PIPES = "/tmp/nvidia-mps"  # noqa: S108 - read, not written
 _OF_NCCL = (
     "NCCL_SOCKET_IFNAME",
     "NCCL_P2P_DISABLE",
@@ -48,16 +48,6 @@ WINDOWS_DRIVE = "/mnt/c"
 USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage")
 
 
-@record
-class Cgroup:
-    """The limits of a control group. None for no limit."""
-
-    version: str | Unknown
-    memory_bytes: int | Unknown | None
-    kills: int | Unknown
-    cpu_count: float | Unknown | None
-
-
 def read_limits(host: Host) -> Limits | Unknown:
     """Read what a training process started here may use; Unknown on other systems than Linux."""
     limits = host.read(LIMITS)
@@ -73,6 +63,8 @@ def read_limits(host: Host) -> Limits | Unknown:
         selinux = Unknown(f"{SELINUX}/enforce cannot be read")
         if mode is not None:
             selinux = "enforcing" if mode.strip() == "1" else "permissive"
+    balancing = host.read(NUMA_BALANCING)
+    model = re.search(r"^model name\s*: (.{1,200})$", host.read("/proc/cpuinfo") or "", re.MULTILINE)
     interfaces = tuple(name for name in host.list(INTERFACES) if name != "lo")
     return Limits(
         locked_memory_bytes=_limit(limits, "Max locked memory"),
@@ -83,18 +75,37 @@ def read_limits(host: Host) -> Limits | Unknown:
         stack_bytes=_limit(limits, "Max stack size"),
         cpu_count=group.cpu_count,
         numa_nodes=_numa_nodes(host),
-        swap_bytes=_of_memory(memory, "SwapTotal"),
-        available_bytes=_of_memory(memory, "MemAvailable"),
+        swap_bytes=parse_memory_size(memory, "SwapTotal"),
+        available_bytes=parse_memory_size(memory, "MemAvailable"),
         interfaces=interfaces if host.list(INTERFACES) else Unknown(f"{INTERFACES} is empty or not there"),
         default_interface=_default_interface(host),
         has_infiniband=bool(host.list(INFINIBAND)),
+        fabric_ports=tuple(_fabric_ports(host)),
+        link_mtus=tuple(
+            f"{name} {mtu.strip()}"
+            for name in interfaces
+            if host.stat(f"{INTERFACES}/{name}/device") and (mtu := host.read(f"{INTERFACES}/{name}/mtu"))
+        ),
+        numa_balancing=Unknown(f"{NUMA_BALANCING} cannot be read") if balancing is None else balancing.strip() != "0",
+        cpu_model=model[1] if model else Unknown("/proc/cpuinfo names no model"),
         nccl=tuple(_nccl(host)),
         iommu_domains=tuple(_iommu_domains(host)),
         selinux=selinux,
         selinux_allows_devices=switch[0] == "1"
         if switch
         else Unknown("the policy has no switch container_use_devices, or it cannot be read"),
+        mps=_mps(host),
     )
+
+
+def _mps(host: Host) -> Mps | None:
+    """Source: NVIDIA, Multi-Process Service, "Environment Variables"; engines name a container's own memory "shm"."""
+    settings = tuple(f"{name}={value}" for name, value in sorted(host.env.items()) if name.startswith("CUDA_MPS_"))
+    folder = host.env.get("CUDA_MPS_PIPE_DIRECTORY") or MPS_PIPES
+    control = host.stat(f"{folder}/control")
+    answers = control is not None and control.kind == "socket"
+    own_ipc = re.search(r"^shm /dev/shm ", host.read("/proc/mounts") or "", re.MULTILINE) is not None
+    return Mps(folder, answers, settings, own_ipc) if answers or settings else None
 
 
 def _limit(text: str | None, name: str) -> int | Unknown | None:
@@ -126,11 +137,6 @@ def _parse_cpu_list(text: str) -> set[int]:
     return found
 
 
-def _of_memory(text: str | None, name: str) -> int | Unknown:
-    found = re.search(rf"^{name}:\s+(\d{{1,18}}) kB", text or "", re.MULTILINE)
-    return int(found[1]) * 1024 if found else Unknown(f"/proc/meminfo does not say {name}")
-
-
 def _default_interface(host: Host) -> str | Unknown:
     """The interface of the route to 0.0.0.0 with the lowest metric."""
     text = host.read(ROUTES)
@@ -155,6 +161,17 @@ def _nccl(host: Host) -> Iterator[str]:
             yield f"{name}={settings[name]}"
     if master := settings.get("MASTER_ADDR"):
         yield f"MASTER_ADDR={'this machine' if master in _LOCAL else 'another name'}"
+
+
+def _fabric_ports(host: Host) -> Iterator[str]:
+    """One entry per port. Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband."""
+    for device in host.list(INFINIBAND):
+        folder = f"{INFINIBAND}/{device}"
+        node = (host.read(f"{folder}/device/numa_node") or "unknown").strip()
+        for port in host.list(f"{folder}/ports"):
+            state = (host.read(f"{folder}/ports/{port}/state") or "unknown").rpartition(":")[2].strip()
+            rate = (host.read(f"{folder}/ports/{port}/rate") or "unknown rate").strip()
+            yield f"{device}/{port} {state} {rate}, NUMA node {node}"
 
 
 def _iommu_domains(host: Host) -> Iterator[str]:
@@ -219,68 +236,10 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
                 free_files=Unknown(f"the file system of {nearest} does not count its files")
                 if files is None
                 else files,
+                is_world_writable=bool(found.mode & stat.S_IWOTH) if found else Unknown(f"{path} is not there"),
             )
         )
     return Storage(NOBODY_KNOWN if user is None else user, tuple(directories))
-
-
-def read_cgroup(host: Host) -> Cgroup:
-    """Read the group of this process; the tightest limit on the way up to the root counts."""
-    membership = host.read(CGROUP_MEMBERSHIP)
-    if membership is None:
-        gone = Unknown(f"{CGROUP_MEMBERSHIP} cannot be read")
-        return Cgroup(gone, gone, gone, gone)
-    if host.stat(f"{CGROUP_ROOT}/memory") is not None:
-        version = "hybrid" if host.stat(f"{CGROUP_ROOT}/unified") is not None else "1"
-        return Cgroup(version, *_version_1(host, membership))
-    own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
-    folders = tuple(_upwards(CGROUP_ROOT, own))
-    memory = [host.read(f"{folder}/memory.max") for folder in folders]
-    events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
-    cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
-    return Cgroup(
-        "2",
-        min((number for text in memory if (number := parse_int(text or "")) is not None), default=None),
-        _kills(host.read(events) if events else None, "memory.events"),
-        min((count for count in cpus if count is not None), default=None),
-    )
-
-
-def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
-    rows = [fields for line in membership.splitlines() if len(fields := line.split(":", 2)) == 3]
-    groups = {name: fields[2] for fields in reversed(rows) for name in fields[1].split(",")}
-    memory, cpu = (tuple(_upwards(f"{CGROUP_ROOT}/{name}", groups.get(name, "/"))) for name in ("memory", "cpu"))
-    limits = [host.read(f"{folder}/memory.limit_in_bytes") for folder in memory]
-    quotas = [
-        _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
-        for folder in cpu
-    ]
-    # Where there is no limit, version 1 writes a number of 19 digits, which `parse_int` takes for none.
-    found = [number for text in limits if (number := parse_int(text or "")) is not None]
-    own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
-    return (
-        min(found, default=None),
-        _kills(host.read(own) if own else None, "memory.oom_control"),
-        min((count for count in quotas if count is not None), default=None),
-    )
-
-
-def _upwards(root: str, path: str) -> Iterator[str]:
-    """The folder of the group and those above it; in a container only the root may be there, and is the own."""
-    parts = [part for part in path.split("/") if part and part != ".."]
-    for depth in range(len(parts), -1, -1):
-        yield "/".join((root, *parts[:depth]))
-
-
-def _ratio(fields: list[str]) -> float | None:
-    """CPUs from a quota and its period; None for "max", for -1, and for what is no number."""
-    quota, period = (parse_int(field) for field in (fields if len(fields) == 2 else ("", "")))
-    return quota / period if quota is not None and period else None
-
-
-def _kills(text: str | None, path: str) -> int | Unknown:
-    found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
-    return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")
 
 
 def find_hub_cache(host: Host) -> str:

@@ -42,7 +42,7 @@ _INDEX_URL = re.compile(
 )
 _LOCAL = re.compile(r"\+(cu\d+|cpu|rocm[\d.]+)\b")
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*([=<>!~@;].*)?$")
-_GIT_NAME = re.compile(r"git\+\w+://(?:[^/@\s]*@)?[^@#\s]+/([\w.-]+?)(?:\.git)?(?:[@#].*)?$")
+_GIT_NAME = re.compile(r"git\+\w+://(?:[^/@\s]*@)?[^@#\s]+/([\w.-]+?)(?:\.git)?/?(?:[@#].*)?$")
 REQUIREMENT_FOLDERS = (".", ".devcontainer", "requirements")
 REQUIREMENT_FILE_NAMES = re.compile(
     r"^(?:requirements[\w.-]*\.(?:txt|in)|requirements|environment\.ya?ml|pyproject\.toml)$"
@@ -110,14 +110,19 @@ def find_lock_files(files: ProjectFiles) -> tuple[str, ...]:
 
 
 def find_installs(commands: Iterable[ShellCommand], *, path: str, line: int = 0, text: str = "") -> Iterator[Install]:
-    """Yield what the commands install for GPUs.
+    """Yield what the commands install for GPUs, each command of a line once.
 
     `text` is the whole, which may set UV_TORCH_BACKEND before a command, and of which the lines count without a `line`.
     """
     assigned = re.search(r"\bUV_TORCH_BACKEND=[\"']?([\w.]+)", text)
     whole, has_moved = line, False
+    seen: set[tuple[object, ...]] = set()
     for command in commands:
         has_moved = has_moved or command.program in ("cd", "pushd")
+        key = (*command.values, has_moved, whole or command.words[0].start)
+        if key in seen:
+            continue
+        seen.add(key)
         install = find_package_install(command)
         if install is None:
             continue

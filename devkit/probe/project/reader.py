@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devkit.facts.dependencies import (
@@ -14,33 +15,21 @@ from devkit.facts.dependencies import (
 )
 from devkit.facts.model import Project
 from devkit.facts.values import Unknown
-from devkit.probe.host import Host
+from devkit.probe.host import Host, ask_git
+from devkit.probe.project.file_names import (
+    C_BUILDS,
+    CONTAINER_FILE_NAMES,
+    DEPENDENCY_FILE_NAMES,
+    MAX_FOLDERS,
+    OTHER_LANGUAGES,
+)
 from devkit.probe.project.files import ProjectFiles
 
 if TYPE_CHECKING:
     from devkit.probe.host import Host
 
-DEPENDENCY_FILE_NAMES = re.compile(
-    r"(?i:[\w.-]*(?:requirements?|reqs)[\w.-]*)|pyproject\.toml|(?:uv|poetry|pdm|pixi)\.lock|pixi\.toml|Pipfile(?:\.lock)?"
-    r"|environment\.ya?ml|conda-lock\.ya?ml|setup\.(?:cfg|py)|\.python-version"
-)
-"""The names of all files in a project's own folder that are read."""
-OTHER_LANGUAGES = re.compile(
-    r"Cargo\.toml|go\.mod|package\.json|pom\.xml|build\.gradle(?:\.kts)?|Gemfile|Package\.swift|mix\.exs|build\.zig"
-    r"|dune-project|.*\.(?:cabal|sln|csproj|vcxproj)"
-)
-"""Build files of languages besides Python, C and C++."""
-C_BUILDS = re.compile(r"CMakeLists\.txt|meson\.build|(?:GNUm|[Mm])akefile")
-"""Build files of C and C++, which projects of other languages have, too."""
-MAX_FOLDERS = 50
-"""Folders of the project in which a requirement file is looked for, where its own folder has none."""
 MAX_LOCK_BYTES = 16 << 20
 """A lock file of a large project holds a few mebibytes."""
-
-CONTAINER_FILE_NAMES = re.compile(
-    r"(?i)\.devcontainer|.*compose|.*docker|.*container|.*deploy|\.env|.*requirements|environment|pyproject|pipfile|conda|devkit\.toml|.*\.lock"
-)
-"""How the names begin of all files and folders that are read in a project's own folder."""
 
 
 def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
@@ -134,3 +123,18 @@ def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[Importe
         | {re.split(r"[^\w.-]", each.spec.rpartition("::")[2])[0] for each in dependencies.conda},
         distributions=load_tables().imports.distributions(),
     )
+
+
+_CODE = (
+    *("*.py", "*.pyx", "*.ipynb", "*.cu", "*.cpp"),
+    *("pyproject.toml", "setup.cfg", "*requirements*.txt", "environment*.yml", "environment*.yaml"),
+)
+"""A change of these alone counts: the README of an abandoned project is still corrected."""
+
+
+def read_last_change(root: Path) -> str:
+    """Return the day of the last commit below `root` that changed code or requirements, "" without a history."""
+    words = ("-c", "log.showSignature=false", "log", "--max-count=1", "--format=%cs", "--", *_CODE)
+    done = ask_git(root, *words)
+    day = done.out.strip()
+    return day if done.code == 0 and re.fullmatch(r"\d{4}-\d\d-\d\d", day) else ""

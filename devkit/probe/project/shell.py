@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from devkit.facts.project import MadeUser
 from devkit.formats.shell import ShellCommand, command_from_words, parse_commands
@@ -25,6 +26,7 @@ _FAILS_WITHOUT = re.compile(
 )
 
 
+@lru_cache(maxsize=256)  # a command reads its project several times
 def parse_shell_text(text: str) -> tuple[ShellCommand, ...]:
     """Parse a shell text, or a JSON list with the words of one command, as Dockerfiles and dev containers have both."""
     if text.lstrip().startswith("["):

@@ -1,0 +1,87 @@
+"""The control group around this process, and the memory of its machine: what a process here may take."""
+
+import re
+from collections.abc import Iterator
+
+from devkit.facts.values import Unknown, record
+from devkit.probe.documents import parse_int
+from devkit.probe.host import Host
+
+# The control group around this process, version 1 and 2: memory, CPUs, and what was killed in it.
+CGROUP_ROOT = "/sys/fs/cgroup"
+CGROUP_MEMBERSHIP = "/proc/self/cgroup"
+
+
+@record
+class Cgroup:
+    """The limits of a control group. None for no limit."""
+
+    version: str | Unknown
+    memory_bytes: int | Unknown | None
+    kills: int | Unknown
+    cpu_count: float | Unknown | None
+
+
+def read_cgroup(host: Host) -> Cgroup:
+    """Read the group of this process; the tightest limit on the way up to the root counts."""
+    membership = host.read(CGROUP_MEMBERSHIP)
+    if membership is None:
+        gone = Unknown(f"{CGROUP_MEMBERSHIP} cannot be read")
+        return Cgroup(gone, gone, gone, gone)
+    if host.stat(f"{CGROUP_ROOT}/memory") is not None:
+        version = "hybrid" if host.stat(f"{CGROUP_ROOT}/unified") is not None else "1"
+        return Cgroup(version, *_version_1(host, membership))
+    own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
+    folders = tuple(_upwards(CGROUP_ROOT, own))
+    memory = [host.read(f"{folder}/memory.max") for folder in folders]
+    events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
+    cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
+    return Cgroup(
+        "2",
+        min((number for text in memory if (number := parse_int(text or "")) is not None), default=None),
+        _kills(host.read(events) if events else None, "memory.events"),
+        min((count for count in cpus if count is not None), default=None),
+    )
+
+
+def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
+    rows = [fields for line in membership.splitlines() if len(fields := line.split(":", 2)) == 3]
+    groups = {name: fields[2] for fields in reversed(rows) for name in fields[1].split(",")}
+    memory, cpu = (tuple(_upwards(f"{CGROUP_ROOT}/{name}", groups.get(name, "/"))) for name in ("memory", "cpu"))
+    limits = [host.read(f"{folder}/memory.limit_in_bytes") for folder in memory]
+    quotas = [
+        _ratio([(host.read(f"{folder}/cpu.cfs_{part}_us") or "").strip() for part in ("quota", "period")])
+        for folder in cpu
+    ]
+    # Where there is no limit, version 1 writes a number of 19 digits, which `parse_int` takes for none.
+    found = [number for text in limits if (number := parse_int(text or "")) is not None]
+    own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
+    return (
+        min(found, default=None),
+        _kills(host.read(own) if own else None, "memory.oom_control"),
+        min((count for count in quotas if count is not None), default=None),
+    )
+
+
+def _upwards(root: str, path: str) -> Iterator[str]:
+    """The folder of the group and those above it; in a container only the root may be there, and is the own."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    for depth in range(len(parts), -1, -1):
+        yield "/".join((root, *parts[:depth]))
+
+
+def _ratio(fields: list[str]) -> float | None:
+    """CPUs from a quota and its period; None for "max", for -1, and for what is no number."""
+    quota, period = (parse_int(field) for field in (fields if len(fields) == 2 else ("", "")))
+    return quota / period if quota is not None and period else None
+
+
+def _kills(text: str | None, path: str) -> int | Unknown:
+    found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
+    return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")
+
+
+def parse_memory_size(text: str | None, name: str) -> int | Unknown:
+    """Parse a size of /proc/meminfo, such as MemAvailable, in bytes."""
+    found = re.search(rf"^{name}:\s+(\d{{1,18}}) kB", text or "", re.MULTILINE)
+    return int(found[1]) * 1024 if found else Unknown(f"/proc/meminfo does not say {name}")

@@ -1,0 +1,124 @@
+"""Packages that a guide has its reader install, where a project has no dependency file."""
+
+import pytest
+
+from devkit.facts.dependencies import PackageManager, RequirementRole
+from devkit.solver.project import list_choices
+
+from .test_dependencies import asked, limits, read
+
+# After https://github.com/microsoft/Swin-Transformer/blob/main/get_started.md.
+GUIDE = """# Get started
+### Install
+```bash
+conda create -n swin python=3.7 -y
+conda install pytorch==1.8.0 torchvision==0.9.0 cudatoolkit=10.2 -c pytorch
+pip install timm==0.4.12
+```
+- `pip3 install opencv-python==4.4.0.46 \\
+    "termcolor==1.1.0" pyyaml`, or $ pip install timm
+```
+# for the CPU
+pip install openvino
+```
+pip install git+https://github.com/microsoft/tutel@main
+pip install -r ../elsewhere.txt && pip install -e . --no-deps && pip install --upgrade pip
+## Optional: apex
+pip install apex
+"""
+
+
+def test_the_first_guide_that_installs_packages_says_what_a_project_needs(tmp_path):
+    files = {"README.md": "See get_started.md\n", "get_started.md": GUIDE, "docs/install.md": "pip install other\n"}
+    found = read(tmp_path, files | {"train.py": "import torch\n"})
+    assert (found.tool, found.because) == (PackageManager.PIP, "get_started.md has its reader install packages")
+    assert found.files == ("get_started.md",)
+    assert limits(found) == {"get_started.md:5": "torch>=1.8.0"}
+    wanted = [f"{need.name}{need.specifier}" for need in found.needs if need.role is RequirementRole.GENERATED]
+    assert wanted == ["torchvision", "timm==0.4.12", "opencv-python==4.4.0.46", "termcolor==1.1.0", "pyyaml"]
+    assert [need.line for need in found.needs] == [5, 5, 6, 8, 8, 8]
+    assert [(each.what, each.line) for each in found.left_out] == [("git+https://github.com/microsoft/tutel@main", 14)]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"requirements.txt": "einops\n"}, id="a list"),
+        pytest.param({"environment.yml": "dependencies: [numpy]\n"}, id="an environment of conda"),
+        pytest.param({"setup.py": "from setuptools import setup\nsetup(install_requires=read())\n"}, id="computed"),
+        pytest.param({"requirements.txt": "!!\n"}, id="a list that says nothing"),
+        pytest.param({"pyproject.toml": '[project]\nname = "wrong"\n'}, id="the project itself"),
+        pytest.param({"setup.py": "from setuptools import setup\nsetup(name='wrong')\n"}, id="itself by setup.py"),
+    ],
+)
+def test_a_guide_is_not_read_beside_a_dependency_file(tmp_path, files):
+    found = read(tmp_path, {**files, "run.py": "", "README.md": "pip install wrong\n"})
+    assert "wrong" not in [need.name for need in found.needs]
+
+
+@pytest.mark.parametrize(
+    "line", ["pip install", "pip install <PACKAGE>", "pip install $NAME", "pip install 'a b'", "installed pip"]
+)
+def test_words_that_are_no_package_are_no_requirement(tmp_path, line):
+    assert asked(read(tmp_path, {"README.md": f"{line}\n", "run.py": ""})) == {}
+
+
+def test_a_project_of_another_language_gets_nothing_of_its_guide(tmp_path):
+    assert asked(read(tmp_path, {"README.md": "pip install maturin\n", "Cargo.toml": "", "src/main.rs": ""})) == {}
+
+
+PROJECT = """[project]
+name = "Fold-It"
+dependencies = ["numpy"]
+optional-dependencies = {cuda = ["cuequivariance"], all = ["torch==2.6.0"], dev = ["ruff"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("guide", "extras"),
+    [
+        # https://github.com/jwohlwend/boltz/blob/main/README.md
+        pytest.param("Install with\n```\npip install fold_it[cuda] -U\n```\n", ("cuda",), id="its name"),
+        # https://github.com/black-forest-labs/flux/blob/main/README.md
+        pytest.param('cd x\npip install -e ".[all]"\npip install -e ".[cuda]"\n', ("all",), id="the first command"),
+        pytest.param(
+            "pip install 'numpy>=1' ./[cuda,dev,gone]\n", ("cuda", "dev"), id="several, and one that is not there"
+        ),
+        pytest.param("uv sync --extra cuda --extra=dev\n", ("cuda", "dev"), id="uv"),
+        pytest.param("pip install -e .\npip install -e .[cuda]\n", (), id="without extras first"),
+        pytest.param("## Development\npip install -e .[dev]\n", (), id="another purpose"),
+        pytest.param(
+            "## With Docker\npip install .[dev]\n## Without Docker\npip install .[cuda]\n", ("cuda",), id="llm-foundry"
+        ),
+        pytest.param("pip install other[cuda] ./part[cuda] ../[cuda]\n", (), id="other projects"),
+    ],
+)
+def test_a_project_gets_the_extras_that_its_guide_installs_first(tmp_path, guide, extras):
+    found = read(tmp_path, {"pyproject.toml": PROJECT, "README.md": guide})
+    assert set(found.extras) == set(extras)
+    assert bool(found.extras_origin) == bool(extras)
+    shown = [line for line in list_choices(found) if line.startswith("installed with")]
+    assert all(f"as {found.extras_origin} says" in line for line in shown) and bool(shown) == bool(extras)
+    chosen = read(tmp_path, {}, extras=("dev",))
+    assert (chosen.extras, chosen.extras_origin) == (("dev",), "")
+
+
+def test_a_guide_s_address_of_a_known_package_is_taken_and_a_commit_before_none(tmp_path):
+    # https://github.com/QwenLM/Qwen2.5-VL/blob/main/README.md
+    source = "git+https://github.com/huggingface/transformers"
+    guide = f"pip install {source} accelerate\npip install {source}@f3f6c865 accelerate\npip install {source}\n"
+    found = read(
+        tmp_path, {"README.md": f"{guide}pip install git+https://x.example/a/flash-attn {source}-x\n", "run.py": ""}
+    )
+    assert [(need.text, need.line) for need in found.needs] == [
+        ("accelerate", 1),
+        (f"transformers @ {source}@f3f6c865", 2),
+    ]
+    assert [each.line for each in found.left_out] == [4, 4]
+
+
+def test_an_extra_that_only_the_build_knows_is_not_the_guide_s_to_choose(tmp_path):
+    setup = "from setuptools import setup\nsetup(name='x', install_requires=['numpy'], extras_require={'gpu': %s, 'all': []})\n"
+    files = {"README.md": "pip install -e .[gpu]\n", "setup.py": setup % "make()"}
+    assert read(tmp_path, files).extras == ()
+    assert read(tmp_path, {"setup.py": setup % "copy.deepcopy(['flash-attn'])"}).extras == ("gpu",)
