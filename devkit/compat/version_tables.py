@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from devkit.compat.refresh import read_newer_table
 from devkit.facts.decode import decode_fields
 from devkit.facts.values import ComputeCapability, Release, keyword_record
+from devkit.text import join_words
 
 
 class RowConfidence(StrEnum):
@@ -131,11 +132,13 @@ class GpuSeries(TableRow):
 class TorchRelease(TableRow):
     """A torch release: Pythons with a wheel, CUDA variants by index label, and the oldest C library that loads it.
 
+    `released` is the day of its first wheel on the package index, such as 2026-10-28.
     `x86_64_only` says that no CUDA wheel was published for aarch64; `requires` holds requirement lines that its wheel
     should state and does not.
     """
 
     version: Release
+    released: str
     pythons: tuple[str, ...]
     variants: tuple[str, ...]
     default_variant: str
@@ -189,12 +192,56 @@ class RuntimeRequirement(TableRow):
 
 
 @keyword_record
+class BuildLimit(TableRow):
+    """A limit for the build of source distributions from before `until`, the day of the release that ended them.
+
+    One that is `general` also counts where packages of any day are installed: newer ones are built with it as well.
+    """
+
+    requirement: str
+    until: str
+    is_general: bool = False
+
+
+@keyword_record
 class CudaWheel(TableRow):
-    """The major of CUDA that a package's wheels on the public index are built for, from `version` on."""
+    """The builds of a package's wheels, from `version` on: majors of CUDA such as "13", minors, or "cpu"; and GPUs.
+
+    `sass` are the targets of the kernels that every model needs, none where it is not read.
+    """
 
     name: str
     version: Release
-    cuda: int
+    builds: tuple[str, ...]
+    sass: tuple[str, ...] = ()
+
+    def fits(self, cuda: str | None) -> bool:
+        """Return whether there is a wheel for this CUDA, None for the CPU or ROCm."""
+        if cuda is None:
+            return "cpu" in self.builds
+        return cuda in self.builds or cuda.partition(".")[0] in self.builds
+
+    def format_builds(self) -> str:
+        """Format what it is built for, such as "CUDA 12.6 or 13.0"."""
+        return f"CUDA {join_words([build for build in self.builds if build != 'cpu'], 'or')}"
+
+
+@keyword_record
+class PythonBound(TableRow):
+    """The Requires-Python of a package's releases from `version` on, whose upper bound uv does not look at."""
+
+    name: str
+    version: Release
+    python: str
+
+
+@keyword_record
+class Stack(TableRow):
+    """A set of requirements by its name: `requires` are what a project of it asks for, `title` what it is."""
+
+    name: str
+    title: str
+    requires: tuple[str, ...]
 
 
 @keyword_record
@@ -230,13 +277,14 @@ class BitsandbytesLibrary(TableRow):
 
 @keyword_record
 class Feature(TableRow):
-    """A feature that a user may request, and the compute capability it needs."""
+    """A feature that a user may request, the compute capability it needs, and Debian packages that bring it."""
 
     name: str
     title: str
     capability: ComputeCapability
     note: str = ""
     aliases: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()
 
 
 @keyword_record
@@ -487,7 +535,7 @@ class AlertRule(TableRow):
     """A rule that Prometheus watches while a job runs. `vendor` is "" for jobs with a GPU of any.
 
     In `query`, `<job>` is replaced by the matchers that pick the job's pods, `<pods>` for the same without braces as
-    kube-state-metrics labels them, `<of METRIC>` for a metric of the job's GPUs labelled like that, `<xids KIND>` for
+    kube-state-metrics labels them, `<of METRIC>` for a metric of the job's GPUs labeled like that, `<xids KIND>` for
     the driver's fault reports of a kind. `holds` is how long it must be so, `counter` a line for the exporter's list of
     counters where its own has none.
     """
@@ -629,8 +677,8 @@ class HostCompiler(TableRow):
 class FrameworkBuild(TableRow):
     """The requirement that brings a framework its CUDA libraries, from the release `since` on.
 
-    `capability` is the oldest that it holds code for, `python` a specifier of Pythons that it has wheels for. Releases
-    with a `flavor` bring no libraries: they take those of that flavor of nvidia/cuda.
+    `capability` is the oldest that it holds code for, `lacks` newer ones that its kernels fail on, `python` a specifier of
+    Pythons that it has wheels for. Releases with a `flavor` bring no libraries: they take those of that flavor of nvidia/cuda.
     """
 
     framework: str
@@ -640,6 +688,7 @@ class FrameworkBuild(TableRow):
     capability: ComputeCapability
     python: str
     flavor: str = ""
+    lacks: tuple[ComputeCapability, ...] = ()
 
 
 @keyword_record
@@ -775,7 +824,10 @@ class StackTable(Table):
     features = KeyedArray("feature", Feature, unique=("name",))
     pythons = Array("python", PythonVersion, unique=("version",))
     floors = Array("floor", RuntimeRequirement, unique=("name", "version"))
+    build_limits = Array("build_limit", BuildLimit, unique=("requirement",))
     cuda_wheels = Array("cuda_wheel", CudaWheel, unique=("name", "version"))
+    python_bounds = Array("python_bound", PythonBound, unique=("name", "version"))
+    stacks = KeyedArray("stack", Stack, unique=("name",))
 
 
 class ManylinuxTable(Table):

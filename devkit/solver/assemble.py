@@ -7,6 +7,7 @@ from devkit.compat.version_tables import PythonVersion, RowConfidence, TableRow
 from devkit.solver.candidates import GPU_REQUESTS, BaseImage, ChosenPackage, Problem, find_nearest_release
 from devkit.solver.evaluate import Evaluation
 from devkit.solver.gpu_support import (
+    find_compile_target,
     find_driver_warnings,
     find_feature_warnings,
     find_rocm_warnings,
@@ -24,13 +25,16 @@ def assemble_plan(winner: Evaluation, rejected: tuple[Evaluation, ...], problem:
         raise ValueError("a candidate without image, Python or packages was not refused")
     chosen = (*packages.companions, *((packages.bitsandbytes,) if packages.bitsandbytes else ()))
     torch = str(candidate.release.version)
+    capabilities = {capability for _, capability in problem.gpus}
+    if cuda := candidate.cuda:
+        capabilities = {find_compile_target(cuda, each, problem) or each for each in capabilities}
     return Plan(
         vendor=problem.vendor,
         base_image=image.tag,
         python=python,
         torch=torch,
         variant=candidate.index.label,
-        cuda=str(candidate.cuda) if candidate.cuda else None,
+        cuda=str(cuda) if cuda else None,
         torch_index=candidate.index.url,
         packages=(("torch", torch), *((each.name, each.version) for each in chosen)),
         gpu_request=GPU_REQUESTS[problem.vendor][0],
@@ -39,7 +43,7 @@ def assemble_plan(winner: Evaluation, rejected: tuple[Evaluation, ...], problem:
         warnings=tuple(dict.fromkeys(_list_warnings(winner, problem, image, python))),
         data_as_of=problem.tables.as_of,
         rocm=str(candidate.rocm) if candidate.rocm else None,
-        capabilities=tuple(map(str, sorted({capability for _, capability in problem.gpus}))),
+        capabilities=tuple(map(str, sorted(capabilities))),
     )
 
 

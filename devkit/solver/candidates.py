@@ -198,6 +198,10 @@ def choose_vendor(request: Request) -> Vendor:
     return Vendor.NVIDIA if shows_gpu or variant or request.cuda else Vendor.CPU
 
 
+FIRST_OPEN_TORCH = Release.parse("1.11.0")
+"""Releases before it are for projects that name them, or are planned as of their day: today's packages take none."""
+
+
 def list_candidates(problem: Problem) -> tuple[Candidate, ...]:
     """List every torch build that the request itself allows, newest first.
 
@@ -252,6 +256,9 @@ def _list_releases(problem: Problem) -> tuple[TorchRelease, ...]:
         )
     # The build after the plus is no part of the release.
     specifiers = [re.sub(r"\+[a-z0-9.]+", "", each.specifier) for each in problem.request.constraints_on("torch")]
+    bounds = [bound.strip() for each in specifiers for bound in each.split(",")]
+    if not problem.request.as_of and not any(bound.startswith(("<", "=", "~")) for bound in bounds):
+        rows = tuple(row for row in rows if row.version >= FIRST_OPEN_TORCH)
     if any(all(satisfies(str(row.version), each) for each in specifiers) for row in rows):
         return rows
     named = [version for each in specifiers for version in _list_versions_near(each)]

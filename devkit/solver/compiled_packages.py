@@ -7,8 +7,7 @@ from dataclasses import replace
 from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import CompiledPackage as PackageRow
 from devkit.compat.version_tables import PrebuiltWheel, RowConfidence
-from devkit.facts.dependencies import Dependencies, LocalBuild, PackageRequirement, RequirementRole
-from devkit.facts.resolution import Resolved
+from devkit.facts.dependencies import Dependencies, LocalBuild, PackageRequirement, RequirementRole, Resolved
 from devkit.facts.values import Release
 from devkit.solver.base_image import find_image
 from devkit.solver.candidates import Problem
@@ -148,12 +147,12 @@ def _plan_requirement(
     is_built = isinstance(plan.resolution, Resolved) and name in plan.resolution.from_source
     if row.has_wheels and not is_built:
         return None
-    left_out = ""
+    left_out, headers = "", problem.tables.compiled.headers.get(row.cxx)
     if row.needs_cuda and plan.cuda is None:
         left_out = "it compiles with CUDA's nvcc only, and this plan has no CUDA"
     elif row.needs_cuda and not plan.nvcc:
         left_out = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}"
-    elif not _compiles(row.cxx, plan, problem) and _is_covered(version, row.version):
+    elif headers and not satisfies(plan.torch, headers.torch) and _is_covered(version, row.version):
         left_out = f"{row.version} compiles as C++{row.cxx}, which the headers of torch {plan.torch} do not take"
     if left_out:
         return replace(found, mode=CompileMode.LEFT_OUT, because=left_out)
@@ -188,11 +187,6 @@ def _plan_local_build(build: LocalBuild, row: PackageRow | None, plan: Plan) -> 
     return replace(
         found, mode=CompileMode.LEFT_OUT, because="it compiles with CUDA's nvcc only, and this plan has no CUDA"
     )
-
-
-def _compiles(cxx: int, plan: Plan, problem: Problem) -> bool:
-    headers = problem.tables.compiled.headers.get(cxx)
-    return headers is None or satisfies(plan.torch, headers.torch)
 
 
 def _is_allowed(wheel: PrebuiltWheel, need: PackageRequirement | None) -> bool:

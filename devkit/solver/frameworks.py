@@ -136,6 +136,8 @@ def _validate(cuda: Release, row: TableRow, problem: Problem, *, is_compiler: bo
             if isinstance(row, FrameworkBuild) and capability < row.capability:
                 says = f"{row.requirement} needs compute capability {row.capability}; {gpu} is older"
                 yield Objection.from_row(row, "A1", says)
+            elif isinstance(row, FrameworkBuild) and capability in row.lacks:
+                yield Objection("A1", f"the kernels of {row.requirement} fail on {gpu}", row.source[0])
             elif known and (cuda < known.first_cuda or (known.last_cuda and cuda > known.last_cuda)) and is_compiler:
                 range_ = (
                     f"{known.first_cuda} to {known.last_cuda}" if known.last_cuda else f"{known.first_cuda} or newer"

@@ -18,6 +18,8 @@ from devkit.solver.plan import FLAGS_ORIGIN, Machine, Vendor
 
 NVCC = "nvcc"
 """The feature that needs the CUDA compiler in the image."""
+GRAPHICS = "graphics"
+"""The feature that needs the driver's graphics libraries in the container, and the host's display where it has one."""
 
 
 def find_cuda_support(candidate: Candidate, problem: Problem) -> tuple[CudaSupport, ...]:
@@ -95,7 +97,7 @@ def validate_gpu_code(environment: Environment, problem: Problem) -> Iterator[Ob
             if wheel is not None:
                 is_compiling = support is CudaSupport.FULL
                 yield from _validate_wheel_code(candidate, wheel, name, capability, row, is_compiling=is_compiling)
-            elif row is not None and not _can_build(candidate.cuda, capability, problem):
+            elif row is not None and not find_compile_target(candidate.cuda, capability, problem):
                 says = f"CUDA {candidate.cuda} cannot build for {describe_gpu(name, capability)}"
                 yield Objection.from_row(row, "A5", says)
 
@@ -251,11 +253,24 @@ def _validate_wheel_code(
                 yield Objection.from_row(wheel, "A1", says)
 
 
-def _can_build(cuda: Release, capability: ComputeCapability, problem: Problem) -> bool:
-    """Return whether a CUDA Toolkit targets the GPU, or an older one of its generation, whose code it runs."""
+def find_compile_target(cuda: Release, capability: ComputeCapability, problem: Problem) -> ComputeCapability | None:
+    """Find what a CUDA Toolkit compiles for that GPU: the GPU, or the newest before it of its generation, whose code it runs.
+
+    Code for a Tegra GPU runs on no other one.
+    """
     rows = problem.tables.driver.capabilities.values()
-    alike = [row for row in rows if row.capability.major == capability.major and row.capability <= capability]
-    return any(row.first_cuda <= cuda and (row.last_cuda is None or cuda <= row.last_cuda) for row in alike)
+    alike = [
+        row
+        for row in rows
+        if row.capability == capability
+        or (
+            row.capability.major == capability.major
+            and row.capability < capability
+            and not row.generic_wheels_from_cuda
+        )
+    ]
+    built = [row for row in alike if row.first_cuda <= cuda and (row.last_cuda is None or cuda <= row.last_cuda)]
+    return max((row.capability for row in built), default=None)
 
 
 def _driver_word(machine: Machine) -> str:

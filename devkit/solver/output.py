@@ -1,8 +1,7 @@
 """Answers of the solver as text for people, and as the documents that --json prints."""
 
 from devkit.compat.refresh import count_days, format_stale_warning
-from devkit.facts.dependencies import Dependencies, Framework
-from devkit.facts.resolution import Resolved
+from devkit.facts.dependencies import Dependencies, Framework, Resolved
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan, Reason, Vendor
 from devkit.solver.project import join_some
@@ -154,7 +153,8 @@ def format_answer(
         hint = 'To plan for a machine with a GPU: --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from there.'
         parts.append(wrap_text(hint, width=width))
     stale = format_stale_warning(answer.data_as_of, today) if today else None
-    parts += [_format_warnings((stale,) if stale else (), width=width), format_age(answer, today)]
+    parts += [_format_warnings((stale,) if stale else (), width=width)]
+    parts.append(wrap_text(format_age(answer, today), width=width))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -225,3 +225,16 @@ def format_requirements(plan: Plan) -> str:
         is_build = name == "torch" and plan.variant and "+" not in version and plan.torch_index
         lines.append(f"{name}=={version}+{plan.variant}" if is_build else f"{name}=={version}")
     return "\n".join(lines)
+
+
+def list_install_words(plan: Plan, *, with_uv: bool) -> tuple[str, ...]:
+    """List what follows `uv pip install`, or `pip install`, to install the plan's packages, torch in its build."""
+    extras = {each.partition("[")[0]: each for each in plan.additions}
+    names = plan.versions if plan.torch else {**dict.fromkeys(extras, ""), **plan.versions}
+    words = [f"{extras.get(name, name)}=={version}" if version else extras[name] for name, version in names.items()]
+    if not plan.torch:
+        return tuple(words)
+    if with_uv:
+        return (f"--torch-backend={plan.variant}", *words)
+    words = [f"{word}+{plan.variant}" if word.startswith("torch==") and "+" not in word else word for word in words]
+    return (f"--extra-index-url={plan.torch_index}", *words)

@@ -1,13 +1,20 @@
 """Packages around torch: the newest releases that fit its version, the Python, the GPUs and one another."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
 from devkit.compat.rules import CodeSupport, LibraryChoice, check_gpu_code, find_bitsandbytes_library
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
-from devkit.compat.version_tables import BitsandbytesLibrary, BitsandbytesRelease, PackageRelease, RuntimeRequirement
+from devkit.compat.version_tables import (
+    BitsandbytesLibrary,
+    BitsandbytesRelease,
+    PackageRelease,
+    RuntimeRequirement,
+    Tables,
+)
+from devkit.facts.dependencies import TORCH_FAMILY
 from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.candidates import ChosenPackage, Environment, Objection, Packages, Problem
 from devkit.solver.plan import PYTHON, Constraint, Request
@@ -133,7 +140,7 @@ def find_limits(versions: Mapping[str, str], environment: Environment, problem: 
             known = {**versions, "torch": str(release.version)}
             if name in known and not satisfies(known[name], specifier):
                 # torch is chosen by then, so the other package has to be an older one.
-                limit = f"{floor.name}<{floor.version}" if name == "torch" else line
+                limit = f"{floor.name}<{_find_first_beyond(floor, known, problem)}" if name == "torch" else line
                 yield limit, _describe_demand(f"{floor.name} {versions[floor.name]}", line, known)
     rows = problem.tables.stack.bitsandbytes
     unfit = {row.version: row for row in rows if not _is_bitsandbytes_fit(row, environment, problem)}
@@ -141,6 +148,15 @@ def find_limits(versions: Mapping[str, str], environment: Environment, problem: 
     if row is not None:
         because = explain_bitsandbytes_rejection(row, environment, problem)
         yield BITSANDBYTES + ",".join(f"!={version}" for version in unfit), f"{BITSANDBYTES} {row.version}: {because}"
+
+
+def list_torch_bounds(names: Collection[str], tables: Tables) -> tuple[str, ...]:
+    """List the newest torch, torchvision and torchaudio that packages run with and do not state, as constraints.
+
+    They have to be known before torch is chosen; what else a package checks at run time is found by `find_limits`.
+    """
+    lines = (line for row in tables.stack.floors if row.name in names for line in row.requires)
+    return tuple(dict.fromkeys(line for line in lines if re.match(rf"(?:{'|'.join(TORCH_FAMILY)})<", line)))
 
 
 def _find_newest_floors(versions: Mapping[str, str], problem: Problem) -> Iterator[RuntimeRequirement]:
@@ -151,6 +167,18 @@ def _find_newest_floors(versions: Mapping[str, str], problem: Problem) -> Iterat
         newest = max(rows, key=lambda row: row.version, default=None)
         if newest is not None and newest.version.major == version.major:
             yield newest
+
+
+def _find_first_beyond(floor: RuntimeRequirement, versions: Mapping[str, str], problem: Problem) -> Release:
+    """Find the oldest version from which on, up to that of `floor`, a package demands another torch."""
+    rows = [row for row in problem.tables.stack.floors if row.name == floor.name and row.version <= floor.version]
+    first = floor.version
+    for row in sorted(rows, key=lambda row: row.version, reverse=True):
+        demands = (split_requirement(line) for line in row.requires)
+        if all(satisfies(versions["torch"], specifier) for name, specifier in demands if name == "torch"):
+            break
+        first = row.version
+    return first
 
 
 def _describe_demand(who: str, line: str, versions: Mapping[str, str]) -> str:
@@ -180,11 +208,11 @@ def explain_bitsandbytes_rejection(row: BitsandbytesRelease, environment: Enviro
 def _choose_companions(environment: Environment, problem: Problem) -> tuple[ChosenPackage, ...] | None:
     """Choose the newest releases that fit torch, the Python and one another, pins first; None when nothing fits.
 
-    A project that says itself what it needs gets its pins alone. A package that no release of the tables fits is left
-    out, unless one is pinned: they do not list them all.
+    A project that says itself what it needs gets the request's pins alone, and they have to fit. A package that no
+    release of the tables fits is left out, unless one is pinned: they do not list them all.
     """
     pins, release = dict(problem.request.pins), environment.candidate.release
-    names: tuple[str, ...] = ()
+    names = tuple(name for name, version in pins.items() if name != BITSANDBYTES and _is_listed(name, version, problem))
     if problem.request.adds_packages:
         wanted = (*COMPANIONS, *(split_requirement(line)[0] for line in release.requires))
         names = tuple(name for name in wanted if not _is_left_open(name, problem))

@@ -6,9 +6,8 @@ from enum import StrEnum
 
 from devkit.compat.specifiers import satisfies, satisfies_python
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Framework
+from devkit.facts.dependencies import Framework, Resolved
 from devkit.facts.project import Policy
-from devkit.facts.resolution import Resolved
 from devkit.facts.values import ComputeCapability, Release, Unknown, record
 
 PYTHON = "python"
@@ -16,6 +15,12 @@ PYTHON = "python"
 
 RESOLUTION = "resolution"
 """The field of the reason for the versions of a project's packages."""
+
+AS_OF = "as_of"
+"""The field of the reason for the day by which the project's packages were released."""
+
+LATEST = "latest"
+"""The newest packages, in place of a day."""
 
 SYSTEM_PACKAGE = "apt"
 """The value of reasons for Debian packages, whose field is the package's name."""
@@ -89,6 +94,7 @@ class Request:
     `adds_packages` is false where a project says itself what it needs: then no transformers, peft, accelerate and
     bitsandbytes are added to it.
     `framework` None leaves it to the project; `framework_because` is how its files show it.
+    `as_of` is the day, such as 2023-07-24, by which the project's packages are to have been released, "latest" for any; "" leaves it open.
     """
 
     machines: tuple[Machine, ...]
@@ -106,6 +112,7 @@ class Request:
     adds_packages: bool = True
     framework: Framework | None = None
     framework_because: str = ""
+    as_of: str = ""
 
     def constraints_on(self, name: str) -> tuple[Constraint, ...]:
         """Return the constraints on one package, or on "python"."""
@@ -171,7 +178,8 @@ class Plan:
     `cuda` and `rocm` are what torch is built with, None for neither. `gpu_request` is "all" for NVIDIA's, "rocm" or
     "none". `architectures` are the machines it is for, such as x86_64. `data_as_of` is the day
     of the oldest table used. `compiled` are packages that compile code against torch, for GPUs of these `capabilities`;
-    `nvcc` is where their compiler comes from: FROM_WHEELS, an image, or "" for none.
+    `nvcc` is where their compiler comes from: FROM_WHEELS, an image, or "" for none. `is_graphical` gives the container
+    the driver's graphics libraries.
     """
 
     vendor: Vendor
@@ -190,6 +198,7 @@ class Plan:
     rocm: str | None = None
     compiled: tuple[CompiledPackage, ...] = ()
     nvcc: str = ""
+    is_graphical: bool = False
     capabilities: tuple[str, ...] = ()
     project_packages: tuple[tuple[str, str], ...] = ()
     limits: tuple[str, ...] = ()
@@ -215,6 +224,11 @@ class Plan:
     def system_packages(self) -> tuple[Reason, ...]:
         """The Debian packages of the image, by reasons whose fields are their names."""
         return tuple(reason for reason in self.reasons if reason.value == SYSTEM_PACKAGE)
+
+    @property
+    def as_of(self) -> str:
+        """The day by which the project's packages were released, such as 2023-07-24; "" for any."""
+        return next((reason.value for reason in self.reasons if reason.field == AS_OF), "")
 
     def require_torch(self, what: str) -> None:
         """Raise DevkitError where the plan has no torch, which `what` needs."""

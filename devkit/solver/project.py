@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
+    TORCH_FAMILY,
     Dependencies,
     DependencyChoice,
     Framework,
@@ -16,7 +17,6 @@ from devkit.facts.dependencies import (
     PackageManager,
     PackageRequirement,
 )
-from devkit.facts.resolution import TORCH_FAMILY
 from devkit.solver.plan import Constraint, Plan, Request
 from devkit.text import join_words
 
@@ -89,6 +89,9 @@ def list_choices(dependencies: Dependencies) -> Iterator[str]:
     if dependencies.tool is PackageManager.NONE and dependencies.framework is Framework.TORCH:
         yield "no dependency file was found, such as requirements.txt or pyproject.toml: the image gets the plan's packages"
     available = dependencies.available
+    if origin := dependencies.extras_origin:
+        kinds = "extra" if len(dependencies.extras) == 1 else "extras"
+        yield f"installed with the {kinds} {join_some(dependencies.extras)}, as {origin} says; --extra NAME chooses others"
     for kind, names in (("extra", available.extras), ("group", available.groups)):
         if names:
             kinds = kind if len(names) == 1 else f"{kind}s"

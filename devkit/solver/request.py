@@ -12,11 +12,12 @@ from devkit.facts.gpu import Amd, Driver, FailedGpu, NvmlAnswer
 from devkit.facts.machine import Platform, System
 from devkit.facts.model import Facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
-from devkit.solver.plan import FLAGS_ORIGIN, TORCH_VERSION, Machine, Request, Vendor, parse_torch
+from devkit.solver.plan import FLAGS_ORIGIN, LATEST, TORCH_VERSION, Machine, Request, Vendor, parse_torch
 
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 """Names of processors as systems spell them -> as wheels spell them."""
 
+_DAY = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])", re.ASCII)
 _VERSION = re.compile(r"\d+(\.\d+){0,3}")
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)")
 _DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
@@ -35,6 +36,7 @@ def build_request(
     pins: tuple[str, ...] = (),
     features: tuple[str, ...] = (),
     apt: tuple[str, ...] = (),
+    as_of: str | None = None,
 ) -> Request:
     """Build the request that flags describe. `vendor` None or "auto" leaves it to the machines.
 
@@ -60,6 +62,8 @@ def build_request(
     builds = {"nvidia": "cu", "rocm": "rocm", "cpu": "cpu"}.get(vendor or "")
     if builds and variant and (not variant.startswith(builds) or (vendor == "nvidia" and variant == "cpu")):
         raise DevkitError(f"--vendor {vendor} and a +{variant} torch exclude each other", "Leave one of them out.")
+    if as_of and as_of != LATEST and not _DAY.fullmatch(as_of):
+        raise DevkitError(f"--as-of {as_of!r} is not a day", f"Such as --as-of 2023-07-24, or --as-of {LATEST}.")
     for name in apt:
         if not _DEBIAN_PACKAGE.fullmatch(name):
             raise DevkitError(f"--apt {name!r} is no name of a Debian package", "Such as --apt libsndfile1.")
@@ -79,7 +83,8 @@ def build_request(
         image=image,
         pins=tuple(sorted(pairs.items())),
         features=named,
-        apt=tuple(dict.fromkeys(apt)),
+        apt=tuple(dict.fromkeys((*(package for name in named for package in known[name].apt), *apt))),
+        as_of=as_of or "",
     )
 
 
@@ -175,7 +180,8 @@ def build_machine_from_facts(facts: Facts, *, origin: str = "this machine") -> M
 
 def _parse_version(flag: str, text: str) -> Release:
     if not _VERSION.fullmatch(text.strip()):
-        raise DevkitError(f"{flag} {text!r} is not a version", "Give numbers with dots, such as 570.124.06 or 13.0.")
+        example = {"--driver": "570.124.06", "--python": "3.12", "--glibc": "2.36"}.get(flag, "13.0")
+        raise DevkitError(f"{flag} {text!r} is not a version", f"Give numbers with dots, such as {example}.")
     return Release.parse(text)
 
 

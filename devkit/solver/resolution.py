@@ -1,21 +1,54 @@
-"""A plan whose packages uv resolves: the tables bound torch to what the machines run, and uv chooses within that."""
+"""A plan whose packages uv resolves: the tables bound torch to what the machines run, and uv chooses within that.
+
+A project that leaves versions open was tried with those of its own time. Years later the newest ones have dropped what
+it calls, and no metadata says so: requests as of a day are limited to the versions that its code was written for.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 
+from devkit.compat.specifiers import split_requirement
 from devkit.compat.version_tables import RowConfidence, Tables
-from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, Framework, RequirementRole
-from devkit.facts.resolution import TORCH_FAMILY, Refused, Resolution, ResolutionRequest, Resolved
+from devkit.compat.wheels import (
+    describe_foreign_wheel,
+    describe_wheel,
+    find_foreign_wheels,
+    find_wheels,
+    list_python_limits,
+    list_wheel_limits,
+)
+from devkit.facts.dependencies import (
+    NO_DEPENDENCIES,
+    TORCH_FAMILY,
+    Dependencies,
+    Framework,
+    Refused,
+    RequirementRole,
+    Resolution,
+    ResolutionRequest,
+    Resolved,
+)
 from devkit.facts.values import Release, Unknown
 from devkit.solver.base_image import find_image
 from devkit.solver.candidates import build_problem, describe_request, find_candidate
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
-from devkit.solver.cuda_wheels import describe_foreign_wheel, find_foreign_wheels, list_cuda_limits
 from devkit.solver.evaluate import evaluate_candidate
-from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings
-from devkit.solver.plan import PYTHON, RESOLUTION, Blocker, Conflict, Constraint, Plan, Reason, Request, explain_field
+from devkit.solver.packages import BITSANDBYTES, find_limits, find_pin_warnings, list_torch_bounds
+from devkit.solver.plan import (
+    AS_OF,
+    LATEST,
+    PYTHON,
+    RESOLUTION,
+    Blocker,
+    Conflict,
+    Constraint,
+    Plan,
+    Reason,
+    Request,
+    explain_field,
+)
 from devkit.solver.project import (
     add_project_constraints,
     list_project_constraints,
@@ -32,7 +65,7 @@ ORIGIN = "uv's resolution"
 RULE = "uv"
 _OF_TORCH = re.compile(r"(?:nvidia|cuda)-.+|triton")
 """What torch brings; the public index, where it is resolved, has it for one build of torch, which need not be the plan's."""
-_WITHOUT_TORCH = "torch was not found in the package registry"
+_NOT_FOUND = "was not found in the package registry"
 MAX_OTHER_PYTHONS = 2
 """Pythons in which wheels are looked for that the plan's own lacks."""
 
@@ -48,8 +81,33 @@ def plan_project(
     """Plan a project whose packages `resolve` chooses; what uv refuses is a conflict with its reason.
 
     `resolve` is Unknown where the packages are not to be resolved. `recorded` is an earlier plan for the same
-    requirements: its versions count where there is no newer answer.
+    requirements: its versions count where there is no newer answer. Where packages of the requested day do not fit
+    together or cannot be resolved, the plan has the newest, and says so.
     """
+    newest = replace(request, as_of="")
+    if request.as_of in ("", LATEST) or dependencies.is_locked or not dependencies.asks_for_packages:
+        return _plan(newest, dependencies, tables, resolve, recorded)
+    for dated in list_dated_requests(request, dependencies, tables):
+        answer = _plan(dated, dependencies, tables, resolve, recorded)
+        if isinstance(answer, Plan) and isinstance(answer.resolution, Resolved):
+            return answer
+        if isinstance(answer, Plan) and recorded is None:
+            break
+    answer = _plan(newest, dependencies, tables, resolve, recorded)
+    if isinstance(answer, Conflict):
+        return answer
+    says = f"the packages are the newest: no plan was found with those released by {request.as_of}"
+    return replace(answer, warnings=(*answer.warnings, says))
+
+
+def _plan(
+    request: Request,
+    dependencies: Dependencies,
+    tables: Tables,
+    resolve: Resolve | Unknown,
+    recorded: Plan | None,
+) -> Plan | Conflict:
+    """Plan a project once, with the packages of the request's day."""
     plan = solve_project(request, dependencies, tables)
     if isinstance(plan, Conflict):
         return plan
@@ -62,10 +120,18 @@ def plan_project(
     if plan.framework is Framework.NONE and _brings_torch(found, recorded):
         # A package that the project asks for needs torch: so the tables choose its build.
         request = replace(request, framework=Framework.TORCH)
-        return plan_project(request, dependencies, tables, resolve, recorded=recorded)
+        return _plan(request, dependencies, tables, resolve, recorded)
     if not isinstance(found, Unknown):
         return found
     return (search.take(recorded) if recorded else None) or search.leave_unchecked(found)
+
+
+def _list_gone(refusal: Refused, undated: tuple[str, ...]) -> list[str]:
+    """List the packages of which the index has no release of the requested day any more, as of grain-nightly."""
+    found = re.findall(r"there are no versions of ([\w.-]*\w)(?! *[=<>!~])", refusal.details)
+    return [
+        name for name in dict.fromkeys(found) if name not in undated and f"`{name}` was filtered" in refusal.details
+    ]
 
 
 def _brings_torch(found: Plan | Conflict | Unknown, recorded: Plan | None) -> bool:
@@ -90,12 +156,23 @@ class _Search:
         self.dependencies = select_torch_build(dependencies, plan)
         self._adds_packages = request.adds_packages and not self.dependencies.asks_for_packages
         self.has_packages = bool(plan.packages or plan.additions or self.dependencies.asks_for_packages)
-        self._cuda_limits = list_cuda_limits(plan.cuda, tables) if plan.torch else ()
+        # The GPU code was read in the wheels for x86_64 alone.
+        machines = [machine for machine in build_problem(request, tables).machines if machine.machine == "x86_64"]
+        gpus = [capability for machine in machines for _, capability in machine.gpus]
+        self._wheel_limits = list_wheel_limits(plan.cuda, gpus, tables) if plan.torch else {}
         self._needs = [need for need in self.dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
+        self._torch_bounds = list_torch_bounds({need.name for need in self._needs}, tables) if plan.torch else ()
+        self._undated: tuple[str, ...] | None = None
+        self._gone: tuple[str, ...] = ()
+        """Packages of which the index has no release of the requested day."""
 
     def run(self, resolve: Resolve) -> Plan | Conflict | Unknown:
         """Resolve; a refusal becomes a conflict that names the nearest plan."""
         found = self.resolve(resolve)
+        if isinstance(found, Refused) and self._torch_bounds:
+            # These machines run no torch that is old enough. What is installed then says so, and can be patched.
+            self._torch_bounds = ()
+            found = self.resolve(resolve)
         return self._refuse(found, resolve) if isinstance(found, Refused) else found
 
     def resolve(self, resolve: Resolve) -> Plan | Refused | Unknown:
@@ -112,8 +189,10 @@ class _Search:
             if isinstance(found, Unknown):
                 return refusal or found
             refusal = refusal or found
-            # An older Python has older releases of torch, too.
-            if not refusal.mentions("Python", "wheels", *TORCH_FAMILY):
+            # What a package needs may depend on the Python without a word of that in the reason; whether it exists does
+            # not. For the nearest plan only reasons count that say so: an older Python has older releases of torch, too.
+            is_of_python = refusal.mentions("Python", "wheels", *TORCH_FAMILY)
+            if not is_of_python and (self._relaxed or refusal.mentions(_NOT_FOUND)):
                 break
         return refusal or Unknown("there is no Python to resolve for")
 
@@ -136,11 +215,18 @@ class _Search:
         return self.finish(answer, Resolved(tuple(recorded.versions.items())), recorded.limits)
 
     def leave_unchecked(self, reason: Unknown) -> Plan:
-        """Return the plan of the tables, which says that the project's packages were not resolved."""
-        warnings = self._plan.warnings
+        """Return the plan of the tables, which says that the project's packages were not resolved.
+
+        Of those that are built for some CUDA alone it expects the newest release.
+        """
+        named = {need.name for need in self._needs}
+        newest = {row.name: str(row.version) for row in self._tables.stack.cuda_wheels if row.name in named}
+        fitted = self._fit_cuda(self._plan, newest) if self._plan.cuda and self._plan.torch else self._plan
+        plan = self._plan if isinstance(fitted, Refused) else fitted
+        warnings = plan.warnings
         if not self._adds_packages:
             warnings = (*warnings, f"not checked: whether the project's packages can be installed; {reason.reason}")
-        return replace(self._plan, resolution=reason, warnings=warnings)
+        return replace(plan, resolution=reason, warnings=warnings)
 
     def finish(self, plan: Plan, resolved: Resolved, limits: tuple[str, ...] = ()) -> Plan:
         """Return the plan with the versions of a resolution, and what that leaves unchecked."""
@@ -160,8 +246,13 @@ class _Search:
             else f"uv's resolution for Python {plan.python} on {' and '.join(plan.architectures)}"
         )
         known = {row.name for row in self._tables.stack.packages} | {BITSANDBYTES, *TORCH_FAMILY}
-        shown = [(name, versions[name]) for name in names if name in known]
+        stacks = self._tables.stack.stacks.values()
+        known |= {split_requirement(line)[0].partition("[")[0] for stack in stacks for line in stack.requires}
+        wheels = {row.name: f"; {describe_wheel(row)}" for row in find_wheels(versions, self._tables)}
+        shown = [(name, versions[name]) for name in dict.fromkeys((*names, *wheels)) if name in known or name in wheels]
         shown += [(RESOLUTION, source if is_locked else RULE)] if names else []
+        day = self._request.as_of
+        dated = Reason(AS_OF, day, "the project's packages are those released by then", source, RowConfidence.CONFIRMED)
         answered = set(find_pin_warnings(build_problem(self._request, self._tables)))
         finished = replace(
             plan,
@@ -169,10 +260,18 @@ class _Search:
             project_packages=tuple((name, versions[name]) for name in names),
             limits=limits,
             resolution=resolved,
-            reasons=(*plan.reasons, *(Reason(*each, because, source, RowConfidence.CONFIRMED) for each in shown)),
+            reasons=(
+                *plan.reasons,
+                *(
+                    Reason(name, value, f"{because}{wheels.get(name, '')}", source, RowConfidence.CONFIRMED)
+                    for name, value in shown
+                ),
+                *((dated,) if day else ()),
+            ),
             warnings=(
                 *(warning for warning in plan.warnings if warning not in answered),
                 *(f"not checked: the requirements of {each}" for each in resolved.unread),
+                *(f"{name} is newer than {day}: the package index has none of that day" for name in self._gone if day),
             ),
         )
         finished = add_compiled_packages(finished, self.dependencies, build_problem(self._request, self._tables))
@@ -251,7 +350,7 @@ class _Search:
             return found
         pinned = [f"{name}=={version}" for name, version in found.packages]
         beside = self._ask(plan, resolve, [limit, *pinned], family, is_alone=True)
-        if isinstance(beside, Refused) and _WITHOUT_TORCH in beside.reason:
+        if isinstance(beside, Refused) and f"torch {_NOT_FOUND}" in beside.reason:
             return replace(found, unread=(*found.unread, "torch itself, which the package index does not have"))
         if isinstance(beside, Refused):
             return self._ask(plan, resolve, [limit], [*requirements, *siblings, "torch"])
@@ -269,7 +368,7 @@ class _Search:
         settled = self._solve(python=plan.python, framework=release) if release else plan
         if isinstance(settled, Conflict):
             return Refused(settled.blockers[0].says)
-        return self.finish(settled, found, tuple(limits))
+        return self.finish(settled, found, self._hold(found, tuple(limits)))
 
     def _ask(
         self,
@@ -284,7 +383,10 @@ class _Search:
         """Resolve for every processor of the plan, with one torch for all; the answer is that of the first."""
         glibc = find_image(plan.base_image, build_problem(self._request, self._tables)).glibc
         answer: Resolved | None = None
-        constraints = [*constraints, *self._cuda_limits]
+        python_limits = list_python_limits(plan.python, self._tables) if plan.torch else {}
+        constraints = [*constraints, *self._wheel_limits, *python_limits, *self._torch_bounds]
+        day = self._request.as_of
+        undated = self._list_undated(plan, resolve) if day else ()
         for machine in plan.architectures:
             request = ResolutionRequest(
                 python=plan.python,
@@ -295,8 +397,14 @@ class _Search:
                 relaxed=self._relaxed,
                 is_alone=is_alone,
                 follows=follows,
+                as_of=day,
+                undated=(*undated, *self._gone),
             )
             found = resolve(request)
+            while isinstance(found, Refused) and (gone := _list_gone(found, request.undated)):
+                self._gone = (*self._gone, *gone)
+                request = replace(request, undated=(*undated, *self._gone))
+                found = resolve(request)
             if not isinstance(found, Resolved):
                 return found
             if answer is None:
@@ -307,29 +415,60 @@ class _Search:
                 ]
         return answer or Unknown("the plan is for no processor")
 
+    def _list_undated(self, plan: Plan, resolve: Resolve) -> tuple[str, ...]:
+        """List what need not be of the requested day: a torch that only later could serve these machines, and its needs."""
+        if self._undated is None:
+            released = {str(row.version): row.released for row in self._tables.torch.releases}
+            if released.get(plan.torch, "") <= self._request.as_of:
+                self._undated = ()
+            else:
+                machine, requirements = plan.architectures[0], (f"torch=={plan.torch}",)
+                alone = ResolutionRequest(plan.python, machine, requirements=requirements, is_alone=True)
+                found = resolve(alone)
+                names = [name for name, _ in found.packages] if isinstance(found, Resolved) else []
+                self._undated = tuple(dict.fromkeys((*TORCH_FAMILY, *names)))
+        return self._undated
+
     def _settle(self, plan: Plan, found: Resolved, requirements: list[str], resolve: Resolve) -> Plan | Refused:
         """Settle what follows from the torch that uv chose: its build, and what only the tables know of the others."""
-        torch = dict(found.packages).get("torch", plan.torch)
+        versions = dict(found.packages)
+        torch = versions.get("torch", plan.torch)
+        compiled = {row.name for row in self._tables.stack.cuda_wheels if row.sass}
+        for name in compiled & {*found.from_source} if plan.cuda else ():
+            # Hours with a CUDA Toolkit that the image does not have.
+            places = join_words(plan.architectures)
+            return Refused(
+                f"{name} {versions[name]} has no wheel for Python {plan.python} on {places}, its source alone"
+            )
         settled = self._solve(python=plan.python, torch=torch) if torch != plan.torch else plan
         if isinstance(settled, Conflict):
             return Refused(settled.blockers[0].says)
         if torch != self._plan.torch:
             because = f"what uv resolves with the project's packages; {self._plan.torch} is the newest that fits"
             settled = explain_field(settled, "torch", because)
-        fitted = self._fit_cuda(settled, dict(found.packages))
+        fitted = self._fit_cuda(settled, versions)
         if isinstance(fitted, Refused):
             return fitted
         settled = fitted
         limits = tuple(f"{name}=={version}" for name, version in self._request.pins)
-        problem = build_problem(self._constrain(python=plan.python), self._tables)
+        # A torch that the tables do not list is a candidate only where the project's files name it.
+        request = add_project_constraints(self._constrain(python=plan.python), self.dependencies, python=plan.python)
+        problem = build_problem(request, self._tables)
         environment = evaluate_candidate(find_candidate(problem, settled), problem).environment
         avoided = dict(find_limits(dict(found.packages), environment, problem))
         if avoided:
             better = self._resolve_within(f"torch=={torch}", settled, [*requirements, *avoided], resolve)
             if isinstance(better, Resolved):
-                return self.finish(settled, better, (*limits, *avoided))
+                return self.finish(settled, better, self._hold(better, (*limits, *avoided)))
             settled = replace(settled, warnings=(*settled.warnings, *avoided.values()))
-        return self.finish(settled, found, limits)
+        return self.finish(settled, found, self._hold(found, limits))
+
+    def _hold(self, found: Resolved, limits: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the constraints that the image keeps to: every version, where the newest ones are not wanted."""
+        if not self._request.as_of:
+            return limits
+        held = (each for each in found.packages if each[0] not in TORCH_FAMILY and not _OF_TORCH.fullmatch(each[0]))
+        return tuple(f"{name}=={version}" for name, version in held)
 
     def _fit_cuda(self, plan: Plan, versions: Mapping[str, str]) -> Plan | Refused:
         """Choose the build of torch for the CUDA that other packages' wheels are built for."""
@@ -337,8 +476,9 @@ class _Search:
             says = describe_foreign_wheel(row, versions)
             if plan.cuda is None:
                 return replace(plan, warnings=(*plan.warnings, f"{says}: it is installed and does not import without"))
-            builds = (wheel.cuda for wheel in self._tables.torch.indexes.values() if wheel.cuda)
-            for cuda in sorted({cuda for cuda in builds if cuda.major == row.cuda}, reverse=True):
+            builds = {wheel.cuda for wheel in self._tables.torch.indexes.values() if wheel.cuda}
+            wheels = [*find_wheels(versions, self._tables)]
+            for cuda in sorted((each for each in builds if all(one.fits(str(each)) for one in wheels)), reverse=True):
                 request = replace(self._constrain(python=plan.python, torch=plan.torch), cuda=str(cuda))
                 answer = solve_project(request, self._all, self._tables)
                 if isinstance(answer, Plan):
@@ -375,13 +515,11 @@ class _Search:
         request = replace(self._request, framework=self._plan.framework)
         wanted = describe_request(build_problem(request, self._tables))
         wanted = wanted if source == RULE else f"{wanted}, {source}"
-        limits = [limit for limit in self._cuda_limits if refusal.mentions(limit.partition("<")[0])]
-        because = (
-            f"; {join_words(limits)}, as newer wheels are built for a CUDA that the driver does not run"
-            if limits
-            else ""
-        )
-        blocker = Blocker(RULE, f"Python {self._plan.python}: {refusal.reason}{because}", source)
+        pinned = find_wheels(dict(request.pins), self._tables)
+        says = [f"{row.name} {dict(request.pins)[row.name]}: {describe_wheel(row)}" for row in pinned]
+        limits = self._wheel_limits | list_python_limits(self._plan.python, self._tables)
+        says += [why for limit, why in limits.items() if refusal.mentions(re.split("[<>]", limit)[0])]
+        blocker = Blocker(RULE, f"Python {self._plan.python}: {'; '.join((refusal.reason, *says))}", source)
         for search, change in self._list_relaxed(refusal):
             found = search.resolve(resolve)
             if isinstance(found, Plan):
@@ -421,3 +559,42 @@ def _format_range(versions: tuple[str, ...], tables: Tables) -> str:
     between = (row.version for row in tables.torch.releases if fitting[0] < row.version < fitting[-1])
     excluded = "".join(f",!={version}" for version in between if version not in fitting)
     return f"torch>={fitting[0]},<={fitting[-1]}{excluded}"
+
+
+MIN_AGE_MONTHS = 6
+"""Code that was changed since then is taken to work with the newest packages."""
+
+
+def is_old(day: str, tables: Tables) -> bool:
+    """Return whether code of that day is older than `MIN_AGE_MONTHS`, as of the version tables."""
+    (year, month, number), (now, now_month, now_number) = (map(int, text.split("-")) for text in (day, tables.as_of))
+    return (now - year) * 12 + now_month - month - (number >= now_number) >= MIN_AGE_MONTHS
+
+
+def list_dated_requests(request: Request, dependencies: Dependencies, tables: Tables) -> Iterator[Request]:
+    """Yield the request limited to the torch and the Python of its day: those that suit the machines best come first.
+
+    Where only later releases of torch suit them it is the first of these. Each request is also yielded with any Python.
+    Where a torch, a Python or an image is requested, that one stays open.
+    """
+    origin = f"--as-of {request.as_of}"
+    # The newest minor of Python 3 that was a year old then: since 3.9 there is one each October (PEP 602).
+    newest = int(request.as_of[:4]) - (2012 if int(request.as_of[5:7]) >= 10 else 2013)
+    python = Constraint(PYTHON, f"<3.{newest + 1}", origin)
+    pythons = ((), ()) if request.python or request.image else ((python,), ())
+    for limit in _list_torch_limits(request, dependencies, tables):
+        for constraints in dict.fromkeys(pythons):
+            torch = (Constraint("torch", f"<={limit}", origin),) if limit else ()
+            yield replace(request, constraints=(*request.constraints, *torch, *constraints))
+
+
+def _list_torch_limits(request: Request, dependencies: Dependencies, tables: Tables) -> Iterator[Release | None]:
+    if request.torch:
+        yield None
+        return
+    released = {str(row.version): row.released for row in tables.torch.releases}
+    constrained = add_project_constraints(request, dependencies, python=request.python)
+    for group in list_fitting_torch(constrained, tables):
+        by_then = [Release.parse(version) for version in group if released.get(version, "9") <= request.as_of]
+        later = [Release.parse(version) for version in group if released.get(version, "") > request.as_of]
+        yield from [max(by_then)] if by_then else [min(later)] if later else []

@@ -15,7 +15,7 @@ from devkit.solver.candidates import Problem, build_problem, describe_request, l
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
 from devkit.solver.frameworks import plan_framework
-from devkit.solver.gpu_support import NVCC
+from devkit.solver.gpu_support import GRAPHICS, NVCC
 from devkit.solver.plan import Blocker, Conflict, Plan, Reason, Request, Vendor, explain_field, parse_torch
 from devkit.solver.project import add_project_constraints, find_dependency_warnings
 from devkit.solver.system_packages import add_system_packages
@@ -80,6 +80,7 @@ def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Ta
         return answer
     if answer.framework is Framework.TORCH:
         answer = add_compiled_packages(answer, dependencies, build_problem(request, tables))
+    answer = replace(answer, is_graphical=GRAPHICS in request.features)
     answer = add_system_packages(answer, dependencies, request.apt, tables)
     if not dependencies.files:
         return answer
@@ -95,7 +96,7 @@ def _settle_framework(request: Request, dependencies: Dependencies) -> Request:
     """Return the request for the project's framework; whoever names a torch, or what only it has, gets torch."""
     if request.framework is not None:
         return request
-    if request.torch or any(name != NVCC for name in request.features):
+    if request.torch or any(name not in (NVCC, GRAPHICS) for name in request.features):
         return replace(request, framework=Framework.TORCH)
     return replace(request, framework=dependencies.framework, framework_because=dependencies.framework_because)
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 from devkit.compat.rules import CudaSupport
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
 from devkit.compat.version_tables import BitsandbytesRelease, PackageRelease, Tables
+from devkit.compat.wheels import describe_foreign_wheel, find_foreign_wheels
 from devkit.facts.values import Release, record
 from devkit.solver.candidates import Problem, build_problem, find_candidate, is_chosen, list_candidates
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
@@ -137,7 +138,10 @@ def _list_builds(problem: Problem, plan: Plan | None) -> Iterator[Alternative]:
             yield Alternative(str(evaluation.candidate), first.rule, first.says, first.source)
         elif chosen is not None:
             says, source = _explain_preference(evaluation, chosen), evaluation.candidate.index.source[0]
-            if evaluation.candidate.release.version > chosen.candidate.release.version:
+            versions, cuda = plan.resolved if plan is not None else {}, evaluation.candidate.cuda
+            if cuda and (foreign := next(find_foreign_wheels(versions, str(cuda), problem.tables), None)):
+                says = f"runs here, but {describe_foreign_wheel(foreign, versions)}"
+            elif evaluation.candidate.release.version > chosen.candidate.release.version:
                 says = f"fits; the project's packages are resolved with torch {chosen.candidate.release.version}"
             yield Alternative(str(evaluation.candidate), "", says, source)
 

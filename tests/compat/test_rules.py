@@ -1,7 +1,16 @@
-"""The compatibility rules, each at its boundary and on both sides of it."""
+"""The compatibility rules at their boundaries, the age of the tables, and specifiers as `packaging` reads them."""
+
+import subprocess
+import sys
+from datetime import date
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name as packaging_name
 
+from devkit.compat.refresh import count_days, format_stale_warning
 from devkit.compat.rules import (
     CodeSupport,
     CudaSupport,
@@ -14,7 +23,11 @@ from devkit.compat.rules import (
     find_newest_cuda,
     find_oldest_driver,
 )
+from devkit.compat.specifiers import canonicalize_name, satisfies, satisfies_python, split_requirement
 from devkit.facts.values import ComputeCapability, Release
+
+# The compatibility rules, each at its boundary and on both sides of it.
+
 
 FULL, MINOR, FORWARD, NO = CudaSupport
 
@@ -71,7 +84,7 @@ def test_what_the_driver_says_outranks_the_tables():
 @pytest.mark.parametrize(
     ("driver", "cuda", "has_gpus", "support"),
     [
-        pytest.param("535.183.01", "13.0", True, FORWARD, id="a listed branch on data-centre GPUs"),
+        pytest.param("535.183.01", "13.0", True, FORWARD, id="a listed branch on data-center GPUs"),
         pytest.param("535.183.01", "13.0", False, NO, id="a listed branch on GeForce"),
         pytest.param("560.35.03", "13.0", True, NO, id="a branch that cuda-compat 13.0 does not list"),
         pytest.param("550.54.15", "12.8", True, MINOR, id="minor version compatibility needs no cuda-compat"),
@@ -166,3 +179,94 @@ def test_compiles_ptx(driver, cuda, compiles):
 def test_bitsandbytes_library(cuda, shipped, choice, library):
     found = find_bitsandbytes_library(Release.parse(cuda), shipped)
     assert (found.choice, found.cuda) == (choice, library)
+
+
+# How old the tables are, without a clock.
+
+
+@given(st.dates(), st.dates())
+def test_days_are_those_of_the_calendar(one: date, other: date):
+    assert count_days(one.isoformat(), other.isoformat()) == (other - one).days
+
+
+@pytest.mark.parametrize(
+    ("today", "is_stale"),
+    [("2026-11-21", False), ("2027-05-20", False), ("2027-05-21", True), ("2026-01-01", False)],
+    ids=["the same day", "180 days", "181 days", "a clock that is behind"],
+)
+def test_tables_are_stale_after_half_a_year(today, is_stale):
+    assert (format_stale_warning("2026-11-21", today) is not None) is is_stale
+
+
+# Specifiers without `packaging` say what `packaging` says.
+
+
+NUMBERS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
+LOCAL = st.sampled_from(["", "", "+cu126", "+cpu", "+rocm7.2"])
+CLAUSES = st.lists(st.tuples(st.sampled_from([">=", "<=", "==", "!=", ">", "<", "~="]), NUMBERS), max_size=3)
+
+
+@given(NUMBERS, LOCAL, CLAUSES)
+def test_it_agrees_with_packaging(version, local, clauses):
+    specifier = ",".join(f"{sign}{bound}.0" if sign == "~=" else f"{sign}{bound}" for sign, bound in clauses)
+    assert satisfies(version + local, specifier) is SpecifierSet(specifier).contains(version + local, prereleases=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "specifier", "met"),
+    [
+        pytest.param("2.4.1+cu121", "==2.4.1+cu121", True, id="a local build by its name"),
+        pytest.param("2.4.1+cu124", "==2.4.1+cu121", False, id="another local build"),
+        pytest.param("2.4.1+cu124", "==2.4.1", True, id="any local build"),
+        pytest.param("2.4.1", "==2.4.*", True, id="a wildcard"),
+        pytest.param("2.4.1", "===2.4.1", True, id="the very text"),
+        pytest.param("2.4.1", "", True, id="no specifier"),
+        pytest.param("2.4.1", "latest", True, id="what is no specifier refuses nothing"),
+        pytest.param("main", ">=2", True, id="what is no version is refused by nothing"),
+    ],
+)
+def test_meets(version, specifier, met):
+    assert satisfies(version, specifier) is met
+
+
+@pytest.mark.parametrize(
+    ("python", "specifier", "met"),
+    [
+        pytest.param("3.11", ">=3.9,<3.12", True, id="within"),
+        pytest.param("3.12", ">=3.9,<3.12", False, id="above"),
+        pytest.param("3.11", ">=3.11.4", True, id="some patch release is new enough"),
+        pytest.param("3.11", "==3.11.4", True, id="one patch release"),
+        pytest.param("3.11", "==3.11", True, id="the minor alone"),
+        pytest.param("3.1", "==3.11.4", False, id="3.1 is not 3.11"),
+        pytest.param("3.11", "!=3.11.4", True, id="all but one patch release"),
+        pytest.param("3.11", "~=3.11", True, id="a compatible release"),
+    ],
+)
+def test_meets_python(python, specifier, met):
+    assert satisfies_python(python, specifier) is met
+
+
+@given(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,12}[A-Za-z0-9])?", fullmatch=True))
+def test_names_are_compared_as_pep_503_does(name):
+    assert canonicalize_name(name) == packaging_name(name)
+
+
+def test_a_requirement_line_has_a_name_and_a_specifier():
+    assert split_requirement("huggingface-hub>=0.34.0,<1.0") == ("huggingface-hub", ">=0.34.0,<1.0")
+    assert split_requirement("numpy<2") == ("numpy", "<2")
+
+
+PLAN = """
+import sys
+from devkit.cli import main
+sys.argv = ["devkit", "plan", "--gpu", "H100", "--driver", "580.95.05", "--no-resolve"]
+try:
+    main()
+except SystemExit:
+    sys.exit("packaging" in sys.modules)
+"""
+
+
+def test_a_plan_needs_no_packaging(tmp_path):
+    done = subprocess.run([sys.executable, "-c", PLAN], cwd=tmp_path, stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0

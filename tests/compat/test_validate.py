@@ -85,7 +85,7 @@ PLANTED = [
     ("driver", changes("branch", {"branch": 580}, cuda=13.0), "not a version", "a version as a number"),
     ("driver", changes("branch", {"branch": 580}, cuda="thirteen"), "not a version", "a version without digits"),
     ("driver", changes("branch", {"branch": 580}, checked="2031-01-01"), "of the past", "a row checked tomorrow"),
-    ("driver", changes("branch", {"branch": 580}, cudas="13.0"), "did you mean 'cuda'", "a misspelt field"),
+    ("driver", changes("branch", {"branch": 580}, cudas="13.0"), "did you mean 'cuda'", "a misspelled field"),
     ("driver", lambda table: table["branch"][0].pop("cuda"), "lacks cuda", "a row without its value"),
     ("driver", lambda table: table["branch"].append(3), "no table of fields", "a row that is none"),
     ("driver", adds("branch", {"branch": 580}), "occurs twice", "a row that occurs twice"),

@@ -154,11 +154,11 @@ def violations(choice: Choice, situation: Situation) -> set[str]:
     release = next((row for row in rows("torch", "release") if row["version"] == choice.torch), None)
     if release is None or not is_published(choice, release, situation):
         return {"W2"}
-    broken = requested(choice, situation) | quantisation(choice, situation)
+    broken = requested(choice, situation) | quantization(choice, situation)
     if situation.constraints:
-        # What a project asks for is resolved by uv, and no other package is added to it but bitsandbytes for a feature.
-        added = tuple(pair for pair in choice.packages if pair[0] == "bitsandbytes")
-        broken |= stack(replace(choice, packages=added), {**release, "requires": []})
+        # What a project asks for is resolved by uv; the tables judge what the request pins, and a feature's bitsandbytes.
+        pinned = {*(pin.partition("==")[0] for pin in situation.pins), "bitsandbytes"}
+        broken |= stack(replace(choice, packages=tuple(pair for pair in choice.packages if pair[0] in pinned)), release)
     else:
         broken |= stack(choice, release)
     broken |= image(choice, situation, release)
@@ -344,7 +344,7 @@ def listed_packages() -> dict[tuple[str, str], dict]:
     return found
 
 
-def quantisation(choice: Choice, situation: Situation) -> set[str]:
+def quantization(choice: Choice, situation: Situation) -> set[str]:
     """B1, B2: a library for the build, and code for every GPU in it; needed only where 4-bit or 8-bit was requested."""
     version = dict(choice.packages).get("bitsandbytes")
     wants = bool({"nf4", "llm-int8"} & set(situation.features))
@@ -381,9 +381,14 @@ def builds(situation: Situation, kind: str) -> list[tuple[dict, str]]:
         row["label"] for row in (*rows("torch", "index"), *rows("rocm", "index")) if row["label"].startswith(kind)
     ]
     bare = replace(situation, pins=(), python=None, image=None)
+    # Releases before 1.11 are for those who name them.
+    bounds = [bound.strip() for each in situation.constraints if each[0] == "torch" for bound in each[1].split(",")]
+    names_torch = bool(situation.torch) or any(bound[:1] in ("<", "=", "~") for bound in bounds)
     found = []
     for release, label in product(rows("torch", "release"), labels):
         choice = Choice(release["version"], label, "3.12", "", ())
+        if not names_torch and numbers(release["version"]) < (1, 11):
+            continue
         if not is_published(choice, release, situation):
             continue
         runs = {"cu": hardware, "ro": amd}.get(kind[:2], lambda _choice, _situation: set())

@@ -102,6 +102,15 @@ def test_a_build_of_the_projects_own_gets_nvcc_and_is_named():
     ]
 
 
+@pytest.mark.parametrize(
+    ("torch", "gpu", "targets"),
+    [("1.9.1", "RTX 4090", ("8.6",)), ("2.0.1", "RTX 4090", ("8.9",)), ("1.12.1", "T4", ("7.5",))],
+)
+def test_an_nvcc_older_than_the_gpu_compiles_for_the_one_before_it(torch, gpu, targets):
+    machine = build_machine_from_flags(driver="570.124.06", gpus=(gpu,))
+    assert solve(machine=machine, torch=torch).capabilities == targets
+
+
 def test_nvcc_of_the_base_image_is_used_where_it_is_the_right_one():
     image = "nvidia/cuda:12.6.3-devel-ubuntu24.04"
     assert solve(need("mamba-ssm"), machine=OLD, image=image).nvcc == image

@@ -1,8 +1,13 @@
-"""Packages whose wheels are built for one major of CUDA: torch's build follows them, or they follow the driver."""
+"""Packages whose wheels are built for some CUDA alone: torch's build follows them, or they follow the driver."""
 
-from devkit.facts.resolution import Refused
+import pytest
+
+from devkit.compat.version_tables import load_tables
+from devkit.facts.dependencies import Refused
+from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan
-from devkit.solver.request import build_machine_from_flags
+from devkit.solver.request import build_machine_from_flags, build_request
+from devkit.solver.why import explain_choice
 from tests.solver.test_resolution import Uv, plan, project, resolved
 
 OLD_DRIVER = build_machine_from_flags(driver="550.54.15", gpus=("L4",))
@@ -34,9 +39,35 @@ def test_a_pin_that_the_driver_does_not_run_is_a_conflict_that_says_why():
     uv = Uv(Refused("you require vllm==0.32.0 and vllm<0.20.0"))
     found = plan(project("vllm==0.32.0"), uv, machines=(OLD_DRIVER,))
     assert isinstance(found, Conflict)
-    assert found.blockers[0].says.endswith(
-        "vllm<0.20.0, as newer wheels are built for a CUDA that the driver does not run"
+    assert (
+        "vllm<0.20.0 has the wheels for CUDA 12 and compute capability 8.9; "
+        "from 0.20.0 on the wheel is built for CUDA 13" in found.blockers[0].says
     )
+
+
+def test_a_gpu_without_code_in_the_newest_wheels_is_given_older_ones():
+    uv = Uv(resolved("vllm==0.19.1", "torch==2.10.0"))
+    volta = build_machine_from_flags(driver="580.95.05", gpus=("V100",))
+    assert plan(project("vllm"), uv, machines=(volta,)).versions["vllm"] == "0.19.1"
+    assert "vllm<0.20.0" in uv.requests[0].constraints
+
+
+def test_a_gpu_without_code_in_older_wheels_is_given_newer_ones():
+    uv = Uv(resolved("vllm==0.19.1", "torch==2.10.0"))
+    blackwell = build_machine_from_flags(driver="580.95.05", gpus=("RTX 5090",))
+    found = plan(project("vllm"), uv, machines=(blackwell,))
+    assert "vllm>=0.9.2" in uv.requests[0].constraints
+    assert found.because("vllm").endswith(
+        "built for CUDA 12 and compute capability 7.0, 7.5, 8.0, 8.7, 8.9, 9.0, 10.0 and 12.0"
+    )
+
+
+def test_a_gpu_that_no_wheel_has_code_for_is_a_conflict():
+    uv = Uv(Refused("only vllm>=0.0.1 is available and you require vllm<0.0.1"))
+    pascal = build_machine_from_flags(driver="550.90.07", gpus=("P100",))
+    found = plan(project("vllm"), uv, machines=(pascal,))
+    assert isinstance(found, Conflict)
+    assert found.blockers[0].says.endswith("no wheel of vllm is built for CUDA 12 and compute capability 6.0")
 
 
 def test_a_torch_without_a_build_for_the_wheel_is_refused():
@@ -54,6 +85,40 @@ def test_without_cuda_the_plan_warns():
     assert [warning for warning in found.warnings if "vllm 0.32.0 is built for CUDA 13" in warning]
 
 
-def test_releases_before_the_table_are_left_alone():
-    uv = Uv(resolved("vllm==0.9.1", "torch==2.7.0"))
-    assert isinstance(plan(project("vllm"), uv, machines=(NEW_DRIVER,)), Plan)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Uv(resolved("torchaudio==2.11.0", "torch==2.15.0")), id="resolved"),
+        pytest.param(Unknown("there is no network"), id="not resolved"),
+    ],
+)
+def test_torchaudio_has_no_wheel_for_cuda_13_2(answer):
+    """pytorch/pytorch issue 193651: beside a torch of cu132 the wheel for CUDA 13.0 raises at import."""
+    newest_driver = build_machine_from_flags(driver="600.10", gpus=("H100",))
+    assert plan(project("torch"), Uv(resolved("torch==2.15.0")), machines=(newest_driver,)).variant == "cu132"
+    found = plan(project("torchaudio"), answer, machines=(newest_driver,))
+    assert (found.torch, found.variant) == ("2.15.0", "cu130")
+    assert "torchaudio 2.11.0 is built for CUDA 12.6, 12.8 or 13.0" in found.because("cuda")
+
+
+def test_why_names_the_wheel_that_keeps_another_build_away():
+    newest_driver = build_machine_from_flags(driver="600.10", gpus=("H100",))
+    found = plan(project("torchaudio"), Uv(resolved("torchaudio==2.11.0", "torch==2.15.0")), machines=(newest_driver,))
+    explanation = explain_choice(build_request(machines=(newest_driver,)), load_tables(), found, "cuda")
+    others = {each.choice: each.says for each in explanation.others}
+    assert others["torch 2.15.0+cu132"].startswith(
+        "runs here, but the wheel of torchaudio 2.11.0 is built for CUDA 12.6"
+    )
+
+
+def test_torch_is_taken_for_a_cuda_that_all_wheels_are_built_for():
+    """vLLM 0.19 takes any CUDA 12; torchaudio has 12.8, and not the newer 12.9 that torch 2.11 is also built for."""
+    uv = Uv(resolved("torchaudio==2.11.0", "vllm==0.19.1", "torch==2.11.0"))
+    found = plan(project("torchaudio", "vllm==0.19.1"), uv, machines=(NEW_DRIVER,))
+    assert found.cuda in ("12.6", "12.8")
+    assert found.because("torchaudio").endswith("the wheel is built for CUDA 12.6, 12.8 or 13.0")
+
+
+def test_torchaudio_has_a_wheel_for_the_cpu():
+    found = plan(project("torchaudio"), Uv(resolved("torchaudio==2.11.0", "torch==2.15.0")), vendor="cpu")
+    assert not any("torchaudio" in warning for warning in found.warnings)

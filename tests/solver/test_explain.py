@@ -1,9 +1,11 @@
 """The answer as people and programs read it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from devkit.facts.values import Unknown
 from devkit.solver.output import format_answer, format_reason, serialize_answer
 from devkit.solver.plan import Plan
 
@@ -70,3 +72,12 @@ def test_an_answer_says_how_old_its_data_is(solve_for, today, says):
         is_stale = any("days old" in warning for warning in document["warnings"])
         assert is_stale is (today == "2027-11-21")
         assert ("365 days old" in format_answer(answer, width=200, today=today)) is is_stale
+
+
+@pytest.mark.parametrize(
+    ("resolution", "because"),
+    [(Unknown("--no-resolve was given"), "--no-resolve was given"), (None, "nothing was to be resolved")],
+)
+def test_the_document_says_why_packages_were_not_checked(solve_for, resolution, because):
+    plan = replace(solve_for(driver="580.95.05", gpus=("H100",)), resolution=resolution)
+    assert serialize_answer(plan)["resolution"] == {"status": "not checked", "because": because}

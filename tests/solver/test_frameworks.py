@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import NO_DEPENDENCIES, Framework, PackageManager, PackageRequirement, SystemPackage
-from devkit.facts.resolution import Refused, Resolved
+from devkit.facts.dependencies import (
+    NO_DEPENDENCIES,
+    Framework,
+    PackageManager,
+    PackageRequirement,
+    Refused,
+    Resolved,
+    SystemPackage,
+)
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan
 from devkit.solver.request import build_machine_from_flags, build_request

@@ -100,3 +100,10 @@ def test_a_plan_is_for_the_gpus_of_one_maker(machine, requested, says):
 )
 def test_features_have_the_names_that_people_use(alias, name):
     assert build_request(machines=HERE, features=(alias, name)).features == (name,)
+
+
+def test_graphics_needs_no_torch_and_brings_the_loaders():
+    found = build_request(machines=HERE, features=("vulkan",), apt=("libgl1", "libglu1-mesa"))
+    assert found.features == ("graphics",)
+    assert {"libvulkan1", "libegl1"} < set(found.apt)
+    assert (found.apt.count("libgl1"), found.apt[-1]) == (1, "libglu1-mesa")

@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies, PackageManager, PackageRequirement, RequirementRole
-from devkit.facts.resolution import Refused, Resolved
+from devkit.facts.dependencies import (
+    NO_DEPENDENCIES,
+    Dependencies,
+    PackageManager,
+    PackageRequirement,
+    Refused,
+    RequirementRole,
+    Resolved,
+)
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan
 from devkit.solver.request import build_machine_from_flags, build_request
@@ -68,8 +75,8 @@ def plan(dependencies, uv, *, recorded=None, machines=(ADA,), **requested):
 
 
 def limits_of(request) -> tuple[str, ...]:
-    """Return the constraints of a request but for those that tests/solver/test_cuda_wheels.py is about."""
-    return tuple(line for line in request.constraints if not line.startswith(("vllm<", "sglang-kernel<")))
+    """Return the constraints of a request but for those of wheels, which tests/solver/test_cuda_wheels.py is about."""
+    return tuple(line for line in request.constraints if not line.startswith(("vllm", "sgl", "torchcodec")))
 
 
 def test_torch_is_what_uv_chose_and_its_build_what_the_machine_runs():
@@ -201,9 +208,19 @@ def test_of_older_pythons_the_one_with_wheels_is_taken():
     assert (found.python, found.because("python")) == ("3.10", "tokenizers: no wheel for Python 3.11")
 
 
-def test_a_conflict_that_no_python_solves_is_asked_once():
-    uv = Uv(lambda request: Refused("nope") if not request.relaxed else NO_NETWORK)
-    plan(project("old==1"), uv)
+def test_what_a_package_needs_of_another_python_alone_is_met_by_that_python():
+    """opencv-python 4.9.0.80 takes numpy 1.24.4 up to Python 3.11, and uv's reason does not name the Python."""
+    refusal = Refused("opencv-python==4.9.0.80 depends on numpy>=1.26.0 and you require numpy==1.24.4")
+    uv = Uv(lambda request: refusal if request.python == "3.12" else resolved("opencv-python==4.9.0.80"))
+    found = plan(project("opencv-python==4.9.0.80", "numpy==1.24.4"), uv)
+    assert isinstance(found, Plan)
+    assert found.python == "3.11"
+
+
+def test_a_package_that_does_not_exist_is_looked_for_once():
+    refusal = Refused("nope was not found in the package registry and you require nope==1")
+    uv = Uv(lambda request: NO_NETWORK if request.relaxed else refusal)
+    plan(project("nope==1"), uv)
     assert {request.python for request in uv.requests} == {"3.12"}
 
 
@@ -324,6 +341,69 @@ def test_transformers_needs_at_run_time_what_its_metadata_does_not_say():
     uv = Uv(resolved("transformers==5.23.0", "peft==0.15.0"), resolved("transformers==5.23.0", "peft==0.21.2"))
     found = plan(project("transformers", "peft"), uv)
     assert found.limits == ("peft>=0.20.0",)
+
+
+@pytest.mark.parametrize(("torch", "limit"), [("2.0.1", "4.52.1"), ("2.3.1", "5.1.0"), ("2.5.1", "5.20.0")])
+def test_transformers_is_old_enough_for_the_torch_whose_older_releases_it_ignores(torch, limit):
+    def answer(request):
+        is_limited = any(line.startswith("transformers<") for line in request.requirements)
+        return resolved(f"transformers=={'4.48.3' if is_limited else '5.22.0'}", f"torch=={torch}")
+
+    assert plan(project(f"torch=={torch}", "transformers"), Uv(answer)).limits == (f"transformers<{limit}",)
+
+
+OLD_VISION = Refused("torchvision<0.17 has no wheels with a matching Python version tag")
+
+
+@pytest.mark.parametrize(
+    ("machine", "torch", "warnings"),
+    [
+        pytest.param(ADA, "2.1.2", [], id="an older torch runs on the GPU"),
+        pytest.param(
+            build_machine_from_flags(driver="580.95.05", gpus=("RTX 5090",)),
+            "2.14.1",
+            ["basicsr 1.4.2 runs with torchvision<0.17 alone, and the project's packages take torchvision 0.28.0"],
+            id="no torch that is old enough has code for the GPU",
+        ),
+    ],
+)
+def test_a_package_that_imports_what_torchvision_removed_gets_an_older_torch(machine, torch, warnings):
+    """Real-ESRGAN issue 777: basicsr has no upper bound, and ends at its import with torchvision 0.17 and newer."""
+
+    def answer(request):
+        if "torchvision<0.17" not in request.constraints + request.requirements:
+            return resolved("basicsr==1.4.2", "torch==2.14.1", "torchvision==0.28.0")
+        runs_old_torch = any(line.startswith("torch>=2.0") for line in request.constraints)
+        if request.python != "3.11" or not runs_old_torch:
+            return OLD_VISION
+        return resolved("basicsr==1.4.2", "torch==2.1.2", "torchvision==0.16.2")
+
+    found = plan(project("basicsr", "torchvision"), Uv(answer), machines=(machine,))
+    assert (found.torch, [each for each in found.warnings if "basicsr" in each]) == (torch, warnings)
+
+
+def test_what_a_later_hub_removed_limits_it():
+    """StreamDiffusion has diffusers 0.24, which imports cached_download, and no bound for the hub."""
+
+    def answer(request):
+        is_limited = "huggingface-hub<0.26" in request.constraints + request.requirements
+        return resolved("diffusers==0.24.0", "torch==2.5.1", f"huggingface-hub=={'0.25.2' if is_limited else '0.26.3'}")
+
+    assert plan(project("diffusers==0.24.0"), Uv(answer)).limits == ("huggingface-hub<0.26",)
+
+
+@pytest.mark.parametrize(
+    ("package", "limits"),
+    [("opencv-python==4.4.0.46", ("numpy<2",)), ("opencv-python==4.10.0.84", ()), ("pandas==1.5.3", ("numpy<2",))],
+)
+def test_a_wheel_that_was_compiled_with_numpy_1_gets_it(package, limits):
+    """opencv-python 4.4 has no upper bound, and its import ends with NumPy 2."""
+
+    def answer(request):
+        is_limited = "numpy<2" in request.constraints + request.requirements
+        return resolved(package, "torch==2.3.1", f"numpy=={'1.26.4' if is_limited else '2.0.0'}")
+
+    assert plan(project(package), Uv(answer)).limits == limits
 
 
 def test_a_torchaudio_whose_metadata_names_no_torch_is_not_newer_than_torch():

@@ -293,3 +293,23 @@ def test_every_rule_that_an_answer_can_name_is_documented():
     named = set(re.findall(r"\"([A-Z]\d)\"|\(([A-Z]\d)\)", code))
     documented = set(re.findall(r"\b[A-Z]\d\b", (root / "docs" / "rules.md").read_text(encoding="utf-8")))
     assert {one or other for one, other in named} - documented == set()
+
+
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [
+        ("nvidia/cuda:13.0-devel-ubuntu24.04", "nvidia/cuda tags name CUDA by three numbers, such as 13.0.2"),
+        ("python:3.12-alpine", "torch has no wheel for musl, the C library of python:3.12-alpine"),
+        ("python:3.11-slim-bookworm", "has Python 3.11; Python 3.12 is requested"),
+    ],
+)
+def test_what_speaks_against_a_requested_image(solve_for, image, says):
+    answer = solve_for(driver="580.95.05", gpus=("H100",), image=image, python="3.12")
+    (blocker,) = [each for each in answer.blockers if says in each.says]
+    assert blocker.source.startswith("https://")
+
+
+@pytest.mark.parametrize(("glibc", "fits"), [("2.28", True), ("2.27", False)])
+def test_the_c_library_of_the_machine_must_be_as_new_as_the_wheels(solve_for, glibc, fits):
+    answer = solve_for(driver="580.95.05", gpus=("H100",), glibc=glibc, torch="2.14.1")
+    assert isinstance(answer, Plan) is fits, answer

@@ -10,6 +10,7 @@ from devkit.compat.version_tables import load_tables
 from devkit.solver.plan import Constraint, Plan, Request
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve
+from tests.solver.test_resolution import Uv, plan, project, resolved
 
 MACHINES = {
     "a GeForce": {"driver": "570.124.06", "gpus": ("RTX 4090",)},
@@ -74,7 +75,7 @@ def test_an_unknown_torch_in_the_project_is_planned_and_not_checked(release, mac
 @pytest.mark.parametrize(
     ("constraints", "version"),
     [
-        pytest.param(("<1.5",), "1.4.0", id="older than all"),
+        pytest.param(("<1.4",), "1.3.0", id="older than all"),
         pytest.param((">2.15.0",), "2.15.1", id="newer than all"),
         pytest.param((">=2.16,<3",), "2.16.0", id="a range of unknown releases"),
         pytest.param(("~=2.17",), "2.17.0", id="a compatible release"),
@@ -106,3 +107,34 @@ def test_the_warning_names_the_release_whose_rows_are_used():
     answer = solve(request(MACHINES["a GeForce"], torch="2.14.9"), load_tables())
     assert isinstance(answer, Plan)
     assert "torch 2.14.9 is not in the tables: planned like 2.14.1, not checked" in answer.warnings
+
+
+def test_a_torch_before_those_of_the_tables_is_resolved_with_the_others():
+    found = plan(project("torch==1.3.0", "scipy==1.5.2"), Uv(resolved("torch==1.3.0", "scipy==1.5.2")))
+    assert found.versions == {"torch": "1.3.0", "scipy": "1.5.2"}
+    assert "torch 1.3.0 is not in the tables: planned like 1.4.0, not checked" in found.warnings
+
+
+@pytest.mark.parametrize(
+    ("gpu", "variant"),
+    [("RTX 4090", "cu111"), ("V100", "cu102"), ("RTX 5090", None)],
+    ids=["Ada", "Volta", "Blackwell"],
+)
+def test_a_torch_of_2021_is_planned_for_the_gpus_that_its_wheels_have_code_for(gpu, variant):
+    wanted = request({"driver": "570.124.06", "gpus": (gpu,)})
+    found = solve(replace(wanted, constraints=(Constraint("torch", "==1.9.1", "environment.yml:10"),)), load_tables())
+    assert (found.variant if isinstance(found, Plan) else None) == variant
+
+
+def test_a_torch_without_code_for_the_gpu_is_a_conflict_that_names_its_file():
+    # As in https://github.com/jik876/hifi-gan, on an RTX 4090.
+    wanted = request({"driver": "570.124.06", "gpus": ("RTX 4090",)})
+    found = solve(replace(wanted, constraints=(Constraint("torch", "==1.4.0", "requirements.txt:1"),)), load_tables())
+    assert not isinstance(found, Plan)
+    assert "requirements.txt:1" in found.nearest_changes
+
+
+def test_a_torch_of_2021_is_for_those_who_name_it():
+    machine = {"driver": "450.80.01", "gpus": ("A100",)}
+    assert not isinstance(solve(request(machine), load_tables()), Plan)
+    assert solve(request(machine, torch="1.7.1"), load_tables()).variant == "cu110"

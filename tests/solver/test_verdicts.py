@@ -1,5 +1,6 @@
 """The table of verdicts: each row a machine, a request, and what must come out of it."""
 
+import json
 import re
 import tomllib
 from dataclasses import replace
@@ -8,14 +9,18 @@ from pathlib import Path
 import pytest
 
 from devkit.compat.version_tables import load_tables
+from devkit.solver.output import format_answer, format_requirements, serialize_answer
 from devkit.solver.plan import Conflict, Constraint, Machine, Plan, Request
 from devkit.solver.request import build_machine_from_facts, build_machine_from_flags, build_request
 from devkit.solver.solve import solve
+from devkit.solver.why import explain_choice, format_choice, serialize_choice
 from tests.hosts.golden import expected_facts
+from tests.known import assert_known
 from tests.solver.conftest import MACHINE_FLAGS
 
 TABLE = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encoding="utf-8"))
 CASES = TABLE["case"]
+ANSWERS = Path(__file__).with_name("answers.txt")
 REQUESTED = ("vendor", "torch", "cuda", "python", "image", "pins", "features")
 
 
@@ -54,6 +59,38 @@ def test_verdict(case):
     assert verdict == case["verdict"], said
     for part in case.get("says", "").split(" | "):
         assert any(part in text for text in ("", *said)), said
+    assert_known(ANSWERS, {*show(answer), f"{case['id']}: {verdict} {show_packages(answer)}"})
+
+
+def show(answer: Plan | Conflict) -> set[str]:
+    """Each reason, rule and warning of an answer with its source, as people and as programs read it."""
+    document = serialize_answer(answer)
+    plan, conflict = document["plan"] or {}, document["conflict"] or {}
+    items = [*plan.get("reasons", ()), *plan.get("compiled", ()), *conflict.get("blockers", ())]
+    return lines_of(format_answer(answer, width=10_000)) | {json.dumps(each) for each in items}
+
+
+def lines_of(text: str) -> set[str]:
+    """The lines without their columns, and without the date of the tables."""
+    lines = (re.sub(" {2,}", "  ", line).strip() for line in text.splitlines())
+    return {line for line in lines if line and "Version tables as of" not in line}
+
+
+def show_packages(answer: Plan | Conflict) -> str:
+    if isinstance(answer, Conflict):
+        return answer.nearest_changes
+    return f"{answer.base_image} {answer.python} {format_requirements(answer)}".replace("\n", " ")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CASES[::8]])
+def test_what_is_said_of_each_choice_is_known(case):
+    asked, tables = request(case), load_tables()
+    answer = solve(asked, tables)
+    fields = [reason.field for reason in answer.reasons] if isinstance(answer, Plan) else ["torch", "cuda", "python"]
+    found = [explanation for field in fields if (explanation := explain_choice(asked, tables, answer, field))]
+    texts = [format_choice(each, answer, width=10_000, today=None) for each in found]
+    others = {json.dumps(other) for each in found for other in serialize_choice(each, answer, today=None)["others"]}
+    assert_known(ANSWERS, others | {line for text in texts for line in lines_of(text)})
 
 
 def test_the_table_covers_what_it_promises():
@@ -73,7 +110,7 @@ HARD_CASES = [number for number in range(1, 41) if number not in (26, 27, 28, 29
 """The numbered reports; the others speak of PTX and of a library, and stand in tests/compat/test_rules.py."""
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CASES])
-def test_every_row_names_its_source(case):
-    address = TABLE["sources"].get(case["source"], case["source"])
-    assert re.fullmatch(r"https://[\w.-]+/\S*", address)
+def test_every_row_names_its_source():
+    for case in CASES:
+        address = TABLE["sources"].get(case["source"], case["source"])
+        assert re.fullmatch(r"https://[\w.-]+/\S*", address), case["id"]

@@ -1,0 +1,107 @@
+"""Plans with the packages of a day: the torch and the Python of that time, as far as the machines run them."""
+
+import pytest
+
+from devkit.compat.version_tables import load_tables
+from devkit.errors import DevkitError
+from devkit.facts.dependencies import Refused
+from devkit.facts.values import Unknown
+from devkit.solver.request import build_machine_from_flags, build_request
+from devkit.solver.resolution import is_old
+from tests.solver.test_resolution import ADA, Uv, plan, project, resolved
+
+BLACKWELL = build_machine_from_flags(driver="580.95.05", gpus=("RTX 5090",))
+DAY = "2023-07-24"
+
+
+def test_versions_are_those_of_the_day_and_all_of_them_are_held():
+    uv = Uv(resolved("transformers==4.31.0", "numpy==1.25.1", "torch==2.0.1", "nvidia-cublas-cu11==11.10"))
+    found = plan(project("transformers"), uv, as_of=DAY)
+    assert (found.torch, found.variant, found.python) == ("2.0.1", "cu118", "3.10")
+    assert {each.as_of for each in uv.requests} == {DAY}
+    assert uv.requests[0].undated == ()
+    assert uv.requests[0].constraints[0].endswith("<=2.0.1")
+    assert found.limits == ("transformers==4.31.0", "numpy==1.25.1")
+    assert found.as_of == DAY
+
+
+def test_a_gpu_that_only_a_later_torch_serves_gets_the_first_of_these_and_packages_of_the_day():
+    uv = Uv(resolved("transformers==4.31.0"), alone=lambda _: resolved("torch==2.7.0", "nvidia-nccl-cu12==2.26.2"))
+    found = plan(project("transformers"), uv, machines=(BLACKWELL,), as_of=DAY)
+    assert (found.torch, found.variant) == ("2.7.0", "cu128")
+    assert uv.requests[0].as_of == DAY
+    assert set(uv.requests[0].undated) == {"torch", "torchvision", "torchaudio", "nvidia-nccl-cu12"}
+
+
+def test_a_build_that_leaves_no_doubt_goes_before_one_that_is_older():
+    # In February 2023 torch had no build for CUDA 11.8, the first that knows this GPU.
+    found = plan(project("diffusers"), Uv(resolved("diffusers==0.13.1", "torch==2.0.0")), as_of="2023-02-24")
+    assert (found.torch, found.variant) == ("2.0.0", "cu118")
+
+
+def test_a_requested_python_and_torch_stay():
+    uv = Uv(resolved("diffusers==0.42.1", "torch==2.6.0"))
+    found = plan(project("diffusers"), uv, as_of=DAY, python="3.12", torch="2.6.0")
+    assert (found.python, found.torch) == ("3.12", "2.6.0")
+
+
+@pytest.mark.parametrize("day", [None, "latest"])
+def test_without_a_day_nothing_is_held_back(day):
+    uv = Uv(resolved("transformers==5.23.0"))
+    found = plan(project("transformers"), uv, as_of=day)
+    assert (found.torch, found.as_of, found.limits, uv.requests[0].as_of) == ("2.14.1", "", (), "")
+
+
+def test_where_the_packages_of_the_day_do_not_fit_the_newest_are_planned_and_that_is_said():
+    def answer(request):
+        return Refused("old==1 depends on new>=2") if request.as_of else resolved("transformers==5.23.0")
+
+    found = plan(project("transformers"), Uv(answer), as_of=DAY)
+    assert (found.torch, found.as_of) == ("2.14.1", "")
+    assert f"the packages are the newest: no plan was found with those released by {DAY}" in found.warnings
+
+
+def test_a_package_of_which_nothing_of_that_day_is_left_is_newer_and_the_others_are_not():
+    def answer(request):
+        if "grain-nightly" in request.undated or not request.as_of:
+            return resolved("transformers==4.31.0", "grain-nightly==0.2.16", "torch==2.0.1")
+        # As uv 0.13.9 says for google/maxtext of 2024, whose nightly builds were deleted.
+        hint = "hint: `grain-nightly` was filtered by `exclude-newer` to only include packages uploaded before 2023"
+        return Refused("no versions", f"Because there are no versions of grain-nightly and you require it.\n\n{hint}")
+
+    uv = Uv(answer)
+    found = plan(project("transformers", "grain-nightly"), uv, as_of=DAY)
+    assert (found.as_of, {each.as_of for each in uv.requests}) == (DAY, {DAY})
+    assert f"grain-nightly is newer than {DAY}: the package index has none of that day" in found.warnings
+
+
+def test_a_version_that_is_newer_than_the_day_is_no_deleted_package():
+    def answer(request):
+        hint = "hint: `transformers` was filtered by `exclude-newer` to only include packages uploaded before 2023"
+        because = f"Because there are no versions of transformers>=5 and you require it.\n\n{hint}"
+        return Refused("no versions", because) if request.as_of else resolved("transformers==5.23.0")
+
+    assert plan(project("transformers"), Uv(answer), as_of=DAY).as_of == ""
+
+
+def test_without_an_answer_of_uv_no_old_torch_is_put_beside_the_newest_packages():
+    found = plan(project("transformers"), Uv(Unknown("uv cannot reach the package index")), as_of=DAY)
+    assert (found.torch, found.as_of) == ("2.14.1", "")
+
+
+def test_an_earlier_plan_of_the_day_counts_without_an_answer():
+    recorded = plan(project("transformers"), Uv(resolved("transformers==4.31.0", "torch==2.0.1")), as_of=DAY)
+    found = plan(project("transformers"), Uv(Unknown("no network")), as_of=DAY, recorded=recorded)
+    assert (found.torch, found.limits, found.as_of) == ("2.0.1", recorded.limits, DAY)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2023-13-01", "2023"])
+def test_what_is_no_day_is_refused(text):
+    with pytest.raises(DevkitError, match=f"--as-of '{text}' is not a day"):
+        build_request(machines=(ADA,), as_of=text)
+
+
+def test_code_of_the_last_half_year_is_not_old():
+    tables = load_tables()
+    assert not is_old(tables.as_of, tables)
+    assert is_old("2025-11-21", tables)
