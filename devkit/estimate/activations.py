@@ -11,8 +11,14 @@ from collections.abc import Iterator
 
 from devkit.estimate.memory import LIGER_SOURCE, LORA_SOURCE, LOSS_SOURCE, Term
 from devkit.estimate.settings import CHUNK_TOKENS, Attention, Loss, Method, Precision, Stack, TrainingSettings
-from devkit.estimate.shape import LayerShape, LinearInput, LinearShape, ModelShape
-from devkit.estimate.weights import find_adapted_head, find_adapted_linears
+from devkit.estimate.shape import (
+    LayerShape,
+    LinearInput,
+    LinearShape,
+    ModelShape,
+    find_adapted_head,
+    find_adapted_linears,
+)
 from devkit.facts.values import keyword_record
 
 FP32_BYTES = Precision.FP32.bytes
@@ -74,7 +80,9 @@ def compute_saved_activations(layer: LayerShape, shape: ModelShape, settings: Tr
         # A trainable weight saves the normed numbers that it is multiplied with.
         weighed = FP32_BYTES if blocks.weighs_in_fp32 else settings.residual_bytes
         over_heads = shape.query_width + shape.kv_width if blocks.has_query_norm else 0
-        norms = (FP32_BYTES + (weighed if is_full else 0)) * (blocks.norms * shape.hidden + over_heads)
+        is_lean = settings.is_lean and shape.can_be_lean
+        kept = settings.residual_bytes if is_lean else FP32_BYTES + (weighed if is_full else 0)
+        norms = kept * (blocks.norms * shape.hidden + over_heads)
     is_eager = is_attention_eager(shape, settings)
     if is_eager:
         # Keys and values are repeated for every head of their group; those of one head alone need no copy for that.
@@ -86,7 +94,7 @@ def compute_saved_activations(layer: LayerShape, shape: ModelShape, settings: Tr
         attention = each * widths + SOFTMAX_BYTES * shape.heads
     # bitsandbytes returns the data type of the inputs, under autocast too.
     outputs = settings.residual_bytes if settings.method in {Method.QLORA, Method.INT8_LORA} else each
-    mlp = outputs * shape.mlp_tensors * layer.intermediate
+    mlp = outputs * (2 if settings.is_lean and shape.can_be_lean else shape.mlp_tensors) * layer.intermediate
     if layer.experts is not None:
         width = layer.experts.width
         # Only training saves the inputs of both expert matrices.
@@ -134,7 +142,8 @@ def _compute_linear_inputs(layer: LayerShape, shape: ModelShape, settings: Train
         return shared_bytes + (each if settings.autocast else adapter) * sum(linear.inputs for linear in carriers)
     if settings.method is not Method.INT8_LORA:
         shared = [linear for linear in carriers if not is_cast or linear not in from_residual]
-        shared_bytes = each * _sum_input_widths(tuple(shared), shape, is_eager=is_eager)
+        is_lean = settings.is_lean and shape.can_be_lean
+        shared_bytes = each * _sum_input_widths(tuple(shared), shape, is_eager=is_eager, is_lean=is_lean)
     return shared_bytes + (each * sum(linear.inputs for linear in from_residual) if is_cast else 0)
 
 
@@ -143,7 +152,9 @@ def compute_int8_input_bytes(layer: LayerShape, shape: ModelShape, settings: Tra
     return settings.residual_bytes * _sum_input_widths(layer.linears, shape, is_eager=True)
 
 
-def _sum_input_widths(linears: tuple[LinearShape, ...], shape: ModelShape, *, is_eager: bool) -> int:
+def _sum_input_widths(
+    linears: tuple[LinearShape, ...], shape: ModelShape, *, is_eager: bool, is_lean: bool = False
+) -> int:
     """Sum the widths of the inputs of these linears, each tensor once, as far as nothing else saves it."""
     widths = {linear.reads: linear.inputs for linear in linears}
     if shape.blocks.is_parallel and LinearInput.ATTENTION_INPUT in widths:
@@ -152,6 +163,9 @@ def _sum_input_widths(linears: tuple[LinearShape, ...], shape: ModelShape, *, is
         widths.pop(LinearInput.ATTENTION_OUTPUT, None)
     if shape.keeps_activated:
         widths.pop(LinearInput.MLP_INSIDE, None)
+    if is_lean:
+        for derived in (LinearInput.ATTENTION_INPUT, LinearInput.MLP_INPUT, LinearInput.MLP_INSIDE):
+            widths.pop(derived, None)
     return sum(widths.values())
 
 

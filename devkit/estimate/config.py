@@ -1,19 +1,18 @@
 """From a config.json to the shape of the model that it describes."""
 
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
+from pkgutil import get_data
 from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.shape import BlockTraits, ExpertShape, LayerShape, LinearInput, LinearShape, ModelShape
+from devkit.facts.decode import decode_fields
 from devkit.facts.values import keyword_record
-
-# How each architecture builds its layers: the facts that a config.json leaves to the code of transformers.
-#
-# Every row was read in https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models, in
-# <name>/modeling_<name>.py and its configuration; tests build each of them and count.
 
 BiasRule = bool | str
 """Whether a linear has a bias, or the config's key that says so."""
@@ -66,222 +65,20 @@ class ModelFamily:
     note: str = ""
 
 
-_LAYER_NORM = BlockTraits(is_gated=False, has_rms_norm=False)
-_GPT2_KEYS = (
-    ("hidden_size", "n_embd"),
-    ("num_hidden_layers", "n_layer"),
-    ("num_attention_heads", "n_head"),
-    ("intermediate_size", "n_inner"),
-    ("max_position_embeddings", "n_positions"),
-)
-_TEXT_PART = "text part only: images and their encoder come on top"
-_TIED = (("tie_word_embeddings", True),)
-
-
-def _as(family: ModelFamily, **changed: object) -> ModelFamily:
-    return ModelFamily(**{**vars(family), **changed})
-
-
-_LLAMA = ModelFamily(attention_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias")
-_QWEN2 = ModelFamily(attention_bias=True)
-_QWEN3 = ModelFamily(
-    attention_bias="attention_bias",
-    output_bias="attention_bias",
-    query_norm="head",
-    blocks=BlockTraits(has_query_norm=True),
-)
-_GEMMA = ModelFamily(
-    attention_bias="attention_bias",
-    output_bias="attention_bias",
-    blocks=BlockTraits(weighs_in_fp32=True),
-    defaults=_TIED,
-)
-_GEMMA2 = _as(_GEMMA, blocks=BlockTraits(norms=4, needs_eager_attention=True, weighs_in_fp32=True), window_pattern=2)
-_GEMMA3_SIZES = (
-    ("num_attention_heads", 8),
-    ("num_key_value_heads", 4),
-    ("head_dim", 256),
-    ("vocab_size", 262_208),
-)
-_GEMMA3 = _as(
-    _GEMMA,
-    defaults=(*_TIED, *_GEMMA3_SIZES),
-    blocks=BlockTraits(norms=4, has_query_norm=True, weighs_in_fp32=True),
-    query_norm="head",
-    window_pattern=6,
-)
-_PHI3 = ModelFamily(attention=("qkv_proj", "o_proj"), mlp=("gate_up_proj", "down_proj"))
-_OLMO2 = _as(_LLAMA, mlp_bias=False, query_norm="full", blocks=BlockTraits(has_query_norm=True, weighs_in_fp32=True))
-_COHERE = ModelFamily(
-    attention_bias="attention_bias",
-    output_bias="attention_bias",
-    blocks=BlockTraits(norms=1, is_parallel=True, weighs_in_fp32=True),
-    defaults=_TIED,
-)
-_GLM = ModelFamily(attention_bias="attention_bias", mlp=("gate_up_proj", "down_proj"))
-_GPT2 = ModelFamily(
-    attention=("c_attn", "c_proj"),
-    attention_bias=True,
-    output_bias=True,
-    mlp=("c_fc", "c_proj"),
-    mlp_bias=True,
-    norm_width=2,
-    blocks=_LAYER_NORM,
-    keys=_GPT2_KEYS,
-    defaults=(*_TIED, ("activation_function", "gelu_new")),
-    position_rows=0,
-)
-_NEOX = ModelFamily(
-    attention=("query_key_value", "dense"),
-    attention_bias="attention_bias",
-    output_bias="attention_bias",
-    mlp=("dense_h_to_4h", "dense_4h_to_h"),
-    mlp_bias=True,
-    norm_width=2,
-    blocks=BlockTraits(is_gated=False, has_rms_norm=False, is_parallel=True),
-    defaults=(("attention_bias", True),),
-)
-_MOE = ExpertKeys(count="num_experts", width="moe_intermediate_size")
-_DEEPSEEK = ModelFamily(
-    attention_bias="attention_bias",
-    output_bias="attention_bias",
-    is_latent=True,
-    experts=ExpertKeys(
-        count="n_routed_experts", width="moe_intermediate_size", shared="n_shared_experts", counts_shared=True
-    ),
-)
-_BERT = ModelFamily(
-    attention=("query", "key", "value", "dense"),
-    attention_bias=True,
-    output_bias=True,
-    mlp=("dense", "dense"),
-    mlp_bias=True,
-    norm_width=2,
-    blocks=_LAYER_NORM,
-    position_rows=0,
-    defaults=(("type_vocab_size", 2),),
-    is_decoder=False,
-    note="encoder: no cache and no logits",
-)
-
-FAMILIES: dict[str, ModelFamily] = {
-    "llama": _LLAMA,
-    "mistral": ModelFamily(),
-    "ministral": ModelFamily(),
-    "mixtral": ModelFamily(experts=ExpertKeys(count="num_local_experts", width="intermediate_size")),
-    "qwen2": _QWEN2,
-    "qwen2_vl": _as(_QWEN2, note=_TEXT_PART),
-    "qwen2_vl_text": _QWEN2,
-    "qwen2_5_vl": _as(_QWEN2, note=_TEXT_PART),
-    "qwen2_5_vl_text": _QWEN2,
-    "qwen2_moe": _as(
-        _QWEN2,
-        experts=ExpertKeys(
-            count="num_experts",
-            width="moe_intermediate_size",
-            shared="shared_expert_intermediate_size",
-            has_shared_gate=True,
-        ),
-    ),
-    "qwen3": _QWEN3,
-    "qwen3_vl_text": _QWEN3,
-    "qwen3_moe": _as(_QWEN3, experts=_MOE),
-    "qwen3_vl_moe_text": _as(_QWEN3, experts=_MOE),
-    "gemma": _GEMMA,
-    "gemma2": _GEMMA2,
-    "gemma3_text": _GEMMA3,
-    "phi": ModelFamily(
-        attention=("q_proj", "k_proj", "v_proj", "dense"),
-        attention_bias=True,
-        output_bias=True,
-        mlp=("fc1", "fc2"),
-        mlp_bias=True,
-        norm_width=2,
-        blocks=BlockTraits(is_gated=False, has_rms_norm=False, norms=1, is_parallel=True),
-        defaults=(("hidden_act", "gelu_new"),),
-        has_head_bias=True,
-    ),
-    "phi3": _PHI3,
-    "gpt2": _GPT2,
-    "gpt_bigcode": _as(
-        _GPT2,
-        defaults=(
-            ("tie_word_embeddings", True),
-            ("multi_query", True),
-        ),
-    ),
-    "gpt_neox": _NEOX,
-    "opt": ModelFamily(
-        attention=("q_proj", "k_proj", "v_proj", "out_proj"),
-        attention_bias=True,
-        output_bias=True,
-        mlp=("fc1", "fc2"),
-        mlp_bias=True,
-        norm_width=2,
-        blocks=_LAYER_NORM,
-        keys=(("intermediate_size", "ffn_dim"),),
-        defaults=(*_TIED, ("activation_function", "relu")),
-        position_rows=2,
-    ),
-    "stablelm": ModelFamily(attention_bias="use_qkv_bias", norm_width=2, blocks=BlockTraits(has_rms_norm=False)),
-    "starcoder2": ModelFamily(
-        attention_bias="use_bias",
-        output_bias="use_bias",
-        mlp=("c_fc", "c_proj"),
-        mlp_bias="use_bias",
-        norm_width=2,
-        blocks=_LAYER_NORM,
-        defaults=(
-            ("use_bias", True),
-            ("tie_word_embeddings", True),
-        ),
-    ),
-    "olmo": _as(_LLAMA, mlp_bias=False, norm_width=0, blocks=BlockTraits(has_rms_norm=False)),
-    "olmo2": _OLMO2,
-    "olmo3": _as(_OLMO2, window_pattern=4),
-    "olmoe": _as(_OLMO2, experts=ExpertKeys(count="num_experts", width="intermediate_size")),
-    "cohere": _COHERE,
-    "cohere2": _as(_COHERE, window_pattern=4),
-    "granite": _LLAMA,
-    "granitemoe": ModelFamily(
-        attention_bias="attention_bias",
-        output_bias="attention_bias",
-        experts=ExpertKeys(count="num_local_experts", width="intermediate_size"),
-    ),
-    "smollm3": _as(_LLAMA, defaults=_TIED),
-    "seed_oss": _as(_LLAMA, output_bias="attention_out_bias", defaults=(("attention_bias", True),)),
-    "exaone4": ModelFamily(query_norm="head", blocks=BlockTraits(has_query_norm=True)),
-    "hunyuan_v1_dense": _QWEN3,
-    "glm": _GLM,
-    "glm4": _as(_GLM, blocks=BlockTraits(norms=4)),
-    "ernie4_5": ModelFamily(attention_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", defaults=_TIED),
-    "deepseek_v2": _as(_DEEPSEEK, mlp_bias="mlp_bias"),
-    "deepseek_v3": _DEEPSEEK,
-    "gpt_oss": ModelFamily(
-        attention_bias="attention_bias",
-        output_bias="attention_bias",
-        blocks=BlockTraits(needs_eager_attention=True, expert_tensors=6),
-        defaults=(("attention_bias", True),),
-        window_pattern=2,
-        has_sinks=True,
-        experts=ExpertKeys(count="num_local_experts", width="intermediate_size", has_bias=True),
-    ),
-    "bert": _BERT,
-    "roberta": _as(_BERT),
-    "distilbert": _as(
-        _BERT,
-        attention=("q_lin", "k_lin", "v_lin", "out_lin"),
-        mlp=("lin1", "lin2"),
-        keys=(
-            ("hidden_size", "dim"),
-            ("num_hidden_layers", "n_layers"),
-            ("num_attention_heads", "n_heads"),
-            ("intermediate_size", "hidden_dim"),
-        ),
-        defaults=(("type_vocab_size", 0),),
-    ),
-}
-"""By `model_type`."""
+@cache
+def load_families() -> Mapping[str, ModelFamily]:
+    """Return how each architecture of tables/families.toml builds its layers, by `model_type`."""
+    rows = tomllib.loads((get_data("devkit.estimate", "tables/families.toml") or b"").decode())
+    found: dict[str, ModelFamily] = {}
+    for name, row in rows.items():
+        values = dict(vars(found[row.pop("like")])) if "like" in row else {}
+        for field, kind in (("blocks", BlockTraits), ("experts", ExpertKeys)):
+            if field in row:
+                values[field] = kind(**decode_fields(row.pop(field), kind))
+        if "defaults" in row:
+            values["defaults"] = tuple(row.pop("defaults").items())
+        found[name] = ModelFamily(**{**values, **decode_fields(row, ModelFamily)})
+    return found
 
 
 MAX_SIZE = 1 << 34
@@ -337,6 +134,11 @@ def _build_shape(config: Mapping[str, Any], name: str) -> ModelShape:
         blocks=family.blocks,
         mlp_tensors=3 if family.blocks.is_gated else 4 if _find_activation(read) in WRITTEN_OUT else 1,
         keeps_activated=_find_activation(read) == "relu",
+        can_be_lean=family.experts is None
+        and family.mlp == ModelFamily.mlp
+        and family.blocks.has_rms_norm
+        and not family.blocks.weighs_in_fp32
+        and _find_activation(read) in ("", "silu"),
         max_positions=read.optional_size("max_position_embeddings", 0),
         is_decoder=family.is_decoder,
         note=family.note,
@@ -346,17 +148,17 @@ def _build_shape(config: Mapping[str, Any], name: str) -> ModelShape:
 def find_family_name(config: Mapping[str, Any]) -> str:
     """Find the architecture that a config names. Raises DevkitError for an unknown one."""
     kind = config.get("model_type")
-    if isinstance(kind, str) and kind in FAMILIES:
+    if isinstance(kind, str) and kind in load_families():
         return kind
     if not isinstance(kind, str):
         raise DevkitError(
             "this config.json names no architecture: model_type is missing",
             "Give the config.json of a model from the hub, or describe the model: --hidden, --layers, --heads …",
         )
-    near = get_close_matches(kind, FAMILIES, n=3) or ["llama", "qwen3", "mixtral"]
+    near = get_close_matches(kind, load_families(), n=3) or ["llama", "qwen3", "mixtral"]
     raise DevkitError(
         f"the architecture {kind!r} is not known: how its layers are built is missing",
-        f"Known are {len(FAMILIES)}, such as {', '.join(near)}. If it is built like one of them, write that name as "
+        f"Known are {len(load_families())}, such as {', '.join(near)}. If it is built like one of them, write that name as "
         "model_type in a copy of config.json.",
     )
 
@@ -370,7 +172,7 @@ class _Reader:
 
     def __init__(self, config: Mapping[str, Any], name: str) -> None:
         self.kind = find_family_name(config)
-        self.family: ModelFamily = FAMILIES[self.kind]
+        self.family = load_families()[self.kind]
         self._config = config
         self._keys = dict(self.family.keys)
         self._defaults = dict(self.family.defaults)

@@ -1,6 +1,7 @@
 """GPUs of an estimate: their usable memory, and whether the estimate fits."""
 
 import re
+from dataclasses import replace
 from enum import StrEnum
 
 from devkit.compat.gpus import find_closest_gpus, find_datasheet, find_gpu
@@ -13,6 +14,7 @@ from devkit.facts.values import Unknown, keyword_record
 
 GIB = 1 << 30
 _MIG = re.compile(r"^(?P<whole>.+?) MIG (?P<slices>\d)g\.(?P<gigabytes>\d+)gb$", re.IGNORECASE)
+_SHARE = re.compile(r"^(?P<whole>.+?) ?/ ?(?P<programs>[1-9]\d?)$")
 _SIZED = re.compile(r"\b(?P<size>\d+) ?gi?b\b", re.IGNORECASE)
 
 DRIVER_SHARE = 0.99
@@ -90,10 +92,21 @@ class GpuSpec:
 
 
 def find_gpu_spec(text: str, precision: Precision) -> GpuSpec:
-    """Find a GPU by name, such as "RTX 4090", "A100 80GB" or "H100 MIG 3g.40gb".
+    """Find a GPU by name, such as "RTX 4090", "A100 80GB" or "H100 MIG 3g.40gb"; "L4/4" is the share of one program of four.
 
+    Programs that share a GPU by time-slicing or MPS have its memory and its time among them.
     Raises DevkitError for an unknown name, and for a MIG device that the GPU does not offer.
     """
+    share = _SHARE.match(text.strip())
+    if share:
+        whole, programs = find_gpu_spec(share["whole"], precision), int(share["programs"])
+        return replace(
+            whole,
+            name=f"{whole.name}/{programs}",
+            memory_bytes=whole.memory_bytes // programs,
+            flops=whole.flops and whole.flops / programs,
+            bytes_per_s=whole.bytes_per_s and whole.bytes_per_s / programs,
+        )
     mig = _MIG.match(text.strip())
     if mig:
         whole = find_gpu_spec(mig["whole"], precision)

@@ -1,6 +1,7 @@
-"""Memory of text generation in closed form: weights, the KV cache, and activations of the prompt."""
+"""Memory of text generation in closed form (weights, the KV cache, activations of the prompt), and a server's settings by it."""
 
 from devkit.errors import DevkitError
+from devkit.estimate.gpus import FIRST_BF16_MAJOR, Fit, GpuSpec
 from devkit.estimate.memory import (
     CACHE_SOURCE,
     CUBLAS_WORKSPACE,
@@ -15,8 +16,9 @@ from devkit.estimate.memory import (
     build_memory_estimate,
 )
 from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantization
-from devkit.estimate.shape import LayerShape, ModelShape
-from devkit.estimate.weights import compute_weight_terms
+from devkit.estimate.shape import LayerShape, ModelShape, compute_weight_terms
+from devkit.facts.gpu import Gpu
+from devkit.facts.values import Unknown, keyword_record
 
 PAGE_TOKENS = 16
 """Tokens in a page of a paged cache. Source: vLLM's default block size."""
@@ -35,7 +37,7 @@ def estimate_inference(shape: ModelShape, settings: InferenceSettings) -> Memory
             raise DevkitError(f"{flag} is {size}", "It must be a whole number above zero.")
     if shape.heads % settings.world:
         raise DevkitError(
-            f"{shape.heads} attention heads cannot be shared out among {settings.world} GPUs",
+            f"{shape.heads} attention heads cannot be split across {settings.world} GPUs",
             "Give a --world that divides the number of heads.",
         )
     warnings: tuple[str, ...] = ()
@@ -66,12 +68,12 @@ class _Generation:
 
     def __init__(self, shape: ModelShape, settings: InferenceSettings) -> None:
         self._shape, self._settings = shape, settings
-        weights = compute_weight_terms(shape, settings.quantisation, settings.precision)
+        weights = compute_weight_terms(shape, settings.quantization, settings.precision)
         self._weights = tuple(_split(term, settings.world) for term in weights)
         # A tensor in 16 bits is in memory next to the one it is packed to; unpacked, it is needed for every product.
         largest = max(linear.weights for layer in shape.layers for linear in layer.linears)
         size, formula = largest * settings.precision.bytes, f"the largest, {largest:,} x {settings.precision.bytes} B"
-        is_packed = settings.quantisation is not Quantization.NONE
+        is_packed = settings.quantization is not Quantization.NONE
         self._packing = (Term("weight being packed", size, formula, QLORA_SOURCE),) if is_packed else ()
         self._unpacked = (Term("unpacked weight", size, formula, QLORA_SOURCE),) if is_packed else ()
         rows, each = settings.sequences, settings.precision.bytes + 4
@@ -154,3 +156,84 @@ def _split(term: Term, shards: int) -> Term:
     if shards == 1:
         return term
     return Term(term.name, -(-term.bytes // shards), f"({term.formula}) / {shards}", MEGATRON_SOURCE)
+
+
+PREFILL_TOKENS = 8192
+"""Tokens of prompts that a server computes at once: vLLM's default of `--max-num-batched-tokens` on large GPUs.
+
+Source: https://docs.vllm.ai/en/latest/configuration/optimization/#chunked-prefill
+"""
+ENOUGH_TOKENS = 8192
+"""A context for which one GPU is preferred to several with more."""
+_LEAST_TOKENS = 1024
+_MAX_SHARE, _SPARE_SHARE = 0.9, 0.03
+"""vLLM's default of `--gpu-memory-utilization`, and what stays free beside other processes: it refuses to start where
+less than its share is free. https://docs.vllm.ai/en/latest/configuration/conserving_memory/"""
+
+
+@keyword_record
+class ServingSettings:
+    """GPUs by UUID, the context in tokens, the share of each GPU's memory, and whether fp16 takes the place of bf16."""
+
+    gpus: tuple[str, ...]
+    context: int
+    memory_share: float
+    is_half: bool
+
+
+def order_by_free_memory(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Return the whole GPUs whose free memory is known, the freest first, and no others than alike the first."""
+    usable = sorted(
+        (-gpu.free_bytes, gpu.index, gpu)
+        for gpu in gpus
+        if isinstance(gpu.free_bytes, int) and isinstance(gpu.memory_bytes, int) and gpu.mig_enabled is not True
+    )
+    return tuple(gpu for _, _, gpu in usable if gpu.name == usable[0][2].name)
+
+
+def solve_serving(shape: ModelShape, gpus: tuple[Gpu, ...], *, context: int | None = None) -> ServingSettings | None:
+    """Choose the fewest GPUs and the longest context that surely fit their free memory; None where none does.
+
+    `context` is requested; without it, as much as fits, and more GPUs only for less than ENOUGH_TOKENS on one.
+    """
+    free = order_by_free_memory(gpus)
+    longest = context or shape.max_positions or ENOUGH_TOKENS
+    best: ServingSettings | None = None
+    for world in (1, 2, 4, 8):
+        if world > len(free) or shape.heads % world:
+            continue
+        taken = free[:world]
+        tokens = _find_context(shape, taken, longest, least=context or min(longest, _LEAST_TOKENS))
+        if tokens is None or (best and tokens <= best.context):
+            continue
+        shares = [
+            gpu.free_bytes / gpu.memory_bytes
+            for gpu in taken
+            if isinstance(gpu.free_bytes, int) and isinstance(gpu.memory_bytes, int)
+        ]
+        share = int(100 * min(_MAX_SHARE, min(shares) - _SPARE_SHARE)) / 100
+        is_half = any(
+            not isinstance(gpu.capability, Unknown) and gpu.capability.major < FIRST_BF16_MAJOR for gpu in taken
+        )
+        best = ServingSettings(
+            gpus=tuple(str(gpu.index if isinstance(gpu.uuid, Unknown) else gpu.uuid) for gpu in taken),
+            context=tokens,
+            memory_share=share,
+            is_half=is_half,
+        )
+        if tokens >= min(longest, ENOUGH_TOKENS):
+            break
+    return best
+
+
+def _find_context(shape: ModelShape, gpus: tuple[Gpu, ...], longest: int, *, least: int) -> int | None:
+    memory = min(gpu.free_bytes for gpu in gpus if isinstance(gpu.free_bytes, int))
+    spec = GpuSpec(name=gpus[0].name, memory_bytes=memory)
+    tokens = longest
+    while tokens >= least:
+        prompt = min(PREFILL_TOKENS, tokens - 1)
+        settings = InferenceSettings(prompt=prompt, new=tokens - prompt, cache=CacheKind.PAGED, world=len(gpus))
+        if spec.verdict(estimate_inference(shape, settings)) is Fit.FITS:
+            return tokens
+        tokens //= 2
+    return None

@@ -64,12 +64,6 @@ def parse_observed_runs(document: Mapping[str, Any], *, origin: str) -> tuple[Ob
 _ESTIMATED = "estimated_allocated_peak_bytes"
 
 
-def _list_finetune_runs(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the one run of a finetune document."""
-    measured, estimated = document["measured"] or {}, document["estimated"] or {}
-    return [_build_row(document["gpu"], measured, estimated["allocated_peak_bytes"])]
-
-
 def _list_proof_runs(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the stages of a proof that trained and measured memory."""
     found = (stage["measured"] for stage in document["stages"] if stage["status"] == "passed")
@@ -89,7 +83,9 @@ def _build_row(gpu: str, measured: Mapping[str, Any], estimated_bytes: int) -> d
 
 _ROWS: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
     SCHEMA: lambda document: document["runs"],
-    RUN_SCHEMA: _list_finetune_runs,
+    RUN_SCHEMA: lambda document: [
+        _build_row(document["gpu"], document["measured"] or {}, (document["estimated"] or {})["allocated_peak_bytes"])
+    ],
     PROOF_SCHEMA: _list_proof_runs,
 }
 """Schema -> function that lists its runs."""

@@ -53,7 +53,7 @@ def recommend_settings(
 def recommend_gpu_count(shape: ModelShape, requested: TrainingSettings, gpu: GpuSpec) -> Recommendation | None:
     """Recommend the fewest of these GPUs on which it fits, fully sharded; None where eight are too few."""
     for world in GPU_COUNTS:
-        sharded = replace(requested, world=world, sharding=Sharding.ZERO3, micro_batch=1)
+        sharded = replace(requested, world=world, sharding=Sharding.ZERO3, shard_size=0, micro_batch=1)
         fitting = recommend_settings(shape, sharded, gpu, count=1)
         if fitting and fitting[0].verdict is Fit.FITS:
             return replace(fitting[0], changes=_list_changes(requested, fitting[0].settings))

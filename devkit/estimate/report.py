@@ -1,12 +1,12 @@
 """The report of `devkit estimate`: a model and settings on GPUs, as a value, as JSON and as text."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit, GpuSpec, find_smallest_gpu
 from devkit.estimate.memory import MemoryEstimate, MemoryPhase
-from devkit.estimate.resources import UTILISATION, HostRequirements, Prices, estimate_host, estimate_seconds
+from devkit.estimate.resources import UTILIZATION, HostRequirements, Prices, estimate_host, estimate_seconds
 from devkit.estimate.settings import (
     ALL_LINEAR,
     InferenceSettings,
@@ -19,12 +19,11 @@ from devkit.estimate.settings import (
 )
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
-from devkit.facts.values import keyword_record
+from devkit.facts.values import keyword_record, record
 from devkit.text import format_bytes, format_count, format_duration, format_table, join_words, wrap_text
 
 if TYPE_CHECKING:
     from devkit.estimate.recommend import Recommendation
-    from devkit.estimate.rules_of_thumb import RuleOfThumb
 
 HOUR_S = 3600
 MAX_TERMS = 3
@@ -158,7 +157,7 @@ def serialize_estimate_report(report: EstimateReport) -> dict[str, Any]:
             "architecture": shape.architecture,
             "parameters": shape.parameters,
             "active_parameters": shape.active_parameters,
-            "quantisable_parameters": shape.packed_weights,
+            "quantizable_parameters": shape.packed_weights,
             "hidden": shape.hidden,
             "layers": shape.depth,
             "heads": shape.heads,
@@ -176,7 +175,7 @@ def serialize_estimate_report(report: EstimateReport) -> dict[str, Any]:
         "rules": [
             {"name": rule.name, "bytes": size, "says": rule.says, "source": rule.source} for rule, size in report.rules
         ],
-        "utilisation": list(UTILISATION),
+        "utilization": list(UTILIZATION),
         "prices": {"as_of": prices.as_of, "currency": prices.currency} if prices else None,
         "learned_from": report.learned_from or None,
     }
@@ -264,7 +263,7 @@ def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
     if rest:
         size = format_bytes(sum(term.bytes for term in rest))
         rows.append((size, f"{len(rest)} more", f"--why NAME: {', '.join(term.name for term in rest)}"))
-    yield format_table(rows, indent="  ")
+    yield format_table(rows, indent="  ", width=width)
     for each in report.gpus:
         yield from _list_advice(each, report, width)
     yield from _list_needs(report, width)
@@ -278,7 +277,8 @@ def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
     if smallest is None:
         yield "No single GPU of the tables is sure to be enough."
     else:
-        yield f"Smallest GPU that is sure to be enough: {smallest.name} ({format_bytes(smallest.memory_bytes)})"
+        memory = format_bytes(smallest.memory_bytes)
+        yield wrap_text(f"Smallest GPU that is sure to be enough: {smallest.name} ({memory})", width=width)
     if host:
         yield wrap_text(
             f"The machine needs {format_bytes(host.memory_bytes)} of memory for each GPU, "
@@ -303,7 +303,7 @@ def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterato
         yield wrap_text(_format_training_duration(each.duration, name, report.prices), width=width)
     if each.better:
         purpose = {Fit.FITS: "Also fits", Fit.TIGHT: "To be sure", Fit.DOES_NOT_FIT: "To make it fit"}[each.verdict]
-        yield f"{purpose} on {name}, fastest first:"
+        yield wrap_text(f"{purpose} on {name}, fastest first:", width=width)
     for choice in each.better:
         costs = "; ".join(cost.says for cost in choice.costs) or "costs nothing"
         peak = format_bytes(choice.estimate.device_peak_bytes.point)
@@ -324,7 +324,7 @@ def _format_training_duration(duration: TrainingDuration, name: str, prices: Pri
         format_duration(seconds) if seconds < 2 * HOUR_S else f"{seconds / HOUR_S:,.0f} h"
         for seconds in duration.seconds
     )
-    low, high = UTILISATION
+    low, high = UTILIZATION
     text = (
         f"{duration.tokens:,} tokens take {least} to {most} on {name}, at {low:.0%} to {high:.0%} of its data sheet's"
     )
@@ -340,7 +340,7 @@ def format_scenario(report: EstimateReport) -> str:
     name = f"{shape.name} ({shape.note})" if shape.note else shape.name
     if isinstance(settings, TrainingSettings):
         return f"{name}: {join_words(_list_training_settings(settings))}"
-    quantized = "" if settings.quantisation is Quantization.NONE else f" in {settings.quantisation}"
+    quantized = "" if settings.quantization is Quantization.NONE else f" in {settings.quantization}"
     tokens = f"{settings.prompt:,} tokens"
     if shape.is_decoder:
         tokens = f"{tokens} of prompt and {settings.new:,} new ones"
@@ -361,7 +361,8 @@ def _list_training_settings(settings: TrainingSettings) -> Iterator[str]:
     yield f"{settings.optimizer}"
     yield f"{settings.loss} loss" if settings.loss is not Loss.STANDARD else "whole logits"
     if settings.world > 1:
-        yield f"{settings.sharding} over {settings.world} GPUs"
+        groups = f", a copy on every {settings.shard_size}" if settings.shard_size else ""
+        yield f"{settings.sharding} over {settings.world} GPUs{groups}"
 
 
 def format_term(estimate: MemoryEstimate, name: str, *, width: int) -> str:
@@ -374,3 +375,61 @@ def format_term(estimate: MemoryEstimate, name: str, *, width: int) -> str:
         f"{term.name}: {format_bytes(term.bytes)}\n{wrap_text(term.formula, width=width, indent='  ')}\n  {term.source}"
         for term in found
     )
+
+
+# Rules of thumb that are passed around, to compare with an estimate.
+
+_GB = 10**9
+
+
+@record
+class RuleOfThumb:
+    """A rule of thumb in words, its source, and its result in bytes; None where it does not apply."""
+
+    name: str
+    says: str
+    source: str
+    apply: Callable[[ModelShape, TrainingSettings | InferenceSettings], int | None]
+
+
+def _collabnix(shape: ModelShape, settings: TrainingSettings | InferenceSettings) -> int | None:
+    if not isinstance(settings, TrainingSettings):
+        return None
+    each = 4 if settings.precision is Precision.FP32 else 2
+    times = 4 if settings.method is Method.FULL else 1.2
+    billions = shape.parameters / 1e9
+    return round((billions * each * times + billions * 0.5) * _GB)
+
+
+RULES_OF_THUMB: dict[str, RuleOfThumb] = {
+    "seed:collabnix": RuleOfThumb(
+        "seed:collabnix",
+        "weights x 1.2 for LoRA or x 4 in full, and 0.5 GB for each billion parameters",
+        "Collabnix, Fine-Tuning Open Source LLMs: Complete Infrastructure Guide 2024",
+        _collabnix,
+    ),
+    "seed:1.2x": RuleOfThumb(
+        "seed:1.2x",
+        "weights x 1.2, for inference",
+        "https://blog.eleuther.ai/transformer-math/",
+        lambda shape, settings: (
+            None if isinstance(settings, TrainingSettings) else round(1.2 * shape.parameters * settings.precision.bytes)
+        ),
+    ),
+    "seed:4x": RuleOfThumb(
+        "seed:4x",
+        "weights x 4, for training with Adam",
+        "https://huggingface.co/spaces/hf-accelerate/model-memory-usage",
+        lambda shape, settings: (
+            4 * shape.parameters * settings.precision.bytes if isinstance(settings, TrainingSettings) else None
+        ),
+    ),
+}
+"""By name. None looks at the length of texts, the vocabulary, checkpointing or the optimizer."""
+
+
+def find_rule_of_thumb(name: str) -> RuleOfThumb:
+    """Find a rule by name. Raises DevkitError for an unknown one."""
+    if name not in RULES_OF_THUMB:
+        raise DevkitError(f"there is no rule {name!r}", f"Known: {', '.join(RULES_OF_THUMB)}.")
+    return RULES_OF_THUMB[name]

@@ -130,7 +130,7 @@ def _get_number(row: Mapping[str, Any], key: str, origin: str) -> float:
     return float(value)
 
 
-UTILISATION = (0.2, 0.5)
+UTILIZATION = (0.2, 0.5)
 """Share of the data sheet's dense rate that training reaches, recomputation not counted as useful: plain stacks are at
 the lower end, packed and compiled ones at the upper. Sources: https://github.com/pytorch/torchtune (57 % of an A100 in
 full fine-tuning, 34 % with LoRA), https://github.com/hiyouga/LLaMA-Factory/wiki/Performance-comparison (20 to 34 %)."""
@@ -169,7 +169,7 @@ STANDARD_LOSS_SLOWDOWN = Slowdown(1.02, "whole logits are written and read sever
 ZERO3_SLOWDOWN = Slowdown(
     1.2, "every layer is fetched from the other GPUs in every pass", "https://arxiv.org/abs/2304.11277"
 )
-ZERO2_SLOWDOWN = Slowdown(1.05, "gradients are shared out after every pass", "https://arxiv.org/abs/1910.02054")
+ZERO2_SLOWDOWN = Slowdown(1.05, "gradients are sharded after every pass", "https://arxiv.org/abs/1910.02054")
 
 
 def find_slowdowns(settings: TrainingSettings) -> tuple[Slowdown, ...]:
@@ -216,5 +216,5 @@ def estimate_seconds(
     """Estimate the shortest and the longest time for these tokens on `settings.world` GPUs of `flops` dense operations."""
     work = tokens * count_flops_per_token(shape, settings) / (flops * settings.world)
     slower = compute_slowness(settings)
-    low, high = UTILISATION
+    low, high = UTILIZATION
     return work * slower / high, work * slower / low

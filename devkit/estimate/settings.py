@@ -106,7 +106,7 @@ ALL_LINEAR = ("all-linear",)
 class TrainingSettings:
     """One training step on one process. `sequence` is in tokens, `micro_batch` in rows of that many.
 
-    `double_quantisation` and `upcast` (peft's prepare_model_for_kbit_training) speak of quantised bases alone.
+    `double_quantization` and `upcast` (peft's prepare_model_for_kbit_training) speak of quantized bases alone.
     """
 
     method: Method = Method.LORA
@@ -117,7 +117,7 @@ class TrainingSettings:
     targets: tuple[str, ...] = ALL_LINEAR
     dora: bool = False
     adapter_precision: Precision = Precision.BF16
-    double_quantisation: bool = True
+    double_quantization: bool = True
     upcast: bool = False
     optimizer: Optimizer = Optimizer.ADAMW
     loss: Loss = Loss.CHUNKED
@@ -130,10 +130,16 @@ class TrainingSettings:
     stack: Stack = Stack.DEVKIT
     keeps_outputs: bool = False
     """Whether the loop still holds the model's outputs, and so the logits, in the backward pass."""
+    lean: bool = False
+    """Whether norms and gated MLPs keep their inputs alone, as devkit's loop has them without torch.compile."""
     accumulation: int = 1
     """Backward passes before a step: from two on, gradients are in memory all the time."""
+    whole_parameters: int = 0
+    """Numbers in modules that are trained whole beside an adapter, as copies of the base's: peft's modules_to_save."""
     world: int = 1
     sharding: Sharding = Sharding.DDP
+    shard_size: int = 0
+    """Processes that shard one copy of the model; 0 for all of them."""
 
     @property
     def residual_bytes(self) -> int:
@@ -145,6 +151,12 @@ class TrainingSettings:
     def compute_bytes(self) -> int:
         """Bytes of one number that linears and attention compute with."""
         return Precision.BF16.bytes if self.autocast else self.residual_bytes
+
+    @property
+    def is_lean(self) -> bool:
+        """True if what adapters read is computed again in the backward pass where a layer allows it."""
+        is_plain = self.method is Method.LORA and not self.dora and self.adapter_precision is self.precision
+        return self.lean and is_plain and not self.checkpointing
 
     @property
     def has_masters(self) -> bool:
@@ -168,7 +180,7 @@ class InferenceSettings:
     cache_precision: Precision | None = None
     """None for that of the weights."""
     cache: CacheKind = CacheKind.DYNAMIC
-    quantisation: Quantization = Quantization.NONE
+    quantization: Quantization = Quantization.NONE
     attention: Attention = Attention.SDPA
     world: int = 1
     """GPUs that share every layer (tensor parallel)."""

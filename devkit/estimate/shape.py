@@ -1,7 +1,10 @@
-"""Shape of a language model: everything that decides its memory, layer by layer."""
+"""Shape of a language model, everything that decides its memory, layer by layer, and the bytes of its weights and adapters."""
 
 from enum import StrEnum
 
+from devkit.errors import DevkitError
+from devkit.estimate.memory import BITSANDBYTES_SOURCE, KBIT_SOURCE, LLAMA_SOURCE, QLORA_SOURCE, Term, format_millions
+from devkit.estimate.settings import ALL_LINEAR, Precision, Quantization, TrainingSettings
 from devkit.facts.values import keyword_record, record
 
 
@@ -29,7 +32,7 @@ class LinearShape:
 
     @property
     def weights(self) -> int:
-        """Numbers in the weight matrix, the part that quantisation packs."""
+        """Numbers in the weight matrix, the part that quantization packs."""
         return self.inputs * self.outputs
 
     @property
@@ -134,6 +137,8 @@ class ModelShape:
     """How many tensors of its width the MLP keeps for the backward pass: gate, activated gate and the other half."""
     keeps_activated: bool = False
     """Whether what the MLP keeps is what its last linear reads: ReLU goes backward by its result."""
+    can_be_lean: bool = False
+    """Whether its norms and MLPs are those that devkit's loop replaces by ones that keep their inputs alone."""
     max_positions: int = 0
     """Longest text by the config; 0 when it names none."""
     is_decoder: bool = True
@@ -174,3 +179,95 @@ class ModelShape:
     def head_width(self) -> int:
         """Numbers in the matrix that makes logits."""
         return self.vocabulary * self.hidden
+
+
+NF4_BLOCK = 64
+"""Weights that share one scale in nf4. Source: section 3 of the QLoRA paper."""
+SCALE_BLOCK = 256
+"""Scales that share one scale of their own under double quantization. Source: as above."""
+
+
+def compute_weight_terms(
+    shape: ModelShape, quantization: Quantization, precision: Precision, *, is_upcast: bool = False
+) -> tuple[Term, ...]:
+    """Compute the base weights on one GPU. `is_upcast`: everything that is not packed was cast to fp32 for training."""
+    if quantization is Quantization.NONE:
+        formula = f"{format_millions(shape.parameters)} parameters x {precision.bytes} B"
+        return (Term("weights", shape.parameters * precision.bytes, formula, LLAMA_SOURCE),)
+    rest = shape.parameters - shape.packed_weights
+    each = Precision.FP32.bytes if is_upcast else precision.bytes
+    why = "fp32 by prepare_model_for_kbit_training" if is_upcast else "never quantized"
+    return (
+        *_compute_packed_terms(shape, quantization),
+        Term(
+            "unquantized weights",
+            rest * each,
+            f"{format_millions(rest)} in embeddings, head, norms and experts x {each} B ({why})",
+            KBIT_SOURCE if is_upcast else BITSANDBYTES_SOURCE,
+        ),
+    )
+
+
+def _compute_packed_terms(shape: ModelShape, quantization: Quantization) -> tuple[Term, Term]:
+    packed = shape.packed_weights
+    if quantization is Quantization.INT8:
+        rows = sum(layer.count * linear.outputs for layer in shape.layers for linear in layer.linears)
+        return (
+            Term("packed weights", packed, f"{format_millions(packed)} x 1 B", BITSANDBYTES_SOURCE),
+            Term("quantization scales", 4 * rows, f"{rows:,} rows x 4 B", BITSANDBYTES_SOURCE),
+        )
+    scales = -(-packed // NF4_BLOCK)
+    if quantization is Quantization.NF4_DOUBLE:
+        scale_bytes = scales + 4 * -(-scales // SCALE_BLOCK)
+        formula = f"{format_millions(packed)} / {NF4_BLOCK} x (1 B + 4 B / {SCALE_BLOCK})"
+    else:
+        scale_bytes, formula = 4 * scales, f"{format_millions(packed)} / {NF4_BLOCK} x 4 B"
+    return (
+        Term("packed weights", packed // 2, f"{format_millions(packed)} x 0.5 B", QLORA_SOURCE),
+        Term("quantization scales", scale_bytes, formula, QLORA_SOURCE),
+    )
+
+
+OUTPUT_HEAD = "lm_head"
+"""The output head's name in transformers in every family that is known here."""
+
+
+def find_adapted_linears(layer: LayerShape, settings: TrainingSettings) -> tuple[LinearShape, ...]:
+    """Find the linears of a layer that carry an adapter. Experts in fused tensors never do."""
+    if settings.targets == ALL_LINEAR:
+        return layer.linears
+    return tuple(linear for linear in layer.linears if linear.name in settings.targets)
+
+
+def find_adapted_head(shape: ModelShape, settings: TrainingSettings) -> LinearShape | None:
+    """Find the output head if it carries an adapter. One that is the embedding never does: merged, it would be both."""
+    return _build_head(shape) if OUTPUT_HEAD in settings.targets else None
+
+
+def _build_head(shape: ModelShape) -> LinearShape | None:
+    if shape.is_tied or not shape.is_decoder:
+        return None
+    return LinearShape(OUTPUT_HEAD, shape.hidden, shape.vocabulary, LinearInput.LAST_STATE)
+
+
+def count_adapter_parameters(shape: ModelShape, settings: TrainingSettings) -> int:
+    """Count the parameters of all adapters. Raises DevkitError for a target that no layer has."""
+    known = {linear.name: None for layer in shape.layers for linear in layer.linears}
+    if _build_head(shape) is not None:
+        known[OUTPUT_HEAD] = None
+    unknown = [target for target in settings.targets if target not in known]
+    if unknown and settings.targets != ALL_LINEAR:
+        raise DevkitError(
+            f"{shape.name} has no linear module {unknown[0]!r} to put an adapter on",
+            f"It has {', '.join(known)}; {ALL_LINEAR[0]} means all of them but the output head.",
+        )
+    inside = sum(
+        layer.count * sum(_count_parameters(linear, settings) for linear in find_adapted_linears(layer, settings))
+        for layer in shape.layers
+    )
+    head = find_adapted_head(shape, settings)
+    return inside + (_count_parameters(head, settings) if head is not None else 0)
+
+
+def _count_parameters(linear: LinearShape, settings: TrainingSettings) -> int:
+    return settings.rank * (linear.inputs + linear.outputs) + (linear.outputs if settings.dora else 0)

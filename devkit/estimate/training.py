@@ -43,8 +43,8 @@ from devkit.estimate.settings import (
     Stack,
     TrainingSettings,
 )
-from devkit.estimate.shape import ModelShape
-from devkit.estimate.weights import (
+from devkit.estimate.shape import (
+    ModelShape,
     compute_weight_terms,
     count_adapter_parameters,
     find_adapted_head,
@@ -63,7 +63,7 @@ _SHARDED: dict[Sharding, frozenset[str]] = {
             "gradients",
             "adapters",
             "weights",
-            "unquantised weights",
+            "unquantized weights",
             "packed weights",
         }
     ),
@@ -81,7 +81,7 @@ GATHERED_LAYERS = 2
 
 def shard_terms(terms: Iterable[Term], settings: TrainingSettings) -> tuple[Term, ...]:
     """Return each term as large as one rank's shard of it."""
-    world, sharded = settings.world, _SHARDED[settings.sharding]
+    world, sharded = settings.shard_size or settings.world, _SHARDED[settings.sharding]
     return tuple(
         Term(term.name, -(-term.bytes // world), f"({term.formula}) / {world}", ZERO_SOURCE)
         if term.name in sharded
@@ -131,7 +131,8 @@ def count_trained_parameters(shape: ModelShape, settings: TrainingSettings) -> T
     if settings.method is Method.FULL:
         return TrainedParameters(parameters=shape.parameters, bytes_each=settings.precision.bytes)
     return TrainedParameters(
-        parameters=count_adapter_parameters(shape, settings), bytes_each=settings.adapter_precision.bytes
+        parameters=count_adapter_parameters(shape, settings) + settings.whole_parameters,
+        bytes_each=settings.adapter_precision.bytes,
     )
 
 
@@ -139,7 +140,8 @@ def compute_adapter_terms(trained: TrainedParameters, settings: TrainingSettings
     """Compute the adapters; nothing in full fine-tuning, where the weights train."""
     if settings.method is Method.FULL:
         return ()
-    formula = f"{format_millions(trained.parameters)} at rank {settings.rank} x {trained.bytes_each} B"
+    whole = f", {format_millions(settings.whole_parameters)} of them whole modules" if settings.whole_parameters else ""
+    formula = f"{format_millions(trained.parameters)} at rank {settings.rank} x {trained.bytes_each} B{whole}"
     return (Term("adapters", trained.bytes, formula, LORA_SOURCE),)
 
 
@@ -201,7 +203,7 @@ def get_quantization(settings: TrainingSettings) -> Quantization:
     if settings.method is Method.INT8_LORA:
         return Quantization.INT8
     if settings.method is Method.QLORA:
-        return Quantization.NF4_DOUBLE if settings.double_quantisation else Quantization.NF4
+        return Quantization.NF4_DOUBLE if settings.double_quantization else Quantization.NF4
     return Quantization.NONE
 
 
@@ -220,7 +222,7 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
     is_quantized = get_quantization(settings) is not Quantization.NONE
     if settings.upcast and not is_quantized:
         raise DevkitError(
-            f"--kbit-upcast says nothing about {settings.method}: nothing is quantised",
+            f"--kbit-upcast says nothing about {settings.method}: nothing is quantized",
             "Choose --method qlora or int8-lora, or leave the flag away.",
         )
     if settings.autocast and settings.stack is Stack.DEVKIT:
@@ -234,9 +236,14 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
         raise DevkitError(
             f"--sharding {settings.sharding} shares nothing out among one process", "Give --world, the number of GPUs."
         )
+    if settings.shard_size and (settings.shard_size < 0 or settings.world % settings.shard_size):
+        raise DevkitError(
+            f"{settings.world} processes are not groups of --shard-size {settings.shard_size}",
+            "Give a number that divides --world, such as the GPUs of a node.",
+        )
     if not shape.is_decoder and is_quantized:
         raise DevkitError(
-            f"{shape.name} is an encoder, which is not trained quantised here", "Choose --method full or lora."
+            f"{shape.name} is an encoder, which is not trained quantized here", "Choose --method full or lora."
         )
 
 
@@ -403,6 +410,6 @@ def _list_warnings(shape: ModelShape, settings: TrainingSettings) -> Iterator[st
     if is_attention_eager(shape, settings):
         yield "attention without a fused kernel is estimated less surely: published runs took up to a quarter more"
     if settings.world > 1 and settings.sharding is not Sharding.DDP:
-        yield "activations and logits are not shared out: more GPUs do not make them smaller"
+        yield "activations and logits are not sharded: more GPUs do not make them smaller"
     if shape.max_positions and settings.sequence > shape.max_positions:
         yield f"the model was made for at most {shape.max_positions:,} tokens"

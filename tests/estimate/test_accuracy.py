@@ -37,7 +37,7 @@ def test_weights_and_optimizer_state_are_what_was_found_on_the_gpu():
     for run in rows:
         terms = {term.name: term.bytes for term in estimated(run).terms}
         weights = terms.get("weights", 0) + sum(
-            terms.get(name, 0) for name in ("packed weights", "unquantised weights", "quantisation scales", "adapters")
+            terms.get(name, 0) for name in ("packed weights", "unquantized weights", "quantization scales", "adapters")
         )
         assert weights == pytest.approx(run.weights_bytes, rel=0.001), run.id
         assert terms["optimizer state"] == pytest.approx(run.optimizer_bytes, rel=0.001), run.id

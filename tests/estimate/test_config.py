@@ -1,9 +1,23 @@
-"""From a config.json to a shape: what is read, and what is refused."""
+"""What is read and what is refused: a model's config.json, settings, and a price file."""
+
+import json
 
 import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
+from devkit.estimate.resources import parse_prices
+from devkit.estimate.settings import (
+    InferenceSettings,
+    Method,
+    Precision,
+    TrainingSettings,
+    decode_settings,
+    encode_settings,
+)
+
+# From a config.json to a shape: what is read, and what is refused.
+
 
 LLAMA = {
     "model_type": "llama",
@@ -68,3 +82,75 @@ def test_the_first_layers_of_a_mixture_may_be_dense():
     shape = build_model_shape({**LLAMA, "model_type": "deepseek_v3", **experts, **latent})
     assert [(layer.count, layer.experts is not None) for layer in shape.layers] == [(2, False), (4, True)]
     assert shape.cache_width == 32 + 8
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TrainingSettings(method=Method.QLORA, targets=("q_proj", "v_proj"), upcast=True),
+        InferenceSettings(cache_precision=Precision.FP32),
+        InferenceSettings(cache_precision=None),
+    ],
+)
+def test_settings_survive_json(settings):
+    assert decode_settings(type(settings), json.loads(json.dumps(encode_settings(settings)))) == settings
+
+
+def test_what_is_left_out_has_its_default():
+    assert decode_settings(TrainingSettings, {"rank": 8}) == TrainingSettings(rank=8)
+
+
+@pytest.mark.parametrize(
+    ("values", "message", "hint"),
+    [
+        pytest.param({"squence": 8}, "unknown setting 'squence'", "Did you mean sequence?", id="a misspelled name"),
+        pytest.param({"zzzzzz": 8}, "unknown setting 'zzzzzz'", "Known: method, ", id="a name like no other"),
+        pytest.param(
+            {"method": "lara"},
+            """method must be "lora", .*, not 'lara'""",
+            'Write it as "lora", "qlora"',
+            id="a wrong value",
+        ),
+    ],
+)
+def test_what_no_setting_has_is_refused(values, message, hint):
+    with pytest.raises(DevkitError, match=message) as refused:
+        decode_settings(TrainingSettings, values)
+    assert refused.value.hint.startswith(hint)
+
+
+# A user's price file: what is read, and what is refused.
+
+
+HEAD = {"as_of": "2026-11-21", "currency": "EUR"}
+RENTED = {"gpu": "H100 SXM", "per_hour": 3.0, "where": "a cloud"}
+OWN = {"gpu": "RTX 4090", "purchase": 2000, "hours_of_use": 1000, "power_w": 500, "electricity_per_kwh": 0.4}
+
+
+def test_prices_are_found_by_every_name_of_the_gpu_the_cheapest_first():
+    rows = [RENTED, {**RENTED, "gpu": "NVIDIA H100 SXM", "per_hour": 2.0}, {**RENTED, "gpu": "L4"}]
+    found = parse_prices({**HEAD, "rented": rows}, origin="prices.toml").for_gpu("NVIDIA H100 SXM")
+    assert [price.per_hour for price in found] == [2.0, 3.0]
+
+
+def test_a_gpu_of_ones_own_costs_its_share_of_the_purchase_and_its_electricity():
+    found = parse_prices({**HEAD, "own": [OWN]}, origin="prices.toml").for_gpu("rtx4090")
+    assert [price.per_hour for price in found] == [pytest.approx(2000 / 1000 + 0.5 * 0.4)]
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        pytest.param({}, "says no as_of", id="nothing"),
+        pytest.param({"as_of": "2026-11-21"}, "says no currency", id="no currency"),
+        pytest.param(HEAD, "holds no prices", id="no prices"),
+        pytest.param({**HEAD, "rented": [{"per_hour": 1}]}, "names no gpu", id="a price of nothing"),
+        pytest.param({**HEAD, "rented": [{**RENTED, "per_hour": 0}]}, "per_hour of H100 SXM", id="for free"),
+        pytest.param({**HEAD, "rented": [{**RENTED, "per_hour": "3"}]}, "is '3'", id="a word"),
+        pytest.param({**HEAD, "own": [{**OWN, "hours_of_use": -1}]}, "hours_of_use", id="fewer than no hours"),
+    ],
+)
+def test_a_price_file_that_makes_no_sense_is_refused(document, says):
+    with pytest.raises(DevkitError) as refusal:
+        parse_prices(document, origin="prices.toml")
+    assert says in refusal.value.message

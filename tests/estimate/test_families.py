@@ -1,10 +1,10 @@
-"""Every architecture and every row of the catalogue against the models that transformers builds, on the meta device."""
+"""Every architecture and every row of the catalog against the models that transformers builds, on the meta device."""
 
 from dataclasses import replace
 
 import pytest
 
-from devkit.estimate.config import FAMILIES, build_model_shape
+from devkit.estimate.config import build_model_shape, load_families
 from devkit.estimate.model_catalog import list_models
 
 pytestmark = pytest.mark.workload
@@ -48,7 +48,7 @@ def built(config):
 
 
 def counted(model):
-    """All parameters, and those in the weights that a quantised base packs."""
+    """All parameters, and those in the weights that a quantized base packs."""
     packed = sum(
         module.weight.numel()
         for name, module in model.named_modules()
@@ -61,14 +61,14 @@ def config_of(model_type, sizes):
     from transformers import CONFIG_MAPPING
 
     needs_head = {"head_dim": 16} if model_type in {"hunyuan_v1_dense", "ministral"} else {}
-    named = {**sizes, **needs_head, **({"num_experts_per_tok": 2} if FAMILIES[model_type].experts else {})}
+    named = {**sizes, **needs_head, **({"num_experts_per_tok": 2} if load_families()[model_type].experts else {})}
     return CONFIG_MAPPING[model_type](**named)
 
 
 @pytest.mark.parametrize(
     "extra", [pytest.param({}, id="as it is"), pytest.param(SWITCHED_ON, id="with its switches on")]
 )
-@pytest.mark.parametrize("model_type", sorted(FAMILIES.keys() - PARTS))
+@pytest.mark.parametrize("model_type", sorted(load_families().keys() - PARTS))
 def test_an_architecture_has_the_parameters_that_transformers_gives_it(model_type, extra):
     sizes = {
         name: size for name, size in SIZES.items() if name != "num_key_value_heads" or model_type not in WITHOUT_GROUPS
@@ -78,7 +78,7 @@ def test_an_architecture_has_the_parameters_that_transformers_gives_it(model_typ
     assert (shape.parameters, shape.packed_weights) == counted(built(config))
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES.keys() - PARTS - {"deepseek_v2"}))
+@pytest.mark.parametrize("model_type", sorted(load_families().keys() - PARTS - {"deepseek_v2"}))
 def test_an_architecture_knows_what_its_config_may_leave_out(model_type):
     sizes = {
         name: size for name, size in SIZES.items() if name != "num_key_value_heads" or model_type not in WITHOUT_GROUPS
@@ -89,7 +89,7 @@ def test_an_architecture_knows_what_its_config_may_leave_out(model_type):
 
 
 @pytest.mark.parametrize("model", list_models(), ids=lambda model: model.id)
-def test_a_model_of_the_catalogue_has_the_parameters_that_transformers_gives_it(model):
+def test_a_model_of_the_catalog_has_the_parameters_that_transformers_gives_it(model):
     """Cut to as many layers as show every kind of them: layers of a kind are alike, and there are only more of them."""
     from transformers import AutoConfig
 

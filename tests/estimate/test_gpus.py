@@ -30,6 +30,7 @@ ESTIMATE = estimate_training(LLAMA, TrainingSettings())
         pytest.param("V100", "Tesla V100 SXM2 16GB", 15.84, id="no size: the smallest"),
         pytest.param("RTX A1000 6GB", "NVIDIA RTX A1000 6GB", 5.94, id="a size that is in no table"),
         pytest.param("H100 MIG 3g.40gb", "NVIDIA H100 SXM MIG 3g.40gb", 39.6, id="a slice"),
+        pytest.param("L4/4", "NVIDIA L4/4", 5.62, id="the share of one program of four"),
     ],
 )
 def test_a_named_gpu_has_the_memory_that_programs_may_take(text, name, gib):
@@ -42,7 +43,7 @@ def test_a_gpu_whose_memory_is_in_no_table_wants_it_in_the_name():
         find_gpu_spec("RTX A1000", Precision.BF16)
 
 
-@pytest.mark.parametrize("text", ["H900", "", "T4 MIG 1g.5gb", "H100 MIG 7g.800gb"])
+@pytest.mark.parametrize("text", ["H900", "", "L4/0", "T4 MIG 1g.5gb", "H100 MIG 7g.800gb"])
 def test_a_gpu_that_does_not_exist_is_refused(text):
     with pytest.raises(DevkitError):
         find_gpu_spec(text, Precision.BF16)

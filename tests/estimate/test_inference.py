@@ -63,10 +63,10 @@ def test_gpus_that_share_layers_share_weights_and_cache_but_no_group_of_heads():
     assert eight.allocated_peak_bytes < one.allocated_peak_bytes / 7
 
 
-@pytest.mark.parametrize("quantisation", [Quantization.NF4, Quantization.NF4_DOUBLE, Quantization.INT8])
-def test_quantised_weights_take_less_than_those_in_16_bits(quantisation):
+@pytest.mark.parametrize("quantization", [Quantization.NF4, Quantization.NF4_DOUBLE, Quantization.INT8])
+def test_quantized_weights_take_less_than_those_in_16_bits(quantization):
     llama = shape("llama-3.1-8b")
-    packed = estimate_inference(llama, InferenceSettings(quantisation=quantisation))
+    packed = estimate_inference(llama, InferenceSettings(quantization=quantization))
     assert packed.allocated_peak_bytes < estimate_inference(llama, InferenceSettings()).allocated_peak_bytes
 
 

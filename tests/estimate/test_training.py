@@ -101,7 +101,7 @@ def test_packed_weights_take_what_loading_them_showed(model, packed, upcast):
 def test_the_experts_of_a_mixture_are_not_packed_and_the_answer_says_so():
     found = estimate_training(MOE, TrainingSettings(method=Method.QLORA))
     weights = {term.name: term.bytes / GIB for term in found.terms}
-    assert weights["unquantised weights"] > 50
+    assert weights["unquantized weights"] > 50
     assert any("experts" in warning for warning in found.warnings)
 
 
@@ -187,9 +187,10 @@ def test_the_loss_is_the_fullest_moment_of_a_plain_lora():
         pytest.param({"sequence": 0}, "--seq is 0", id="no tokens"),
         pytest.param({"micro_batch": -1}, "--micro-batch is -1", id="fewer than no rows"),
         pytest.param({"targets": ("c_attn",)}, "no linear module 'c_attn'", id="a target of another model"),
-        pytest.param({"upcast": True}, "nothing is quantised", id="an upcast of what is not packed"),
+        pytest.param({"upcast": True}, "nothing is quantized", id="an upcast of what is not packed"),
         pytest.param({"method": Method.FULL, "dora": True}, "--dora", id="DoRA without adapters"),
         pytest.param({"sharding": Sharding.ZERO3}, "among one process", id="sharing among one"),
+        pytest.param({"world": 6, "shard_size": 4}, "not groups of --shard-size 4", id="copies that are not whole"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(wrong, says):
@@ -198,12 +199,20 @@ def test_settings_that_contradict_each_other_are_refused(wrong, says):
     assert says in refusal.value.message and refusal.value.hint
 
 
+def test_a_copy_on_each_group_of_processes_takes_what_one_of_that_many_takes():
+    def device_bytes(world, shard_size=0):
+        chosen = TrainingSettings(method=Method.FULL, world=world, sharding=Sharding.ZERO3, shard_size=shard_size)
+        return estimate_training(LLAMA, chosen).allocated_peak_bytes
+
+    assert device_bytes(16, shard_size=4) == device_bytes(4) > device_bytes(16)
+
+
 def test_a_chunk_is_as_long_as_the_one_that_training_uses():
     pytest.importorskip("torch")
     from devkit.estimate.settings import CHUNK_TOKENS
-    from devkit.workload.finetune.model import loss
+    from devkit.workload.finetune import forward
 
-    assert loss.CHUNK_TOKENS == CHUNK_TOKENS
+    assert forward.CHUNK_TOKENS == CHUNK_TOKENS
 
 
 @pytest.mark.parametrize("loss", [Loss.CHUNKED, Loss.FUSED, Loss.STANDARD])
