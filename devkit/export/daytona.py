@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.export.launcher_gpus import find_launcher_gpu
-from devkit.export.quantities import round_up_to_gib
 from devkit.export.quoting import quote_shell
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
 from devkit.export.task import TOKEN_PATH, Task, build_rendezvous_variables
+from devkit.export.values import round_up_to_gib
 from devkit.facts.settings import SettingInfo
+from devkit.release import __version__
 from devkit.render.files import Artifact
 from devkit.render.templates import render_template
 
@@ -58,6 +58,7 @@ def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext
         words=[ascii(word) for word in task.command],
         environment=[(ascii(name), ascii(value)) for name, value in variables],
         workspace=ascii(task.workspace),
+        workdir=ascii(task.start_folder),
         output=ascii(task.output),
         local=ascii(str(output.relative_to(task.workspace)) if is_inside else output.name),
         project=ascii(find_path_to_project(context.folder)),

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.export.quoting import fold_shell_command, format_comment_line, quote_compose, quote_shell
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, USER_ID, Task, Volume, VolumeRole, build_rendezvous_variables
 from devkit.facts.settings import SettingInfo
+from devkit.release import __version__
 from devkit.render.files import Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor
@@ -163,7 +163,7 @@ def _build_create_options(task: Task, user: str) -> list[str]:
     """Build the options of docker create, each with its value."""
     pairs = [
         ["--init"],
-        ["--workdir", task.workspace],
+        ["--workdir", task.start_folder],
         ["--shm-size", str(task.shm_bytes)],
         ["--stop-signal", "SIGTERM"],
         ["--stop-timeout", str(task.grace_s)],

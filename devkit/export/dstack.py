@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import find_gpu_spec
 from devkit.estimate.settings import Precision
 from devkit.export.launcher_gpus import find_launcher_gpu, is_mig_slice
-from devkit.export.quantities import GIB, round_up_to_gib
 from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell, quote_yaml, render_yaml_block
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
+from devkit.export.values import GIB, round_up_to_gib
 from devkit.facts.settings import SettingInfo
+from devkit.release import __version__
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor
@@ -208,7 +208,8 @@ def _render_volume(task: Task, settings: DstackSettings, volume: Volume) -> Arti
         "launchers/dstack-volume.yml.j2",
         devkit_version=__version__,
         name=_volume_name(task, volume),
-        settings=settings,
+        backend=quote_yaml(settings.backend),
+        region=quote_yaml(settings.region),
         size_gib=round_up_to_gib(volume.size_bytes),
         because=format_comment_line(volume.because),
     )
@@ -222,7 +223,7 @@ def _render_script(task: Task) -> str:
         address, rank = '"$DSTACK_MASTER_NODE_IP"', '"$DSTACK_NODE_RANK"'
     return render_template(
         "launchers/dstack.sh.j2",
-        workspace=quote_shell([task.workspace]),
+        folder=quote_shell([task.start_folder]),
         token_folder=quote_shell([TOKEN_FOLDER]),
         token_path=quote_shell([TOKEN_PATH]),
         needs_token=task.needs_token,

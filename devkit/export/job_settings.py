@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from devkit.errors import DevkitError
-from devkit.export.quantities import parse_duration, parse_size
 from devkit.export.targets import TARGETS, ExportTarget
+from devkit.export.values import parse_duration, parse_size
 from devkit.facts.redact import SECRETS
 from devkit.facts.settings import SettingInfo, describe_settings, format_flag, validate_ranges
 from devkit.render.toml_tables import TableSource, parse_table
 
-TARGET_SPECIFIC_SETTINGS = ("models", "data", "checkpoints")
+TARGET_SPECIFIC_SETTINGS = ("models", "data", "checkpoints", "mount")
 """Settings that name an engine's own objects: flags for one target are stored in its table, [job.TARGET], alone."""
 
 
@@ -51,6 +51,14 @@ class JobSettings:
     gpu: Annotated[str, SettingInfo("GPU to request, such as H100. The memory estimate must fit it.")] = ""
     gpus: Annotated[int, SettingInfo("GPUs on each node; 0 for none.", at_least=0, at_most=64)] = 1
     nodes: Annotated[int, SettingInfo("Number of nodes.", at_least=1, at_most=4096)] = 1
+    min_nodes: Annotated[
+        int,
+        SettingInfo(
+            "Nodes with which the job continues when others are lost; --nodes 1:4 is short for both. 0: all of them.",
+            at_least=0,
+            at_most=4096,
+        ),
+    ] = 0
     time: Annotated[str, SettingInfo("Time limit of the run.", example="24h")] = "24h"
     grace: Annotated[
         str, SettingInfo("Grace period between SIGTERM and SIGKILL, to save a checkpoint.", example="120s")
@@ -65,11 +73,20 @@ class JobSettings:
     models_size: Annotated[str, SettingInfo("Size of new storage for models.", example="200Gi")] = ""
     data_size: Annotated[str, SettingInfo("Size of new storage for the data.", example="50Gi")] = ""
     checkpoints_size: Annotated[str, SettingInfo("Size of new storage for the output.", example="100Gi")] = ""
+    mount: Annotated[
+        tuple[str, ...],
+        SettingInfo("Other storage at a path of your own: claim, folder or volume. Repeat.", example="SOURCE:/PATH"),
+    ] = ()
+    workdir: Annotated[
+        str, SettingInfo("Folder of the container to start in, instead of the project's.", example="/PATH")
+    ] = ""
     env: Annotated[
         tuple[str, ...], SettingInfo("Environment variable of the container. Repeat.", example="NAME=VALUE")
     ] = ()
 
 
+MAX_TEXT = 1000
+"""YAML takes no longer key. Source: https://yaml.org/spec/1.2.2/#742-flow-mappings"""
 SIZE_SETTINGS = ("memory", "shm", "models_size", "data_size", "checkpoints_size")
 
 _PATH = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
@@ -121,6 +138,15 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
             f"--grace {settings.grace} leaves nothing of --time {settings.time}",
             "SIGTERM comes that long before the end: give more time, or a shorter grace period.",
         )
+    if settings.min_nodes > settings.nodes:
+        raise DevkitError(
+            f"--min-nodes {settings.min_nodes} is more than --nodes {settings.nodes}", "Give --nodes MIN:MAX."
+        )
+    if settings.min_nodes and settings.command and not settings.processes:
+        raise DevkitError(
+            "--min-nodes is for processes that torchrun starts, and starts again when a node is lost",
+            "Give --processes auto, or leave it out.",
+        )
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
         raise DevkitError(
             f"--image {settings.image!r} is no name of an image",
@@ -133,13 +159,15 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
 
 def _validate_command(settings: JobSettings) -> None:
     if not settings.command:
-        for name in ("processes", "foreign_image"):
+        for name in ("processes", "foreign_image", "workdir"):
             if getattr(settings, name):
                 raise DevkitError(
-                    f"{format_flag(name)} is for a command of your own: devkit finetune knows its processes and image",
+                    f"{format_flag(name)} is for a command of your own: devkit finetune knows its processes, image and folder",
                     "Give the command after two dashes: -- python train.py",
                 )
         return
+    if settings.workdir and not PurePosixPath(settings.workdir).is_absolute():
+        raise DevkitError(f"--workdir {settings.workdir!r} is no absolute path", "Such as --workdir /workspace")
     if not settings.command[0]:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
@@ -152,13 +180,17 @@ def _validate_command(settings: JobSettings) -> None:
 
 
 def validate_printable(settings: object) -> None:
-    """Raise DevkitError for a control character in any text of these settings: file formats disagree about those."""
+    """Raise DevkitError for a control character in any text of these settings, or one too long for file formats."""
     kind: type = type(settings)
     for name in describe_settings(kind):
         value = getattr(settings, name)
         for text in value if isinstance(value, tuple) else (value,):
             if not isinstance(text, str):
                 continue
+            if len(text) > MAX_TEXT and name not in ("command", "env"):
+                raise DevkitError(
+                    f"{format_flag(name)} has {len(text)} characters", f"Give at most {MAX_TEXT}: names have fewer."
+                )
             # A word of a command may be a script.
             shown = re.sub(r"[\n\t]", "", text) if name == "command" else text
             if any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in shown):

@@ -10,8 +10,8 @@ FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
 TORCHRUN = ("torchrun", "--no-python")
-LAUNCHER = ("python", "-m", "devkit.workload.launch")
-"""Runs a command with its signals and exit code, in an image with devkit."""
+LAUNCHER = ("devkit", "launch")
+"""Runs a command with its signals and exit code, in an image with devkit, whose Python is not the project's."""
 
 
 def build_finetune_command(settings: FinetuneSettings) -> tuple[str, ...]:

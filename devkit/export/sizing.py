@@ -13,15 +13,14 @@ from devkit.estimate.gpus import OLDEST_MAJOR, Fit, GpuSpec, find_gpu_spec
 from devkit.estimate.memory import MemoryEstimate
 from devkit.estimate.resources import HostRequirements, estimate_host, estimate_seconds
 from devkit.estimate.settings import Method, Precision, Sharding, TrainingSettings
-from devkit.estimate.shape import ModelShape
+from devkit.estimate.shape import ModelShape, count_adapter_parameters
 from devkit.estimate.training import estimate_training
-from devkit.estimate.weights import count_adapter_parameters
 from devkit.export.job_settings import JobSettings
 from devkit.facts.values import ComputeCapability
 from devkit.solver.plan import Plan, Vendor
 from devkit.text import format_bytes, format_duration
 from devkit.workload.finetune.decisions import AttentionTraits, Corpus, DeviceKind, Hardware, decide
-from devkit.workload.finetune.model.files import BaseQuantization, is_packed_before_sharding
+from devkit.workload.finetune.files import BaseQuantization, is_packed_before_sharding
 from devkit.workload.finetune.settings import FinetuneSettings
 
 UNLIMITED_BYTES = 1 << 50
@@ -34,7 +33,7 @@ _WORLD_SIZES = (2, 4, 8, 16, 32, 64)
 _GPUS_PER_NODE = 8
 """The most GPUs that a node usually has: more are proposed as nodes."""
 _DEVICE_KINDS = {Vendor.NVIDIA: DeviceKind.CUDA, Vendor.ROCM: DeviceKind.ROCM, Vendor.CPU: DeviceKind.CPU}
-_WEIGHTS = ("weights", "packed weights", "unquantised weights", "quantisation scales")
+_WEIGHTS = ("weights", "packed weights", "unquantized weights", "quantization scales")
 """The estimate's terms for the base model."""
 
 

@@ -7,14 +7,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.export.names import validate_dns_label
 from devkit.export.task import Task
+from devkit.export.values import validate_dns_label
 from devkit.render.container.settings import ContainerSettings
 from devkit.render.files import Artifact
 from devkit.solver.plan import Plan
 
 TARGETS = {
-    "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet; with Kueue, storage, checks, monitoring.",
+    "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet, RayJob; with Kueue, storage, checks, monitoring.",
     "slurm": "Slurm: batch scripts for one node or several, in a container or not, requeued when preempted.",
     "skypilot": "SkyPilot: a task for clouds and clusters, spot included.",
     "dstack": "dstack: a task and a development environment.",
@@ -53,6 +53,8 @@ class ExportTarget:
     `render` raises DevkitError for a task that the engine cannot run. `needs_image` tells by the target's settings
     if the job runs in the published image: without one it is refused, so `render` never sees an empty name.
     `validate_name` returns a job's name that the engine takes, given with its flag, or raises DevkitError.
+    `is_elastic` tells by the target's settings if a job can continue with fewer nodes, `has_workspace` if a workspace is
+    written, which needs no job.
     """
 
     name: str
@@ -60,6 +62,8 @@ class ExportTarget:
     render: Callable[[Task, Any, ExportContext], TargetFiles]
     needs_image: Callable[[Any], bool] = lambda _settings: True
     validate_name: Callable[[str, str], str] = validate_dns_label
+    is_elastic: Callable[[Any], bool] = lambda _settings: False
+    has_workspace: Callable[[Any], bool] = lambda _settings: False
 
 
 def load_target(name: str) -> ExportTarget:

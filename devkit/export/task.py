@@ -17,6 +17,9 @@ REQUESTED = "requested"
 USER_ID = 1000
 """The id of the image's user `dev`, unless the image is built for another."""
 
+ELASTIC_RESTARTS = 10
+"""How often torchrun starts an elastic job's processes again, with the nodes that are there, before it gives up."""
+
 RENDEZVOUS_PORT = 29500
 """torchrun's own default. Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
@@ -29,11 +32,17 @@ class VolumeRole(StrEnum):
     CHECKPOINTS = "checkpoints"
 
 
+class MountRole(StrEnum):
+    """The use of other storage, at a path of the user's own: a task may have several of it."""
+
+    OWN = "mount"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Volume:
     """Storage that outlives the job. `source` is the engine's name of it, "" for new storage of `size_bytes`."""
 
-    role: VolumeRole
+    role: StrEnum
     path: str
     source: str
     size_bytes: int
@@ -55,12 +64,13 @@ class Task:
     """One command on `nodes` machines, each with the same image, GPUs, memory and storage.
 
     `command` is an argument list, the same on every node and engine. For several processes it is torchrun, whose own
-    flags come from PET_* variables that each target fills in (`build_rendezvous_variables`). `environment` is the same
-    everywhere. `output` is the absolute output folder in the container. `needs_token` is true if models or data come
-    from the hub. `fitting_gpus` are GPUs that hold the job as it is, the least memory first; () where the model's
-    shape is unknown. `is_own_command` is true for a command of the user's own instead of devkit finetune, and
-    `is_foreign_image` for an image without devkit, its folders and its user. `node_processes` are those that torchrun
-    starts on a node, 0 for one for each GPU.
+    flags come from PET_* variables that each target fills in (`build_rendezvous_variables`). `environment` is the
+    same everywhere. `output` is the absolute output folder in the container. `needs_token` is true if models or data
+    come from the hub. `fitting_gpus` are GPUs that hold the job as it is, the least memory first; () where the
+    model's shape is unknown. `command` is () where there is a workspace alone. `is_own_command` is true for one other
+    than devkit finetune, and `is_foreign_image` for an image without devkit, its folders and its user. `workdir` is
+    where it starts, "" for `workspace`. `node_processes` are those that torchrun starts on a node, 0 for one for each
+    GPU. An elastic job continues with `min_nodes`, 0 for all of them.
     """
 
     name: str
@@ -84,6 +94,8 @@ class Task:
     is_own_command: bool = False
     is_foreign_image: bool = False
     node_processes: int = 0
+    min_nodes: int = 0
+    workdir: str = ""
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -98,9 +110,19 @@ class Task:
         return self.node_processes or max(1, self.accelerator.count)
 
     @property
+    def start_folder(self) -> str:
+        """The folder in which the command starts."""
+        return self.workdir or self.workspace
+
+    @property
     def is_distributed(self) -> bool:
         """True for several processes."""
         return self.processes > 1
+
+    @property
+    def is_elastic(self) -> bool:
+        """True for a job that continues with fewer nodes."""
+        return 0 < self.min_nodes < self.nodes
 
     @property
     def min_cpus(self) -> int:
@@ -111,11 +133,11 @@ class Task:
         requested = next((each.because for each in self.reasons if each.field == "cpus"), REQUESTED) == REQUESTED
         return self.cpus if requested else max(1, self.cpus // 2)
 
-    def volume(self, role: VolumeRole) -> Volume:
+    def volume(self, role: StrEnum) -> Volume:
         """Return the volume of that role."""
         return next(each for each in self.volumes if each.role is role)
 
-    def name_new_volume(self, role: VolumeRole) -> str:
+    def name_new_volume(self, role: StrEnum) -> str:
         """Name new storage: models are shared by the project's jobs, everything else is the job's own."""
         return f"{self.project if role is VolumeRole.MODELS else self.name}-{role}"
 
@@ -138,4 +160,16 @@ def build_rendezvous_variables(task: Task, *, address: str, rank: str) -> tuple[
         ("PET_NODE_RANK", rank),
         ("PET_MASTER_ADDR", address),
         ("PET_MASTER_PORT", str(RENDEZVOUS_PORT)),
+    )
+
+
+def build_elastic_variables(task: Task) -> tuple[tuple[str, str], ...]:
+    """Build the flags of an elastic job that are the same on every engine, without the prefix of the variables.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html#elastic-min-1-max-4-tolerates-up-to-3-membership-changes-or-failures
+    """
+    return (
+        ("RDZV_BACKEND", "c10d"),
+        ("MAX_RESTARTS", str(ELASTIC_RESTARTS)),
+        ("NPROC_PER_NODE", str(task.processes_per_node)),
     )

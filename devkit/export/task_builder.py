@@ -12,8 +12,6 @@ from devkit.estimate.resources import CORES_PER_GPU
 from devkit.estimate.settings import Precision
 from devkit.export.job_settings import JobSettings, has_mutable_tag, validate_job_settings
 from devkit.export.launch import build_node_command, build_torchrun_variables, wrap_command
-from devkit.export.names import validate_dns_label
-from devkit.export.quantities import GIB, parse_duration, parse_size, round_up_to_gib
 from devkit.export.sizing import (
     ResourceNeeds,
     RunHardware,
@@ -31,14 +29,16 @@ from devkit.export.task import (
     TOKEN_FOLDER,
     TOKEN_PATH,
     Accelerator,
+    MountRole,
     Task,
     Volume,
     VolumeRole,
 )
+from devkit.export.values import GIB, parse_duration, parse_size, round_up_to_gib, validate_dns_label
 from devkit.render.container.settings import ContainerSettings
 from devkit.solver.plan import Plan, Reason, Vendor
 from devkit.text import format_bytes
-from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.finetune.settings import FinetuneSettings, require_whole_copies
 
 SHM_BYTES = 8 * GIB
 SHM_BYTES_PER_GPU = 4 * GIB
@@ -127,7 +127,9 @@ def build_task(
     output = resolve_output(workspace, finetune.output.as_posix() if finetune is not None else job.results)
     if finetune is None:
         variables = (("DEVKIT_OUTPUT", output), *variables)
-        command = wrap_command(job.command, by_torchrun=bool(job.processes), has_devkit=not job.foreign_image)
+        command = job.command and wrap_command(
+            job.command, by_torchrun=bool(job.processes), has_devkit=not job.foreign_image
+        )
     else:
         command = build_node_command(finetune, is_distributed=is_distributed)
     if job.foreign_image:
@@ -146,7 +148,10 @@ def build_task(
         cpus=job.cpus or CORES_PER_GPU * max(1, count),
         memory_bytes=_size_memory(job, needs, hardware, processes=max(1, count), is_own=finetune is None),
         shm_bytes=parse_size(job.shm, "--shm") if job.shm else max(SHM_BYTES, SHM_BYTES_PER_GPU * count),
-        volumes=plan_volumes(exported, job, needs, workspace=workspace, output=output),
+        volumes=(
+            *plan_volumes(exported, job, needs, workspace=workspace, output=output),
+            *plan_mounts(job, {workspace, output, HUB_CACHE, COMPILE_CACHE, TOKEN_FOLDER, "/dev/shm"}),  # noqa: S108
+        ),
         time_s=time_s,
         grace_s=grace_s,
         is_spot=job.spot,
@@ -155,6 +160,8 @@ def build_task(
         is_own_command=finetune is None,
         is_foreign_image=job.foreign_image,
         node_processes=node_processes,
+        min_nodes=job.min_nodes,
+        workdir=job.workdir,
     )
     notes, refusal = tuple(_list_notes(task, job, needs)), None
     if finetune is not None:
@@ -194,6 +201,7 @@ def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHar
             f" {settings.batch} rows",
             f"Request at most {settings.batch} in all, or set batch = {processes} in the settings of the run.",
         )
+    require_whole_copies(settings, processes)
     for name, path in (("model", settings.model), *(("data", each) for each in (*settings.data, *settings.eval_data))):
         if ".." in PurePosixPath(path).parts:
             raise DevkitError(
@@ -260,6 +268,22 @@ def plan_volumes(
     )
 
 
+def plan_mounts(job: JobSettings, taken: set[str]) -> Iterator[Volume]:
+    """Plan the storage that the user names with a path. Raises DevkitError for a path that would hide one of `taken`."""
+    for text in job.mount:
+        source, mark, folder = text.rpartition(":")
+        path = str(PurePosixPath(folder))
+        if not (source and mark) or not folder.startswith("/") or ".." in PurePosixPath(folder).parts:
+            raise DevkitError(
+                f"--mount {text!r} names no storage with a path of the container",
+                "Write it as SOURCE:/PATH, such as --mount nas:/data.",
+            )
+        if hidden := sorted(each for each in taken if PurePosixPath(each).is_relative_to(path)):
+            raise DevkitError(f"--mount {text!r} would hide {hidden[0]}", "Give it a path of its own.")
+        taken.add(path)
+        yield Volume(role=MountRole.OWN, path=path, source=source, size_bytes=0, because=REQUESTED)
+
+
 def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, content: str) -> Volume:
     source, requested = getattr(job, str(role)), getattr(job, f"{role}_size")
     # Several processes write one checkpoint, and all of them read it.
@@ -319,7 +343,9 @@ def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) ->
 
 
 def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
-    if task.is_own_command:
+    if not task.command:
+        yield "no job is named, and a workspace's memory is a guess, which --memory replaces"
+    elif task.is_own_command:
         yield "no estimate for a command of your own: memory and storage are guesses, which --memory and --models-size replace"
         if job.settings:
             yield f"the job runs the command, and not devkit finetune with {job.settings}"

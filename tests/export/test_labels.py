@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.names import MAX_JOB_NAME_LENGTH, validate_dns_label
+from devkit.export.values import MAX_JOB_NAME_LENGTH, validate_dns_label
 
 
 @pytest.mark.parametrize("name", ["a", "a-b", "0", "a" * MAX_JOB_NAME_LENGTH, "a--b"])

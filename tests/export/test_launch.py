@@ -25,6 +25,7 @@ from devkit.workload.finetune.settings import FinetuneSettings
 PROCESS_ONE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 CAN_UNSHARE = sys.platform == "linux" and os.geteuid() == 0 and shutil.which("unshare") is not None
 
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
 """Beside tests that want both processors, a process may have to wait that long for one."""
 
@@ -45,7 +46,7 @@ sys.exit(1)
 """Like torchrun: signals are handled, every process writes its code, and 1 is what the launcher leaves with."""
 
 
-LAUNCH = [sys.executable, *LAUNCHER[1:]]
+LAUNCH = [sys.executable, "-m", *LAUNCHER]
 
 
 @pytest.fixture(params=["a process", "process 1"])
@@ -94,7 +95,7 @@ def running(launcher, folder, *command):
         process.wait()
 
 
-def signalled(process, launcher, number):
+def signaled(process, launcher, number):
     """Send a signal to the launcher itself: below `unshare` that is its only child."""
     if launcher[0] != "unshare":
         process.send_signal(number)
@@ -135,6 +136,10 @@ def test_behind_torchrun_no_code_at_all_is_a_lost_process(launcher, tmp_path, li
     assert code_of(launcher, tmp_path, torchrun)[0] == code
 
 
+def test_the_launcher_is_a_program_of_the_image_whose_python_has_no_devkit():
+    assert f" /usr/local/bin/{LAUNCHER[0]};" in (ROOT / "templates/devcontainer/Dockerfile.j2").read_text()
+
+
 def test_words_reach_the_command_as_they_are(launcher, tmp_path):
     odd = ["a b", "it's", '"quoted"', "$HOME `id` \\", "line\nbreak", "", "*", "-n", "{{x}} ${y} #"]
     code, told = code_of(launcher, tmp_path, sys.executable, "-c", "import sys; print(sys.argv[1:])", *odd)
@@ -156,7 +161,7 @@ def test_without_a_folder_for_temporary_files_the_code_is_torchruns(launcher, tm
 )
 def test_a_signal_is_forwarded_and_waited_for(launcher, tmp_path, sent, heard):
     with running(launcher, tmp_path, sys.executable, "-c", LISTENS) as process:
-        signalled(process, launcher, getattr(signal, sent))
+        signaled(process, launcher, getattr(signal, sent))
         assert process.wait(PATIENCE_S) == 75
     assert (tmp_path / "told").read_text() == heard
 
@@ -164,7 +169,7 @@ def test_a_signal_is_forwarded_and_waited_for(launcher, tmp_path, sent, heard):
 def test_signals_in_quick_succession_are_forwarded_once(launcher, tmp_path):
     with running(launcher, tmp_path, sys.executable, "-c", LISTENS) as process:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM):
-            signalled(process, launcher, number)
+            signaled(process, launcher, number)
             time.sleep(0.02)
         assert process.wait(PATIENCE_S) == 75
     assert (tmp_path / "told").read_text() == "SIGTERM"
@@ -173,7 +178,7 @@ def test_signals_in_quick_succession_are_forwarded_once(launcher, tmp_path):
 def test_a_command_that_goes_on_is_waited_for_and_its_code_counts(launcher, tmp_path):
     goes_on = "trap '' TERM; : > ready; while [ ! -e end ]; do sleep 0.02; done; exit 5"
     with running(launcher, tmp_path, "sh", "-c", goes_on) as process:
-        signalled(process, launcher, signal.SIGTERM)
+        signaled(process, launcher, signal.SIGTERM)
         time.sleep(0.1)
         assert process.poll() is None
         (tmp_path / "end").touch()
@@ -186,14 +191,14 @@ def test_ended_by_the_signal_before_it_began_is_try_again(launcher, tmp_path):
     torchrun.chmod(0o755)
     with running(launcher, tmp_path, torchrun) as process:
         time.sleep(0.05)
-        signalled(process, launcher, signal.SIGTERM)
+        signaled(process, launcher, signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 75
 
 
 def test_another_command_that_the_signal_ended_has_saved_nothing(launcher, tmp_path):
     with running(launcher, tmp_path, "sh", "-c", ": > ready; exec sleep 600") as process:
         time.sleep(0.05)
-        signalled(process, launcher, signal.SIGTERM)
+        signaled(process, launcher, signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 143
 
 
@@ -237,14 +242,14 @@ def test_a_command_that_succeeds_after_the_signal_is_done(launcher, tmp_path):
     finishes = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); "
     finishes += "open('ready', 'w'); time.sleep(600)"
     with running(launcher, tmp_path, sys.executable, "-c", finishes) as process:
-        signalled(process, launcher, signal.SIGTERM)
+        signaled(process, launcher, signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
 
 
 def test_one_process_needs_no_launcher():
     settings = FinetuneSettings(model="m", data=("a.jsonl",))
     assert build_node_command(settings, is_distributed=False)[:2] == ("devkit", "finetune")
-    assert build_node_command(settings, is_distributed=True)[:7] == (*LAUNCHER, *TORCHRUN, "devkit", "finetune")
+    assert build_node_command(settings, is_distributed=True)[:6] == (*LAUNCHER, *TORCHRUN, "devkit", "finetune")
 
 
 OWN = ("python", "train.py")

@@ -9,11 +9,11 @@ from devkit.errors import DevkitError
 from devkit.export.job_settings import JobSettings
 from devkit.export.kubernetes import KubernetesSettings, render_kubernetes
 from devkit.export.launch import LAUNCHER, TORCHRUN
-from devkit.export.quantities import GIB
 from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings
 from devkit.export.targets import TARGETS, ExportContext, load_target
 from devkit.export.task import HUB_CACHE, VolumeRole
 from devkit.export.task_builder import ExportedProject, TaskAndEstimate, build_task
+from devkit.export.values import GIB
 from devkit.solver.plan import Vendor
 from tests.export.kubernetes.api import problems
 from tests.export.subjects import CPU, JOB, NVIDIA, PROJECT
@@ -66,11 +66,73 @@ def test_a_foreign_image_gets_nothing_of_devkit():
     assert dict(task.environment)["HF_HOME"] == HUB_CACHE
     made = files(task, "kubernetes")
     assert not any(path.startswith("checks/") for path in made)
-    assert not any("devkit.workload" in text or "devkit finetune" in text for text in made.values())
+    assert not any("devkit launch" in text or "devkit finetune" in text for text in made.values())
     (job,) = yaml.safe_load_all(made["base/job.yaml"])
     assert job["spec"]["template"]["spec"]["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
     assert "%test" not in files(task, "slurm")["image.def"]
     assert "%test" in files(built().task, "slurm")["image.def"]
+
+
+STORAGE = ("nas:/nas", "/scratch/set:/nas/set")
+
+
+def test_storage_of_the_users_own_is_at_its_path_on_every_engine_and_the_command_starts_where_it_is_told():
+    job = replace(OWN, mount=STORAGE, workdir="/usr/src/app", foreign_image=True)
+    (pod,) = (
+        each["spec"]["template"]["spec"]
+        for each in yaml.safe_load_all(files(built(job).task, "kubernetes")["base/job.yaml"])
+    )
+    sources = {each["name"]: each for each in pod["volumes"]}
+    mounted = {each["mountPath"]: sources[each["name"]] for each in pod["containers"][0]["volumeMounts"]}
+    assert mounted["/nas"]["persistentVolumeClaim"] == {"claimName": "nas"}
+    assert mounted["/nas/set"]["hostPath"] == {"path": "/scratch/set"}
+    assert pod["containers"][0]["workingDir"] == "/usr/src/app"
+    task = built(replace(job, mount=("$SCRATCH/a b:/nas",))).task
+    script = files(task, "slurm")["job.sbatch"]
+    assert '--bind "${SCRATCH}/a b:/nas"' in script
+    assert "--pwd /usr/src/app" in script
+    compose = yaml.safe_load(files(built(job).task, "docker")["compose.yml"])
+    (service,) = (each for each in compose["services"].values() if "working_dir" in each)
+    assert {("nas", "/nas"), ("/scratch/set", "/nas/set")} <= {(e["source"], e["target"]) for e in service["volumes"]}
+    assert service["working_dir"] == "/usr/src/app"
+    shown = yaml.safe_load(files(built(job).task, "dstack")["task.dstack.yml"])
+    assert {"name": "nas", "path": "/nas"} in shown["volumes"]
+    assert {"instance_path": "/scratch/set", "path": "/nas/set"} in shown["volumes"]
+    assert "cd /usr/src/app && exec" in shown["commands"][0]
+    bucket = yaml.safe_load(files(built(replace(job, mount=("s3://b/set:/nas",))).task, "skypilot")["task.yaml"])
+    assert bucket["file_mounts"]["/nas"]["source"] == "s3://b/set"
+
+
+def test_a_claim_that_is_mounted_twice_is_whole_at_a_path_of_the_users_own():
+    task = built(replace(OWN, data="nas", checkpoints="nas", mount=("nas:/nas",))).task
+    (job,) = yaml.safe_load_all(files(task, "kubernetes")["base/job.yaml"])
+    mounts = {
+        each["mountPath"]: each.get("subPath")
+        for each in job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    }
+    assert (mounts["/workspaces/tide-tables"], mounts["/nas"]) == ("data", None)
+    assert problems(job) == []
+
+
+@pytest.mark.parametrize(
+    ("mount", "says"),
+    [
+        (("nas",), "names no storage with a path"),
+        (("nas:data",), "names no storage with a path"),
+        (("nas:/a/../b",), "names no storage with a path"),
+        (("nas:/opt",), "would hide /opt/cache/"),
+        (("nas:/dev/shm/",), "would hide /dev/shm"),
+        (("a:/nas", "b:/nas/"), "would hide /nas"),
+    ],
+)
+def test_storage_without_a_path_or_over_what_the_job_needs_is_refused(mount, says):
+    with pytest.raises(DevkitError, match=says):
+        built(replace(OWN, mount=mount))
+
+
+def test_nothing_is_mounted_without_a_container():
+    with pytest.raises(DevkitError, match="--flavor none mounts nothing"):
+        files(built(replace(OWN, mount=STORAGE)).task, "slurm", SlurmSettings(flavor=ContainerRuntime.NONE))
 
 
 def test_a_foreign_image_says_nothing_of_the_gpus_that_the_plan_is_for():
@@ -108,8 +170,8 @@ def test_every_engine_starts_it(target, foreign):
 
 def test_slurm_without_a_container_needs_no_devkit_and_mounts_nothing():
     task = built(replace(OWN, gpus=2, processes="auto")).task
-    script = files(task, "slurm", SlurmSettings(flavour=ContainerRuntime.NONE))["job.sbatch"]
-    assert "devkit.workload" not in script
+    script = files(task, "slurm", SlurmSettings(flavor=ContainerRuntime.NONE))["job.sbatch"]
+    assert "devkit launch" not in script
     assert "command -v devkit" not in script
     assert "set -- torchrun" in script
     assert 'export checkpoints="$data/outputs"' in script

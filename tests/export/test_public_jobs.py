@@ -5,6 +5,7 @@ launchers' own programs where they can be had (`tests/export/launchers/test_own_
 """
 
 import os
+import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -48,8 +49,8 @@ def own_words(job) -> list[str]:
     return job["export"][job["export"].index("--") + 1 :]
 
 
-def test_there_are_twenty():
-    assert len(JOBS) == 20
+def test_there_are_twenty_six():
+    assert len(JOBS) == 26
     assert all(job["source"].startswith("https://") for job in JOBS)
 
 
@@ -80,8 +81,9 @@ def _on_kubernetes(folder, words, _job):
         for each in yaml.safe_load_all(path.read_text())
         if each["kind"] != "Kustomization"
     ]
-    found = [each for manifest in objects for each in _containers(manifest)]
-    assert any(each["command"][-len(words) :] == words for each in found)
+    found = [each["command"] for manifest in objects for each in _containers(manifest)]
+    found += [shlex.split(each["spec"]["entrypoint"]) for each in objects if each["kind"] == "RayJob"]
+    assert any(each[-len(words) :] == words for each in found)
     for manifest in objects:
         if manifest["kind"] not in api.CUSTOM or os.environ.get("DEVKIT_SCHEMAS"):
             assert api.problems(manifest) == []

@@ -34,8 +34,8 @@ def test_a_whole_70b_on_eight_gpus_that_each_hold_it_all():
 def test_what_is_advised_fits():
     shared = made(replace(WHOLE, sharding=Sharding.ZERO3), job=replace(JOB, gpu="H200", gpus=8))
     assert (shared.refusal, shared.needs.verdict) == (None, Fit.FITS)
-    quantised = made(replace(LARGE, method=Method.QLORA), job=replace(JOB, gpu="H100"))
-    assert (quantised.refusal, quantised.needs.verdict) == (None, Fit.FITS)
+    quantized = made(replace(LARGE, method=Method.QLORA), job=replace(JOB, gpu="H100"))
+    assert (quantized.refusal, quantized.needs.verdict) == (None, Fit.FITS)
 
 
 def test_an_adapter_on_one_gpu_is_advised_a_smaller_base_or_a_larger_gpu():

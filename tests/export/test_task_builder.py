@@ -6,8 +6,8 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
-from devkit.export.quantities import GIB
 from devkit.export.task import HUB_CACHE, TOKEN_PATH, VolumeRole, build_rendezvous_variables
+from devkit.export.values import GIB
 from devkit.solver.plan import Vendor
 
 from .subjects import CPU, JOB, NVIDIA, PACKAGES, RUN, UNKNOWN, made, subject
@@ -179,7 +179,7 @@ def test_a_spot_node_wants_a_run_that_goes_on():
     assert not made(anew, job=job()).task.is_spot
 
 
-def test_quantised_training_wants_its_library_in_the_image():
+def test_quantized_training_wants_its_library_in_the_image():
     without = replace(NVIDIA, packages=(("torch", "2.13.0"),))
     assert "bitsandbytes" in refused(replace(RUN, method=Method.QLORA), plan=without)
 

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.batch_job import render_batch_job
@@ -13,6 +14,7 @@ from devkit.export.kubernetes.manifest import JobManifests, build_training_selec
 from devkit.export.kubernetes.monitoring import list_monitoring_notes, render_monitoring
 from devkit.export.kubernetes.node_checks import list_check_notes, render_node_checks
 from devkit.export.kubernetes.pytorchjob import render_pytorchjob
+from devkit.export.kubernetes.rayjob import MAX_RAYJOB_NAME_LENGTH, render_rayjob
 from devkit.export.kubernetes.resources import build_claim_template, find_gpu_resource, list_gpu_notes
 from devkit.export.kubernetes.settings import (
     JobKind,
@@ -21,22 +23,31 @@ from devkit.export.kubernetes.settings import (
     validate_kubernetes_settings,
     validate_subdomain,
 )
-from devkit.export.kubernetes.storage import TOKEN_KEY, build_files_pod, build_new_claims
-from devkit.export.names import validate_dns_label
+from devkit.export.kubernetes.storage import TOKEN_KEY, build_files_pod, build_new_claims, is_node_folder
+from devkit.export.kubernetes.workspace import render_workspace
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, split_export_folder
 from devkit.export.task import Task
+from devkit.export.values import validate_dns_label
+from devkit.text import join_words
 
 _RENDERERS: dict[JobKind, Callable[[Task, KubernetesSettings], JobManifests]] = {
     JobKind.JOB: render_batch_job,
     JobKind.TRAINJOB: render_trainjob,
     JobKind.PYTORCHJOB: render_pytorchjob,
     JobKind.JOBSET: render_jobset,
+    JobKind.RAYJOB: render_rayjob,
 }
 
 
 def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportContext) -> TargetFiles:
     """Render the manifests. Raises DevkitError for what no cluster accepts."""
     kind = choose_job_kind(task, settings)
+    workspace = TargetFiles((), ())
+    if settings.workspace:
+        validate_job(replace(task, nodes=1), replace(settings, kind=None, runtime=""), JobKind.JOB)
+        workspace = render_workspace(task, settings, context)
+        if not task.command:
+            return workspace
     validate_job(task, settings, kind)
     job = _RENDERERS[kind](task, settings)
     files = dict(job.files)
@@ -66,7 +77,7 @@ def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportC
         artifacts += render_monitoring(task, settings, context)
         notes += list_monitoring_notes(task, context)
     steps = _list_next_steps(task, settings, context.folder, makes_storage=bool(claims))
-    return TargetFiles(tuple(artifacts), steps, tuple(notes))
+    return TargetFiles((*artifacts, *workspace.artifacts), (*steps, *workspace.next_steps), (*notes, *workspace.notes))
 
 
 def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> None:
@@ -78,13 +89,15 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
     find_gpu_resource(task, settings)
     if settings.runtime and kind is not JobKind.TRAINJOB:
         raise DevkitError(f"--runtime is for a TrainJob, and this is a {kind}", "Give --kind trainjob.")
+    if kind is JobKind.RAYJOB:
+        validate_dns_label(task.name, "--name", longest=MAX_RAYJOB_NAME_LENGTH)
     if kind in (JobKind.TRAINJOB, JobKind.JOBSET):
         validate_dns_label(task.name, "--name", longest=find_max_name_length(task))
     # A Service is named after the job, and its name is a label by RFC 1035.
     if (kind is not JobKind.JOB or task.nodes > 1) and not re.match("[a-z]", task.name):
         raise DevkitError(f"--name {task.name!r} must begin with a letter", f"Such as --name job-{task.name}.")
     for volume in task.volumes:
-        if volume.source:
+        if volume.source and not is_node_folder(volume):
             validate_subdomain(volume.source, f"--{volume.role}")
         if ":" in volume.path:
             raise DevkitError(
@@ -123,17 +136,31 @@ def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str, *, m
 
 
 def _list_storage_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
-    """List the access modes that several nodes need: those of claims are unknown here."""
-    if task.nodes == 1:
-        return ()
-    named = [volume.source for volume in task.volumes if volume.source]
+    """List the access modes that several nodes need, since those of claims are unknown here, and folders of nodes."""
     notes = []
+    if folders := [volume.source for volume in task.volumes if is_node_folder(volume)]:
+        notes.append(
+            f"{join_words(folders)} of the node: clusters that keep the baseline Pod Security Standard refuse it"
+        )
+        if any(each.startswith("/dev/") for each in folders):
+            notes.append(
+                "only a privileged container opens the node's devices; --rdma requests those of a device plugin"
+            )
+    if task.nodes == 1:
+        return tuple(notes)
+    named = [volume.source for volume in task.volumes if volume.source and not is_node_folder(volume)]
     if named:
         names = ", ".join(dict.fromkeys(named))
         notes.append(f"{task.nodes} nodes mount {names}: only a claim with ReadWriteMany lets them")
-    if len(named) < len(task.volumes) and not settings.storage_class:
+    if not all(volume.source for volume in task.volumes) and not settings.storage_class:
         notes.append("new storage is ReadWriteMany, which the cluster's default class often is not: --storage-class")
     return tuple(notes)
 
 
-TARGET = ExportTarget("kubernetes", KubernetesSettings, render_kubernetes)
+TARGET = ExportTarget(
+    "kubernetes",
+    KubernetesSettings,
+    render_kubernetes,
+    is_elastic=lambda settings: settings.kind is JobKind.PYTORCHJOB,
+    has_workspace=lambda settings: settings.workspace is not None,
+)

@@ -31,8 +31,8 @@ from devkit.export.kubernetes.pod import (
 )
 from devkit.export.kubernetes.resources import build_resources
 from devkit.export.kubernetes.settings import KubernetesSettings
-from devkit.export.names import MAX_LABEL_LENGTH
 from devkit.export.task import Task, build_rendezvous_variables
+from devkit.export.values import MAX_LABEL_LENGTH
 
 NODE_JOB = "node"
 """The name of the replicated job and of its container, as Kubeflow Trainer requires."""
@@ -165,7 +165,7 @@ def _build_trainjob(task: Task, settings: KubernetesSettings) -> Manifest:
     run = build_container_run(task, [])
     if settings.runtime:
         run["command"] = Commented(
-            ["env", "-C", task.workspace, *run["command"]], "The folder first: a TrainJob has no field for it."
+            ["env", "-C", task.start_folder, *run["command"]], "The folder first: a TrainJob has no field for it."
         )
     trainer: Manifest = {
         "numNodes": task.nodes,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from devkit import __version__
 from devkit.export.kubernetes.manifest import (
     Commented,
     JobManifests,
@@ -21,6 +20,7 @@ from devkit.export.kubernetes.manifest import (
 from devkit.export.kubernetes.pod import build_placement
 from devkit.export.kubernetes.settings import KubernetesSettings
 from devkit.export.task import Task
+from devkit.release import __version__
 from devkit.render.files import Artifact
 
 KUSTOMIZATION_FILE = "kustomization.yaml"

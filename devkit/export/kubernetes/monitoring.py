@@ -12,7 +12,7 @@ import shlex
 from dataclasses import dataclass
 
 from devkit.compat.version_tables import AlertRule, load_tables
-from devkit.doctor.error_codes import XID_MEANINGS, XidRemedy
+from devkit.doctor.error_codes import XidRemedy, load_xids
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.kustomize import render_folder
 from devkit.export.kubernetes.manifest import Commented, Manifest, build_labels
@@ -143,7 +143,8 @@ def build_pod_pattern(task: Task, kind: JobKind) -> str:
 
     Sources: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode (NAME-INDEX-RANDOM);
     https://jobset.sigs.k8s.io/docs/concepts/ (NAME-JOB-REPLICA-INDEX-RANDOM), of which a TrainJob is one;
-    https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/ (NAME-master-0, NAME-worker-N)
+    https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/ (NAME-master-0, NAME-worker-N);
+    GenerateRayClusterName and PodName of KubeRay's ray-operator/controllers/ray/utils/util.go
     """
     random = "[a-z0-9]{5}"
     match kind:
@@ -151,6 +152,8 @@ def build_pod_pattern(task: Task, kind: JobKind) -> str:
             return f"{task.name}-[0-9]+-{random}" if task.nodes > 1 else f"{task.name}-{random}"
         case JobKind.PYTORCHJOB:
             return f"{task.name}-(master|worker)-[0-9]+"
+        case JobKind.RAYJOB:
+            return f"{task.name}-{random}-(head(-{random})?|node-worker-{random})"
         case JobKind.TRAINJOB | JobKind.JOBSET:
             return f"{task.name}-[a-z]+-[0-9]+-[0-9]+-{random}"
 
@@ -192,7 +195,7 @@ def _build_rule(alert: AlertRule, pods: PodSelector) -> dict[str, object]:
 
 
 def _match_xids(remedies: set[XidRemedy]) -> str:
-    numbers = sorted(number for number, meaning in XID_MEANINGS.items() if meaning.remedy in remedies)
+    numbers = sorted(number for number, meaning in load_xids().items() if meaning.remedy in remedies)
     return " or ".join(f"{XID_METRIC} == {number}" for number in numbers)
 
 

@@ -13,9 +13,8 @@ from devkit.export.kubernetes.pod import build_placement, escape_variables
 from devkit.export.kubernetes.resources import CLAIM_NAME, build_claim_template, find_gpu_resource, format_quantity
 from devkit.export.kubernetes.settings import KubernetesSettings, parse_node_selector
 from devkit.export.kubernetes.storage import build_container_security, build_pod_security
-from devkit.export.names import MAX_LABEL_LENGTH
-from devkit.export.quantities import GIB
 from devkit.export.task import Task
+from devkit.export.values import GIB, MAX_LABEL_LENGTH
 from devkit.render.files import Artifact
 from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor

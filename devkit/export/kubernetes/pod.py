@@ -142,7 +142,7 @@ def build_container_run(task: Task, variables: list[Manifest]) -> Manifest:
 def build_container_context(task: Task, settings: KubernetesSettings) -> Manifest:
     """Build working directory, security context and mounts of the container."""
     return {
-        "workingDir": task.workspace,
+        "workingDir": task.start_folder,
         "securityContext": build_container_security(task, settings, pins_memory=bool(settings.rdma)),
         "volumeMounts": build_volume_mounts(task),
     }

@@ -15,7 +15,7 @@ from devkit.export.kubernetes.manifest import (
 )
 from devkit.export.kubernetes.pod import build_container, build_job_labels, build_pod_template
 from devkit.export.kubernetes.settings import KubernetesSettings
-from devkit.export.task import RENDEZVOUS_PORT, Task
+from devkit.export.task import ELASTIC_RESTARTS, RENDEZVOUS_PORT, Task
 
 PYTORCH_CONTAINER = "pytorch"
 RESTARTS = 10
@@ -23,10 +23,10 @@ RESTARTS = 10
 
 
 def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
-    """Render the PyTorchJob: a master, and workers for the other nodes."""
-    replicas = {"Master": _build_replicas(task, settings, 1)}
+    """Render the PyTorchJob: a master, and workers for the other nodes; workers alone where they are elastic."""
+    replicas = {} if task.is_elastic else {"Master": _build_replicas(task, settings, 1)}
     if task.nodes > 1:
-        replicas["Worker"] = _build_replicas(task, settings, task.nodes - 1)
+        replicas["Worker"] = _build_replicas(task, settings, task.nodes - (not task.is_elastic))
     manifest = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -47,6 +47,7 @@ def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
                     "Running", "Pods that still run when the job has ended; ended ones keep their logs."
                 ),
             },
+            **({"elasticPolicy": _build_elastic_policy(task)} if task.is_elastic else {}),
             "pytorchReplicaSpecs": replicas,
         },
     }
@@ -66,9 +67,26 @@ def render_pytorchjob(task: Task, settings: KubernetesSettings) -> JobManifests:
     )
 
 
+def _build_elastic_policy(task: Task) -> Manifest:
+    """Build the policy by which workers may be fewer; there is no master then.
+
+    Source: pkg/controller.v1/pytorch/elastic.go and hpa.go: without metrics nothing changes their number.
+    """
+    return {
+        "minReplicas": Commented(task.min_nodes, "torchrun continues with this many when others are lost."),
+        "maxReplicas": task.nodes,
+        "rdzvBackend": "c10d",
+        "rdzvId": task.name,
+        "maxRestarts": ELASTIC_RESTARTS,
+    }
+
+
 def _build_replicas(task: Task, settings: KubernetesSettings, count: int) -> Manifest:
     variables = []
-    if not task.is_distributed:
+    if task.is_elastic:
+        # The operator's own variable for it, PET_N_PROC_PER_NODE, is none of torchrun's.
+        variables = [{"name": "PET_NPROC_PER_NODE", "value": str(task.processes_per_node)}]
+    elif not task.is_distributed:
         # The operator sets RANK and WORLD_SIZE even then.
         variables = [{"name": "LOCAL_RANK", "value": "0"}]
     container = build_container(task, settings, PYTORCH_CONTAINER, variables)

@@ -22,6 +22,11 @@ Source: https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE ad
 _MIG = re.compile(r"nvidia\.com/mig-(\d+)g\.(\d+)gb.*")
 
 
+SHARED = ".shared"
+"""How the device plugin's resources end whose GPUs are shared by time-slicing or MPS, where it renames them (renameByDefault).
+Source: https://github.com/NVIDIA/k8s-device-plugin#shared-access-to-gpus"""
+
+
 def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
     """Return the resource to request; "" without GPUs, and for those of a claim. Raises DevkitError."""
     count = task.accelerator.count
@@ -33,10 +38,12 @@ def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
     if settings.device_class:
         return ""
     resource = settings.gpu_resource or GPU_RESOURCES[task.accelerator.vendor]
-    if _MIG.fullmatch(resource) and count > 1:
+    is_shared = resource.endswith(SHARED)
+    if (is_shared or _MIG.fullmatch(resource)) and count > 1:
         # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (application considerations)
+        because = "several shares may be of one GPU" if is_shared else "a process sees one MIG instance only"
         raise DevkitError(
-            f"--gpus {count} of {resource} do not work together: a process sees one MIG instance only",
+            f"--gpus {count} of {resource} do not work together: {because}",
             "Give --gpus 1, or request whole GPUs.",
         )
     return resource
@@ -126,6 +133,9 @@ def _list_placement_notes(task: Task, settings: KubernetesSettings) -> tuple[str
     name, mig = task.accelerator.name, _MIG.fullmatch(settings.gpu_resource)
     if mig:
         return (f"the estimate knows nothing of MIG: that instance has {mig[2]} GB of {name or 'its GPU'}",)
+    if settings.gpu_resource.endswith(SHARED):
+        gpu = name or "NAME"
+        return (f'the GPU is shared, and its memory is not divided: estimate a share, such as --gpu "{gpu}/4" of four',)
     if not name or settings.node_selector or settings.device_class:
         return ()
     if task.accelerator.vendor is Vendor.NVIDIA:

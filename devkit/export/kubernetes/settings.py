@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.names import MAX_LABEL_LENGTH, validate_dns_label
 from devkit.export.task import Task
+from devkit.export.values import MAX_LABEL_LENGTH, validate_dns_label
 from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -74,6 +74,7 @@ class JobKind(StrEnum):
     TRAINJOB = "trainjob"
     PYTORCHJOB = "pytorchjob"
     JOBSET = "jobset"
+    RAYJOB = "rayjob"
 
 
 class AccessMode(StrEnum):
@@ -85,6 +86,14 @@ class AccessMode(StrEnum):
     ONE_NODE = "ReadWriteOnce"
     MANY_NODES = "ReadWriteMany"
     ONE_POD = "ReadWriteOncePod"
+
+
+class WorkspaceEntry(StrEnum):
+    """The way into a workspace: kubectl, and editors that attach to pods; DevPod; or Coder."""
+
+    KUBECTL = "kubectl"
+    DEVPOD = "devpod"
+    CODER = "coder"
 
 
 class Exporter(StrEnum):
@@ -164,6 +173,14 @@ class KubernetesSettings:
     host_network: Annotated[bool, SettingInfo("Pods use the node's network, as some RDMA set-ups require.")] = False
     service_account: Annotated[str, SettingInfo("ServiceAccount of the pods.")] = ""
     priority_class: Annotated[str, SettingInfo("PriorityClass of the pods.")] = ""
+    workspace: Annotated[
+        WorkspaceEntry | None,
+        SettingInfo("Also write a workspace: the dev container itself, for kubectl and editors, DevPod or Coder."),
+    ] = None
+    idle: Annotated[str, SettingInfo("Time without work after which a workspace ends.", example="2h")] = "2h"
+    workspace_size: Annotated[
+        str, SettingInfo("Size of a workspace's volume: home, project, caches.", example="100Gi")
+    ] = "100Gi"
     node_checks: Annotated[bool, SettingInfo("Also write checks of the nodes.")] = True
     monitoring: Annotated[bool, SettingInfo("Also write rules and a dashboard for Prometheus and Grafana.")] = True
     verify_nodes: Annotated[

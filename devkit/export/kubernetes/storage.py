@@ -1,12 +1,15 @@
 """Storage of the job: claims, /dev/shm in memory, the hub's token; and a pod to copy files in and out."""
 
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.manifest import Commented, Manifest, build_labels
 from devkit.export.kubernetes.resources import build_tolerations, format_quantity
 from devkit.export.kubernetes.settings import AccessMode, KubernetesSettings, parse_node_selector
-from devkit.export.task import COMPILE_CACHE, TOKEN_FOLDER, TOKEN_PATH, USER_ID, Task, Volume
+from devkit.export.task import COMPILE_CACHE, TOKEN_FOLDER, TOKEN_PATH, USER_ID, MountRole, Task, Volume
 
 TOKEN_KEY = "token"  # noqa: S105 - the key under which the Secret holds it
 FILES_POD_TTL_S = 6 * 3600
@@ -53,6 +56,11 @@ def name_claim(task: Task, volume: Volume) -> str:
     return volume.source or f"{task.name}-{volume.role}"
 
 
+def is_node_folder(volume: Volume) -> bool:
+    """True for a folder of the nodes: storage that the user names with a path, by a path."""
+    return volume.role is MountRole.OWN and volume.source.startswith("/")
+
+
 def build_new_claims(task: Task, settings: KubernetesSettings) -> list[Manifest]:
     """Build a PersistentVolumeClaim for each new storage. Raises DevkitError for an access mode that cannot work.
 
@@ -84,7 +92,8 @@ def build_pod_volumes(task: Task, settings: KubernetesSettings) -> list[Any]:
     shm = {"medium": "Memory", "sizeLimit": size}
     why = "Without it /dev/shm has 64 MiB, and loader workers and NCCL fail. It is memory, in the container's limit."
     volumes.append(Commented({"name": "shm", "emptyDir": shm}, why))
-    volumes.append({"name": "compile-cache", "emptyDir": {}})
+    if not _keeps_compiled(task):
+        volumes.append({"name": "compile-cache", "emptyDir": {}})
     if task.needs_token:
         secret = {
             "secretName": settings.token_secret,
@@ -100,7 +109,8 @@ def build_volume_mounts(task: Task) -> list[Manifest]:
     """Build the mounts, at the paths of the dev container."""
     mounts = _build_claim_mounts(task)
     mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - inside the container
-    mounts.append({"name": "compile-cache", "mountPath": COMPILE_CACHE})
+    if not _keeps_compiled(task):
+        mounts.append({"name": "compile-cache", "mountPath": COMPILE_CACHE})
     if task.needs_token:
         mounts.append({"name": "hub-token", "mountPath": TOKEN_FOLDER, "readOnly": True})
     return mounts
@@ -134,18 +144,31 @@ def build_files_pod(task: Task, settings: KubernetesSettings) -> Manifest:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
+def _keeps_compiled(task: Task) -> bool:
+    return any(each.path == COMPILE_CACHE for each in task.volumes)
+
+
 def _build_claim_volumes(task: Task) -> list[Manifest]:
     return [
-        {"name": str(volume.role), "persistentVolumeClaim": {"claimName": name_claim(task, volume)}}
-        for volume in task.volumes
+        {"name": name, "hostPath": {"path": volume.source}}
+        if is_node_folder(volume)
+        else {"name": name, "persistentVolumeClaim": {"claimName": name_claim(task, volume)}}
+        for name, volume in _name_volumes(task)
     ]
 
 
 def _build_claim_mounts(task: Task) -> list[Manifest]:
     """Build the mounts of claims. One claim for several volumes has a folder for each."""
-    claims = [name_claim(task, volume) for volume in task.volumes]
+    claims = Counter(name_claim(task, volume) for volume in task.volumes if volume.role is not MountRole.OWN)
     found: list[Manifest] = []
-    for volume, claim in zip(task.volumes, claims, strict=True):
-        shared = {"subPath": str(volume.role)} if claims.count(claim) > 1 else {}
-        found.append({"name": str(volume.role), "mountPath": volume.path} | shared)
+    for name, volume in _name_volumes(task):
+        is_shared = volume.role is not MountRole.OWN and claims[name_claim(task, volume)] > 1
+        found.append({"name": name, "mountPath": volume.path} | ({"subPath": name} if is_shared else {}))
     return found
+
+
+def _name_volumes(task: Task) -> Iterator[tuple[str, Volume]]:
+    """Yield the volumes with their names in a pod."""
+    numbers = count(1)
+    for volume in task.volumes:
+        yield f"{volume.role}-{next(numbers)}" if volume.role is MountRole.OWN else str(volume.role), volume

@@ -9,14 +9,23 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.export.launch import strip_launchers
-from devkit.export.quantities import GIB, format_slurm_time
 from devkit.export.quoting import format_comment_line
 from devkit.export.slurm.job_array import ArrayTask
 from devkit.export.slurm.settings import ContainerRuntime, GpuRequestStyle, SlurmSettings
-from devkit.export.task import COMPILE_CACHE, HUB_CACHE, TOKEN_PATH, Task, VolumeRole, build_rendezvous_variables
+from devkit.export.task import (
+    COMPILE_CACHE,
+    HUB_CACHE,
+    TOKEN_PATH,
+    MountRole,
+    Task,
+    VolumeRole,
+    build_elastic_variables,
+    build_rendezvous_variables,
+)
+from devkit.export.values import GIB, format_slurm_time
+from devkit.release import __version__
 from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor
 from devkit.text import join_words
@@ -31,6 +40,8 @@ MIB = 1 << 20
 OUTPUT_VARIABLE = '"$output"'
 """The shell variable with the folder of the array task."""
 
+_OF_BATCH_JOBS = ("--signal", "--requeue", "--no-requeue", "--open-mode", "--output", "--mail")
+"""Options that no terminal has a use for."""
 _SITE_SETTINGS = ("account", "partition", "qos", "constraint", "reservation")
 _GPU_FLAGS = {Vendor.NVIDIA: "--nv", Vendor.ROCM: "--rocm"}
 """Apptainer's options for GPUs. Source: https://apptainer.org/docs/user/main/gpu.html"""
@@ -50,16 +61,19 @@ _NOISE = re.compile(
 _MAX_NAMED_GPUS = 4
 
 
-def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayTask, ...], *, build: str) -> str:
-    """Render job.sbatch. Raises DevkitError for what Slurm cannot run.
+def render_batch_script(
+    task: Task, settings: SlurmSettings, array: tuple[ArrayTask, ...], *, build: str, is_workspace: bool = False
+) -> str:
+    """Render job.sbatch, or workspace.sh, whose task waits for people. Raises DevkitError for what Slurm cannot run.
 
     Args:
         task: the task.
         settings: the target's settings.
         array: the array tasks, () for none.
         build: the command that builds the image file.
+        is_workspace: true for a task of `build_workspace`.
     """
-    is_inside = settings.flavour.mounts_folders
+    is_inside = settings.flavor.mounts_folders
     if is_inside:
         validate_mountable(task.output, "--output")
     if array and task.is_own_command:
@@ -70,9 +84,17 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
             "It is for a command of your own without --processes: -- python train.py",
         )
     is_moved = not task.is_own_command and (bool(array) or not is_inside)
-    tokens = quote_command(task, is_inside=is_inside, is_moved=is_moved)
+    tokens = quote_command(task, is_inside=is_inside or is_workspace, is_moved=is_moved)
     reasons = [f"{each.field}: {each.value} ({each.because})" for each in task.reasons if each.field != "shm"]
     has_gpus, vendor = task.accelerator.count > 0, task.accelerator.vendor
+    own = sorted((each for each in task.volumes if each.role is MountRole.OWN), key=lambda each: each.path)
+    if own and not is_inside:
+        raise DevkitError(
+            f"--mount is for a container, and --flavor {settings.flavor} mounts nothing",
+            "Leave it out: the job sees the cluster's folders under their own names.",
+        )
+    for each in own:
+        validate_mountable(each.path, "--mount")
     output, project = PurePosixPath(task.output), escape_double_quoted(task.project)
     # The output folder within the project must exist to be mounted over.
     is_nested = is_inside and output.is_relative_to(task.workspace)
@@ -97,39 +119,50 @@ def render_batch_script(task: Task, settings: SlurmSettings, array: tuple[ArrayT
         (str(role), quote_folder(sources[role], f"--{role}") if sources[role] else default)
         for role, default in default_folders.items()
     ]
+    options = build_sbatch_options(task, settings, tasks=len(array))
+    if is_workspace:
+        options = [each for each in options if not each.startswith(_OF_BATCH_JOBS)]
     return render_template(
-        "slurm/job.sbatch.j2",
+        "slurm/workspace.sh.j2" if is_workspace else "slurm/job.sbatch.j2",
         devkit_version=__version__,
-        options=build_sbatch_options(task, settings, tasks=len(array)),
+        options=options,
         reasons=[format_comment_line(each) for each in reasons],
-        flavour=str(settings.flavour),
+        flavor=str(settings.flavor),
         **_list_setup(settings),
         storage=[*storage, ("compiled", f'"{SCRATCH_FOLDER}/devkit/compiled"')],
         image=_quote_image(task, settings),
         build=escape_double_quoted(build),
         nested=escape_double_quoted(output.relative_to(task.workspace).as_posix()) if is_nested else "",
         inside=escape_double_quoted(task.output),
-        workspace=task.workspace,
+        start_folder=quote_word(task.start_folder) if is_inside or task.workdir else '"$data"',
         # Parent folders before those inside of them.
-        mounts=[f"${variable}:{folder}" for variable, folder in mounts.items()] if is_inside else [],
+        mounts=[
+            *(f"${variable}:{folder}" for variable, folder in mounts.items() if is_inside),
+            *(f"{quote_folder(each.source, '--mount')[1:-1]}:{escape_double_quoted(each.path)}" for each in own),
+        ],
         token_path=TOKEN_PATH if task.needs_token else "",
         variables=list(_list_variables(task, settings)),
         passed=[
             name
-            for name in (*_PASSED_VARIABLES, *(_PASSED_TASK_VARIABLES if settings.srun_processes else ()))
+            for name in (
+                *_PASSED_VARIABLES,
+                *(_PASSED_TASK_VARIABLES if settings.srun_processes else ()),
+                *(("TERM",) if is_workspace else ()),
+            )
             if has_gpus or not name.endswith("_DEVICES")
         ],
         gpu_flag=_GPU_FLAGS.get(vendor, "") if has_gpus else "",
         is_nvidia=has_gpus and vendor is Vendor.NVIDIA,
         variants=[(at, each.folder, " ".join(map(quote_word, each.flags))) for at, each in enumerate(array)],
         is_own_command=task.is_own_command,
-        needs_devkit=settings.flavour is ContainerRuntime.NONE and not task.is_own_command,
+        needs_devkit=settings.flavor is ContainerRuntime.NONE and not task.is_own_command,
         srun_processes=settings.srun_processes,
         tasks_per_node=_count_tasks(task, settings),
-        command=fold_tokens(tokens, indent=4),
+        command=" ".join(tokens) if is_workspace else fold_tokens(tokens, indent=4),
         is_moved=is_moved,
         is_distributed=task.is_distributed,
         nodes=task.nodes,
+        is_elastic=task.is_elastic,
         cpus=max(1, task.cpus // _count_tasks(task, settings)),
         grace_s=task.grace_s,
         requeues=settings.requeues,
@@ -151,9 +184,11 @@ def build_sbatch_options(task: Task, settings: SlurmSettings, *, tasks: int) -> 
         f"--job-name={task.name}",
         *(f"--{name}={getattr(settings, name)}" for name in _SITE_SETTINGS if getattr(settings, name)),
         *([f"--array=0-{tasks - 1}{limit}"] if tasks else []),
-        f"--nodes={task.nodes}",
-        *([f"--image=docker:{task.image}"] if settings.flavour is ContainerRuntime.SHIFTER else []),
-        f"--ntasks-per-node={_count_tasks(task, settings)}",
+        f"--nodes={f'{task.min_nodes}-' if task.is_elastic else ''}{task.nodes}",
+        *(["--no-kill"] if task.is_elastic else []),
+        *([f"--image=docker:{task.image}"] if settings.flavor is ContainerRuntime.SHIFTER else []),
+        # With a range of nodes Slurm would take that for the number of tasks, and give the fewest nodes.
+        *([] if task.is_elastic else [f"--ntasks-per-node={_count_tasks(task, settings)}"]),
         f"--cpus-per-task={max(1, task.cpus // _count_tasks(task, settings))}",
         f"--mem={memory}",
         *build_gpu_options(task, settings),
@@ -243,19 +278,19 @@ def locate_image_file(task: Task, settings: SlurmSettings) -> str:
     """Return the path of the image file as a shell word; "" for Pyxis without one, which pulls from the registry."""
     if settings.image_file:
         return quote_folder(settings.image_file, "--image-file")
-    has_file = settings.flavour.has_image_file
+    has_file = settings.flavor.has_image_file
     return f'"{SCRATCH_FOLDER}/devkit/{escape_double_quoted(task.project)}.sif"' if has_file else ""
 
 
 def _quote_image(task: Task, settings: SlurmSettings) -> str:
     """Quote the image as its runtime names it; "" without one."""
-    if settings.flavour is ContainerRuntime.NONE:
+    if settings.flavor is ContainerRuntime.NONE:
         return ""
     if file := locate_image_file(task, settings):
         return file
-    if settings.flavour is ContainerRuntime.PYXIS:
+    if settings.flavor is ContainerRuntime.PYXIS:
         return f'"{escape_double_quoted(format_enroot_reference(task.image))}"'
-    return shlex.quote(f"docker:{task.image}" if settings.flavour is ContainerRuntime.SHIFTER else task.image)
+    return shlex.quote(f"docker:{task.image}" if settings.flavor is ContainerRuntime.SHIFTER else task.image)
 
 
 def _list_setup(settings: SlurmSettings) -> dict[str, object]:
@@ -282,7 +317,7 @@ def render_prefetch_script(task: Task, settings: SlurmSettings) -> str:
         devkit_version=__version__,
         **_list_setup(settings),
         storage=f"models={quote_folder(source, '--models') if source else MODELS_FOLDER}",
-        program=str(settings.flavour),
+        program=str(settings.flavor),
         image=_quote_image(task, settings),
         names=" ".join(map(shlex.quote, settings.prefetch)),
     )
@@ -360,7 +395,7 @@ def _list_variables(task: Task, settings: SlurmSettings) -> Iterator[str]:
         for name, value in (("RANK", "SLURM_PROCID"), ("LOCAL_RANK", "SLURM_LOCALID"), ("WORLD_SIZE", "SLURM_NTASKS")):
             yield f'"{name}=${value}"'
         yield from ('"MASTER_ADDR=$first"', '"MASTER_PORT=$port"')
-    if settings.flavour.mounts_folders:
+    if settings.flavor.mounts_folders:
         yield f"HOME={COMPILE_CACHE}/home"
     else:
         yield '"HF_HUB_CACHE=$models/hub"'
@@ -375,6 +410,13 @@ def _list_variables(task: Task, settings: SlurmSettings) -> Iterator[str]:
         variables = tuple((name, value) for name, value in variables if name not in moved)
     yield from (quote_word(f"{name}={value}") for name, value in variables)
     if settings.srun_processes:
+        return
+    if task.is_elastic:
+        yield f'"PET_NNODES={task.min_nodes}:$SLURM_JOB_NUM_NODES"'
+        yield from ('"PET_RDZV_ENDPOINT=$first:$port"', '"PET_RDZV_ID=$SLURM_JOB_ID"')
+        # torchrun guesses by host names who keeps the store, which others than the first node may then do.
+        yield '"PET_RDZV_CONF=is_host=$((SLURM_NODEID == 0))"'
+        yield from (f"PET_{name}={value}" for name, value in build_elastic_variables(task))
         return
     for name, value in build_rendezvous_variables(task, address="$first", rank="$SLURM_NODEID"):
         yield f'"{name}={"$port" if name == "PET_MASTER_PORT" else value}"'

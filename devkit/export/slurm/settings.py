@@ -44,7 +44,7 @@ class GpuRequestStyle(StrEnum):
 class SlurmSettings:
     """The settings of Slurm alone. "", None and () leave the choice to devkit or to the site."""
 
-    flavour: Annotated[ContainerRuntime, SettingInfo("Container runtime of the job.")] = ContainerRuntime.APPTAINER
+    flavor: Annotated[ContainerRuntime, SettingInfo("Container runtime of the job.")] = ContainerRuntime.APPTAINER
     gpu_request: Annotated[GpuRequestStyle, SettingInfo("The sbatch option that requests GPUs.")] = GpuRequestStyle.GRES
     gpu_type: Annotated[
         str,
@@ -61,9 +61,9 @@ class SlurmSettings:
     sbatch: Annotated[tuple[str, ...], SettingInfo("One more option of sbatch. Repeat.", example="OPTION")] = ()
     log: Annotated[str, SettingInfo("File for the output of the job.", example="FILE")] = ""
     module: Annotated[tuple[str, ...], SettingInfo("Module to load. Repeat.", example="NAME/VERSION")] = ()
-    venv: Annotated[str, SettingInfo("Python environment with devkit in it, for --flavour none.", example="DIR")] = ""
+    venv: Annotated[str, SettingInfo("Python environment with devkit in it, for --flavor none.", example="DIR")] = ""
     conda: Annotated[
-        str, SettingInfo("Conda environment to activate, by name or folder, for --flavour none.", example="ENV")
+        str, SettingInfo("Conda environment to activate, by name or folder, for --flavor none.", example="ENV")
     ] = ""
     setup: Annotated[
         tuple[str, ...], SettingInfo("Line of shell to run before the job, after modules. Repeat.", example="LINE")
@@ -87,6 +87,10 @@ class SlurmSettings:
         bool,
         SettingInfo("Let srun start a process for each GPU, for programs that read SLURM_PROCID, and not torchrun."),
     ] = False
+    workspace: Annotated[
+        bool, SettingInfo("Also write workspace.sh: the dev container on a node, with a terminal or a tunnel.")
+    ] = False
+    idle: Annotated[str, SettingInfo("Time without work after which a workspace ends.", example="2h")] = "2h"
     sweep: Annotated[
         tuple[str, ...],
         SettingInfo(
@@ -153,11 +157,11 @@ def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
     for text in settings.sbatch:
         if text[2:].partition("=")[0] in RESERVED_OPTIONS:
             raise DevkitError(f"--sbatch {text} is set by devkit itself", "Use the setting of devkit export for it.")
-    if settings.venv and settings.flavour is not ContainerRuntime.NONE:
-        raise DevkitError(f"--venv is not used with --flavour {settings.flavour}", "The image has its own Python.")
-    if settings.conda and (settings.venv or settings.flavour is not ContainerRuntime.NONE):
+    if settings.venv and settings.flavor is not ContainerRuntime.NONE:
+        raise DevkitError(f"--venv is not used with --flavor {settings.flavor}", "The image has its own Python.")
+    if settings.conda and (settings.venv or settings.flavor is not ContainerRuntime.NONE):
         raise DevkitError(
-            "--conda is for --flavour none, in the place of --venv", "Keep one: the image has its own Python."
+            "--conda is for --flavor none, in the place of --venv", "Keep one: the image has its own Python."
         )
     if settings.at_once is not None and not settings.sweep:
         raise DevkitError("--at-once says nothing without an array", "Add --sweep SETTING=A,B, or leave it out.")

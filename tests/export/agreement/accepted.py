@@ -57,6 +57,13 @@ ACCEPTED: dict[str, dict[str, Accepted]] = {
     "docker run": {"mount /home/dev/.config/huggingface": _TOKEN},
     "job": {**_OF_A_POD, "variable PET_MASTER_ADDR": ("localhost", "another word for this node")},
     "jobset": {**_OF_A_POD, "variable PET_MASTER_ADDR": ("localhost", "another word for this node")},
+    "rayjob": {
+        **_OF_A_POD,
+        "variable PET_MASTER_ADDR": ("tide-tables-head", "its script finds it"),
+        "variable PET_NODE_RANK": ("0", _ALONE),
+        "variable RAY_LOG_TO_STDERR": ("1", "Ray's own: the log is the pod's"),
+        "mount /etc/devkit": ("nodes", "its script"),
+    },
     "trainjob": {
         **_OF_A_POD,
         "variable PET_MASTER_ADDR": ("tide-tables-node-0-0.tide-tables", _MASTER),

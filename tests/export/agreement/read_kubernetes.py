@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from devkit.export.quantities import parse_size
 from devkit.export.task import Task
+from devkit.export.values import parse_size
 from tests.export.kubernetes.operators import started
 from tests.export.kubernetes.rendered import container, job_templates, made, objects
 
@@ -41,11 +41,13 @@ def of_kubernetes(task: Task, *, kind: str) -> Seen:
 
 
 def _nodes(manifests: list[dict[str, Any]]) -> int:
-    by_kind = {each["kind"]: each["spec"] for each in manifests}
+    by_kind = {each["kind"]: each.get("spec") for each in manifests}
     if "TrainJob" in by_kind:
         return int(by_kind["TrainJob"]["trainer"]["numNodes"])
     if "PyTorchJob" in by_kind:
         return sum(each["replicas"] for each in by_kind["PyTorchJob"]["pytorchReplicaSpecs"].values())
+    if "RayJob" in by_kind:
+        return int(by_kind["RayJob"]["entrypoint"].split()[2])
     spec = by_kind["Job"] if "Job" in by_kind else by_kind["JobSet"]["replicatedJobs"][0]["template"]["spec"]
     return int(spec.get("parallelism", 1))
 

@@ -10,20 +10,20 @@ from tests.export.slurm.tasks import Login, script_of
 from .seen import COMPILED, FIRST, TOKEN, Seen
 
 
-def of_slurm(task: Task, scratch: Path, *, flavour: ContainerRuntime) -> Seen:
+def of_slurm(task: Task, scratch: Path, *, flavor: ContainerRuntime) -> Seen:
     """The first node's process, as apptainer, pyxis or the shell itself would start it."""
     login = Login(scratch)
     (login.home / f"devkit/{task.project}.sif").touch()
     (login.home / ".cache/huggingface").mkdir(parents=True)
     (login.home / ".cache/huggingface/token").touch()
-    script = script_of(task, flavour=flavour)
+    script = script_of(task, flavor=flavor)
     done = login.run(script, SLURM_JOB_NODELIST="n[1-2]")
     assert (done.returncode, done.stderr) == (0, "")
     read = {
         ContainerRuntime.APPTAINER: _by_apptainer,
         ContainerRuntime.PYXIS: _by_pyxis,
         ContainerRuntime.NONE: _by_nobody,
-    }[flavour]
+    }[flavor]
     image, command, variables, mounts, folder = read(login, task)
     if task.nodes > 1:
         assert variables["PET_MASTER_ADDR"] == "first"

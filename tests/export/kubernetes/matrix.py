@@ -50,6 +50,7 @@ def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
         alone = task()
         alone = replace(alone, accelerator=replace(alone.accelerator, count=1))
         found[f"a {kind} on one MIG instance"] = (alone, {"kind": kind, "gpu_resource": "nvidia.com/mig-1g.10gb"})
+    found["an elastic pytorchjob"] = (replace(task(nodes=3), min_nodes=1), {"kind": JobKind.PYTORCHJOB})
     for nodes in (1, 3):
         on_theirs = {name: value for name, value in FULL.items() if name != "priority_class"}
         found[f"a trainjob of {nodes} on a runtime of the cluster"] = (

@@ -29,7 +29,7 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items, "minItems": 1}
 
 
-_RELABELLING = _object(
+_RELABELING = _object(
     (),
     sourceLabels=_list({"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}),
     targetLabel={"type": "string"},
@@ -45,8 +45,8 @@ _ENDPOINT = _object(
     interval=DURATION,
     scrapeTimeout=DURATION,
     honorLabels={"type": "boolean"},
-    relabelings=_list(_RELABELLING),
-    metricRelabelings=_list(_RELABELLING),
+    relabelings=_list(_RELABELING),
+    metricRelabelings=_list(_RELABELING),
 )
 _RULE = _object(
     ("expr", "alert"),

@@ -1,6 +1,7 @@
 """What happens to a pod's template before a container starts: each controller's variables, and the kubelet's."""
 
 import re
+import shlex
 from typing import Any
 
 from devkit.export.targets import TargetFiles
@@ -22,6 +23,8 @@ def started(rendered: TargetFiles, rank: int) -> tuple[list[str], dict[str, str]
         else:
             value = expanded(entry["value"], variables)
         variables[entry["name"]] = value
+    if "RayJob" in kinds:
+        return _by_ray(kinds["RayJob"]), variables
     return [expanded(word, variables) for word in found["command"]], variables
 
 
@@ -30,7 +33,19 @@ def _injected(kinds: dict[str, Any], rank: int) -> list[dict[str, str]]:
         return _by_trainer(kinds["TrainJob"], rank)
     if "PyTorchJob" in kinds:
         return _by_operator(kinds["PyTorchJob"], rank)
+    if "RayJob" in kinds:
+        # By the script: the address is that of the head.
+        return _entries(PET_NODE_RANK=str(rank), PET_MASTER_ADDR=f"{kinds['RayJob']['metadata']['name']}-head")
     return []
+
+
+def _by_ray(manifest: dict[str, Any]) -> list[str]:
+    """The words behind the script and its two numbers: Ray gives the entrypoint to a shell."""
+    python, script, nodes, _, *command = shlex.split(manifest["spec"]["entrypoint"])
+    assert (python, script) == ("python", "/etc/devkit/nodes.py")
+    groups = manifest["spec"]["rayClusterSpec"].get("workerGroupSpecs", [])
+    assert int(nodes) == 1 + sum(each["replicas"] for each in groups)
+    return command
 
 
 def _by_trainer(manifest: dict[str, Any], rank: int) -> list[dict[str, str]]:

@@ -13,7 +13,13 @@ from devkit.export.task import Task
 
 from .sample_jobs import context
 
-KINDS = {JobKind.JOB: "Job", JobKind.TRAINJOB: "TrainJob", JobKind.PYTORCHJOB: "PyTorchJob", JobKind.JOBSET: "JobSet"}
+KINDS = {
+    JobKind.JOB: "Job",
+    JobKind.TRAINJOB: "TrainJob",
+    JobKind.PYTORCHJOB: "PyTorchJob",
+    JobKind.JOBSET: "JobSet",
+    JobKind.RAYJOB: "RayJob",
+}
 
 
 def made(task: Task, **options: Any) -> TargetFiles:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from devkit.export.quantities import GIB
 from devkit.export.targets import ExportContext
 from devkit.export.task import Accelerator, Task, Volume, VolumeRole
+from devkit.export.values import GIB
 from devkit.solver.plan import Vendor
 from tests.render.plans import CPU_PLAN, GPU_PLAN
 from tests.render.test_artifacts import PLAIN

@@ -19,6 +19,7 @@ ADDRESSES = {
     JobKind.TRAINJOB: "tune-node-0-0.tune",
     JobKind.PYTORCHJOB: "tune-master-0",
     JobKind.JOBSET: "tune-node-0-0.tune",
+    JobKind.RAYJOB: "tune-head",
 }
 every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
 
@@ -255,3 +256,17 @@ def test_nccl_speaks_only_where_nodes_do():
     assert debug(nodes=2) == ["WARN"]
     assert debug(nodes=1) == []
     assert debug(nodes=2, environment=(("NCCL_DEBUG", "INFO"),)) == ["INFO"]
+
+
+def test_a_rayjob_starts_the_command_on_each_node_by_a_script_in_every_pod():
+    rendered = made(task(nodes=3, command=("python", "train.py", "--name", "a b")), kind=JobKind.RAYJOB)
+    spec = named(rendered, "RayJob")["spec"]
+    assert spec["entrypoint"] == "python /etc/devkit/nodes.py 3 2 python train.py --name 'a b'"
+    compile(named(rendered, "ConfigMap")["data"]["nodes.py"], "nodes.py", "exec")
+    assert len(job_templates(rendered)) == 2
+    for template in job_templates(rendered):
+        assert {"name": "nodes", "configMap": {"name": "tune-nodes"}} in template["spec"]["volumes"]
+        # Its operator starts Ray there.
+        assert "command" not in template["spec"]["containers"][0]
+    with pytest.raises(DevkitError, match="at most 47"):
+        made(task(name="a" * 48), kind=JobKind.RAYJOB)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.error_codes import XID_MEANINGS, XidRemedy
+from devkit.doctor.error_codes import XidRemedy, load_xids
 from devkit.export.kubernetes.monitoring import (
     PodSelector,
     build_alert_rules,
@@ -333,7 +333,7 @@ def test_every_xid_that_asks_for_something_is_in_one_rule_and_in_one_alone():
         for name in ("DevkitGpuFault", "DevkitGpuProgramFault")
     )
     assert not machine & program
-    assert machine | program == {n for n, meaning in XID_MEANINGS.items() if meaning.remedy is not XidRemedy.NOTHING}
+    assert machine | program == {n for n, meaning in load_xids().items() if meaning.remedy is not XidRemedy.NOTHING}
 
 
 def test_a_job_without_a_gpu_has_no_rules_for_one():
@@ -368,9 +368,10 @@ def test_the_exporter_is_configured_for_counters_that_it_does_not_collect_by_def
             ["tune-verify-0-abcde", "tune-node-0-abcde"],
         ),
         (JobKind.JOBSET, 3, ["tune-node-0-2-abcde"], ["tune-verify-0-abcde", "tuned-node-0-2-abcde"]),
+        (JobKind.RAYJOB, 3, ["tune-abcde-head", "tune-abcde-node-worker-x7z9q"], ["tune-files", "tune-abcde"]),
         (JobKind.PYTORCHJOB, 3, ["tune-master-0", "tune-worker-11"], ["tune-worker-1-abcde", "tune-files"]),
     ],
-    ids=["job", "indexed job", "trainjob", "jobset", "pytorchjob"],
+    ids=["job", "indexed job", "trainjob", "jobset", "rayjob", "pytorchjob"],
 )
 def test_the_pods_of_a_job_are_matched_and_no_others(kind, nodes, its_own, others):
     pattern = re.compile(build_pod_pattern(task(nodes=nodes), kind))

@@ -18,8 +18,8 @@ from devkit.export.kubernetes.node_checks import (
     build_verify_job,
 )
 from devkit.export.kubernetes.settings import KubernetesSettings, validate_kubernetes_settings
-from devkit.export.quantities import GIB
 from devkit.export.task import Accelerator
+from devkit.export.values import GIB
 from devkit.solver.plan import Vendor
 
 from .api import problems

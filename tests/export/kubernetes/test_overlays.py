@@ -14,7 +14,13 @@ from .rendered import made, objects, on_disk, templates
 from .sample_jobs import task
 
 every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
-SUSPEND = {"Job": ("spec",), "TrainJob": ("spec",), "JobSet": ("spec",), "PyTorchJob": ("spec", "runPolicy")}
+SUSPEND = {
+    "Job": ("spec",),
+    "TrainJob": ("spec",),
+    "JobSet": ("spec",),
+    "PyTorchJob": ("spec", "runPolicy"),
+    "RayJob": ("spec",),
+}
 ZONE = "topology.kubernetes.io/zone"
 
 
@@ -56,10 +62,12 @@ def test_a_queue_holds_the_job_back_until_it_is_its_turn(kind):
 def test_a_queue_keeps_nodes_together_by_kueues_topology(kind):
     found = pod_templates(built(made(task(nodes=2), kind=kind, queue="team", topology=ZONE)))
     assert found
+    # Kinds with several pod templates.
+    group = "tune" if kind in (JobKind.PYTORCHJOB, JobKind.RAYJOB) else None
     for template in found:
         annotations = template["metadata"]["annotations"]
         assert annotations["kueue.x-k8s.io/podset-required-topology"] == ZONE
-        assert annotations.get("kueue.x-k8s.io/podset-group-name") == ("tune" if kind is JobKind.PYTORCHJOB else None)
+        assert annotations.get("kueue.x-k8s.io/podset-group-name") == group
         assert "affinity" not in template["spec"]
 
 

@@ -47,6 +47,14 @@ def test_mig_instances_do_not_work_together(resource):
         made(with_gpus(2), gpu_resource=resource)
 
 
+def test_shares_of_a_gpu_are_requested_one_at_a_time_and_not_estimated():
+    rendered = made(with_gpus(1), gpu_resource="nvidia.com/gpu.shared")
+    assert container(rendered)["resources"]["limits"]["nvidia.com/gpu.shared"] == 1
+    assert any("its memory is not divided" in note for note in rendered.notes)
+    with pytest.raises(DevkitError, match="several shares may be of one GPU"):
+        made(with_gpus(2), gpu_resource="nvidia.com/gpu.shared")
+
+
 @pytest.mark.parametrize("setting", [{"gpu_resource": "nvidia.com/gpu"}, {"device_class": "gpu.nvidia.com"}])
 def test_a_resource_without_a_gpu_is_refused(setting):
     with pytest.raises(DevkitError, match="and no GPU"):

@@ -47,11 +47,11 @@ def daytona(_paths):
 
 
 def skypilot(paths):
-    # The catalogue is a file that SkyPilot downloads. Here it holds the names alone, which were recorded.
+    # The catalog is a file that SkyPilot downloads. Here it holds the names alone, which were recorded.
     names = (Path(__file__).parent / "skypilot_gpus.txt").read_text().split()
-    catalogue = Path(os.environ["HOME"], ".sky/catalogs/v8/common/accelerators.csv")
-    catalogue.parent.mkdir(parents=True)
-    catalogue.write_text("AcceleratorName,Clouds\n" + "".join(f"{name},\"['AWS', 'Kubernetes']\"\n" for name in names))
+    catalog = Path(os.environ["HOME"], ".sky/catalogs/v8/common/accelerators.csv")
+    catalog.parent.mkdir(parents=True)
+    catalog.write_text("AcceleratorName,Clouds\n" + "".join(f"{name},\"['AWS', 'Kubernetes']\"\n" for name in names))
     import sky
     import yaml
     from sky.utils import accelerator_registry, common_utils, schemas

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.export import launcher_gpus
-from devkit.export.launcher_gpus import LauncherGpu, find_launcher_gpu
+from devkit.export.launcher_gpus import LauncherGpu, find_launcher_gpu, load_launcher_gpus
 
 SKYPILOT = frozenset((Path(__file__).parent / "skypilot_gpus.txt").read_text().split("\n"))
-"""Names in SkyPilot's public catalogue, read on 2026-11-21, and in sky.utils.gpu_names of 0.14.1."""
+"""Names in SkyPilot's public catalog, read on 2026-11-21, and in sky.utils.gpu_names of 0.14.1."""
 
 
 @pytest.mark.parametrize(
@@ -42,13 +41,11 @@ def test_the_size_that_the_estimate_counts_on_is_the_size_that_is_rented():
 
 
 def test_every_row_is_a_gpu_of_the_tables():
-    assert set(launcher_gpus._ROWS) <= {row.id for row in load_tables().gpus.models}
-    assert {key for key, _ in launcher_gpus._SIZED} <= set(launcher_gpus._ROWS)
-    assert set(launcher_gpus._AMD) <= {row.name for row in load_tables().rocm.gpus}
+    known = {*(row.id for row in load_tables().gpus.models), *(row.name for row in load_tables().rocm.gpus)}
+    assert {key.partition("@")[0] for key in load_launcher_gpus()} <= known
 
 
 def test_skypilot_knows_every_gpu_name_of_ours():
-    every = (*launcher_gpus._ROWS.values(), *launcher_gpus._SIZED.values(), *launcher_gpus._AMD.values())
-    names = {name for each in every for name in each.skypilot}
+    names = {name for each in load_launcher_gpus().values() for name in each.skypilot}
     assert len(names) > 30
     assert not names - SKYPILOT

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from devkit.export import launcher_gpus
 from devkit.export.daytona import DaytonaSettings
 from devkit.export.daytona import render_daytona as render_daytona
 from devkit.export.dstack import DstackSettings
 from devkit.export.dstack import render_dstack as render_dstack
+from devkit.export.launcher_gpus import load_launcher_gpus
 from devkit.export.skypilot import SkypilotSettings
 from devkit.export.skypilot import render_skypilot as render_skypilot
 from devkit.export.task import HUB_CACHE
@@ -93,6 +93,7 @@ def test_skypilot_reads_its_files_as_the_task_says(python, tmp_path):
     cases = {name: (task, SkypilotSettings()) for name, task in TASKS.items()}
     cases["a cluster"] = (TWO_NODES, SkypilotSettings(infra="k8s/ctx"))
     cases["a cloud"] = (SPOT, SkypilotSettings(infra="aws/us-east-1"))
+    cases["a workspace"] = (ONE, SkypilotSettings(workspace=True))
     files = written(render_skypilot, tmp_path, cases)
     meant = read(python, "skypilot", tmp_path / "home", *files.values())
     for name, (task, _) in cases.items():
@@ -113,6 +114,7 @@ def test_skypilot_reads_its_files_as_the_task_says(python, tmp_path):
         HUB_CACHE: "demo-models",
         OUTPUT: "demo-checkpoints",
     }
+    assert meant[str(files["a workspace", "workspace.yaml"])]["name"] == "demo-dev"
     options = meant[str(files["one GPU", "task.yaml"])]["overrides"]["docker"]["run_options"]
     assert options == ["--user=root", f"--shm-size={ONE.shm_bytes}"]
 
@@ -121,7 +123,7 @@ def test_dstack_and_daytona_know_every_gpu_name_of_ours(python, tmp_path):
     known = read(python, "gpuhunt", tmp_path / "home")
     sizes = {tuple(each) for each in known["nvidia"]}
     names = {name for name, _ in sizes} | {name for (name,) in known["amd"]}
-    every = [*launcher_gpus._ROWS.values(), *launcher_gpus._SIZED.values(), *launcher_gpus._AMD.values()]
+    every = load_launcher_gpus().values()
     assert not {each.dstack for each in every if each.dstack} - names
     assert all((each.dstack, each.gib) in sizes for each in every if each.gib)
     # One name for two sizes that the estimate tells apart must come with its size.
@@ -150,6 +152,7 @@ def sandboxed(tmp_path):
         (project / ".git").mkdir()
         (rendered,) = render_daytona(task, DaytonaSettings(**settings), context("deploy/daytona")).artifacts
         text = rendered.content.decode().replace("/home/dev/", f"{inside}/home/dev/")
+        text = text.replace('"/tmp/devkit-', f'"{tmp_path}/devkit-')
         (project / "deploy/daytona/run.py").write_text(text)
         return project
 

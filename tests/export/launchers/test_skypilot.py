@@ -43,6 +43,27 @@ def read(task, **settings):
     return yaml.safe_load(made(task, **settings)["task.yaml"])
 
 
+@pytest.mark.parametrize(("infra", "down"), [("", False), ("k8s/ctx", True)])
+def test_a_workspace_has_the_jobs_image_gpus_and_storage_and_stops_when_it_is_idle(infra, down):
+    job, workspace = (
+        yaml.safe_load(made(SPOT, infra=infra, workspace=True, idle="90m")[name])
+        for name in ("task.yaml", "workspace.yaml")
+    )
+    assert (workspace["name"], workspace["num_nodes"]) == ("demo-dev", 1)
+    own = workspace["resources"]
+    assert own.pop("autostop") == {"idle_minutes": 90, "wait_for": "jobs_and_ssh", "down": down}
+    assert own.pop("use_spot") is False
+    assert own == {name: value for name, value in job["resources"].items() if name not in ("use_spot", "job_recovery")}
+    assert [workspace.get(name) for name in ("file_mounts", "volumes", "config")] == [
+        job.get(name) for name in ("file_mounts", "volumes", "config")
+    ]
+    assert "devkit" not in workspace["run"]
+
+
+def test_a_workspace_needs_no_job():
+    assert list(made(replace(ONE, command=()), workspace=True)) == ["workspace.yaml"]
+
+
 def test_one_gpu_asks_for_what_the_task_says():
     found = read(ONE)
     assert (found["name"], found["num_nodes"]) == ("demo", 1)

@@ -135,8 +135,8 @@ def test_nodes_that_may_be_taken_back_are_the_sites_own_kind():
         ({"sbatch": ("-x node",)}, "--sbatch '-x node' is not valid"),
         ({"sbatch": ("--array=0-3",)}, "--sbatch --array=0-3 is set by devkit itself"),
         ({"sbatch": ("--requeue",)}, "--sbatch --requeue is set by devkit itself"),
-        ({"venv": "/opt/venv"}, "--venv is not used with --flavour apptainer"),
-        ({"venv": "env", "flavour": ContainerRuntime.NONE}, "--venv 'env' is no absolute folder"),
+        ({"venv": "/opt/venv"}, "--venv is not used with --flavor apptainer"),
+        ({"venv": "env", "flavor": ContainerRuntime.NONE}, "--venv 'env' is no absolute folder"),
         ({"at_once": 2}, "--at-once says nothing without an array"),
         ({"at_once": 0, "sweep": ("rank=8",)}, "--at-once is 0, which is below 1"),
         ({"requeues": -1}, "--requeues is -1, which is below 0"),
@@ -255,12 +255,12 @@ def test_next_steps_make_the_image_ask_when_the_job_would_start_and_submit_it():
         "squeue --me",
     )
     pyxis = render_slurm(
-        task(), SlurmSettings(flavour=ContainerRuntime.PYXIS, image_file="~/i.sqsh"), context()
+        task(), SlurmSettings(flavor=ContainerRuntime.PYXIS, image_file="~/i.sqsh"), context()
     ).next_steps
     assert pyxis[0] == "enroot import --output \"$HOME/i.sqsh\" 'docker://registry.example#team/image:1'"
 
 
 def test_only_containers_need_an_image():
-    needs = {flavour: TARGET.needs_image(SlurmSettings(flavour=flavour)) for flavour in ContainerRuntime}
-    assert [flavour for flavour, does in needs.items() if not does] == [ContainerRuntime.NONE]
+    needs = {flavor: TARGET.needs_image(SlurmSettings(flavor=flavor)) for flavor in ContainerRuntime}
+    assert [flavor for flavor, does in needs.items() if not does] == [ContainerRuntime.NONE]
     assert not TARGET.needs_image(SlurmSettings(image_file="$SITE/ready.sif"))

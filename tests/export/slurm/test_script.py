@@ -99,7 +99,7 @@ def test_without_gpus_none_are_requested_or_passed_to_the_container(login):
 def test_several_nodes_meet_at_the_first_and_each_knows_its_number(login):
     made = task(nodes=2, gpus=8)
     done = login.run(
-        script_of(made, flavour=ContainerRuntime.APPTAINER), SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="n[1-2]"
+        script_of(made, flavor=ContainerRuntime.APPTAINER), SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="n[1-2]"
     )
     assert (done.returncode, done.stderr) == (0, "")
     calls = login.calls("apptainer")
@@ -128,7 +128,7 @@ def test_several_processes_on_one_node_meet_on_the_loopback_address(login):
 def test_pyxis_gets_the_image_and_the_mounts_as_enroot_writes_them(login):
     (login.home / ".cache/huggingface").mkdir(parents=True)
     (login.home / ".cache/huggingface/token").touch()
-    done = login.run(script_of(task(), flavour=ContainerRuntime.PYXIS))
+    done = login.run(script_of(task(), flavor=ContainerRuntime.PYXIS))
     assert (done.returncode, done.stderr) == (0, "")
     (srun,) = login.calls("srun")
     mounts = ",".join(
@@ -153,7 +153,7 @@ def test_pyxis_gets_the_image_and_the_mounts_as_enroot_writes_them(login):
 
 def test_without_a_container_the_clusters_folders_stand_in_for_those_of_the_image(login):
     made = with_folders(task(), checkpoints="$WORK/kept here")
-    done = login.run(script_of(made, flavour=ContainerRuntime.NONE), WORK=str(login.home / "work"))
+    done = login.run(script_of(made, flavor=ContainerRuntime.NONE), WORK=str(login.home / "work"))
     assert (done.returncode, done.stderr) == (0, "")
     (devkit,) = login.calls("devkit")
     kept = f"{login.home}/work/kept here"
@@ -165,17 +165,17 @@ def test_without_a_container_the_clusters_folders_stand_in_for_those_of_the_imag
     assert environment["TRITON_CACHE_DIR"] == f"{login.home}/devkit/compiled/triton"
 
 
-@pytest.mark.parametrize("flavour", list(ContainerRuntime))
-def test_words_of_users_arrive_as_they_were_written(login, flavour):
+@pytest.mark.parametrize("flavor", list(ContainerRuntime))
+def test_words_of_users_arrive_as_they_were_written(login, flavor):
     finetune = FinetuneSettings(model=NASTY, data=(NASTY, "line\nbreak"), output=Path(f"out/{NASTY}".replace(":", "")))
     made = task(finetune, environment=(("A", NASTY), ("B", "two\nlines, and a comma")))
-    done = login.run(script_of(made, flavour=flavour), SCRATCH=str(login.home))
+    done = login.run(script_of(made, flavor=flavor), SCRATCH=str(login.home))
     assert (done.returncode, done.stderr) == (0, "")
-    runs_image = flavour not in (ContainerRuntime.PYXIS, ContainerRuntime.NONE)
-    (call,) = login.calls(str(flavour) if runs_image else "devkit")
+    runs_image = flavor not in (ContainerRuntime.PYXIS, ContainerRuntime.NONE)
+    (call,) = login.calls(str(flavor) if runs_image else "devkit")
     words = call["words"][-len(made.command) + 1 :]
     expected = list(made.command[1:])
-    if not flavour.mounts_folders:
+    if not flavor.mounts_folders:
         expected[expected.index("--output") + 1] = f"{login.home}/devkit/my-project/{finetune.output.name}"
     assert words == expected
     if runs_image:
@@ -231,9 +231,9 @@ def test_the_count_of_turns_without_progress_begins_anew_at_each_checkpoint_and_
     assert not list(login.home.glob("**/pwned"))
 
 
-@pytest.mark.parametrize("flavour", list(ContainerRuntime))
-def test_outside_of_a_job_it_says_what_it_is_for_and_touches_nothing(login, flavour):
-    done = login.run(script_of(task(), flavour=flavour), SLURM_JOB_ID="")
+@pytest.mark.parametrize("flavor", list(ContainerRuntime))
+def test_outside_of_a_job_it_says_what_it_is_for_and_touches_nothing(login, flavor):
+    done = login.run(script_of(task(), flavor=flavor), SLURM_JOB_ID="")
     assert (done.returncode, done.stderr) == (2, "job.sbatch: this is a script for sbatch\n")
     assert sorted(each.name for each in (login.home / "devkit").iterdir()) == ["my-project.sif"]
 
@@ -253,7 +253,7 @@ def test_a_missing_project_is_said_before_anything_is_made(login):
 
 
 def test_modules_are_loaded_from_scratch_and_a_missing_one_ends_the_job(login):
-    script = script_of(task(), flavour=ContainerRuntime.NONE, module=("cuda/12.8", "gcc"))
+    script = script_of(task(), flavor=ContainerRuntime.NONE, module=("cuda/12.8", "gcc"))
     tells = (
         'module() { printf "%s\\n" "$*" >>"$HOME/modules"; [ "$2" != gcc ]; }; export -f module; exec bash "$HOME/it"'
     )
@@ -265,10 +265,10 @@ def test_modules_are_loaded_from_scratch_and_a_missing_one_ends_the_job(login):
 
 
 def test_several_processes_are_started_by_the_launcher_that_keeps_the_exit_code(login):
-    assert login.run(script_of(task(gpus=2), flavour=ContainerRuntime.PYXIS)).returncode == 0
+    assert login.run(script_of(task(gpus=2), flavor=ContainerRuntime.PYXIS)).returncode == 0
     (srun,) = login.calls("srun")
-    at = srun["words"].index("devkit.workload.launch")
-    assert srun["words"][at : at + 2] == ["devkit.workload.launch", "torchrun"]
+    at = srun["words"].index("devkit")
+    assert srun["words"][at : at + 3] == ["devkit", "launch", "torchrun"]
 
 
 def test_the_image_is_built_beside_its_place_and_takes_it_when_it_is_whole(login, tmp_path):
@@ -291,15 +291,15 @@ def test_the_image_is_built_beside_its_place_and_takes_it_when_it_is_whole(login
 
 @pytest.mark.skipif(not SHELLCHECK.is_file() and shutil.which("shellcheck") is None, reason="shellcheck is not here")
 def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path):
-    for flavour in ContainerRuntime:
+    for flavor in ContainerRuntime:
         for nodes, gpus in ((1, 0), (1, 1), (1, 8), (2, 8)):
             for settings in (
                 {},
                 {"sweep": ("rank=8,16", "learning-rate=1e-4,2e-4"), "module": ("apptainer",), "requeues": 0},
-                {"image_file": "~/my image"} | ({"venv": "$HOME/my env"} if flavour is ContainerRuntime.NONE else {}),
+                {"image_file": "~/my image"} | ({"venv": "$HOME/my env"} if flavor is ContainerRuntime.NONE else {}),
             ):
-                name = f"{flavour}-{nodes}-{gpus}-{len(settings)}"
-                for path, text in files_of(task(nodes=nodes, gpus=gpus), flavour=flavour, **settings).items():
+                name = f"{flavor}-{nodes}-{gpus}-{len(settings)}"
+                for path, text in files_of(task(nodes=nodes, gpus=gpus), flavor=flavor, **settings).items():
                     if path != "image.def":
                         (tmp_path / f"{name}-{path}").write_text(text, encoding="utf-8")
     done = subprocess.run([SHELLCHECK, *sorted(tmp_path.iterdir())], capture_output=True, text=True, check=False)
@@ -308,7 +308,7 @@ def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path):
 
 def test_an_output_that_cannot_be_mounted_is_refused_for_containers_alone():
     made = task(FinetuneSettings(model="m", data=("d",), output=Path("a:b")))
-    for flavour in (ContainerRuntime.APPTAINER, ContainerRuntime.PYXIS):
+    for flavor in (ContainerRuntime.APPTAINER, ContainerRuntime.PYXIS):
         with pytest.raises(DevkitError, match="has ':' in it"):
-            script_of(made, flavour=flavour)
-    assert "a:b" in script_of(made, flavour=ContainerRuntime.NONE)
+            script_of(made, flavor=flavor)
+    assert "a:b" in script_of(made, flavor=ContainerRuntime.NONE)

@@ -24,7 +24,7 @@ def own(**changes):
 def test_conda_and_lines_of_ones_own_come_before_the_job(login):
     (login.home / "conda.sh").write_text('conda() { echo "conda $*" >>"$HOME/said"; }\n')
     settings = {"conda": "torch-env", "setup": ('echo "after $HOME" >>"$HOME/said"', "export FROM_SITE='a b'")}
-    script = script_of(own(), flavour=ContainerRuntime.NONE, **settings)
+    script = script_of(own(), flavor=ContainerRuntime.NONE, **settings)
     done = login.run(script.replace("eval ", '. "$HOME/conda.sh"; eval ', 1))
     assert (done.returncode, done.stderr) == (0, "")
     said = (login.home / "said").read_text().splitlines()
@@ -33,18 +33,18 @@ def test_conda_and_lines_of_ones_own_come_before_the_job(login):
     assert (call["words"], call["environment"]["FROM_SITE"]) == (["train.py"], "a b")
 
 
-@pytest.mark.parametrize("flavour", [ContainerRuntime.SINGULARITY, ContainerRuntime.APPTAINER])
-def test_singularity_is_started_and_built_as_apptainer_is(login, flavour):
-    files = files_of(task(), flavour=flavour)
+@pytest.mark.parametrize("flavor", [ContainerRuntime.SINGULARITY, ContainerRuntime.APPTAINER])
+def test_singularity_is_started_and_built_as_apptainer_is(login, flavor):
+    files = files_of(task(), flavor=flavor)
     assert login.run(files["job.sbatch"]).returncode == 0
-    (call,) = login.calls(str(flavour))
+    (call,) = login.calls(str(flavor))
     assert call["words"][:3] == ["exec", "--nv", "--cleanenv"]
-    assert f"{flavour} build --force" in files["build-image.sh"]
-    assert f'export {str(flavour).upper()}_TMPDIR="${{DEVKIT_TMP:-' in files["build-image.sh"]
+    assert f"{flavor} build --force" in files["build-image.sh"]
+    assert f'export {str(flavor).upper()}_TMPDIR="${{DEVKIT_TMP:-' in files["build-image.sh"]
 
 
 def test_shifter_sees_the_folders_of_the_cluster(login):
-    script = script_of(task(), flavour=ContainerRuntime.SHIFTER)
+    script = script_of(task(), flavor=ContainerRuntime.SHIFTER)
     assert "#SBATCH --image=docker:registry.example/team/image:1\n" in script
     assert login.run(script).returncode == 0
     (call,) = login.calls("shifter")
@@ -56,7 +56,7 @@ def test_shifter_sees_the_folders_of_the_cluster(login):
 
 
 def test_podman_hpc_mounts_what_the_dev_container_has(login):
-    assert login.run(script_of(task(), flavour=ContainerRuntime.PODMAN_HPC)).returncode == 0
+    assert login.run(script_of(task(), flavor=ContainerRuntime.PODMAN_HPC)).returncode == 0
     (call,) = login.calls("podman-hpc")
     words = call["words"]
     assert words[:4] == ["run", "--rm", "--gpu", "--network"]
@@ -79,10 +79,10 @@ def test_a_sites_ready_image_is_used_as_it_is_and_nothing_is_built(login):
     assert login.run(rendered.artifacts[0].content.decode(), CONTAINERDIR="/none").returncode == 2
 
 
-@pytest.mark.parametrize("flavour", ["none", "apptainer", "singularity", "shifter", "podman-hpc", "pyxis"])
-def test_models_are_fetched_where_there_is_internet_and_the_job_is_offline(login, flavour):
+@pytest.mark.parametrize("flavor", ["none", "apptainer", "singularity", "shifter", "podman-hpc", "pyxis"])
+def test_models_are_fetched_where_there_is_internet_and_the_job_is_offline(login, flavor):
     made = render_slurm(
-        task(), SlurmSettings(flavour=ContainerRuntime(flavour), prefetch=("a/model", "dataset:b/c")), context()
+        task(), SlurmSettings(flavor=ContainerRuntime(flavor), prefetch=("a/model", "dataset:b/c")), context()
     )
     files = {each.path: each.content.decode() for each in made.artifacts}
     assert "HF_HUB_OFFLINE=1" in files["job.sbatch"]
@@ -91,16 +91,16 @@ def test_models_are_fetched_where_there_is_internet_and_the_job_is_offline(login
     )
     done = login.run(files["prefetch.sh"])
     assert (done.returncode, done.stderr) == (0, "")
-    program = flavour if flavour in ("apptainer", "singularity", "shifter") else "python3"
+    program = flavor if flavor in ("apptainer", "singularity", "shifter") else "python3"
     (call,) = login.calls(program)
     assert call["words"][-3:] == ["-", "a/model", "dataset:b/c"]
     assert (login.home / "devkit/huggingface/hub").is_dir()
-    assert "HF_HUB_OFFLINE" not in script_of(task(), flavour=ContainerRuntime(flavour))
+    assert "HF_HUB_OFFLINE" not in script_of(task(), flavor=ContainerRuntime(flavor))
 
 
 def test_srun_starts_a_process_for_each_gpu_that_reads_slurms_own_variables(login):
     made = own(gpus=4, nodes=2, cpus=32)
-    script = script_of(made, flavour=ContainerRuntime.NONE, srun_processes=True)
+    script = script_of(made, flavor=ContainerRuntime.NONE, srun_processes=True)
     assert "#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=8\n" in script
     done = login.run(script, SLURM_JOB_NODELIST="n[1-2]", SLURM_PROCID="5", SLURM_LOCALID="1", SLURM_NTASKS="8")
     assert done.returncode == 0, done.stderr
@@ -120,14 +120,14 @@ def test_two_starters_of_processes_are_refused():
 
 @pytest.mark.parametrize("code", ["69", "137", "75"])
 def test_a_lost_process_is_requeued_as_a_stop_is(login, code):
-    done = login.run(script_of(task(), flavour=ContainerRuntime.NONE), CODE=code)
+    done = login.run(script_of(task(), flavor=ContainerRuntime.NONE), CODE=code)
     assert done.returncode == int(code)
     assert [call["words"][0] for call in login.calls("scontrol")] == ["requeue"]
 
 
 @pytest.mark.parametrize("code", ["1", "2", "127"])
 def test_a_failure_is_not(login, code):
-    assert login.run(script_of(task(), flavour=ContainerRuntime.NONE), CODE=code).returncode == int(code)
+    assert login.run(script_of(task(), flavor=ContainerRuntime.NONE), CODE=code).returncode == int(code)
     assert login.calls("scontrol") == []
 
 
@@ -146,8 +146,8 @@ def test_a_name_that_would_be_another_option_or_folder_is_refused(name):
     ("settings", "said"),
     [
         ({"conda": "a b"}, "--conda 'a b' is not valid"),
-        ({"conda": "$(id)", "flavour": ContainerRuntime.NONE}, "is not valid"),
-        ({"conda": "x"}, "--conda is for --flavour none"),
+        ({"conda": "$(id)", "flavor": ContainerRuntime.NONE}, "is not valid"),
+        ({"conda": "x"}, "--conda is for --flavor none"),
         ({"prefetch": ("a; b",)}, "--prefetch 'a; b' is not valid"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Sizes and durations as people and engines write them: "64Gi", "500G", "90m", "1-12:00:00"."""
+"""Names, sizes and durations as people and engines write them: DNS labels, "64Gi", "500G", "90m", "1-12:00:00"."""
 
 import re
 
@@ -49,3 +49,21 @@ def format_slurm_time(seconds: int) -> str:
     days, hour = divmod(hours, 24)
     clock = f"{hour:02}:{minute:02}:{second:02}"
     return f"{days}-{clock}" if days else clock
+
+
+MAX_LABEL_LENGTH = 63
+MAX_JOB_NAME_LENGTH = 52
+"""A Job's own name is shorter: its pods add a dash and ten letters.
+Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#creating-an-indexed-job"""
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def validate_dns_label(name: str, flag: str, *, longest: int = MAX_JOB_NAME_LENGTH) -> str:
+    """Return `name` if it is a DNS label (RFC 1123), as Kubernetes requires. Raises DevkitError that proposes one."""
+    if _DNS_LABEL.fullmatch(name) and len(name) <= longest:
+        return name
+    label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:longest].strip("-")
+    hint = f"Such as {label}." if label else "Use a-z, 0-9 and hyphens."
+    raise DevkitError(
+        f"{flag} {name!r} is no DNS label: at most {longest} of a-z, 0-9 and hyphens, no hyphen at the ends", hint
+    )

@@ -3,7 +3,7 @@
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.quantities import GIB, format_slurm_time, parse_duration, parse_size, round_up_to_gib
+from devkit.export.values import GIB, format_slurm_time, parse_duration, parse_size, round_up_to_gib
 
 
 @pytest.mark.parametrize(
