@@ -1,5 +1,5 @@
 #!/bin/sh
-# Written by devkit 0.1.0. To change it, edit devkit.toml and run `devkit init` again.
+# Written by devkit 0.2.0. To change it, edit devkit.toml and run `devkit init` again.
 # Finds out on the host, before a start, how its container engine passes on a GPU. The answer goes into gpu.local.yml, which
 # docker-compose.yml extends, and into .env beside it. In doubt there is no GPU, and no error.
 # To choose for yourself, set in that .env or in the environment:

@@ -5,12 +5,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from devkit import __version__
 from devkit.cli.export import DEPLOY_FOLDER as DEPLOY
 from devkit.cli.export import plan_export
-from devkit.cli.options.plan import PlanOptions, build_request_from_options
+from devkit.cli.plan_options import PlanOptions, build_request_from_options
 from devkit.compat.version_tables import load_tables
 from devkit.export.targets import TARGETS, load_target
+from devkit.release import __version__
 from devkit.render.changes import write_changes
 from devkit.render.container.settings import FromIndex
 from devkit.render.devkit_lock import LOCK_PATH
@@ -34,11 +34,11 @@ FOLDER = Path(__file__).resolve().parent
 def generate(name: str, into: Path) -> None:
     """What an example's expected/ holds, in the folder `into`."""
     if not (FOLDER / name / JOB).is_file():
-        initialise(name, into)
+        initialize(name, into)
         return
     with tempfile.TemporaryDirectory() as scratch:
         project = Path(scratch) / "project"
-        initialise(name, project)
+        initialize(name, project)
         shutil.copy(FOLDER / name / JOB, project)
         for target in TARGETS:
             answer = plan_export(load_target(target), project, {})
@@ -49,7 +49,7 @@ def generate(name: str, into: Path) -> None:
         shutil.copytree(project / DEPLOY, into, ignore=shutil.ignore_patterns(LOCK_PATH))
 
 
-def initialise(name: str, into: Path) -> None:
+def initialize(name: str, into: Path) -> None:
     """Run `devkit init` with the example's flags on a copy of it, and put what it wrote into the folder `into`.
 
     devkit comes from the package index here, because a wheel of it would change with every line of code.

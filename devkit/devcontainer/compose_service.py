@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from devkit.devcontainer.build_log import BuildLog
 from devkit.devcontainer.configuration import DevContainer, list_texts
 from devkit.devcontainer.containers import (
     COMPOSE_PROJECT_LABEL,
@@ -21,6 +20,7 @@ from devkit.devcontainer.containers import (
 from devkit.devcontainer.making import (
     KEEP_RUNNING,
     PLAIN_PROGRESS,
+    BuildLog,
     Recipe,
     StartOptions,
     build_labels,
@@ -30,6 +30,7 @@ from devkit.devcontainer.making import (
     list_own_files,
     run_build,
 )
+from devkit.devcontainer.remote import find_remote_folder
 from devkit.errors import DevkitError
 from devkit.probe.host import Host
 from devkit.text import join_words
@@ -41,7 +42,9 @@ from devkit.verify.process import CompletedCommand, run_streaming
 class ComposeService:
     """A service of Compose files. An overlay adds the labels and what devcontainer.json asks for."""
 
-    def __init__(self, client: EngineClient, engine: WorkingEngine, container: DevContainer) -> None:
+    def __init__(
+        self, client: EngineClient, engine: WorkingEngine, container: DevContainer, *, is_remote: bool
+    ) -> None:
         self.client, self.engine, self.container = client, engine, container
         self.service = str(container.properties.get("service") or "")
         missing = [file for file in container.compose_files if not file.is_file()]
@@ -55,7 +58,10 @@ class ComposeService:
             known = join_words(map(str, services), "or")
             raise DevkitError(f"the Compose files have no service {self.service!r}", f'Name one as "service": {known}')
         self.project = find_compose_project(container, self.document)
-        self._overlay = _find_overlay_file(container)
+        named = find_user_file(f"containers/{container.key}.yml")
+        self._overlay = Path(named) if named else Path(tempfile.gettempdir(), f"devkit-{container.key}.yml")
+        mounted = services[self.service].get("volumes") or ()
+        self.remote = find_remote_folder(container, mounted) if is_remote else None
 
     def command(self, *words: str, has_overlay: bool = False) -> list[str]:
         files = [*self.container.compose_files, *([self._overlay] if has_overlay else [])]
@@ -114,7 +120,14 @@ class ComposeService:
         service |= {"privileged": True} if settings.privileged else {}
         service |= {"cap_add": list(settings.cap_add)} if settings.cap_add else {}
         service |= {"security_opt": list(settings.security_opt)} if settings.security_opt else {}
-        service |= {"volumes": [_to_compose_mount(mount) for mount in settings.mounts]} if settings.mounts else {}
+        mounts: list[dict[str, Any]] = [
+            {key: mount[key] for key in ("type", "source", "target") if key in mount}
+            | ({"read_only": True} if "readonly" in mount else {})
+            for mount in settings.mounts
+        ]
+        if self.remote:
+            mounts.append({"type": "volume", "source": self.remote.volume, "target": self.remote.target})
+        service |= {"volumes": mounts} if mounts else {}
         if settings.overrides_command or settings.entrypoints:
             entrypoints = "\n".join(settings.entrypoints)
             command = () if settings.overrides_command or image is None else image.command
@@ -125,18 +138,9 @@ class ComposeService:
         volumes: dict[str, Any] = {
             mount["source"]: {} for mount in settings.mounts if mount.get("type") == "volume" and mount.get("source")
         }
+        if self.remote:
+            volumes[self.remote.volume] = {"name": self.remote.volume}
         return {"services": {self.service: service}, **({"volumes": volumes} if volumes else {})}
-
-
-def _to_compose_mount(mount: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {key: mount[key] for key in ("type", "source", "target") if key in mount}
-    return found | ({"read_only": True} if "readonly" in mount else {})
-
-
-def _find_overlay_file(container: DevContainer) -> Path:
-    """Return the file for the Compose overlay of this configuration, in the user's own folder."""
-    named = find_user_file(f"containers/{container.key}.yml")
-    return Path(named) if named else Path(tempfile.gettempdir(), f"devkit-{container.key}.yml")
 
 
 def read_compose_document(host: Host, compose: Sequence[str], container: DevContainer) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
+from devkit.probe.documents import get_object
 from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.text import join_words
 
@@ -250,9 +251,9 @@ def merge_settings(metadata: Sequence[Mapping[str, Any]]) -> MergedSettings:
         return next((entry[key] for entry in reversed(metadata) if entry.get(key) is not None), None)
 
     def joined(key: str) -> dict[str, Any]:
-        return {name: value for entry in metadata for name, value in _get_object(entry, key).items()}
+        return {name: value for entry in metadata for name, value in get_object(entry, key).items()}
 
-    mounts = {each.get("target", ""): each for entry in metadata for each in _list_mounts(entry.get("mounts"))}
+    mounts = {each.get("target", ""): each for entry in metadata for each in list_mounts(entry.get("mounts"))}
     hooks = {name: tuple(entry[name] for entry in metadata if entry.get(name)) for name in _HOOKS}
     return MergedSettings(
         remote_user=str(last("remoteUser") or ""),
@@ -302,18 +303,13 @@ def _join_texts(metadata: Sequence[Mapping[str, Any]], key: str) -> tuple[str, .
     return tuple(dict.fromkeys(text for entry in metadata for text in list_texts(entry.get(key))))
 
 
-def _get_object(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = entry.get(key)
-    return found if isinstance(found, dict) else {}
-
-
 _MOUNT_NAMES = {"src": "source", "dst": "target", "destination": "target", "ro": "readonly"}
 
 
-def _list_mounts(value: object) -> Iterator[dict[str, str]]:
+def list_mounts(value: object) -> Iterator[dict[str, str]]:
     """Yield mounts, given as objects or in the form of `docker run --mount`, by the long names of their keys."""
     for each in value if isinstance(value, list) else []:
-        if isinstance(each, str):
+        if isinstance(each, str) and each:
             pairs = (part.partition("=") for part in each.split(","))
             yield {_MOUNT_NAMES.get(key, key): text or "true" for key, _, text in pairs}
         elif isinstance(each, dict):

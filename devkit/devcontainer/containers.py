@@ -9,6 +9,8 @@ from typing import Any
 
 from devkit.devcontainer.configuration import METADATA_LABEL, parse_metadata
 from devkit.errors import DevkitError
+from devkit.facts.model import Endpoint
+from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 
 QUERY_DEADLINE_S = 30.0
@@ -52,18 +54,14 @@ class EngineClient:
 
     def inspect(self, container: str) -> "ContainerState | None":
         """Return the state of one container; None when it is gone."""
-        done = self.call("container", "inspect", container)
-        if done.code != 0:
-            return None
-        found: dict[str, Any] = json.loads(done.out)[0]
-        return _parse_state(found)
+        found = self._inspect("container", container)
+        return None if found is None else _parse_state(found)
 
     def inspect_image(self, image: str) -> "ImageState | None":
         """Return an image that this engine has; None for one that it does not have."""
-        done = self.call("image", "inspect", image)
-        if done.code != 0:
+        found = self._inspect("image", image)
+        if found is None:
             return None
-        found: dict[str, Any] = json.loads(done.out)[0]
         settings = found.get("Config") or {}
         return ImageState(
             _strip_algorithm(str(found.get("Id", ""))),
@@ -72,19 +70,50 @@ class EngineClient:
             tuple(settings.get("Entrypoint") or ()) + tuple(settings.get("Cmd") or ()),
         )
 
+    def _inspect(self, kind: str, name: str) -> dict[str, Any] | None:
+        done = self.call(kind, "inspect", name)
+        if done.code != 0:
+            return None
+        try:
+            found = json.loads(done.out)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, list) and found and isinstance(found[0], dict):
+            return found[0]
+        raise DevkitError(
+            f"`{self.program} {kind} inspect` printed no description of one", f"{self.program} {kind} inspect {name}"
+        )
+
 
 def find_client(host: Host) -> EngineClient:
     """Return the engine's command if it answers. Raises DevkitError with the doctor's finding and fix if not."""
     client = EngineClient(host, "docker" if shutil.which("docker") else "podman")
-    done = host.run([client.program, "ps", "--quiet", "--last", "1"], deadline_s=ANSWER_DEADLINE_S)
+    endpoint = resolve_endpoint(host).endpoint
+    is_over_ssh = endpoint.url.startswith("ssh://")
+    deadline_s = QUERY_DEADLINE_S if is_over_ssh else ANSWER_DEADLINE_S
+    done = host.run([client.program, "ps", "--quiet", "--last", "1"], deadline_s=deadline_s)
     if done.code == 0:
         return client
+    if is_over_ssh:
+        raise explain_ssh_failure(endpoint, done.err)
     # Only where something is wrong: what explains it takes longer to import than a command to run.
     from devkit.verify.engine import explain_hanging_engine, require_engine
 
     if done.code == TIMED_OUT:
         raise explain_hanging_engine(host, ANSWER_DEADLINE_S)
     return EngineClient(host, require_engine(host).program)
+
+
+def explain_ssh_failure(endpoint: Endpoint, said: str) -> DevkitError:
+    """Explain why an engine behind ssh gave no answer, in ssh's own words where docker repeats them."""
+    reason = said.partition("stderr=")[2].strip() or next(
+        reversed(said.strip().splitlines()), "it did not answer in time"
+    )
+    machine = endpoint.url.removeprefix("ssh://").partition("/")[0]
+    return DevkitError(
+        f"no container engine answers at {endpoint.url}: {reason.splitlines()[0]}",
+        f"See that this prints a version without a question, with a key in ssh-agent: ssh {machine} docker version",
+    )
 
 
 @dataclass(frozen=True)
@@ -167,7 +196,7 @@ def _hint_for(error: str) -> str:
     """Say what to do about an engine's error: the cause that `devkit explain` knows, else where to look it up."""
     from devkit.doctor.known_errors import find_known_errors
 
-    matches = find_known_errors(error)
+    matches = find_known_errors(error, is_ours=True)
     if matches:
         return "\n".join((matches[0].cause, matches[0].fix.summary, *matches[0].fix.commands))
     return "devkit doctor looks at the engine and the project"

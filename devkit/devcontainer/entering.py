@@ -69,8 +69,8 @@ class Entry:
 def enter(client: EngineClient, container: DevContainer, state: ContainerState, start: Path | None = None) -> Entry:
     """Return how to enter a running container. `start` is the folder on the host whose counterpart work begins in."""
     # The label of a container that a dev container tool made holds devcontainer.json's settings already.
-    is_labelled = CONFIG_FILE_LABEL in state.labels
-    own = {key: value for key, value in container.metadata.items() if not is_labelled or key in _UPDATED}
+    is_labeled = CONFIG_FILE_LABEL in state.labels
+    own = {key: value for key, value in container.metadata.items() if not is_labeled or key in _UPDATED}
     settings = merge_settings([*parse_metadata(state.labels.get(METADATA_LABEL)), own])
     user = settings.remote_user or state.user
     probed = _probe_environment(client, state, settings, user)

@@ -8,19 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devkit import DOCUMENTATION_URL, INSTALL_COMMAND
 from devkit.devcontainer.configuration import DevContainer
-from devkit.doctor.model import Finding, Severity, Side
+from devkit.doctor.model import Severity, Side
 from devkit.doctor.report.report import Report
 from devkit.doctor.thresholds import ENGINE_FREE_BYTES
 from devkit.errors import DevkitError
-from devkit.probe.host import NOT_FOUND, Host
+from devkit.facts.model import Facts
+from devkit.facts.store import InvalidFacts, parse_facts
+from devkit.probe.host import NOT_FOUND, Host, LocalHost
+from devkit.release import DOCUMENTATION_URL, INSTALL_COMMAND
 from devkit.render.changes import FileChange, compute_change
 from devkit.render.files import Artifact, read_file
-from devkit.text import format_bytes
+from devkit.text import format_bytes, to_one_line
 from devkit.user_folder import find_user_file
 
 ONBOARDING_FILE = "ONBOARDING.md"
+_SAVE_FACTS = 'f=$(mktemp) && devkit doctor --save-facts "$f" >&2; cat "$f"; rm -f "$f"'
 EDITOR_EXTENSION = "ms-vscode-remote.remote-containers"
 _EDITOR_DEADLINE_S = 10.0
 _TOPICS = (
@@ -58,14 +61,23 @@ def list_needs(report: Report) -> Iterator[Need]:
             finding, code = shown.finding, shown.check.code
             is_serious = finding.severity is not Severity.NOTE and not finding.seen_in
             if code.startswith(prefixes) and is_serious:
-                yield _describe(topic, code, finding)
+                fix, is_error = finding.fix, finding.severity is Severity.ERROR
+                stops = code == "ENG001" or (code.startswith(("ENG", "PRJ011")) and is_error)
+                commands = fix.commands or tuple(filter(None, (fix.docs,)))
+                yield Need(topic, finding.message, fix.summary, commands, fix.where.value, fix.root, stops, code)
 
 
-def _describe(topic: str, code: str, finding: Finding) -> Need:
-    fix = finding.fix
-    stops = code == "ENG001" or (code.startswith(("ENG", "PRJ011")) and finding.severity is Severity.ERROR)
-    commands = fix.commands or tuple(filter(None, (fix.docs,)))
-    return Need(topic, finding.message, fix.summary, commands, fix.where.value, fix.root, stops, code)
+def read_over_ssh(host: Host, url: str) -> Facts:
+    """Read the facts of a remote engine's machine by the devkit there. Raises DevkitError where that cannot be had."""
+    if not url.startswith("ssh://"):
+        raise DevkitError(f"it is reached by {url.partition(':')[0]}, and not by ssh", "Run devkit doctor there.")
+    machine = "ssh://" + url.removeprefix("ssh://").partition("/")[0]
+    done = host.run(["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", machine, _SAVE_FACTS], deadline_s=60)
+    try:
+        return parse_facts(done.out)
+    except InvalidFacts:
+        said = to_one_line(done.err) or f"the command ended with {done.code}"
+        raise DevkitError(f"no devkit answers there: {said}", f"Install it there: {INSTALL_COMMAND}") from None
 
 
 def find_editor_need(host: Host) -> Need | None:
@@ -94,8 +106,8 @@ class Progress:
         named = find_user_file(f"containers/{container.key}.json")
         file = Path(named) if named else None
         try:
-            found = json.loads(file.read_bytes()) if file else {}
-        except (OSError, ValueError):
+            found = json.loads(LocalHost().read(named) or "{}") if named else {}
+        except ValueError:
             found = {}
         return cls(file, {str(name): each for name, each in found.items()} if isinstance(found, dict) else {})
 

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from devkit.devcontainer.build_log import BuildLog
-from devkit.devcontainer.configuration import DevContainer, list_texts
+from devkit.devcontainer.configuration import DevContainer, list_mounts, list_texts
 from devkit.devcontainer.containers import STOP_DEADLINE_S, ContainerState, EngineClient, ImageState
 from devkit.devcontainer.making import (
     KEEP_RUNNING,
+    BuildLog,
     Recipe,
     StartOptions,
     build_labels,
@@ -18,6 +18,7 @@ from devkit.devcontainer.making import (
     list_own_files,
     run_build,
 )
+from devkit.devcontainer.remote import find_remote_folder
 from devkit.errors import DevkitError
 from devkit.facts.model import EngineKind
 from devkit.verify.engine import WorkingEngine
@@ -27,8 +28,12 @@ from devkit.verify.process import CompletedCommand, run_streaming
 class SingleContainer:
     """One container of an image or a Dockerfile."""
 
-    def __init__(self, client: EngineClient, engine: WorkingEngine, container: DevContainer) -> None:
+    def __init__(
+        self, client: EngineClient, engine: WorkingEngine, container: DevContainer, *, is_remote: bool
+    ) -> None:
         self.client, self.engine, self.container = client, engine, container
+        mounted = list_mounts([container.workspace_mount])
+        self.remote = find_remote_folder(container, [*mounted]) if is_remote else None
         self.image = str(container.properties.get("image") or "")
         dockerfile = container.dockerfile
         if dockerfile is None and not self.image:
@@ -80,8 +85,8 @@ class SingleContainer:
         ports = properties.get("appPort")
         for port in ports if isinstance(ports, list) else [] if ports is None else [ports]:
             yield from ("--publish", f"127.0.0.1:{port}:{port}" if isinstance(port, int) else str(port))
-        if self.container.workspace_mount:
-            yield from ("--mount", self.container.workspace_mount)
+        if workspace := self.remote.mount if self.remote else self.container.workspace_mount:
+            yield from ("--mount", workspace)
         for mount in settings.mounts:
             yield from ("--mount", ",".join(f"{key}={value}" for key, value in mount.items()))
         for name, value in settings.container_env.items():

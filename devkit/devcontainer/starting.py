@@ -6,17 +6,19 @@ Source: https://containers.dev/implementors/reference/.
 
 import hashlib
 import os
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from devkit.devcontainer.build_log import BuildLog, BuildStep, StepEnd
 from devkit.devcontainer.compose_service import ComposeService
 from devkit.devcontainer.configuration import (
+    CREATE_HOOKS,
+    START_HOOK,
     DevContainer,
     MergedSettings,
     list_commands,
@@ -29,21 +31,21 @@ from devkit.devcontainer.containers import (
     Failure,
 )
 from devkit.devcontainer.entering import Entry, enter
-from devkit.devcontainer.lifecycle import run_lifecycle
-from devkit.devcontainer.making import Maker, Recipe, StartOptions
+from devkit.devcontainer.making import PLAIN_PROGRESS, BuildLog, BuildStep, Maker, Recipe, StartOptions, StepEnd
+from devkit.devcontainer.remote import RemoteFolder, is_remote, push_folder, require_remote_engine
 from devkit.devcontainer.single_container import SingleContainer
 from devkit.errors import DevkitError
-from devkit.facts.model import Endpoint, Engine
+from devkit.facts.model import Engine
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.host import Host
-from devkit.text import format_count, join_words
+from devkit.text import format_count, format_duration, join_words
 from devkit.verify.engine import require_engine
 from devkit.verify.process import run_streaming
 
 HEALTH_DEADLINE_S = 300.0
 _POLL_S = 0.5
+_REFERENCE_CLI = "devcontainer"
 _MAX_INPUT_BYTES = 4 << 20
-_LOCAL_HOSTS = ("unix://", "npipe://", "fd://", "tcp://127.", "tcp://localhost", "tcp://[::1]")
 
 _PREPARE = """
 sed -i 's|^\\([[:space:]]*PATH=\\)"\\(/[^"$]*\\)"$|\\1"${PATH:-\\2}"|' /etc/profile 2>/dev/null
@@ -90,6 +92,8 @@ class Started:
     changed: tuple[str, ...]
     built: tuple[str, ...]
     """The steps of the build that were not in its cache."""
+    remote: RemoteFolder | None = None
+    """The copy of the folder on a remote engine's machine."""
 
 
 def start_dev_container(
@@ -100,18 +104,21 @@ def start_dev_container(
     Raises:
         DevkitError: for what cannot be started from here, and for what the engine refuses.
     """
-    _refuse_remote_engine(resolve_endpoint(host).endpoint)
-    _refuse_features(container)
-    engine = require_engine(host)
+    endpoint = resolve_endpoint(host).endpoint
+    is_elsewhere = is_remote(endpoint)
+    engine = require_remote_engine(host, endpoint) if is_elsewhere else require_engine(host)
     if shutil.which(engine.program) is None:
         raise DevkitError(
             f"the engine answers, but the command {engine.program} is not on PATH", "Add its folder to PATH."
         )
     client = EngineClient(host, engine.program)
+    if container.properties.get("features"):
+        return start_with_features(client, container, options, report, is_elsewhere=is_elsewhere)
     if failure := _run_host_command(container, report):
         return failure
     make = ComposeService if container.compose_files else SingleContainer
-    return _Start(client, engine.facts, container, make(client, engine, container), options, report).run()
+    maker = make(client, engine, container, is_remote=is_elsewhere)
+    return _Start(client, engine.facts, container, maker, options, report).run()
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,10 @@ class _Start:
             self.report.say(f"{before.name} was started by another tool and is left as it is; --rebuild makes it anew")
             return self._finish(before, "kept")
         inputs = _hash_inputs(self.maker.list_inputs(), self.container.folder)
-        changed = _list_changes(before, inputs)
+        known = before.inputs if before is not None else None
+        changed: tuple[str, ...] = ()
+        if known is not None:
+            changed = tuple(name for name in sorted({*known, *inputs}) if known.get(name) != inputs.get(name))
         if changed:
             self.report.say(f"changed since the container was made: {join_words(changed)}")
             self._refuse_to_interrupt(before)
@@ -154,14 +164,20 @@ class _Start:
 
     def _build(self) -> tuple[str, ...] | Failure:
         """Build the image. Returns the steps that were not in the cache."""
-        log = _watch_build(self.report)
+        log, title = watch_build(self.report), "get the image"
+        self.report.begin(title)
         done = self.maker.build(self.options, log)
         is_failed = done is not None and done.code != 0
         log.close(is_failed=is_failed)
+        if done is None or log.steps:
+            self.report.drop(title)
+        else:
+            self.report.end(title, is_failed=is_failed)
         if is_failed:
             step = log.failed
             excerpt = tuple(step.output) if step else ()
-            return Failure(f"the build failed{f' at {step.name}' if step else ''}", tuple(log.lines), excerpt)
+            title = f"the build failed at {step.name}" if step else "the image can be neither built nor pulled"
+            return Failure(title, tuple(log.lines), excerpt)
         if cached := sum(step.end is StepEnd.CACHED for step in log.steps):
             self.report.say(f"the build took {format_count(cached, 'step')} from its cache")
         return tuple(step.name for step in log.steps if step.end is StepEnd.DONE and _is_work(step))
@@ -194,11 +210,18 @@ class _Start:
     ) -> Started | Failure:
         """Run the lifecycle commands that have not run yet."""
         container, inside = self.container, self.container.workspace_folder
+        entry = enter(self.client, container, state)
+        if self.maker.remote is not None:
+            title = "copy this folder to the engine's machine"
+            self.report.begin(title)
+            done = push_folder(self.client, container, state, self.maker.remote, entry.user)
+            self.report.end(title)
+            for line in done:
+                self.report.say(line)
         if container.file.parent != container.folder:
             test = ("test", "-e", f"{inside}/{container.file.parent.relative_to(container.folder).as_posix()}")
             if self.client.call("exec", state.id, *test).code == 1:
                 self.report.say(f"{inside} inside is not this folder: the engine sees other files than this machine")
-        entry = enter(self.client, container, state)
 
         def finish(title: str, is_good: bool) -> None:
             self.report.end(title, is_failed=not is_good)
@@ -206,28 +229,49 @@ class _Start:
         failed = run_lifecycle(entry, begin=self.report.begin, finish=finish)
         if failed is not None:
             return Failure(f"{failed.name} ended with status {failed.code}; the container runs", failed.lines)
-        return Started(entry, action, changed, built)
+        return Started(entry, action, changed, built, self.maker.remote)
 
 
-def _refuse_remote_engine(endpoint: Endpoint) -> None:
-    """Raise DevkitError for an engine on another machine: the folder to mount is not there."""
-    if endpoint.url and not endpoint.url.startswith(_LOCAL_HOSTS):
+def start_with_features(
+    client: EngineClient, container: DevContainer, options: StartOptions, report: Reporter, *, is_elsewhere: bool
+) -> Started | Failure:
+    """Start a dev container with Features through the dev container CLI, which builds them.
+
+    Raises:
+        DevkitError: where that CLI is not installed, and for an engine on another machine.
+    """
+    names = join_words(str(name) for name in container.properties["features"])
+    if is_elsewhere:
         raise DevkitError(
-            f"the engine at {endpoint.url} (chosen by {endpoint.chosen_by}) is on another machine, where this folder is not",
-            "Clone the repository there and run devkit on it: ssh HOST, git clone, devkit up. An editor connects to that"
-            " machine over SSH.\nOr use this machine's engine: unset DOCKER_HOST DOCKER_CONTEXT; docker context use default",
+            f"{container.file} installs Features ({names}), which the dev container CLI builds for this machine's engine",
+            "Run devkit on the engine's machine.",
         )
-
-
-def _refuse_features(container: DevContainer) -> None:
-    if names := container.properties.get("features"):
-        listed = join_words(str(name) for name in names)
+    if shutil.which(_REFERENCE_CLI) is None:
         raise DevkitError(
-            f"{container.file} installs Features ({listed}), which the dev container CLI builds",
-            "npm install --global @devcontainers/cli\n"
-            f"devcontainer up --workspace-folder {container.folder}\n"
-            "Then devkit shell, run and down work with its container.",
+            f"{container.file} installs Features ({names}), which the dev container CLI builds",
+            "Install it, and repeat: npm install --global @devcontainers/cli",
         )
+    before = client.find(container.labels)
+    report.say(f"Features ({names}): the dev container CLI builds and starts it")
+    words = ["up", "--workspace-folder", str(container.folder), "--config", str(container.file)]
+    words += ["--docker-path", client.program]
+    words += ["--remove-existing-container"] if options.rebuilds else []
+    words += ["--build-no-cache"] if options.no_cache else []
+    log = watch_build(report)
+    # Its log is on standard error, its result the last line of standard output.
+    done = run_streaming(
+        [_REFERENCE_CLI, *words], progress=log.take, folder=container.folder, environment=PLAIN_PROGRESS
+    )
+    log.close(is_failed=done.code != 0)
+    after = client.find(container.labels)
+    if done.code != 0 or after is None:
+        return Failure(f"devcontainer up ended with status {done.code}", tuple(log.lines))
+    is_same = before is not None and before.id == after.id
+    action = (
+        ("kept" if before.is_running else "started") if before and is_same else "recreated" if before else "created"
+    )
+    built = tuple(step.name for step in log.steps if step.end is StepEnd.DONE and _is_work(step))
+    return Started(enter(client, container, after), action, (), built)
 
 
 def _run_host_command(container: DevContainer, report: Reporter) -> Failure | None:
@@ -251,7 +295,9 @@ def _run_host_command(container: DevContainer, report: Reporter) -> Failure | No
     return None
 
 
-def _watch_build(report: Reporter) -> BuildLog:
+def watch_build(report: Reporter) -> BuildLog:
+    """Return what takes a build's lines and shows its steps."""
+
     def show(step: BuildStep) -> None:
         title = f"build {step.name}"
         if step.end is None:
@@ -259,7 +305,8 @@ def _watch_build(report: Reporter) -> BuildLog:
         elif step.end is StepEnd.CACHED or (step.end is StepEnd.DONE and not _is_work(step)):
             report.drop(title)
         else:
-            report.end(title, is_failed=step.end is StepEnd.FAILED)
+            took = format_duration(step.seconds) if step.end is StepEnd.DONE and step.seconds else ""
+            report.end(title, took, is_failed=step.end is StepEnd.FAILED)
 
     return BuildLog(show)
 
@@ -278,13 +325,6 @@ def _hash_inputs(files: Sequence[Path], folder: Path) -> dict[str, str]:
         except OSError:
             continue
     return found
-
-
-def _list_changes(before: ContainerState | None, inputs: Mapping[str, str]) -> tuple[str, ...]:
-    if before is None or before.inputs is None:
-        return ()
-    names = sorted({*before.inputs, *inputs})
-    return tuple(name for name in names if before.inputs.get(name) != inputs.get(name))
 
 
 def _wait_until_healthy(client: EngineClient, state: ContainerState) -> str:
@@ -314,3 +354,65 @@ def _prepare(
     volumes = [str(mount["Destination"]) for mount in state.mounts if mount.get("Type") == "volume"]
     words = ["sh", "-c", _PREPARE, "sh", *ids, *volumes]
     client.call("exec", "--user", "0", state.id, *words, deadline_s=STOP_DEADLINE_S)
+
+
+# Lifecycle commands: each runs once for a container, and the next start continues after one that failed.
+
+MARKER_FOLDERS = ("$HOME/.devcontainer", "$HOME/.vscode-server/data/Machine")
+"""Where the dev container CLI and VS Code note which commands have run; both then run none of them again."""
+
+
+@dataclass(frozen=True)
+class FailedCommand:
+    """A lifecycle command that failed: its name, its exit code (None where it was killed), and what it printed."""
+
+    name: str
+    code: int | None
+    lines: tuple[str, ...]
+
+
+def run_lifecycle(
+    entry: Entry, *, begin: Callable[[str], None], finish: Callable[[str, bool], None]
+) -> FailedCommand | None:
+    """Run the lifecycle commands that have not run yet in this container, in the order of the specification.
+
+    `begin` is called before each with its text, `finish` after it with whether it succeeded. Commands of one hook run
+    one after the other. Returns the one that failed; those after it wait for the next start.
+    """
+    for hook in (*CREATE_HOOKS, START_HOOK):
+        stamp = entry.state.started_at if hook == START_HOOK else entry.state.created_at
+        commands = [pair for command in entry.settings.hooks[hook] for pair in list_commands(command)]
+        has_run = " || ".join(f'[ "$(cat "{folder}/.{hook}Marker" 2>/dev/null)" = "$0" ]' for folder in MARKER_FOLDERS)
+        if not commands or _call(entry, has_run, stamp) == 0:
+            continue
+        for name, argv in commands:
+            shown = argv[-1] if argv[:2] == ["/bin/sh", "-c"] else shlex.join(argv)
+            title = f"{hook}{f' {name}' if name else ''}: {' '.join(shown.split())}"
+            begin(title)
+            failed = _run(entry, title, argv)
+            finish(title, failed is None)
+            if failed is not None:
+                return failed
+        mark = "; ".join(
+            f'mkdir -p "{folder}" && printf "%s\\n" "$0" >"{folder}/.{hook}Marker"' for folder in MARKER_FOLDERS
+        )
+        _call(entry, mark, stamp)
+    return None
+
+
+def _run(entry: Entry, title: str, argv: list[str]) -> FailedCommand | None:
+    session = entry.open_session()
+    lines: list[str] = []
+    command = session.build_command(argv, folder=entry.folder, env=entry.env)
+    try:
+        done = run_streaming(command, progress=lines.append, shows_output=True)
+    except BaseException:
+        # The client is gone, and the command inside would go on beside that of the next start.
+        session.send("TERM", to_group=True)
+        raise
+    return None if done.code == 0 else FailedCommand(title, done.code, tuple(lines))
+
+
+def _call(entry: Entry, script: str, stamp: str) -> int:
+    argv = entry.open_session().build_command(["sh", "-c", script, stamp], folder="", env={})
+    return entry.client.call(*argv[1:]).code

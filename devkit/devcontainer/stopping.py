@@ -41,12 +41,15 @@ def stop_dev_container(
         words = ["down", "--volumes", "--remove-orphans"] if removes else ["stop"]
         argv = [client.program, "compose", "--project-name", project, *options, *words]
         done = run_streaming(argv, progress=ignore, folder=container.folder, environment=PLAIN_PROGRESS)
-        return Failure(f"compose {words[0]} ended with status {done.code}", done.log) if done.code != 0 else None
-    if removes:
+        if done.code != 0:
+            return Failure(f"compose {words[0]} ended with status {done.code}", done.log)
+    elif removes:
         client.require("rm", "--force", "--volumes", state.id, deadline_s=STOP_DEADLINE_S)
+    elif state.is_running:
+        client.require("stop", state.id, deadline_s=STOP_DEADLINE_S)
+    if removes:
+        # Also those that the Compose files do not name, such as the copy of this folder on a remote engine's machine.
         volumes = [str(mount["Name"]) for mount in state.mounts if mount.get("Type") == "volume" and mount.get("Name")]
         if volumes:
             client.require("volume", "rm", "--force", *volumes, deadline_s=STOP_DEADLINE_S)
-    elif state.is_running:
-        client.require("stop", state.id, deadline_s=STOP_DEADLINE_S)
     return None

@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devkit import __version__
 from devkit.errors import DevkitError
+from devkit.release import __version__
 from devkit.render.changes import Action
 from devkit.render.container.network import build_mirror_variables, find_torch_index
 from devkit.render.container.packages import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder
-from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, parse_lock
+from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, compute_blob_id, find_version, keep_versions, parse_lock
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
     STAGED_SUFFIX,
@@ -27,7 +27,6 @@ from devkit.render.files import (
     resolve_inside,
 )
 from devkit.render.ignore_files import IGNORE_FILES, merge_ignore_file
-from devkit.render.versions import compute_blob_id, find_version, keep_versions
 
 if TYPE_CHECKING:
     from devkit.render.splice.merge import MergeConflict
@@ -369,23 +368,32 @@ def replace_file(
     was changed then.
     """
     names = [path.with_name(f"{path.name}.devkit-backup{number}") for number in ("", *range(2, 1000))]
-    backup = next(name for name in names if not name.exists())
+    backup = next(name for name in names if not name.exists() or _holds(name, before))
     staged = get_staging_path(path)
+    written = [(staged, path), (get_staging_path(backup), path)]
     try:
         if path.read_bytes() != before:
             raise DevkitError(f"{path} was changed in between", "Run this again: it reads the file again.")
         mode = path.stat().st_mode & 0o7777
-        _write_synced(backup, before, mode)
+        if not backup.exists():
+            _write_synced(get_staging_path(backup), before, mode)
+            written.append((backup, path))
+            get_staging_path(backup).rename(backup)
         _write_synced(staged, after, mode)
         staged.chmod(mode)  # the umask took bits away
         replace(staged, path)
     except OSError as error:
-        _unstage([(staged, path), (backup, path)], [])
+        _unstage(written, [])
         raise DevkitError(
             f"cannot replace {path}: {error.strerror}", "Make it writable for this user. Nothing was changed."
         ) from None
     _sync_directories([path.parent])
     return backup
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Return True for a file with this content, such as the backup of a run that was killed."""
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def require_root(root: Path) -> None:

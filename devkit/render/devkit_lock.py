@@ -1,20 +1,24 @@
 """devkit.lock: the plan, its machines and the generated files by their hashes, by which a later run knows its own files."""
 
+import contextlib
+import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Framework
 from devkit.facts.values import ComputeCapability, Release
+from devkit.formats.jsonc import format_json
+from devkit.probe.host import ask_git
+from devkit.release import __version__
 from devkit.render.files import Artifact, read_file
-from devkit.render.json_text import format_json
-from devkit.render.versions import compute_blob_id
 from devkit.solver.output import serialize_plan
 from devkit.solver.plan import Machine, Plan, Reason, Vendor
+from devkit.user_folder import find_user_file
 
 LOCK_SCHEMA = "devkit.lock/3"
 LOCK_PATH = "devkit.lock"
@@ -174,3 +178,41 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
         raise DevkitError(
             f"{LOCK_PATH} holds no plan", "Write it again with `devkit init`, in the version that wrote the project."
         ) from None
+
+
+# Versions of generated files by content address: the base of a three-way merge, without a copy of it in devkit.lock.
+#
+# The address is Git's, so a version that was committed is in the project's own repository. Every version that this user's
+# devkit wrote is also kept in the user's data folder, for what was edited before the first commit.
+
+
+def compute_blob_id(content: bytes) -> str:
+    """Return Git's id of the content, as `git hash-object` does."""
+    return hashlib.sha1(b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest()
+
+
+def find_version(root: Path, blob_id: str) -> bytes | None:
+    """Find the content with this id: in the user's data folder, else in the Git repository of `root`."""
+    store = find_user_file("versions")
+    with contextlib.suppress(OSError):
+        content = Path(store or os.devnull, blob_id).read_bytes()
+        if compute_blob_id(content) == blob_id:
+            return content
+    found = ask_git(root, "cat-file", "blob", blob_id)
+    content = found.out.encode(errors="surrogateescape")
+    return content if found.code == 0 and compute_blob_id(content) == blob_id else None
+
+
+def keep_versions(contents: Iterable[bytes]) -> None:
+    """Keep these contents in the user's data folder. A folder that refuses is no error: an edit is then only refused."""
+    store = find_user_file("versions")
+    if store is None:
+        return
+    with contextlib.suppress(OSError):
+        Path(store).mkdir(parents=True, exist_ok=True)
+        for content in contents:
+            path = Path(store, compute_blob_id(content))
+            if not path.exists():
+                staged = path.with_name(f"{path.name}.{os.getpid()}")
+                staged.write_bytes(content)
+                staged.replace(path)

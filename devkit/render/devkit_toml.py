@@ -4,13 +4,12 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from devkit import DOCUMENTATION_URL
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, get_field_decoders
 from devkit.facts.dependencies import DependencyChoice
-from devkit.facts.policy import InvalidPolicy, parse_policy
-from devkit.facts.project import Policy
+from devkit.facts.project import InvalidPolicy, Policy, parse_policy
 from devkit.probe.documents import parse_toml
+from devkit.release import DOCUMENTATION_URL
 from devkit.render.toml_tables import find_key_position, split_toml_error
 from devkit.text import join_words
 
@@ -28,7 +27,8 @@ class ProjectSettings:
     `engine` is docker or podman, `gpu_runtime` legacy or cdi, `devices` GPU indices, UUIDs or MIG UUIDs.
     `ca_certificates` is the path of a PEM file, relative to the project. `wheelhouse` builds without an index.
     `index`, `torch_index` and `hub` are mirrors' URLs. `ignore_dependencies` leaves the project's own packages out.
-    `apt` are Debian packages, `sudo` lets the user install others inside.
+    `as_of` is the day by which the project's packages were released, or "latest". `apt` are Debian packages, `sudo`
+    lets the user install others inside.
     `install_from` is "" for the origin of the running devkit, or "checkout" in devkit's own repository. `policy` is
     None where there are no rules. `command` is one of the project that `devkit verify` runs.
     """
@@ -48,6 +48,7 @@ class ProjectSettings:
     python: str = ""
     image: str = ""
     features: tuple[str, ...] = ()
+    as_of: str = ""
     pins: tuple[tuple[str, str], ...] = ()
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -75,9 +76,8 @@ class ProjectSettings:
 
     def with_flags(self, flags: "ProjectSettings") -> "ProjectSettings":
         """Return these settings with those of `flags` in their place."""
-        return replace(
-            self, **{each.name: getattr(flags, each.name) for each in fields(flags) if getattr(flags, each.name)}
-        )
+        given = {each.name: getattr(flags, each.name) for each in fields(flags) if getattr(flags, each.name)}
+        return replace(self, **given | {"packages": tuple(dict.fromkeys((*self.packages, *flags.packages)))})
 
 
 SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
@@ -104,6 +104,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "python": ('"3.12"', "Python of the container"),
             "image": ('"python:3.12-slim-bookworm"', "base image"),
             "features": ('["nf4"]', "what must work: bf16, nf4, fp8 …"),
+            "as_of": ('"2023-07-24"', 'the project\'s packages as released by this day; "latest" for the newest'),
         },
     ),
     "pins": ('Exact versions of other packages, such as: peft = "0.21.2"', {}),
@@ -129,7 +130,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "What the container is for.",
         {
             "editors": ('["vscode"]', "jetbrains, codespaces, devpod, coder, daytona"),
-            "profiles": ('["jupyter"]', "monitoring"),
+            "profiles": ('["jupyter"]', "monitoring, ci"),
             "bake": ("true", "docker-bake.hcl, by which a build server publishes the image"),
         },
     ),

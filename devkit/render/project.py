@@ -13,9 +13,8 @@ from devkit.facts.project import NO_POLICY
 from devkit.probe.project.reader import read_local_dependencies
 from devkit.reading import MAX_CONFIG_BYTES, read_bounded
 from devkit.render.changes import FileChange, compute_changes, read_known_files
-from devkit.render.container.compose import render_devcontainer_compose
+from devkit.render.container.compose import parse_env_value, render_devcontainer_compose, set_env_value
 from devkit.render.container.devcontainer import render_editor_files
-from devkit.render.container.dotenv import parse_env_value, set_env_value
 from devkit.render.container.image import render_bake_file, render_ignore_files, render_image_files
 from devkit.render.container.image_locks import (
     IMAGE_LOCK_PATH,

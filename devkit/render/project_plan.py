@@ -8,8 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from devkit.facts.dependencies import Dependencies
-from devkit.facts.resolution import RequirementSources, Resolved
+from devkit.facts.dependencies import Dependencies, RequirementSources, Resolved
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan, Request
 
@@ -30,18 +29,30 @@ def plan_with_packages(
 ) -> Plan | Conflict:
     """Plan the project in the folder `root`, with its packages as uv resolves them.
 
+    Without a devkit.toml, and with code that was not changed for long, they are those of its last change.
     With `is_check`, and wherever uv finds no answer, those count that devkit.lock holds of the same requirements.
     `show_status` shows a line while it runs.
     """
     from devkit.compat.version_tables import load_tables
     from devkit.solver.resolution import plan_project
 
+    if not request.as_of and dependencies.asks_for_packages and not os.access(root / "devkit.toml", os.F_OK):
+        request = replace(request, as_of=_find_day(root))
     sources = RequirementSources()
     if dependencies.lists or dependencies.needs:
         from devkit.render.container.packages import read_requirement_sources
 
         sources = read_requirement_sources(root, dependencies)
-    wanted = (sources, request.pins, request.torch, request.cuda, request.python, request.image, request.features)
+    wanted: tuple[object, ...] = (
+        sources,
+        request.pins,
+        request.torch,
+        request.cuda,
+        request.python,
+        request.image,
+        request.features,
+    )
+    wanted += (request.as_of,) if request.as_of else ()
     digest = sha256(repr(wanted).encode()).hexdigest()
     locked = _read_locked_plan(root)
     is_same = bool(locked and locked.resolved_from == digest)
@@ -61,6 +72,16 @@ def plan_with_packages(
         answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
     is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
     return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
+
+
+def _find_day(root: Path) -> str:
+    """Return the day of the last change of the project's code, "" where that is not long ago or not known."""
+    from devkit.compat.version_tables import load_tables
+    from devkit.probe.project.reader import read_last_change
+    from devkit.solver.resolution import is_old
+
+    day = read_last_change(root)
+    return day if day and is_old(day, load_tables()) else ""
 
 
 def _read_locked_plan(root: Path) -> Plan | None:

@@ -17,8 +17,8 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
 from urllib.parse import urlsplit, urlunsplit
 
-from devkit import __version__
 from devkit.errors import DevkitError
+from devkit.release import __version__
 from devkit.render.container.settings import DevkitSource, FromIndex, FromUrl, FromWheel
 from devkit.render.templates import find_templates
 

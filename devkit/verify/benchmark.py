@@ -13,10 +13,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import devkit
 from devkit.compat.gpus import find_datasheet
 from devkit.errors import DevkitError
 from devkit.probe.host import LocalHost
+from devkit.release import __version__
 from devkit.text import format_bytes, format_number
 from devkit.workload.interpreter import build_module_command, find_torch_interpreter
 
@@ -73,7 +73,7 @@ class Workspace:
         """Return the folder of a random model, written the first time."""
         folder = self.folder / "models" / size.name
         if not (folder / "config.json").is_file():
-            module = "devkit.workload.proof.random_model"
+            module = "devkit.workload.proof.models"
             command = build_module_command(sys.executable, module)
             done = subprocess.run([*command, str(folder), json.dumps(vars(size))], capture_output=True, check=False)
             if done.returncode != 0:
@@ -105,7 +105,7 @@ def find_gpu_name() -> str | None:
     """Return the name of the GPU that torch computes on here; None without one. Raises DevkitError without torch."""
     program = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"
     interpreter = find_torch_interpreter(LocalHost())
-    done = subprocess.run([interpreter.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run([interpreter.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
     return done.stdout.strip() or None
 
 
@@ -191,7 +191,7 @@ def run_benchmark(
     work = Workspace(folder.resolve(), gpu)
     results = folder / "parts"
     results.mkdir(parents=True, exist_ok=True)
-    origin = {"gpu": gpu, "devkit": devkit.__version__}
+    origin = {"gpu": gpu, "devkit": __version__}
     found: dict[str, Any] = {}
     for part in parts:
         file = results / f"{part.name}.json"

@@ -16,8 +16,8 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
-from devkit import __version__
 from devkit.errors import DevkitError
+from devkit.release import __version__
 from devkit.render.bundle import Bundle
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.solver.output import serialize_plan

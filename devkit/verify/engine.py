@@ -3,18 +3,18 @@
 import time
 from dataclasses import dataclass, replace
 
-from devkit import __version__
 from devkit.doctor.model import Severity
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_checks
 from devkit.errors import DevkitError
-from devkit.facts.model import Container, Engine, EngineEnd, EngineFailure, EngineKind
+from devkit.facts.model import Engine, EngineEnd, EngineFailure, EngineKind
 from devkit.facts.values import Unknown
+from devkit.probe.circumstances import detect_container
 from devkit.probe.engine.client import read_compose, resolve_endpoint
 from devkit.probe.engine.daemon import read_engine
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import Host
-from devkit.probe.machine.environment import read_container
+from devkit.release import __version__
 
 ENGINE_DEADLINE_S = 5.0
 _DIAGNOSIS_DEADLINE_S = 1.5
@@ -47,8 +47,8 @@ def require_engine(host: Host) -> WorkingEngine:
         if engine.kind is EngineKind.PODMAN and host.run([*PODMAN_COMPOSE, "version"]).code == 0:
             return WorkingEngine(engine, PODMAN_COMPOSE)
     error = _diagnose(host, engine)
-    if isinstance(read_container(host), Container):
-        error.hint += "\nthis is the inside of a container; to prove it itself: devkit verify --here"
+    if detect_container(host):
+        error.hint += "\nthis is the inside of a container: run it on the host, or prove the container itself: devkit verify --here"
     raise error
 
 

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-import devkit
 from devkit.errors import DevkitError
 from devkit.probe.host import Host
+from devkit.release import __version__
 from devkit.text import format_duration, join_words
 from devkit.verify.process import (
     KILL_GRACE_S,
@@ -140,7 +140,7 @@ class _ProofRun:
     progress: Progress
     results: dict[str, StageResult] = field(default_factory=dict)
     device: dict[str, Any] = field(default_factory=lambda: {"kind": "unknown"})
-    environment: dict[str, Any] = field(default_factory=lambda: {"devkit": devkit.__version__})
+    environment: dict[str, Any] = field(default_factory=lambda: {"devkit": __version__})
     inputs: dict[str, Any] = field(default_factory=dict)
     log: tuple[str, ...] = ()
     _current: str = ""

@@ -279,14 +279,12 @@ def find_help_commands(folder: Path, scripts: tuple[str, ...]) -> Iterator[str]:
         for match in _README_COMMAND.finditer(readme.read_text(encoding="utf-8", errors="replace")):
             name = match["file"] or match["module"].replace(".", "/") + ".py"
             path = (folder / name).resolve()
-            if path.is_relative_to(folder.resolve()) and path.is_file() and _parses_arguments(path):
+            if not (path.is_relative_to(folder.resolve()) and path.is_file()):
+                continue
+            if _PARSES_ARGUMENTS.search(path.read_text(encoding="utf-8", errors="replace")):
                 yield f"python {match['file'] or '-m ' + match['module']} --help"
                 break
     yield from (f"{shlex.quote(script)} --help" for script in scripts[:1])
-
-
-def _parses_arguments(path: Path) -> bool:
-    return _PARSES_ARGUMENTS.search(path.read_text(encoding="utf-8", errors="replace")) is not None
 
 
 def _judge_command(done: CompletedCommand, project: ProjectEnvironment, timeout_s: float) -> str:

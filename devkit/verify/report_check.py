@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from devkit import __version__
 from devkit.errors import DevkitError
 from devkit.probe.host import Host
+from devkit.release import __version__
 from devkit.text import format_count, join_words
 from devkit.verify.local_proof import prove_here
 from devkit.verify.process import Progress

@@ -30,6 +30,7 @@ from devkit.probe.gather import gather_facts
 from devkit.render.changes import write_changes
 from tests.forked_commands import run_devkit
 from tests.hosts import machine, written
+from tests.hosts.golden import expected_document
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = OnboardingPage("demo", "570.124.06", 24 << 30, "meta-llama/Llama-3.1-8B", needs_token=True, training_command="")
@@ -162,3 +163,28 @@ def test_a_gpu_that_is_too_small_for_the_job_is_said(tmp_path):
     done = run_devkit("onboard", str(tmp_path), "--write")
     assert done.returncode == 0, done.stderr
     assert "to train meta-llama/Llama-3.1-8B: a GPU with " in (tmp_path / ONBOARDING_FILE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "says"),
+    [
+        pytest.param("cat facts.json", 0, "GPU in containers: ", id="devkit is there"),
+        pytest.param(
+            "echo devkit: not found >&2; exit 127", 0, "is unknown: no devkit answers there: devkit: not", id="none"
+        ),
+    ],
+)
+def test_another_machine_is_read_by_its_own_devkit(tmp_path, answer, code, says):
+    done = run_devkit("init", ".", "--vendor", "cpu", "--yes", "--no-resolve", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "facts.json").write_text(json.dumps(expected_document("toolkit-missing")))
+    ssh = tmp_path / "bin/ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\necho "$@" >said\n{answer}\n')
+    ssh.chmod(0o755)
+    host = ("--host", "ssh://me@gpu-box/run/docker.sock")
+    done = run_devkit("onboard", *host, "--check", cwd=tmp_path, PATH=f"{ssh.parent}:{os.environ['PATH']}")
+    assert done.returncode == code
+    assert says in done.stderr
+    assert "-- ssh://me@gpu-box f=" in (tmp_path / "said").read_text()
+    assert "devkit onboard --host ssh://me@gpu-box/run/docker.sock" in done.stdout

@@ -1,17 +1,21 @@
 """The facts that the probes must read on each recorded machine.
 
-A machine without `extends` holds all of them in `facts.json`. The others stand in `variants.json` of the machine that
-they extend, as differences to its facts: JSON pointer (RFC 6901) -> value. `python -m tests.hosts.golden` writes both.
+A machine without `extends` holds all of them in `facts.json`. The others are in `variants.json` beside their `variants.toml`,
+as differences to the facts of the machine that they extend: JSON pointer (RFC 6901) -> value. `python -m tests.hosts.golden`
+writes both.
 """
 
 import json
-import tempfile
+import os
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from devkit.facts.store import format_facts, parse_facts
 from tests.hosts import FOLDER, MACHINES, Facts, description_of
+
+FILES = FOLDER.parents[1] / ".cache" / "facts"
 
 
 @cache
@@ -21,7 +25,7 @@ def expected_document(name: str) -> dict[str, Any]:
     if parent is None:
         return json.loads((FOLDER / name / "facts.json").read_text(encoding="utf-8"))
     document = json.loads(json.dumps(expected_document(parent)))
-    for pointer, value in _variants(parent)[name].items():
+    for pointer, value in _variants()[name].items():
         *above, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
         place = document
         for step in above:
@@ -36,31 +40,30 @@ def expected_facts(name: str) -> Facts:
 
 @cache
 def facts_file(name: str) -> Path:
-    """A file for `--facts` with what the probes read on a recorded machine."""
-    path = Path(tempfile.mkdtemp(prefix="devkit-facts-")) / "facts.json"
-    path.write_text(format_facts(expected_facts(name)), encoding="utf-8")
+    """A file for `--facts` with what the probes read on a recorded machine; a killed test leaves no other one behind."""
+    path = FILES / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_suffix(f".{os.getpid()}")
+    staged.write_text(format_facts(expected_facts(name)), encoding="utf-8")
+    staged.replace(path)
     return path
 
 
 def write_golden(facts: dict[str, Facts]) -> None:
     """Take what the probes read on every machine for what they must read."""
     documents = {name: json.loads(format_facts(each)) for name, each in facts.items()}
-    variants: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, document in documents.items():
-        parent = description_of(name).get("extends")
-        if parent is None:
-            _write(FOLDER / name / "facts.json", document)
-        else:
-            variants.setdefault(parent, {})[name] = dict(_differences(documents[parent], document))
-    for path in FOLDER.glob("*/variants.json"):
-        path.unlink()
-    for parent, differences in variants.items():
-        _write(FOLDER / parent / "variants.json", differences)
+    for path in FOLDER.glob("*/machine.toml"):
+        _write(path.with_name("facts.json"), documents[path.parent.name])
+    for path in FOLDER.glob("*/variants.toml"):
+        names = sorted(tomllib.loads(path.read_text(encoding="utf-8")))
+        parents = {name: documents[description_of(name)["extends"]] for name in names}
+        _write(path.with_suffix(".json"), {name: dict(_differences(parents[name], documents[name])) for name in names})
 
 
 @cache
-def _variants(parent: str) -> dict[str, dict[str, Any]]:
-    return json.loads((FOLDER / parent / "variants.json").read_text(encoding="utf-8"))
+def _variants() -> dict[str, dict[str, Any]]:
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*/variants.json")]
+    return {name: differences for each in files for name, differences in each.items()}
 
 
 def _differences(before: Any, after: Any, pointer: str = ""):

@@ -16,8 +16,8 @@ MAX_LINKS = 40
 class RecordedHost:
     """A machine described by `machine.toml` in `directory`, or by `variants.toml` beside it. Implements `Host`.
 
-    `PARENT/variants.toml` has a table for each machine that differs from the one called PARENT; a `machine.toml`
-    names such a parent in `extends`.
+    `PARENT/variants.toml` has a table for each machine that differs from the one called PARENT, or from the one that
+    its `extends` names; a `machine.toml` names a parent in `extends`, too.
     Everything is in these files, because device nodes, links and names like 0000:01:00.0 do not survive
     every checkout. Their keys:
 
@@ -33,12 +33,12 @@ class RecordedHost:
     Raises: OSError and tomllib.TOMLDecodeError when there is no such machine.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, unreadable: Sequence[str] = ()) -> None:
         machine = _load(directory)
         self.project: str = machine.get("project", "/")
         self._python: str = machine.get("python", "/usr/bin/python3")
         self._writable: list[str] = machine.get("writable", [])
-        self._unreadable: list[str] = machine.get("unreadable", [])
+        self._unreadable: list[str] = [*machine.get("unreadable", []), *unreadable]
         self._env: dict[str, str] = machine["env"]
         self._files: dict[str, str] = machine["files"]
         self._links: dict[str, str] = machine["links"]
@@ -145,7 +145,7 @@ class RecordedHost:
 def read_variants(folder: Path) -> dict[str, dict[str, Any]]:
     """The machines in the files `variants.toml` below `folder`, by name, each with the machine that it `extends`."""
     return {
-        name: {**table, "extends": path.parent.name}
+        name: {"extends": path.parent.name, **table}
         for path in folder.glob("*/variants.toml")
         for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items()
     }

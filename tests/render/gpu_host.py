@@ -44,6 +44,7 @@ MOVED = (
     "/var/run/cdi",
     "/usr/bin",
     "/usr/local/bin",
+    "/tmp/.X11-unix",
 )
 """Where the script looks on a host."""
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
+from devkit.release import __version__
 from devkit.render.container.compose import GPU_MODES
 from devkit.render.container.devcontainer import render_devcontainer_json
 from devkit.render.container.settings import (
@@ -29,11 +30,12 @@ from devkit.render.container.settings import (
 )
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
+from tests.known import assert_known
+from tests.render.test_dockerfile import OPENFOLD
 
 from .gpu_host import write_overlay
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN, reason
 from .test_certificates import AUTHORITY
-from .test_conda import OPENFOLD
 from .test_dependencies import LIST, PIPENV, POETRY, UV, WRITTEN
 
 PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
@@ -93,6 +95,23 @@ def linter(name: str) -> str:
     found = str(beside) if beside.exists() else shutil.which(name)
     assert found, f"{name} comes with the extra `dev`"
     return found
+
+
+@every_case
+def test_every_paragraph_is_known(plan, settings):
+    made = {path: text for path, text in texts(plan, settings).items() if not path.endswith((".sh", ".ps1"))}
+    paragraphs = {
+        f"{path}\n{each.strip(chr(10))}".replace(__version__, "VERSION")
+        for path, text in made.items()
+        for each in text.split("\n\n")
+    }
+    assert_known(Path(__file__).parent / "paragraphs.txt", paragraphs)
+
+
+@every_case
+def test_scripts_can_be_run_and_nothing_else(plan, settings):
+    for each in render_devcontainer(plan, settings):
+        assert each.mode == (0o755 if each.content.startswith(b"#!") else 0o644), each.path
 
 
 @every_case

@@ -66,6 +66,14 @@ def test_the_files_are_those_of_a_build_from_a_wheelhouse_with_devkit_beside_the
     assert json.loads(content(bundle, "devkit.lock"))["plan"]["torch"] == ONE_PLAN.torch
 
 
+def test_a_bundle_has_a_script_a_readme_and_an_image_named_by_its_contents(tmp_path):
+    bundle = bundled(written(tmp_path / "demo"))
+    assert [(file.path, file.mode) for file in bundle.render_texts()] == [("load.sh", 0o755), ("README.txt", 0o644)]
+    digest = hashlib.sha256(bundle.wheels_dockerfile.encode()).hexdigest()
+    assert bundle.image == f"localhost/devkit-base/demo:{digest[:12]}"
+    assert bundle.architectures == ("amd64",)
+
+
 def test_the_same_project_gives_the_same_bundle(tmp_path):
     assert bundled(written(tmp_path / "demo")) == bundled(tmp_path / "demo")
 

@@ -1,7 +1,12 @@
-"""devkit.toml: read strictly, written once, edited without losing a word of the user's."""
+"""devkit.toml and devkit.lock: read strictly, written once, edited without losing a word of the user's."""
 
+import json
+import subprocess
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
 
 import pytest
 from hypothesis import given
@@ -9,7 +14,17 @@ from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.facts.project import Policy
+from devkit.facts.settings import SettingInfo
+from devkit.facts.values import ComputeCapability, Release
+from devkit.render.devkit_lock import parse_lock, render_lock
 from devkit.render.devkit_toml import SECTIONS, ProjectSettings, parse_devkit_toml, render_devkit_toml
+from devkit.render.files import Artifact
+from devkit.render.toml_tables import TableSource, parse_table, set_toml_values
+from devkit.solver.plan import Machine
+from tests.render.plans import GPU_PLAN
+
+# devkit.toml: read strictly, written once, edited without losing a word of the user's.
+
 
 SETTINGS = ProjectSettings(
     name="Bob's model",
@@ -70,8 +85,8 @@ def test_flags_win_and_what_they_leave_open_stays():
     ("text", "says"),
     [
         pytest.param("name = ", "is not TOML", id="a syntax error"),
-        pytest.param("[versions]\ntorhc = '2.13.0'", "versions.torhc", id="a misspelt key"),
-        pytest.param("[version]\ntorch = '2.13.0'", "version.torch", id="a misspelt section"),
+        pytest.param("[versions]\ntorhc = '2.13.0'", "versions.torhc", id="a misspelled key"),
+        pytest.param("[version]\ntorch = '2.13.0'", "version.torch", id="a misspelled section"),
         pytest.param("torch = '2.13.0'", "torch", id="a key outside its section"),
         pytest.param("[versions]\ntorch = 2.13", "a string in quotes", id="a number for a version"),
         pytest.param("[target]\ngpus = 'H100'", "a list of strings", id="a string for a list"),
@@ -153,3 +168,191 @@ def test_a_setting_with_few_values_takes_no_other_and_names_them(key):
     with pytest.raises(DevkitError, match=rf"target\.{key} cannot be 'banana'") as refused:
         parse_devkit_toml(f'[target]\n{key} = "banana"\n'.encode())
     assert " or " in refused.value.hint
+
+
+# Values put into a file of the user's: they stand there, and all the rest stays.
+
+
+GPUS = {("job", "gpus"): 4}
+
+
+def put(content, values=GPUS, comments=None):
+    return set_toml_values(content, values, comments or {}, shown_as="devkit.toml")
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_file_that_is_not_there_is_begun(content):
+    assert put(content, comments={("job", "gpus"): "GPUs on each node"}) == b"[job]\ngpus = 4  # GPUs on each node\n"
+
+
+def test_a_new_table_follows_an_empty_line():
+    assert put(b'name = "x"\n') == b'name = "x"\n\n[job]\ngpus = 4\n'
+
+
+def test_comments_order_and_spelling_stay():
+    before = b"# ours\n[job]  # the job\n# how many\ngpus = 1 # one\nspot=true\n\n\n[versions]\ntorch='2.13.0'\n"
+    assert put(before, comments={("job", "gpus"): "not here"}) == before.replace(b"gpus = 1 ", b"gpus = 4 ")
+
+
+def test_the_mark_at_the_start_of_files_from_windows_stays():
+    assert put("\ufeff[job]\r\ngpus=1\r\n".encode()) == "\ufeff[job]\r\ngpus=4\r\n".encode()
+
+
+def test_inner_tables_are_made_or_found():
+    values = {("job", "slurm", "models"): "/a", ("job", "gpus"): 2}
+    made = tomllib.loads(put(b'[job.slurm]\npartition = "p"\n[target]\na = 1\n', values).decode())
+    assert made == {"job": {"gpus": 2, "slurm": {"partition": "p", "models": "/a"}}, "target": {"a": 1}}
+
+
+def test_a_comment_that_makes_the_line_long_is_left_out():
+    assert (
+        put(b"", {("job", "image"): "a" * 80}, {("job", "image"): "b" * 80})
+        == f'[job]\nimage = "{"a" * 80}"\n'.encode()
+    )
+
+
+@pytest.mark.parametrize("content", [b"job = { gpus = 1 }\n", b"job.gpus = 1\n", b"[job]\nslurm = { x = 1 }\n"])
+def test_other_ways_to_write_a_table(content):
+    values = {("job", "gpus"): 4, ("job", "slurm", "models"): "/a"}
+    made = tomllib.loads(put(content, values, dict.fromkeys(values, "a comment")).decode())["job"]
+    assert (made["gpus"], made["slurm"]["models"]) == (4, "/a")
+
+
+@pytest.mark.parametrize("content", [b"job = 3\n", b"[[job]]\ngpus = 1\n", b"[job]\nslurm = 3\n"])
+def test_what_is_no_table_is_left_alone(content):
+    with pytest.raises(DevkitError, match=r"written in a way that .* cannot be put into"):
+        put(content, {("job", "slurm", "models"): "/a"})
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=30))
+def test_any_text_is_read_back_as_it_was(text):
+    assert tomllib.loads(put(b"# x\n", {("job", "image"): text}).decode())["job"]["image"] == text
+
+
+# Settings from a table: every kind of value, and the place of whatever is wrong.
+
+
+class Color(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boat:
+    name: Annotated[str, SettingInfo("Name.")] = ""
+    oars: Annotated[int | None, SettingInfo("Oars.")] = None
+    length: Annotated[float, SettingInfo("Length.")] = 1.0
+    has_sail: Annotated[bool, SettingInfo("A sail.")] = False
+    crew: Annotated[tuple[str, ...], SettingInfo("Crew.")] = ()
+    color: Annotated[Color | None, SettingInfo("Color.")] = None
+    log: Annotated[Path, SettingInfo("Log.")] = Path("log")
+
+
+def values(text):
+    return parse_table(tomllib.loads(text), Boat, TableSource("boat.toml", text))
+
+
+def test_values_have_the_types_of_the_settings():
+    text = 'name="a"\noars=2\nlength=3\nhas-sail=true\ncrew=["x","y"]\ncolor="blue"\nlog="a/b"\n'
+    found = values(text)
+    assert Boat(**found) == Boat(
+        name="a", oars=2, length=3.0, has_sail=True, crew=("x", "y"), color=Color.BLUE, log=Path("a/b")
+    )
+    assert isinstance(found["length"], float)
+
+
+def test_one_text_is_a_list_of_one():
+    assert values('crew = "x"\n') == {"crew": ("x",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\noras = 2", "boat.toml:2:1: there is no setting 'oras' | Did you mean oars?"),
+        ("zzzzzz = 2", "boat.toml:1:1: there is no setting 'zzzzzz' | The settings are name"),
+        ("oars = 2.5", "boat.toml:1:1: oars must be a whole number, not 2.5"),
+        ("oars = true", "oars must be a whole number, not True"),
+        ("length = 'x'", "length must be a number, not 'x'"),
+        ("has_sail = 1", "has_sail must be true or false, not 1"),
+        ("crew = []", "crew must be a list of strings, not []"),
+        ("crew = [1]", "crew must be a list of strings, not [1]"),
+        ("color = 'green'", 'color must be "red" or "blue", not'),
+        ("name = ''", "name must be a string in quotes, not ''"),
+        ("name = 3", "name must be a string in quotes, not 3"),
+        ("log = 3", "log must be a string in quotes, not 3"),
+        ("has-sail = true\nhas_sail = true", "boat.toml:2:1: has_sail is set twice"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_place(text, said):
+    with pytest.raises(DevkitError) as refused:
+        values(text)
+    assert said in f"{refused.value.message} | {refused.value.hint}"
+
+
+def test_the_place_is_that_in_the_inner_table():
+    text = "[a]\noars = 1\n[a.b]\noars = 'x'\n"
+    with pytest.raises(DevkitError, match=r"boat\.toml:4:1"):
+        parse_table({"oars": "x"}, Boat, TableSource("boat.toml", text, ("a", "b")))
+
+
+# devkit.lock: what is written can be read again, of every schema.
+
+
+MACHINE = Machine(
+    driver=Release.parse("570.124.06"),
+    cuda=Release.parse("12.8"),
+    gpus=(("NVIDIA GeForce RTX 4090", ComputeCapability(8, 9)),),
+    machine="x86_64",
+    platform="linux",
+    glibc=Release.parse("2.36"),
+    origin="this machine",
+    notes=("GPU 1 does not answer",),
+    amd_gpus=(("MI300X", "gfx942"),),
+    toolkit=Release.parse("1.18.0"),
+)
+EMPTY = Machine(driver=None, cuda=None, gpus=(), machine="aarch64", platform="wsl2", glibc=None, origin="the flags")
+
+
+def test_machines_come_back_as_they_were():
+    lock = parse_lock(render_lock(GPU_PLAN, (), (MACHINE, EMPTY)).content)
+    assert lock.machines == (MACHINE, EMPTY)
+    assert str(lock.machines[0].driver) == "570.124.06"
+
+
+@pytest.mark.parametrize("text", ["", "one\n", "\r\ntwo\r\n", "\ufeffé 大\n"])
+def test_a_file_is_known_by_the_id_that_git_gives_it(text, tmp_path):
+    lock = parse_lock(render_lock(GPU_PLAN, (Artifact.from_text("a", text),)).content)
+    (tmp_path / "a").write_bytes(text.encode())
+    git = subprocess.run(["git", "hash-object", "--no-filters", str(tmp_path / "a")], capture_output=True, check=True)
+    assert lock.files == {"a": git.stdout.decode().strip()}
+
+
+def test_a_file_that_is_kept_out_of_version_control_is_named_alone():
+    lock = parse_lock(render_lock(GPU_PLAN, (Artifact("x.whl", b"\xff", is_local=True),)).content)
+    assert lock.files == {"x.whl": ""}
+
+
+def test_a_review_of_the_lock_sees_a_line_for_each_file_reason_and_machine():
+    files = (Artifact.from_text("a", "b"), Artifact.from_text("c", "d"))
+    lines = render_lock(GPU_PLAN, files, (MACHINE,)).content.decode().splitlines()
+    assert len([line for line in lines if '"because"' in line]) == len(GPU_PLAN.reasons)
+    assert len([line for line in lines if line.startswith('    "a": ')]) == 1
+    assert len(lines) < 50
+
+
+def test_repaired_files_come_back_with_their_codes():
+    lock = parse_lock(render_lock(GPU_PLAN, (), (), {"b": ("PRJ020",), "a": ("PRJ022", "PRJ026")}).content)
+    assert list(lock.repaired.items()) == [("a", ("PRJ022", "PRJ026")), ("b", ("PRJ020",))]
+
+
+@pytest.mark.parametrize("key", ["machines", "files", "repaired", "plan"])
+@pytest.mark.parametrize("value", [1, "x", [1], {"a": 1}, None], ids=repr)
+def test_a_damaged_part_is_one_line(key, value):
+    document = json.loads(
+        render_lock(GPU_PLAN, (Artifact.from_text("a", "b"),), (MACHINE,), {"a": ("PRJ020",)}).content
+    )
+    document[key] = value
+    try:
+        parse_lock(json.dumps(document).encode())
+    except DevkitError as refusal:
+        assert "devkit.lock" in refusal.message

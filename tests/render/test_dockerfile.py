@@ -1,20 +1,36 @@
-"""The Dockerfile by itself: what it installs, from where, and that it comes out the same everywhere."""
+"""The Dockerfile and what is built from it: packages of the distribution and of conda, the policy's labels, and build servers."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.render.container.image import render_dockerfile
+from devkit.facts.dependencies import CondaPackage, Dependencies, PackageManager, PackageRequirement
+from devkit.facts.project import Policy, parse_policy
+from devkit.probe.project.dockerfile import parse_dockerfile
+from devkit.render.container.compose import render_devcontainer_compose
+from devkit.render.container.image import quote_labels, render_bake_file, render_dockerfile
+from devkit.render.container.profiles import render_profile_services
 from devkit.render.container.settings import ContainerSettings, FromIndex
+from devkit.render.devkit_toml import ProjectSettings, validate_indexes
+from devkit.render.project import DevkitProject, PathOptions, build_container_settings
+from devkit.solver.plan import SYSTEM_PACKAGE, Reason
+from devkit.solver.system_packages import REQUESTED
+from tests.render.plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
+from tests.render.test_dependencies import instructions, made
 
-from .plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
+# The Dockerfile by itself: what it installs, from where, and that it comes out the same everywhere.
+
 
 PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,3 +195,308 @@ def test_the_installer_pin_cannot_leave_its_word():
     plan = replace(GPU_PLAN, packages=(*GPU_PLAN.packages, ("uv", "0.1; touch /owned")))
     with pytest.raises(DevkitError, match="version"):
         render_dockerfile(plan, PLAIN)
+
+
+# The file for build servers.
+
+
+PLAN = replace(CPU_PLAN, architectures=("aarch64", "x86_64"))
+BAKED = ContainerSettings("Demo", "demo", FromIndex("0.1.0"), bake=True)
+
+
+def text(settings: ContainerSettings = BAKED) -> str:
+    (made,) = render_bake_file(PLAN, settings)
+    return made.content.decode()
+
+
+def test_it_asks_for_both_attestations_and_every_processor_of_the_plan():
+    assert 'attest = ["type=sbom", "type=provenance,mode=max"]' in text()
+    assert 'platforms = ["linux/arm64", "linux/amd64"]' in text()
+
+
+def test_it_names_no_build_argument_for_the_record_to_show():
+    for settings in (BAKED, replace(BAKED, uses_wheelhouse=True), replace(BAKED, index="https://x.example.org")):
+        assert not re.search(r"^\s*args", text(settings), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        pytest.param(replace(BAKED, uses_wheelhouse=True), "wheelhouse = DEVKIT_WHEELHOUSE", id="a wheelhouse"),
+        pytest.param(replace(BAKED, index="https://x.example.org"), "id=netrc,src=${DEVKIT_NETRC}", id="a login"),
+        pytest.param(
+            replace(
+                BAKED,
+                dependencies=Dependencies(
+                    PackageManager.PIP,
+                    "",
+                    needs=(PackageRequirement("trl", "", "r.txt", 1),),
+                    lists=("r.txt",),
+                    files=("r.txt",),
+                ),
+            ),
+            'project = "."',
+            id="files of the project",
+        ),
+    ],
+)
+def test_it_hands_the_build_what_the_dockerfile_asks_for(settings, says):
+    assert says in text(settings)
+    assert says not in text()
+
+
+def test_podman_has_no_use_for_it():
+    assert not list(render_bake_file(PLAN, replace(BAKED, engine="podman")))
+
+
+def test_only_who_wants_it_has_it():
+    assert list(render_bake_file(PLAN, replace(BAKED, bake=False))) == []
+
+
+# The layer of Debian packages, run by a shell with stand-ins for apt and dpkg, and what sudo changes.
+
+
+MIRRORED = replace(PLAIN, index="https://pypi.example.org/simple")
+"""A network whose base images may be prepared."""
+INSTALLED = "ca-certificates g++ gcc git libc6-dev"
+APT = """#!/bin/sh
+echo "$*" >> "$LOG"
+case "$*" in *--simulate*) case " $MISSING " in *" $3 "*) exit 100 ;; esac ;; esac
+"""
+DPKG = """#!/bin/sh
+for name; do :; done
+case " $INSTALLED " in *" $name "*) printf installed ;; *) exit 1 ;; esac
+"""
+
+
+def planned(**because):
+    reasons = tuple(Reason(name, SYSTEM_PACKAGE, why, "", "confirmed") for name, why in because.items())
+    return replace(CPU_PLAN, reasons=(*CPU_PLAN.reasons, *reasons))
+
+
+def run_layer(text: str, folder: Path, **variables: str) -> tuple[list[str], str]:
+    """Run the first RUN instruction; return the calls of apt-get but for the trials, and the standard error."""
+    script = next(found[0] for found in re.finditer(r"^RUN (?:[^\n]*\\\n)*[^\n]*", text, re.MULTILINE))
+    for name, content in (("apt-get", APT), ("dpkg-query", DPKG)):
+        (folder / name).write_text(content)
+        (folder / name).chmod(0o755)
+    log = folder / "log"
+    log.touch()
+    script = script.removeprefix("RUN ").replace("\\\n", " ").replace("/var/lib/apt/lists", str(folder / "lists"))
+    variables = {"PATH": f"{folder}:{os.environ['PATH']}", "LOG": str(log), "MISSING": "", **variables}
+    done = subprocess.run(["sh", "-c", script], env=variables, capture_output=True, text=True, check=True, timeout=60)
+    return [line for line in log.read_text().splitlines() if "--simulate" not in line], done.stderr
+
+
+def test_each_package_of_the_project_stands_with_its_reason():
+    text = render_dockerfile(planned(ffmpeg="openai-whisper runs the program ffmpeg"), PLAIN)
+    assert "# ffmpeg: openai-whisper runs the program ffmpeg\n" in text
+
+
+def test_only_what_is_not_there_is_installed(tmp_path):
+    text = render_dockerfile(planned(ffmpeg="it runs it", sox=REQUESTED), MIRRORED)
+    calls, _ = run_layer(text, tmp_path, INSTALLED=f"{INSTALLED} ffmpeg")
+    assert calls == ["update", "install -y --no-install-recommends sox"]
+
+
+def test_a_prepared_base_image_needs_no_mirror(tmp_path):
+    text = render_dockerfile(planned(ffmpeg="it runs it"), MIRRORED)
+    assert run_layer(text, tmp_path, INSTALLED=f"{INSTALLED} ffmpeg") == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "installs"),
+    [
+        pytest.param(MIRRORED, ["ffmpeg"], id="in a prepared image"),
+        pytest.param(PLAIN, [INSTALLED, "ffmpeg"], id="in a public image"),
+    ],
+)
+def test_what_the_distribution_lacks_does_not_end_the_build(tmp_path, settings, installs):
+    text = render_dockerfile(planned(ffmpeg="it runs it", libosmesa6="Dockerfile installs it"), settings)
+    calls, said = run_layer(text, tmp_path, INSTALLED=INSTALLED, MISSING="libosmesa6")
+    assert calls == ["update", *(f"install -y --no-install-recommends {each}" for each in installs)]
+    assert "this distribution has no libosmesa6" in said
+
+
+def test_what_the_user_named_does(tmp_path):
+    text = render_dockerfile(planned(ffmpeg="it runs it", nothing=REQUESTED), MIRRORED)
+    calls, said = run_layer(text, tmp_path, INSTALLED=INSTALLED, MISSING="nothing")
+    assert calls == ["update", "install -y --no-install-recommends ffmpeg nothing"]
+    assert said == ""
+
+
+def test_a_name_that_a_shell_would_read_is_refused():
+    with pytest.raises(DevkitError, match="Debian package"):
+        render_dockerfile(planned(**{"a;b": REQUESTED}), PLAIN)
+
+
+@pytest.mark.parametrize("sudo", [pytest.param(True, id="requested"), pytest.param(False, id="by default not")])
+def test_sudo(sudo):
+    settings = replace(PLAIN, sudo=sudo)
+    text = render_dockerfile(CPU_PLAN, settings)
+    assert ("NOPASSWD" in text and re.search(r"apt-get install .* sudo ", text) is not None) is sudo
+    compose = next(each for each in render_devcontainer_compose(CPU_PLAN, settings) if "compose" in each.path)
+    service = yaml.safe_load(compose.content)["services"]["dev"]
+    assert ("security_opt" not in service) is sudo
+
+
+@pytest.mark.parametrize(("allow_root", "is_refused"), [(False, True), (True, False)])
+def test_a_policy_decides_on_sudo(tmp_path, allow_root, is_refused):
+    settings = ProjectSettings(name="demo", sudo=True, policy=Policy(allow_root=allow_root))
+    project = DevkitProject(tmp_path, settings, PathOptions())
+    if is_refused:
+        with pytest.raises(DevkitError, match="policy forbids"):
+            build_container_settings(project)
+    else:
+        assert build_container_settings(project).sudo
+
+
+# The image of a conda project: micromamba makes the environment, and uv installs into it.
+
+
+OPENFOLD = Dependencies(
+    PackageManager.CONDA,
+    "the project has environment.yml",
+    files=("environment.yml",),
+    conda=(CondaPackage("openmm>=8", "environment.yml", 9), CondaPackage("bioconda::hmmer", "environment.yml", 10)),
+    conda_channels=("conda-forge", "bioconda"),
+)
+
+
+def test_the_environment_is_the_projects_with_the_plans_python():
+    files = made(OPENFOLD)
+    assert yaml.safe_load(files["conda.yaml"]) == {
+        "channels": ["conda-forge", "bioconda"],
+        "dependencies": [f"python={GPU_PLAN.python}", "pip", "openmm>=8", "bioconda::hmmer"],
+    }
+    assert "# environment.yml:10\n" in files["conda.yaml"]
+    assert "!conda.yaml" in files[".dockerignore"]
+
+
+def test_uv_finds_the_environment_and_no_other_is_made():
+    dockerfile = made(OPENFOLD)["Dockerfile"]
+    assert "CONDA_PREFIX=/opt/venv" in dockerfile
+    # `uv sync` would empty it.
+    assert "UV_PROJECT_ENVIRONMENT" not in dockerfile
+    assert "VIRTUAL_ENV" not in dockerfile
+    assert "-m venv" not in dockerfile
+    assert re.search(r"^COPY --from=mambaorg/micromamba:[\d.]+ /bin/micromamba ", dockerfile, re.MULTILINE)
+    assert dockerfile.index("micromamba create") < dockerfile.index("&& uv pip install")
+
+
+def test_a_project_without_conda_packages_has_nothing_of_it():
+    files = made(replace(OPENFOLD, conda=()))
+    assert "conda.yaml" not in files
+    assert "micromamba" not in files["Dockerfile"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "names"),
+    [
+        pytest.param({"numpy-2.0-py_0": "python"}, [], id="none"),
+        pytest.param({"pytorch-2.5.1-0": "python", "lightning-2.4-0": "pytorch >=2"}, ["lightning-2.4-0"], id="torch"),
+        pytest.param({"libtorch-2.5.1-0": "mkl", "dgl-2.4-0": "libtorch"}, ["dgl-2.4-0"], id="its library"),
+        pytest.param({"pytorch-lightning-2.4-0": "python"}, [], id="a name that begins alike"),
+    ],
+)
+def test_a_torch_of_conda_ends_the_build_with_the_names_of_who_brought_it(tmp_path, packages, names):
+    (run,) = instructions(made(OPENFOLD)["Dockerfile"], "micromamba create")
+    (check,) = re.findall(r"&& (if \[ -n .*?\bfi) \\\n", run, re.DOTALL)
+    (tmp_path / "conda-meta").mkdir()
+    for name, needs in packages.items():
+        (tmp_path / f"conda-meta/{name}.json").write_text(f'{{\n  "depends": [\n    "{needs}"\n  ]\n}}\n')
+    script = check.replace("/opt/venv", str(tmp_path))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if names else 0)
+    assert re.findall(r"conda-meta/(.+)\.json", done.stderr) == names
+
+
+def test_a_closed_network_has_no_channel():
+    with pytest.raises(DevkitError, match="holds no packages of conda, and this project needs openmm"):
+        made(OPENFOLD, uses_wheelhouse=True)
+
+
+def test_the_policy_of_images_holds_for_micromambas():
+    allowed = parse_policy({"registries": ["m.example.org"], "mirrors": {"docker.io": "m.example.org/hub"}})
+    assert "COPY --from=m.example.org/hub/mambaorg/micromamba:" in made(OPENFOLD, policy=allowed)["Dockerfile"]
+    with pytest.raises(DevkitError, match="micromamba comes from it"):
+        made(OPENFOLD, policy=parse_policy({"registries": ["docker.io/library"]}))
+
+
+# What a policy asks of the files: labels that say what they should, and indexes that are allowed.
+
+
+def labeled(*labels):
+    return replace(PLAIN, policy=Policy(required_labels=labels))
+
+
+def test_labels_stand_in_the_image_and_read_back():
+    text = render_dockerfile(CPU_PLAN, labeled(("org.example.team", 'the "ML" team'), ("cost", "$5 \\ day")))
+    labels = parse_dockerfile(text, path="Dockerfile", arguments={}).stages[-1].labels
+    assert {(each.name, each.value) for each in labels} == {
+        ("org.example.team", 'the "ML" team'),
+        ("cost", "$5 \\ day"),
+    }
+
+
+def test_without_labels_there_is_no_instruction():
+    assert "LABEL" not in render_dockerfile(CPU_PLAN, PLAIN)
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF).filter(str.isprintable), max_size=40))
+def test_any_line_of_text_is_one_word_of_the_instruction(value):
+    (word,) = quote_labels(labeled(("a.b", value)))
+    # In double quotes a Dockerfile escapes as a shell does, where no backtick is special.
+    assert shlex.split(word.replace("\\$", "$")) == [f"a.b={value}"] or "`" in value
+
+
+def test_a_value_of_two_lines_never_reaches_a_dockerfile():
+    with pytest.raises(DevkitError, match="not one line"):
+        quote_labels(labeled(("a", "b\nRUN evil")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        pytest.param(ProjectSettings(), "", id="no policy"),
+        pytest.param(ProjectSettings(policy=Policy()), "", id="no rule on indexes"),
+        pytest.param(ProjectSettings(policy=Policy(indexes=("https://a.example",))), "pypi.org", id="the public index"),
+        pytest.param(
+            ProjectSettings(policy=Policy(indexes=("https://a.example",)), index="https://a.example/simple"),
+            "download.pytorch.org",
+            id="the public index of torch",
+        ),
+        pytest.param(
+            ProjectSettings(
+                policy=Policy(indexes=("https://a.example",)),
+                index="https://a.example/simple",
+                torch_index="https://a.example/whl",
+            ),
+            "",
+            id="mirrors for both",
+        ),
+        pytest.param(
+            ProjectSettings(policy=Policy(indexes=("https://a.example",)), wheelhouse=True), "", id="no index at all"
+        ),
+    ],
+)
+def test_packages_come_from_allowed_indexes(settings, refused):
+    if not refused:
+        validate_indexes(settings)
+        return
+    with pytest.raises(DevkitError, match=refused) as error:
+        validate_indexes(settings)
+    assert "https://a.example" in error.value.hint
+
+
+def test_the_images_of_a_profile_are_taken_from_the_mirror():
+    settings = replace(PLAIN, profiles=("monitoring",), policy=Policy(mirrors=(("docker.io", "m.example"),)))
+    images = re.findall(r"^ +image: (.+)", render_profile_services(CPU_PLAN, settings), re.MULTILINE)
+    assert images and all(image.startswith(("m.example/", "quay.io/", "nvcr.io/")) for image in images)
+    assert any(image.startswith("m.example/") for image in images)
+
+
+def test_a_profile_whose_images_are_not_allowed_is_refused():
+    settings = replace(PLAIN, profiles=("monitoring",), policy=Policy(registries=("quay.io/nothing",)))
+    with pytest.raises(DevkitError, match="not of an allowed registry"):
+        render_profile_services(CPU_PLAN, settings)

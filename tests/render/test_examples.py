@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.cli.options.plan import PlanOptions, build_request_from_options
+from devkit.cli.plan_options import PlanOptions, build_request_from_options
 from devkit.compat.version_tables import load_tables
 from devkit.render.changes import Action
 from devkit.render.devkit_toml import ProjectSettings

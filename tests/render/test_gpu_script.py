@@ -1,17 +1,24 @@
-"""gpu.sh on hosts of every kind, under every POSIX shell that is here, with stand-ins for the engine's programs."""
+"""gpu.sh on hosts of every kind, under every POSIX shell that is here; DEVKIT_DEVICES; and gpu.ps1, which writes the same."""
 
+import json
 import os
+import re
 import shutil
+import socket
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tree_sitter
+import tree_sitter_powershell
 
-from devkit.render.container.settings import FromWheel
-
-from .gpu_host import (
+from devkit.render.container.compose import find_gpu_modes, render_devcontainer_compose
+from devkit.render.container.settings import ContainerSettings, FromIndex, FromWheel
+from tests.render.gpu_host import (
     DEVICES,
     GPU,
     HOOK,
@@ -25,6 +32,9 @@ from .gpu_host import (
     docker_info,
     place,
 )
+from tests.render.plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN
+
+# gpu.sh on hosts of every kind, under every POSIX shell that is here, with stand-ins for the engine's programs.
 
 
 @pytest.mark.parametrize(
@@ -411,3 +421,309 @@ def test_a_toolkit_whose_hook_refuses_is_passed_by(machine, settings, devices, m
     config.write_text(f"[nvidia-container-runtime]\n{settings}\n")
     machine.docker(docker_info(Runtimes=RUNTIME, DiscoveredDevices=devices))
     assert f"DEVKIT_GPU={mode}:" in machine.run()
+
+
+def test_the_daemon_of_mps_is_passed_on_with_the_hosts_ipc_namespace(tmp_path):
+    pipes = tmp_path / "mps"
+    pipes.mkdir()
+    machine = Machine(tmp_path, {"CUDA_MPS_PIPE_DIRECTORY": str(pipes)})
+    machine.prepare()
+    machine.has(*GPU)
+    machine.docker(docker_info(Runtimes=RUNTIME))
+    place(machine, PLAN, SETTINGS)
+    machine.run()
+    assert "ipc" not in machine.overlay()
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(pipes / "control"))
+        machine.run()
+    service = machine.overlay()
+    assert (service["ipc"], service["volumes"]) == ("host", [f"{pipes}:{pipes}"])
+    assert f"CUDA_MPS_PIPE_DIRECTORY={pipes}" in service["environment"]
+
+
+def test_a_graphical_plan_gets_the_sockets_of_the_hosts_display(tmp_path):
+    machine = Machine(tmp_path, {"XDG_RUNTIME_DIR": str(tmp_path), "WAYLAND_DISPLAY": "w-0"})
+    machine.prepare()
+    machine.has(*GPU, "tmp/.X11-unix/X0")
+    machine.docker(docker_info(Runtimes=RUNTIME))
+    place(machine, replace(PLAN, is_graphical=True), SETTINGS)
+    machine.run()
+    x11 = "/tmp/.X11-unix:/tmp/.X11-unix"
+    assert machine.overlay()["volumes"] == [x11]
+    with socket.socket(socket.AF_UNIX) as wayland:
+        wayland.bind(str(tmp_path / "w-0"))
+        machine.run()
+    assert machine.overlay()["volumes"] == [x11, f"{tmp_path}/w-0:/tmp/wayland-0"]
+    assert machine.overlay()["environment"] == ["DEVKIT_GPU=nvidia", "DISPLAY", "WAYLAND_DISPLAY=/tmp/wayland-0"]
+    place(machine, PLAN, SETTINGS)
+    machine.run()
+    assert "volumes" not in machine.overlay()
+
+
+# DEVKIT_DEVICES: one teammate takes some of a host's GPUs without touching a committed file.
+
+
+MIG = "MIG-5c25bfa8-4a2e-5b8f-8d5a-2f0f3f1f0f0f"
+AMD = ("dev/kfd", "dev/dri/renderD128", "dev/dri/card0")
+
+
+def request(machine: Machine) -> dict[str, object]:
+    (reservation,) = machine.overlay()["deploy"]["resources"]["reservations"]["devices"]
+    return reservation
+
+
+@pytest.fixture
+def with_gpu(machine) -> Machine:
+    machine.has(*GPU)
+    machine.docker(docker_info(Runtimes=RUNTIME))
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        pytest.param("DEVKIT_DEVICES=1", ["1"], id="one"),
+        pytest.param("DEVKIT_DEVICES=0, 2", ["0", "2"], id="two with a space"),
+        pytest.param(f'export DEVKIT_DEVICES="{MIG}"  # mine', [MIG], id="quoted, with a comment"),
+        pytest.param("DEVKIT_DEVICES='0:1'\r", ["0:1"], id="from an editor on Windows"),
+    ],
+)
+def test_the_users_line_chooses(with_gpu, line, names):
+    with_gpu.env_file.write_text(f"{line}\n", newline="")
+    said = with_gpu.run()
+    assert said.startswith("devkit: DEVKIT_GPU=nvidia: ")
+    assert f"; DEVKIT_DEVICES={','.join(names)}\n" in said
+    assert request(with_gpu) == {"driver": "nvidia", "device_ids": names, "capabilities": ["gpu"]}
+
+
+def test_the_environment_goes_before_the_file_and_a_next_start_forgets_it(with_gpu):
+    with_gpu.env_file.write_text("DEVKIT_DEVICES=1\n")
+    with_gpu.environ["DEVKIT_DEVICES"] = "3"
+    with_gpu.run()
+    assert request(with_gpu)["device_ids"] == ["3"]
+    del with_gpu.environ["DEVKIT_DEVICES"]
+    with_gpu.run()
+    assert request(with_gpu)["device_ids"] == ["1"]
+
+
+def test_without_a_choice_every_gpu_is_taken_and_without_a_gpu_nothing_is_left(with_gpu):
+    before = {each.name for each in with_gpu.folder.iterdir()}
+    with_gpu.environ["DEVKIT_DEVICES"] = "1"
+    with_gpu.run()
+    del with_gpu.environ["DEVKIT_DEVICES"]
+    with_gpu.run()
+    assert request(with_gpu) == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert {each.name for each in with_gpu.folder.iterdir()} - before == {".env", "gpu.local.yml"}
+    with_gpu.environ["DEVKIT_GPU"] = "cpu"
+    with_gpu.run()
+    assert {each.name for each in with_gpu.folder.iterdir()} - before == {".env"}
+
+
+def test_all_takes_every_gpu_where_the_project_names_some(with_gpu):
+    place(with_gpu, PLAN, replace(SETTINGS, devices=("0",)))
+    with_gpu.run()
+    assert request(with_gpu)["device_ids"] == ["0"]
+    with_gpu.environ["DEVKIT_DEVICES"] = "all"
+    with_gpu.run()
+    assert request(with_gpu) == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [
+        pytest.param("cdi", ["nvidia.com/gpu=0", f"nvidia.com/gpu={MIG}"], id="CDI"),
+        pytest.param("podman", ["nvidia.com/gpu=0", f"nvidia.com/gpu={MIG}"], id="Podman"),
+        pytest.param("jetson", [f"NVIDIA_VISIBLE_DEVICES=0,{MIG}"], id="the runtime by itself"),
+    ],
+)
+def test_a_mode_that_the_user_chose_names_the_same_gpus_in_its_own_form(with_gpu, mode, names):
+    with_gpu.env_file.write_text(f"DEVKIT_GPU={mode}\nDEVKIT_DEVICES=0,{MIG}\n")
+    assert "as set; DEVKIT_DEVICES=0,MIG-" in with_gpu.run()
+    text = json.dumps(with_gpu.overlay())
+    for name in names:
+        assert json.dumps(name) in text
+    assert "all" not in text
+
+
+def test_podman_takes_no_slice_by_its_numbers(machine):
+    machine.has(*GPU, SPEC)
+    machine.docker(docker_info(ServerVersion="5.4.2"), server="Podman Engine")
+    machine.environ["DEVKIT_DEVICES"] = "0:1"
+    assert "by its MIG-... UUID alone" in machine.run()
+    assert machine.overlay() == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["gpu0", "1;id", "$(id)", "0:1:2", ":1", "0:", "0,,x", "RTX 4090", "-1", "all,1", "GPU-", "1\n2x", "0\\", '"]'],
+)
+@pytest.mark.parametrize("chosen", [None, "nvidia"], ids=["found by itself", "the mode set by the user"])
+def test_what_names_no_gpu_gives_none_rather_than_all(with_gpu, wrong, chosen):
+    with_gpu.environ["DEVKIT_DEVICES"] = wrong
+    if chosen:
+        with_gpu.env_file.write_text(f"DEVKIT_GPU={chosen}\n")
+    assert "names no GPUs" in with_gpu.run()
+    assert with_gpu.overlay() == {}
+
+
+def test_shared_memory_grows_with_the_gpus_that_share_it(with_gpu):
+    with_gpu.has("dev/nvidia1")
+    with_gpu.run()
+    assert "DEVKIT_SHM_SIZE" not in with_gpu.settings()
+    with_gpu.has(*(f"dev/nvidia{index}" for index in range(8)))
+    with_gpu.run()
+    assert with_gpu.settings()["DEVKIT_SHM_SIZE"] == "32gb"
+    with_gpu.environ["DEVKIT_DEVICES"] = "0,1,2,3"
+    with_gpu.run()
+    assert with_gpu.settings()["DEVKIT_SHM_SIZE"] == "16gb"
+
+
+def test_a_gpu_in_slices_is_said(with_gpu):
+    with_gpu.has("proc/driver/nvidia/capabilities/gpu0/mig/gi1")
+    assert "MIG slices" in with_gpu.run()
+
+
+def test_starts_at_the_same_moment_leave_one_whole_file(with_gpu):
+    with_gpu.env_file.write_text("TOKEN=mine\nDEVKIT_DEVICES=1\n")
+    with ThreadPoolExecutor(6) as pool:
+        starts: list[subprocess.CompletedProcess[str]] = list(pool.map(lambda _: with_gpu.start(), range(6)))
+    assert {(done.returncode, done.stderr) for done in starts} == {(0, "")}
+    lines = with_gpu.env_file.read_text().splitlines()
+    assert lines[:2] == ["TOKEN=mine", "DEVKIT_DEVICES=1"]
+    assert len([line for line in lines if line.startswith("DEVKIT_GPU_FILE=")]) == 1
+    assert request(with_gpu)["device_ids"] == ["1"]
+    assert not list(with_gpu.folder.glob(".env.*"))
+
+
+@pytest.mark.parametrize(
+    ("files", "info", "mode", "says"),
+    [
+        pytest.param(AMD, docker_info(), "rocm", "has an AMD GPU", id="an AMD GPU"),
+        pytest.param(AMD[:1], docker_info(), "cpu", "no AMD GPU", id="a driver without a GPU"),
+        pytest.param(GPU, docker_info(Runtimes=RUNTIME), "cpu", "no AMD GPU", id="another vendor's GPU"),
+        pytest.param(AMD, docker_info(OperatingSystem="Docker Desktop"), "cpu", "Desktop", id="Docker Desktop"),
+    ],
+)
+def test_a_rocm_plan_looks_for_amds_devices(machine, files, info, mode, says):
+    place(machine, ROCM_PLAN, SETTINGS)
+    machine.has(*files)
+    machine.docker(info)
+    assert says in machine.run()
+    assert machine.mode() == mode
+
+
+def test_an_amd_gpu_of_an_engine_elsewhere_is_for_the_user_to_say(machine):
+    place(machine, ROCM_PLAN, SETTINGS)
+    machine.docker(docker_info(), host="ssh://dev@server")
+    assert "set DEVKIT_GPU=rocm" in machine.run()
+
+
+@pytest.mark.parametrize(
+    ("rootless", "group"), [(True, "keep-groups"), (False, None)], ids=["rootless Podman", "Podman as root"]
+)
+def test_the_group_of_an_amd_gpu_is_kept_or_named_by_number(machine, rootless, group):
+    place(machine, ROCM_PLAN, SETTINGS)
+    machine.has(*AMD)
+    host = {"host": {"buildahVersion": "1.38", "security": {"rootless": rootless}}}
+    machine.program("podman", f"[ \"$1\" = info ] && echo '{json.dumps(host)}'")
+    machine.program_instead("id", f"echo {1234 if rootless else 0}")
+    machine.run()
+    owner = str((machine.root / "dev/kfd").stat().st_gid)
+    assert machine.settings()["DEVKIT_GPU_GID"] == (group or owner)
+
+
+def test_rocms_own_choice_of_gpus_is_set_for_the_container(machine):
+    place(machine, ROCM_PLAN, SETTINGS)
+    machine.has(*AMD)
+    machine.docker(docker_info())
+    machine.environ["DEVKIT_DEVICES"] = "0,GPU-deadbeefdeadbeef"
+    machine.run()
+    assert "ROCR_VISIBLE_DEVICES=0,GPU-deadbeefdeadbeef" in machine.overlay()["environment"]
+    machine.environ["DEVKIT_DEVICES"] = "0:1"
+    assert "names no GPUs" in machine.run()
+
+
+def test_a_plan_for_the_cpu_asks_for_nothing_on_any_host(machine):
+    for stale in machine.folder.glob("gpu.*"):
+        stale.unlink()
+    place(machine, CPU_PLAN, SETTINGS)
+    machine.has(*GPU, *AMD)
+    machine.docker(docker_info(Runtimes=RUNTIME))
+    assert "planned for the CPU" in machine.run()
+    assert machine.overlay() == {}
+
+
+# gpu.ps1: the grammar of PowerShell accepts it, and it writes what gpu.sh writes. No PowerShell runs here.
+#
+# Windows PowerShell runs on Windows alone, and its successor is in none of the package indexes that tests may use. What
+# the script decides is kept small for that reason, and what can be compared with gpu.sh is compared.
+
+
+PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"), for_windows=True)
+CASES = [
+    pytest.param(CPU_PLAN, PLAIN, id="the CPU"),
+    pytest.param(GPU_PLAN, PLAIN, id="NVIDIA and both engines"),
+    pytest.param(ARM_PLAN, replace(PLAIN, engine="docker"), id="NVIDIA and Docker"),
+    pytest.param(GPU_PLAN, replace(PLAIN, engine="podman"), id="NVIDIA and Podman"),
+    pytest.param(ROCM_PLAN, PLAIN, id="AMD"),
+]
+every_case = pytest.mark.parametrize(("plan", "settings"), CASES)
+
+
+def script(plan, settings, name: str = "gpu.ps1") -> str:
+    (found,) = (each for each in render_devcontainer_compose(plan, settings) if each.path.endswith(f"/{name}"))
+    return found.content.decode()
+
+
+def mistakes(text: str) -> list[str]:
+    """The places that the grammar does not accept."""
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_powershell.language()))
+    waiting, found = [parser.parse(text.encode()).root_node], []
+    while waiting:
+        node = waiting.pop()
+        if node.type == "ERROR" or node.is_missing:
+            found.append(f"line {node.start_point[0] + 1}: {node.type}")
+        waiting += node.children
+    return found
+
+
+@every_case
+def test_the_grammar_accepts_it(plan, settings):
+    text = script(plan, settings)
+    assert mistakes(text) == []
+    # Windows PowerShell reads a file without a mark in the code page of the machine.
+    assert text.isascii()
+
+
+def test_the_grammar_tells_a_broken_script():
+    assert mistakes(script(GPU_PLAN, PLAIN).replace("{ return '' }", "{ return ''", 1))
+
+
+@every_case
+def test_it_knows_the_modes_of_the_project_and_asks_as_the_other_script_does(plan, settings):
+    text, other = script(plan, settings), script(plan, settings, "gpu.sh")
+    modes = ", ".join(find_gpu_modes(plan, settings.engine))
+    assert modes in text
+    assert modes in other
+    if "nvidia" in modes or "podman" in modes:
+        for form in ("[label=disable]", "([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z-]+)"):
+            assert form in text
+            assert form in other or settings.engine == "docker"
+    if "nvidia" in modes:
+        assert "deploy: {resources: {reservations: {devices: [{driver: $Mode, $which, capabilities: [gpu]}]}}}" in text
+        assert "deploy: {resources: {reservations: {devices: [{driver: $mode, $1, capabilities: [gpu]}]}}}" in other
+
+
+@every_case
+def test_it_writes_the_lines_that_the_other_script_writes_and_with_the_same_mark(plan, settings):
+    text, other = script(plan, settings), script(plan, settings, "gpu.sh")
+    written = set(re.findall(r"\$found\['(DEVKIT_\w+)'\]", text))
+    assert written <= {"DEVKIT_GPU_FILE", "DEVKIT_PROJECT"}
+    assert written <= set(re.findall(r"setting (DEVKIT_\w+)", other))
+    assert "$mark = ' # gpu.sh'" in text
+    assert "%s=%s # gpu.sh" in other
+
+
+def test_a_project_whose_hosts_have_a_posix_shell_has_none():
+    files = [each.path for each in render_devcontainer_compose(GPU_PLAN, replace(PLAIN, for_windows=False))]
+    assert not [path for path in files if path.endswith(".ps1")]

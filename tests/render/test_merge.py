@@ -48,7 +48,7 @@ def test_where_changes_meet_a_text_gets_both_between_markers():
     assert not has_conflict_markers(BASE.encode())
 
 
-def test_changes_of_neighbouring_lines_meet_as_they_do_in_git():
+def test_changes_of_neighboring_lines_meet_as_they_do_in_git():
     _, places = merge("gpu.sh", BASE, BASE.replace("three", "ours"), BASE.replace("four", "devkit's"))
     assert places == ["line 3"]
 

@@ -1,11 +1,33 @@
-"""`devkit init --compose`: a dev container of a service in the project's own Compose file, which stays as it is."""
+"""Files of the user's that `devkit init` changes or adds to: a Compose service, a Dockerfile, ignore files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
+from devkit.facts.dependencies import NO_DEPENDENCIES, PackageRequirement
+from devkit.render.adopt.adoption import _is_for_jetbrains, requires_torch
+from devkit.render.adopt.dockerfile import (
+    PinnedVersions,
+    add_compiler,
+    pin_dockerfile,
+    pin_requirement,
+    pin_requirements_file,
+    replace_base_image,
+)
+from devkit.render.container.packages import _fold
+from devkit.render.container.settings import format_comment
+from devkit.render.ignore_files import merge_ignore_file, update_gitignore
 from devkit.render.splice import jsonc
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit
+
+# `devkit init --compose`: a dev container of a service in the project's own Compose file, which stays as it is.
+
 
 COMPOSE = """\
 services:
@@ -107,3 +129,291 @@ def test_init_offers_the_service_where_it_writes_a_dev_container_of_its_own(root
     said = " ".join(devkit("init", root, *GPU).stdout.split())
     assert "To open it: devkit init --compose docker/docker-compose.yml --service worker" in said
     assert "To open it" not in devkit("init", root, "--force").stdout
+
+
+# Changes of somebody's Dockerfile: the words that must change, and no other byte.
+
+
+CU130 = "https://download.pytorch.org/whl/cu130"
+VERSIONS = PinnedVersions({"torch": "2.13.0", "transformers": "5.23.0", "peft": "0.21.2"}, CU130, "cu130")
+ADDED = f"--extra-index-url {CU130}"
+
+
+@pytest.mark.parametrize(
+    ("run", "becomes"),
+    [
+        pytest.param("pip install torch", f"pip install {ADDED} torch==2.13.0+cu130", id="one package"),
+        pytest.param("pip install peft rich", "pip install peft==0.21.2 rich", id="no torch, no index"),
+        pytest.param("pip install torch==2.9.1", "pip install torch==2.9.1", id="a version of the user's"),
+        pytest.param("pip install 'torch>=2'", "pip install 'torch>=2'", id="a range of the user's"),
+        pytest.param(
+            "pip install \"torch\" 'peft'",
+            f"pip install {ADDED} \"torch==2.13.0+cu130\" 'peft==0.21.2'",
+            id="quotes stay",
+        ),
+        pytest.param("pip install transformers[torch]", "pip install transformers[torch]==5.23.0", id="extras stay"),
+        pytest.param(
+            "pip install torch && python -c 'import torch'",
+            f"pip install {ADDED} torch==2.13.0+cu130 && python -c 'import torch'",
+            id="another command is left alone",
+        ),
+        pytest.param(
+            "apt-get install -y peft; pip install peft",
+            "apt-get install -y peft; pip install peft==0.21.2",
+            id="another installer is left alone",
+        ),
+        pytest.param(
+            "pip install --index-url https://download.pytorch.org/whl/cu118 torch",
+            f"pip install --index-url {CU130} torch==2.13.0+cu130",
+            id="torch's index of another CUDA",
+        ),
+        pytest.param(
+            "pip install --index-url=https://download.pytorch.org/whl/cu118 torch",
+            f"pip install --index-url={CU130} torch==2.13.0+cu130",
+            id="the same with an equals sign",
+        ),
+        pytest.param(
+            "uv pip install --system torch",
+            "uv pip install --torch-backend=cu130 --system torch==2.13.0",
+            id="uv gets its backend",
+        ),
+        pytest.param(
+            "uv pip install --torch-backend auto torch",
+            "uv pip install --torch-backend cu130 torch==2.13.0",
+            id="uv chooses itself",
+        ),
+        pytest.param(
+            "python3 -m pip install -t peft torch",
+            f"python3 -m pip install {ADDED} -t peft torch==2.13.0+cu130",
+            id="an option's value is no package",
+        ),
+        pytest.param(
+            "pip install -r requirements.txt", f"pip install {ADDED} -r requirements.txt", id="a file that holds torch"
+        ),
+        pytest.param(
+            "pip install -r theirs.txt",
+            f"pip install {ADDED} torch==2.13.0+cu130 -r theirs.txt",
+            id="a file that holds torch and is not edited",
+        ),
+        pytest.param(
+            "uv pip install -r theirs.txt torch",
+            "uv pip install --torch-backend=cu130 -r theirs.txt torch==2.13.0",
+            id="such a file, and torch beside it",
+        ),
+        pytest.param("pip install -r others.txt", "pip install -r others.txt", id="a file that holds none"),
+        pytest.param("pip uninstall torch", "pip uninstall torch", id="nothing is installed"),
+    ],
+)
+def test_versions_and_index(run, becomes):
+    text = f"FROM x\n# torch\nRUN {run}\nENV A=torch\n"
+    changed = pin_dockerfile(text, VERSIONS, files={"requirements.txt": True, "theirs.txt": False})
+    assert changed == f"FROM x\n# torch\nRUN {becomes}\nENV A=torch\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_words_on_lines_of_their_own(end):
+    lines = ["FROM x", "RUN pip install \\", "    # torch, the newest", "    torch \\", "    peft", "USER y", ""]
+    pinned = [
+        line.replace("    torch \\", "    torch==2.13.0+cu130 \\").replace("peft", "peft==0.21.2") for line in lines
+    ]
+    pinned[1] = f"RUN pip install {ADDED} \\"
+    assert pin_dockerfile(end.join(lines), VERSIONS) == end.join(pinned)
+
+
+def test_a_here_document_is_a_script_too():
+    text = "FROM x\nRUN <<EOF\npip install peft\necho peft\nEOF\nCMD peft\n"
+    assert pin_dockerfile(text, VERSIONS) == text.replace("install peft", "install peft==0.21.2")
+
+
+def test_a_renewal_touches_only_what_was_pinned_before():
+    text = "FROM x\nRUN pip install torch==2.12.0+cu126 peft transformers==5.0.0\n"
+    renewed = pin_dockerfile(text, replace(VERSIONS, before={"torch": "2.12.0", "transformers": "5.1.0"}))
+    assert renewed == f"FROM x\nRUN pip install {ADDED} torch==2.13.0+cu130 peft transformers==5.0.0\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("torch", "torch==2.13.0"),
+        ("torch  # newest", "torch==2.13.0  # newest"),
+        ('transformers[torch] ; python_version > "3.8"', 'transformers[torch]==5.23.0 ; python_version > "3.8"'),
+        ("torch>=2", "torch>=2"),
+        ("torch @ https://example.org/torch.whl", "torch @ https://example.org/torch.whl"),
+        ("torchmetrics", "torchmetrics"),
+        ("# torch", "# torch"),
+        ("-r torch", "-r torch"),
+    ],
+)
+def test_requirement_files(line, becomes):
+    assert pin_requirement(f"a\n{line}\nb\n", line=2, versions=VERSIONS) == f"a\n{becomes}\nb\n"
+
+
+def test_a_renewed_requirement_file():
+    versions = replace(VERSIONS, before={"torch": "2.12.0"})
+    assert pin_requirements_file("torch==2.12.0\npeft\n", versions) == "torch==2.13.0\npeft\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("FROM nvidia/cuda:12 AS a  # no comment", "FROM ubuntu:22.04 AS a  # no comment"),
+        ("from --platform=$BUILDPLATFORM nvidia/cuda:12", "from --platform=$BUILDPLATFORM ubuntu:22.04"),
+    ],
+)
+def test_another_base_image(line, becomes):
+    assert replace_base_image(f"# a\n{line}\nRUN b\n", line=2, image="ubuntu:22.04") == f"# a\n{becomes}\nRUN b\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ((), ""),
+        (("a<1", "b"), "'a<1' b"),
+        (("a" * 60, "b" * 60), f"{'a' * 60} \\\n        {'b' * 60}"),
+        (("a" * 60, "b" * 30, "c" * 18), f"{'a' * 60} {'b' * 30} {'c' * 18}"),
+        (("a" * 60, "b" * 30, "c" * 19), f"{'a' * 60} {'b' * 30} \\\n        {'c' * 19}"),
+    ],
+    ids=["none", "quoted", "on two lines", "just short enough", "just too long"],
+)
+def test_words_of_the_shell_are_folded(words, shown):
+    assert _fold(words) == shown
+
+
+def test_long_comments_are_folded_and_stay_comments():
+    assert format_comment("a-b " * 40).splitlines() == [("a-b " * 27).strip(), f"# {('a-b ' * 13).strip()}"]
+    assert format_comment("x" * 200) == "x" * 200
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"customizations": {"jetbrains": {}}}', True),
+        ('{"customizations": {"vscode": {}}}', False),
+        ('{"customizations": null}', False),
+        ("{}", False),
+        ("[]", False),
+        ("{", False),
+    ],
+)
+def test_a_dev_container_of_jetbrains_is_known(text, expected):
+    assert _is_for_jetbrains(text.encode()) is expected
+
+
+def test_a_compiler_comes_before_the_comments_of_the_packages():
+    text = "FROM x\nRUN a\n# packages\nRUN pip install torch\n"
+    before, block = "FROM x\nRUN a\n\n# Triton", "\n\n# packages\nRUN pip install torch\n"
+    changed = add_compiler(text, after=1, has_own_python=True)
+    assert changed.startswith(before)
+    assert changed.endswith(block)
+    assert "python3-dev" not in changed
+
+
+def test_a_compiler_comes_last_where_nothing_else_wants_it_earlier():
+    changed = add_compiler("FROM x\nRUN a", after=1, has_own_python=True)
+    assert changed.startswith("FROM x\nRUN a\n\n# Triton")
+    assert changed.endswith("rm -rf /var/lib/apt/lists/*\n")
+    assert add_compiler(changed, after=1, has_own_python=True) != changed
+
+
+def test_a_compiler_is_installed_while_the_build_is_root():
+    changed = add_compiler("FROM x\nUSER y\nRUN pip install torch\n", after=1, has_own_python=False)
+    assert changed.index("python3-dev") < changed.index("USER y")
+
+
+WORDS = ["FROM x\n", "RUN ", "pip install ", "torch ", "'torch ", '"', "\\\n", "# torch\n", "&& ", "<<E\n", "E\n", "é"]
+SNIPPETS = st.lists(st.sampled_from(WORDS), max_size=20)
+
+
+@given(SNIPPETS)
+def test_whatever_the_file_is_nothing_is_lost_and_a_second_time_changes_nothing(parts):
+    text = "".join(parts)
+    changed = pin_dockerfile(text, VERSIONS)
+    rest = iter(changed)
+    assert all(char in rest for char in text), "the text is still there, with something added"
+    assert pin_dockerfile(changed, VERSIONS) == changed
+
+
+# Lines in ignore files that a project has already: what devkit needs is appended, and theirs stay.
+
+
+@pytest.mark.parametrize(
+    ("before", "added"),
+    [
+        pytest.param("*.pyc\n", ["/.env"], id="nothing about it"),
+        pytest.param(".env\n", [], id="its name"),
+        pytest.param("**/.env*\n", [], id="a pattern"),
+        pytest.param("/.env", [], id="its path, without a line end"),
+        pytest.param(".env\n!.env\n", ["/.env"], id="a line that takes it back"),
+        pytest.param(".env\n*.lock\n", ["!/devkit.lock"], id="a pattern that hides the lock by accident"),
+        pytest.param(".env\n.devcontainer/\ndevkit.lock\n", [], id="names of devkit's files: a decision"),
+        pytest.param(
+            ".env\n.*\n", ["!/.devcontainer"], id="a pattern that hides the folder of every teammate's container"
+        ),
+    ],
+)
+def test_what_is_missing_is_appended(tmp_path, before, added):
+    (tmp_path / ".gitignore").write_text(before)
+    changed, ours = update_gitignore(tmp_path, (".env",), {})
+    text = changed[0].content.decode() if changed else before
+    assert text.startswith(before)
+    assert [line for line in text.removeprefix(before).splitlines() if line and line[0] != "#"] == added
+    assert ours == ({".gitignore": tuple(added)} if added else {})
+
+
+def test_a_second_time_nothing_is_appended_and_what_was_taken_out_stays_out(tmp_path):
+    (tmp_path / ".gitignore").write_bytes(b"*.pyc\r\n")
+    (artifact,), ours = update_gitignore(tmp_path, (".env",), {})
+    assert artifact.content.endswith(b"\r\n/.env\r\n")
+    (tmp_path / ".gitignore").write_bytes(artifact.content)
+    assert update_gitignore(tmp_path, (".env",), ours) == ([], ours)
+    (tmp_path / ".gitignore").write_bytes(b"*.pyc\r\n")
+    assert update_gitignore(tmp_path, (".env",), ours) == ([], ours)
+
+
+def test_a_line_that_is_needed_no_more_goes(tmp_path):
+    (tmp_path / ".gitignore").write_text("*.pyc\n/docker/.env\n")
+    (artifact,), ours = update_gitignore(tmp_path, (), {".gitignore": ("/docker/.env",)})
+    assert (artifact.content, ours) == (b"*.pyc\n", {})
+
+
+@pytest.mark.parametrize(("is_git", "makes"), [(True, 1), (False, 0)], ids=["in a repository", "elsewhere"])
+def test_a_file_is_made_only_where_git_would_read_it(tmp_path, is_git, makes):
+    if is_git:
+        (tmp_path / ".git").mkdir()
+    assert len(update_gitignore(tmp_path, (".env",), {})[0]) == makes
+
+
+def test_bytes_that_are_no_text_stay(tmp_path):
+    (tmp_path / ".gitignore").write_bytes(b"\xff\xfe.tmp\n")
+    (artifact,), _ = update_gitignore(tmp_path, (".env",), {})
+    assert artifact.content.startswith(b"\xff\xfe.tmp\n")
+
+
+def test_the_last_line_that_fits_counts_so_devkits_own_come_last():
+    joined = merge_ignore_file(b"!secrets\n*.md", b"# Written by devkit.\n*\n!requirements.txt\n")
+    assert joined == b"!secrets\n*.md\n# Written by devkit.\n*\n!requirements.txt\n"
+    assert merge_ignore_file(joined, b"# Written by devkit 2.\n*\n!requirements.txt\n") == joined
+
+
+def test_a_folder_with_ignore_files_of_its_own_gets_devkits_dev_container(tmp_path: Path):
+    """Ignore files alone are no dev container of somebody else's; they are joined, now and at every update."""
+    folder = tmp_path / ".devcontainer"
+    folder.mkdir()
+    (folder / ".gitignore").write_text("scratch/\n")
+    (folder / ".dockerignore").write_text("**/*.md\n")
+    assert "\nNext: " in devkit("init", tmp_path, *GPU).stdout
+    for name, first in ((".gitignore", "scratch/"), (".dockerignore", "**/*.md")):
+        lines = (folder / name).read_text().splitlines()
+        assert lines[0] == first
+        assert len(lines) > 2
+    assert devkit("update", tmp_path, "--check").return_value == 0
+    with (folder / ".gitignore").open("a") as file:
+        file.write("more/\n")
+    assert devkit("update", tmp_path, "--check").return_value == 0
+    assert json.loads((tmp_path / "devkit.lock").read_text())["files"][".devcontainer/.gitignore"]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("torch", True), ("torchvision", True), ("numpy", False)])
+def test_a_project_that_requires_torch_is_known(name, expected):
+    needs = (PackageRequirement(name, "", "requirements.txt", 1),)
+    assert requires_torch(replace(NO_DEPENDENCIES, needs=needs)) is expected

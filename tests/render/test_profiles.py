@@ -4,17 +4,22 @@ import csv
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from devkit.cli import devkit
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.render.container.grafana import DATASOURCE_UID
@@ -22,9 +27,8 @@ from devkit.render.container.profiles import find_profile_packages
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
 from devkit.solver.plan import Vendor
-
-from .plans import CPU_PLAN, GPU_PLAN
-from .test_artifacts import PLAIN, linter, texts
+from tests.render.plans import CPU_PLAN, GPU_PLAN
+from tests.render.test_artifacts import PLAIN, linter, texts
 
 BOTH = replace(PLAIN, profiles=("jupyter", "monitoring"))
 ROCM_PLAN = replace(GPU_PLAN, vendor=Vendor.ROCM, cuda=None, variant="rocm7.2")
@@ -51,7 +55,7 @@ def test_without_a_profile_there_is_one_service_and_no_file_more():
 def test_an_unknown_profile_is_refused_with_those_there_are():
     with pytest.raises(DevkitError, match="there is no profile 'tensorboard'") as refused:
         render_devcontainer(GPU_PLAN, replace(PLAIN, profiles=("tensorboard",)))
-    assert refused.value.hint == "Choose among jupyter, monitoring."
+    assert refused.value.hint == "Choose among jupyter, monitoring, ci."
 
 
 @every_vendor
@@ -260,3 +264,59 @@ def contained(wanted: object, found: object) -> object:
     if isinstance(wanted, list) and isinstance(found, list):
         return [contained(*pair) for pair in zip(wanted, found, strict=True)]
     return found
+
+
+# The jobs of `devkit init --profile ci`: each by the linter of its service, and commands that the dev container has.
+
+
+GPU = ("--gpu", "RTX 4090", "--driver", "570.124.06", "--no-resolve", "--yes")
+GITHUB, GITLAB = ".github/workflows/dev-container.yml", ".gitlab/dev-container.yml"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ci")
+    done = CliRunner().invoke(devkit, ["init", str(folder), *GPU, "--profile", "ci"])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.mark.parametrize(("path", "schema"), [(GITHUB, "vendor.github-workflows"), (GITLAB, "vendor.gitlab-ci")])
+def test_the_job_follows_the_schema_of_its_service(written, path, schema):
+    done = CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, str(written / path)])
+    assert done.exit_code == 0, done.output
+
+
+def test_zizmor_finds_nothing(written):
+    beside = Path(sys.executable).parent / "zizmor"
+    zizmor = str(beside) if beside.exists() else shutil.which("zizmor")
+    if zizmor is None:
+        pytest.skip("zizmor is not installed: it comes with the group `lint`")
+    done = subprocess.run([zizmor, "--offline", str(written / GITHUB)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_both_jobs_do_the_same_in_the_service_of_the_compose_file(written):
+    github = "\n".join(
+        step.get("run", "") for step in yaml.safe_load((written / GITHUB).read_text())["jobs"]["prove"]["steps"]
+    )
+    gitlab = "\n".join(yaml.safe_load((written / GITLAB).read_text())["dev container"]["script"])
+    services = yaml.safe_load((written / ".devcontainer/docker-compose.yml").read_text())["services"]
+    assert "dev" in services and "ci" not in services
+    for script in (github, gitlab):
+        assert "build dev" in script
+        assert "run --rm -T dev devkit doctor --project . --format sarif > devkit.sarif" in script
+        assert "run --rm -T dev devkit verify --here --quick" in script
+
+
+def test_the_shell_of_the_build_writes_an_override_that_compose_reads(written, tmp_path):
+    """The build step's own lines, without Docker: what it writes is YAML with both sides of the cache."""
+    steps = yaml.safe_load((written / GITHUB).read_text())["jobs"]["prove"]["steps"]
+    build = next(step["run"] for step in steps if step.get("name") == "Build the image").replace(
+        "/tmp/cache.yml", "cache.yml"
+    )
+    lines = build.split("docker buildx create --use\n")[1].split("DEVKIT_UID")[0]
+    subprocess.run(["sh", "-euc", lines], cwd=tmp_path, check=True)
+    cache = yaml.safe_load((tmp_path / "cache.yml").read_text())["services"]["dev"]["build"]
+    assert cache["cache_from"] == ["type=local,src=/tmp/devkit-cache"]
+    assert cache["cache_to"] == ["type=local,dest=/tmp/devkit-cache-new,mode=max"]

@@ -271,3 +271,8 @@ def test_the_build_sees_the_locks_and_git_keeps_them():
         assert f"!{name}" in made[f"{DEVCONTAINER_FOLDER}/.dockerignore"].splitlines()
         assert re.search(rf"source={name},|/mnt/devcontainer/{name}", render_dockerfile(PLAN, LOCKED))
     assert "!*.lock" in made[f"{DEVCONTAINER_FOLDER}/.gitignore"].splitlines()
+
+
+def test_a_lock_keeps_to_the_versions_that_the_plan_holds():
+    held = replace(PLAN, limits=("transformers==4.31.0", "numpy==1.25.1"))
+    assert set(held.limits) <= set(collect_lock_requirements(held, PLAIN).constraints)

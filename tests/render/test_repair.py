@@ -12,6 +12,8 @@ import pytest
 
 from devkit.doctor.model import Repair, RepairKind
 from devkit.errors import DevkitError
+from devkit.probe.host import Stat
+from devkit.render.adopt.adoption import PatchedHost
 from devkit.render.changes import replace_file
 from devkit.render.repair import CannotRepair, apply_edit, apply_repair, compute_edits
 
@@ -221,5 +223,18 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(project, steps):
     done = subprocess.run(argv, check=False, capture_output=True, timeout=60)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     assert path.read_bytes() in (COMPOSE.encode(), b"new\n" * 1000)
-    if path.read_bytes() != COMPOSE.encode():
-        assert (project / "compose.yml.devkit-backup").read_text() == COMPOSE
+    if path.read_bytes() == COMPOSE.encode():
+        replace_file(path, COMPOSE.encode(), b"new\n")
+    (backup,) = project.glob("*backup*")
+    assert (backup.name, backup.read_text()) == ("compose.yml.devkit-backup", COMPOSE)
+
+
+def test_a_file_that_is_to_be_written_is_seen_before(project):
+    path, new = str(project / "compose.yml"), str(project / "new.yml")
+    host = PatchedHost({path: "a: 1\n", new: "b"})
+    before = (project / "compose.yml").stat()
+    found = host.stat(path)
+    assert (found.size, found.mode & 0o777, found.uid) == (5, before.st_mode & 0o777, before.st_uid)
+    assert host.stat(new) == Stat("file", 0o644, 0, 0, 1)
+    assert (host.stat(new + "2"), host.link(new), host.link(new + "2")) == (None, new, None)
+    assert (host.read(path), host.read(new), host.read(new + "2")) == ("a: 1\n", "b", None)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from devkit import DOCUMENTATION_URL
 from devkit.doctor.model import Fix, Location
 from devkit.facts.redact import build_redaction
-from devkit.render.report_page import render_report_page
+from devkit.release import DOCUMENTATION_URL
+from devkit.render.html import render_report_page
 from tests.amount import every
-from tests.browser import measured, shot
+from tests.browser import count_printed_pages, measured, shot
 from tests.doctor.machines import healthy, without_gpu
-from tests.doctor.reports import (
+from tests.doctor.running import (
     CONSEQUENCE,
     CRASHED,
     EVERYTHING,
@@ -29,9 +29,10 @@ from tests.doctor.reports import (
     a_finding,
     a_report,
     an_outcome,
+    build_full_report,
 )
-from tests.doctor.running import build_full_report
 from tests.hosts import MACHINES, facts_of
+from tests.known import assert_known
 
 BROKEN, WELL = "driver-lib-mismatch", "ubuntu-4090-ok"
 KEEP = os.environ.get("DEVKIT_KEEP_PICTURES")
@@ -82,6 +83,20 @@ def test_every_recorded_machine_has_a_page_that_is_well_formed(name):
     reader = Reader(page_of(name))
     tags = [tag for tag, _ in reader.elements]
     assert tags.count("main") == tags.count("h1") == tags.count("header") == tags.count("footer") == 1
+
+
+def test_every_line_of_a_page_is_known():
+    reports = [
+        page(*EVERYTHING),
+        page(PASSED),
+        page(SKIPPED, HUNG),
+        page(CRASHED, PASSED),
+        page_of(BROKEN),
+        page_of(WELL),
+    ]
+    texts = {re.sub(r"<(style|script)>.*?</\1>|sha256-[^']*", "", text, flags=re.DOTALL) for text in reports}
+    lines = {line.strip() for text in texts for line in text.splitlines() if len(line.strip()) > 1}
+    assert_known(Path(__file__).with_name("page.txt"), lines)
 
 
 def test_it_needs_nothing_but_itself():
@@ -151,7 +166,7 @@ def test_only_web_pages_are_linked():
         pytest.param([NOTE], "healthy nothing found that stops GPU work", id="a note"),
     ],
 )
-def test_the_headline_says_in_words_what_the_colour_says(outcomes, words):
+def test_the_headline_says_in_words_what_the_color_says(outcomes, words):
     assert words in Reader(page(*outcomes)).text()
 
 
@@ -188,8 +203,8 @@ def test_findings_say_file_and_line_confidence_and_side():
     assert "likely" in text
 
 
-def luminance(colour):
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+def luminance(color):
+    channels = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -206,8 +221,8 @@ PAIRS = [
 def test_every_text_is_readable(scheme, ink, ground):
     """WCAG 2.2, 1.4.3: a contrast of 4.5 to 1 for text of an ordinary size."""
     roots = re.findall(r":root \{(.*?)\}", page(ROOT), re.DOTALL)
-    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", roots[scheme]))
-    light, dark = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
+    colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", roots[scheme]))
+    light, dark = sorted((luminance(colors[ink]), luminance(colors[ground])), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
@@ -236,6 +251,10 @@ def test_the_cause_and_its_fix_stand_above_the_picture_of_the_stack(pages):
     found = measured(pages / f"{BROKEN}.html", width=360, scheme="light")
     assert found["verdict"] < found["fix"] < found["cause"]
     assert found["open"] == ["NVML and libcuda", "Fix"] or found["open"][0] == "NVML and libcuda"
+
+
+def test_one_problem_is_printed_on_two_sheets(pages):
+    assert count_printed_pages(pages / f"{BROKEN}.html") <= 2
 
 
 @pytest.mark.parametrize(("name", "width"), [(BROKEN, 1280), (BROKEN, 360), (WELL, 360), (WELL, 1280)])

@@ -1,6 +1,6 @@
 """`devkit init` and `devkit update` in repositories with a dev container of their own, each messy in its own way.
 
-The folders of tests/repositories hold them as their authors left them; what init makes of each is recorded beside it,
+tests/repositories/repositories.toml holds them as their authors left them; what init makes of each is recorded beside it,
 as a difference of bytes. DEVKIT_WRITE_GOLDEN=1 pytest tests/render/test_repositories.py records it anew.
 """
 
@@ -8,7 +8,6 @@ import difflib
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -21,11 +20,11 @@ from devkit.cli import devkit as commands
 from devkit.errors import DevkitError
 from devkit.render.splice import compose_yaml, jsonc
 from tests.cli.test_init import GPU, tree
+from tests.repositories import FOLDER, REPOSITORIES, write_repository
 
-FOLDER = Path(__file__).resolve().parents[1] / "repositories"
 INSIDE = {"monorepo": "services/train"}
 """Where in the repository init is run."""
-NAMES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+NAMES = sorted(REPOSITORIES)
 OWN = ("devkit.toml", "devkit.lock")
 OVERLAYS = ".devcontainer/devkit/"
 """The folder of devkit's own files in a project whose dev container is a Compose service."""
@@ -37,7 +36,7 @@ BOUND = ("commands-install", "image-alone", "with-features")
 @pytest.fixture
 def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of a repository."""
-    shutil.copytree(FOLDER / request.param, tmp_path / "repository")
+    write_repository(request.param, tmp_path / "repository")
     (tmp_path / "repository/.git").mkdir()
     return tmp_path / "repository"
 
@@ -173,7 +172,7 @@ def test_there_are_ten_of_them_besides_the_named_baseline():
 def test_the_named_baseline_has_its_faults_named_and_repaired(tmp_path):
     """A workshop's project: CUDA twice, nothing pinned, root, an engine's 64 MiB of shared memory, no compiler."""
     root = tmp_path / "seed"
-    shutil.copytree(FOLDER / "seed", root)
+    write_repository("seed", root)
 
     # A build context without an ignore file is none of them: this Dockerfile copies four files by name.
     assert findings(root, with_notes=True) == {"PRJ020", "PRJ022", "PRJ023", "PRJ026", "PRJ029"}
@@ -181,14 +180,14 @@ def test_the_named_baseline_has_its_faults_named_and_repaired(tmp_path):
     assert findings(root) == set()
     assert findings(root, with_notes=True) == {"PRJ010"}, "an optional GPU is honored by VS Code, not by all"
     for path in (".devcontainer/Dockerfile", ".devcontainer/devcontainer.json"):
-        before, after = ((each / path).read_text() for each in (FOLDER / "seed", root))
+        before, after = REPOSITORIES["seed"][path], (root / path).read_text()
         comments = [line for line in before.splitlines() if line.lstrip().startswith(("#", "//"))]
         assert [line for line in comments if line not in after.splitlines()] == []
 
 
 def test_the_end_names_the_files_of_the_user_apart_from_those_of_devkit(tmp_path):
     root = tmp_path / "seed"
-    shutil.copytree(FOLDER / "seed", root)
+    write_repository("seed", root)
     yours = "2 files of yours (.devcontainer/Dockerfile, .devcontainer/devcontainer.json)"
     said = " ".join(devkit("init", root, *GPU, "--dry-run").stdout.split())
     assert said.endswith(f"would change {yours} and write 2 files of devkit's own; nothing was written.")
@@ -214,7 +213,7 @@ def test_the_end_names_the_files_of_the_user_apart_from_those_of_devkit(tmp_path
 )
 def test_a_flag_of_files_that_the_repository_does_not_have_is_refused(tmp_path, words, flag):
     root = tmp_path / "seed"
-    shutil.copytree(FOLDER / "seed", root)
+    write_repository("seed", root)
     with pytest.raises(DevkitError, match=f"^{flag} would change nothing: .*devcontainer.json$"):
         devkit("init", root, *GPU, *words)
     assert not (root / "devkit.toml").exists()
@@ -225,7 +224,7 @@ def test_a_flag_of_files_that_the_repository_does_not_have_is_refused(tmp_path, 
 def test_a_run_after_a_kill_between_two_files_leaves_the_same_lock(tmp_path):
     whole, killed = tmp_path / "whole/project", tmp_path / "killed/project"
     for root in (whole, killed):
-        shutil.copytree(FOLDER / "seed", root)
+        write_repository("seed", root)
     devkit("init", whole, *GPU)
     child = os.fork()
     if child == 0:

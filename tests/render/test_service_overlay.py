@@ -12,12 +12,12 @@ from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.render.container.compose import render_gpu_files
 from devkit.render.splice import compose_yaml, jsonc
+from tests.render.test_gpu_script import mistakes
 
 from .gpu_host import GPU as HOST_GPU
 from .gpu_host import PLAN, RUNTIME, Machine, docker_info, moved
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN
 from .test_artifacts import linter
-from .test_powershell import mistakes
 from .test_repositories import GPU, devkit, findings
 
 OVERLAYS = ".devcontainer/devkit"

@@ -10,8 +10,16 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from devkit.render.splice.compose_yaml import YAML
-from devkit.render.splice.document import CannotSplice, copy_with_value, copy_without_value, remove_value, set_value
+from devkit.render.splice.compose_yaml import YAML, load_compose_yaml
+from devkit.render.splice.document import (
+    _REMOVED,
+    CannotSplice,
+    _find_entry_changes,
+    copy_with_value,
+    copy_without_value,
+    remove_value,
+    set_value,
+)
 from devkit.render.splice.jsonc import JSONC
 from tests.amount import examples
 
@@ -122,6 +130,17 @@ def test_json_with_comments_is_changed_where_it_must(key, value, lines):
             id="into brackets",
         ),
         pytest.param(("services", "dev", "user"), "1000", ["+     user: '1000'"], id="text that looks like a number"),
+        pytest.param(("volumes",), "none", ["- volumes:", "+ volumes: none"], id="a key without a value gets one"),
+        pytest.param(("volumes",), {"a": {}}, ["+   a: {}"], id="and a block"),
+        pytest.param(
+            ("services", "dev", "environment", "0"), "A=2", ["-       - A=1", '+       - "A=2"'], id="an item"
+        ),
+        pytest.param(
+            ("services", "dev", "environment"),
+            ["C"],
+            ["-       - A=1", "-       - B=2 # two", "+       - C"],
+            id="another list where one is a block",
+        ),
     ],
 )
 def test_yaml_is_changed_where_it_must(key, value, lines):
@@ -186,6 +205,29 @@ def test_what_is_no_json_is_refused(text):
 def test_tags_of_compose_survive():
     text = "services:\n  dev:\n    ports: !reset []\n    ipc: host\n"
     assert set_value(text, ("services", "dev", "ipc"), "x", YAML) == text.replace("host", "x")
+
+
+@pytest.mark.parametrize(
+    ("tagged", "value"),
+    [("!override x", ("!override", "x")), ("!reset []", ("!reset", [])), ("!x {b: [1]}", ("!x", {"b": [1]}))],
+)
+def test_a_tag_of_compose_is_read_with_its_value(tagged, value):
+    assert load_compose_yaml(f"a: {tagged}\n") == {"a": (value[0].removeprefix("!"), value[1])}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{\r\n  "a": 1 // one\r\n}', '{\r\n  "a": 1, // one\r\n  "b": 2\r\n}'),
+        ('{\r\n  "a": 1, // one\r\n}', '{\r\n  "a": 1, // one\r\n  "b": 2,\r\n}'),
+        ('{\n  "a": 1\n}', '{\n  "a": 1,\n  "b": 2\n}'),
+        ('{"a": 1}', '{"a": 1, "b": 2}'),
+        ("{}", '{"b": 2}'),
+        ("{\n}", '{\n  "b": 2\n}'),
+    ],
+)
+def test_a_new_key_comes_behind_the_last_one(before, after):
+    assert set_value(before, ("b",), 2, JSONC) == after
 
 
 @pytest.mark.parametrize(("syntax", "text"), [(JSONC, DEV_CONTAINER), (YAML, COMPOSE)], ids=["JSON", "YAML"])
@@ -381,3 +423,21 @@ def test_a_value_in_yaml_is_removed_or_refused_and_nothing_else_changes(case):
     except CannotSplice:
         return
     assert yaml.safe_load(after) == copy_without_value(document, path)
+
+
+@pytest.mark.parametrize(
+    ("now", "value", "changes"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}, [("b", 3), ("c", 4)]),
+        ({"a": 1, "b": 2}, {"b": 2}, [("a", _REMOVED)]),
+        ({"a": 1}, {"a": 1}, []),
+        ([1, 2], [1, 2, 3], [("2", 3)]),
+        ([1, 2, 3], [1, 3], [("1", _REMOVED)]),
+        ([1, 3], [1, 2, 3], None),
+        ([1], {"a": 1}, None),
+        ({"a": 1}, [1], None),
+        ("a", "b", None),
+    ],
+)
+def test_a_value_is_changed_by_entries_where_that_is_a_way(now, value, changes):
+    assert _find_entry_changes(now, value) == changes

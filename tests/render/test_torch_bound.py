@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,44 @@ from devkit.doctor.checks.project.containers import find_torch_source, require_p
 from devkit.errors import DevkitError
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
+from devkit.probe.project.reader import read_project
+from devkit.render.adopt import adoption
 from devkit.render.adopt.adoption import format_torch_source
 from devkit.render.splice import jsonc
 from tests.cli.test_init import GPU, tree
-from tests.render.test_repositories import FOLDER, devkit
+from tests.render.test_repositories import devkit
 from tests.render.test_splice import comments, layouts_of_json
+from tests.repositories import write_repository
 from tests.wheels import make_index, make_wheel
 
 CU126 = "https://download.pytorch.org/whl/cu126"
 BUILT = '{"build": {"dockerfile": "Dockerfile"}}'
 PYPROJECT = '[project]\nname = "x"\nversion = "1"\ndependencies = ["torch>=2.7"]\n'
+
+
+@pytest.mark.parametrize("late_from", [0, 1, 4])
+def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_path, monkeypatch, late_from):
+    write_repository("commands-install", tmp_path / "project")
+    before = tree(tmp_path / "project")
+    readings = []
+
+    def read_late(*words, **named):
+        time.sleep(1)
+        return read_project(*words, **named)
+
+    def gather_late(*words, **named):
+        readings.append(named)
+        if len(readings) <= late_from:
+            return gather_facts(*words, **named)
+        with monkeypatch.context() as late:
+            late.setattr("devkit.probe.gather.read_project", read_late)
+            return gather_facts(*words, **named | {"deadline_s": 0.5})
+
+    monkeypatch.setattr(adoption, "gather_facts", gather_late)
+    with pytest.raises(DevkitError, match="the dev container was not read: project: no answer within") as refused:
+        devkit("init", tmp_path / "project", *GPU, "--yes")
+    assert refused.value.hint
+    assert tree(tmp_path / "project") == before
 
 
 def dev(root, text, dockerfile="", files=()):
@@ -153,7 +182,7 @@ def environment_of(root, torch_index):
 
 def test_the_command_that_took_the_newest_torch_takes_the_plan_s(tmp_path, indexes):
     root = tmp_path / "commands-install"
-    shutil.copytree(FOLDER / "commands-install", root)
+    write_repository("commands-install", root)
     pypi, torch = indexes
     command = [sys.executable, "-m", "pip", "install", "-U", "--ignore-installed", "--no-build-isolation", "--dry-run"]
     command += ["--quiet", "--report", "-", "torch>=2.7", "lightning"]
@@ -202,7 +231,7 @@ def test_the_constraints_file_stays_as_long_as_it_is_named(tmp_path):
 
 def test_a_renewed_plan_renews_the_constraint(tmp_path):
     root = tmp_path / "commands-install"
-    shutil.copytree(FOLDER / "commands-install", root)
+    write_repository("commands-install", root)
     assert devkit("init", root, *GPU).return_value == 0
     assert devkit("init", root, "--driver", "580.95.05", "--gpu", "RTX 4090").return_value == 0
     variables = environment_of(root, "")

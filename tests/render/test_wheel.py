@@ -1,5 +1,6 @@
 """Where an image takes devkit from, and the wheel that devkit packs of itself."""
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from devkit import __version__
-from devkit.render.container.settings import FromUrl, FromWheel
+from devkit.release import __version__
+from devkit.render.container.settings import FromIndex, FromUrl, FromWheel
 from devkit.render.templates import find_templates
-from devkit.render.wheel import build_devkit_wheel, pack_wheel, parse_direct_url
+from devkit.render.wheel import build_devkit_wheel, find_devkit_source, pack_wheel, parse_direct_url
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,12 @@ def wheel() -> FromWheel:
 )
 def test_source(recorded, source):
     assert parse_direct_url(recorded) == source
+
+
+def test_devkit_comes_from_where_it_was_installed_from():
+    recorded = distribution("devkit-gpu").read_text("direct_url.json")
+    url = parse_direct_url(json.loads(recorded)) if recorded else FromIndex(__version__)
+    assert find_devkit_source() == (url or build_devkit_wheel())
 
 
 def test_the_same_files_give_the_same_bytes(wheel):
@@ -107,8 +114,8 @@ def test_pip_installs_it_and_devkit_runs_from_it(wheel, tmp_path):
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import devkit; assert devkit.__file__.startswith(sys.argv[1]);"
         "from devkit.render.templates import render_template;"
-        "print(render_template('devcontainer/gpu/cpu.sh.j2'))"
+        "print(render_template('report/page.css.j2'))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(target)], check=True, capture_output=True, text=True)
-    assert "planned for the CPU" in done.stdout
+    assert "color-scheme" in done.stdout
     assert (target / "bin/devkit").exists()

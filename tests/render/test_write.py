@@ -1,21 +1,25 @@
 """Writing: nothing of the user's is lost, nothing is written outside the project, and a kill leaves no half file."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from devkit.errors import DevkitError
+from devkit.render import changes as writing
 from devkit.render.changes import Action, compute_changes, write_changes
-from devkit.render.devkit_lock import parse_lock, render_lock
+from devkit.render.devkit_lock import compute_blob_id, parse_lock, render_lock
 from devkit.render.files import Artifact, read_file
-from devkit.render.versions import compute_blob_id
-
-from .plans import GPU_PLAN
+from tests.cli.test_init import GPU, devkit, tree
+from tests.render.plans import GPU_PLAN
 
 DEVKIT_TOML = Artifact.from_text("devkit.toml", 'name = "x"\n')
 
@@ -40,7 +44,7 @@ def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(DEVKIT_TOML
     return {change.path.removeprefix(".devcontainer/"): str(change.action) for change in changes}
 
 
-def tree(root: Path) -> dict[str, bytes]:
+def files_below(root: Path) -> dict[str, bytes]:
     """Every file under `root` with its contents."""
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
@@ -48,7 +52,7 @@ def tree(root: Path) -> dict[str, bytes]:
 def test_a_fresh_project(tmp_path):
     done = run(tmp_path)
     assert set(done.values()) == {"create"}
-    assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *FIRST)}
+    assert files_below(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *FIRST)}
 
 
 def test_a_second_run_changes_nothing_not_even_times(tmp_path):
@@ -62,7 +66,7 @@ def test_a_new_plan_updates_creates_and_removes(tmp_path):
     run(tmp_path)
     done = run(tmp_path, SECOND)
     assert (done["a.txt"], done["d.txt"], done["c.txt"]) == ("update", "create", "remove")
-    assert set(tree(tmp_path)) == {each.path for each in (DEVKIT_TOML, *SECOND)}
+    assert set(files_below(tmp_path)) == {each.path for each in (DEVKIT_TOML, *SECOND)}
 
 
 def test_the_directory_itself_may_be_new(tmp_path):
@@ -73,12 +77,12 @@ def test_the_directory_itself_may_be_new(tmp_path):
 def test_an_edit_where_devkit_has_a_change_too_is_refused_with_what_devkit_wants_and_nothing_is_written(tmp_path):
     run(tmp_path)
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
-    before = tree(tmp_path)
+    before = files_below(tmp_path)
     with pytest.raises(DevkitError, match=r"changes and devkit's meet in \.devcontainer/a\.txt$") as refused:
         run(tmp_path, SECOND)
     assert "line 1, devkit would write:\n  two" in refused.value.hint
     assert "--force" in refused.value.hint
-    assert tree(tmp_path) == before
+    assert files_below(tmp_path) == before
 
 
 def test_force_replaces_what_devkit_wrote(tmp_path):
@@ -118,7 +122,7 @@ def test_a_dev_container_that_devkit_did_not_write_is_never_touched(tmp_path, pa
     with pytest.raises(DevkitError, match="did not write") as refused:
         run(tmp_path, force=force)
     assert path in refused.value.message
-    assert tree(tmp_path) == {path: b"mine\n"}
+    assert files_below(tmp_path) == {path: b"mine\n"}
 
 
 def test_a_file_that_devkit_did_not_write_stays_even_when_it_wrote_others(tmp_path):
@@ -178,7 +182,7 @@ def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
 
 def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
     run(tmp_path)
-    before = tree(tmp_path)
+    before = files_below(tmp_path)
     changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,), force=False)
     # A directory where the last staged file must go: staging fails after the others were staged.
     (tmp_path / ".devcontainer/.d.txt.devkit-new").mkdir()
@@ -186,7 +190,7 @@ def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
         write_changes(tmp_path, changes)
     assert "Nothing was changed" in refused.value.hint
     (tmp_path / ".devcontainer/.d.txt.devkit-new").rmdir()
-    assert tree(tmp_path) == before
+    assert files_below(tmp_path) == before
 
 
 def test_private_settings_stay_private(tmp_path):
@@ -225,15 +229,15 @@ write_changes(root, compute_changes(root, SECOND, (DEVKIT_TOML,), force=False), 
 def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, existed, after):
     if existed:
         run(tmp_path)
-    old = tree(tmp_path)
+    old = files_below(tmp_path)
     new = {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
     repository = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(renames)], cwd=repository, check=False)
     assert done.returncode == -signal.SIGKILL
-    for path, content in tree(tmp_path).items():
+    for path, content in files_below(tmp_path).items():
         assert path.endswith(".devkit-new") or content in (old.get(path), new.get(path))
     run(tmp_path, after)
-    assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *after)}
+    assert files_below(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *after)}
 
 
 KILLED_WHILE_STAGING = """
@@ -251,13 +255,13 @@ write_changes(root, compute_changes(root, generated(a_txt="two", b_txt="x" * 200
 def test_a_kill_in_the_middle_of_a_file_leaves_the_old_tree_and_stops_no_later_run(tmp_path, existed):
     if existed:
         run(tmp_path)
-    old = tree(tmp_path)
+    old = files_below(tmp_path)
     repository = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", KILLED_WHILE_STAGING, str(tmp_path)], cwd=repository, check=False)
     assert done.returncode == -signal.SIGXFSZ
-    assert {path: content for path, content in tree(tmp_path).items() if not path.endswith(".devkit-new")} == old
+    assert {path: content for path, content in files_below(tmp_path).items() if not path.endswith(".devkit-new")} == old
     run(tmp_path, SECOND)
-    assert {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}.items() <= tree(tmp_path).items()
+    assert {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}.items() <= files_below(tmp_path).items()
 
 
 def test_reading_a_missing_file_is_none(tmp_path):
@@ -290,11 +294,11 @@ def test_without_the_version_that_devkit_wrote_an_edit_cannot_be_merged_and_is_r
     run(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path.with_name(f"{tmp_path.name}-teammate")))
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
-    before = tree(tmp_path)
+    before = files_below(tmp_path)
     with pytest.raises(DevkitError, match=r"changed since devkit wrote it: \.devcontainer/a\.txt$") as refused:
         run(tmp_path, SECOND)
     assert "-mine\n+two" in refused.value.hint
-    assert tree(tmp_path) == before
+    assert files_below(tmp_path) == before
 
 
 def test_a_damaged_version_in_the_data_folder_is_not_taken(tmp_path, monkeypatch):
@@ -330,10 +334,10 @@ def test_a_file_changed_between_the_question_and_the_answer_stays_as_it_is(tmp_p
     run(tmp_path)
     changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,))
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
-    before = tree(tmp_path)
+    before = files_below(tmp_path)
     with pytest.raises(DevkitError, match=r"a\.txt was changed in between"):
         write_changes(tmp_path, changes)
-    assert tree(tmp_path) == before
+    assert files_below(tmp_path) == before
 
 
 def test_what_another_run_did_meanwhile_is_not_done_twice(tmp_path):
@@ -364,3 +368,167 @@ def test_a_lock_with_a_name_that_no_file_can_have_is_refused(tmp_path):
     (tmp_path / "devkit.lock").write_text(lock)
     with pytest.raises(DevkitError, match="no file can have the name"):
         run(tmp_path, SECOND)
+
+
+# Writing when something goes wrong: killed at every step, a full disk, two runs at once, Ctrl-C at the question.
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+KILLED_AT_EACH_STEP = """
+import os, shutil, signal, sys
+from pathlib import Path
+from tests.render.test_write import DEVKIT_TOML, FIRST, SECOND, compute_changes, run, write_changes
+STEPS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock", "shutil.rmtree")
+existed, scratch = sys.argv[1] == "existed", Path(sys.argv[2])
+for step in range(10_000):
+    root = scratch / str(step)
+    root.mkdir()
+    if existed:
+        run(root)
+    child = os.fork()
+    if child == 0:
+        left = step
+        changes = compute_changes(root, SECOND, (DEVKIT_TOML,))
+        def count(event, arguments):
+            global left
+            if event in STEPS:
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+        sys.addaudithook(count)
+        write_changes(root, changes)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) == 0:
+        shutil.rmtree(root)
+        print(step)
+        break
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("existed", ["existed", "fresh"], ids=["an update", "a fresh project"])
+def test_a_kill_before_any_system_call_leaves_whole_files_and_the_next_run_finishes(tmp_path, existed):
+    if existed == "existed":
+        run(tmp_path / "old")
+        old = tree(tmp_path / "old")
+    else:
+        old = {}
+    (tmp_path / "killed").mkdir()
+    argv = [sys.executable, "-c", KILLED_AT_EACH_STEP, existed, str(tmp_path / "killed")]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    steps = int(done.stdout)
+    assert steps > 20, "the steps were counted"
+    new = {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
+    for step in range(steps):
+        root = tmp_path / "killed" / str(step)
+        for path, content in tree(root).items():
+            assert path.endswith(".devkit-new") or content in (old.get(path), new.get(path)), (step, path)
+        run(root, SECOND)
+        assert tree(root) == new, step
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 96 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount a small disk")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.parametrize("command", ["init", "update"])
+def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp_path, command):
+    project = small_disk / "project"
+    if command == "update":
+        assert devkit("init", tmp_path / "project", *GPU).returncode == 0
+        project.mkdir()
+        for path in ("devkit.toml", "devkit.lock", ".devcontainer/Dockerfile"):
+            (project / path).parent.mkdir(exist_ok=True)
+            (project / path).write_bytes((tmp_path / "project" / path).read_bytes()[: 20 << 10])
+        lock = b'{"schema": "devkit.lock/3", "files": {}}'
+        (project / "devkit.lock").write_bytes(lock)
+        (project / ".devcontainer/Dockerfile").unlink()
+    (small_disk / "filler").write_bytes(b"x" * (40 << 10))
+    before = tree(small_disk)
+    done = devkit(command, project, *(GPU if command == "init" else ()))
+    assert done.returncode == 2, done
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert tree(small_disk) == before
+
+
+def test_many_runs_at_once_write_one_whole_tree(tmp_path):
+    plans = [compute_changes(tmp_path, artifacts, (DEVKIT_TOML,)) for artifacts in (FIRST, SECOND) * 4]
+    outcomes = []
+
+    def attempt(changes):
+        try:
+            writing.write_changes(tmp_path, changes)
+        except DevkitError as refusal:
+            outcomes.append(refusal.message)
+
+    threads = [threading.Thread(target=attempt, args=(changes,)) for changes in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = [{each.path: each.content for each in (DEVKIT_TOML, *artifacts)} for artifacts in (FIRST, SECOND)]
+    assert tree(tmp_path) in whole
+    assert all("was changed in between" in message for message in outcomes)
+    assert len(outcomes) == 4
+
+
+def test_ctrl_c_at_the_question_writes_nothing(tmp_path):
+    assert devkit("init", tmp_path, *GPU, "--python", "3.12").returncode == 0
+    before = tree(tmp_path)
+    controller, terminal = pty.openpty()
+    argv = [sys.executable, "-m", "devkit", "init", str(tmp_path), "--python", "3.11"]
+    process = subprocess.Popen(argv, cwd=REPOSITORY, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    seen = b""
+    deadline_s = time.monotonic() + 60
+    while b"[y/N]" not in seen and time.monotonic() < deadline_s:
+        seen += os.read(controller, 4096)
+    while process.poll() is None and time.monotonic() < deadline_s:
+        # Pressed once more where Python was not yet waiting for the answer.
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+    assert process.wait(1) == 130
+    os.close(controller)
+    assert b"Replace" in seen
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_exchanged_for_a_link_between_look_and_write_leads_nowhere(tmp_path):
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    project.mkdir()
+    outside.mkdir()
+    changes = compute_changes(project, FIRST, (DEVKIT_TOML,))
+    folder = next(Path(each.path).parts[0] for each in changes if "/" in each.path)
+
+    def exchange_and_replace(source, target):
+        if not (project / folder).is_symlink():
+            (project / folder).rename(tmp_path / "moved")
+            (project / folder).symlink_to(outside)
+        writing.replace_beside(source, target)
+
+    with pytest.raises(DevkitError, match="cannot replace"):
+        writing.write_changes(project, changes, replace=exchange_and_replace)
+    assert tree(outside) == {}
+
+
+def test_an_ignore_file_that_is_a_link_within_the_project_stays_a_link(tmp_path):
+    (tmp_path / ".devcontainer").mkdir()
+    for name in (".gitignore", ".dockerignore"):
+        (tmp_path / f"mine{name}").write_text("mine\n")
+        (tmp_path / ".devcontainer" / name).symlink_to(f"../mine{name}")
+    assert devkit("init", tmp_path, *GPU).returncode == 0
+    for name in (".gitignore", ".dockerignore"):
+        assert (tmp_path / ".devcontainer" / name).is_symlink()
+        assert (tmp_path / f"mine{name}").read_text().startswith("mine\n")

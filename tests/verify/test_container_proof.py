@@ -21,7 +21,7 @@ from tests.verify.fake_docker import FakeDocker
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in engine listens on a unix socket")
 
 INSIDE = VerificationReport(
-    ProofLocation.HERE, {"kind": "cpu"}, {"torch": "2.13.0"}, (StageResult("lora-memorises", StageStatus.PASSED),)
+    ProofLocation.HERE, {"kind": "cpu"}, {"torch": "2.13.0"}, (StageResult("lora-memorizes", StageStatus.PASSED),)
 )
 REPORT = {"out": json.dumps(INSIDE.to_document())}
 EXEC = ["exec", "-T", "dev", "devkit", "verify", "--here", "--json", "--standard", "--timeout", "60"]
@@ -58,7 +58,7 @@ def test_build_start_prove_and_take_down(docker, project):
     report = prove(project, lines)
     assert docker.calls == [BUILD, UP, EXEC, DOWN]
     assert (report.where, report.verdict) == (ProofLocation.CONTAINER, ProofVerdict.PASSED)
-    assert [stage.name for stage in report.stages] == ["build", "start", "lora-memorises"]
+    assert [stage.name for stage in report.stages] == ["build", "start", "lora-memorizes"]
     assert report.device == {"kind": "cpu"}
     assert report.environment == {"torch": "2.13.0", "engine": "docker", "engine_version": "28.5.2"}
     assert lines[0] == "devkit: DEVKIT_GPU=cpu: this host has no NVIDIA GPU"
@@ -235,10 +235,10 @@ def test_a_new_container_is_opened_as_an_editor_opens_it(docker, project):
     docker.answer(exec=REPORT)
     report = prove(project)
     assert docker.calls == [BUILD, UP, EXEC_INSTALL, ["exec", "-T", "dev", "echo", "made"], EXEC, DOWN]
-    assert [stage.name for stage in report.stages] == ["build", "start", "open", "lora-memorises"]
+    assert [stage.name for stage in report.stages] == ["build", "start", "open", "lora-memorizes"]
     assert report.verdict is ProofVerdict.PASSED
     docker.answer(there="4f2a\n", exec=REPORT)
-    assert [stage.name for stage in prove(project).stages] == ["build", "start", "lora-memorises"]
+    assert [stage.name for stage in prove(project).stages] == ["build", "start", "lora-memorizes"]
 
 
 def test_a_command_of_the_opening_that_fails_is_a_failed_stage_and_the_proof_goes_on(docker, project):

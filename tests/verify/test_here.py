@@ -16,7 +16,7 @@ from devkit.facts.dependencies import Framework
 from devkit.facts.model import NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release
 from devkit.probe.host import LocalHost
-from devkit.verify.without_torch import prove_compiler, prove_framework, prove_gpu, prove_without_torch
+from devkit.verify.here import prove_compiler, prove_framework, prove_gpu, prove_without_torch
 from devkit.workload.proof.stages import Depth, StageStatus, run_stage
 from tests.doctor.machines import gpu
 from tests.hosts.recorded_host import RecordedHost
@@ -174,19 +174,25 @@ __version__ = "2.18.0"
 
 
 @pytest.mark.parametrize(
-    ("framework", "module", "status", "reason"),
+    ("framework", "module", "has_gpu", "status", "reason"),
     [
-        ("jax", JAX.format(platform="gpu", value=64**3), "passed", ""),
-        ("jax", JAX.format(platform="cpu", value=64**3), "failed", "gpus is 0"),
-        ("jax", JAX.format(platform="gpu", value=0), "failed", "sum is 0.0, expected 262144.0"),
-        ("jax", "raise ImportError('libcudart.so.12: cannot open')", "failed", "libcudart.so.12: cannot open"),
-        ("tensorflow", TENSORFLOW.format(gpus=[0], device="/device:GPU:0"), "passed", ""),
-        ("tensorflow", TENSORFLOW.format(gpus=[0], device="/device:CPU:0"), "failed", "computed on is cpu"),
-        ("cuda", "", "skipped", "neither JAX nor TensorFlow"),
+        ("jax", JAX.format(platform="gpu", value=64**3), True, "passed", ""),
+        ("jax", JAX.format(platform="cpu", value=64**3), True, "failed", "gpus is 0"),
+        ("jax", JAX.format(platform="cpu", value=64**3), False, "passed", ""),
+        ("jax", JAX.format(platform="gpu", value=0), True, "failed", "sum is 0.0, expected 262144.0"),
+        ("jax", JAX.format(platform="cpu", value=0), False, "failed", "sum is 0.0, expected 262144.0"),
+        ("jax", "raise ImportError('libcudart.so.12: cannot open')", True, "failed", "libcudart.so.12: cannot open"),
+        ("tensorflow", TENSORFLOW.format(gpus=[0], device="/device:GPU:0"), True, "passed", ""),
+        ("tensorflow", TENSORFLOW.format(gpus=[0], device="/device:CPU:0"), True, "failed", "computed on is cpu"),
+        ("tensorflow", TENSORFLOW.format(gpus=[], device="/device:CPU:0"), False, "passed", ""),
+        ("cuda", "", True, "skipped", "neither JAX nor TensorFlow"),
     ],
 )
-def test_the_framework_computes_on_the_gpu(tmp_path, monkeypatch, framework, module, status, reason):
+def test_the_framework_computes_on_the_gpu_or_without_one_on_the_cpu(
+    tmp_path, monkeypatch, framework, module, has_gpu, status, reason
+):
     (tmp_path / f"{framework}.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    result = outcome(prove_framework(LocalHost(), Framework(framework), python=sys.executable))
+    proof = prove_framework(LocalHost(), Framework(framework), python=sys.executable, has_gpu=has_gpu)
+    result = outcome(proof)
     assert (result.status.value, reason in result.reason) == (status, True), result.reason

@@ -59,16 +59,16 @@ def test_a_crash_fails_its_stage_skips_what_needs_it_and_runs_the_others(end, wo
     report = prove(f"""
         for name in wanted:
             start(name)
-            if name == "lora-memorises":
+            if name == "lora-memorizes":
                 {end}
             finish(name)
     """)
-    crashed = stage_of(report, "lora-memorises")
+    crashed = stage_of(report, "lora-memorizes")
     assert crashed.status is StageStatus.FAILED
     assert words in crashed.reason
     assert statuses(report)["base-frozen"] == "skipped"
-    assert stage_of(report, "base-frozen").reason == "lora-memorises did not pass"
-    assert [stage.status for stage in report.stages if stage.name in ("resume", "qlora-memorises")] == ["passed"] * 2
+    assert stage_of(report, "base-frozen").reason == "lora-memorizes did not pass"
+    assert [stage.status for stage in report.stages if stage.name in ("resume", "qlora-memorizes")] == ["passed"] * 2
     assert report.verdict is ProofVerdict.FAILED
 
 
@@ -81,8 +81,8 @@ def test_a_second_process_knows_the_failed_stages_of_the_first():
             finish(name, reason=",".join(failed))
     """)
     assert stage_of(report, "libraries").reason == "bitsandbytes"
-    assert statuses(report)["qlora-memorises"] == "skipped"
-    assert statuses(report)["lora-memorises"] == "passed"
+    assert statuses(report)["qlora-memorizes"] == "skipped"
+    assert statuses(report)["lora-memorizes"] == "passed"
 
 
 def test_output_is_read_even_after_the_process_has_ended(monkeypatch):
@@ -159,15 +159,15 @@ def test_a_killed_process_leaves_no_folder_behind(tmp_path, monkeypatch):
 def test_a_lost_device_is_left_to_a_new_process():
     report = prove("""
         for name in wanted:
-            if name == "lora-memorises":
+            if name == "lora-memorizes":
                 start(name)
                 finish(name, "failed", "CUDA error: device-side assert triggered")
                 sys.exit(75)
             play(name)
     """)
     found = statuses(report)
-    assert found["lora-memorises"] == "failed"
-    assert found["resume"] == found["qlora-memorises"] == "passed"
+    assert found["lora-memorizes"] == "failed"
+    assert found["resume"] == found["qlora-memorizes"] == "passed"
 
 
 @pytest.mark.parametrize(

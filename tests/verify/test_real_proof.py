@@ -77,7 +77,7 @@ def test_a_broken_bitsandbytes_fails_qlora_alone(shadow, text):
     shadow("bitsandbytes", text)
     found = statuses(prove(Depth.STANDARD))
     assert found["bitsandbytes"] == "failed"
-    assert found["qlora-memorises"] == found["qlora-frozen"] == "skipped"
+    assert found["qlora-memorizes"] == found["qlora-frozen"] == "skipped"
     others = {name: status for name, status in found.items() if not name.startswith(("qlora", "bits"))}
     assert {name for name, status in others.items() if status != "passed"} <= NOT_ON_A_CPU
 

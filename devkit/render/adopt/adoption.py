@@ -5,14 +5,14 @@ checks run again, until a round finds nothing to repair. So init and doctor neve
 """
 
 import json
+import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from devkit import __version__
 from devkit.compat.images import find_image_system
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.project.containers import (
@@ -37,9 +37,13 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import Dependencies
 from devkit.facts.gpu import Gpu, NvmlAnswer, NvmlEnd, NvmlFailure
 from devkit.facts.model import Facts, FileState, Platform, Project
+from devkit.facts.project import Service
 from devkit.facts.values import NOT_READ, Unknown
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost, Stat, decode_text
+from devkit.probe.project.compose import read_compose_services
+from devkit.probe.project.files import ProjectFiles
+from devkit.release import __version__
 from devkit.render.adopt.dockerfile import (
     IMAGE_REPAIRS,
     PinnedVersions,
@@ -49,23 +53,17 @@ from devkit.render.adopt.dockerfile import (
     pin_dockerfile,
     pin_requirements_file,
 )
-from devkit.render.adopt.gpu_overlay import SETTLED_BY_OVERLAY, ServiceOverlays
-from devkit.render.adopt.torch_bound import (
-    CONSTRAINTS_PATH,
-    bind_torch,
-    build_environment,
-    find_project_folder,
-    render_constraints,
-)
+from devkit.render.adopt.gpu_overlay import OVERLAY_FOLDER, SETTLED_BY_OVERLAY, ServiceOverlays
 from devkit.render.changes import FileChange, compute_changes
 from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, parse_lock, read_project_lock, render_lock
-from devkit.render.files import Artifact, get_staging_path, read_file
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, get_staging_path, read_file
 from devkit.render.ignore_files import update_gitignore
 from devkit.render.project import DevkitProject, is_for_windows, render_user_files
 from devkit.render.repair import CannotRepair, apply_repair
-from devkit.render.splice.document import CannotSplice
-from devkit.render.splice.jsonc import load_jsonc
+from devkit.render.splice.document import CannotSplice, set_value
+from devkit.render.splice.jsonc import JSONC, load_jsonc
 from devkit.solver.plan import Constraint, Machine, Plan
+from devkit.text import join_words
 
 _PROJECT_CHECKS = tuple(check for check in CHECKS if check.code.startswith("PRJ"))
 _GPU_REQUIREMENT = tuple(check for check in CHECKS if check.code == "PRJ011")
@@ -108,7 +106,7 @@ def read_existing_container(
     lock = read_project_lock(root)
     host = PatchedHost({str(root.resolve() / path): decode_text(content) for path, content in new.items()})
     facts = gather_facts(host, only=("project",), project=str(root.resolve()))
-    _refuse_broken_files(facts)
+    _require_readable_files(facts)
     try:
         containers = [each for each in require_project_containers(facts) if each.dev is not None]
     except NotApplicable:
@@ -148,7 +146,12 @@ def _find_extras(containers: list[ProjectContainer]) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(name for extras in itself for name in extras)) if itself else None
 
 
-def _refuse_broken_files(facts: Facts) -> None:
+def _require_readable_files(facts: Facts) -> None:
+    """Raise DevkitError for files that could not be read in time, and for broken ones."""
+    if isinstance(facts.project, Unknown):
+        raise DevkitError(
+            f"the dev container was not read: {facts.project.reason}", "Repeat it when this machine has less to do."
+        )
     for file in facts.project.files if isinstance(facts.project, Project) else ():
         if file.state is FileState.BROKEN:
             raise DevkitError(
@@ -184,7 +187,7 @@ def _select_image(containers: list[ProjectContainer]) -> tuple[str, str]:
     """Return the image to plan for, and its Python: the system of a CUDA image without CUDA, any other as it is."""
     image = next((each.image.value for each in containers if each.image is not None), "")
     tag = CudaTag.of(image)
-    if tag is not None and tag.flavour != "devel" and (matched := _SYSTEM.fullmatch(tag.system)):
+    if tag is not None and tag.flavor != "devel" and (matched := _SYSTEM.fullmatch(tag.system)):
         image = f"{matched[1]}:{matched[2]}"
     if found := _PYTHON_IMAGE.search(image):
         return image, found[1]
@@ -397,7 +400,7 @@ class _RepairSession:
     def run_checks(self) -> list[ReportedFinding]:
         """Return the present findings on all machines of the plan, each finding once."""
         facts = gather_facts(self._host(), only=("system", "project"), project=str(self._root))
-        _refuse_broken_files(facts)
+        _require_readable_files(facts)
         if self._facts is None:
             self._overlays.choose_existing(facts, self._host())
         self._facts = facts
@@ -491,6 +494,7 @@ class _RepairSession:
 
     def _list_dev_containers(self) -> list[ProjectContainer]:
         facts = gather_facts(self._host(), only=("project",), project=str(self._root))
+        _require_readable_files(facts)
         return [each for each in require_project_containers(facts) if each.dev is not None]
 
     def add_overlays(self) -> tuple[tuple[Artifact, ...], tuple[str, ...]]:
@@ -594,3 +598,133 @@ def _is_for_jetbrains(content: bytes) -> bool:
         return "jetbrains" in (load_jsonc(content.decode()).get("customizations") or {})
     except (ValueError, AttributeError):
         return False
+
+
+# A dev container made of a service in one of the project's own Compose files.
+
+DEV_CONTAINER_PATH = f"{DEVCONTAINER_FOLDER}/devcontainer.json"
+_FOLDER = "${localWorkspaceFolder}"
+
+
+def render_compose_dev_container(root: Path, name: str, *, compose: Path, service: str | None) -> bytes:
+    """Render the devcontainer.json of a service; without a `service`, of the only one that asks for a GPU.
+
+    Raises: DevkitError for a file outside of the project or without services, and for a service that it does not have.
+    """
+    path, services = _read_services(root, compose)
+    chosen = _choose(services, service, path)
+    # The service runs what it is released for: the editor needs a container that waits, and the project's files.
+    folder = posixpath.dirname(path)
+    sources = ((posixpath.normpath(posixpath.join(folder, each.source)), each.target) for each in chosen.mounts)
+    mounted = next((target for source, target in sources if source == "."), "")
+    folder = mounted or "/workspaces/${localWorkspaceFolderBasename}"
+    document = {
+        "name": name,
+        "dockerComposeFile": posixpath.relpath(path, DEVCONTAINER_FOLDER),
+        "service": chosen.name,
+        "workspaceFolder": folder,
+        "mounts": [] if mounted else [f"source={_FOLDER},target={folder},type=bind"],
+        "overrideCommand": True,
+        "shutdownAction": "stopCompose",
+    }
+    kept = {key: value for key, value in document.items() if value != []}
+    return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _read_services(root: Path, compose: Path) -> tuple[str, tuple[Service, ...]]:
+    """Return the path of the file in the project, and its services."""
+    files = ProjectFiles(LocalHost(), str(root.resolve()))
+    path = files.within(str(compose if compose.is_absolute() else root.resolve() / compose))
+    if path is None:
+        raise DevkitError(f"{compose} is outside of the project", f"Name a Compose file in {root}.")
+    services = read_compose_services((path,), files)
+    if not services:
+        problem = next((each.problem for each in files.seen if each.path == path and each.problem), "")
+        what = "does not exist" if not files.has(path) else problem or "has no services"
+        raise DevkitError(f"{compose} {what}", "Name a Compose file of the project, relative to its folder.")
+    return path, services
+
+
+def _choose(services: tuple[Service, ...], name: str | None, path: str) -> Service:
+    wanted = [each for each in services if (each.name == name if name else each.requests)]
+    if len(wanted) == 1:
+        return wanted[0]
+    names = join_words([each.name for each in services])
+    if name:
+        raise DevkitError(f"{path} has no service {name!r}", f"It has {names}.")
+    which = "several services ask" if wanted else "no service asks"
+    raise DevkitError(f"{which} for a GPU in {path}", f"Choose one with --service: {names}.")
+
+
+# The plan's torch for lifecycle commands that install torch: environment variables of pip and uv, and a constraints file.
+#
+# The commands themselves stay as they are.
+# Source: pip, "Environment Variables" and "Constraints Files"; uv, "Environment variables"; containers.dev, `containerEnv`.
+
+CONSTRAINTS_PATH = f"{OVERLAY_FOLDER}/constraints.txt"
+_LOCAL_FOLDER, _LOCAL_NAME = "${localWorkspaceFolder}", "${localWorkspaceFolderBasename}"
+_SUDO = re.compile(r"\bsudo\s+(?:-\S+\s+)*(?:\S*python\S*\s+-m\s+)?(?:uv|pip)\b")
+_BIND = re.compile(r"(?:^|,)(?:target|dst)=([^,]+)")
+
+
+def render_constraints(plan: Plan) -> Artifact:
+    """Render the constraints file."""
+    return Artifact.from_text(
+        CONSTRAINTS_PATH,
+        f"# Written by devkit {__version__}: the torch that fits the machines of devkit.lock, from {plan.torch_index}\n"
+        f"torch=={plan.torch}+{plan.variant}\n",
+    )
+
+
+def build_environment(plan: Plan, tools: Iterable[str], folder: str) -> dict[str, str]:
+    """Build the variables by which these tools take the plan's torch; `folder` is the project's in the container."""
+    path = f"{folder}/{CONSTRAINTS_PATH}"
+    environment: dict[str, str] = {}
+    if "pip" in tools:
+        environment |= {"PIP_CONSTRAINT": path, "PIP_EXTRA_INDEX_URL": plan.torch_index}
+    if "uv" in tools:
+        environment |= {"UV_CONSTRAINT": path, "UV_TORCH_BACKEND": plan.variant}
+    return environment
+
+
+def find_project_folder(container: ProjectContainer, document: Mapping[str, object], *, name: str) -> str | None:
+    """Find the project's folder in the container; None where the files do not show it, or pip could not read its name.
+
+    `document` is devcontainer.json, `name` that of the project's folder on the host.
+    """
+    folder: str | None = "${containerWorkspaceFolder}"
+    shown = str(document.get("workspaceFolder", f"/workspaces/{name}"))
+    if container.is_compose:
+        files = container.dev.compose_files if container.dev else ()
+        base = posixpath.dirname(files[0]) if files else "."
+        targets = [
+            each.target.rstrip("/")
+            for each in container.mounts
+            if each.source == _LOCAL_FOLDER or posixpath.normpath(posixpath.join(base, each.source)) == "."
+        ]
+        folder = targets[0] if targets else ""
+        shown = folder.replace(_LOCAL_NAME, name)
+    elif "workspaceMount" in document:
+        mount = str(document["workspaceMount"])
+        found = _BIND.search(mount)
+        folder = found[1].rstrip("/") if found and f"source={_LOCAL_FOLDER}," in mount else ""
+        shown = folder.replace(_LOCAL_NAME, name)
+    # pip and uv split these variables at blanks.
+    return folder if folder and not re.search(r"\s", shown) else None
+
+
+def bind_torch(text: str, environment: Mapping[str, str]) -> str | None:
+    """Set the variables in devcontainer.json; None where it has other values for them, and where sudo drops them.
+
+    Raises: CannotSplice for a layout that does not allow it.
+    """
+    document = load_jsonc(text)
+    if _SUDO.search(text):
+        return None
+    present = {**(document.get("remoteEnv") or {}), **(document.get("containerEnv") or {})}
+    is_ours = any(str(value).endswith(f"/{CONSTRAINTS_PATH}") for value in present.values())
+    if not is_ours and present.keys() & environment.keys():
+        return None
+    for name, value in environment.items():
+        text = set_value(text, ("containerEnv", name), value, JSONC)
+    return text

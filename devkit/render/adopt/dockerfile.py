@@ -95,7 +95,7 @@ def _remove_cuda_image(context: RepairContext, finding: Finding) -> Iterator[tup
         image = container.image
         tag = CudaTag.of(image.value) if image else None
         system = _SYSTEM.fullmatch(tag.system) if tag else None
-        if image is None or tag is None or system is None or tag.flavour == "devel" or _NEEDS_NVCC.search(text):
+        if image is None or tag is None or system is None or tag.flavor == "devel" or _NEEDS_NVCC.search(text):
             continue
         if container.stages[0].image_text != image.value:
             continue

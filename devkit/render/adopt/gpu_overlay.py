@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from devkit import __version__
 from devkit.doctor.checks.project.containers import ProjectContainer, format_location, require_project_containers
 from devkit.doctor.checks.project.gpu_requests import find_gpu_host_requirement
 from devkit.doctor.checks.project.privileges import SHM_SIZE
@@ -26,6 +25,7 @@ from devkit.probe.project.compose import ComposeTree, ServiceTree
 from devkit.probe.project.devcontainer import find_compose_file_nodes
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import CDI_GPU
+from devkit.release import __version__
 from devkit.render.container.compose import render_gpu_files, validate_devices
 from devkit.render.container.devcontainer import build_initialize_command
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact

@@ -70,6 +70,10 @@ def build_compile_commands(plan: Plan, settings: ContainerSettings) -> CompileCo
     lines = (re.sub(r"\s+", "", line.partition(";")[0]) for line in requires)
     cuda = ".".join(require_safe("version", plan.cuda).split(".")[:2]) if plan.cuda else ""
     is_copied = plan.nvcc not in ("", FROM_WHEELS, plan.base_image)
+    # CUDA takes a gcc up to some version; where the system's own is not newer there is no row.
+    compilers = [
+        row for row in load_tables().compiled.host_compilers if row.cuda == cuda and row.system in plan.base_image
+    ]
     return CompileCommands(
         excluded=tuple(each.name for each in required if each.mode is not CompileMode.AT_USE),
         requires=tuple(dict.fromkeys(line for line in lines if _REQUIREMENT.fullmatch(line))),
@@ -83,7 +87,7 @@ def build_compile_commands(plan: Plan, settings: ContainerSettings) -> CompileCo
         if plan.nvcc == FROM_WHEELS
         else (),
         cuda=cuda,
-        host_compiler=_find_host_compiler(plan, cuda) if plan.nvcc else "",
+        host_compiler=str(compilers[0].gcc) if plan.nvcc and compilers else "",
         capabilities=";".join(plan.capabilities) if plan.nvcc else "",
     )
 
@@ -122,9 +126,3 @@ def _describe_cost(package: CompiledPackage) -> str:
         return f"{package.name}: its wheel {package.because}"
     minutes = f"about {package.core_minutes} minutes of one core, " if package.core_minutes else ""
     return f"{package.name}: {minutes}up to {package.job_gb} GB for each job; {package.because}"
-
-
-def _find_host_compiler(plan: Plan, cuda: str) -> str:
-    """Find the gcc that CUDA takes where the system's own is newer; "" for the system's own."""
-    rows = load_tables().compiled.host_compilers
-    return next((str(row.gcc) for row in rows if row.cuda == cuda and row.system in plan.base_image), "")

@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from devkit import __version__
 from devkit.compat.version_tables import Editor, load_tables
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Dependencies
+from devkit.formats.jsonc import format_json
+from devkit.release import __version__
 from devkit.render.container.compiled import list_build_variables
 from devkit.render.container.packages import KEEP_TORCH
 from devkit.render.container.profiles import build_ports_attributes
 from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, require_safe, slugify
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
-from devkit.render.json_text import format_json
 from devkit.render.templates import render_template
 from devkit.solver.plan import CompiledPackage, CompileMode, Plan
 from devkit.text import join_words

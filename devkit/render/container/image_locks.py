@@ -13,9 +13,9 @@ from importlib.metadata import PackageNotFoundError, requires
 
 from packaging.requirements import Requirement
 
-from devkit import __version__
 from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
+from devkit.release import __version__
 from devkit.render.container.packages import (
     DEVKIT_PYTHON,
     INSTALLER,
@@ -146,6 +146,7 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
     constraints = {
         f"{need.name}{need.specifier}" for need in select_constraints(settings.dependencies) if not need.marker
     }
+    constraints.update(plan.limits)
     return LockRequirements(
         plan.python, plan.architectures, plan.variant, tuple(sorted(lines)), tuple(sorted(constraints))
     )
@@ -153,12 +154,8 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
 
 def collect_tool_requirements(plan: Plan, settings: ContainerSettings) -> LockRequirements:
     """Collect the requirements of the environments outside of the project's: uv, and what devkit needs."""
-    lines = {_format_installer(plan), *_collect_devkit_requirements(settings)}
+    lines = {f"{INSTALLER}=={find_installer_version(plan)}", *_collect_devkit_requirements(settings)}
     return LockRequirements(DEVKIT_PYTHON, plan.architectures, "", tuple(sorted(lines)))
-
-
-def _format_installer(plan: Plan) -> str:
-    return f"{INSTALLER}=={find_installer_version(plan)}"
 
 
 def _collect_devkit_requirements(settings: ContainerSettings) -> Iterator[str]:

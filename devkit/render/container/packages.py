@@ -12,12 +12,13 @@ from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
     SETTINGS_FILE,
+    TORCH_FAMILY,
     Dependencies,
     PackageManager,
     PackageRequirement,
     RequirementRole,
+    RequirementSources,
 )
-from devkit.facts.resolution import TORCH_FAMILY, RequirementSources
 from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.network import find_torch_index, may_need_login
 from devkit.render.container.profiles import find_profile_packages
@@ -143,7 +144,8 @@ class ProjectInstallCommands:
     installer reads by itself, and `written_from` a comment with their places. `siblings` are requirements of packages
     that are built for one torch, `sibling_source` the options of their index. `export` writes the packages of a lock,
     except `excluded`, which others bring. `requirements` are the installer's options, `constrained` is a pattern for
-    the packages to keep; `limits` are words of the shell, constraints on others. `additions` are requirements that
+    the packages to keep; `limits` are words of the shell, constraints on others, and `build_limits` on what builds a
+    source distribution. `additions` are requirements that
     bring a framework its CUDA.
     """
 
@@ -157,6 +159,7 @@ class ProjectInstallCommands:
     requirements: tuple[str, ...] = ()
     constrained: str = ""
     limits: str = ""
+    build_limits: str = ""
     additions: str = ""
 
     def __bool__(self) -> bool:
@@ -171,7 +174,14 @@ def build_project_install_commands(
     export = _build_export_command(found, settings, install)
     if settings.python_lock and not export:
         return ProjectInstallCommands()  # requirements.lock holds them, with their hashes.
-    requirements = (f"--requirement={_EXPORTED}",) if export else tuple(_build_requirement_options(found))
+    written = _list_written_requirements(found)
+    requirements: tuple[str, ...] = (f"--requirement={_EXPORTED}",)
+    if not export:
+        requirements = (
+            *(f"--requirement={_PROJECT}/{path}" for path in found.lists),
+            *_build_choice_options(found, folder=f"{_PROJECT}/"),
+            *([f"--requirement={_WRITTEN}"] if written else []),
+        )
     if not (requirements or plan.additions):
         return ProjectInstallCommands()
     index = "" if settings.uses_wheelhouse else f"--default-index={find_torch_index(plan, settings)} "
@@ -183,7 +193,11 @@ def build_project_install_commands(
         family = () if found.tool is PackageManager.UV and not found.has_members else found.torch_family
         of_torch = ("torch", *BUILT_FOR_TORCH, *family) if plan.torch else ()
         excluded = tuple(dict.fromkeys((*of_torch, *excluded)))
-    written = _list_written_requirements(found)
+    limits = [
+        require_safe("limit on versions", row.requirement)
+        for row in load_tables().stack.build_limits
+        if (plan.as_of < row.until if plan.as_of else row.is_general)
+    ]
     siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python) if plan.torch else ()
     return ProjectInstallCommands(
         files=files,
@@ -195,7 +209,8 @@ def build_project_install_commands(
         excluded=excluded,
         requirements=requirements,
         constrained=KEEP_TORCH,
-        limits=" ".join(map(shlex.quote, plan.limits)),
+        limits=_fold(plan.limits),
+        build_limits=_fold(limits) if requirements else "",
         additions=" ".join(f'"{require_safe("requirement", text)}"' for text in plan.additions),
     )
 
@@ -209,13 +224,6 @@ def _fold(texts: Iterable[str]) -> str:
         else:
             lines.append(word)
     return " \\\n        ".join(lines)
-
-
-def _build_requirement_options(found: Dependencies) -> Iterator[str]:
-    yield from (f"--requirement={_PROJECT}/{path}" for path in found.lists)
-    yield from _build_choice_options(found, folder=f"{_PROJECT}/")
-    if _list_written_requirements(found):
-        yield f"--requirement={_WRITTEN}"
 
 
 def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[str]:

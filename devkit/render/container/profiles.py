@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from devkit import __version__
 from devkit.compat.version_tables import ProfilePackage, load_tables
 from devkit.errors import DevkitError
 from devkit.facts.project import NO_POLICY, Policy
+from devkit.release import __version__
 from devkit.render.container.grafana import build_dashboard, render_dcgm_counters
 from devkit.render.container.settings import ContainerSettings
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
@@ -15,8 +15,9 @@ from devkit.render.templates import render_template
 from devkit.solver.plan import Plan
 from devkit.text import join_words
 
-PROFILES = ("jupyter", "monitoring")
-"""Every profile, in the order of the Compose file."""
+PROFILES = ("jupyter", "monitoring", "ci")
+"""Every profile, in the order of the Compose file. "ci" has no service there."""
+_CI_FILES = {".github/workflows/dev-container.yml": "github.yml.j2", ".gitlab/dev-container.yml": "gitlab.yml.j2"}
 _MONITORING = f"{DEVCONTAINER_FOLDER}/monitoring"
 _MONITORING_FILES = {
     "prometheus.yml": "prometheus.yml.j2",
@@ -41,6 +42,9 @@ def render_profile_files(plan: Plan, settings: ContainerSettings) -> Iterator[Ar
     if "jupyter" in profiles:
         script = render_template("devcontainer/profiles/jupyter.sh.j2", devkit_version=__version__)
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/jupyter.sh", script, 0o755)
+    for path, template in _CI_FILES.items() if "ci" in profiles else ():
+        text = render_template(f"devcontainer/profiles/{template}", devkit_version=__version__)
+        yield Artifact.from_text(path, text)
     if "monitoring" in profiles:
         values = {"devkit_version": __version__, **_build_context(plan)}
         for path, template in _MONITORING_FILES.items():
@@ -59,6 +63,7 @@ def render_profile_services(plan: Plan, settings: ContainerSettings) -> str:
     return "".join(
         render_template(f"devcontainer/profiles/{profile}.yml.j2", **_build_context(plan, settings.policy))
         for profile in validate_profiles(settings.profiles)
+        if profile != "ci"
     )
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Written by devkit 0.1.0. To change it, edit [job] in devkit.toml and run `devkit export daytona` again.
+# Written by devkit 0.2.0. To change it, edit [job] in devkit.toml and run `devkit export daytona` again.
 # /// script
 # requires-python = ">=3.10"
 # dependencies = ["daytona==0.226.1"]
@@ -58,6 +58,7 @@ ENVIRONMENT = {
     'HF_TOKEN_PATH': '/home/dev/.config/huggingface/token',
 }
 WORKSPACE = '/workspaces/tide'
+WORKDIR = '/workspaces/tide'
 OUTPUT = '/workspaces/tide/tuned'
 LOCAL_OUTPUT = 'tuned'
 IS_SPOT = False
@@ -169,7 +170,7 @@ def run_once(sandbox: Sandbox, stop: threading.Event) -> int:
     sandbox.process.create_session(session)
     # The shell's number becomes the command's: that is who gets the signal.
     line = shlex.join(
-        ["sh", "-c", 'echo "$$" >"$1" && cd "$2" && shift 2 && exec "$@"', "sh", PROCESS, WORKSPACE, *COMMAND]
+        ["sh", "-c", 'echo "$$" >"$1" && cd "$2" && shift 2 && exec "$@"', "sh", PROCESS, WORKDIR, *COMMAND]
     )
     command = sandbox.process.execute_session_command(session, SessionExecuteRequest(command=line, run_async=True)).cmd_id
     threading.Thread(target=follow, args=(sandbox, session, command), daemon=True).start()

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Written by devkit 0.1.0. To change it, edit [job] in devkit.toml and run `devkit export docker` again.
+# Written by devkit 0.2.0. To change it, edit [job] in devkit.toml and run `devkit export docker` again.
 #
 # Run the job on this machine, or that of the Docker context in use:
 #
@@ -21,7 +21,7 @@ export MSYS_NO_PATHCONV=1
 
 name=tide
 image=registry.example.org/tide/tune:1
-made=51d7119eabc9
+made=796f2a8a214f
 wait_s=${DEVKIT_WAIT_S:-10}
 
 engine() {
@@ -139,7 +139,7 @@ create() {
         --mount type=volume,source=tide-data,target=/workspaces/tide \
         --mount type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned \
         "$image" \
-        python -m devkit.workload.launch torchrun \
+        devkit launch torchrun \
         --no-python devkit finetune \
         --model meta-llama/Llama-3.1-8B \
         --data chats.jsonl \

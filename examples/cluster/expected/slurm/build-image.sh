@@ -1,5 +1,5 @@
 #!/bin/bash
-# Written by devkit 0.1.0. To change it, edit [job] of devkit.toml and run `devkit export slurm` again.
+# Written by devkit 0.2.0. To change it, edit [job] of devkit.toml and run `devkit export slurm` again.
 #
 # Make the image's file for Apptainer, on a machine of the cluster where building is allowed. A private registry asks
 # for a login first: apptainer registry login.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Written by devkit 0.1.0. To change it, edit devkit.toml and run `devkit init` again.
+# Written by devkit 0.2.0. To change it, edit devkit.toml and run `devkit init` again.
 # Finds out on the host, before a start, how its container engine passes on a GPU. The answer goes into gpu.local.yml, which
 # docker-compose.yml extends, and into .env beside it. In doubt there is no GPU, and no error.
 # To choose for yourself, set in that .env or in the environment:
@@ -103,6 +103,14 @@ overlay() {
         # Under SELinux a confined container may not open the GPU's device nodes.
         podman) printf '    devices: [%s]\n    security_opt: [label=disable]\n' "$(names nvidia.com/gpu=)" ;;
     esac
+    sockets=''
+    # Programs share a GPU by MPS through its daemon's folder, in one IPC namespace: without that CUDA ends with error 805.
+    mps=$(printf '%s' "${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}" | grep -Ex '/[A-Za-z0-9._/-]+')
+    if [ -n "$is_here" ] && [ "$mode" != podman ] && [ -S "$mps/control" ]; then
+        sockets="$sockets${sockets:+, }\"$mps:$mps\"" && echo '    ipc: host'
+        variables="$variables, CUDA_MPS_PIPE_DIRECTORY=$mps, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+    fi
+    if [ -n "$sockets" ]; then echo "    volumes: [$sockets]"; fi
     echo "    environment: [$variables]"
 }
 

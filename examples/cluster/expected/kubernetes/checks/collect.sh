@@ -1,5 +1,5 @@
 #!/bin/sh
-# Written by devkit 0.1.0. To change it, edit [job] and [job.kubernetes] in devkit.toml and run `devkit export
+# Written by devkit 0.2.0. To change it, edit [job] and [job.kubernetes] in devkit.toml and run `devkit export
 # kubernetes` again.
 #
 # Fetches what the checks of tide printed, as one file for each node: what devkit compare reads.

@@ -1,0 +1,130 @@
+"""HTML: the doctor's report and comparisons as pages that need no network, font or other file, and fragments for notebooks."""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from devkit.doctor.model import Confidence, Crashed, Passed, Restart, Severity, Skipped
+from devkit.doctor.report.report import Health, Report
+from devkit.doctor.report.stack import LayerState, build_stack
+from devkit.estimate.report import EstimateReport
+from devkit.facts.model import Facts
+from devkit.release import DOCUMENTATION_URL
+from devkit.render.templates import render_html, render_template
+from devkit.text import format_bytes, format_count, join_words
+
+_CLASSES: Mapping[LayerState, str] = {
+    LayerState.CAUSE: "cause",
+    LayerState.PROBLEM: "problem",
+    LayerState.WARNING: "warning",
+    LayerState.FOLLOWS: "follows",
+    LayerState.FINE: "fine",
+    LayerState.UNJUDGED: "unjudged",
+}
+_SEVERITIES = {Severity.ERROR: "problem", Severity.WARNING: "warning", Severity.NOTE: "note"}
+_RESTARTS = {
+    Restart.NONE: "",
+    Restart.ENGINE: "restarts the engine",
+    Restart.LOGIN: "needs a new login",
+    Restart.WSL: "restarts WSL",
+    Restart.HOST: "restarts the machine",
+}
+_HEALTH = {
+    Health.HEALTHY: "healthy",
+    Health.NO_GPU: "no-gpu",
+    Health.WARNINGS: "warning",
+    Health.INCOMPLETE: "incomplete",
+    Health.PROBLEMS: "problem",
+}
+_MAX_FADE = 5
+
+
+def render_report_page(facts: Facts, report: Report) -> str:
+    """Render the page. Pass redacted facts and report: the page is made to be shared."""
+    style = render_template("report/page.css.j2").strip()
+    layers = build_stack(facts, report)
+    states = [layer.state for layer in layers]
+    broken_at = states.index(LayerState.CAUSE) if LayerState.CAUSE in states else len(states)
+    # Roots are sorted, so the cause to begin with is the first; a report of notes alone has none.
+    first = next(iter(report.roots), None)
+    if first is not None and first.finding.severity is Severity.NOTE:
+        first = None
+    headline = report.headline
+    if report.health is Health.INCOMPLETE:
+        headline = f"not read: {join_words(each.reason for each in report.lost)}"
+    elif first is not None:
+        headline = first.finding.message
+    elif report.crashed:
+        crashed = format_count(len(report.crashed), "check")
+        headline = f"{crashed} crashed; the others found nothing that stops GPU work"
+    script = render_template("report/page.js.j2").strip()
+    return render_html(
+        "report/page.html.j2",
+        style=style,
+        script=script,
+        # The page's security policy allows this style and this script by their hashes, and no other.
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        documentation=DOCUMENTATION_URL,
+        report=report,
+        headline=headline,
+        health=_HEALTH[report.health],
+        first=first,
+        others=report.roots if first is None else report.roots[1:],
+        layers=[
+            # Layers behind the break are paler and paler.
+            (layer, _CLASSES[layer.state], min(max(number - broken_at, 0), _MAX_FADE))
+            for number, layer in enumerate(layers)
+        ],
+        counts=_format_counts(report),
+        followers={code: len(report.following(code)) for code in {root.check.code for root in report.roots}},
+        severities=_SEVERITIES,
+        restarts=_RESTARTS,
+        certain=Confidence.CERTAIN,
+        note=Severity.NOTE,
+        kinds={Passed: "passed", Skipped: "not judged", Crashed: "crashed"},
+    )
+
+
+def _format_counts(report: Report) -> str:
+    errors = sum(root.finding.severity is Severity.ERROR for root in report.roots)
+    warnings = sum(root.finding.severity is Severity.WARNING for root in report.roots)
+    following = sum(each.finding.follows_from is not None for each in report.findings)
+    passed = sum(isinstance(outcome.verdict, Passed) for outcome in report.outcomes)
+    skipped = sum(isinstance(outcome.verdict, Skipped) for outcome in report.outcomes)
+    counts = ((errors, "root problem"), (warnings, "warning"), (following, "consequence"))
+    parts = [format_count(count, name) for count, name in counts if count]
+    return join_words([*parts, f"{passed} passed", f"{skipped} not judged"])
+
+
+def frame_page(page: str) -> str:
+    """Return a frame that holds a whole page apart from the notebook: neither's styles reach the other."""
+    return render_html("notebook/frame.html.j2", page=page)
+
+
+def render_text(text: str) -> str:
+    """Return text as it was printed."""
+    return render_html("notebook/text.html.j2", text=text)
+
+
+def render_estimate(report: EstimateReport) -> str:
+    """Return the terms of an estimate as bars, and the verdict for each GPU."""
+    estimate = report.estimate
+    terms = (*estimate.terms, *estimate.overheads)
+    largest = max((term.bytes for term in terms), default=0)
+    return render_html(
+        "notebook/estimate.html.j2",
+        title=f"{report.shape.name}: {format_bytes(estimate.device_peak_bytes.point)}",
+        upper=format_bytes(estimate.device_peak_bytes.upper),
+        terms=[(term.name, format_bytes(term.bytes), round(100 * term.bytes / max(1, largest))) for term in terms],
+        gpus=[(each.gpu.name, format_bytes(each.gpu.memory_bytes), each.verdict.value) for each in report.gpus],
+    )
+
+
+def render_comparison_page(document: Mapping[str, Any]) -> str:
+    """Render the document devkit.compare/1 as a page that needs nothing else: a row for each node that differs."""
+    groups = document["groups"]
+    outliers = sum(len(outlier["nodes"]) for group in groups for outlier in group["odd"])
+    rows = outliers + sum(len(group["without_majority"]) for group in groups) + len(document["unreadable"])
+    return render_html("comparison/page.html.j2", rows=rows, **document)
