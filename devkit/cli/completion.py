@@ -53,7 +53,7 @@ add_completion_class(PowerShellComplete)
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(list(_INSTALL)))
+@click.argument("shell", metavar="SHELL", type=click.Choice(list(_INSTALL)))
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str) -> None:
     """Print the script by which SHELL completes commands, flags, codes of checks, GPUs and models.

@@ -8,11 +8,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.runtime import today
 from devkit.cli.user_data import TABLES_FILE, load_user_tables, remove_user_file, save_user_tables
 from devkit.compat.version_tables import TABLE_NAMES, TABLE_TYPES, read_shipped_table
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
 from devkit.probe.documents import parse_toml
 from devkit.text import format_count, format_table
 from devkit.user_folder import find_user_file
@@ -67,7 +66,7 @@ def show(as_json: bool) -> None:
         )
 
 
-@data.command("update")
+@data.command("update", short_help="Use newer version tables.")
 @click.argument("path", metavar="FILE|DIR", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Use tables that are older than the shipped ones or contradict them.")
 @click.option("--dry-run", is_flag=True, help="Check the tables, and write nothing.")
@@ -86,7 +85,7 @@ def update_tables(path: Path, force: bool, dry_run: bool, as_json: bool) -> int:
     problems = validate_tables({**before, **given}, today=today())
     if not all(force and problem.may_be_forced for problem in problems):
         _print_refusal(problems, as_json=as_json)
-        return exit_codes.ANSWER_IS_NO
+        return ExitCode.ANSWER_IS_NO
     is_changed = wanted != before
     if is_changed and not dry_run:
         save_user_tables(wanted) if wanted else remove_user_file(TABLES_FILE)
@@ -95,12 +94,12 @@ def update_tables(path: Path, force: bool, dry_run: bool, as_json: bool) -> int:
     if as_json:
         file = find_user_file(TABLES_FILE) if wanted else None
         click.echo(_format_document(states, verdict=verdict, problems=problems, file=file))
-        return exit_codes.DONE
+        return ExitCode.DONE
     for problem in problems:
         click.echo(f"! warning: {problem}")
     _print_states([state for state in states if state.name in given])
     click.echo(_MESSAGES[verdict])
-    return exit_codes.DONE
+    return ExitCode.DONE
 
 
 @data.command()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit import __version__
-from devkit.cli import exit_codes
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
 from devkit.cli.names import complete_codes
 from devkit.cli.output import OutputOptions, format_check_list, format_doctor_report, write_facts, write_output
 from devkit.cli.runtime import hold_project
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
+from devkit.reading import read_chunks
+from devkit.release import __version__
 from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _SECONDS = click.FloatRange(min=0.1)
-_FORMATS = ("text", "json", "sarif", "markdown", "html")
+_NOT_FOR_LISTS = ("sarif", "markdown", "html", "prometheus", "line")
+_FORMATS = ("text", "json", *_NOT_FOR_LISTS)
 
 
 @click.command()
@@ -115,7 +116,7 @@ def doctor(
     options = OutputOptions("json" if as_json else style or "text", output, is_verbose=verbose)
     if show_list:
         write_output(format_check_list(_select_checks(only), options), options)
-        ctx.exit(exit_codes.DONE)
+        ctx.exit(ExitCode.DONE)
     examination = _Examination(
         only,
         ReadOptions(project or Path(), timeout, is_deep=deep, is_smoke=smoke),
@@ -132,7 +133,7 @@ def doctor(
             from devkit.cli.watch import watch as watch_machine
 
             def format_screen(facts: "Facts", report: "Report") -> str:
-                return format_doctor_report(facts, report, options, exit_code=exit_codes.DONE)
+                return format_doctor_report(facts, report, options, exit_code=ExitCode.DONE)
 
             ctx.exit(
                 _choose_exit_code(watch_machine(examination.run, format_screen, every_s=every or 5.0), strict=strict)
@@ -145,7 +146,7 @@ def doctor(
     log = None if log_file is None else explain_log(log_file, facts)
     text = format_doctor_report(facts, report, options, exit_code=code, log=log)
     if since_last:
-        from devkit.cli.history import add_changes, compare_with_last
+        from devkit.cli.watch import add_changes, compare_with_last
 
         text = add_changes(text, compare_with_last(facts), options)
     write_output(text, options)
@@ -157,7 +158,7 @@ def _choose_exit_code(report: "Report", *, strict: bool) -> int:
     from devkit.doctor.report.report import Health
 
     is_fine = report.health in (Health.HEALTHY, Health.NO_GPU) or (report.health is not Health.PROBLEMS and not strict)
-    return exit_codes.DONE if is_fine else exit_codes.ANSWER_IS_NO
+    return ExitCode.DONE if is_fine else ExitCode.ANSWER_IS_NO
 
 
 def explain_log(file: Path, facts: "Facts") -> "tuple[Match, ...]":
@@ -167,8 +168,7 @@ def explain_log(file: Path, facts: "Facts") -> "tuple[Match, ...]":
     from devkit.doctor.signatures.witnesses import describe_facts
 
     try:
-        with file.open("rb") as stream:
-            excerpts = read_log(stream)
+        excerpts = read_log(read_chunks(file, sys.maxsize))
     except OSError as error:
         raise DevkitError(f"cannot read {file}: {error.strerror}", "Name the file with the log.") from error
     return find_known_errors(excerpts, machine=describe_facts(facts))
@@ -190,10 +190,11 @@ class SavedReports:
             facts = replace(facts, verification=parse_verification(read_verification_report(self.verification)))
         if self.run is not None:
             from devkit.facts.values import Unknown
+            from devkit.folder_lock import is_folder_held
             from devkit.probe.host import LocalHost
             from devkit.probe.reports import read_training_run
 
-            run = read_training_run(LocalHost(), str(self.run))
+            run = read_training_run(LocalHost(), str(self.run), is_held=is_folder_held(self.run))
             if isinstance(run, Unknown):
                 raise DevkitError(run.reason, "Name the folder that devkit finetune --output was given.")
             facts = replace(facts, training=run)
@@ -222,7 +223,8 @@ class _Examination:
             facts = load_saved_facts(self.facts_files)
         else:
             preload = partial(_select_checks, self.codes)
-            steps = show_steps(is_verbose=self.is_verbose) if self.shows_steps else nullcontext(_show_nothing)
+            # Without steps the terminal holds the report.
+            steps = show_steps(is_verbose=self.is_verbose) if self.shows_steps else nullcontext(lambda _step: None)
             with steps as report_step:
                 facts = read_this_machine(self.reading, report_step=report_step, meanwhile=preload)
         facts = self.saved_reports.add_to(facts)
@@ -237,10 +239,6 @@ class _Examination:
             run_on_host_and_container(_select_checks(self.codes), facts, clock=time.perf_counter),
             devkit=__version__,
         )
-
-
-def _show_nothing(step: str) -> None:
-    """Show no step: the terminal holds the report."""
 
 
 def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
@@ -277,7 +275,7 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     style, files = flags["style"], flags["facts_files"]
     if flags["as_json"] and style not in (None, "json"):
         yield f"--json and --format {style} contradict each other", "Give one of the two."
-    if flags["show_list"] and style in ("sarif", "markdown", "html"):
+    if flags["show_list"] and style in _NOT_FOR_LISTS:
         yield f"--list has no {style} form", "Use --format text or json."
     if flags["show_list"] and flags["fix"]:
         yield "--list only lists the checks, and --fix changes files", "Give one of the two."
@@ -287,7 +285,7 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 yield f"{flag} works on this machine, and --facts judges a saved one", f"Leave out one, or {instead}."
         if len(files) > 2:
             yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
-    if flags["log_file"] and style in ("sarif", "markdown", "html"):
+    if flags["log_file"] and style in _NOT_FOR_LISTS:
         yield f"--log has no {style} form", "Use --format text or json."
     yield from _find_conflicts_over_time(flags)
     if flags["yes"] and not flags["fix"]:
@@ -306,7 +304,7 @@ def _find_conflicts_over_time(flags: Mapping[str, object]) -> Iterator[tuple[str
             "--since-last compares this machine, and --facts judges a saved one",
             "Compare two files: devkit compare A B",
         )
-    if flags["since_last"] and flags["style"] in ("sarif", "markdown", "html"):
+    if flags["since_last"] and flags["style"] in _NOT_FOR_LISTS:
         yield f"--since-last has no {flags['style']} form", "Use --format text or json."
     if flags["watch"]:
         yield from (

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.names import complete_gpus, complete_models
-from devkit.cli.terminal import draw_estimate, is_drawn, make_console
+from devkit.cli.runtime import is_drawn
+from devkit.cli.terminal import draw_estimate, make_console, show_status
 from devkit.cli.user_data import remove_user_file, require_user_file, write_user_file
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import (
     ALL_LINEAR,
     Attention,
@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
     from devkit.estimate.measured_runs import ObservedRun
     from devkit.estimate.memory import MemoryEstimate
-    from devkit.estimate.report import Scenario
+    from devkit.estimate.report import RuleOfThumb, Scenario
     from devkit.estimate.resources import Prices
-    from devkit.estimate.rules_of_thumb import RuleOfThumb
     from devkit.facts.gpu import Gpu
 
 EstimateOptions = Mapping[str, Any]
@@ -80,7 +79,7 @@ _TRAINING = (
     click.option("--optimizer", type=_choose(Optimizer), help="Default: adamw, PyTorch's fused one."),
     click.option("--loss", type=_choose(Loss), help="Loss on full logits, or in chunks."),
     click.option("--kbit-upcast/--no-kbit-upcast", "upcast", default=None, help="prepare_model_for_kbit_training ran."),
-    click.option("--double-quantisation/--no-double-quantisation", default=None, help="Quantize the nf4 scales, too."),
+    click.option("--double-quantization/--no-double-quantization", default=None, help="Quantize the nf4 scales, too."),
     click.option(
         "--stack", type=_choose(Stack), help="Training loop; its defaults fill in the flags above. Default: devkit."
     ),
@@ -93,13 +92,14 @@ _TRAINING = (
         "--keeps-outputs", is_flag=True, default=None, help="The loop keeps the logits during the backward pass."
     ),
     click.option("--sharding", type=_choose(Sharding), help="How --world processes shard the model. Default: ddp."),
+    click.option("--shard-size", type=int, metavar="N", help="Processes that shard one copy of it. Default: all."),
 )
 _INFERENCE = (
     click.option("--new-tokens", "new", type=int, metavar="N", help="Tokens to generate. Default: 256."),
     click.option("--sequences", type=int, metavar="N", help="Sequences in one batch. Default: 1."),
     click.option("--cache", type=_choose(CacheKind), help="KV cache. Default: dynamic."),
     click.option("--cache-dtype", "cache_precision", type=_PRECISION, help="Default: that of the weights."),
-    click.option("--quantise", "quantisation", type=_choose(Quantization), help="Quantization of the weights."),
+    click.option("--quantize", "quantization", type=_choose(Quantization), help="Quantization of the weights."),
 )
 _BOTH = (
     click.option("--dtype", "precision", type=_PRECISION, help="Data type of weights. Default: bf16."),
@@ -171,7 +171,7 @@ class _CommandOptions:
     multiple=True,
     metavar="NAME",
     shell_complete=complete_gpus,
-    help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb".',
+    help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb", "L4/4" for one of four programs.',
 )
 @click.option(
     "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
@@ -216,13 +216,13 @@ def estimate(ctx: click.Context, /, *, flags: Mapping[str, EstimateOptions], **g
                 "--learn takes a file or --reset, and no model", "devkit estimate --learn OUTPUT/run.json"
             )
         click.echo(learn_from_runs(Path(options.learn_file)) if options.learn_file else forget_learned())
-        ctx.exit(exit_codes.DONE)
+        ctx.exit(ExitCode.DONE)
     settings = build_estimate_settings(flags, is_inference=options.inference)
     config, name = find_model_config(options.model, build_model_config(flags["shape"], model=options.model))
     gpus, learned_from = apply_learned_bounds(_find_gpus(options, settings.precision))
     rules: tuple[RuleOfThumb, ...] = ()
     if options.rule_names:
-        from devkit.estimate.rules_of_thumb import find_rule_of_thumb
+        from devkit.estimate.report import find_rule_of_thumb
 
         rules = tuple(find_rule_of_thumb(name) for name in options.rule_names)
     scenario = Scenario(
@@ -237,7 +237,7 @@ def estimate(ctx: click.Context, /, *, flags: Mapping[str, EstimateOptions], **g
     width = shutil.get_terminal_size().columns
     if options.why:
         click.echo(format_term(memory, options.why, width=width))
-        ctx.exit(exit_codes.DONE)
+        ctx.exit(ExitCode.DONE)
     report = build_estimate_report(scenario, memory, learned_from=learned_from)
     if options.as_json:
         click.echo(json.dumps(serialize_estimate_report(report), indent=2, ensure_ascii=False))
@@ -247,7 +247,7 @@ def estimate(ctx: click.Context, /, *, flags: Mapping[str, EstimateOptions], **g
             draw_estimate(make_console(sys.stdout), report, text)
         else:
             click.echo(text)
-    ctx.exit(exit_codes.DONE if report.fits_somewhere else exit_codes.ANSWER_IS_NO)
+    ctx.exit(ExitCode.DONE if report.fits_somewhere else ExitCode.ANSWER_IS_NO)
 
 
 def build_estimate_settings(
@@ -275,9 +275,9 @@ def build_estimate_settings(
 
 _ADAPTER_SETTINGS = ("rank", "targets", "dora", "adapter_precision")
 _UNUSED = {
-    Method.FULL: (*_ADAPTER_SETTINGS, "upcast", "double_quantisation"),
-    Method.LORA: ("upcast", "double_quantisation"),
-    Method.INT8_LORA: ("double_quantisation",),
+    Method.FULL: (*_ADAPTER_SETTINGS, "upcast", "double_quantization"),
+    Method.LORA: ("upcast", "double_quantization"),
+    Method.INT8_LORA: ("double_quantization",),
 }
 """The settings that have no effect with a method."""
 
@@ -292,7 +292,8 @@ def _find_defaults(stack: Stack, method: Method, given: EstimateOptions) -> dict
     """
     if stack is Stack.DEVKIT:
         # fp16 adapters do not train: their updates are lost in rounding.
-        return {"adapter_precision": Precision.FP32} if given.get("precision") is Precision.FP16 else {}
+        is_fp16 = given.get("precision") is Precision.FP16
+        return {"lean": True, **({"adapter_precision": Precision.FP32} if is_fp16 else {})}
     is_quantized = method in {Method.QLORA, Method.INT8_LORA}
     if stack is Stack.TRL:
         precision = Precision.BF16 if is_quantized else Precision.FP32
@@ -396,7 +397,7 @@ def _find_gpus(options: _CommandOptions, precision: Precision) -> "tuple[GpuSpec
 
     named = tuple(find_gpu_spec(name, precision) for name in options.gpus)
     if not options.facts_files:
-        return named or group_gpus(_read_local_gpus(), precision)
+        return named or group_gpus(read_local_gpus(), precision)
     from devkit.probe.saved_facts import load_saved_facts
 
     saved = (gpu for path in options.facts_files for gpu in group_gpus(load_saved_facts([path]).gpus, precision))
@@ -408,7 +409,7 @@ _DEVICE_NODES = ("/dev/nvidiactl", "/dev/dxg")
 _NVML_S = 3.0
 
 
-def _read_local_gpus() -> "tuple[Gpu, ...]":
+def read_local_gpus() -> "tuple[Gpu, ...]":
     """Read the GPUs of this machine. Without a device node of their driver there are none, and NVML is not loaded."""
     if not any(os.access(node, os.F_OK) for node in _DEVICE_NODES):
         return ()
@@ -442,11 +443,12 @@ def _trace(scenario: "Scenario", config: Mapping[str, Any]) -> "MemoryEstimate":
     python = require_workload_python("devkit estimate --exact").executable
     request = dump_request(TraceRequest(document=config, settings=scenario.settings))
     argv = build_module_command(python, "devkit.workload.tracing")
-    child = subprocess.run(argv, input=request, capture_output=True, text=True, check=False)
-    if child.returncode == exit_codes.DONE:
+    with show_status("tracing the program"):
+        child = subprocess.run(argv, input=request, capture_output=True, text=True, check=False)
+    if child.returncode == ExitCode.DONE:
         return parse_estimate(child.stdout)
     message, _, hint = child.stderr.strip().rpartition("\n")
-    if child.returncode == exit_codes.WRONG_INPUT:
+    if child.returncode == ExitCode.WRONG_INPUT:
         raise DevkitError(message, hint)
     raise RuntimeError(f"the trace ended with {child.returncode}:\n{child.stderr}")
 

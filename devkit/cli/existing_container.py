@@ -1,6 +1,5 @@
 """`devkit init` and `devkit update` in a project with its own dev container: repaired in place, never replaced."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from devkit.cli import exit_codes
 from devkit.cli.changes import (
     WriteOptions,
     build_plan_fields,
@@ -20,11 +18,12 @@ from devkit.cli.changes import (
     require_plan,
     select_changed,
 )
-from devkit.cli.options.plan import solve_request
-from devkit.cli.resolution import plan_with_packages
-from devkit.errors import DevkitError
+from devkit.cli.output import print_wrapped
+from devkit.cli.plan import plan_with_packages
+from devkit.cli.plan_options import solve_request
+from devkit.errors import DevkitError, ExitCode
 from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Framework
-from devkit.text import format_count, join_words, wrap_text
+from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
     from devkit.render.adopt.adoption import Adoption, ExistingContainer
@@ -76,12 +75,12 @@ def repair_existing_container(
     _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project has a dev container of its own, {paths[0]}")
     if not existing.needs_gpu and not new:
         _print_left_alone(existing, options)
-        ctx.exit(exit_codes.DONE)
+        ctx.exit(ExitCode.DONE)
     if not existing.takes_plan:
         path, source = next(iter(existing.torch.items()))
         _refuse_options(ctx, _VERSION_OPTIONS, f"the versions are those of {path}, {format_torch_source(source)}")
     changed = _repair(ctx, project, existing, request, options, no_resolve=no_resolve, is_check=is_check)
-    ctx.exit(exit_codes.ANSWER_IS_NO if is_check and changed else exit_codes.DONE)
+    ctx.exit(ExitCode.ANSWER_IS_NO if is_check and changed else ExitCode.DONE)
 
 
 def list_compose_offers(root: Path) -> list[str]:
@@ -108,7 +107,7 @@ def _build_compose_dev_container(
     project: "DevkitProject", paths: tuple[str, ...], compose: Path, service: str | None
 ) -> tuple[tuple[str, ...], dict[str, bytes]]:
     """Return the path and the text of the dev container to write. Raises DevkitError where there is one."""
-    from devkit.render.adopt.new_container import DEV_CONTAINER_PATH, render_compose_dev_container
+    from devkit.render.adopt.adoption import DEV_CONTAINER_PATH, render_compose_dev_container
 
     if paths or (project.root / DEV_CONTAINER_PATH).exists():
         raise DevkitError(
@@ -142,24 +141,19 @@ def _print_left_alone(existing: "ExistingContainer", options: WriteOptions) -> N
         fields: dict[str, object] = {"verdict": "unchanged", "files": [], "repairs": [], "left": []}
         click.echo(format_document(fields | {"containers": containers}, schema=options.schema))
         return
-    width = shutil.get_terminal_size().columns
     _print_torch(torch)
-    click.echo(
-        wrap_text(
-            "unchanged: your dev container asks for no GPU, and nothing in it works on one. If it is to have one, let it"
-            " install torch for CUDA and ask for the GPU:",
-            width=width,
-        )
+    print_wrapped(
+        "unchanged: your dev container asks for no GPU, and nothing in it works on one. If it is to have one, let it"
+        " install torch for CUDA and ask for the GPU:",
     )
     click.echo('    "hostRequirements": { "gpu": "optional" }')
 
 
 def _print_torch(torch: Mapping[str, str]) -> None:
     """Print the torch of each dev container, those with the same one together."""
-    width = shutil.get_terminal_size().columns
     for text in dict.fromkeys(torch.values()):
         paths = join_words([path for path, each in torch.items() if each == text])
-        click.echo(wrap_text(f"{paths}: {text}", width=width, hanging="  "))
+        print_wrapped(f"{paths}: {text}", hanging="  ")
 
 
 def _repair(
@@ -178,17 +172,16 @@ def _repair(
     plan = _solve(ctx, project, existing, request, options, no_resolve=no_resolve, is_check=is_check)
     changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
     if not options.as_json:
-        width = shutil.get_terminal_size().columns
         _print_torch({each.path: each.describe(plan) for each in adoption.torch if plan.torch or each.source.is_known})
         if not plan.torch:
-            click.echo(wrap_text(f"{plan.framework.label}: {plan.because('framework')}", width=width))
+            print_wrapped(f"{plan.framework.label}: {plan.because('framework')}")
         print_warnings(plan if existing.takes_plan else replace(plan, warnings=()), wants_cpu=True)
         print_changes(changes, show_diff=options.shows_diff)
         for repair in adoption.repairs:
             did = "would repair" if options.is_dry_run else "repairs"
-            click.echo(wrap_text(f"{did} {repair.code} in {repair.path}, which was: {repair.message}", width=width))
+            print_wrapped(f"{did} {repair.code} in {repair.path}, which was: {repair.message}")
         for left in adoption.left:
-            click.echo(wrap_text(f"! left to you: {left.code} {left.message}. {left.advice}", width=width))
+            print_wrapped(f"! left to you: {left.code} {left.message}. {left.advice}")
             click.echo("".join(f"    {line}\n" for line in left.lines), nl=False)
     # Half a repair would hide what the project's own policy forbids.
     breaks_policy = any(left.code == _POLICY for left in adoption.left)
@@ -196,7 +189,7 @@ def _repair(
         confirm_and_write(project.root, changes, options)
     _print_end(plan, existing, changes, adoption, options, breaks_policy=breaks_policy)
     if breaks_policy:
-        ctx.exit(exit_codes.ANSWER_IS_NO)
+        ctx.exit(ExitCode.ANSWER_IS_NO)
     return bool(select_changed(changes))
 
 
@@ -289,7 +282,7 @@ def _print_end(
         verdict = "written"
         message = f"{did} {files}, and wrote {beside}."
     if not options.as_json:
-        click.echo(wrap_text(message, width=shutil.get_terminal_size().columns))
+        print_wrapped(message)
         if verdict == "written" and yours:
             click.echo("Next: read `git diff`, rebuild the container, commit.")
         return

@@ -4,14 +4,14 @@ import codecs
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.names import complete_codes
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_LOG_BYTES
 from devkit.text import format_bytes
 
@@ -62,13 +62,13 @@ def explain(
     from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
 
     is_piped = text == ("-",) or (not text and not sys.stdin.isatty())
-    excerpts = read_log(sys.stdin.buffer) if is_piped else ()
+    excerpts = read_log(iter(partial(sys.stdin.buffer.read, _CHUNK_BYTES), b"")) if is_piped else ()
     error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped else " ".join(text)
     if not error.strip():
         raise DevkitError("there is nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
     if case_file:
         write_case(case_file, error, facts_file, no_facts=no_facts)
-        ctx.exit(exit_codes.DONE)
+        ctx.exit(ExitCode.DONE)
     options = OutputOptions("json" if as_json else "text", None)
     width = max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
     if len(error.strip()) <= MAX_CODE_LENGTH:
@@ -76,17 +76,17 @@ def explain(
     from devkit.doctor.known_errors import (
         NOTHING_KNOWN,
         build_matches_document,
-        find_known_errors,
         format_matches,
         format_nearest,
+        list_nearest,
+        weigh_errors,
     )
     from devkit.doctor.report.lines import Line
-    from devkit.doctor.signatures.nearest import find_nearest
 
-    matches = find_known_errors(excerpts or error, machine=_choose_machine(facts_file, no_facts=no_facts))
+    matches, weak = weigh_errors(excerpts or error, machine=_choose_machine(facts_file, no_facts=no_facts))
     if not matches and len(error.strip()) <= MAX_CODE_LENGTH:
         _refuse_unknown_code(error)
-    nearest = () if matches else find_nearest(error.lower())
+    nearest = () if matches else list_nearest(weak, error)
     if as_json:
         write_output(format_json(build_matches_document(matches, nearest)), options)
     elif matches:
@@ -98,7 +98,7 @@ def explain(
         file_hint = [f"  To explain the text in the file: devkit explain - < {name}"] if is_name else []
         lines = (*map(Line, (*NOTHING_KNOWN, *file_hint)), *format_nearest(nearest, width=width))
         write_output(style_lines(lines, is_plain=False), options)
-    ctx.exit(exit_codes.DONE if matches else exit_codes.ANSWER_IS_NO)
+    ctx.exit(ExitCode.DONE if matches else ExitCode.ANSWER_IS_NO)
 
 
 def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | None":
@@ -158,7 +158,7 @@ def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, wi
         document = build_explanation_document(check)
         is_json = options.style == "json"
         write_output(format_json(document) if is_json else style_lines(lines, is_plain=False), options)
-        ctx.exit(exit_codes.DONE)
+        ctx.exit(ExitCode.DONE)
 
 
 def _refuse_unknown_code(text: str) -> None:
@@ -170,19 +170,19 @@ def _refuse_unknown_code(text: str) -> None:
         raise DevkitError(f"no check has the code {text.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
 
 
-def read_log(stream: IO[bytes]) -> "tuple[Excerpt, ...]":
+def read_log(chunks: Iterator[bytes]) -> "tuple[Excerpt, ...]":
     """Read a log; of a very long one the beginning, the end, and the lines of errors between them."""
     from devkit.doctor.signatures.log_text import read_excerpts
 
-    excerpts = read_excerpts(_read_utf8(stream))
+    excerpts = read_excerpts(_read_utf8(chunks))
     if len(excerpts) > 1:
         click.echo("A long text: only its beginning, its end and lines of errors between them were read.", err=True)
     return excerpts
 
 
-def _read_utf8(stream: IO[bytes]) -> Iterator[bytes]:
+def _read_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Read chunks as UTF-8. PowerShell writes UTF-16 with a byte order mark."""
-    chunk = stream.read(_CHUNK_BYTES)
+    chunk = next(chunks, b"")
     encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(chunk[:2])
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace") if encoding else None
     count = 0
@@ -192,4 +192,4 @@ def _read_utf8(stream: IO[bytes]) -> Iterator[bytes]:
         if count > MAX_LOG_BYTES:
             click.echo(f"Only the first {format_bytes(MAX_LOG_BYTES)} were read.", err=True)
             return
-        chunk = stream.read(_CHUNK_BYTES)
+        chunk = next(chunks, b"")

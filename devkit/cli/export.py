@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.changes import (
     confirm_replacing,
     format_document,
@@ -19,9 +18,9 @@ from devkit.cli.changes import (
     print_merge_conflicts,
     select_changed,
 )
-from devkit.cli.options.settings import collect_setting_flags, setting_options
 from devkit.cli.runtime import hold_project
-from devkit.errors import DevkitError
+from devkit.cli.setting_options import collect_setting_flags, setting_options
+from devkit.errors import DevkitError, ExitCode
 from devkit.export.job_settings import (
     ExportOptions,
     ExportSettings,
@@ -88,7 +87,7 @@ def export(ctx: click.Context, *, check: bool, project: Path, as_json: bool) -> 
         if as_json or project != Path():
             raise DevkitError("--json and --project are for --check", "Add --check, or name a target before them.")
         click.echo(ctx.get_help())
-        ctx.exit(exit_codes.WRONG_INPUT)
+        ctx.exit(ExitCode.WRONG_INPUT)
     drifted = find_drifted_targets(project)
     if as_json:
         document: dict[str, object] = {"verdict": "drifted" if drifted else "unchanged", "drifted": sorted(drifted)}
@@ -98,7 +97,7 @@ def export(ctx: click.Context, *, check: bool, project: Path, as_json: bool) -> 
             click.echo(f"{name}:")
             print_changes(changes, show_diff=True)
         click.echo(f"drifted: {', '.join(drifted)}" if drifted else "up to date: nothing to change.")
-    ctx.exit(exit_codes.ANSWER_IS_NO if drifted else exit_codes.DONE)
+    ctx.exit(ExitCode.ANSWER_IS_NO if drifted else ExitCode.DONE)
 
 
 class _TargetCommand(click.Command):
@@ -112,6 +111,11 @@ class _TargetCommand(click.Command):
             args, words = args[:at], tuple(args[at + 1 :])
             if not words:
                 raise DevkitError("no command follows the two dashes", "Such as -- python train.py")
+        for at, word in enumerate(args):
+            found = re.fullmatch(r"(--nodes=)?(\d+):(\d+)", word)
+            if found and (found[1] or args[at - 1 : at] == ["--nodes"]):
+                args = [*args[:at], f"{found[1] or ''}{found[3]}", "--min-nodes", found[2], *args[at + 1 :]]
+                break
         rest = super().parse_args(ctx, args)
         ctx.params["command"] = words
         return rest
@@ -150,7 +154,7 @@ def _build_command(target: ExportTarget) -> click.Command:
                 click.echo(format_document(document, schema=SCHEMA))
             else:
                 click.echo(f"Error: {message}\n  {hint}", err=True)
-            ctx.exit(exit_codes.ANSWER_IS_NO)
+            ctx.exit(ExitCode.ANSWER_IS_NO)
         _finish(ctx, result, flags, as_json=as_json)
 
     return command
@@ -178,7 +182,7 @@ def _finish(ctx: click.Context, result: "ExportResult", flags: dict[str, Any], *
     else:
         print_merge_conflicts(result.changes, is_dry_run=is_dry_run)
         _print_end(result, len(changed), is_dry_run=is_dry_run)
-    ctx.exit(exit_codes.ANSWER_IS_NO if has_conflicts or (flags["check"] and changed) else exit_codes.DONE)
+    ctx.exit(ExitCode.ANSWER_IS_NO if has_conflicts or (flags["check"] and changed) else ExitCode.DONE)
 
 
 def _print_end(result: "ExportResult", changed: int, *, is_dry_run: bool) -> None:
@@ -253,6 +257,11 @@ def plan_export(
     content, document = _read_devkit_toml(root)
     options = ExportOptions(collect_setting_flags(JobSettings, flags), collect_setting_flags(target.settings, flags))
     settings = read_export_settings(document, content.decode("utf-8-sig"), target, options)
+    if settings.job.min_nodes and not target.is_elastic(settings.target):
+        raise DevkitError(
+            f"--min-nodes: {target.name} starts no elastic job, which continues with fewer nodes",
+            "Export to slurm, or to kubernetes with --kind pytorchjob; or leave it out: the job then waits for all nodes.",
+        )
     _require_settings(project, lock, target, settings, options)
     project, plan = _load_plan(project, lock, settings.job)
     exported = load_exported_project(project, plan, settings.job)
@@ -331,7 +340,7 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
     from devkit.render.project import build_container_settings
     from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
-    if job.command:
+    if job.command or not job.settings:
         return ExportedProject(build_container_settings(project), plan, finetune=None, config=None)
     path = project.root / job.settings
     if not path.is_file():
@@ -405,7 +414,7 @@ def _load_plan(project: "DevkitProject", lock: "DevkitLock", job: JobSettings) -
     from devkit.render.devkit_lock import parse_locked_plan
 
     plan = parse_locked_plan(lock.plan)
-    if not job.command:
+    if job.settings and not job.command:
         plan.require_torch("devkit finetune")
     return project.for_plan(plan), plan
 
@@ -431,7 +440,8 @@ def _require_settings(
     elif not has_lock:
         steps.append(shlex.join(["devkit", "init", *where]))
     other = ""
-    if not settings.job.settings and not settings.job.command:
+    has_job = settings.job.settings or settings.job.command
+    if not has_job and not target.has_workspace(settings.target):
         missing.append("nothing says what the job shall run")
         words += ["--settings", "run.toml"]
         other = "\nOr, for a command of your own instead of devkit finetune with those settings: -- python train.py"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.terminal import StepPrinter, is_drawn
+from devkit.cli.runtime import is_drawn
+from devkit.cli.terminal import StepPrinter
 from devkit.text import format_duration
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """`devkit finetune`: fine-tune a language model."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.options.settings import collect_setting_flags, setting_options
+from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError
 from devkit.workload.finetune.process import (
     StoppedBySignal,
@@ -47,13 +48,15 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write event files for TensorBoard.",
 )
-@click.option("--dry-run", is_flag=True, help="Show decisions and memory estimate, without training.")
 @click.option(
-    "--json/--text",
-    "as_json",
-    default=None,
-    help="Print events as JSON lines, or as text.  [default: text on a terminal, else JSON]",
+    "--report-to",
+    "trackers",
+    multiple=True,
+    type=click.Choice(["mlflow", "wandb"]),
+    help="Log losses and speed there, too. Repeat.",
 )
+@click.option("--dry-run", is_flag=True, help="Show decisions and memory estimate, without training.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
 @click.pass_context
 def finetune(
     ctx: click.Context,
@@ -62,15 +65,16 @@ def finetune(
     file: Path | None,
     plot: Path | None,
     tensorboard: Path | None,
+    trackers: tuple[str, ...],
     dry_run: bool,
-    as_json: bool | None,
+    as_json: bool,
     **flags: Any,  # noqa: ANN401 - one for each setting
 ) -> None:
     """Fine-tune a language model: an adapter on a frozen base, or all of its weights.
 
     Settings that are not given are chosen for this machine, with reasons. The same command resumes a stopped run.
     """
-    from devkit.workload.monitoring.listeners import monitor_run
+    from devkit.workload.finetune.events import monitor_run
 
     with _exit_code_written(ctx), raise_on_signal():
         with report_once_per_node():
@@ -78,7 +82,7 @@ def finetune(
             continue_in_project("devkit finetune")
         with (
             _print_events(as_json=as_json) as listener,
-            monitor_run(settings.output, plot=plot, tensorboard=tensorboard) as watcher,
+            monitor_run(settings.output, plot=plot, tensorboard=tensorboard, trackers=trackers) as watcher,
         ):
             configure_libraries()
             from devkit.workload.finetune.program import run_finetuning
@@ -108,17 +112,17 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
 
 
 @contextmanager
-def _print_events(*, as_json: bool | None) -> Iterator["Listener"]:
+def _print_events(*, as_json: bool) -> Iterator["Listener"]:
     """Print the events. JSON has standard output for itself: what libraries print goes to standard error."""
     from devkit.workload.environment import reserve_stdout_for_events
-    from devkit.workload.finetune.events import is_terminal, throttle_reading_events
 
-    if as_json is None:
-        as_json = not is_terminal(sys.stdout)
     if not as_json:
-        from devkit.workload.finetune.progress import ProgressPrinter
+        from devkit.cli.runtime import is_drawn
+        from devkit.cli.terminal import draw_bar
+        from devkit.workload.finetune.events import ProgressPrinter, format_bar
 
-        progress = ProgressPrinter()
+        has_bars = is_drawn(sys.stderr) and "NO_COLOR" not in os.environ
+        progress = ProgressPrinter(draw=draw_bar if has_bars else format_bar)
         try:
             yield progress
         finally:
@@ -126,7 +130,7 @@ def _print_events(*, as_json: bool | None) -> Iterator["Listener"]:
             progress.clear()
         return
     with reserve_stdout_for_events() as emit:
-        yield throttle_reading_events(emit)
+        yield emit
 
 
 def load_finetune_settings(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:

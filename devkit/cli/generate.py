@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exit_codes
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import Precision
-from devkit.workload.finetune.model.files import BaseQuantization
+from devkit.workload.finetune.files import BaseQuantization
+from devkit.workload.generation.gguf_file import GGUF_TYPES, find_gguf_writer
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, validate_decoding
 from devkit.workload.interpreter import continue_in_project
 
 if TYPE_CHECKING:
     from devkit.workload.generation.decoding import Completion
-    from devkit.workload.generation.files import Prompt
     from devkit.workload.generation.program import GenerationSession
+    from devkit.workload.generation.settings import Prompt
 
 SCHEMA = "devkit.generate/1"
+MAX_PROMPT_CHARACTERS = 16 << 20
+"""More than any model's context holds."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -40,6 +42,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 )
 @click.option("--chat", is_flag=True, help="Chat: Ctrl-C ends an answer, Ctrl-D the chat.")
 @click.option("--merge", metavar="DIR", type=click.Path(path_type=Path), help="Write model and adapter as one model.")
+@click.option(
+    "--gguf",
+    metavar="TYPE",
+    type=click.Choice(GGUF_TYPES, case_sensitive=False),
+    help="With --merge: a GGUF file, too, for llama.cpp and Ollama: bf16, q8_0, q4_k_m …",
+)
 @click.option(
     "--tokens", metavar="N", type=click.IntRange(min=1), default=256, show_default=True, help="Max new tokens."
 )
@@ -68,7 +76,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 )
 @click.option("--raw", is_flag=True, help="Use prompts as they are, without the model's chat template.")
 @click.option(
-    "--quantisation",
+    "--quantization",
     type=click.Choice([each.value for each in BaseQuantization]),
     default=BaseQuantization.NONE.value,
     show_default=True,
@@ -91,35 +99,44 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
         raise DevkitError("there is nothing to answer", "Give --prompt, --file or --chat.")
     if given["as_json"] and (given["chat"] or given["merge"]):
         raise DevkitError(f"{tasks[0]} prints no JSON", "Leave --json out.")
+    if given["gguf"] and not given["merge"]:
+        raise DevkitError("--gguf writes the merged model", "Add --merge DIR.")
     decoding = ("tokens", "temperature", "top_p", "top_k", "seed", "stops", "static_cache", "batch")
     settings = GenerateSettings(
         model=given["model"],
         adapter=given["adapter"],
         any_base=given["any_base"],
-        quantisation=BaseQuantization(given["quantisation"]),
+        quantization=BaseQuantization(given["quantization"]),
         precision=Precision(given["precision"]) if given["precision"] else None,
         raw=given["raw"],
         decoding=validate_decoding(DecodingSettings(**{name: given[name] for name in decoding})),
     )
     continue_in_project("devkit generate")
     if given["merge"]:
-        _merge(settings, given["merge"])
+        _merge(settings, given["merge"], given["gguf"])
     elif given["chat"]:
         _chat(settings)
     else:
         _answer(settings, given)
 
 
-def _merge(settings: GenerateSettings, folder: Path) -> None:
+def _merge(settings: GenerateSettings, folder: Path, gguf: str | None) -> None:
     from devkit.workload.finetune.process import configure_libraries
-    from devkit.workload.generation.files import find_generation_files
+    from devkit.workload.generation.settings import find_generation_files
 
+    # Before minutes of merging.
+    writer = find_gguf_writer(gguf) if gguf else None
     files = find_generation_files(settings)
     # Before the libraries are imported, which print much on the way.
     configure_libraries()
     from devkit.workload.generation.program import merge_adapter_into
 
     merge_adapter_into(files, folder, _print_note)
+    if writer:
+        file = writer.write(folder)
+        _print_note(
+            f"Wrote {file}, and Modelfile beside it: llama-server -m {file}, or ollama create NAME -f {folder}/Modelfile"
+        )
 
 
 def _chat(settings: GenerateSettings) -> None:
@@ -130,8 +147,8 @@ def _chat(settings: GenerateSettings) -> None:
         with contextlib.suppress(ImportError):  # Python for Windows has none
             # Arrow keys edit a line, and a paste of many lines is one turn: older releases leave that off.
             importlib.import_module("readline").parse_and_bind("set enable-bracketed-paste on")
-    from devkit.workload.generation.chat import ChatSession
-    from devkit.workload.generation.tokenization import require_chat_template
+    from devkit.workload.generation.decoding import require_chat_template
+    from devkit.workload.generation.program import ChatSession
 
     require_chat_template(session.generator.tokenizer)
     ChatSession(session.generator, settings.decoding, say=_print_piece, remark=_print_note).run(_read_turn)
@@ -169,7 +186,7 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
         answer = session.generate(prompts[0], _print_piece)
         click.echo()
         if answer.finish_reason.value == "stopped":
-            raise click.exceptions.Exit(exit_codes.INTERRUPTED)
+            raise click.exceptions.Exit(ExitCode.INTERRUPTED)
     else:
         for prompt, answer in zip(prompts, session.generate_many(prompts), strict=False):
             click.echo(json.dumps(_serialize_answer(prompt, answer), ensure_ascii=False))
@@ -178,7 +195,7 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
 
 
 def _read_prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
-    from devkit.workload.generation.files import Prompt, read_prompts, require_prompt_text
+    from devkit.workload.generation.settings import Prompt, read_prompts, require_prompt_text
 
     if given["file"] is not None:
         return read_prompts(given["file"])
@@ -187,12 +204,15 @@ def _read_prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
         return (Prompt(require_prompt_text(text, "--prompt")),)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")
-    return (Prompt(require_prompt_text(sys.stdin.read().rstrip("\n"), "standard input")),)
+    text = sys.stdin.read(MAX_PROMPT_CHARACTERS + 1)
+    if len(text) > MAX_PROMPT_CHARACTERS:
+        raise DevkitError("the prompt on standard input has no end", "Give it with --prompt, or in a file.")
+    return (Prompt(require_prompt_text(text.rstrip("\n"), "standard input")),)
 
 
 def _open_session(settings: GenerateSettings) -> "GenerationSession":
     from devkit.workload.finetune.process import configure_libraries
-    from devkit.workload.generation.files import find_generation_files
+    from devkit.workload.generation.settings import find_generation_files
 
     # Before torch is imported: errors in the files show within a second.
     files = find_generation_files(settings)

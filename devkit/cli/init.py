@@ -1,7 +1,10 @@
 """`devkit init`: solve, render, show the changes, write them."""
 
-import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,9 +26,10 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.existing_container import list_compose_offers, repair_existing_container
-from devkit.cli.imports import add_imports, find_missing_imports, print_imports
 from devkit.cli.locks import LockOptions, lock_options, lock_project
-from devkit.cli.options.plan import (
+from devkit.cli.output import print_wrapped
+from devkit.cli.plan import plan_with_packages, resolve_option
+from devkit.cli.plan_options import (
     ContainerOptions,
     PlanOptions,
     build_project_request,
@@ -33,11 +37,20 @@ from devkit.cli.options.plan import (
     container_options,
     plan_options,
 )
-from devkit.cli.resolution import plan_with_packages, resolve_option
 from devkit.cli.runtime import hold_project
-from devkit.cli.summary import format_next_step, print_summary
+from devkit.compat.specifiers import satisfies
+from devkit.compat.version_tables import load_tables
+from devkit.facts.dependencies import Resolved
+from devkit.facts.values import Unknown
+from devkit.probe.host import ask_git
+from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.solver.output import serialize_dependencies
-from devkit.text import format_count, wrap_text
+from devkit.text import format_count, join_words
+
+if TYPE_CHECKING:
+    from devkit.facts.dependencies import Dependencies, ImportedPackage
+    from devkit.render.project import DevkitProject
+    from devkit.solver.plan import Plan
 
 SCHEMA = "devkit.init/1"
 
@@ -91,13 +104,23 @@ def init(
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
     repair_existing_container(ctx, project, request, writing, no_resolve=no_resolve, compose=compose, service=service)
     offers = list_compose_offers(project.root)
-    width = shutil.get_terminal_size().columns
-    asks = not (dry_run or as_json)
-    project, imports = add_imports(project, is_wanted=with_imports, is_confirmed=yes, asks=asks, width=width)
+    asks, named = not (dry_run or as_json), project.settings.packages
+    project, imports = add_imports(project, is_wanted=with_imports, is_confirmed=yes, asks=asks)
     planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
+    if answer.as_of and not project.settings.as_of:
+        # Later changes of the code must not change what it is planned with.
+        project = replace(project, settings=replace(project.settings, as_of=answer.as_of))
     project = project.for_plan(answer)
     imports = imports or find_missing_imports(project, answer)
+    if decoder := [each for each in imports if each.module == "torchaudio" != each.name]:
+        imports = tuple(each for each in imports if each not in decoder)
+        project = _add_packages(project, decoder)
+        planned = plan_with_packages(
+            request, project.dependencies, project.root, project.settings, no_resolve=no_resolve
+        )
+        answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
+        project = project.for_plan(answer)
     project = lock_project(project, answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
@@ -107,7 +130,10 @@ def init(
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)
-        print_imports(imports, width=width)
+        if added := [each for each in project.settings.packages if each not in named]:
+            line = f"added: {join_words(added)}, which programs import and no file names; [project] packages in devkit.toml"
+            print_wrapped(line)
+        print_imports(imports)
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
     confirm_and_write(project.root, changes, writing)
@@ -129,7 +155,143 @@ def init(
     else:
         click.echo(f"wrote {files} to {project.root}")
         for offer in offers:
-            click.echo(wrap_text(offer, width=width, hanging="  "))
-        click.echo(wrap_text(format_next_step(project.root, project.dependencies, imports), width=width))
+            print_wrapped(offer, hanging="  ")
+        print_wrapped(format_next_step(project.root, project.dependencies, imports))
     if report:
         print_image_size(project.root)
+
+
+# Packages that a project's programs import and its files do not name: shown by `devkit init`, and added on a yes.
+
+MAX_IMPORTS_NAMED = 12
+
+
+def add_imports(
+    project: "DevkitProject", *, is_wanted: bool, is_confirmed: bool, asks: bool
+) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
+    """Return the project with the packages that its programs import and no file names, and those that were not added.
+
+    A project whose files ask for no package is looked at always, with a question on a terminal, unless everything
+    `is_confirmed`. In any other it takes the user's own flag, `is_wanted`, because most of what it imports without naming
+    it comes with what it names. torchvision and torchaudio do not come with torch: where the project's own files and not a
+    lock or conda choose its packages, these are added.
+    """
+    from devkit.probe.project.reader import read_local_imports
+
+    dependencies = project.dependencies
+    is_open = not (dependencies.is_locked or dependencies.conda)
+    if project.settings.ignore_dependencies or (dependencies.asks_for_packages and not (is_wanted or is_open)):
+        return project, ()
+    found = read_local_imports(str(project.root), dependencies)
+    if dependencies.asks_for_packages and not is_wanted:
+        of_torch = [each for each in found if each.name in ("torchvision", "torchaudio")]
+        return _add_packages(project, of_torch), ()
+    is_accepted = is_wanted or is_confirmed
+    known = [each for each in found if each.name]
+    if asks and known and not is_accepted and sys.stdin.isatty():
+        shown = join_words([f"{_format_requirement(each)} ({each.origin})" for each in known])
+        print_wrapped(f"No file here says which packages to install. The programs import {shown}.")
+        is_accepted = click.confirm("Install them, too?", default=True)
+    if not is_accepted or not known:
+        return project, found
+    return _add_packages(project, known), tuple(each for each in found if not each.name)
+
+
+def _add_packages(project: "DevkitProject", found: "list[ImportedPackage]") -> "DevkitProject":
+    names = tuple(dict.fromkeys((*project.settings.packages, *(_format_requirement(each) for each in found))))
+    return project.with_settings(replace(project.settings, packages=names)) if found else project
+
+
+def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[ImportedPackage, ...]":
+    """Find what a project with dependency files imports and uv's resolution lacks; nothing where that is not known.
+
+    What conda installs is not in that resolution. What no distribution is known for is mostly a module of the project's.
+    """
+    from devkit.probe.project.reader import read_local_imports
+
+    dependencies = project.dependencies
+    if (
+        not isinstance(plan.resolution, Resolved)
+        or dependencies.is_locked
+        or not dependencies.files
+        or dependencies.conda
+    ):
+        return ()
+    resolved = dict(plan.resolution.packages)
+    found = read_local_imports(str(project.root), dependencies)
+    limits = load_tables().imports.limits()
+    return tuple(
+        each
+        for each in found
+        if each.name
+        and not (each.name in resolved and satisfies(resolved[each.name], limits.get(each.name, "")))
+        and (each.module != "torchaudio" or satisfies(resolved.get("torchaudio", "0"), ">=2.9"))
+    )
+
+
+def _format_requirement(package: "ImportedPackage") -> str:
+    return f"{package.name}{load_tables().imports.limits().get(package.name, '')}"
+
+
+def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
+    """Print what is imported and not installed, with the flag or the setting that installs it."""
+    for is_known, how in (
+        (True, "--add-imports installs them and records them in devkit.toml"),
+        (False, "devkit knows no package for them; name it under [project] packages in devkit.toml"),
+    ):
+        of_kind = [
+            f"{_format_requirement(each) or each.module} ({each.origin})"
+            for each in found
+            if bool(each.name) is is_known
+        ]
+        if of_kind:
+            more = [f"{len(of_kind) - MAX_IMPORTS_NAMED} more"] if len(of_kind) > MAX_IMPORTS_NAMED else []
+            line = f"imported and named by no file: {join_words([*of_kind[:MAX_IMPORTS_NAMED], *more])}; {how}"
+            print_wrapped(line)
+
+
+# What `devkit init` read of a project, what the image gets, and the flags that choose something else.
+
+_MAX_FILES_NAMED = 8
+
+
+def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
+    """Print the files that count, the packages that they lead to, and how to choose others."""
+    if dependencies.files:
+        more = len(dependencies.files) - _MAX_FILES_NAMED
+        named = join_words([*dependencies.files[:_MAX_FILES_NAMED], *([f"{more} more"] if more > 0 else [])])
+        other = "another list with --requirements FILE, none with --ignore-dependencies"
+        print_wrapped(f"read: {named}; {other}")
+    versions = "--torch V, --python V, --image REF and --pin NAME==V choose others, and devkit.toml keeps them"
+    if plan.as_of:
+        says = f"as of {plan.as_of}: packages released by then, and the torch of that time, as far as the GPUs allow"
+        print_wrapped(f"{says}; --as-of latest takes the newest")
+    print_wrapped(f"installs: {join_words(_list_installed(plan, dependencies))}; {versions}")
+
+
+def _list_installed(plan: "Plan", dependencies: "Dependencies") -> Iterator[str]:
+    yield from (f"{name} {version}" for name, version in plan.packages)
+    if dependencies.is_locked:
+        yield f"what {dependencies.lock} holds"
+        return
+    named = format_count(len(plan.project_packages), "package")
+    if isinstance(plan.resolution, Unknown):
+        yield f"the project's packages (not checked: {plan.resolution.reason})"
+    elif isinstance(plan.resolution, Resolved) and plan.project_packages:
+        yield f"{named} that the project names, {len(plan.resolution.packages)} in all as uv resolves them"
+
+
+def format_next_step(root: Path, dependencies: "Dependencies", imports: "Sequence[ImportedPackage]") -> str:
+    """Format what to do with the files, and the choices that this project leaves open."""
+    available = dependencies.available
+    builds = {each.choice for each in dependencies.torch_builds}
+    flags = [f"--extra {name}" for name in available.extras if f"--extra {name}" not in builds][:1]
+    flags += [f"--group {name}" for name in available.groups if f"--group {name}" not in builds][:1]
+    flags += [f"--requirements {path}" for path in available.requirements[:1]]
+    flags += ["--add-imports"] if any(each.name for each in imports) else []
+    more = f" To install more first: {join_words([f'`devkit init {flag}`' for flag in flags], 'or')}." if flags else ""
+    # A rule of the project's own, such as .gitignore:12, may keep the dev container out of version control.
+    found = ask_git(root, "check-ignore", "--verbose", f"{DEVCONTAINER_FOLDER}/devcontainer.json")
+    rule = ":".join(found.out.partition("\t")[0].split(":")[:2]) if found.code == 0 else ""
+    commit = f"commit them (`git add --force`, because {rule} ignores them)" if rule else "commit them"
+    return f"Next: {commit}, then open the folder in its container, or prove it with `devkit verify`.{more}"

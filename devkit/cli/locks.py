@@ -1,13 +1,15 @@
 """Image locks: exact package hashes and the base image's digest, and the options that make them."""
 
 import shutil
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.options.settings import group_options
+from devkit.cli.setting_options import group_options
+from devkit.cli.terminal import StepPrinter
 
 if TYPE_CHECKING:
     from devkit.render.project import DevkitProject
@@ -54,18 +56,18 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
     if options.lock_only != "image":
         plan.require_torch("a lock of the packages")
     settings, locks = build_container_settings(project), read_image_locks(project.root)
-    with interrupt_on_termination():
+    with interrupt_on_termination(), closing(StepPrinter()) as progress:
         if options.lock_only != "image":
-            click.echo("Locking the packages ...", err=True)
+            progress("Locking the packages …")
             wheelhouse: Path | None = find_wheelhouse(project) if settings.uses_wheelhouse else None
             sources = PackageSources(find_torch_index(plan, settings), settings.index, wheelhouse)
             python, tools = (
-                resolve_lock(wanted, sources, progress=lambda line: click.echo(line, err=True))
+                resolve_lock(wanted, sources, progress=progress)
                 for wanted in (collect_lock_requirements(plan, settings), collect_tool_requirements(plan, settings))
             )
             locks = replace(locks, python=python, tools=tools)
         if options.lock_only != "python":
-            click.echo(f"Resolving the digest of {plan.base_image} ...", err=True)
+            progress(f"Resolving the digest of {plan.base_image} …")
             engine = next((name for name in ("docker", "podman") if shutil.which(name)), "docker")
             locks = replace(locks, image=pin_image(plan.base_image, program=settings.engine or engine))
     return replace(project, locks=locks)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from devkit import INSTALL_MCP_COMMAND
 from devkit.errors import DevkitError
 from devkit.probe.saved_facts import load_saved_facts
+from devkit.release import INSTALL_MCP_COMMAND
 
 
 @click.command()

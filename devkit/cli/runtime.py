@@ -1,11 +1,30 @@
-"""The process of a command: its interrupts, its lock on a folder, and the date."""
+"""The process of a command: its interrupts, its streams, its lock on a folder, and the date."""
 
+import contextlib
+import io
+import os
+import shutil
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 RERAISE_AFTER_S = 0.05
 """Not at once: it would be raised in the same callback, and dropped like the first."""
+_MIN_DRAWN_COLUMNS = 60
+
+
+def is_drawn(stream: TextIO) -> bool:
+    """Say if rich draws on a stream: a wide terminal that is not dumb and has its signs, or where FORCE_COLOR is set."""
+    if os.environ.get("TERM") == "dumb":
+        return False
+    has_signs = (stream.encoding or "utf-8").lower().startswith("utf")
+    # Tables are wide; the steps on standard error are one line each.
+    is_wide = stream is sys.stderr or shutil.get_terminal_size().columns >= _MIN_DRAWN_COLUMNS
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and has_signs and is_wide)
 
 
 def reraise_dropped_interrupts() -> None:
@@ -33,23 +52,52 @@ def reraise_dropped_interrupts() -> None:
     sys.unraisablehook = reraise_later
 
 
-def hold_project(folder: Path) -> AbstractContextManager[None]:
+class _File(io.FileIO):
+    """A standard stream that goes nowhere from an error on, such as that of a reader that leaves; the command goes on."""
+
+    def __init__(self, stream: TextIO, until: type[OSError]) -> None:
+        super().__init__(stream.fileno(), "w", closefd=False)
+        self._stream, self._until = stream, until  # the stream would close its file when nothing refers to it
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data) or 0
+        except self._until:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return memoryview(data).nbytes
+
+
+def drop_refused_errors() -> None:
+    """Let no command end because of what it says on standard error, which may be a full disk."""
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        file, codec = io.BufferedWriter(_File(sys.stderr, OSError)), sys.stderr
+        sys.stderr = io.TextIOWrapper(file, encoding=codec.encoding, errors=codec.errors, line_buffering=True)
+
+
+@contextlib.contextmanager
+def hold_project(folder: Path) -> Iterator[None]:
     """Keep other writers out of a folder for the rest of a command, as in `ctx.with_resource(hold_project(folder))`.
 
     A command reads the files that it will replace, so two of them must not run side by side. Waiting is a line on
-    standard error; raises DevkitError when the other writer takes longer than ten seconds.
+    standard error; raises DevkitError when the other writer takes longer than ten seconds. `devkit init | head` writes
+    all files.
     """
     import click
 
     from devkit.folder_lock import hold_folder
 
-    return hold_folder(folder, report_wait=lambda line: click.echo(line, err=True))
+    with hold_folder(folder, report_wait=lambda line: click.echo(line, err=True)):
+        if sys.stdout is not sys.__stdout__ or sys.stdout is None or sys.stdout.isatty():
+            yield
+            return
+        pipe = io.BufferedWriter(_File(sys.stdout, BrokenPipeError))
+        output = io.TextIOWrapper(pipe, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        with contextlib.redirect_stdout(output), contextlib.closing(output):
+            yield
 
 
 def measure_memory_gb() -> int:
     """Measure the memory of this machine, in whole GiB; 0 where the system does not say."""
-    import os
-
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     except (AttributeError, OSError, ValueError):

@@ -4,6 +4,7 @@ rich is imported where it draws, never at start-up: see docs/decisions/0023.
 """
 
 import contextlib
+import io
 import os
 import sys
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+
+from devkit.cli.runtime import is_drawn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,13 +39,6 @@ SPINNER_DELAY_S = 1.0
 """What ends earlier needs no spinner."""
 
 _ENDINGS = {" passed": "green", " failed": "bold red", " skipped": "dim"}
-
-
-def is_drawn(stream: TextIO) -> bool:
-    """Say if rich draws on a stream: a terminal that is not dumb, or anything where FORCE_COLOR is set."""
-    if os.environ.get("TERM") == "dumb":
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
 
 
 def make_console(stream: TextIO, *, width: int | None = None, record: bool = False) -> "Console":
@@ -103,8 +99,10 @@ def draw_lines(console: "Console", lines: "Sequence[Line]") -> None:
     """Draw lines in the colors of their tones; none is folded again."""
     from rich.text import Text
 
-    for line in lines:
-        console.print(Text(line.text, STYLES[line.tone.value]), soft_wrap=True)
+    if lines:
+        # At once: a call for each line takes most of the time.
+        texts = [Text(line.text, STYLES[line.tone.value]) for line in lines]
+        console.print(Text("\n").join(texts), soft_wrap=True)
 
 
 def draw_plan(console: "Console", plan: "Plan", rest: str) -> None:
@@ -131,6 +129,16 @@ def draw_text(console: "Console", text: str) -> None:
         start = line.lstrip()[:1]
         style = {"✓": "green", "✗": "bold red", "!": "yellow"}.get(start, "")
         console.print(Text(line, style), soft_wrap=True)
+
+
+def draw_bar(share: float, width: int) -> str:
+    """Draw how far a run has come, for a line that moves."""
+    from rich.progress_bar import ProgressBar
+
+    console = make_console(io.StringIO())
+    with console.capture() as drawn:
+        console.print(ProgressBar(total=1.0, completed=share, width=width), end="")
+    return drawn.get()
 
 
 def draw_estimate(console: "Console", report: "EstimateReport", text: str) -> None:

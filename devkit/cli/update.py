@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.changes import (
     WriteOptions,
     build_editor_fields,
@@ -22,10 +21,10 @@ from devkit.cli.changes import (
 )
 from devkit.cli.existing_container import repair_existing_container
 from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
-from devkit.cli.options.plan import build_project_request
-from devkit.cli.resolution import plan_with_packages, resolve_option
+from devkit.cli.plan import plan_with_packages, resolve_option
+from devkit.cli.plan_options import build_project_request
 from devkit.cli.runtime import hold_project
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
 from devkit.text import format_count
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def update(
     confirm_and_write(project.root, changes, options)
     _print_end(project, answer, changes, options)
     has_conflicts = any(change.conflicts for change in changes)
-    ctx.exit(exit_codes.ANSWER_IS_NO if has_conflicts or (check and select_changed(changes)) else exit_codes.DONE)
+    ctx.exit(ExitCode.ANSWER_IS_NO if has_conflicts or (check and select_changed(changes)) else ExitCode.DONE)
 
 
 def _renew_locks(
@@ -123,7 +122,7 @@ def _renew_locks(
         for reason in stale.values():
             click.echo(f"would lock again: {reason}")
         click.echo("nothing was written; other changes depend on the new lock: run devkit update.")
-    raise click.exceptions.Exit(exit_codes.ANSWER_IS_NO if is_check else exit_codes.DONE)
+    raise click.exceptions.Exit(ExitCode.ANSWER_IS_NO if is_check else ExitCode.DONE)
 
 
 def _print_end(

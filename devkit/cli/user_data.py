@@ -94,15 +94,15 @@ def save_user_tables(documents: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _read_tables(path: str) -> dict[str, dict[str, Any]]:
-    from pathlib import Path
+    from devkit.probe.host import LocalHost
 
-    try:
-        head_line, _, tables = Path(path).read_bytes().partition(b"\n")
-    except OSError as error:
-        raise DevkitError(f"cannot be read ({error.strerror})", _REPAIR) from None
+    text = LocalHost().read(path)
+    if text is None:
+        raise DevkitError("cannot be read", _REPAIR)
+    head_line, _, tables = text.partition("\n")
     try:
         head = json.loads(head_line)
-        is_whole = (head["schema"], head["crc32"]) == (SCHEMA, crc32(tables.removesuffix(b"\n")))
+        is_whole = (head["schema"], head["crc32"]) == (SCHEMA, crc32(tables.removesuffix("\n").encode()))
     except (ValueError, KeyError, TypeError):
         is_whole = False
     if not is_whole:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devkit.cli import exit_codes
 from devkit.cli.terminal import StepPrinter
-from devkit.errors import DevkitError
+from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def verify(
     if report.verdict == "failed":
         first = "" if output else "write the report with --output report.json, then: "
         click.echo(f"What to do: {first}devkit doctor --verification {output or 'report.json'}", err=True)
-    ctx.exit(exit_codes.DONE if report.verdict == "passed" else exit_codes.ANSWER_IS_NO)
+    ctx.exit(ExitCode.DONE if report.verdict == "passed" else ExitCode.ANSWER_IS_NO)
 
 
 def _prove(directory: Path, *, here: bool, depth: str, **settings: Any) -> "VerificationReport":  # noqa: ANN401
@@ -135,7 +134,9 @@ def _require_local_model(model: str) -> None:
     """Raise DevkitError for a model that is neither a folder nor in the hub's cache: the proof downloads nothing."""
     home = os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
-    if model and not Path(model).expanduser().exists() and not (cache / f"models--{model.replace('/', '--')}").exists():
+    found = Path(model).expanduser()
+    is_local = found.is_dir() or (found.suffix == ".gguf" and found.is_file())
+    if model and not is_local and not (cache / f"models--{model.replace('/', '--')}").exists():
         raise DevkitError(
             f"there is no model {model}: no such folder, and it is not in {cache}",
             f"Name a folder, or download it first, for the proof downloads nothing: hf download {model}",
@@ -161,7 +162,7 @@ def _check_report(file: Path, *, timeout_s: float, as_json: bool) -> int:
     with contextlib.closing(StepPrinter()) as progress:
         points += repeat_reference(report, LocalHost(), timeout_s=timeout_s, progress=progress)
     click.echo(json.dumps(build_check_document(points), indent=2) if as_json else format_report_check(points))
-    return exit_codes.DONE if summarize_points(points) is PointStatus.AGREES else exit_codes.ANSWER_IS_NO
+    return ExitCode.DONE if summarize_points(points) is PointStatus.AGREES else ExitCode.ANSWER_IS_NO
 
 
 def read_verification_report(file: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 import tarfile
@@ -218,11 +219,22 @@ def test_a_folder_in_its_place_is_said_and_passed_over(devkit, gpus, home):
     assert [each.name for each in stored(home).parent.iterdir()] == ["tables.json"]
 
 
-def test_without_a_home_everything_works_but_keeping(devkit, gpus):
-    nowhere = {"XDG_DATA_HOME": "relative", "HOME": ""}
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+def test_a_named_pipe_in_its_place_holds_nothing_up(devkit, home):
+    stored(home).parent.mkdir(parents=True)
+    os.mkfifo(stored(home))
+    done = devkit("plan", "--gpu", "RTX 4090", "--no-resolve")
+    assert done.returncode == 0 and "is not used: it cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["", "no home"])
+def test_without_a_home_everything_works_but_keeping(devkit, gpus, tmp_path, folder):
+    """Services have a home that does not exist, and that nothing may make."""
+    nowhere = {"XDG_DATA_HOME": "relative", "HOME": folder and str(tmp_path / folder)}
     assert devkit("data", "show", **nowhere).returncode == 0
     done = devkit("data", "update", gpus, **nowhere)
     assert done.returncode == 2 and "no home folder" in done.stderr
+    assert not (tmp_path / "no home").exists()
 
 
 def test_the_home_is_used_where_no_data_folder_is_named(devkit, gpus, tmp_path):

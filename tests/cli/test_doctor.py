@@ -1,17 +1,22 @@
+"""`devkit doctor` from the outside: forms of the report, logs, saved reports, and flags that contradict each other."""
+
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
-from devkit.cli.doctor import doctor
+from devkit.cli.doctor import doctor, explain_log
 from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import Unknown
-from tests.doctor.machines import changed, healthy, r, without_gpu
+from devkit.verify.report import ProofLocation, VerificationReport
+from devkit.workload.proof.stages import StageResult, StageStatus
+from tests.doctor.machines import changed, healthy, inside, r, without_gpu
 from tests.hosts.golden import facts_file
 
 MISMATCH = changed(
@@ -183,7 +188,7 @@ def test_lines_fit_a_narrow_terminal(columns):
     assert max(map(len, text)) <= max(40, int(columns), longest_word + 2)
 
 
-def test_no_colour_when_it_is_not_a_terminal():
+def test_no_color_when_it_is_not_a_terminal():
     done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")))
     assert b"\x1b[" not in done.stdout
 
@@ -193,3 +198,261 @@ def test_a_closed_pipe_is_not_an_error(tmp_path):
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
+
+
+# `devkit doctor` on what the workload left behind: a report of verify, the folder of a finetune run.
+
+
+@pytest.fixture
+def ask_beside(tmp_path):
+    """Runs `devkit doctor` on a healthy machine's facts and what is named beside them."""
+    facts = tmp_path / "facts.json"
+    facts.write_text(format_facts(inside()), encoding="utf-8")
+
+    def run(*words):
+        return CliRunner().invoke(doctor, ["--facts", str(facts), *map(str, words)])
+
+    return run
+
+
+@pytest.fixture
+def report(tmp_path):
+    stage = StageResult("kernel", StageStatus.FAILED, reason="RuntimeError: CUDA error: no kernel image is available")
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(VerificationReport(ProofLocation.HERE, {"kind": "cuda"}, {}, (stage,)).to_document()))
+    return file
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """A run on a GPU that stood still for most of each step."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    step = {"event": "step", "seconds": 1.0, "waited_s": 0.6, "peak_allocated_bytes": 2**30}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(step | {"step": n}) + "\n" for n in range(1, 9)))
+    sample = {"gpu": 0, "name": "NVIDIA H200", "utilization_percent": 30, "memory_bytes": 141 << 30}
+    (folder / "gpu.jsonl").write_text("".join(json.dumps(sample | {"at_s": n}) + "\n" for n in range(20)))
+    return folder
+
+
+def test_a_failed_stage_is_a_problem_that_names_the_check_behind_it(ask_beside, report):
+    result = ask_beside("--verification", report, "--json")
+    assert result.exit_code == 1
+    (finding,) = next(each for each in json.loads(result.stdout)["outcomes"] if each["code"] == "PYT021")["findings"]
+    assert "(see PYT002)" in finding["message"]
+
+
+def test_a_run_that_waited_for_its_data_is_a_warning_with_its_evidence(ask_beside, run_folder):
+    result = ask_beside("--run", run_folder, "--only", "STO006", "--only", "GPU029", "--json")
+    outcomes = {each["code"]: each for each in json.loads(result.stdout)["outcomes"]}
+    (finding,) = outcomes["STO006"]["findings"]
+    assert (finding["severity"], outcomes["GPU029"]["findings"][0]["follows_from"]) == ("warning", "STO006")
+    assert "NVIDIA H200: utilization 30 %" in finding["evidence"]
+
+
+def test_saved_facts_keep_what_was_left_behind(ask_beside, report, run_folder, tmp_path):
+    saved = tmp_path / "saved.json"
+    ask_beside("--verification", report, "--run", run_folder, "--save-facts", saved)
+    facts = parse_facts(saved.read_text())
+    assert facts.verification.stages[0].name == "kernel"
+    assert facts.training.waiting_percent == 60
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(("--verification", "/nowhere.json"), "cannot read /nowhere.json", id="no such report"),
+        pytest.param(("--verification", __file__), "holds no report of devkit verify", id="a file that is no report"),
+        pytest.param(("--run", "/nowhere"), "holds no steps of a run", id="no such run"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(ask_beside, words, said):
+    result = ask_beside(*words)
+    assert isinstance(result.exception, DevkitError)
+    assert said in result.exception.message and result.exception.hint
+
+
+# `devkit doctor --log`: a log joined with the diagnosis of the machine that it comes from.
+
+
+ERROR_35 = "CUDA driver version is insufficient for CUDA runtime version"
+NO_DEVICE_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
+NO_GPU = "RuntimeError: No CUDA GPUs are available"
+NVML = "Failed to initialize NVML: Driver/library version mismatch"
+
+
+@pytest.fixture
+def ask_with_log(tmp_path):
+    """Judges a recorded machine with a log."""
+
+    def judge(machine, log, *arguments):
+        file = tmp_path / "train.log"
+        file.write_text(log)
+        return CliRunner().invoke(doctor, ["--facts", str(facts_file(machine)), "--log", str(file), *arguments])
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("machine", "log", "code", "evidence"),
+    [
+        pytest.param("toolkit-missing", NO_DEVICE_DRIVER, "CTK001", "CTK001 finds", id="no toolkit"),
+        pytest.param("driver-lib-mismatch", NVML, "DRV002", "DRV002 finds", id="an update without a reboot"),
+        pytest.param("in-container-no-gpu-injected", NO_GPU, "CON001", "CON001 finds", id="no GPU was given"),
+        pytest.param(
+            "in-container-no-gpu-injected", ERROR_35, "CON001", "CON001 finds", id="error 35 without a driver"
+        ),
+        pytest.param("in-container-ok", NO_GPU, "PYT006", "", id="a GPU was given"),
+    ],
+)
+def test_a_log_is_explained_by_the_diagnosis_of_its_machine(ask_with_log, machine, log, code, evidence):
+    text = ask_with_log(machine, f"start\n{log}\n").stdout
+    assert "\nlog:\n" in text
+    assert "seen in line 2: " in text
+    document = json.loads(ask_with_log(machine, log, "--json").stdout)
+    match = document["log"][0]
+    assert match["code"] == code
+    assert evidence in " ".join(match["speaks_for"])
+    assert document["schema"] == "devkit.doctor/1"
+
+
+def test_a_log_without_an_error_says_so(ask_with_log):
+    assert "log: no known error" in ask_with_log("ubuntu-4090-ok", "loss 0.1\n").stdout
+    assert json.loads(ask_with_log("ubuntu-4090-ok", "loss 0.1\n", "--json").stdout)["log"] == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="makes a named pipe")
+def test_a_log_through_a_pipe_that_nobody_writes_to_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("devkit.reading.PIPE_TIMEOUT_S", 0.1)
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(DevkitError, match="nothing came through it"):
+        explain_log(tmp_path / "log", healthy())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--log", "nowhere.log"], "cannot read nowhere.log", id="no such file"),
+        pytest.param(["--log", __file__, "--format", "sarif"], "--log has no sarif form", id="a form for machines"),
+    ],
+)
+def test_what_cannot_be_joined_is_said(arguments, message):
+    result = CliRunner().invoke(doctor, ["--facts", str(facts_file("ubuntu-4090-ok")), *arguments])
+    assert isinstance(result.exception, DevkitError)
+    assert result.exception.message.startswith(message)
+
+
+# The forms of the report on the command line, the flags that contradict each other, and two sides at once.
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def write(name, facts):
+        path = tmp_path / f"{name}.json"
+        path.write_text(format_facts(facts), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(doctor, arguments)
+
+
+@pytest.mark.parametrize(
+    ("style", "start"),
+    [
+        ("text", "✓ Hardware: NVIDIA GeForce RTX 4090, 24 GiB"),
+        ("json", '{\n  "schema": "devkit.doctor/1"'),
+        ("sarif", '{\n  "$schema": "https://docs.oasis-open.org/sarif/'),
+        ("markdown", "### ❌ devkit doctor: problem"),
+        ("html", "<!doctype html>"),
+    ],
+)
+@pytest.mark.parametrize("to_file", [False, True], ids=["printed", "written"])
+def test_every_form_is_printed_or_written_with_the_same_exit_code(saved, tmp_path, style, start, to_file):
+    target = tmp_path / "report"
+    result = invoke("--facts", saved("m", MISMATCH), "--format", style, *(["--output", str(target)] if to_file else []))
+    assert result.exit_code == 1
+    assert (target.read_text(encoding="utf-8") if to_file else result.stdout).startswith(start)
+    assert not to_file or result.stdout == ""
+
+
+def test_sarif_says_how_the_command_ended(saved):
+    for arguments, code in [((), 0), (("--strict",), 1)]:
+        result = invoke("--facts", saved("m", changed(healthy(), {"compose": None})), "--format", "sarif", *arguments)
+        assert result.exit_code == code
+        assert json.loads(result.stdout)["runs"][0]["invocations"][0]["exitCode"] == code
+
+
+@pytest.mark.parametrize("order", [["host", "inside"], ["inside", "host"]], ids=["host first", "container first"])
+def test_a_host_and_its_container_are_judged_as_one(saved, order):
+    files = {
+        "host": saved("host", MISMATCH),
+        "inside": saved("inside", changed(inside(), {"container.shm_bytes": 1 << 26})),
+    }
+    result = invoke("--json", *(word for name in order for word in ("--facts", files[name])))
+    document = json.loads(result.stdout)
+    assert document["root_causes"] == ["DRV002"]
+    seen = {finding["seen_in"] for row in document["outcomes"] for finding in row["findings"]}
+    assert seen == {"", "dev container"}
+
+
+@pytest.mark.parametrize("side", [healthy(), inside()], ids=["two hosts", "two containers"])
+def test_two_of_the_same_side_are_refused(saved, side):
+    result = invoke("--facts", saved("a", side), "--facts", saved("b", side))
+    assert isinstance(result.exception, DevkitError)
+    assert "a host and of a container" in result.exception.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--json", "--format", "html"], "--json and --format html contradict", id="two forms"),
+        pytest.param(["--list", "--format", "sarif"], "--list has no sarif form", id="a list as SARIF"),
+        pytest.param(["--list", "--fix"], "--list only lists", id="a list that repairs"),
+        pytest.param(["--facts", "x", "--fix"], "--fix works on this machine", id="repairing a saved machine"),
+        pytest.param(["--facts", "x", "--deep"], "--deep works on this machine", id="the deep tier of a saved machine"),
+        pytest.param(["--facts", "x", "--smoke"], "--smoke works on this machine", id="a container on a saved machine"),
+        pytest.param(
+            ["--facts", "x", "--project", "."], "--project works on this machine", id="a saved machine's project"
+        ),
+        pytest.param(
+            ["--facts", "a", "--facts", "b", "--facts", "c"], "--facts was given 3 times", id="three machines"
+        ),
+        pytest.param(["--yes"], "--yes answers the questions of --fix", id="yes to nothing"),
+        pytest.param(["--project", "nowhere"], "nowhere is no directory", id="no such project"),
+        pytest.param(["--output", "x", "--save-facts", "x"], "both name x", id="two things in one file"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_one_line_and_a_hint(arguments, message):
+    result = invoke(*arguments)
+    assert isinstance(result.exception, DevkitError), result.output
+    assert message in result.exception.message
+    assert "\n" not in result.exception.message
+    assert result.exception.hint
+    assert result.stdout == ""
+
+
+def test_json_twice_is_no_contradiction(saved):
+    assert invoke("--json", "--format", "json", "--facts", saved("m", healthy())).exit_code == 0
+
+
+NAMED = replace(
+    changed(healthy(), {"storage.directories.0.path": "/home/alice/.cache/huggingface/hub"}),
+    container=None,
+    wsl=Unknown("alice@example.com says hf_abcdefghijklmnopqrstuvwxyz at https://bob:pw12345@hub.example.com/"),
+)
+
+
+@pytest.mark.parametrize("style", ["json", "sarif", "markdown", "html"])
+def test_what_is_passed_on_names_nobody(saved, style):
+    shown = invoke("--facts", saved("m", NAMED), "--format", style).stdout
+    assert not [word for word in ("alice", "hf_abc", "pw12345") if word in shown]
+
+
+def test_who_sits_there_sees_true_paths_but_no_token(saved):
+    named = changed(NAMED, {"storage.directories.0.is_writable": False, "storage.directories.0.owner_uid": 0})
+    shown = invoke("--facts", saved("m", named), "--verbose").stdout
+    assert "/home/alice/.cache/huggingface/hub" in shown
+    assert "hf_abc" not in shown

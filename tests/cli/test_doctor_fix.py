@@ -124,7 +124,7 @@ def test_a_file_that_leads_out_of_the_project_is_left_alone(project, tmp_path):
 
 def test_what_no_file_repairs_is_printed_and_never_run(monkeypatch, capsys, tmp_path):
     from devkit.cli.doctor import apply_repairs
-    from tests.doctor.reports import ROOT, a_report
+    from tests.doctor.running import ROOT, a_report
 
     assert apply_repairs(a_report(ROOT), tmp_path, is_confirmed=True) == ()
     said = capsys.readouterr().err
@@ -137,7 +137,7 @@ def test_what_no_file_repairs_is_printed_and_never_run(monkeypatch, capsys, tmp_
 def test_yes_does_not_cover_what_somebody_should_look_at(project, capsys, change):
     from devkit.cli.doctor import apply_repairs
     from devkit.doctor.model import Confidence, Fix, Repair, RepairKind, Severity
-    from tests.doctor.reports import a_finding, a_report, an_outcome
+    from tests.doctor.running import a_finding, a_report, an_outcome
 
     typed = {"severity": Severity, "confidence": Confidence}
     repairs = (Repair(RepairKind.REMOVE, ".devcontainer/devcontainer.json", ("runArgs",)),)

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from devkit.cli import devkit
-from devkit.cli.history import KEPT, compare_with_last
-from devkit.cli.watch import _Screen
+from devkit.cli.watch import KEPT, _Screen, compare_with_last
 from devkit.facts.model import Gpu
 from tests.doctor.machines import changed, r
 from tests.hosts.golden import expected_facts

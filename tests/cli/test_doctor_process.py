@@ -1,4 +1,4 @@
-"""The command as a process: how long it takes whatever is broken, what it says on the way, and how it is stopped."""
+"""`devkit doctor` as a process and on a terminal: how long it takes, what it says on the way, and how it is stopped."""
 
 import os
 import pty
@@ -9,6 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests.hosts.golden import facts_file
+
+# The command as a process: how long it takes whatever is broken, what it says on the way, and how it is stopped.
+
 
 HANGING = """#!/bin/sh
 echo $$ >> "{pids}"
@@ -150,3 +155,42 @@ def test_the_slow_tiers_are_steps_of_their_own_and_admit_what_they_could_not_try
     assert done.stdout.startswith("{")
     assert done.stdout.rstrip().endswith("}")
     assert done.returncode in (0, 1)
+
+
+# What a person sees: a real terminal, made of a pseudo-terminal pair.
+
+
+MISMATCH = facts_file("driver-lib-mismatch")
+
+
+def on_terminal(*arguments, **environment):
+    master, slave = pty.openpty()
+    argv = [sys.executable, "-m", "devkit", "doctor", "--facts", str(MISMATCH), *arguments]
+    clean = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    with subprocess.Popen(argv, stdout=slave, stderr=subprocess.DEVNULL, env=clean | environment) as process:
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                chunk = os.read(master, 65536)
+            except OSError:
+                break
+            if not chunk:
+                break
+            shown += chunk
+        os.close(master)
+        process.wait(timeout=30)
+    return shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_colored"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)],
+    ids=["color on a terminal", "none when the user says no"],
+)
+def test_color(environment, is_colored):
+    assert ("\x1b[" in on_terminal(**environment)) is is_colored
+
+
+def test_the_words_are_there_without_the_color():
+    assert "problem: the loaded NVIDIA module" in on_terminal(TERM="xterm", NO_COLOR="1")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.cli import exit_codes
+from devkit.errors import ExitCode
 from tests.forked_commands import run_devkit
 from tests.hosts.golden import expected_document
 
@@ -26,13 +26,14 @@ NOT_RUN = {
     r"devkit bundle": "needs an engine and the package index: tests/engine/test_bundle.py",
     r"devkit estimate --learn (?!--reset)": "needs a measured run: tests/cli/test_estimate.py",
     r"devkit init --compose": "needs a Compose file of the project: tests/cli/test_init.py",
-    r"devkit (finetune|generate)": "needs torch and a model: tests/workload/test_examples.py runs the tutorial's and the examples'",
+    r"devkit (finetune|generate|serve)": "needs torch and a model: tests/workload/test_examples.py runs the tutorial's and the examples'",
     r"devkit estimate .*--exact": "needs torch: tests/workload/tracing",
+    r"devkit fleet doctor --reports": "needs reports of machines: tests/cli/test_fleet.py",
     r"devkit data update": "needs a table of one's own: tests/cli/test_data.py",
 }
 """Commands that are not run here, with the reason."""
 
-SAYS_NO = re.compile(r"devkit (doctor|compare|estimate|update .*--check|export --check)")
+SAYS_NO = re.compile(r"devkit ((fleet )?doctor|compare|estimate|update .*--check|export --check)")
 """Commands that may answer with 1 on a machine of which nothing is known."""
 
 
@@ -127,7 +128,7 @@ def test_a_documented_command_does_what_it_says(folder, page, command):
         words = words[: words.index("<")]
     home = copy / "home"
     done = run_devkit(*words, cwd=copy, text=text, HOME=str(home), HF_HOME=str(home / "hf"), UV_OFFLINE="1")
-    allowed = {exit_codes.DONE, exit_codes.ANSWER_IS_NO} if SAYS_NO.match(command) else {exit_codes.DONE}
+    allowed = {ExitCode.DONE, ExitCode.ANSWER_IS_NO} if SAYS_NO.match(command) else {ExitCode.DONE}
     assert done.returncode in allowed, f"{page}: {command}\n{done.stdout[-500:]}{done.stderr[-1500:]}"
 
 

@@ -83,6 +83,16 @@ def test_every_target_writes_its_files_and_is_then_up_to_date(project, target):
     assert exported(project, target, "--check").splitlines()[-1] == "up to date: nothing to change."
 
 
+@pytest.mark.parametrize("words", [("--nodes", "1:4"), ("--nodes=1:4",)], ids=str)
+def test_a_range_of_nodes_is_an_elastic_job_where_there_are_any(project, words):
+    exported(project, "slurm", *JOB, *words)
+    assert "#SBATCH --nodes=1-4\n#SBATCH --no-kill" in (project / "deploy/slurm/job.sbatch").read_text()
+    assert tomllib.loads((project / "devkit.toml").read_text())["job"]["min_nodes"] == 1
+    exported(project, "kubernetes", *JOB, *words, "--kind", "pytorchjob")
+    done = export(project, "kubernetes", *JOB, *words, "--kind", "trainjob")
+    assert (done.returncode, "starts no elastic job" in done.stderr) == (2, True)
+
+
 def test_typed_flags_are_kept_with_comments_and_the_next_run_needs_none(project):
     before = (project / "devkit.toml").read_text()
     exported(project, "slurm", *JOB, "--partition", "gpu", "--models", "/scratch/hub", "--time", "1h")
@@ -369,3 +379,18 @@ def test_a_private_registry_has_a_place_and_no_password_in_a_file(project):
     exported(project, "skypilot", *JOB, "--registry-user", "me")
     task = deployed(project, "skypilot")["task.yaml"]
     assert b"SKYPILOT_DOCKER_PASSWORD: null" in task and b"SKYPILOT_DOCKER_SERVER: " in task
+
+
+def test_a_workspace_needs_no_job(project):
+    shown = exported(project, "kubernetes", "--workspace", "kubectl", *JOB[2:])
+    assert "kubectl exec --stdin --tty job/tide-dev -- bash" in shown
+    assert set(deployed(project, "kubernetes")) == {
+        "devkit.lock",
+        *(f"workspace/{name}" for name in ("kustomization.yaml", "job.yaml")),
+        *(f"workspace/storage/{name}" for name in ("kustomization.yaml", "claims.yaml")),
+    }
+    shown = exported(project, "slurm", "--workspace")
+    assert "  bash deploy/slurm/workspace.sh" in shown
+    assert "sbatch" not in shown
+    assert "job.sbatch" not in deployed(project, "slurm")
+    assert "up to date" in exported(project, "--check")

@@ -161,12 +161,11 @@ def test_merging_needs_an_adapter(model, tmp_path):
 @pytest.fixture
 def of_a_chat(tmp_path):
     """An adapter with a chat template, on a base that has none."""
-    from devkit.workload.finetune.model import adapters
-    from devkit.workload.finetune.model.adapters import save_trained_adapter
-    from devkit.workload.finetune.model.files import LoadSettings
-    from devkit.workload.finetune.model.loading import load_base_and_tokenizer
+    from devkit.workload.finetune import model as adapters
+    from devkit.workload.finetune.files import LoadSettings
+    from devkit.workload.finetune.model import load_base_and_tokenizer
     from devkit.workload.finetune.settings import FinetuneSettings
-    from tests.workload.small_models import CHATML, save_model
+    from tests.workload.small_models import CHATML, save_model, save_trained_adapter
 
     loaded = load_base_and_tokenizer(f"{save_model(tmp_path / 'base')}", LoadSettings())
     loaded.tokenizer.chat_template = CHATML

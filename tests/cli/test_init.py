@@ -1,4 +1,4 @@
-"""`devkit init` from the outside: what it writes, prints and ends with."""
+"""`devkit init`, `update` and `template` from the outside: what they write, print and end with."""
 
 import json
 import os
@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from devkit.cli.changes import print_plan
 from tests.forked_commands import run_devkit
+from tests.render.plans import GPU_PLAN
+
+# `devkit init` from the outside: what it writes, prints and ends with.
+
 
 GPU = ("--gpu", "RTX 4090", "--driver", "570.124.06")
 
@@ -226,3 +231,168 @@ def test_files_for_windows_and_for_build_servers_come_when_they_are_wanted(tmp_p
     assert devkit("update", tmp_path, "--check").returncode == 0
     assert devkit("init", tmp_path, "--platform", "linux", "--yes").returncode == 0
     assert not {".devcontainer/gpu.ps1", ".devcontainer/.gitattributes"} & set(tree(tmp_path))
+
+
+# What `devkit init` says: what it read, what the image gets, and how to choose something else.
+
+
+def said(root, *words: str) -> str:
+    done = devkit("init", root, *GPU, *words)
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.split())
+
+
+def test_the_files_that_count_and_how_to_take_others(tmp_path):
+    (tmp_path / "requirements.txt").write_text("-r more.txt\nrich\n")
+    (tmp_path / "more.txt").write_text("torch\n")
+    text = said(tmp_path)
+    assert "read: requirements.txt and more.txt; another list with --requirements FILE" in text
+    assert "none with --ignore-dependencies" in text
+
+
+def test_what_is_installed_and_that_it_was_not_checked(tmp_path):
+    (tmp_path / "requirements.txt").write_text("rich\n")
+    text = said(tmp_path, "--no-resolve")
+    assert "the project's packages (not checked: --no-resolve was given)" in text
+    assert "--pin NAME==V" in text
+
+
+def test_a_project_without_files_gets_the_plans_packages_by_name(tmp_path):
+    text = said(tmp_path)
+    assert "read:" not in text
+    assert "installs: torch 2." in text
+    assert "transformers 5." in text
+
+
+def test_a_lock_is_what_is_installed(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "1"\ndependencies = ["peft"]\n')
+    (tmp_path / "uv.lock").write_text('[[package]]\nname = "peft"\nversion = "0.21.2"\n')
+    assert "and what uv.lock holds" in said(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "flag"),
+    [
+        pytest.param('[project.optional-dependencies]\ntrain = ["trl"]\n', "--extra train", id="an extra"),
+        pytest.param('[dependency-groups]\ndocs = ["mkdocs"]\n', "--group docs", id="a group"),
+    ],
+)
+def test_the_next_step_names_what_this_project_offers(tmp_path, table, flag):
+    project = '[project]\nname = "p"\nversion = "1"\ndependencies = ["rich"]\n'
+    (tmp_path / "pyproject.toml").write_text(project + table)
+    assert f"To install more first: `devkit init {flag}`." in said(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(project)
+    assert "To install more first" not in said(tmp_path)
+
+
+def test_a_fresh_dev_container_takes_at_most_fifteen_lines(tmp_path):
+    (tmp_path / "requirements.txt").write_text("rich\n")
+    done = devkit("init", tmp_path, *GPU)
+    assert len(done.stdout.splitlines()) <= 15
+    assert ".devcontainer/{.dockerignore, .gitignore, Dockerfile" in done.stdout
+
+
+def test_a_project_whose_git_ignores_the_folder_is_told_by_which_line(tmp_path):
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    assert "Next: commit them, then" in said(tmp_path)
+    (tmp_path / ".gitignore").write_text("*.pyc\n.devcontainer/\n")
+    text = said(tmp_path, "--python", "3.11")
+    assert "commit them (`git add --force`, because .gitignore:2 ignores them)" in text
+
+
+# `devkit init --editor`: what the chosen editors drop is said, in text and in JSON.
+
+
+def test_the_report_names_the_key_what_becomes_of_it_and_the_source(tmp_path):
+    done = devkit("init", tmp_path / "new", *GPU, "--editor", "jetbrains", COLUMNS="400")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "JetBrains:" in lines
+    (dropped,) = [line for line in lines if line.startswith("  updateRemoteUserUID: ")]
+    assert "it is false in these files anyway" in dropped
+    assert any(line.startswith("  see https://www.jetbrains.com/") for line in lines)
+
+
+def test_the_report_is_in_the_json_document(tmp_path):
+    done = devkit("init", tmp_path / "new", *GPU, "--editor", "codespaces,daytona", "--json")
+    editors = json.loads(done.stdout)["editors"]
+    assert [editor["name"] for editor in editors] == ["codespaces", "daytona"]
+    assert {"editor", "tool", "key", "effect", "instead", "source", "is_sure"} == set(editors[0]["dropped"][0])
+    assert [each["key"] for each in editors[1]["dropped"]] == ["devcontainer.json"]
+    assert (tmp_path / "new/.devcontainer/daytona/snapshot.sh").stat().st_mode & 0o111
+
+
+def test_what_is_recorded_is_reported_again(tmp_path):
+    devkit("init", tmp_path / "new", *GPU, "--editor", "daytona")
+    assert "Daytona" in devkit("init", tmp_path / "new").stdout
+    assert 'editors = ["daytona"]' in (tmp_path / "new/devkit.toml").read_text()
+
+
+def test_without_an_editor_nothing_is_reported(tmp_path):
+    done = devkit("init", tmp_path / "new", *GPU, "--json")
+    assert "editors" not in json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        pytest.param(("--editor", "emacs"), "there is no editor 'emacs'", id="an unknown editor"),
+        pytest.param(("--profile", "tensorboard"), "there is no profile 'tensorboard'", id="an unknown profile"),
+    ],
+)
+def test_a_wrong_name_is_refused_and_nothing_is_written(tmp_path, flags, says):
+    root = tmp_path / "new"
+    assert_refused(devkit("init", root, *GPU, *flags), says)
+    assert not root.exists()
+
+
+# `devkit template` from the outside.
+
+
+def test_every_template_is_written_and_a_second_run_changes_nothing(tmp_path):
+    first = devkit("template", tmp_path)
+    assert (first.returncode, first.stderr) == (0, "")
+    before = tree(tmp_path)
+    ids = {path.split("/")[0] for path in before}
+    assert ids == {"pytorch-cuda", "pytorch-rocm", "pytorch-cpu"}
+    assert {f"{name}/devcontainer-template.json" for name in ids} <= set(before)
+    assert devkit("template", tmp_path).stdout == f"wrote 0 files in {tmp_path}\n"
+    assert tree(tmp_path) == before
+
+
+def test_one_template_as_json_and_nothing_written(tmp_path):
+    done = devkit("template", tmp_path, "--only", "pytorch-cpu", "--dry-run", "--json")
+    document = json.loads(done.stdout)
+    assert document["schema"] == "devkit.template/1"
+    assert {file["path"].split("/")[0] for file in document["files"]} == {"pytorch-cpu"}
+    assert tree(tmp_path) == {}
+
+
+def test_a_file_that_somebody_changed_is_not_lost(tmp_path):
+    devkit("template", tmp_path, "--only", "pytorch-cpu")
+    file = tmp_path / "pytorch-cpu/devcontainer-template.json"
+    file.write_text("{}\n")
+    assert devkit("template", tmp_path, "--only", "pytorch-cpu").returncode == 2
+    assert file.read_text() == "{}\n"
+    assert devkit("template", tmp_path, "--only", "pytorch-cpu", "--force").returncode == 0
+    assert json.loads(file.read_text())["id"] == "pytorch-cpu"
+
+
+def test_an_unknown_template_is_refused(tmp_path):
+    assert_refused(devkit("template", tmp_path, "--only", "tpu"), "there is no Template 'tpu'")
+
+
+# What `devkit init` and `devkit update` print of a plan.
+
+
+@pytest.mark.parametrize(
+    ("day", "is_said"),
+    [
+        pytest.param("2026-11-21", False, id="tables of the same day"),
+        pytest.param("2027-05-20", False, id="tables that are 180 days old"),
+        pytest.param("2027-05-21", True, id="tables that are 181 days old"),
+    ],
+)
+def test_a_plan_from_old_tables_says_so(capsys, day, is_said):
+    print_plan(GPU_PLAN, wants_cpu=False, on=day)
+    assert ("181 days old" in " ".join(capsys.readouterr().out.split())) is is_said

@@ -1,7 +1,9 @@
-"""How every command ends: exit codes, one-line errors, and what is imported on the way."""
+"""How every command ends, completes and describes its JSON; and typical mistakes: one line and a hint, exit code 2."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +12,19 @@ from pathlib import Path
 
 import click
 import pytest
+from jsonschema import Draft202012Validator
 
 from devkit import cli
-from devkit.cli import exit_codes
-from devkit.errors import DevkitError
+from devkit.cli import COMMANDS
+from devkit.cli.documents import DOCUMENTS
+from devkit.errors import DevkitError, ExitCode
+from devkit.release import INSTALL_WORKLOAD_COMMAND
+from tests.documents import assert_valid
+from tests.forked_commands import run_devkit
+from tests.hosts.golden import facts_file
+
+# How every command ends: exit codes, one-line errors, and what is imported on the way.
+
 
 FULL_DISK = Path("/dev/full")
 
@@ -43,30 +54,30 @@ def test_a_reader_that_has_left_is_no_failure(words):
         )
     finally:
         os.close(writer)
-    assert (done.returncode, done.stderr) == (exit_codes.DONE, "")
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
 
 
 def test_a_user_error_is_one_line_and_a_hint(monkeypatch, capsys):
     code, err = ended_by(monkeypatch, capsys, DevkitError("no such GPU: rtx 9090", "Known: RTX 4090\nSee devkit plan"))
-    assert code == exit_codes.WRONG_INPUT
+    assert code == ExitCode.WRONG_INPUT
     assert err == "Error: no such GPU: rtx 9090\n  Known: RTX 4090\n  See devkit plan\n"
 
 
 def test_a_bug_shows_its_traceback_and_how_to_report_it(monkeypatch, capsys):
     code, err = ended_by(monkeypatch, capsys, ZeroDivisionError("division by zero"))
-    assert code == exit_codes.BUG
+    assert code == ExitCode.BUG
     assert "Traceback" in err and "ZeroDivisionError" in err and "report it" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()], ids=["Ctrl-C", "a prompt left with Ctrl-C"])
 def test_an_interrupt_ends_quietly_with_130(monkeypatch, capsys, error):
     code, err = ended_by(monkeypatch, capsys, error)
-    assert (code, err) == (exit_codes.INTERRUPTED, "Interrupted.\n")
+    assert (code, err) == (ExitCode.INTERRUPTED, "Interrupted.\n")
 
 
 def test_an_unknown_command_is_a_usage_error():
     done = run("docter")
-    assert done.returncode == exit_codes.WRONG_INPUT
+    assert done.returncode == ExitCode.WRONG_INPUT
     assert "docter" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -87,6 +98,14 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_ctrl_c_finds_its_handler_early():
+    """What is imported before is not within it: neither modules that take time, nor those of a stranger's folder."""
+    code = "import sys; known = set(sys.modules); sys.path.insert(0, sys.argv[1]); import devkit.__main__; print(*{*sys.modules} - known)"
+    argv = [sys.executable, "-I", "-c", code, str(Path(cli.__file__).parents[2])]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"devkit", "devkit.__main__"}
+
+
 @pytest.mark.skipif(not FULL_DISK.exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("command", ["--help", "doctor --list", "plan --vendor cpu", "init --vendor cpu --dry-run"])
 def test_a_full_disk_is_the_users_to_know_not_a_bug(command, tmp_path):
@@ -98,8 +117,43 @@ def test_a_full_disk_is_the_users_to_know_not_a_bug(command, tmp_path):
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert done.returncode == exit_codes.WRONG_INPUT
+    assert done.returncode == ExitCode.WRONG_INPUT
     assert done.stderr.startswith("Error: cannot write to standard output: No space left on device\n  ")
+
+
+@pytest.mark.skipif(not FULL_DISK.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(("words", "code"), [(["docter"], 2), (["doctor", "--facts", "{}", "--verbose"], 1)])
+@pytest.mark.parametrize("is_pipe", [True, False], ids=["a pipe that nobody reads", "a full disk"])
+def test_standard_error_that_takes_nothing_changes_no_answer(words, code, is_pipe):
+    reader, refusing = os.pipe() if is_pipe else (os.open(os.devnull, os.O_RDONLY), os.open(FULL_DISK, os.O_WRONLY))
+    os.close(reader)
+    argv = [sys.executable, "-m", "devkit", *(each.format(facts_file("driver-lib-mismatch")) for each in words)]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=refusing)
+    os.close(refusing)
+    assert (done.returncode, b"problem" in done.stdout) == (code, code == 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "no more files can be opened"),
+        (
+            BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+            "no more processes or threads can be started",
+        ),
+        (RuntimeError("can't start new thread"), "no more processes or threads can be started"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "the process has no memory left"),
+    ],
+)
+def test_a_limit_of_the_process_is_the_users_to_know(monkeypatch, capsys, error, says):
+    code, err = ended_by(monkeypatch, capsys, error)
+    assert (code, err.splitlines()[0], err.count("\n")) == (ExitCode.WRONG_INPUT, f"Error: {says}", 2)
+
+
+def test_without_docstrings_a_check_is_still_explained():
+    done = run("explain", "DRV001", env={**os.environ, "PYTHONOPTIMIZE": "2", "PYTHONDONTWRITEBYTECODE": "1"})
+    assert done.returncode == 0, done.stderr
+    assert "checks/DRV001/" in done.stdout
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback():
@@ -137,7 +191,7 @@ cli.main()
 def test_ctrl_c_that_python_drops_in_a_finalizer_comes_again():
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (exit_codes.INTERRUPTED, "dropped\n"), done.stderr
+    assert (done.returncode, done.stdout) == (ExitCode.INTERRUPTED, "dropped\n"), done.stderr
     assert done.stderr == "Interrupted.\n"
     assert time.monotonic() - began < 15
 
@@ -155,7 +209,7 @@ def test_ctrl_c_during_a_real_probe_ends_with_130(tmp_path):
     time.sleep(1.5)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
-    assert child.returncode == exit_codes.INTERRUPTED, err
+    assert child.returncode == ExitCode.INTERRUPTED, err
     assert err.splitlines()[-1] == "Interrupted."
 
 
@@ -169,7 +223,7 @@ def test_what_is_left_at_exit_is_collected():
         "Kept(); sys.argv = ['devkit', '--version']; main()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (exit_codes.DONE, "collected")
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "collected")
 
 
 CLOSED = 'exec "$0" -m devkit explain DRV001 {0}'
@@ -194,7 +248,7 @@ def test_a_removed_working_folder_is_the_users_to_know(tmp_path):
     done = subprocess.run(
         ["sh", "-c", script, sys.executable, str(gone)], cwd=gone, capture_output=True, text=True, check=False
     )
-    assert done.returncode == exit_codes.WRONG_INPUT
+    assert done.returncode == ExitCode.WRONG_INPUT
     assert done.stderr.splitlines()[0] == "Error: the current directory no longer exists"
 
 
@@ -214,4 +268,215 @@ def test_a_tight_limit_of_open_files_makes_a_report_that_is_not_healthy():
     script = 'ulimit -n 8; exec "$0" -m devkit doctor --json'
     done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, check=False)
     assert json.loads(done.stdout)["verdict"] in ("incomplete", "problems")
-    assert done.returncode in (exit_codes.DONE, exit_codes.ANSWER_IS_NO)
+    assert done.returncode in (ExitCode.DONE, ExitCode.ANSWER_IS_NO)
+
+
+# What a shell completes, by the scripts that `devkit completion` prints.
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_every_shell_has_a_script(shell):
+    done = run_devkit("completion", shell)
+    assert done.returncode == 0
+    assert "_DEVKIT_COMPLETE" in done.stdout
+    if shell != "powershell" and shutil.which(shell):
+        subprocess.run([shell, "-n"], input=done.stdout, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        pytest.param("devkit doc", "doctor", id="a command"),
+        pytest.param("devkit doctor --sm", "--smoke", id="a flag"),
+        pytest.param("devkit doctor --only CTK00", "CTK001", id="the code of a check"),
+        pytest.param("devkit explain drv", "DRV001", id="a code in small letters"),
+        pytest.param("devkit plan --gpu 4090", "NVIDIA GeForce RTX 4090", id="a GPU"),
+        pytest.param("devkit estimate smollm2", "HuggingFaceTB/SmolLM2-135M", id="a model"),
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "powershell"])
+def test_names_are_completed(shell, words, completed):
+    *before, last = words.split()
+    listed = {
+        "bash": {"COMP_WORDS": words, "COMP_CWORD": str(len(before))},
+        "powershell": {"COMP_WORDS": "\n".join([*before, last]), "COMP_CWORD": last},
+    }[shell]
+    done = run_devkit(_DEVKIT_COMPLETE=f"{shell}_complete", **listed)
+    assert completed in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("variables", [{}, {"COMP_WORDS": "devkit 'doc", "COMP_CWORD": "x"}])
+def test_a_shell_that_asks_wrongly_gets_no_traceback(variables):
+    done = run_devkit(_DEVKIT_COMPLETE="bash_complete", **variables)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.WRONG_INPUT, "", "")
+
+
+def test_an_unknown_shell_is_refused():
+    assert run_devkit("completion", "tcsh").returncode == 2
+
+
+# `devkit schema`, and that what its schemas are for is judged: a document with a wrong field is refused.
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "devkit.doctor/1", "plan"])
+def test_a_schema_is_printed_by_either_name(name):
+    schema = json.loads(run_devkit("schema", name).stdout)
+    Draft202012Validator.check_schema(schema)
+    assert name in schema["title"]
+
+
+def test_an_unknown_document_is_answered_with_those_there_are():
+    done = run_devkit("schema", "plam")
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG_INPUT, "")
+    assert "plan" in done.stderr
+    assert "devkit.plan/1" in run_devkit("schema").stdout
+
+
+def test_a_document_with_a_wrong_or_missing_field_is_refused():
+    plan = json.loads(run_devkit("plan", "--vendor", "cpu", "--no-resolve", "--json").stdout)
+    for wrong in (plan | {"verdict": "perhaps"}, {name: plan[name] for name in plan if name != "warnings"}):
+        with pytest.raises(AssertionError, match=r"devkit\.plan/1"):
+            assert_valid(json.dumps(wrong, indent=2))
+
+
+# Typical mistakes: each gets one line and a hint, exit code 2, and leaves nothing behind.
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(["docter"], "No such command 'docter'.\n  Did you mean doctor?", id="a misspelled command"),
+        pytest.param(["fintune", "--model", "m"], "Did you mean finetune?", id="a misspelled command with flags"),
+        pytest.param(["export", "slrum"], "No such command 'slrum'.\n  Did you mean slurm?", id="a misspelled target"),
+        pytest.param(["init", "x", "--engine", "dokcer"], "Did you mean docker?", id="a misspelled value"),
+        pytest.param(
+            ["plan", "--vendor", "intel"], "'auto'.\n  devkit plan --help\n", id="a value that resembles none"
+        ),
+        pytest.param(["compare"], "Missing argument 'REPORT...'.\n  devkit compare --help\n", id="nothing to compare"),
+        pytest.param(["doctor", "--timeout", "soon"], "'soon' is not a valid float", id="a word for a number"),
+        pytest.param(
+            ["plan", "--driver", "12.8"],
+            "--driver 12.8 is a CUDA version, not a driver's",
+            id="CUDA given as the driver",
+        ),
+        pytest.param(["init", "--driver", "13", "x"], "--driver 13 is a CUDA version", id="the same of init"),
+        pytest.param(
+            ["verify", "--here", "--model", "nothere"], "there is no model nothere: no such folder", id="no model"
+        ),
+        pytest.param(["fleet", "doctor"], "or reports: --reports DIR", id="no hosts"),
+        pytest.param(["up", "--on", "slurm"], "devkit export kubernetes --workspace", id="a cluster as an engine"),
+        pytest.param(["doctor", "--jsn"], "Did you mean", id="a misspelled flag"),
+        pytest.param(["doctor", "-project", "x"], "No such option", id="one dash of two"),
+        pytest.param(["doctor", "-help"], "Did you mean --help or", id="help with one dash"),
+        pytest.param(["doctor", "--output"], "\n  devkit doctor --help\n", id="a flag without its value"),
+        pytest.param(["help"], "No such command 'help'.\n  devkit --help\n", id="help as a command"),
+        pytest.param(
+            ["completion"], "from: bash, zsh, fish, powershell\n  devkit completion --help\n", id="no shell to complete"
+        ),
+        pytest.param(["plan", "--python", "abc"], "such as 3.12.", id="a word for a Python"),
+        pytest.param(["verify", "--here", "--model", __file__], "there is no model", id="a file that is no model"),
+    ],
+)
+def test_a_mistake_is_one_line_and_a_hint(tmp_path, words, says):
+    done = run_devkit(*words, cwd=tmp_path, HF_HOME=str(tmp_path / "hf"))
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG_INPUT, "")
+    assert says in done.stderr
+    first, *hints = done.stderr.splitlines()
+    assert first.startswith("Error: ")
+    assert hints and all(line.startswith("  ") for line in hints)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_suggestion_is_made_once():
+    assert run_devkit("fleet", "doctr").stderr.count("Did you mean") == 1
+
+
+def test_files_are_written_though_the_reader_of_the_output_leaves(tmp_path):
+    reader, output = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "devkit", "init", "project", "--vendor", "cpu", "--yes", "--no-resolve"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=output, stderr=subprocess.PIPE, check=False)
+    os.close(output)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "project/.devcontainer/devcontainer.json").is_file()
+
+
+def test_a_word_like_no_command_gets_no_suggestion():
+    assert "Did you mean" not in run_devkit("zzz").stderr
+
+
+def test_init_where_no_folder_can_be_made_says_so_before_it_lists_files():
+    done = run_devkit("init", "/proc/x", "--vendor", "cpu", "--yes")
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG_INPUT, "")
+    assert done.stderr.startswith("Error: cannot make /proc/x")
+
+
+def test_a_bundle_without_an_engine_leaves_no_folder(tmp_path):
+    project = tmp_path / "project"
+    assert run_devkit("init", str(project), "--vendor", "cpu", "--yes").returncode == 0
+    done = run_devkit(
+        "bundle",
+        str(project),
+        "--output",
+        str(tmp_path / "out.tar"),
+        DOCKER_HOST="unix:///nowhere.sock",
+        PATH="/nowhere",
+    )
+    assert done.returncode == ExitCode.WRONG_INPUT
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["project"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
+def test_a_bundle_that_may_open_too_few_files_leaves_no_folder(tmp_path):
+    project = tmp_path / "project"
+    assert run_devkit("init", str(project), "--vendor", "cpu", "--yes").returncode == 0
+    script = 'ulimit -n 8; exec "$0" -m devkit bundle "$1"'
+    done = subprocess.run(["sh", "-c", script, sys.executable, str(project)], capture_output=True, text=True)
+    assert done.returncode == ExitCode.WRONG_INPUT
+    assert done.stderr.startswith("Error: no more files can be opened\n")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["project"]
+
+
+def test_one_driver_that_differs_is_one_difference(tmp_path):
+    from tests.hosts.golden import expected_document
+
+    document = json.dumps(expected_document("ubuntu-4090-ok"))
+    files = []
+    for name, text in (("a", document), ("b", document), ("c", document.replace("580.95.05", "580.105.08"))):
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(text)
+    shown = run_devkit("compare", *map(str, files), COLUMNS="100").stdout
+    assert shown.count("580.105.08") == 1
+    assert "driver.loaded, driver.on_disk, nvml.driver is 580.105.08" in " ".join(shown.split())
+
+
+def test_a_gpu_without_bf16_is_not_said_to_fit():
+    shown = run_devkit("estimate", "llama-3.2-1b", "--gpu", "T4", COLUMNS="120").stdout
+    assert shown.startswith("no bf16 in hardware, so give --dtype fp16; fits in memory: Tesla T4")
+
+
+def test_the_plan_is_installed_by_one_command(tmp_path):
+    done = run_devkit("plan", "--gpu", "RTX 4090", "--driver", "580.95.05", "--pip", cwd=tmp_path)
+    first, torch, *others = done.stdout.splitlines()
+    assert first == "--extra-index-url https://download.pytorch.org/whl/cu130"
+    assert torch.startswith("torch==")
+    assert torch.endswith("+cu130")
+    assert {line.partition("==")[0] for line in others} >= {"transformers", "peft", "accelerate", "bitsandbytes"}
+    refused = run_devkit("plan", "--gpu", "RTX 4090", "--torch", "2.1.0", "--driver", "390.1", "--pip", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (ExitCode.ANSWER_IS_NO, "")
+    assert "conflict" in refused.stderr
+
+
+def test_the_hint_for_missing_packages_names_that_command(tmp_path):
+    from devkit.facts.values import Release
+    from devkit.workload.interpreter import Interpreter
+
+    lacks = Interpreter("/opt/python", Release.parse("3.12"), (), is_own=True).lacks(("torch",))
+    assert lacks.hint == f"{INSTALL_WORKLOAD_COMMAND} --python /opt/python"
+    assert INSTALL_WORKLOAD_COMMAND.split()[1] in COMMANDS
+
+
+def test_what_no_package_index_has_is_named_in_no_hint():
+    root = Path(__file__).resolve().parents[2] / "devkit"
+    hints = [path.name for path in root.rglob("*.py") if "install 'devkit" in path.read_text(encoding="utf-8")]
+    assert hints == []

@@ -1,12 +1,20 @@
-"""`devkit plan` from the outside: what it prints and ends with."""
+"""`devkit plan` from the outside, in projects with requirements of their own and in those without torch."""
 
 import json
+import os
+import re
 import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
+from tests.cli.test_init import GPU, assert_refused, devkit
 from tests.forked_commands import run_devkit
 from tests.hosts.golden import facts_file
+
+# `devkit plan` from the outside: what it prints and ends with.
+
 
 PASCAL_ON_580 = ("--gpu", "Tesla P40", "--driver", "580.95.05")
 
@@ -98,3 +106,252 @@ def test_without_flags_it_plans_for_this_machine():
     done = plan("--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["plan"]["vendor"] in ("cpu", "nvidia")
+
+
+# `devkit plan` and `devkit init` in projects whose own files ask for packages.
+
+
+ADA = ("--gpu", "RTX 4090", "--driver", "580.95.05")
+
+
+def run_in_project(*words, cwd) -> subprocess.CompletedProcess[str]:
+    return run_devkit(*words, cwd=cwd, NO_COLOR="1", COLUMNS="200")
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "requirements.txt").write_text("# ours\n\ntorch==2.13.0\nnumpy<2\n")
+    return tmp_path
+
+
+def test_a_plan_takes_what_the_project_asks_for_and_says_which_line(project):
+    done = run_in_project("plan", *ADA, cwd=project)
+    assert done.returncode == 0
+    assert "requirements.txt:3 wants torch==2.13.0" in done.stdout
+    assert re.search(r"^dependencies +pip", done.stdout, re.MULTILINE)
+
+
+def test_another_folder_is_planned_for_by_its_name(project, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    document = json.loads(run_in_project("plan", *ADA, "--project", project, "--json", cwd=elsewhere).stdout)
+    assert document["plan"]["torch"] == "2.13.0"
+    done = run_in_project("plan", "--project", elsewhere / "gone", cwd=elsewhere)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("how", ["--ignore-dependencies", "devkit.toml"])
+def test_the_projects_files_can_be_left_aside(project, how):
+    words = [how] if how.startswith("--") else []
+    if not words:
+        (project / "devkit.toml").write_text("[dependencies]\nignore_dependencies = true\n")
+    done = run_in_project("plan", *ADA, *words, cwd=project)
+    assert "requirements.txt" not in done.stdout
+    assert run_in_project("init", ".", *ADA, "--yes", *words, cwd=project).returncode == 0
+    assert "project: .." not in (project / ".devcontainer/docker-compose.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        pytest.param(("--torch", "2.14.1"), "requirements.txt:3 wants torch==2.13.0", id="another torch"),
+        pytest.param(("--pin", "numpy==2.1.0"), "requirements.txt:4 wants numpy<2", id="another package"),
+    ],
+)
+def test_a_flag_against_the_projects_files_is_a_conflict_that_names_the_line(project, flags, line):
+    for command in (("plan",), ("init", ".", "--yes")):
+        done = run_in_project(*command, *ADA, *flags, cwd=project)
+        assert done.returncode == 1
+        assert line in done.stdout
+    assert not (project / ".devcontainer").exists()
+
+
+def test_a_pin_for_a_build_that_this_machine_does_not_run_is_caught_before_anything_is_built(tmp_path):
+    (tmp_path / "requirements.txt").write_text("torch==2.14.1+cu132\n")
+    done = run_in_project("init", ".", "--gpu", "RTX 4090", "--driver", "535.183.01", "--yes", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "requirements.txt:1" in done.stdout
+    assert not (tmp_path / ".devcontainer").exists()
+
+
+def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
+    (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(install_requires=open('r').read())\n")
+    done = run_in_project("init", ".", *ADA, "--yes", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "setup.py:2 is not taken into account: its requirements are computed by the build" in done.stdout
+
+
+def test_init_binds_the_projects_files_and_update_sees_no_difference(project):
+    assert run_in_project("init", ".", *ADA, "--yes", cwd=project).returncode == 0
+    dockerfile = (project / ".devcontainer/Dockerfile").read_text()
+    assert "--mount=type=bind,from=project,source=requirements.txt" in dockerfile
+    assert "project: .." in (project / ".devcontainer/docker-compose.yml").read_text()
+    assert run_in_project("update", ".", "--check", cwd=project).returncode == 0
+    (project / "requirements.txt").write_text("torch==2.13.0\nnumpy<2\nrich\n")
+    assert run_in_project("update", ".", "--check", cwd=project).returncode == 0
+    (project / "requirements.txt").write_text("torch==2.13.0\n-r more.txt\n")
+    (project / "more.txt").write_text("rich\n")
+    changed = run_in_project("update", ".", "--check", cwd=project)
+    assert changed.returncode == 1
+    assert "source=more.txt" in changed.stdout
+
+
+@pytest.fixture
+def programs(tmp_path):
+    (tmp_path / "train.py").write_text("import torch\nimport tiktoken\nimport strange\n")
+    return tmp_path
+
+
+def test_what_programs_import_is_named_where_no_file_asks_for_it(programs):
+    done = run_in_project("init", ".", *ADA, "--dry-run", cwd=programs)
+    assert "no dependency file was found" in done.stdout
+    assert "imported and named by no file: tiktoken (train.py:2); --add-imports installs them" in done.stdout
+    assert "strange (train.py:3); devkit knows no package for them" in done.stdout
+    document = json.loads(run_in_project("init", ".", *ADA, "--dry-run", "--json", cwd=programs).stdout)
+    assert document["imports"][0] == {"module": "tiktoken", "name": "tiktoken", "origin": "train.py:2"}
+
+
+def test_torchaudio_is_added_where_a_list_names_torch_alone(programs):
+    # As in https://github.com/hkchengrex/MMAudio, whose README installs it by hand.
+    (programs / "requirements.txt").write_text("torch\n")
+    (programs / "train.py").write_text("import torchaudio\nimport tiktoken\n")
+    done = run_in_project("init", ".", *ADA, "--yes", cwd=programs)
+    assert "added: torchaudio, which programs import and no file names" in done.stdout
+    assert 'packages = ["torchaudio"]' in (programs / "devkit.toml").read_text()
+    assert "added" not in run_in_project("init", ".", *ADA, cwd=programs).stdout
+
+
+@pytest.mark.parametrize("flag", ["--add-imports", "--yes"])
+def test_imports_that_are_accepted_stand_in_devkit_toml_and_in_the_image(programs, flag):
+    assert run_in_project("init", ".", *ADA, flag, cwd=programs).returncode == 0
+    assert 'packages = ["tiktoken"]' in (programs / "devkit.toml").read_text()
+    assert "        tiktoken \\\n        > /mnt/work/project.txt" in (programs / ".devcontainer/Dockerfile").read_text()
+    # They stay, and are not proposed again.
+    done = run_in_project("init", ".", *ADA, cwd=programs)
+    assert "tiktoken" not in done.stdout
+    assert "unchanged" in done.stdout
+
+
+@pytest.mark.parametrize(("answer", "is_written"), [("n", False), ("y", True)])
+def test_on_a_terminal_the_user_is_asked(programs, answer, is_written):
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(programs)
+        os.execv(sys.executable, [sys.executable, "-m", "devkit", "init", ".", *ADA])
+    os.write(terminal, f"{answer}\n".encode())
+    with suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(terminal)
+    assert ('\npackages = ["tiktoken"]' in (programs / "devkit.toml").read_text()) is is_written
+
+
+def test_a_package_of_devkit_toml_is_added_to_a_lock(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "1"\ndependencies = ["rich"]\n')
+    (tmp_path / "uv.lock").write_text('[[package]]\nname = "rich"\nversion = "14.0"\n')
+    (tmp_path / "devkit.toml").write_text('[project]\npackages = ["tiktoken>=0.7"]\n')
+    assert run_in_project("init", ".", *ADA, "--yes", cwd=tmp_path).returncode == 0
+    dockerfile = (tmp_path / ".devcontainer/Dockerfile").read_text()
+    assert dockerfile.index("uv export") < dockerfile.index("--requirement=/mnt/work/project.txt")
+    assert "'tiktoken>=0.7'" in dockerfile
+
+
+# `devkit` in projects that do not use torch.
+
+
+CMAKE = "project(fast LANGUAGES CXX CUDA)\n"
+OLD_IMAGE = "nvidia/cuda:11.4.3-devel-ubuntu20.04"
+COMPOSE = (
+    "services:\n  dev:\n    build: .\n    command: sleep infinity\n    volumes: [..:/work]\n"
+    "    deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "says", "base", "extra"),
+    [
+        ({"CMakeLists.txt": CMAKE}, "CUDA C++: CMakeLists.txt:1", "nvidia/cuda:12.8.1-devel-ubuntu24.04", "CUDAARCHS"),
+        ({"requirements.txt": "flax\n"}, "JAX, by jax[cuda12]: requirements.txt:1", "python:3.12-slim", "jax[cuda12]"),
+        ({"Cargo.toml": "[package]\n"}, "no framework: the project has Cargo.toml", "python:3.12-slim", "FROM"),
+    ],
+)
+def test_init_writes_a_container_without_torch(tmp_path, files, says, base, extra):
+    for path, text in files.items():
+        (tmp_path / path).write_text(text)
+    done = devkit("init", tmp_path, *GPU, COLUMNS="200")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert says in done.stdout
+    dockerfile = (tmp_path / ".devcontainer/Dockerfile").read_text()
+    assert f"FROM {base}" in dockerfile
+    assert extra in dockerfile
+    assert "torch==" not in dockerfile
+    again = devkit("update", tmp_path, "--check", "--no-resolve")
+    assert again.returncode == 0, again.stdout
+
+
+def test_an_empty_folder_gets_torch_to_fine_tune_with(tmp_path):
+    done = devkit("plan", *GPU, "--json", cwd=tmp_path)
+    plan = json.loads(done.stdout)["plan"]
+    assert plan["framework"] == "torch"
+    assert plan["packages"].keys() >= {"torch", "transformers", "peft"}
+
+
+def test_plan_as_json_has_the_keys_of_every_plan(tmp_path):
+    (tmp_path / "train.py").write_text("import jax\n")
+    plan = json.loads(devkit("plan", *GPU, "--json", cwd=tmp_path).stdout)["plan"]
+    assert (plan["framework"], plan["torch"], plan["variant"], plan["packages"]) == ("jax", "", "", {})
+    assert plan["additions"] == ["jax[cuda12]"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("init", "--lock"), ("bundle", "--dry-run"), ("export", "slurm", "--settings", "run.toml", "--image", "a/b:1")],
+    ids=["lock", "bundle", "export"],
+)
+def test_what_needs_torch_says_so(tmp_path, words):
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE)
+    assert devkit("init", tmp_path, *GPU).returncode == 0
+    command, *options = words
+    where = [*options, tmp_path] if command == "export" else [tmp_path, *options]
+    assert_refused(devkit(command, *where), "needs a plan with torch, and this one has CUDA C++: CMakeLists.txt:1")
+
+
+def test_an_own_container_of_cuda_keeps_its_image_and_is_told_what_it_cannot_compile(tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE)
+    folder = tmp_path / ".devcontainer"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(f"FROM {OLD_IMAGE}\n")
+    (folder / "compose.yml").write_text(COMPOSE)
+    container = {"dockerComposeFile": "compose.yml", "service": "dev", "workspaceFolder": "/work"}
+    (folder / "devcontainer.json").write_text(json.dumps(container))
+    done = devkit("init", tmp_path, *GPU, "--yes", COLUMNS="300")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "torch" not in done.stdout
+    assert "CUDA C++: CMakeLists.txt:1 has nvcc compile" in done.stdout
+    assert f"PRJ033 nvcc of {OLD_IMAGE} is CUDA 11.4.3 and cannot compile for NVIDIA GeForce RTX 4090" in done.stdout
+    assert (folder / "Dockerfile").read_text() == f"FROM {OLD_IMAGE}\n"
+
+
+@pytest.mark.parametrize(
+    ("stack", "shown"),
+    [
+        ("jax", ("additions", "jax[cuda12]")),
+        ("tensorflow", ("additions", "tensorflow[and-cuda]")),
+        ("diffusers", ("framework", "torch")),
+    ],
+)
+def test_a_stack_brings_its_requirements_and_devkit_toml_keeps_them(tmp_path, stack, shown):
+    (tmp_path / "devkit.toml").write_text('[project]\npackages = ["einops"]\n')
+    plan = devkit("plan", "--stack", stack, *GPU, "--no-resolve", "--json", cwd=tmp_path)
+    field, value = shown
+    assert value in json.loads(plan.stdout)["plan"][field]
+    done = devkit("init", tmp_path, "--stack", stack, *GPU, "--no-resolve", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f'packages = ["einops", "{stack}"' in (tmp_path / "devkit.toml").read_text()
+    assert "einops" in (tmp_path / ".devcontainer/Dockerfile").read_text()
+
+
+def test_an_unknown_stack_is_refused(tmp_path):
+    assert_refused(devkit("plan", "--stack", "ollama", *GPU, cwd=tmp_path), "unknown stack 'ollama'")

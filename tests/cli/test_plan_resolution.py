@@ -1,15 +1,35 @@
-"""`plan`, `init` and `update` where uv resolves: with a small index on this disk."""
+"""`plan`, `init` and `update` where uv resolves, with small indexes on this disk: locks, days, and what programs import."""
 
+import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import requires
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from devkit.cli.init import add_imports, find_missing_imports
+from devkit.facts.dependencies import Resolved
+from devkit.facts.values import Unknown
+from devkit.probe.uv_resolver import find_uv
+from devkit.render.devkit_toml import ProjectSettings
+from devkit.render.project import PathOptions, open_project
+from tests.cli.test_init import assert_refused, devkit, tree
+from tests.forked_commands import run_devkit
+from tests.render.plans import GPU_PLAN
 from tests.wheels import make_index, make_wheel
+
+# `plan`, `init` and `update` where uv resolves: with a small index on this disk.
+
 
 ADA = ("--gpu", "RTX 4090", "--driver", "570.124.06")
 RELEASES = (
@@ -18,6 +38,11 @@ RELEASES = (
     ("torch", "2.15.0", []),
     ("torchvision", "0.28.0", ["torch==2.13.0"]),
     ("torchvision", "0.29.0", ["torch==2.14.1"]),
+    ("torchaudio", "2.8.0", ["torch==2.13.0"]),
+    ("torchaudio", "2.11.0", ["torch"]),
+    ("torchcodec", "0.10.0", []),
+    ("torchcodec", "0.13.0", []),
+    ("torchcodec", "0.17.0", []),
     ("engine", "0.1", ["torch>=2"]),
     ("engine", "9.0", ["torch==2.13.0", "transformers"]),
     ("transformers", "4.44.2", ["huggingface-hub<1"]),
@@ -41,7 +66,7 @@ def project(tmp_path):
     return folder
 
 
-def devkit(project, *words, index, **variables) -> subprocess.CompletedProcess[str]:
+def run_with_index(project, *words, index, **variables) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name != "UV_OFFLINE"}
     env |= {"NO_COLOR": "1", "COLUMNS": "200", "UV_DEFAULT_INDEX": index, **variables}
     env |= {"UV_CACHE_DIR": str(project.parent / "cache")}
@@ -55,7 +80,7 @@ def requirements(project, text):
 
 def test_the_plan_is_what_uv_resolves_for_the_driver(project, index):
     requirements(project, "torch\ntorchvision\nengine\n")
-    document = json.loads(devkit(project, "plan", *ADA, "--json", index=index).stdout)
+    document = json.loads(run_with_index(project, "plan", *ADA, "--json", index=index).stdout)
     plan = document["plan"]
     assert (document["verdict"], plan["torch"], plan["variant"]) == ("plan", "2.13.0", "cu126")
     assert plan["packages"] == {"torch": "2.13.0", "engine": "9.0", "torchvision": "0.28.0"}
@@ -64,19 +89,30 @@ def test_the_plan_is_what_uv_resolves_for_the_driver(project, index):
     assert resolution["packages"]["huggingface-hub"] == "0.36.2"
 
 
+@pytest.mark.parametrize(("limit", "codec"), [("", "0.13.0"), ("<2.9", None)])
+def test_torchaudio_that_reads_files_brings_the_decoder_that_its_torch_and_cuda_take(project, index, limit, codec):
+    requirements(project, f"torchaudio{limit}\n")
+    (project / "load.py").write_text("import torchaudio\ntorchaudio.load('a.wav')\n")
+    done = run_with_index(project, "init", ".", *ADA, "--yes", "--json", index=index)
+    document = json.loads(done.stdout)
+    assert document["resolution"]["packages"].get("torchcodec") == codec
+    assert ("torchcodec" in (project / "devkit.toml").read_text()) == bool(codec)
+    assert document["imports"] == []
+
+
 def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
     requirements(project, "transformers==4.44.2\nhuggingface-hub==2.4.0\n")
-    done = devkit(project, "plan", *ADA, index=index)
+    done = run_with_index(project, "plan", *ADA, index=index)
     assert done.returncode == 1
     said = " ".join(done.stdout.split())
     assert "uv Python 3.12: " in said
     assert "huggingface-hub<1" in said
     assert "change requirements.txt:" in said
     assert "--ignore-dependencies" in said
-    refused = devkit(project, "init", ".", *ADA, "--yes", index=index)
+    refused = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
     assert refused.returncode == 1
     assert sorted(path.name for path in project.iterdir()) == ["requirements.txt"]
-    assert devkit(project, "plan", *ADA, "--ignore-dependencies", "--no-resolve", index=index).returncode == 0
+    assert run_with_index(project, "plan", *ADA, "--ignore-dependencies", "--no-resolve", index=index).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -91,17 +127,17 @@ def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
 )
 def test_without_uv_the_plan_says_that_it_was_not_checked(project, index, words, variables, because):
     requirements(project, "transformers==4.44.2\nhuggingface-hub==2.4.0\n")
-    done = devkit(project, "plan", *ADA, *words, index=index, **variables)
+    done = run_with_index(project, "plan", *ADA, *words, index=index, **variables)
     assert done.returncode == 0
     assert f"not checked: whether the project's packages can be installed; {because}" in done.stdout
-    document = json.loads(devkit(project, "plan", *ADA, *words, "--json", index=index, **variables).stdout)
+    document = json.loads(run_with_index(project, "plan", *ADA, *words, "--json", index=index, **variables).stdout)
     assert document["resolution"] == {"status": "not checked", "because": because}
     assert document["plan"]["packages"] == {"torch": "2.14.1"}
 
 
 def test_the_image_installs_the_projects_own_files_with_torch_held(project, index):
     requirements(project, "torch\nengine\n")
-    done = devkit(project, "init", ".", *ADA, "--yes", "--pin", "huggingface-hub==0.36.2", index=index)
+    done = run_with_index(project, "init", ".", *ADA, "--yes", "--pin", "huggingface-hub==0.36.2", index=index)
     assert done.returncode == 0
     assert "resolved: engine 9.0" in done.stdout
     dockerfile = (project / ".devcontainer/Dockerfile").read_text()
@@ -113,27 +149,27 @@ def test_the_image_installs_the_projects_own_files_with_torch_held(project, inde
 
 def test_update_check_is_what_was_resolved_and_needs_no_network(project, index):
     requirements(project, "torch\nengine\n")
-    assert devkit(project, "init", ".", *ADA, "--yes", index=index).returncode == 0
+    assert run_with_index(project, "init", ".", *ADA, "--yes", index=index).returncode == 0
     for variables in ({}, {"UV_OFFLINE": "1"}, {"UV_DEFAULT_INDEX": "http://127.0.0.1:9"}):
         for words in (("update", "--check"), ("init", ".", "--yes")):
-            done = devkit(project, *words, index=index, **variables)
+            done = run_with_index(project, *words, index=index, **variables)
             assert done.returncode == 0, done.stdout
             assert "up to date" in done.stdout or "unchanged" in done.stdout
 
 
 def test_other_requirements_are_resolved_again(project, index):
     requirements(project, "torch\nengine\n")
-    devkit(project, "init", ".", *ADA, "--yes", index=index)
+    run_with_index(project, "init", ".", *ADA, "--yes", index=index)
     requirements(project, "torch\n")
-    done = devkit(project, "update", "--check", index=index)
+    done = run_with_index(project, "update", "--check", index=index)
     assert done.returncode == 1
     assert "torch==2.14.1" in done.stdout
 
 
 def test_a_lock_that_was_written_without_uv_is_checked_without_it(project, index):
     requirements(project, "torch\nengine\n")
-    assert devkit(project, "init", ".", *ADA, "--yes", "--no-resolve", index=index).returncode == 0
-    done = devkit(project, "update", "--check", index=index)
+    assert run_with_index(project, "init", ".", *ADA, "--yes", "--no-resolve", index=index).returncode == 0
+    done = run_with_index(project, "update", "--check", index=index)
     assert done.returncode == 0, done.stdout
 
 
@@ -155,3 +191,238 @@ def test_control_c_leaves_the_project_as_it_was(project, index):
     assert process.returncode == 130, err
     assert out == b""
     assert sorted(path.name for path in project.iterdir()) == ["requirements.txt"]
+
+
+# `devkit init --lock` from the outside, with the real uv and wheels that lie here.
+
+
+PLAN = ("--vendor", "cpu", "--machine", "x86_64", "--python", "3.11")
+LOCKS = {f".devcontainer/{name}.lock" for name in ("requirements", "torch", "tools", "installer")}
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A wheel for each package of the plan, and for each that devkit needs."""
+    assert devkit("init", tmp_path / "draft", *PLAN).returncode == 0
+    text = (tmp_path / "draft/.devcontainer/Dockerfile").read_text()
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    pins = dict(re.findall(r"(?<!\S)([\w-]+)==([\w.+]+)(?=\s)", text))
+    own = [Requirement(line) for line in requires("devkit-gpu") or [] if "extra ==" not in line]
+    for name, version in {**{each.name: "999" for each in own}, **pins}.items():
+        make_wheel(folder, name, version)
+    return folder
+
+
+@pytest.fixture
+def locked(tmp_path: Path, wheels: Path) -> Path:
+    root = tmp_path / "project"
+    done = devkit("init", root, *PLAN, "--wheelhouse", wheels, "--lock-only", "python")
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def test_the_lock_holds_the_hash_of_every_wheel_and_the_image_is_built_from_it(locked, wheels):
+    project, tools = ((locked / f".devcontainer/{name}.lock").read_text() for name in ("requirements", "tools"))
+    assert "\nuv==" not in project
+    assert set(re.findall(r"sha256:(\w+)", project + tools)) == {
+        hashlib.sha256(each.read_bytes()).hexdigest() for each in wheels.iterdir()
+    }
+    assert "--require-hashes" in (locked / ".devcontainer/Dockerfile").read_text()
+    assert set(tree(locked)) >= LOCKS
+
+
+def test_a_later_run_keeps_the_lock_without_asking_anybody(locked):
+    before = tree(locked)
+    again = devkit("init", locked, PATH="/nowhere")
+    assert again.stdout.splitlines()[-1].startswith("unchanged"), again
+    assert tree(locked) == before
+
+
+def test_a_second_lock_of_the_same_wheels_changes_nothing(locked, wheels):
+    before = tree(locked)
+    assert devkit("init", locked, "--wheelhouse", wheels, "--lock-only", "python").returncode == 0
+    assert tree(locked) == before
+
+
+def test_another_plan_is_refused_until_the_lock_is_renewed_or_given_up(locked):
+    before = tree(locked)
+    assert_refused(devkit("init", locked, "--pin", "six==1.17.0"), "six==1.17.0")
+    assert tree(locked) == before
+    assert devkit("init", locked, "--pin", "six==1.17.0", "--no-lock").returncode == 0
+    assert not LOCKS & set(tree(locked))
+    assert "--require-hashes" not in (locked / ".devcontainer/Dockerfile").read_text()
+
+
+def test_the_size_of_an_image_that_was_never_built_is_said_to_be_unknown(tmp_path):
+    done = devkit("init", tmp_path, *PLAN, "--report")
+    assert done.returncode == 0
+    assert "size is not known" in done.stdout
+    assert "docker compose -f .devcontainer/docker-compose.yml build" in done.stdout
+
+
+def test_half_a_lock_is_none(tmp_path, wheels):
+    root = tmp_path / "project"
+    assert devkit("init", root, *PLAN, "--wheelhouse", wheels).returncode == 0
+    before = tree(root)
+    done = devkit("init", root, "--lock", DOCKER_HOST="tcp://127.0.0.1:9")
+    assert done.returncode == 2
+    assert "--lock-only python" in done.stderr
+    assert tree(root) == before
+
+
+def test_an_update_locks_anew_where_the_plan_has_changed_and_a_check_only_says_so(locked):
+    settings = locked / "devkit.toml"
+    settings.write_text(settings.read_text() + '\n[pins]\nsix = "1.17.0"\n')
+    before = tree(locked)
+    checked = devkit("update", locked, "--check", PATH="/nowhere")
+    assert checked.returncode == 1
+    assert (
+        "would lock again: .devcontainer/requirements.lock does not fit: it does not hold six==1.17.0" in checked.stdout
+    )
+    assert json.loads(devkit("update", locked, "--dry-run", "--json").stdout)["verdict"] == "would-lock"
+    assert tree(locked) == before
+
+
+def test_an_update_with_a_changed_plan_takes_the_wheels_that_are_there(locked, wheels):
+    settings = locked / "devkit.toml"
+    settings.write_text(settings.read_text() + '\n[pins]\nsix = "1.17.0"\n')
+    refused = devkit("update", locked, "--yes")
+    assert refused.returncode == 2 and "six" in refused.stderr, "no wheel of it is here, so nothing was written"
+    make_wheel(wheels, "six", "1.17.0")
+    done = devkit("update", locked, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "six==1.17.0" in (locked / ".devcontainer/requirements.lock").read_text()
+    assert devkit("update", locked, "--check").returncode == 0
+
+
+def test_an_update_gives_the_lock_up_where_it_is_asked_to(locked):
+    assert devkit("update", locked, "--no-lock", "--yes").returncode == 0
+    assert not LOCKS & set(tree(locked))
+
+
+def test_an_update_repeats_what_the_editors_drop(tmp_path):
+    assert devkit("init", tmp_path, *PLAN, "--editor", "jetbrains").returncode == 0
+    done = devkit("update", tmp_path)
+    assert "JetBrains" in done.stdout
+    assert "editors" in json.loads(devkit("update", tmp_path, "--json").stdout)
+
+
+# `devkit init` in a project whose code is old, with a package index that says when its files were uploaded.
+
+
+UPLOADED = {"1.0": "2023-01-05T00:00:00Z", "2.0": "2026-05-05T00:00:00Z"}
+
+
+class Index(BaseHTTPRequestHandler):
+    """One package with an old and a new release (PEP 691 and 700), whose metadata stand beside the wheels."""
+
+    def do_GET(self):
+        if self.path.endswith(".metadata"):
+            version = self.path.split("-")[1]
+            return self.answer(f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n".encode(), "text/plain")
+        if self.path != "/demo/":
+            return self.send_error(404)
+        files = [
+            {
+                "filename": f"demo-{version}-py3-none-any.whl",
+                "url": f"/files/demo-{version}-py3-none-any.whl",
+                "hashes": {"sha256": "0" * 64},
+                "core-metadata": True,
+                "upload-time": day,
+            }
+            for version, day in UPLOADED.items()
+        ]
+        page = {"meta": {"api-version": "1.1"}, "name": "demo", "versions": list(UPLOADED), "files": files}
+        return self.answer(json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
+
+    def answer(self, body, kind):
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def dated_index():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.skipif(find_uv() is None, reason="uv is not installed")
+def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_otherwise(tmp_path, dated_index):
+    (tmp_path / "requirements.txt").write_text("demo\n")
+    day = {"GIT_COMMITTER_DATE": "2023-06-01T12:00:00Z", "GIT_AUTHOR_DATE": "2023-06-01T12:00:00Z"}
+    git = ("git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True, env=os.environ | day)
+    environment = {"UV_OFFLINE": "0", "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_DEFAULT_INDEX": dated_index}
+    flags = ("--driver", "570.124.06", "--gpu", "RTX 4090", "--torch", "2.0.1", "--yes")
+
+    done = run_devkit("init", ".", *flags, cwd=tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    assert "as of 2023-06-01: packages released by then" in " ".join(done.stdout.split())
+    assert 'as_of = "2023-06-01"' in (tmp_path / "devkit.toml").read_text()
+    assert "demo==1.0" in (tmp_path / ".devcontainer" / "Dockerfile").read_text()
+
+    done = run_devkit("init", ".", "--as-of", "latest", "--yes", cwd=tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    assert 'as_of = "latest"' in (tmp_path / "devkit.toml").read_text()
+    assert "demo==1.0" not in (tmp_path / ".devcontainer" / "Dockerfile").read_text()
+
+
+# What a project imports and uv's resolution lacks.
+
+
+@pytest.mark.parametrize(
+    ("resolution", "missing"),
+    [
+        pytest.param(
+            Resolved((("rich", "14.0"), ("pandas", "2.3.0"), ("setuptools", "81.0.0"))),
+            ["einops"],
+            id="what nothing brings",
+        ),
+        pytest.param(
+            Resolved((("einops", "0.8.1"), ("pandas", "2.3.0"), ("setuptools", "81.0.0"))),
+            [],
+            id="everything comes with something",
+        ),
+        pytest.param(
+            Resolved((("einops", "0.8.1"), ("pandas", "2.3.0"), ("setuptools", "82.0.0"))),
+            ["setuptools"],
+            id="in a version that has the module no more",
+        ),
+        pytest.param(Unknown("--no-resolve was given"), [], id="not known"),
+    ],
+)
+def test_what_comes_with_a_requirement_is_not_missing(tmp_path, resolution, missing):
+    (tmp_path / "requirements.txt").write_text("rich\n")
+    (tmp_path / "train.py").write_text(
+        "import rich\nimport pandas\nimport einops\nimport torch\nimport pkg_resources\n"
+    )
+    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    found = find_missing_imports(project, replace(GPU_PLAN, resolution=resolution))
+    assert [each.name for each in found] == missing
+
+
+def test_what_conda_installs_is_not_known_so_nothing_is_missing(tmp_path):
+    (tmp_path / "environment.yml").write_text("channels: [bioconda]\ndependencies: [hmmer, pandas]\n")
+    (tmp_path / "train.py").write_text("import pandas\nimport einops\n")
+    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    assert project.dependencies.conda
+    assert find_missing_imports(project, replace(GPU_PLAN, resolution=Resolved(()))) == ()
+
+
+def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):
+    (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(name='sam', install_requires=[])\n")
+    (tmp_path / "sam.py").write_text("import torch\nimport torchvision\n")
+    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    found, unknown = add_imports(project, is_wanted=False, is_confirmed=True, asks=False)
+    assert (found.settings.packages, unknown) == (("torchvision",), ())

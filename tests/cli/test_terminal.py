@@ -5,6 +5,7 @@
 
 import io
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from devkit.cli.terminal import StepPrinter, draw_diff, draw_text, is_drawn, make_console, show_status
-from docs.screens import FOLDER, SCREENS, render_svg, render_text
-from tests.cli.test_doctor_terminal import on_terminal
+from devkit.cli.runtime import is_drawn
+from devkit.cli.terminal import StepPrinter, draw_diff, draw_text, make_console, show_status
+from docs.screens import FOLDER, SCREENS, draw_loss_curve, render_svg, render_text
+from tests.cli.test_doctor_process import on_terminal
+from tests.forked_commands import run_devkit
 
 SNAPSHOTS = Path(__file__).parent / "screens"
 WIDTHS = (60, 80, 120)
@@ -29,8 +32,9 @@ def without_counts(text):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_is_as_recorded(name, width):
-    recorded = (SNAPSHOTS / f"{name}-{width}.txt").read_text(encoding="utf-8")
-    assert without_counts(render_text(name, width=width)) == without_counts(recorded)
+    recorded = (SNAPSHOTS / f"{name}.txt").read_text(encoding="utf-8")
+    screens = re.split(r"(?m)^===== \d+ columns\n", recorded)[1:]
+    assert without_counts(render_text(name, width=width)) == without_counts(screens[WIDTHS.index(width)])
 
 
 @pytest.mark.parametrize("name", SCREENS)
@@ -39,12 +43,24 @@ def test_the_pictures_of_the_documentation_are_fresh(name):
     assert without_counts(recorded) == without_counts(render_svg(name)), "run python -m docs.screens"
 
 
+def test_the_loss_curve_of_the_documentation_is_fresh(tmp_path):
+    pytest.importorskip("matplotlib", reason="the workload extra is not installed")
+    draw_loss_curve(tmp_path / "loss.svg")
+    # The curves' points depend on matplotlib's release, what is written beside them does not.
+    drawn, recorded = (
+        re.findall(r"<text[^>]*>([^<]*)<|<dc:description>([^<]*)<", file.read_text(encoding="utf-8"))
+        for file in (tmp_path / "loss.svg", FOLDER / "loss.svg")
+    )
+    assert drawn == recorded, "run python -m docs.screens"
+    assert any("loss from 6.64 to 0.0895" in text for _, text in drawn)
+
+
 @pytest.mark.parametrize("width", [40, 57, 60, 80, 120, 200])
-@pytest.mark.parametrize("name", SCREENS)
+@pytest.mark.parametrize("name", [name for name in SCREENS if name != "up"])  # whose steps are one line each, shortened
 def test_no_word_is_broken_and_no_line_but_a_command_is_too_long(name, width):
     words = {word for line in render_text(name, width=200).splitlines() for word in line.split()}
     text = render_text(name, width=width)
-    assert {word for word in text.split() if word.strip("╭╮╰╯─│")} <= words
+    assert {word for word in text.split() if word.strip("╭╮╰╯─│━╸╺")} <= words
     long = [line for line in text.splitlines() if len(line) > width]
     assert all(line.startswith(("      ", "  more: ")) for line in long), long
 
@@ -55,6 +71,10 @@ def test_no_word_is_broken_and_no_line_but_a_command_is_too_long(name, width):
         pytest.param({"TERM": "xterm"}, True, True, id="a terminal"),
         pytest.param({"TERM": "xterm", "NO_COLOR": "1"}, True, False, id="NO_COLOR"),
         pytest.param({"TERM": "dumb"}, False, False, id="a dumb terminal"),
+        pytest.param({"TERM": "xterm", "COLUMNS": "40"}, False, False, id="40 columns"),
+        pytest.param(
+            {"TERM": "xterm", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, False, False, id="ASCII"
+        ),
     ],
 )
 def test_what_a_terminal_gets(environment, is_picture, is_colored):
@@ -62,6 +82,21 @@ def test_what_a_terminal_gets(environment, is_picture, is_colored):
     assert ("╭──" in shown) is is_picture
     assert ("\x1b[" in shown) is is_colored
     assert "problem: the loaded NVIDIA" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["estimate", "llama-3.1-8b", "--gpu", "T4"],
+        ["plan", "--vendor=cpu", "--no-resolve"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_forty_columns_are_enough(words):
+    shown = run_devkit(*words, COLUMNS="40").stdout
+    assert "\\u" not in shown
+    assert [line for line in shown.splitlines() if len(line) > 40 and len(line.split()[-1]) < 20] == []
 
 
 def test_a_screen_reader_gets_plain_text():
@@ -72,7 +107,7 @@ def test_a_screen_reader_gets_plain_text():
 
 
 def test_a_pipe_is_drawn_on_only_by_force(monkeypatch):
-    stream = io.StringIO()
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     assert not is_drawn(stream)
@@ -125,5 +160,65 @@ def test_a_step_becomes_its_result(monkeypatch, capsys):
 if __name__ == "__main__":
     SNAPSHOTS.mkdir(exist_ok=True)
     for name in SCREENS:
-        for width in WIDTHS:
-            (SNAPSHOTS / f"{name}-{width}.txt").write_text(render_text(name, width=width), encoding="utf-8")
+        screens = [f"===== {width} columns\n{render_text(name, width=width)}" for width in WIDTHS]
+        (SNAPSHOTS / f"{name}.txt").write_text("".join(screens), encoding="utf-8")
+
+
+# The steps of `devkit up`: lines that become their results on a terminal, plain lines where they are piped.
+
+
+PROGRAM = """
+from devkit.cli.dev_container import BuildSteps
+steps = BuildSteps()
+steps.begin("build 1/2 RUN " + "long " * 60)
+steps.end("build 1/2 RUN " + "long " * 60)
+steps.begin("build 2/2 RUN cached")
+steps.drop("build 2/2 RUN cached")
+steps.say("the build took 1 step from its cache")
+steps.begin("start the container")
+steps.end("start the container", is_failed=True)
+"""
+ENV = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+
+
+def test_piped_every_result_is_a_plain_line():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=ENV, stderr=subprocess.PIPE, text=True, check=True)
+    lines = done.stderr.splitlines()
+    assert "\x1b" not in done.stderr
+    assert re.fullmatch(r"✓ build 1/2 RUN long .*…  0\.\d s", lines[0])
+    assert lines[1] == "  the build took 1 step from its cache"
+    assert re.fullmatch(r"✗ start the container  failed after 0\.\d s", lines[2])
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_on_a_terminal_a_step_is_one_line_that_becomes_its_result(columns):
+    main, other = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env={**ENV, "COLUMNS": str(columns)}, stdout=other, stderr=other
+    ) as running:
+        os.close(other)
+        said = b""
+        try:
+            while part := os.read(main, 4096):
+                said += part
+        except OSError:
+            pass  # the program has ended
+    os.close(main)
+    assert running.returncode == 0, said
+    # What a line was before it became its result is erased.
+    shown = [line.split("\r\x1b[K")[-1] for line in said.decode().replace("\r\n", "\n").split("\n")]
+    assert [line[:20].strip() for line in shown if line] == [
+        "✓ build 1/2 RUN long",
+        "the build took 1 s",
+        "✗ start the containe",
+    ]
+    assert max(map(len, shown)) <= columns
+    assert "… build 2/2 RUN cached" in said.decode()
+
+
+def test_an_encoding_without_marks_gets_others():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env={**ENV, "PYTHONIOENCODING": "ascii"}, stderr=subprocess.PIPE, check=True
+    )
+    assert b"Traceback" not in done.stderr and b"start the container" in done.stderr

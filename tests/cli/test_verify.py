@@ -27,7 +27,7 @@ def verify(*words, **environment):
         pytest.param(["--here", "--timeout", "soon"], "timeout", id="a time that is no number"),
         pytest.param(["--here", "--output", "/nowhere/report.json"], "/nowhere is no directory", id="no such folder"),
         pytest.param(["/nowhere"], "devkit init", id="a directory that does not exist"),
-        pytest.param(["--hear"], "--here", id="a misspelt flag"),
+        pytest.param(["--hear"], "--here", id="a misspelled flag"),
         pytest.param(["--check", "/nowhere/report.json"], "cannot read /nowhere/report.json", id="no such report"),
         pytest.param(["--check", __file__], "holds no report of devkit verify", id="a file that is no report"),
     ],
@@ -68,7 +68,7 @@ def test_the_proof_here_prints_one_document_and_writes_the_same(tmp_path):
     document = json.loads(done.stdout)
     assert (document["schema"], document["verdict"], document["where"]) == ("devkit.verify/1", "passed", "here")
     assert json.loads(file.read_text()) == document
-    assert "lora-memorises passed" in done.stderr
+    assert "lora-memorizes passed" in done.stderr
     assert "Warning" not in done.stderr and "Loading weights" not in done.stderr
     assert_another_machine_can_check(file)
 

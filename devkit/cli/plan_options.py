@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.names import complete_gpus
-from devkit.cli.options.settings import Decorator, group_options
+from devkit.cli.setting_options import Decorator, group_options
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
@@ -44,11 +44,26 @@ class PlanOptions:
     groups: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     apt: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    as_of: str | None = None
 
     @property
     def describes_machine(self) -> bool:
         """True when the flags describe a machine, so that this one does not matter."""
         return any(getattr(self, name) for name in _MACHINE_FIELDS)
+
+
+def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """List what the stacks of these names require. Raises DevkitError for an unknown one."""
+    if not names:
+        return ()
+    from devkit.compat.version_tables import load_tables
+
+    stacks = load_tables().stack.stacks
+    for name in names:
+        if name not in stacks:
+            raise DevkitError(f"unknown stack {name!r}", f"Known: {', '.join(stacks)}.")
+    return tuple(dict.fromkeys(each for name in names for each in stacks[name].requires))
 
 
 plan_options = group_options(
@@ -77,8 +92,9 @@ plan_options = group_options(
         click.option("--python", metavar="VERSION", help="Python of the container, such as 3.12."),
         click.option("--image", metavar="REF", help="Base image to build on."),
         click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Keep a package at a version. Repeat."),
+        click.option("--as-of", metavar="DAY", help="Packages as released by this day, or latest."),
         click.option(
-            "--feature", "features", multiple=True, metavar="NAME", help="Must work: nf4, fp8, nvcc … Repeat."
+            "--feature", "features", multiple=True, metavar="NAME", help="Must work: nf4, fp8, nvcc, graphics … Repeat."
         ),
         click.option(
             "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="What to compute on. Default: auto."
@@ -88,6 +104,14 @@ plan_options = group_options(
         click.option("--group", "groups", multiple=True, metavar="NAME", help="Install this group, too. Repeat."),
         click.option(
             "--requirements", multiple=True, metavar="FILE", help="Install this list, not those found. Repeat."
+        ),
+        click.option(
+            "--stack",
+            "packages",
+            multiple=True,
+            metavar="NAME",
+            callback=_list_requirements,
+            help="Add what this needs: vllm, sglang, jax … Repeat.",
         ),
         click.option(
             "--apt", multiple=True, metavar="NAME", help="Debian package for the image; NAME- leaves one out. Repeat."
@@ -124,7 +148,7 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
         machines.append(build_machine_from_flags(**{name: getattr(options, name) for name in _MACHINE_FIELDS}))
     if not machines:
         machines.append(build_machine_from_facts(facts or _read_this_machine()))
-    wanted = ("vendor", "torch", "cuda", "python", "image", "pins", "features", "apt")
+    wanted = ("vendor", "torch", "cuda", "python", "image", "pins", "features", "apt", "as_of")
     request = build_request(machines=tuple(machines), **{name: getattr(options, name) for name in wanted})
     return replace(request, gpu_runtime=options.gpu_runtime)
 
@@ -192,7 +216,7 @@ container_options = group_options(
         click.option("--engine", type=click.Choice(["docker", "podman"]), help="Write for this engine alone."),
         _list_option("--device", "devices", metavar="GPU", what="Pass on this GPU alone: index, UUID, MIG UUID."),
         _list_option("--editor", "editors", metavar="NAME", what="Serve this editor: vscode, jetbrains, codespaces …"),
-        _list_option("--profile", "profiles", metavar="NAME", what="Add services: jupyter, monitoring."),
+        _list_option("--profile", "profiles", metavar="NAME", what="Add services or CI jobs: jupyter, monitoring, ci."),
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
         click.option("--sudo", is_flag=True, help="Let the user inside become root without a password."),
         click.option("--bake", is_flag=True, help="Add docker-bake.hcl, by which a build server publishes the image."),

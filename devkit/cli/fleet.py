@@ -1,0 +1,252 @@
+"""`devkit fleet`: diagnose many machines over ssh, and write the files by which others watch them."""
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from devkit.cli.facts import DEFAULT_TIMEOUT_S
+from devkit.cli.output import format_json
+from devkit.errors import DevkitError, ExitCode
+from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
+from devkit.text import escape_controls, format_count, join_words, to_one_line, wrap_text
+
+SCHEMA = "devkit.fleet/1"
+_NO_ANSWER = "no-answer"
+_VERDICTS = ("problems", _NO_ANSWER, "incomplete", "warnings", "no-gpu", "healthy")
+"""The worst first."""
+
+
+@click.group()
+def fleet() -> None:
+    """Diagnose many machines over ssh, and write the files by which others watch them."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What one machine answered. `problem` says why there is no `document`."""
+
+    host: str
+    document: dict[str, Any] | None = None
+    problem: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return _NO_ANSWER if self.document is None else str(self.document["verdict"])
+
+    def find_roots(self) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+        """Yield code, message, fix and its commands of each root cause that is more than a note."""
+        for outcome in self.document["outcomes"] if self.document else ():
+            for finding in outcome["findings"]:
+                if finding["follows_from"] is None and finding["severity"] != "note":
+                    fix = finding["fix"]
+                    commands = tuple(str(line) for line in fix["commands"])
+                    yield str(outcome["code"]), str(finding["message"]), str(fix["summary"]), commands
+
+
+@fleet.command("doctor", short_help="Run devkit doctor on each HOST over ssh, side by side.")
+@click.argument("hosts", metavar="[HOST]...", nargs=-1)
+@click.option(
+    "--hosts-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="File with a host on each line; - for standard input, such as of scontrol show hostnames.",
+)
+@click.option(
+    "--reports",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Connect to no machine: read the reports of --save, or those that checks/collect.sh fetched from Kubernetes' nodes.",
+)
+@click.option("--ssh", default="ssh", show_default=True, help="The ssh command, with options: 'ssh -p 2222 -l admin'.")
+@click.option("--command", default="devkit", show_default=True, help="The command of devkit there.")
+@click.option("--parallel", type=click.IntRange(1, 1000), default=32, show_default=True, help="Machines at a time.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=60,
+    show_default=True,
+    help="Time limit for each machine, with the connection.",
+)
+@click.option(
+    "--save",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep each report as DIR/HOST.json, for devkit compare.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def fleet_doctor(
+    ctx: click.Context,
+    *,
+    hosts: tuple[str, ...],
+    hosts_file: Path | None,
+    reports: Path | None,
+    ssh: str,
+    command: str,
+    parallel: int,
+    timeout: float,
+    save: Path | None,
+    as_json: bool,
+) -> None:
+    """Run devkit doctor on each HOST over ssh, side by side, and report what several have in common once.
+
+    devkit is installed on each of them; ssh asks nothing, so that keys or an agent are needed. Ends with 1 when one has
+    problems or does not answer.
+    """
+    names = tuple(dict.fromkeys((*hosts, *_read_hosts(hosts_file))))
+    if bool(names) == bool(reports):
+        raise DevkitError(
+            "no host is named" if reports is None else "--reports asks no host, and some are named",
+            "Name hosts, devkit fleet doctor gpu01 gpu02 or --hosts-file FILE; or reports: --reports DIR.",
+        )
+    connect = [*shlex.split(ssh), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(timeout / 4))}"]
+    remote = f"{command} doctor --json --timeout {max(0.1, min(DEFAULT_TIMEOUT_S * 4, timeout / 2)):g}"
+    if save:
+        save.mkdir(parents=True, exist_ok=True)
+
+    def ask(host: str) -> _Answer:
+        # Behind two dashes a host is never taken for an option.
+        answer = _ask(host, [*connect, "--", host, remote], timeout_s=timeout)
+        if save and answer.document is not None:
+            (save / f"{host.replace('/', '_')}.json").write_text(json.dumps(answer.document), encoding="utf-8")
+        return answer
+
+    with ThreadPoolExecutor(parallel) as pool:
+        found = _read_reports(reports) if reports else pool.map(ask, names)
+        answers = sorted(found, key=lambda each: (_VERDICTS.index(each.verdict), each.host))
+    if as_json:
+        rows = [
+            {
+                "host": each.host,
+                "verdict": each.verdict,
+                "problem": each.problem,
+                "root_causes": [{"code": code, "message": message} for code, message, *_ in each.find_roots()],
+            }
+            for each in answers
+        ]
+        click.echo(format_json({"schema": SCHEMA, "hosts": rows}), nl=False)
+    else:
+        for line in _format_answers(answers, width=shutil.get_terminal_size().columns):
+            click.echo(line)
+    is_bad = any(each.verdict in ("problems", _NO_ANSWER) for each in answers)
+    ctx.exit(ExitCode.ANSWER_IS_NO if is_bad else ExitCode.DONE)
+
+
+def _read_hosts(file: Path | None) -> Iterator[str]:
+    if file is None:
+        return
+    if str(file) == "-":
+        text = sys.stdin.read(MAX_CONFIG_BYTES)
+    else:
+        try:
+            text = read_bounded(file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            raise DevkitError(
+                f"cannot read {file}: {error.strerror}", "Name a file with a host on each line."
+            ) from error
+    for line in text.splitlines():
+        yield from line.partition("#")[0].split()[:1]
+
+
+def _ask(host: str, words: Sequence[str], *, timeout_s: float) -> _Answer:
+    from devkit.probe.host import NOT_FOUND, TIMED_OUT, run_program
+
+    done = run_program(words, deadline_s=timeout_s)
+    said = escape_controls(to_one_line(done.err))[-300:]
+    if done.code == TIMED_OUT:
+        return _Answer(host, problem=f"no answer within {timeout_s:g} s: it hangs, or is not there")
+    if done.code == NOT_FOUND:
+        return _Answer(host, problem=f"devkit is not installed there, or no ssh is here: {said}")
+    return _parse_report(host, done.out, problem=said or f"the command ended with {done.code} and without a report")
+
+
+def _read_reports(folder: Path) -> Iterator[_Answer]:
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise DevkitError(f"{folder} holds no reports", "Name the folder of --save, or reports/doctor of collect.sh.")
+    for file in files:
+        try:
+            text = read_bounded(file, MAX_DOCUMENT_BYTES)
+        except OSError as error:
+            yield _Answer(file.stem, problem=f"the file cannot be read: {error.strerror}")
+        else:
+            yield _parse_report(file.stem, text, problem="the file holds no report of devkit doctor")
+
+
+def _parse_report(host: str, text: str | bytes, *, problem: str) -> _Answer:
+    """Return the report of a host, or `problem` where the text is none."""
+    try:
+        document = json.loads(text)
+        if document["schema"] != "devkit.doctor/1" or document["verdict"] not in _VERDICTS:
+            raise ValueError("another document")
+        answer = _Answer(host, document)
+        list(answer.find_roots())
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _Answer(host, problem=problem)
+    return answer
+
+
+def _format_answers(answers: Sequence[_Answer], *, width: int) -> Iterator[str]:
+    counts = [(verdict, sum(each.verdict == verdict for each in answers)) for verdict in _VERDICTS]
+    summary = ", ".join(f"{count} {verdict.replace('-', ' ')}" for verdict, count in counts if count)
+    yield f"{format_count(len(answers), 'host')}: {summary}"
+    found: dict[tuple[str, str], tuple[list[str], str, tuple[str, ...]]] = {}
+    for answer in answers:
+        for code, message, advice, commands in answer.find_roots():
+            found.setdefault((code, message), ([], advice, commands))[0].append(answer.host)
+    for (code, message), (hosts, advice, commands) in sorted(found.items(), key=lambda each: -len(each[1][0])):
+        yield ""
+        yield from _wrap(f"{code} on {_join_hosts(hosts)}: {message}", width, "  ")
+        yield from _wrap(f"    {advice}", width, "    ")
+        yield from (f"      {escape_controls(line)}" for line in commands)
+    problems: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.problem:
+            problems.setdefault(answer.problem, []).append(answer.host)
+    for problem, hosts in problems.items():
+        yield ""
+        yield from _wrap(f"no answer from {_join_hosts(hosts)}: {problem}", width, "  ")
+
+
+def _join_hosts(hosts: Sequence[str]) -> str:
+    shown = list(hosts[:8])
+    return join_words([*shown, f"{len(hosts) - 8} more"] if len(hosts) > 8 else shown)
+
+
+def _wrap(text: str, width: int, indent: str) -> Iterable[str]:
+    return wrap_text(escape_controls(text), width=width, hanging=indent).splitlines()
+
+
+@fleet.command("files", short_help="Write the files by which others watch a fleet.")
+@click.argument("folder", metavar="[DIR]", default="fleet", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--command", default="devkit", show_default=True, help="The command of devkit on the machines.")
+@click.option("--force", is_flag=True, help="Replace files of these names.")
+def fleet_files(folder: Path, *, command: str, force: bool) -> None:
+    """Write the files by which others watch a fleet: node-problem-detector, Slurm, Prometheus, Grafana.
+
+    Each begins with what it is for and where it goes.
+    """
+    from devkit.render.templates import find_templates
+
+    found = sorted((find_templates() / "fleet").iterdir(), key=lambda each: each.name)
+    made = {each.name: each.read_text(encoding="utf-8") for each in found}
+    if taken := [name for name in made if (folder / name).exists() and not force]:
+        raise DevkitError(
+            f"{folder} holds {join_words(taken)} already", "Name another folder, or replace them: --force"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in made.items():
+        path = folder / name
+        path.write_text(text.replace("@COMMAND@", command), encoding="utf-8")
+        if name.endswith(".sh"):
+            path.chmod(0o755)
+        click.echo(path)

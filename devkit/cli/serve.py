@@ -1,0 +1,163 @@
+"""`devkit serve`: start vLLM, llama.cpp or transformers' own server with settings that fit this machine."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from devkit.errors import DevkitError
+
+if TYPE_CHECKING:
+    from devkit.estimate.inference import ServingSettings
+
+_PROGRAMS = {"vllm": "vllm", "llama-cpp": "llama-server", "transformers": "transformers"}
+_INSTALL = {
+    "vllm": "devkit install --stack vllm",
+    "llama-cpp": "Install llama.cpp: https://github.com/ggml-org/llama.cpp/blob/master/docs/install.md",
+    "transformers": "pip install 'transformers[serving]'",
+}
+_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Source: https://github.com/vllm-project/vllm/blob/main/vllm/config/lora.py, MaxLoRARanks."""
+_CAN_SERVE = """
+from transformers.utils.import_utils import is_accelerate_available, is_serve_available
+raise SystemExit(not (is_serve_available() and is_accelerate_available()))
+"""
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("model")
+@click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_ARGUMENTS…]")
+@click.option(
+    "--engine", type=click.Choice(list(_PROGRAMS)), help="Default: by the model, the GPUs and what is installed."
+)
+@click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Serve this LoRA adapter, too (vLLM).")
+@click.option("--context", metavar="N", type=click.IntRange(min=2), help="Context in tokens. Default: what fits.")
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", metavar="N", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port.")
+@click.option("--dry-run", is_flag=True, help="Print the command, and start nothing.")
+def serve(
+    *,
+    model: str,
+    rest: tuple[str, ...],
+    engine: str | None,
+    adapter: Path | None,
+    context: int | None,
+    host: str,
+    port: int,
+    dry_run: bool,
+) -> None:
+    """Serve a model over the OpenAI protocol: a folder, a hub id, a GGUF file, or smollm2-135m.
+
+    Takes the GPUs with the most free memory, unless CUDA_VISIBLE_DEVICES is set, and the longest context that fits.
+    """
+    is_gguf = model.lower().endswith(".gguf")
+    if engine is not None and is_gguf != (engine == "llama-cpp"):
+        raise DevkitError(
+            f"{engine} serves no {'GGUF file' if is_gguf else 'folder'} here",
+            "Name a GGUF file for llama.cpp, and a folder or hub id for the others: devkit generate --merge DIR --gguf TYPE",
+        )
+    name, settings = (_require_file(model), None) if is_gguf else _resolve(model, context)
+    has_gpu = bool(settings) or bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    engine = engine or ("llama-cpp" if is_gguf else "vllm" if has_gpu and _find_program("vllm") else "transformers")
+    if adapter is not None and engine != "vllm":
+        raise DevkitError(f"{engine} gets no adapter here", "Merge it: devkit generate --adapter DIR --merge MERGED")
+    program = _require_program(engine)
+    if engine == "vllm":
+        words = _vllm_words(name, settings, adapter)
+    elif engine == "llama-cpp":
+        words = ["-m", name, *(["-c", f"{context}"] if context else [])]  # it offloads what fits by itself
+    else:
+        words = ["serve", name, *(["--dtype", "float16"] if settings and settings.is_half else [])]
+    command = [program, *words, "--host", host, "--port", f"{port}", *rest]
+    chosen = {"CUDA_VISIBLE_DEVICES": ",".join(settings.gpus)} if settings else {}
+    click.echo(shlex.join([*(f"{key}={value}" for key, value in chosen.items()), *command]), err=not dry_run)
+    if dry_run:
+        return
+    environment = {**os.environ, **chosen}
+    if sys.platform == "win32":
+        sys.exit(subprocess.call(command, env=environment))
+    os.execve(program, command, environment)  # noqa: S606 - a list of arguments has no use for a shell
+
+
+def _require_file(model: str) -> str:
+    if not Path(model).is_file():
+        raise DevkitError(
+            f"there is no file {model}", "Write one: devkit generate --adapter DIR --merge MERGED --gguf q8_0"
+        )
+    return model
+
+
+def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | None]":
+    """Return the model by the name that servers read, and what fits; None without GPUs or where the user chose them."""
+    from devkit.cli.estimate import find_model_config, read_local_gpus
+    from devkit.estimate.config import build_model_shape
+    from devkit.estimate.inference import solve_serving
+    from devkit.workload.finetune.files import find_packaged_model
+
+    packaged = find_packaged_model(model)
+    name = str(packaged) if packaged else model
+    if "CUDA_VISIBLE_DEVICES" in os.environ or not (gpus := read_local_gpus()):
+        return name, None
+    config, known = find_model_config(name, None)
+    if "quantization_config" in config or any(gpu.mig_enabled is True for gpu in gpus):
+        return name, None  # of neither is the memory known
+    settings = solve_serving(build_model_shape(config, name=known), gpus, context=context)
+    if settings is None:
+        raise DevkitError(
+            f"{model} does not surely fit the free memory of this machine's GPUs",
+            f"devkit estimate {shlex.quote(model)} --inference; to try it nevertheless, set CUDA_VISIBLE_DEVICES",
+        )
+    return name, settings
+
+
+def _find_program(engine: str) -> str | None:
+    """Find the server beside the Python of the active environment, then on PATH."""
+    folders = [Path(os.environ.get("VIRTUAL_ENV") or sys.prefix, "bin"), Path(sys.executable).parent]
+    places = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
+    return shutil.which(_PROGRAMS[engine], path=places)
+
+
+def _require_program(engine: str) -> str:
+    program = _find_program(engine)
+    if program is None:
+        raise DevkitError(f"{_PROGRAMS[engine]} is not installed", _INSTALL[engine])
+    python = Path(program).absolute().with_name("python")
+    if engine == "transformers" and python.exists():
+        # Python imports from its working folder first, which may be a stranger's project.
+        words = [str(python), "-c", _CAN_SERVE]
+        if subprocess.run(words, cwd=python.parent, capture_output=True, check=False).returncode:
+            raise DevkitError(f"{program} lacks what its server needs", _INSTALL[engine])
+    return program
+
+
+def _vllm_words(name: str, settings: "ServingSettings | None", adapter: Path | None) -> list[str]:
+    words = ["serve", name]
+    if settings:
+        words += ["--max-model-len", f"{settings.context}", "--gpu-memory-utilization", f"{settings.memory_share:g}"]
+        words += ["--tensor-parallel-size", f"{len(settings.gpus)}"] if len(settings.gpus) > 1 else []
+        words += ["--dtype", "half"] if settings.is_half else []
+    if adapter:
+        from devkit.workload.finetune.files import CHAT_TEMPLATE_FILE, inspect_adapter
+
+        found = inspect_adapter(adapter)
+        largest = max((found.config["r"], *(found.config.get("rank_pattern") or {}).values()))
+        rank = next((each for each in _VLLM_RANKS if each >= largest), None)
+        if rank is None or found.config.get("use_dora") or found.config.get("modules_to_save"):
+            raise DevkitError(
+                f"vLLM serves no adapter like {adapter}: DoRA, whole modules, or a rank above {_VLLM_RANKS[-1]}",
+                f"Merge it: devkit generate --adapter {shlex.quote(str(adapter))} --merge MERGED",
+            )
+        words += [
+            "--enable-lora",
+            "--max-lora-rank",
+            f"{rank}",
+            "--lora-modules",
+            f"{adapter.resolve().name}={adapter}",
+        ]
+        words += ["--chat-template", str(adapter / CHAT_TEMPLATE_FILE)] if found.chat_template else []
+    return words

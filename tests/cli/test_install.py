@@ -1,0 +1,85 @@
+"""`devkit install` and `devkit toolkit`: the commands for this machine, and one that really installs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from packaging.version import Version
+
+from devkit.doctor.fixes import list_setup_steps
+from tests.cli.test_init import GPU, assert_refused, devkit
+from tests.hosts import facts_of
+from tests.wheels import make_index, make_wheel
+
+
+def test_the_command_has_torch_in_the_build_of_the_plan(tmp_path):
+    plan = json.loads(devkit("plan", *GPU, "--no-resolve", "--json", cwd=tmp_path).stdout)["plan"]
+    done = devkit("install", *GPU, "--no-resolve", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(
+        f"uv pip install --torch-backend={plan['variant']} torch=={plan['torch']} transformers=="
+    )
+
+
+def test_another_framework_gets_what_brings_its_cuda(tmp_path):
+    done = devkit("install", "--stack", "jax", *GPU, "--no-resolve", cwd=tmp_path)
+    assert done.stdout == "uv pip install 'jax[cuda12]'\n"
+
+
+def test_nothing_is_installed_without_a_virtual_environment(tmp_path):
+    assert_refused(
+        devkit("install", "--run", *GPU, "--no-resolve", cwd=tmp_path, VIRTUAL_ENV=""), "virtual environment alone"
+    )
+
+
+def test_a_conflict_ends_with_1(tmp_path):
+    done = devkit("install", "--driver", "390.10", "--gpu", "RTX 4090", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "390.10" in done.stderr
+
+
+def test_run_installs_into_the_virtual_environment(tmp_path):
+    """The release for the virtual environment's Python is installed there, and nowhere else."""
+    environment, project = tmp_path / "env", tmp_path / "project"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    project.mkdir()
+    (project / "requirements.txt").write_text("leaf\n")
+    (tmp_path / "wheels").mkdir()
+    index = make_index(
+        tmp_path / "simple", [make_wheel(tmp_path / "wheels", "leaf", version) for version in ("1.0", "2.0")]
+    )
+    variables = {"UV_OFFLINE": "0", "UV_DEFAULT_INDEX": index, "UV_CACHE_DIR": str(tmp_path / "cache")}
+    done = devkit("install", "--run", "--vendor", "cpu", cwd=project, VIRTUAL_ENV=str(environment), **variables)
+    assert (done.returncode, done.stdout) == (0, "uv pip install leaf==2.0\n"), done.stderr
+    python = next(path for path in (environment / "bin/python", environment / "Scripts/python.exe") if path.exists())
+    found = subprocess.run(
+        [python, "-c", "import leaf; print(leaf.__version__)"], capture_output=True, text=True, check=True
+    )
+    assert Version(found.stdout.strip()) == Version("2.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "not_said"),
+    [
+        ("toolkit-missing", "sudo apt-get install -y nvidia-container-toolkit", "podman"),
+        ("toolkit-missing", "ubuntu-drivers install", "wsl.exe"),
+        ("rootless-docker", "systemctl --user restart docker", "sudo systemctl restart docker"),
+        ("wsl2-docker-ce", "wsl.exe --shutdown", "ubuntu-drivers"),
+        ("in-container-ok", "nvidia-ctk runtime configure", "apt-get"),
+    ],
+)
+def test_the_steps_are_those_of_the_machine(name, said, not_said):
+    commands = "\n".join(command for step in list_setup_steps(facts_of(name)) for command in step.commands)
+    assert said in commands
+    assert not_said not in commands
+
+
+def test_toolkit_prints_the_steps_of_saved_facts(tmp_path):
+    saved = tmp_path / "facts.json"
+    assert devkit("doctor", "--save-facts", saved, "--timeout", "20").returncode in (0, 1)
+    done = devkit("toolkit", "--facts", saved)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1. Install the NVIDIA driver")
+    document = json.loads(devkit("toolkit", "--facts", saved, "--json").stdout)
+    assert [step["root"] for step in document["steps"]][-1] is False
