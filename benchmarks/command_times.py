@@ -50,7 +50,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as scratch,
         cache.only_one(),
         network.bridged(),
-        daemon.engine(found, daemon.Flavour.NVIDIA) as engine,
+        daemon.engine(found, daemon.Flavor.NVIDIA) as engine,
     ):
         seconds = measure(Path(scratch), engine.env)
         engine_versions = engine.versions

@@ -1,7 +1,8 @@
-"""Time and memory of `devkit compare` on a thousand reports, with the odd node found.
+"""Time and memory of `devkit compare` on ten thousand reports, with the outlier found.
 
-Bounds: 5 s on the clock, and 100 MiB of memory: the reports read whole would take some hundred.
-The reports are generated: one recorded machine a thousand times, each with serial numbers, heat, clocks, memory and
+Bounds: 15 s of processor time, which other programs on the machine disturb less than the clock, and 150 MiB of memory: the
+reports read whole would take two thousand.
+The reports are generated: one recorded machine ten thousand times, each with serial numbers, heat, clocks, memory and
 processes of its own. Three kinds: saved facts in files, the same as lines of JSON packed with gzip, reports of proofs.
 """
 
@@ -15,26 +16,31 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import compiled, record, versions
-from tests.doctor.comparison.cluster import cluster, put, written
+from tests.doctor.comparison.cluster import put, recorded, varied, written
 from tests.doctor.comparison.proofs import changed, proofs
 
-COUNT = 1000
-RUNS = 5
+COUNT = 10_000
+RUNS = 2
 ODD = "node-0412"
-BOUND_S = 5.0
-BOUND_BYTES = 100 << 20
+BOUND_S = 15.0
+BOUND_BYTES = 150 << 20
 
 
 def generated(folder: Path) -> dict[str, Path]:
     """What is compared, by name."""
-    nodes = cluster(COUNT)
-    put(nodes[ODD], "driver.fabric_manager", "inactive")
-    put(nodes["node-0077"], "nvml.gpus.3.health.pcie_width", 8)
     for name in ("facts", "proofs"):
         (folder / name).mkdir()
-    written(folder / "facts", nodes)
-    lines = "".join(json.dumps({"node": name, **document}) + "\n" for name, document in nodes.items())
-    (folder / "facts.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    own = recorded()
+    with gzip.open(folder / "facts.jsonl.gz", "wt", compresslevel=1) as lines:
+        for number in range(1, COUNT + 1):
+            name = f"node-{number:04d}"
+            document = varied(own, number)
+            if name == ODD:
+                put(document, "driver.fabric_manager", "inactive")
+            if name == "node-0077":
+                put(document, "nvml.gpus.3.health.pcie_width", 8)
+            written(folder / "facts", {name: document})
+            lines.write(json.dumps({"node": name, **document}) + "\n")
     reports = proofs(COUNT)
     reports[ODD] = changed(reports[ODD], "memory-rate", gpu_1_copy_gb_per_s=1300.0)
     written(folder / "proofs", reports)
@@ -59,10 +65,10 @@ def measured(path: Path) -> dict[str, float]:
     for _ in range(RUNS):
         argv = [sys.executable, "-S", "-c", LAUNCHER, sys.executable, "-m", "devkit", "compare", str(path)]
         row = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-        if row["code"] != 1 or f"odd one out: {ODD}" not in row["out"].splitlines()[0]:
+        if row["code"] != 1 or f"outlier: {ODD}" not in row["out"].splitlines()[0]:
             raise RuntimeError(f"{path}: {row['out'][:500]}{row['err']}")
         rows.append(row)
-    best = min(rows, key=lambda row: row["seconds"])
+    best = min(rows, key=lambda row: row["processor_s"])
     return {
         "seconds": round(best["seconds"], 3),
         "processor_s": round(best["processor_s"], 3),
@@ -77,7 +83,7 @@ def main() -> int:
         folder = Path(scratch)
         results = {name: measured(path) for name, path in generated(folder).items()}
         read_bytes = sum(file.stat().st_size for file in (folder / "facts").iterdir())
-    bounds = {"seconds": BOUND_S, "most_memory_bytes": BOUND_BYTES}
+    bounds = {"processor_s": BOUND_S, "most_memory_bytes": BOUND_BYTES}
     path = record(
         "compare_reports",
         {
@@ -90,7 +96,7 @@ def main() -> int:
         },
     )
     for name, row in results.items():
-        print(f"{name:22} {row['seconds']:6.2f} s   {row['most_memory_bytes'] / 2**20:6.1f} MiB")
+        print(f"{name:22} {row['processor_s']:6.2f} s of a processor   {row['most_memory_bytes'] / 2**20:6.1f} MiB")
     print(f"recorded in {path}")
     return int(any(row[key] > bound for row in results.values() for key, bound in bounds.items()))
 

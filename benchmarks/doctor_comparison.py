@@ -49,7 +49,7 @@ class Broken:
     nvml: str = ""
     smi: str = LISTING
     smi_code: int = 0
-    flavour: daemon.Flavour = daemon.Flavour.NVIDIA
+    flavor: daemon.Flavor = daemon.Flavor.NVIDIA
 
 
 MACHINES = (
@@ -71,7 +71,7 @@ MACHINES = (
     Broken(
         "Docker without the NVIDIA Container Toolkit",
         r"container toolkit|could not select device driver",
-        flavour=daemon.Flavour.CPU,
+        flavor=daemon.Flavor.CPU,
     ),
     Broken(
         "torch is a CPU build beside eight GPUs",
@@ -91,7 +91,7 @@ def smi_script(folder: Path, machine: Broken) -> None:
 @contextmanager
 def surroundings(library: Path, machine: Broken) -> Iterator[Mapping[str, str]]:
     """The environment in which a tool sees `machine`, with its engine running."""
-    with tempfile.TemporaryDirectory() as folder, daemon.engine(binaries.find(), machine.flavour) as engine:
+    with tempfile.TemporaryDirectory() as folder, daemon.engine(binaries.find(), machine.flavor) as engine:
         smi_script(Path(folder), machine)
         stub = stub_environment(library, gpus=8, fail=machine.nvml, name="NVIDIA H100 80GB HBM3", capability="9.0")
         path = f"{folder}:{engine.env.get('PATH', os.environ['PATH'])}"

@@ -64,7 +64,7 @@ TRAINING = (
     {"targets": ATTENTION_ONLY, "checkpointing": False, "sequence": 1024},
     {"attention": Attention.EAGER, "sequence": 1024},
     {"method": Method.QLORA},
-    {"method": Method.QLORA, "checkpointing": False, "sequence": 1024, "double_quantisation": False},
+    {"method": Method.QLORA, "checkpointing": False, "sequence": 1024, "double_quantization": False},
     {"method": Method.INT8_LORA},
     {"method": Method.FULL, "sequence": 1024},
     {"method": Method.FULL, "optimizer": Optimizer.ADAMW_8BIT, "accumulation": 2},
@@ -77,7 +77,7 @@ INFERENCE = (
     {},
     {"prompt": 8192, "new": 1024},
     {"sequences": 16, "prompt": 512, "new": 512, "cache": CacheKind.STATIC},
-    {"quantisation": Quantization.NF4_DOUBLE, "sequences": 4},
+    {"quantization": Quantization.NF4_DOUBLE, "sequences": 4},
 )
 
 

@@ -21,7 +21,7 @@ from benchmarks.machine import RESULTS, record
 from benchmarks.measured_runs import MeasuredRun, load_measured_runs
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.model_catalog import find_model
-from devkit.estimate.rules_of_thumb import RULES_OF_THUMB
+from devkit.estimate.report import RULES_OF_THUMB
 from devkit.estimate.settings import InferenceSettings, Method, encode_settings
 
 DRIVERS = Path(__file__).parent / "estimator_drivers"

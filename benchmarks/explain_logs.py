@@ -1,12 +1,12 @@
 """How often `devkit explain` names the cause of a log that its catalog was not written from.
 
-    python -m benchmarks.explain_logs FOLDER [--judgement FILE] [--unrelated FOLDER] [--show] [--record --note TEXT]
+    python -m benchmarks.explain_logs FOLDER [--judgment FILE] [--unrelated FOLDER] [--show] [--record --note TEXT]
 
 FOLDER has a JSON file for each log: `text`, `cause` as a person wrote it, `area`, and `url` or nothing; `devkit explain
 --new` writes such files. A folder `unrelated` in it has logs of other fields as plain text: every error named there is a
 false accusation.
 
-What is right a person says: the judgement is a JSON file of regular expressions by the names of cases, one for a right
+What is right a person says: the judgment is a JSON file of regular expressions by the names of cases, one for a right
 cause: it is searched for in each printed cause and the summary of its fix. Cases without one are printed and not counted.
 """
 
@@ -97,14 +97,14 @@ def main() -> None:
     """Judge the cases of a folder and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--judgement", type=Path, help="default: FOLDER/judgement.json")
+    parser.add_argument("--judgment", type=Path, help="default: FOLDER/judgment.json")
     parser.add_argument("--unrelated", type=Path, help="default: FOLDER/unrelated")
     parser.add_argument("--show", action="store_true", help="print what is not right first")
     parser.add_argument("--record", action="store_true", help="write benchmarks/results/explain_logs.json")
     parser.add_argument("--note", default="", help="what the cases are: read while the catalog was written, or not")
     options = parser.parse_args()
-    file = options.judgement or options.folder / "judgement.json"
-    judgement = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    file = options.judgment or options.folder / "judgment.json"
+    judgment = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     catalog = every_cause()
     rows: list[dict[str, Any]] = []
     areas: dict[str, list[dict[str, Any]]] = {}
@@ -112,7 +112,7 @@ def main() -> None:
         if path == file:
             continue
         case = json.loads(path.read_text(encoding="utf-8"))
-        right = judgement.get(path.stem)
+        right = judgment.get(path.stem)
         if right is None:
             print(f"not judged: {path.stem}: {case['cause']}")
             continue

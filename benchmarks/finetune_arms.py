@@ -3,7 +3,6 @@
 # ruff: noqa: ANN401 - what transformers and TRL hand around has no types worth naming
 
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -13,24 +12,44 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-WARM_UP = 3
-"""First steps, which are not counted: memory is taken and threads are started there."""
-
 RANK, ALPHA, LEARNING_RATE = 16, 32, 2e-4
 
 
 def main() -> int:
     """Run an arm on the inputs in a folder, in a size given as JSON, and write the answer to a file: the arguments."""
     arm, folder, size = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+    Clock.warm_up = size["warm_up"]
     with tempfile.TemporaryDirectory(prefix="devkit-arm-") as scratch:
         found = ARMS[arm](folder, size, Path(scratch))
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    Path(sys.argv[4]).write_text(json.dumps({**found, "peak_resident_bytes": peak_bytes}), encoding="utf-8")
+    note_phase("end")
+    peak = max(each["peak_mib"] for each in PHASES.values()) * 2**20
+    told = {**found, "peak_resident_bytes": peak, "phases": PHASES}
+    Path(sys.argv[4]).write_text(json.dumps(told), encoding="utf-8")
     return 0
+
+
+PHASES: dict[str, dict[str, int]] = {}
+"""By the name of what ended a phase: its peak, and what was resident at its end: own pages, and pages of files."""
+
+
+def note_phase(name: str) -> None:
+    """A phase ends here: note its memory, and begin to look for the next one's peak. After "end" nothing counts.
+
+    Source: https://docs.kernel.org/filesystems/proc.html (VmHWM, RssAnon, RssFile, clear_refs).
+    """
+    if "end" in PHASES:
+        return
+    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    mib = {key: int(told[key].split()[0]) // 1024 for key in ("VmHWM", "RssAnon", "RssFile")}
+    PHASES[name] = {"peak_mib": mib["VmHWM"], "own_mib": mib["RssAnon"], "files_mib": mib["RssFile"]}
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 class Clock:
     """Notes the time and the processor time of this process whenever a step has ended."""
+
+    warm_up = 3
+    """First steps, which are not counted: memory is taken and threads are started there."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[float, float]] = []
@@ -38,10 +57,13 @@ class Clock:
     def note(self) -> None:
         """A step has ended."""
         self.ends.append((time.perf_counter(), time.process_time()))
+        if len(self.ends) in (1, self.warm_up):
+            note_phase(f"step {len(self.ends)}")
 
     def found(self, tokens: int, last_loss: float) -> dict[str, float]:
         """Tokens per second and per second of processors, of `tokens` learned after the warm-up."""
-        wall_s, cpu_s = (last - first for first, last in zip(self.ends[WARM_UP - 1], self.ends[-1], strict=True))
+        wall_s, cpu_s = (last - first for first, last in zip(self.ends[self.warm_up - 1], self.ends[-1], strict=True))
+        note_phase("last step")
         return {"tokens_per_s": tokens / wall_s, "tokens_per_cpu_s": tokens / cpu_s, "last_loss": last_loss}
 
 
@@ -54,9 +76,12 @@ def run_devkit(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, f
     configure_libraries()
     from devkit.workload.finetune.program import run_finetuning
 
+    note_phase("imported")
     clock, steps = Clock(), []
 
     def listen(event: dict[str, Any]) -> None:
+        if event["event"] in ("estimate", "start"):
+            note_phase({"estimate": "data read", "start": "model loaded"}[event["event"]])
         if event["event"] == "step":
             clock.note()
             steps.append(event)
@@ -65,11 +90,40 @@ def run_devkit(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, f
         model=str(folder / "model"), data=(str(folder / "texts.jsonl"),), output=scratch / "out",
         rank=RANK, alpha=ALPHA, sequence=size["sequence"], batch=size["rows"], micro_batch=size["rows"],
         steps=size["steps"], learning_rate=LEARNING_RATE, schedule=Schedule.CONSTANT, warmup=0.0,
-        checkpointing=False, precision=Precision(size["precision"]),
+        checkpointing=False, precision=Precision(size["precision"]), seed=size["seed"],
     )  # fmt: skip
     if run_finetuning(settings, listeners=(listen,)) != 0:
         raise SystemExit("devkit did not end well")
-    return clock.found(steps[-1]["tokens"] - steps[WARM_UP - 1]["tokens"], steps[-1]["loss"])
+    found = clock.found(steps[-1]["tokens"] - steps[clock.warm_up - 1]["tokens"], steps[-1]["loss"])
+    if not has_held_out(folder):
+        return found
+    from peft import PeftModel
+
+    note_phase("end")
+    base, tokenizer = _loaded(folder, size)
+    return found | held_out_loss(PeftModel.from_pretrained(base, scratch / "out" / "adapter"), tokenizer, folder)
+
+
+def has_held_out(folder: Path) -> bool:
+    """There are texts that no arm learns from."""
+    return (folder / "held-out.jsonl").exists()
+
+
+def held_out_loss(model: Any, tokenizer: Any, folder: Path) -> dict[str, float]:
+    """The mean loss over all tokens of texts that were not learned, by transformers and peft alone."""
+    import torch
+
+    if not has_held_out(folder):
+        return {}
+    note_phase("end")
+    model.eval()
+    losses = []
+    for line in (folder / "held-out.jsonl").read_text().splitlines():
+        ids = torch.tensor([[*tokenizer(json.loads(line)["text"], add_special_tokens=False)["input_ids"],
+                             tokenizer.eos_token_id]])  # fmt: skip
+        with torch.no_grad():
+            losses.append(float(model(input_ids=ids, labels=ids).loss))
+    return {"held_out_loss": sum(losses) / len(losses)}
 
 
 def _lora() -> Any:
@@ -82,8 +136,10 @@ def _loaded(folder: Path, size: dict[str, Any]) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    note_phase("imported")
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[size["precision"]]
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=dtype, attn_implementation="sdpa")
+    note_phase("model loaded")
     return model, AutoTokenizer.from_pretrained(folder / "model")
 
 
@@ -104,7 +160,7 @@ def _arguments(size: dict[str, Any], scratch: Path) -> dict[str, Any]:
         "bf16": False,
         "gradient_checkpointing": False,
         "disable_tqdm": True,
-        "seed": 0,
+        "seed": size["seed"],
     }
 
 
@@ -140,7 +196,7 @@ class Watch:
 
     def found(self, trainer: Any) -> dict[str, float]:
         """What was measured after the warm-up. The loader may have taken batches ahead that no step used."""
-        tokens = sum(self.tokens[WARM_UP : len(self.clock.ends)])
+        tokens = sum(self.tokens[self.clock.warm_up : len(self.clock.ends)])
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         return self.clock.found(tokens, float(losses[-1]))
 
@@ -166,7 +222,7 @@ def run_trainer(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, 
         callbacks=[watch.as_callback()],
     )
     trainer.train()
-    return watch.found(trainer)
+    return watch.found(trainer) | held_out_loss(trainer.model, tokenizer, folder)
 
 
 def run_trl(folder: Path, size: dict[str, Any], scratch: Path, *, packing: bool = False) -> dict[str, float]:
@@ -187,7 +243,7 @@ def run_trl(folder: Path, size: dict[str, Any], scratch: Path, *, packing: bool 
     )
     trainer.data_collator = watch.counting(trainer.data_collator)
     trainer.train()
-    return watch.found(trainer)
+    return watch.found(trainer) | held_out_loss(trainer.model, tokenizer, folder)
 
 
 def run_trl_packed(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, float]:

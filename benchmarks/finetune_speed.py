@@ -1,10 +1,11 @@
 """Tokens per second and peak memory of `devkit finetune` against Hugging Face's Trainer with PEFT, and against TRL.
 
-All learn the same LoRA adapter on the same model from the same texts, in rows of the same length, with the same number
-of rows in a pass. Only tokens of texts are counted, never padding. Two mixes: texts that fill a row to the last token,
-so that everybody does equal work, and short texts of many lengths, as instructions and answers are. The arms
-take turns, each in a process of its own, and the middle of the rounds counts. Seconds of processors are counted beside
-those of the clock: on a machine that does other things, too, only they can be compared.
+All learn the same LoRA adapter on the same model from the same texts, in rows of the same length, with the same
+number of rows in a pass. Only tokens of texts are counted, never padding. Two mixes: texts that fill a row to the
+last token, so that everybody does equal work, and short texts of many lengths, as instructions and answers are. The
+arms take turns, each in a process of its own and with a seed for each round, and the middle of the rounds counts.
+Seconds of processors are counted beside those of the clock: on a machine that does other things, too, only they can
+be compared.
 
 Run it with a Python that has trl and datasets beside devkit's workload extra.
 """
@@ -18,7 +19,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.machine import RESULTS, describe, record, versions
 
 ARMS = ("devkit", "trainer", "trl", "trl-packed")
+AGAINST_DEFAULTS = ("devkit", "trainer", "trl-packed")
+"""Each by what it is best at: Trainer groups texts by length, TRL packs them."""
+
 MIXES = ("full", "short")
 SEED = 5
 
@@ -45,12 +51,17 @@ class Size:
     model: str = ""
     """A pretrained model by the name that --model takes; "" for random weights of this shape."""
     precision: str = "fp32"
+    warm_up: int = 3
+    """Steps that are not counted."""
+    arms: tuple[str, ...] = ARMS
+    held_out: int = 0
+    """Full rows that no arm learns from, on which all are compared."""
 
 
 SIZES = (
     # The shape is that of the model: it is only told here.
-    Size("smollm2", 576, 30, 49152, sequence=256, rows=4, steps=9, model="smollm2-135m"),
-    Size("smollm2-bf16", 576, 30, 49152, sequence=256, rows=4, steps=9, model="smollm2-135m", precision="bf16"),
+    Size("smollm2", 576, 30, 49152, 256, 4, 4, "smollm2-135m", warm_up=1, arms=AGAINST_DEFAULTS, held_out=4),
+    Size("smollm2-bf16", 576, 30, 49152, 256, 4, 4, "smollm2-135m", "bf16", warm_up=1, arms=AGAINST_DEFAULTS),
     Size("tiny", hidden=128, layers=4, vocabulary=2048, sequence=256, rows=4, steps=72),
     Size("small", hidden=384, layers=6, vocabulary=8192, sequence=512, rows=4, steps=10),
 )
@@ -63,13 +74,24 @@ def main() -> int:
     parser.add_argument("--mix", action="append", choices=MIXES)
     parser.add_argument("--size", action="append", choices=[size.name for size in SIZES])
     parser.add_argument("--threads", type=int, help="in each arm; as many as there are cores unless given")
+    parser.add_argument(
+        "--minutes", type=float, help="begin no round that would not end by then, as rounds took so far"
+    )
+    parser.add_argument("--steps", type=int, help="in each run, instead of those of the size")
     parser.add_argument("--only-print", action="store_true", help="record nothing")
     given = parser.parse_args()
     if given.threads:
         os.environ["OMP_NUM_THREADS"] = str(given.threads)
     chosen = [size for size in SIZES if not given.size or size.name in given.size]
+    if given.steps:
+        chosen = [replace(size, steps=given.steps, warm_up=min(size.warm_up, given.steps - 1)) for size in chosen]
+    watch = Watch(given.minutes * 60 if given.minutes else float("inf"))
     with tempfile.TemporaryDirectory(prefix="devkit-speed-") as scratch:
-        tables = [_compared(Path(scratch), size, mix, given.rounds) for size in chosen for mix in given.mix or MIXES]
+        tables = [
+            table
+            for size in chosen
+            for table in _compare_size(Path(scratch), size, given.mix or MIXES, given.rounds, watch)
+        ]
     for table in tables:
         print(json.dumps(table, indent=2))
     if not given.only_print:
@@ -92,13 +114,42 @@ def _kept(told: dict[str, object], measured: set[str]) -> list[dict[str, Any]]:
     return [table for table in earlier["tables"] if table["size"]["name"] not in measured]
 
 
-def _compared(scratch: Path, size: Size, mix: str, rounds: int) -> dict[str, object]:
-    folder = scratch / f"{size.name}-{mix}"
-    make_inputs(folder, size, mix)
-    seen: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+class Watch:
+    """Allows a round if it would end in time, were it to take as long as the longest so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self._last_s = time.monotonic()
+        self._end_s = self._last_s + seconds
+        self._longest_s = -1.0
+
+    def allows_another(self) -> bool:
+        """Called before each round."""
+        now_s = time.monotonic()
+        # The time until the first call was no round.
+        self._longest_s = max(self._longest_s, now_s - self._last_s) if self._longest_s >= 0 else 0.0
+        self._last_s = now_s
+        return now_s + self._longest_s <= self._end_s
+
+
+def _compare_size(
+    scratch: Path, size: Size, mixes: Sequence[str], rounds: int, watch: Watch
+) -> Iterator[dict[str, object]]:
+    """Take turns: mixes within rounds, arms within mixes. Rounds that are begun are finished."""
+    seen: dict[str, dict[str, list[dict[str, Any]]]] = {mix: {arm: [] for arm in size.arms} for mix in mixes}
     for number in range(rounds):
-        for arm in ARMS[number % len(ARMS) :] + ARMS[: number % len(ARMS)]:
-            seen[arm].append(_one(arm, folder, size))
+        if not watch.allows_another():
+            break
+        for mix in mixes:
+            folder = scratch / f"{size.name}-{mix}"
+            if number == 0:
+                make_inputs(folder, size, mix)
+            turn = number % len(size.arms)
+            for arm in size.arms[turn:] + size.arms[:turn]:
+                seen[mix][arm].append(_one(arm, folder, size, seed=number))
+    return (_tell(size, mix, arms) for mix, arms in seen.items() if arms[size.arms[0]])
+
+
+def _tell(size: Size, mix: str, seen: dict[str, list[dict[str, Any]]]) -> dict[str, object]:
     arms = {
         arm: {
             "tokens_per_s": round(statistics.median(each["tokens_per_s"] for each in runs), 1),
@@ -106,37 +157,38 @@ def _compared(scratch: Path, size: Size, mix: str, rounds: int) -> dict[str, obj
             "all_tokens_per_s": [round(each["tokens_per_s"], 1) for each in runs],
             "all_tokens_per_cpu_s": [round(each["tokens_per_cpu_s"], 1) for each in runs],
             "peak_resident_mib": round(statistics.median(each["peak_resident_bytes"] for each in runs) / 2**20),
+            "phases": runs[-1]["phases"],
             "last_loss": round(runs[-1]["last_loss"], 4),
+            "held_out_losses": [round(each["held_out_loss"], 4) for each in runs if "held_out_loss" in each],
         }
         for arm, runs in seen.items()
     }
     times = {name: _times(arms, name) for name in ("tokens_per_s", "tokens_per_cpu_s", "peak_resident_mib")}
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return {
         "size": asdict(size),
         "mix": mix,
-        "measured_at": today,
-        "rounds": rounds,
+        "measured_at": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rounds": len(seen["devkit"]),
         "arms": arms,
         "devkit_is_times_each": times,
     }
 
 
-def _times(arms: dict[str, dict[str, float]], name: str) -> dict[str, float]:
+def _times(arms: dict[str, dict[str, Any]], name: str) -> dict[str, float]:
     """How many times an arm's reading devkit's is, by arm."""
     return {arm: round(arms["devkit"][name] / told[name], 2) for arm, told in arms.items() if arm != "devkit"}
 
 
-def _one(arm: str, folder: Path, size: Size) -> dict[str, float]:
-    print(f"{folder.name}: {arm}", file=sys.stderr, flush=True)
+def _one(arm: str, folder: Path, size: Size, *, seed: int) -> dict[str, Any]:
+    print(f"{time.strftime('%H:%M:%S')} {folder.name}: {arm}, seed {seed}", file=sys.stderr, flush=True)
     answer = folder / "answer.json"
     program = Path(__file__).with_name("finetune_arms.py")
-    argv = [sys.executable, program, arm, folder, json.dumps(asdict(size)), answer]
+    argv = [sys.executable, program, arm, folder, json.dumps({**asdict(size), "seed": seed}), answer]
     quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(argv, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{arm} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    found: dict[str, float] = json.loads(answer.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     return found
 
 
@@ -155,7 +207,7 @@ def make_inputs(folder: Path, size: Size, mix: str) -> None:
     if size.model:
         from transformers import AutoTokenizer
 
-        from devkit.workload.finetune.model.hub import resolve_model_folder
+        from devkit.workload.finetune.files import resolve_model_folder
 
         folder.mkdir(parents=True)
         (folder / "model").symlink_to(resolve_model_folder(size.model))
@@ -197,6 +249,11 @@ def _write_texts(
     with (folder / "texts.jsonl").open("w", encoding="utf-8") as lines:
         for length in lengths:
             lines.write(json.dumps({"text": _text_of(length, words, tokenizer, chance)}) + "\n")
+    # Steps of short texts have as many tokens as an arm packs into them: only full rows teach all arms the same.
+    if size.held_out and mix == "full":
+        with (folder / "held-out.jsonl").open("w", encoding="utf-8") as lines:
+            for _ in range(size.held_out):
+                lines.write(json.dumps({"text": _text_of(size.sequence, words, tokenizer, chance)}) + "\n")
 
 
 def _lengths(size: Size, mix: str, chance: random.Random) -> list[int]:

@@ -2,12 +2,16 @@
 
 A command may take 10 s of processor time and 500 MB for any input, and answers with an exit code of its own: never a
 traceback, never a signal. A child is killed after 20 s of it, or after 15 s in which it takes none, and gets no more
-than 6 GB, so that the machine survives.
+than 6 GB, so that the machine survives. Commands that import torch run in forks of a process that has it imported, and
+may take so much more than they take for a harmless input, which is measured first.
 """
 
 import argparse
+import atexit
+import contextlib
 import gzip
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -19,17 +23,22 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import RESULTS, record
+from tests import forked_commands
 
 NAME = "hostile_inputs"
 MAX_SECONDS, MAX_MEGABYTES = 10, 500
 KILLED_AFTER_S, MAX_ADDRESS_SPACE = 20, 6 << 30
+HARMLESS_COST: dict[str, tuple[float, float]] = {}
+"""Seconds and megabytes of the commands that import torch, for a harmless input."""
 MEBIBYTE = 1 << 20
 FIXED = ("--vendor=cpu", "--torch=2.13.0", "--python=3.11", "--machine=x86_64", "--glibc=2.36", "--no-resolve")
 PROJECT = (
@@ -53,6 +62,19 @@ CONFIG = (("estimate", "{}/config.json"), ("estimate", "{}"))
 JOB = (("export", "kubernetes", "{}"), ("export", "slurm", "{}"), ("export", "--check", "--project", "{}"))
 PRICES = (("estimate", "meta-llama/Llama-3.1-8B", "--prices", "{}/input"),)
 DATA = (("data", "update", "{}/input"),)
+FLEET = (("fleet", "doctor", "--hosts-file", "{}/input", "--ssh", "false", "--timeout", "1"),)
+CASE = (("doctor", "--log", "{}/input"), ("doctor", "--log", "{}/input", "--facts", "{}/input"))
+MODEL_AND_STEPS = ("--model", "{}/model", "--output", "{}/tuned", "--steps", "1", "--batch", "1")
+TRAINING = (("finetune", *MODEL_AND_STEPS, "--data", "{}/data.jsonl"),)
+TABLE = (("finetune", *MODEL_AND_STEPS, "--data", "{}/data.parquet"),)
+SETTINGS = (("finetune", *MODEL_AND_STEPS, "--data", "{}/data.jsonl", "--settings", "{}/run.toml"),)
+ANSWER = (("generate", "--model", "{}/model", "--prompt", "hello", "--tokens", "2"),)
+TUNED = (*TRAINING, *ANSWER)
+ADAPTED = (("generate", "--model", "{}/model", "--adapter", "{}/adapter", "--prompt", "hello", "--tokens", "2"),)
+PROMPTS = (("generate", "--model", "{}/model", "--file", "{}/prompts.jsonl", "--tokens", "2"),)
+PIPED = (("generate", "--model", "{}/model", "--tokens", "2"),)
+WORKLOAD = {"finetune", "generate"}
+"""Commands that import torch: what they take is counted from what they take for a harmless input."""
 
 Write = Callable[[Path], object]
 
@@ -164,6 +186,81 @@ def safetensors(header: bytes, claimed: int) -> Write:
     )
 
 
+MADE = Path(tempfile.gettempdir(), f"hostile-inputs-{os.environ.setdefault('HOSTILE_INPUTS', str(os.getpid()))}")
+"""A small model with an adapter, and data to train on, made once by `make_harmless`."""
+
+
+def make_harmless() -> None:
+    """Make a model and an adapter for it, in a process of its own: what it takes would count for every child."""
+    script = """
+import sys
+from pathlib import Path
+from tests.workload.small_models import CHATML, save_model
+from devkit.cli import run_command_line
+folder = Path(sys.argv.pop())
+save_model(folder / "model", chat_template=CHATML)
+(folder / "data.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\\n' * 9)
+sys.argv[1:] = ["finetune", f"--model={folder}/model", f"--data={folder}/data.jsonl", f"--output={folder}/run", "--steps=1"]
+code = run_command_line()
+(folder / "run/adapter").resolve().rename(folder / "adapter")
+sys.exit(code)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", script, str(MADE)], check=True, stdout=subprocess.DEVNULL, env=environment)
+
+
+def harmless(*more: Write, without: str = "") -> Write:
+    """Return what copies the small model, its adapter and its data, and then writes something hostile over them."""
+
+    def write(folder: Path) -> None:
+        shutil.copytree(MADE, folder, dirs_exist_ok=True)
+        if without:
+            (folder / without).unlink()
+        for each in more:
+            each(folder)
+
+    return write
+
+
+def with_config(path: str, **changed: object) -> Write:
+    """Return what changes values of a JSON file."""
+
+    def write(folder: Path) -> None:
+        file = folder / path
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+
+    return write
+
+
+def sparse(path: str, size: int) -> Write:
+    """Return what makes a file that takes no room and claims to be that large."""
+
+    def write(folder: Path) -> None:
+        with _parent(folder / path).open("wb") as file:
+            file.truncate(size)
+
+    return write
+
+
+def weights(path: str, header: bytes, claimed: int | None = None, rest: bytes = b"") -> Write:
+    """Return what writes a safetensors file with this header."""
+    return raw(path, (len(header) if claimed is None else claimed).to_bytes(8, "little") + header + rest)
+
+
+def parquet_bomb(megabytes: int = 2000) -> Write:
+    """Return what writes a small Parquet file whose one row unpacks to a large text."""
+
+    def write(folder: Path) -> None:
+        script = (
+            "import sys, pyarrow as arrow, pyarrow.parquet as parquet\n"
+            "rows = arrow.DictionaryArray.from_arrays(arrow.array([0] * int(sys.argv[2])), arrow.array(['a' * (1 << 20)]))\n"
+            "parquet.write_table(arrow.table({'text': rows.cast(arrow.string()) if 0 else rows}), sys.argv[1])\n"
+        )
+        subprocess.run([sys.executable, "-c", script, str(folder / "data.parquet"), str(megabytes)], check=True)
+
+    return write
+
+
 def _parent(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -197,6 +294,10 @@ def merges(count: int = 40) -> str:
 def project_table(lines: str) -> str:
     """Return a pyproject.toml."""
     return f'[project]\nname = "hostile"\nversion = "1"\n{lines}'
+
+
+def _swap(commands: tuple[tuple[str, ...], ...], old: str, new: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(word.replace(old, new) for word in command) for command in commands)
 
 
 DEEP = 100_000
@@ -615,6 +716,286 @@ INPUTS = (
     Hostile("logs: /dev/zero", LOG, link("stdin", "/dev/zero")),
     Hostile("logs: digits", LOG, text("stdin", "1." * 5_000_000)),
     Hostile("logs: escapes", LOG, text("stdin", "\x1b[" * 5_000_000)),
+    # Data for training.
+    Hostile(
+        "data: one line of 200 MB",
+        TRAINING,
+        harmless(text("data.jsonl", '{"text": "', ("a" * MEBIBYTE for _ in range(200)), '"}')),
+    ),
+    Hostile("data: deep", TRAINING, harmless(text("data.jsonl", '{"a":' * DEEP, "1", "}" * DEEP))),
+    Hostile(
+        "data: an integer of a million digits", TRAINING, harmless(text("data.jsonl", '{"text": ', "9" * MILLION, "}"))
+    ),
+    Hostile("data: NUL bytes", TRAINING, harmless(raw("data.jsonl", b"\0" * MEBIBYTE))),
+    Hostile("data: UTF-16", TRAINING, harmless(raw("data.jsonl", '{"text": "a"}\n'.encode("utf-16") * 1000))),
+    Hostile(
+        "data: one object with a million keys",
+        TRAINING,
+        harmless(text("data.jsonl", "{", (f'"k{n}": 1,' for n in range(MILLION)), '"text": "a"}')),
+    ),
+    Hostile(
+        "data: a million roles that no template knows",
+        TRAINING,
+        harmless(
+            text(
+                "data.jsonl",
+                '{"messages": [',
+                '{"role": "x", "content": ""},' * MILLION,
+                '{"role": "assistant", "content": "a"}]}',
+            )
+        ),
+    ),
+    Hostile("data: a named pipe", TRAINING, harmless(fifo("data.jsonl"), without="data.jsonl")),
+    Hostile("data: a socket", TRAINING, harmless(unix_socket("data.jsonl"), without="data.jsonl")),
+    Hostile("data: /dev/zero", TRAINING, harmless(link("data.jsonl", "/dev/zero"), without="data.jsonl")),
+    Hostile("data: a link to itself", TRAINING, harmless(link("data.jsonl", "data.jsonl"), without="data.jsonl")),
+    Hostile("data: a sparse file of 1 TB", TRAINING, harmless(sparse("data.jsonl", 1 << 40))),
+    Hostile(
+        "data: .json, deep in its first line",
+        _swap(TRAINING, "data.jsonl", "data.json"),
+        harmless(text("data.json", '{"a":' * DEEP, "1", "}" * DEEP)),
+    ),
+    Hostile(
+        "data: .json of 200 MB of empty lists",
+        _swap(TRAINING, "data.jsonl", "data.json"),
+        harmless(large("data.json", "[", "]", item="[],")),
+    ),
+    Hostile(
+        "data: .csv with NULs",
+        _swap(TRAINING, "data.jsonl", "data.csv"),
+        harmless(raw("data.csv", b"text\n" + b"\0" * MEBIBYTE)),
+    ),
+    Hostile("data: Parquet that unpacks to 2 GB", TABLE, harmless(parquet_bomb())),
+    Hostile(
+        "data: Parquet whose footer lies",
+        TABLE,
+        harmless(raw("data.parquet", b"PAR1" + b"\x15\x04" * 50_000 + (1 << 30).to_bytes(4, "little") + b"PAR1")),
+    ),
+    Hostile("data: Parquet, a named pipe", TABLE, harmless(fifo("data.parquet"))),
+    Hostile(
+        "data: a folder of 20,000 empty files",
+        _swap(TRAINING, "data.jsonl", "many"),
+        harmless(*(text(f"many/{n}.jsonl", "") for n in range(20_000))),
+    ),
+    # Models and adapters.
+    Hostile(
+        "template: loops in loops",
+        TUNED,
+        harmless(
+            text(
+                "model/chat_template.jinja",
+                "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            )
+        ),
+    ),
+    Hostile(
+        "template: a text of 10 GB at once", TUNED, harmless(text("model/chat_template.jinja", "{{ 'a' * 10**10 }}"))
+    ),
+    Hostile(
+        "template: a text of 10 GB in parts",
+        TUNED,
+        harmless(text("model/chat_template.jinja", "{% for a in range(99999) %}{{ 'a' * 100000 }}{% endfor %}")),
+    ),
+    Hostile(
+        "template: a list of 10 GB",
+        TUNED,
+        harmless(text("model/chat_template.jinja", "{% set a = [0] * 10**9 %}{{ a }}")),
+    ),
+    Hostile(
+        "template: a number of a billion digits",
+        TUNED,
+        harmless(text("model/chat_template.jinja", "{{ 9 ** (10 ** 9) }}")),
+    ),
+    Hostile(
+        "template: attributes that lead out",
+        TUNED,
+        harmless(text("model/chat_template.jinja", "{{ cycler.__init__.__globals__.os.popen('id').read() }}")),
+    ),
+    Hostile(
+        "template: deep brackets",
+        TUNED,
+        harmless(text("model/chat_template.jinja", "{{ ", "(" * DEEP, "1", ")" * DEEP, " }}")),
+    ),
+    Hostile("template: 200 MB", TUNED, harmless(large("model/chat_template.jinja", item="{{ 1 }}"))),
+    Hostile(
+        "template: a macro that calls itself",
+        TUNED,
+        harmless(text("model/chat_template.jinja", "{% macro a() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}")),
+    ),
+    Hostile("tokenizer.json: 200 MB", TUNED, harmless(large("model/tokenizer.json", '{"a": [', "]}"))),
+    Hostile("tokenizer.json: deep", TUNED, harmless(text("model/tokenizer.json", "[" * DEEP, "]" * DEEP))),
+    Hostile(
+        "tokenizer.json: a named pipe", TUNED, harmless(fifo("model/tokenizer.json"), without="model/tokenizer.json")
+    ),
+    Hostile("tokenizer.json: nothing", TUNED, harmless(text("model/tokenizer.json", "{}"))),
+    Hostile(
+        "tokenizer_config.json: deep", TUNED, harmless(text("model/tokenizer_config.json", "[" * DEEP, "]" * DEEP))
+    ),
+    Hostile("tokenizer_config.json: 200 MB", TUNED, harmless(large("model/tokenizer_config.json", '{"a": [', "]}"))),
+    Hostile("special_tokens_map.json: a named pipe", TUNED, harmless(fifo("model/special_tokens_map.json"))),
+    Hostile(
+        "generation_config.json: deep", TUNED, harmless(text("model/generation_config.json", "[" * DEEP, "]" * DEEP))
+    ),
+    *(
+        Hostile(f"config.json: {name} of {value:,}", TUNED, harmless(with_config("model/config.json", **{name: value})))
+        for name in (
+            "hidden_size",
+            "intermediate_size",
+            "vocab_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "head_dim",
+        )
+        for value in (10**6, 10**12)
+    ),
+    Hostile("config.json: a width that is a text", TUNED, harmless(with_config("model/config.json", hidden_size="x"))),
+    Hostile("config.json: no width", TUNED, harmless(with_config("model/config.json", hidden_size=0))),
+    Hostile("config.json: heads below zero", TUNED, harmless(with_config("model/config.json", num_attention_heads=-1))),
+    Hostile(
+        "config.json: token ids beyond the vocabulary",
+        TUNED,
+        harmless(with_config("model/config.json", pad_token_id=10**12, bos_token_id=-(10**12))),
+    ),
+    Hostile("weights: a header of 2^62 bytes", TUNED, harmless(weights("model/model.safetensors", b"{}", 1 << 62))),
+    Hostile(
+        "weights: places that overlap",
+        TUNED,
+        harmless(
+            weights(
+                "model/model.safetensors",
+                json.dumps(
+                    {f"t{n}": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]} for n in range(9)}
+                ).encode(),
+                rest=bytes(16),
+            )
+        ),
+    ),
+    Hostile(
+        "weights: a shape of 10^18",
+        TUNED,
+        harmless(
+            weights(
+                "model/model.safetensors",
+                b'{"model.norm.weight": {"dtype": "F32", "shape": [1000000000, 1000000000], "data_offsets": [0, 16]}}',
+                rest=bytes(16),
+            )
+        ),
+    ),
+    Hostile(
+        "weights: 100,000 tensors of nothing",
+        TUNED,
+        harmless(
+            weights(
+                "model/model.safetensors",
+                json.dumps(
+                    {
+                        f"model.layers.{n}.x": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+                        for n in range(100_000)
+                    }
+                ).encode(),
+            )
+        ),
+    ),
+    Hostile(
+        "weights: a named pipe", TUNED, harmless(fifo("model/model.safetensors"), without="model/model.safetensors")
+    ),
+    Hostile(
+        "weights: 1,000,000 shards",
+        TUNED,
+        harmless(
+            text(
+                "model/model.safetensors.index.json",
+                '{"weight_map": {',
+                (f'"t{n}": "{n}.safetensors",' for n in range(200_000)),
+                '"z": "z"}}',
+            )
+        ),
+    ),
+    Hostile(
+        "adapter: a base outside of the folder",
+        (("generate", "--adapter", "{}/adapter", "--prompt", "hello"),),
+        harmless(with_config("adapter/adapter_config.json", base_model_name_or_path="../../../../etc")),
+    ),
+    Hostile("adapter: a rank of 10^9", ADAPTED, harmless(with_config("adapter/adapter_config.json", r=10**9))),
+    Hostile(
+        "adapter: targets that backtrack",
+        ADAPTED,
+        harmless(with_config("adapter/adapter_config.json", target_modules="(([a-z._0-9]+)+)+!")),
+    ),
+    Hostile(
+        "adapter: a pattern that backtracks",
+        ADAPTED,
+        harmless(with_config("adapter/adapter_config.json", rank_pattern={"(([a-z._0-9]+)+)+!": 4})),
+    ),
+    Hostile(
+        "adapter: layers that backtrack",
+        ADAPTED,
+        harmless(
+            with_config("adapter/adapter_config.json", layers_to_transform=[0], layers_pattern="(([a-z._0-9]+)+)+!")
+        ),
+    ),
+    Hostile(
+        "adapter: a million targets",
+        ADAPTED,
+        harmless(with_config("adapter/adapter_config.json", target_modules=[f"t{n}" for n in range(60_000)])),
+    ),
+    Hostile(
+        "adapter: code of its own",
+        ADAPTED,
+        harmless(
+            with_config(
+                "adapter/adapter_config.json", auto_mapping={"base_model_class": "os", "parent_library": "antigravity"}
+            )
+        ),
+    ),
+    Hostile("adapter: a template of 200 MB", ADAPTED, harmless(large("adapter/chat_template.jinja", item="{{ 1 }}"))),
+    Hostile(
+        "adapter: a header that lies",
+        ADAPTED,
+        harmless(
+            weights(
+                "adapter/adapter_model.safetensors",
+                b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 99999999999]}}',
+            )
+        ),
+    ),
+    # Settings of a run, and prompts.
+    Hostile("run.toml: 200 MB", SETTINGS, harmless(large("run.toml", "a = [", "]"))),
+    Hostile("run.toml: deep", SETTINGS, harmless(text("run.toml", "a = ", "[" * DEEP, "]" * DEEP))),
+    Hostile("run.toml: a named pipe", SETTINGS, harmless(fifo("run.toml"))),
+    Hostile("run.toml: /dev/zero", SETTINGS, harmless(link("run.toml", "/dev/zero"))),
+    *(
+        Hostile(f"run.toml: {name} = {value}", SETTINGS, harmless(text("run.toml", f"{name} = {value}\n")))
+        for name, value in (
+            ("rank", 10**9),
+            ("rank", 10**30),
+            ("sequence", 10**18),
+            ("alpha", 10**30),
+            ("learning_rate", "inf"),
+            ("learning_rate", "nan"),
+            ("weight_decay", "1e308"),
+            ("warmup", "nan"),
+            ("timeout", 10**12),
+        )
+    ),
+    Hostile(
+        "prompts: one line of 200 MB",
+        PROMPTS,
+        harmless(text("prompts.jsonl", '"', ("a" * MEBIBYTE for _ in range(200)), '"')),
+    ),
+    Hostile("prompts: deep", PROMPTS, harmless(text("prompts.jsonl", "[" * DEEP, "]" * DEEP))),
+    Hostile("prompts: a named pipe", PROMPTS, harmless(fifo("prompts.jsonl"))),
+    Hostile("prompts: /dev/zero", PROMPTS, harmless(link("prompts.jsonl", "/dev/zero"))),
+    Hostile("prompts: standard input without end", PIPED, harmless(link("stdin", "/dev/zero"))),
+    Hostile("prompts: NUL bytes on standard input", PIPED, harmless(raw("stdin", b"\0" * MEBIBYTE))),
+    # Hosts and logs of others.
+    Hostile("hosts: 200 MB", FLEET, large("input", item="a\n")),
+    Hostile("hosts: a named pipe", FLEET, fifo("input")),
+    Hostile("hosts: /dev/zero", FLEET, link("input", "/dev/zero")),
+    Hostile("hosts: options and newlines", FLEET, text("input", "-oProxyCommand=touch hostile\n../../x\n\x1b[2J\n")),
+    Hostile("doctor --log: 200 MB", CASE, large("input", item="RuntimeError: CUDA error: invalid device function\n")),
+    Hostile("doctor --log: a named pipe", CASE, fifo("input")),
+    Hostile("doctor --log: /dev/zero", CASE, link("input", "/dev/zero")),
     # Models, jobs and tables.
     Hostile("config.json: 200 MB", CONFIG, large("config.json", '{"a": [', "]}")),
     Hostile("config.json: deep", CONFIG, text("config.json", "[" * DEEP, "]" * DEEP)),
@@ -694,27 +1075,35 @@ class Ended:
 
 def run(command: tuple[str, ...], folder: Path, *, checkout: Path) -> Ended:
     """Run one command on the folder in a process group of its own, and measure it with its children."""
-    arguments = [sys.executable, "-m", "devkit", *(word.replace("{}", str(folder)) for word in command)]
+    words = [word.replace("{}", str(folder)) for word in command]
     given = folder / "stdin"
-    with tempfile.TemporaryFile() as output:
+    # A home of its own keeps what devkit remembers of earlier runs out of this one.
+    env = {**os.environ, "HOME": str(folder.parent / "home"), "PYTHONPATH": str(checkout), "NO_COLOR": "1"}
+    with (
+        tempfile.TemporaryFile() as output,
+        given.open("rb") if given.exists() else Path(os.devnull).open("rb") as text,
+    ):
         began = time.monotonic()
-        process = subprocess.Popen(
-            arguments,
-            stdin=given.open("rb") if given.exists() else subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=folder.parent,
-            # A home of its own keeps what devkit remembers of earlier runs out of this one.
-            env={**os.environ, "HOME": str(folder.parent / "home"), "PYTHONPATH": str(checkout), "NO_COLOR": "1"},
-            start_new_session=True,
-            preexec_fn=_limit,
-        )
-        used, hangs = _wait(process)
+        if command[0] in WORKLOAD:
+            pid = _fork({"name": "devkit", "argv": words, "cwd": folder.parent, "env": env}, text, output)
+        else:
+            pid = subprocess.Popen(
+                [sys.executable, "-m", "devkit", *words],
+                stdin=text,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder.parent,
+                env=env,
+                start_new_session=True,
+                preexec_fn=_limit,
+            ).pid
+        code, used, hangs = _wait(pid)
         wall_s = time.monotonic() - began
         output.seek(0)
         said = output.read(4 * MEBIBYTE).decode(errors="replace")
-    seconds = used.ru_utime + used.ru_stime
-    return Ended(process.returncode, seconds, wall_s, used.ru_maxrss / 1024, said, hangs)
+    seconds, megabytes = HARMLESS_COST.get(command[0], (0.0, 0.0))
+    seconds, megabytes = used.ru_utime + used.ru_stime - seconds, used.ru_maxrss / 1024 - megabytes
+    return Ended(code, max(0.0, seconds), wall_s, max(0.0, megabytes), said, hangs)
 
 
 def _limit() -> None:
@@ -722,20 +1111,36 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (KILLED_AFTER_S,) * 2)
 
 
-def _wait(process: subprocess.Popen[bytes]) -> tuple[resource.struct_rusage, bool]:
+def _fork(order: dict[str, Any], given: BinaryIO, output: BinaryIO) -> int:
+    """Run a command in a fork of this process, which has torch imported. Returns its number."""
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            os.setsid()
+            _limit()
+            code = forked_commands.run(order, [os.dup(each.fileno()) for each in (given, output, output)])
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+    return child
+
+
+def _wait(pid: int) -> tuple[int, resource.struct_rusage, bool]:
     """Wait for the end; a process that takes no processor time for ten seconds hangs, and is killed."""
     ticks, changed_at, hangs = -1, time.monotonic(), False
     while True:
-        pid, status, used = os.wait4(process.pid, os.WNOHANG)
-        if pid:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            return used, hangs
-        now = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        ended, status, used = os.wait4(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status), used, hangs
+        now = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
         if now > ticks + 5:
             ticks, changed_at = now, time.monotonic()
         if time.monotonic() - changed_at > MAX_SECONDS + 5 and not hangs:
             hangs = True
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
         time.sleep(0.02)
 
 
@@ -753,35 +1158,72 @@ def measure(hostile: Hostile, *, checkout: Path, where: Path | None = None) -> d
         "seconds": round(max(each.seconds for each in ended.values()), 1),
         "megabytes": round(max(each.megabytes for each in ended.values())),
         "problems": [
-            f"{command}: {each.problem}; {_last_line(each.said)}" for command, each in ended.items() if each.problem
+            f"{command}: {each.problem}; {_last_lines(each.said)}" for command, each in ended.items() if each.problem
+        ],
+        "ended": [
+            f"{command.split()[0]} ended with {each.code}: {_last_lines(each.said)}" for command, each in ended.items()
         ],
     }
 
 
-def _last_line(said: str) -> str:
-    return "".join(said.strip().splitlines()[-1:])[:200]
+def measure_harmless(is_wanted: bool, checkout: Path) -> None:
+    """Measure what the commands that import torch take for a harmless input, in the process that will run them."""
+    if not is_wanted:
+        return
+    with tempfile.TemporaryDirectory() as outer:
+        folder = Path(outer, "project")
+        harmless()(folder)
+        Path(outer, "home").mkdir()
+        for command in (*TRAINING, *ADAPTED):
+            ended = run(command, folder, checkout=checkout)
+            if ended.code:
+                raise RuntimeError(ended.said)
+            HARMLESS_COST[command[0]] = ended.seconds, ended.megabytes
+
+
+def _measure_number(number: int, *, checkout: Path, where: Path | None) -> dict[str, Any]:
+    return measure(INPUTS[number], checkout=checkout, where=where)
+
+
+def _last_lines(said: str) -> str:
+    return " | ".join(line.strip() for line in said.strip().splitlines()[-2:])[-300:]
 
 
 def main() -> int:
     """Measure the inputs and print a row for each; 1 where one of them is beyond the bounds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="inputs whose name contains this")
+    parser.add_argument("--only", action="append", help="inputs whose name contains this; repeat")
     parser.add_argument("--checkout", type=Path, default=Path(__file__).parents[1], help="the devkit to run")
     parser.add_argument("--before", action="store_true", help="record as the figures before the bounds")
+    parser.add_argument("--jobs", type=int, default=2, help="so many at once: processor time is what counts")
+    parser.add_argument("--show", action="store_true", help="print how each command ended, too")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--where", type=Path, help="folder for the inputs")
     options = parser.parse_args()
+    numbers = [
+        number for number, hostile in enumerate(INPUTS) if any(each in hostile.name for each in options.only or ("",))
+    ]
+    with_torch = [number for number in numbers if WORKLOAD & {command[0] for command in INPUTS[number].commands}]
     rows = []
-    for hostile in INPUTS:
-        if options.only not in hostile.name:
+    for chosen, start in ((with_torch, "forkserver"), ([each for each in numbers if each not in with_torch], "fork")):
+        if not chosen:
             continue
-        row = measure(hostile, checkout=options.checkout.resolve(), where=options.where)
-        rows.append(row)
-        print(f"{row['seconds']:6} s {row['megabytes']:6} MB  {row['name']}", flush=True)
-        for problem in row["problems"]:
-            print(f"{'':19}{problem}", flush=True)
-        if options.record:
-            _record(row, "before" if options.before else "after")
+        context = multiprocessing.get_context(start)
+        if chosen is with_torch:
+            atexit.register(shutil.rmtree, MADE)
+            make_harmless()
+            context.set_forkserver_preload(list(forked_commands.WORKLOAD))
+        pool = ProcessPoolExecutor(
+            options.jobs, context, measure_harmless, (chosen is with_torch, options.checkout.resolve())
+        )
+        for row in pool.map(partial(_measure_number, checkout=options.checkout.resolve(), where=options.where), chosen):
+            rows.append(row)
+            print(f"{row['seconds']:6} s {row['megabytes']:6} MB  {row['name']}", flush=True)
+            ended = row.pop("ended")
+            for problem in (*row["problems"], *(ended if options.show else ())):
+                print(f"{'':19}{problem}", flush=True)
+            if options.record:
+                _record(row, "before" if options.before else "after")
     bad = [row for row in rows if row["problems"]]
     print(f"{len(rows)} inputs, {len(bad)} beyond the bounds")
     return 1 if bad else 0

@@ -61,7 +61,7 @@ def main() -> int:
         with ExitStack() as held:
             held.enter_context(cache.only_one())
             held.enter_context(network.bridged())
-            engine = held.enter_context(daemon.engine(found, daemon.Flavour.CPU))
+            engine = held.enter_context(daemon.engine(found, daemon.Flavor.CPU))
             results = _compare(engine, folder, held.enter_context(package_index.serving(folder / "indexes")))
     path = record("image_size", {"versions": found.versions, **results})
     print(f"recorded in {path}")

@@ -614,7 +614,9 @@ def judge(
     quiet: Quiet | None,
 ) -> Iterator[str]:
     """Yield what is wrong with how a condition ended."""
-    for line in BUG_LINES:
+    # Python prints one itself for a signal that comes before its first line of devkit.
+    starts = condition.signal == signal.SIGINT and not any("devkit/__main__.py" in text for text in texts)
+    for line in BUG_LINES[1:] if starts else BUG_LINES:
         if any(line in text for text in texts):
             yield f"crash: {line!r}"
     if code not in condition.exit_codes:

@@ -11,7 +11,7 @@ OPTIMIZERS = {"adamw-foreach": "adamw_torch", "paged-adamw-8bit": "paged_adamw_8
 def asked(run: Run) -> dict[str, float]:
     """Bytes of tensors, and of the process without the tool's own margin."""
     settings = run["settings"]
-    quantisation = "nf4_double_quant" if settings["double_quantisation"] else "nf4"
+    quantization = "nf4_double_quant" if settings["double_quantization"] else "nf4"
     found = estimate(
         EstimateRequest(
             model_id=run["model"],
@@ -19,7 +19,7 @@ def asked(run: Run) -> dict[str, float]:
             seq_len=settings["sequence"],
             micro_batch_size=settings["micro_batch"],
             base_dtype=settings["precision"],
-            quantization=quantisation if settings["method"] == "qlora" else "none",
+            quantization=quantization if settings["method"] == "qlora" else "none",
             lora_rank=settings["rank"],
             target_modules=list(settings["targets"]) if settings["method"] != "full" else None,
             optimizer=OPTIMIZERS[settings["optimizer"]],

@@ -27,7 +27,7 @@ def asked(run: Run) -> dict[str, float]:
     training = TrainingConfig(
         precision=settings["precision"],
         quantization="nf4" if settings["method"] == "qlora" else "none",
-        double_quant=settings["method"] == "qlora" and settings["double_quantisation"],
+        double_quant=settings["method"] == "qlora" and settings["double_quantization"],
         optimizer="adam8bit" if "8bit" in settings["optimizer"] else "adamw",
         optimizer_dtype="bf16" if is_full else "fp32",
         batch_size=settings["micro_batch"],
