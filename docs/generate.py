@@ -3,6 +3,8 @@
 A hook of mkdocs (see mkdocs.yml): `make docs` builds the site. The pages are not committed.
 """
 
+import json
+import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +12,17 @@ from typing import Any
 
 import click
 
-from devkit import DOCUMENTATION_URL
 from devkit.cli import devkit
+from devkit.cli.documents import DOCTOR_SCHEMA, DOCUMENTS, build_document_schema
 from devkit.doctor.model import Check, split_explanation
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
+from devkit.release import DOCUMENTATION_URL
 from devkit.render.devkit_toml import SECTIONS
+from devkit.render.html import render_report_page
 from devkit.text import join_words
+from tests.doctor.running import build_full_report
+from tests.hosts.golden import expected_facts
 
 DOCS = Path(__file__).parent
 MACHINES = DOCS.parent / "tests" / "hosts"
@@ -53,6 +59,7 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed wh
                 {"Exit codes, variables, JSON": "reference/interface.md"},
                 {"Checks": ["checks/README.md", {"What the doctor recognizes": "failures.md"}]},
                 {"Rules of the solver": "rules.md"},
+                {"Jobs of others": "reference/jobs.md"},
                 {"Glossary": "glossary.md"},
             ]
         },
@@ -71,14 +78,23 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401 - as above
 
 
 def render_pages() -> dict[str, str]:
-    """Return every generated page as Markdown, by its path below docs/."""
+    """Return every generated page, most as Markdown, by its path below docs/."""
     pages = {f"checks/{check.code}.md": render_check(check) for check in CHECKS}
     lists = {
         "checks/README.md": render_check_index(),
         "failures.md": render_failures(),
         "symptoms.md": render_symptoms(),
     }
-    return pages | lists | {"settings.md": render_settings(), "reference/commands.md": render_commands()}
+    schemas = {f"reference/schemas/{name[7:-2]}.json": json.dumps(build_document_schema(name)) for name in DOCUMENTS}
+    schemas["reference/schemas/doctor.json"] = DOCTOR_SCHEMA.read_text(encoding="utf-8")
+    facts = expected_facts("driver-lib-mismatch")
+    others = {
+        "settings.md": render_settings(),
+        "reference/jobs.md": render_jobs(),
+        "reference/commands.md": render_commands(),
+        "screens/report.html": render_report_page(facts, build_full_report(facts)),
+    }
+    return pages | lists | schemas | others
 
 
 def render_commands() -> str:
@@ -93,6 +109,21 @@ def render_commands() -> str:
         if options:
             lines += ["| Option | Meaning |", "|---|---|"]
             lines += [f"| `{escape_cell(name)}` | {escape_cell(meaning)} |" for name, meaning in options]
+    return "\n".join([*lines, ""])
+
+
+def render_jobs() -> str:
+    """Return the page of jobs that others published, each with the command that carries it as it is."""
+    table = tomllib.loads((DOCS.parent / "tests/export/public_jobs.toml").read_text(encoding="utf-8"))
+    lines = [
+        "# Jobs that others published",
+        "",
+        "Each is carried as it is, its own command and image, by `devkit init` and this one command. A test exports all of them, and",
+        "lets the engines' schemas, bash and the launchers' own programs read what is written.",
+    ]
+    for job in table["job"]:
+        lines += ["", f"## {job['name']}", "", f"[Source]({job['source']})", ""]
+        lines += ["```sh", f"devkit export {shlex.join(job['export'])}", "```"]
     return "\n".join([*lines, ""])
 
 

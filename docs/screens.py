@@ -1,17 +1,30 @@
 """The pictures of the documentation: screens of devkit on recorded machines, drawn by devkit itself as SVG.
 
-`python -m docs.screens` writes them to docs/screens; a test fails when they are stale.
+`python -m docs.screens` writes them to docs/screens; a test fails when they are stale. Beside them are the recorded runs
+that verify, finetune and up are drawn from.
 """
 
 import io
+import json
+import os
+import re
+import shutil
+import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import click
 from rich.console import Console
+from rich.text import Text
 
+from devkit.cli.dev_container import BuildSteps
 from devkit.cli.output import draw_report
-from devkit.cli.terminal import make_console
+from devkit.cli.terminal import StepPrinter, draw_bar, make_console
+from devkit.devcontainer.starting import watch_build
 from devkit.doctor.report.lines import UNICODE_MARKS
+from devkit.text import format_duration, wrap_text
+from devkit.workload.finetune.events import METRICS_FILE, ProgressPrinter, plot_run
 from tests.doctor.running import build_full_report
 from tests.hosts.golden import expected_facts
 
@@ -29,11 +42,79 @@ def draw_doctor(machine: str) -> Callable[[Console], None]:
     return draw
 
 
+class _Terminal(io.StringIO):
+    """A stream that programs take for a terminal, and that keeps what stays on it."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def shown(self) -> str:
+        """What is seen: of a line that was drawn anew, the last."""
+        return re.sub(r"(?m)^.*\r(?:\x1b\[K)?", "", self.getvalue())
+
+
+def draw_captured(show: Callable[[], Callable[[], object]]) -> Callable[[Console], None]:
+    """Return what draws all that `show` prints to a terminal; what it returns ends what is still going on there."""
+
+    def draw(console: Console) -> None:
+        stream, before = _Terminal(newline=""), dict(os.environ)
+        os.environ |= {"TERM": "xterm-256color", "COLUMNS": str(console.width)}
+        for name in ("NO_COLOR", "COLORTERM"):
+            os.environ.pop(name, None)
+        try:
+            with redirect_stdout(stream), redirect_stderr(stream):
+                end = show()
+                shown = stream.shown
+                end()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        console.print(Text.from_ansi(shown), soft_wrap=True)
+
+    return draw
+
+
+def show_verify() -> Callable[[], object]:
+    """Show a proof on a CPU: each stage with its result, then the report."""
+    document = json.loads((FOLDER / "verify.json").read_text(encoding="utf-8"))
+    steps = StepPrinter()
+    for stage in document["stages"]:
+        steps(f"{stage['name']} …")
+        steps(f"{stage['name']} {stage['status']} in {format_duration(stage['ms'] / 1000)}")
+    steps.close()
+    click.echo()
+    click.echo(wrap_text(document["conclusion"], width=shutil.get_terminal_size().columns))
+    return steps.close
+
+
+def show_finetune() -> Callable[[], object]:
+    """Show a run on a CPU after 24 of its 40 steps."""
+    progress = ProgressPrinter(draw=draw_bar)
+    for line in (FOLDER / "finetune.jsonl").read_text(encoding="utf-8").splitlines():
+        progress(json.loads(line))
+    return progress.clear
+
+
+def show_up() -> Callable[[], object]:
+    """Show the build of a dev container at its last step but one."""
+    steps = BuildSteps(clock=lambda: 0.0)
+    log = watch_build(steps)
+    for line in (FOLDER / "up.txt").read_text(encoding="utf-8").splitlines():
+        log.take(line)
+    return lambda: [steps.drop(f"build {step.name}") for step in log.steps]
+
+
 SCREENS = {
     "doctor-healthy": ("devkit doctor", draw_doctor("ubuntu-4090-ok")),
     "doctor-no-gpu": ("devkit doctor", draw_doctor("no-gpu-laptop")),
     "doctor-driver": ("devkit doctor", draw_doctor("driver-lib-mismatch")),
     "doctor-toolkit": ("devkit doctor", draw_doctor("toolkit-missing")),
+    "verify": ("devkit verify --here --quick", draw_captured(show_verify)),
+    "finetune": ("devkit finetune --settings run.toml", draw_captured(show_finetune)),
+    "up": ("devkit up", draw_captured(show_up)),
 }
 """File name -> the command in the title, and what draws its screen."""
 
@@ -53,7 +134,15 @@ def render_svg(name: str) -> str:
     return console.export_svg(title=title, unique_id=name)
 
 
+def draw_loss_curve(file: Path) -> None:
+    """Draw the curves of the recorded run, as `devkit finetune --plot` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(FOLDER / "finetune.jsonl", Path(folder, METRICS_FILE))
+        plot_run(Path(folder), file, title="24 steps on a CPU")
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    draw_loss_curve(FOLDER / "loss.svg")
     for name in SCREENS:
         (FOLDER / f"{name}.svg").write_text(render_svg(name), encoding="utf-8")
