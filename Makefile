@@ -3,7 +3,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help demo test gpu-report lint docs clean
+.PHONY: help demo test gpu-report lint audit docs clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
@@ -19,6 +19,9 @@ gpu-report: .venv/.with-workload ## measure this machine's GPU, in build/gpu-rep
 
 lint: .venv/.with-lint ## check style, types, layers and generated files
 	@bash .ci/lint.sh
+
+audit: .venv/.with-audit ## list what the wheel brings along, its licenses and known vulnerabilities, in build/audit
+	@sh .ci/audit.sh
 
 docs: .venv/.with-docs ## build the documentation site in build/site, and check its links
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
@@ -42,6 +45,11 @@ clean: ## remove everything that make wrote, downloads included
 .venv/.with-lint: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
 	@sh .ci/venv.sh
 	@sh .ci/install.sh lint
+	@touch $@
+
+.venv/.with-audit: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
+	@sh .ci/venv.sh
+	@sh .ci/install.sh audit
 	@touch $@
 
 .venv/.with-docs: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh

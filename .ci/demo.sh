@@ -30,7 +30,7 @@ if [ -n "${MODEL:-}" ]; then
     echo "==> devkit finetune on the four chats of examples/chat-fine-tune"
     rm -rf "$tuned"
     "$devkit" finetune --model "$MODEL" --data examples/chat-fine-tune/chats.jsonl --output "$tuned" \
-        --batch 4 --steps 16 --learning-rate 1e-3
+        --batch 4 --steps 10 --learning-rate 1e-3
     echo "==> devkit generate, after: $question"
     answer=$("$devkit" generate --adapter "$tuned/adapter" --prompt "$question" --tokens 32)
     echo "$answer"

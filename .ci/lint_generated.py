@@ -24,7 +24,7 @@ BIN = Path(sys.executable).parent
 PLANS = {
     "cpu": ["--vendor", "cpu"],
     "one consumer GPU": ["--gpu", "RTX 4090", "--driver", "580.65.06"],
-    "eight data-centre GPUs": ["--gpu", "H100", "--driver", "570.124.06"],
+    "eight data-center GPUs": ["--gpu", "H100", "--driver", "570.124.06"],
     "every profile": ["--gpu", "RTX 4090", "--driver", "580.65.06", "--profile", "jupyter,monitoring"],
     "every editor": ["--vendor", "cpu", "--editor", "vscode,jetbrains,codespaces,devpod,coder,daytona"],
 }

@@ -27,9 +27,18 @@ if [ "${DEVKIT_LONG:-}" != 1 ]; then
     export PYTEST_ADDOPTS="${PYTEST_ADDOPTS:-} --hypothesis-seed=$DEVKIT_TURN"
     skip "most of what takes minutes: this commit's part is tried, DEVKIT_TURN=$DEVKIT_TURN (all with DEVKIT_LONG=1)"
 fi
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+# What inherits this is the tests'. They fail where they leave anything on the machine.
+DEVKIT_TEST_SESSION=$$
+export DEVKIT_TEST_SESSION
+.venv/bin/python -m tests.left_behind >"$logs/before"
+status=0
 if [ $# -gt 0 ]; then
     echo "==> pytest $*"
-    exec .venv/bin/python -m pytest "$@"
+    .venv/bin/python -m pytest "$@" || status=$?
+    .venv/bin/python -m tests.left_behind "$logs/before" || status=1
+    exit "$status"
 fi
 
 # Engines share this machine's one network, so no two of these run at once. They wait for minutes where they wait at
@@ -43,7 +52,6 @@ with_torch="tests/workload tests/estimate"
 # Half of the thousands of others, which take milliseconds each; the other half is all that is named nowhere here. One
 # process runs a half from end to end, because handing such tests out one by one costs a quarter of their time.
 half="tests/render tests/export tests/facts"
-status=0
 beside=""
 for folder in $engines $commands $clusters $with_torch $half; do beside="$beside --ignore=$folder"; done
 # Those that hold a deadline against the clock on the wall: they mostly wait, and must not be kept waiting.
@@ -51,8 +59,6 @@ clock=$(grep -rl 'mark\.clock' tests --include='*.py')
 # Only what nobody else wants.
 idle="nice -n 19"
 if command -v chrt >/dev/null 2>&1 && chrt --idle 0 true 2>/dev/null; then idle="chrt --idle 0"; fi
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
 # The engine tests come late: what they need is fetched meanwhile. What cannot be had is for them to say.
 nice -n 10 .venv/bin/python -m tests.engine.prepare >"$logs/downloads" 2>&1 &
 fetching=$!
@@ -99,6 +105,8 @@ for each in $others; do
 done
 cat "$logs/commands" "$logs/clusters"
 echo "==> pytest, side by side, meanwhile: all the others"
-wait "$fetching" || echo "==> downloads ahead of the tests failed:"
+wait "$fetching" || downloads=failed
+.venv/bin/python -m tests.left_behind "$logs/before" || status=1
+[ -z "${downloads:-}" ] || echo "==> downloads ahead of the tests failed:"
 cat "$logs/downloads" "$logs/torch" "$logs/half" "$logs/rest"
 exit "$status"

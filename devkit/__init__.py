@@ -3,32 +3,25 @@
 The functions of `devkit.api` are found here, too: `devkit.diagnose()`, `devkit.plan()`.
 """
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
+"""As that of typing, which takes longer to import than a Ctrl-C may wait for the line that catches it."""
 if TYPE_CHECKING:
+    from typing import Any
+
     from devkit.api import diagnose, estimate_memory, explain, load_facts, plan, read_facts
+    from devkit.release import __version__
 
-__all__ = ["diagnose", "estimate_memory", "explain", "load_facts", "plan", "read_facts"]
-
-__version__ = "0.1.0"
-
-DOCUMENTATION_URL = "https://devkit-gpu.readthedocs.io/en/latest"
-"""The documentation site, which `make docs` builds; `docs/generate.py` hands it to mkdocs."""
-
-INSTALL_COMMAND = "uv tool install ."
-"""How to install devkit itself: from a clone, until a package index has it."""
-
-INSTALL_MCP_COMMAND = "uv tool install '.[mcp]'"
-"""How to install devkit with its server for AI assistants."""
-
-INSTALL_WORKLOAD_COMMAND = "devkit plan --pip | uv pip install --requirements -"
-"""How to install what training needs: in the versions and from the index that fit this machine's driver and GPUs."""
+__all__ = ["__version__", "diagnose", "estimate_memory", "explain", "load_facts", "plan", "read_facts"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    """Load the Python interface when it is first used: no command needs it to start."""
+def __getattr__(name: str) -> "Any":  # noqa: ANN401
+    """Load the version and the Python interface when they are first used: no command needs the interface to start."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__version__":
+        from devkit.release import __version__
+
+        return __version__
     from devkit import api
 
     return getattr(api, name)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from devkit import __version__
 from devkit.doctor.explain import build_explanation_document, find_check, format_explanation
 from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, find_known_errors, format_matches
 from devkit.doctor.model import Check
@@ -32,6 +31,7 @@ from devkit.facts.model import Facts
 from devkit.facts.redact import build_redaction
 from devkit.probe.circumstances import LocalFiles, read_circumstances
 from devkit.probe.saved_facts import load_saved_facts
+from devkit.release import __version__
 from devkit.solver.output import format_answer, serialize_answer
 from devkit.solver.plan import Conflict, Plan
 
@@ -80,7 +80,7 @@ class Diagnosis:
 
     def to_html(self) -> str:
         """Return the page of `devkit doctor --format html`."""
-        from devkit.render.report_page import render_report_page
+        from devkit.render.html import render_report_page
 
         return render_report_page(*self._redacted())
 
@@ -95,7 +95,7 @@ class Diagnosis:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from devkit.render.notebook import frame_page
+        from devkit.render.html import frame_page
 
         return frame_page(self.to_html())
 
@@ -274,7 +274,7 @@ class EstimateAnswer:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from devkit.render.notebook import render_estimate
+        from devkit.render.html import render_estimate
 
         return render_estimate(self.report)
 
@@ -315,7 +315,11 @@ def estimate_memory(
             hint = f"Did you mean {' or '.join(close)}?" if close else "Give the content of its config.json."
             raise DevkitError(f"there is no known model {name!r}", hint)
         config, name = known.config, known.id
-    decoded = decode_settings(InferenceSettings, settings) if inference else decode_settings(TrainingSettings, settings)
+    if inference:
+        decoded: InferenceSettings | TrainingSettings = decode_settings(InferenceSettings, settings)
+    else:
+        # devkit's own training loop is lean, as `devkit estimate` takes it to be.
+        decoded = decode_settings(TrainingSettings, {"lean": True} | settings)
     specs = [find_gpu_spec(each, decoded.precision) for each in gpus]
     if facts is not None:
         specs += group_gpus(facts.gpus, decoded.precision)
@@ -328,7 +332,7 @@ def _join(lines: Iterable[Line]) -> str:
 
 
 def _preformat(text: str) -> str:
-    from devkit.render.notebook import render_text
+    from devkit.render.html import render_text
 
     return render_text(text)
 

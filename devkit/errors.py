@@ -1,4 +1,16 @@
-"""The one exception that devkit raises on purpose."""
+"""The one exception that devkit raises on purpose, and the exit codes of its commands."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The exit codes, the same for text and JSON."""
+
+    DONE = 0
+    ANSWER_IS_NO = 1
+    WRONG_INPUT = 2
+    BUG = 3
+    INTERRUPTED = 130
 
 
 class DevkitError(Exception):
@@ -9,7 +21,7 @@ class DevkitError(Exception):
     Findings and conflicts are values, not exceptions; anything else that is raised is a bug.
     """
 
-    exit_code = 2
+    exit_code: int = ExitCode.WRONG_INPUT
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)

@@ -36,7 +36,7 @@ def hold_folder(
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             folder.mkdir()
-            stack.callback(_remove_empty, folder)
+            stack.callback(remove_if_empty, folder)
         wait_s = LOCK_TIMEOUT_S if timeout_s is None else timeout_s
         opened = _acquire(folder, timeout_s=wait_s, report_wait=report_wait)
         if opened is not None:
@@ -47,7 +47,20 @@ def hold_folder(
         yield
 
 
-def _remove_empty(folder: Path) -> None:
+def is_folder_held(folder: Path) -> bool | None:
+    """Return True if another process holds the folder; None where there is no lock to take."""
+    try:
+        opened = _acquire(folder, timeout_s=0.0, report_wait=lambda _: None)
+    except DevkitError:
+        return True
+    if opened is None:
+        return None
+    os.close(opened[0])
+    return False
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder that was made for files that were not written."""
     with contextlib.suppress(OSError):
         folder.rmdir()
 

@@ -16,9 +16,10 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.types import ToolAnnotations
 
-from devkit import __version__, api
+from devkit import api
 from devkit.errors import DevkitError
 from devkit.facts.model import Facts
+from devkit.release import __version__
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_ANSWER_CHARACTERS = 64 * 1024
@@ -118,7 +119,7 @@ def build_server(*, project: Path, facts: Facts | None = None) -> MCPServer:
     @tool
     def preview_init() -> str:
         """Show the dev container files that `devkit init` would write for the project. Nothing is written."""
-        command = [sys.executable, "-m", "devkit", "init", str(project), "--dry-run", "--no-resolve"]
+        command = [sys.executable, "-P", "-m", "devkit", "init", str(project), "--dry-run", "--no-resolve"]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_DRY_RUN_S, check=False

@@ -87,15 +87,17 @@ def wrap_text(text: str, *, width: int, indent: str = "", hanging: str = "") -> 
     )
 
 
-def format_table(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
-    """Format rows in columns, each as wide as its widest cell; the last column is not padded."""
+def format_table(rows: Sequence[Sequence[str]], *, indent: str = "", width: int = 0) -> str:
+    """Format rows in columns, each as wide as its widest cell; the last one is folded to `width`, 0 for no limit."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    hanging = " " * min(len(indent) + sum(widths[:-1]) + 2 * len(widths[:-1]), width // 2)
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        lines.append((indent + "  ".join([*cells, row[-1]])).rstrip())
+        cells = [cell.ljust(each) for cell, each in zip(row[:-1], widths, strict=False)]
+        line = (indent + "  ".join([*cells, row[-1]])).rstrip()
+        lines.append(wrap_text(line, width=width, hanging=hanging) if width else line)
     return "\n".join(lines)
 
 

@@ -21,4 +21,6 @@ def find_user_file(name: str) -> str | None:
     folder, home_folder = (os.environ.get(each, "") for each in (variable, home))
     if os.path.isabs(folder):  # noqa: PTH117 - every plan comes by here, and most need no pathlib
         return f"{folder}/devkit/{name}"
-    return f"{home_folder}/{below}/devkit/{name}" if os.path.isabs(home_folder) else None  # noqa: PTH117
+    # The home folder of a service, such as /nonexistent, is not made.
+    has_home = os.path.isabs(home_folder) and os.path.isdir(home_folder)  # noqa: PTH112, PTH117
+    return f"{home_folder}/{below}/devkit/{name}" if has_home else None

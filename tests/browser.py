@@ -45,6 +45,13 @@ def shot(page: Path, *, width: int, height: int, scheme: str) -> Image.Image:
     return Image.open(picture).convert("RGB")
 
 
+def count_printed_pages(page: Path) -> int:
+    """Count the sheets that the browser prints the page on."""
+    sheets = page.with_suffix(".pdf")
+    _run(page, "--no-pdf-header-footer", f"--print-to-pdf={sheets}", scheme="light")
+    return max(map(int, re.findall(rb"/Count (\d+)", sheets.read_bytes())))
+
+
 def measured(page: Path, *, width: int, scheme: str) -> dict:
     """What the browser itself says of the laid-out page. The page is copied, and may run one script there."""
     text = page.read_text(encoding="utf-8")

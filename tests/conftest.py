@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import amount
 from tests.faults.conftest import CASES
@@ -33,7 +33,15 @@ def pytest_configure() -> None:
     on to the programs that tests interrupt.
     """
     # Where CI is set hypothesis would draw the same examples each time, whatever --hypothesis-seed says.
-    settings.register_profile("seeded", derandomize=False, database=None, print_blob=True)
+    # On a busy machine neither a slow example nor slow drawing is a fault.
+    settings.register_profile(
+        "seeded",
+        derandomize=False,
+        database=None,
+        print_blob=True,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     settings.load_profile("seeded")
     gc.set_threshold(ALLOCATIONS, *gc.get_threshold()[1:])
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):

@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from pkgutil import walk_packages
 
+from tests.documents import assert_valid
+
 ROOT = Path(__file__).parents[1]
 SHIM = """#!{python} -IS
 import json, os, signal, socket, sys
@@ -71,13 +73,17 @@ def run_devkit(
         _, code = int(answers.readline()), int(answers.readline())
         for each in (out, err):
             each.seek(0)
-        return subprocess.CompletedProcess(argv, code, out.read().decode(), err.read().decode())
+        printed = out.read().decode()
+        assert_valid(printed)
+        return subprocess.CompletedProcess(argv, code, printed, err.read().decode())
 
 
 @cache
 def _command_server() -> str:
     """Start the process that forks `run_devkit`'s commands, until the tests end; its address."""
-    server = fork_server(Path(tempfile.mkdtemp()), "devkit")
+    folder = tempfile.TemporaryDirectory(prefix="devkit-commands-")
+    atexit.register(folder.cleanup)
+    server = fork_server(Path(folder.name), "devkit")
     atexit.register(server.__exit__, None, None, None)
     return server.__enter__()
 

@@ -82,7 +82,7 @@ def test_a_table_aligns_all_but_its_last_column():
         pytest.param("as it is", "as it is", id="plain text"),
         pytest.param("Größe ≥ 1", "Größe ≥ 1", id="letters of any language"),
         pytest.param("first\nsecond\r\n", "first second", id="line ends"),
-        pytest.param("\x1b[31mred\x07", "[31mred", id="colours and bells"),
+        pytest.param("\x1b[31mred\x07", "[31mred", id="colors and bells"),
         pytest.param("a\u202eb\u2066c", "a b c", id="turns of the direction of writing"),
         pytest.param("\x00\x9b", "", id="nothing but control characters"),
         pytest.param("x" * MAX_CHARACTERS, "x" * MAX_CHARACTERS, id="as long as may be"),

@@ -9,8 +9,8 @@ import click
 import pytest
 import yaml
 
-from devkit import DOCUMENTATION_URL
 from devkit.cli import COMMANDS, devkit
+from devkit.release import DOCUMENTATION_URL
 from docs.generate import render_pages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +52,20 @@ def test_links_of_the_readme_work_on_a_package_index():
     assert [link for link in ours if not {link, f"{link.rstrip('/')}.md", f"{link}README.md"} & pages] == []
 
 
+def test_names_and_texts_are_in_american_spelling():
+    british = re.compile(
+        r"(?i)\w*(?:(?:quanti|utili|initiali|normali|organi|tokeni|memori)s[ei]|virtualisation(?!\.docker)"
+        r"|(?:flav|col|neighb|behavi)our|licence|catalogue|data.centre|labelled(?!by))\w*"
+    )
+    found = {path.name: british.findall(path.read_text(encoding="utf-8", errors="replace")) for path in WRITTEN}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+def test_the_source_archive_takes_no_files_of_the_same_name_from_elsewhere():
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert [each for each in targets["sdist"]["include"] if not each.startswith("/")] == []
+
+
 def test_the_page_of_commands_has_every_command_and_option():
     text = render_pages()["reference/commands.md"]
     assert not [name for name in COMMANDS if f"## devkit {name}\n" not in text]
@@ -91,7 +105,8 @@ def test_every_relative_link_in_the_documentation_leads_somewhere():
     assert links
     generated = {(ROOT / "docs" / path) for path in render_pages()}
     missing = [(page, target) for page, target in links if not (page.parent / target).exists()]
-    assert not [f"{page.name} -> {target}" for page, target in missing if page.parent / target not in generated]
+    wrong = [(page, target) for page, target in missing if (page.parent / target).resolve() not in generated]
+    assert not [f"{page.name} -> {target}" for page, target in wrong]
 
 
 def commands_in_the_documentation() -> list[list[str]]:
@@ -160,6 +175,15 @@ def test_no_private_words_where_the_field_has_its_own():
     }
     texts["help"] = render_pages()["reference/commands.md"]
     found = {name: pattern.findall(text) for name, text in texts.items() if name != "CHANGELOG.md"}
-    stages = ("lora-memorises", "qlora-memorises")  # names of a contract
+    stages = ("lora-memorizes", "qlora-memorizes")  # names of a contract
     kept = {name for name, text in texts.items() if any(stage in text for stage in stages)}
     assert {name: words for name, words in found.items() if words and name not in kept} == {}
+
+
+def test_every_test_that_the_comparison_names_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", (ROOT / "docs/comparison.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    missing = [
+        f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")
+    ]
+    assert not missing

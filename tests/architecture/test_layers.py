@@ -3,8 +3,10 @@
 import shutil
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,3 +48,15 @@ def test_a_planted_break_is_found(copied, path, line):
     done = lint(copied)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "BROKEN" in done.stdout
+
+
+def test_no_module_imports_itself_by_way_of_others_not_even_later():
+    graph = grimp.build_graph("devkit", exclude_type_checking_imports=True, cache_dir=None)
+
+    def check():
+        TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
+
+    check()
+    graph.add_import(importer="devkit.text", imported="devkit.cli")
+    with pytest.raises(CycleError):
+        check()

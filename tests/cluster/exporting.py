@@ -5,12 +5,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .conftest import BIN, devkit
+from .conftest import BIN, ROOT, devkit
 from .slurm import Cluster
 
 STAND_IN = """\
 #!/bin/bash
 # What `devkit finetune` promises a scheduler, without any training: each start leaves a line.
+if [ "$1" = launch ]; then exec python -m devkit "$@"; fi
 while [ $# -gt 0 ]; do
     if [ "$1" = --output ]; then output=$2; fi
     if [ "$1" = --rank ]; then rank=$2; fi
@@ -58,7 +59,7 @@ def export(project: Path, folder: Path, *flags: str, venv: Path | None = None) -
     places = [word for role in ("models", "checkpoints") for word in (f"--{role}", f"$WORK/{role}")]
     choices = (project / "devkit.toml").read_bytes()
     devkit(
-        *("export", "slurm", project, "--flavour", "none", "--venv", str(venv or BIN.parent)),
+        *("export", "slurm", project, "--flavor", "none", "--venv", str(venv or BIN.parent)),
         *(
             "--output",
             folder / "job",
@@ -87,6 +88,6 @@ def stand_in(folder: Path, body: str) -> Path:
     program.chmod(0o755)
     # The launcher is devkit's own.
     python = folder / "bin/python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} "$@"\n', encoding="utf-8")
     python.chmod(0o755)
     return folder

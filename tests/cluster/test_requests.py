@@ -51,9 +51,9 @@ def test_what_no_node_has_is_refused_before_it_is_queued(cluster, with_gpus, tmp
     assert "allocation failure" in refused.stderr or "invalid partition" in refused.stderr
 
 
-@pytest.mark.parametrize("flavour", ["apptainer", "pyxis", "none"])
+@pytest.mark.parametrize("flavor", ["apptainer", "pyxis", "none"])
 @pytest.mark.parametrize("extra", [[], ["--nodes", "2", "--gpus", "8"], ["--sweep", "rank=8,16", "--at-once", "1"]])
-def test_every_kind_of_script_is_one_that_slurm_would_start(cluster, with_gpus, tmp_path, flavour, extra):
+def test_every_kind_of_script_is_one_that_slurm_would_start(cluster, with_gpus, tmp_path, flavor, extra):
     everything = ("--account", "team", "--mail", "me@example.org", "--constraint", "gpupod", "--sbatch=--nice=10")
     words = (
         "--settings",
@@ -62,8 +62,8 @@ def test_every_kind_of_script_is_one_that_slurm_would_start(cluster, with_gpus, 
         "registry.example/team/image:1",
         "--gpu",
         "H100",
-        "--flavour",
-        flavour,
+        "--flavor",
+        flavor,
     )
     choices = (with_gpus / "devkit.toml").read_bytes()
     devkit("export", "slurm", with_gpus, "--output", tmp_path / "out", *words, *everything, *extra, "--yes")

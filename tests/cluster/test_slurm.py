@@ -35,7 +35,7 @@ STORIES = {
         UNTIL_TOLD, event=lambda cluster, number: cluster.run("scancel", "--batch", "--signal=USR1", number)
     ),
     "requeued": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scontrol", "requeue", number)),
-    "cancelled": Story(FOREVER, event=lambda cluster, number: cluster.run("scancel", number)),
+    "canceled": Story(FOREVER, event=lambda cluster, number: cluster.run("scancel", number)),
     "must not be requeued": Story(
         UNTIL_TOLD, ("--requeues", "0"), lambda cluster, number: cluster.run("scancel", "--signal=TERM", number)
     ),
@@ -96,8 +96,8 @@ def test_an_interrupted_job_is_queued_again_and_goes_on(cluster, played, how):
     assert len(story.job.starts()) == 2
 
 
-def test_a_cancelled_job_saves_and_stays_cancelled(cluster, played):
-    story = played["cancelled"]
+def test_a_canceled_job_saves_and_stays_canceled(cluster, played):
+    story = played["canceled"]
     until((story.job.output / "latest").is_symlink, "a checkpoint")
     until(lambda: not cluster.run("squeue", "--noheader", "--jobs", story.number, expect=None).stdout, "its end")
     state, _, restarts = ended(cluster, story)
@@ -107,7 +107,7 @@ def test_a_cancelled_job_saves_and_stays_cancelled(cluster, played):
 def test_a_job_that_must_not_be_queued_again_leaves_with_the_code_that_says_try_again(cluster, played):
     story = played["must not be requeued"]
     assert ended(cluster, story) == ("FAILED", "75:0", 0)
-    assert "submit the script again to go on" in story.job.log()
+    assert "submit the script again to resume" in story.job.log()
 
 
 def test_a_job_that_always_stops_at_the_same_checkpoint_is_given_up(cluster, played):

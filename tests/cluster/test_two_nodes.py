@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from devkit.estimate.settings import Precision
 from devkit.export.task import build_rendezvous_variables
 from devkit.export.task_builder import ExportedProject, build_task
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -60,6 +61,7 @@ def task_for(output, *, nodes):
         sequence=64,
         save_every=1000,
         learning_rate=0.001,
+        precision=Precision.FP32,
     )
     return build_task(ExportedProject(PROJECT, CPU, run, None), replace(JOB, nodes=nodes, grace="60s")).task
 

@@ -9,14 +9,14 @@ import pytest
 
 from . import authority, binaries, cache, daemon, image, network, project, tools, turns
 
-every_flavour = pytest.mark.parametrize("engine", list(daemon.Flavour), indirect=True, ids=str)
-every_flavour_of_the_older_engine = pytest.mark.parametrize(
+every_flavor = pytest.mark.parametrize("engine", list(daemon.Flavor), indirect=True, ids=str)
+every_flavor_of_the_older_engine = pytest.mark.parametrize(
     "engine",
-    [(flavour, binaries.OLDER) for flavour in daemon.Flavour],
+    [(flavor, binaries.OLDER) for flavor in daemon.Flavor],
     indirect=True,
     ids=lambda pair: f"older-{pair[0]}",
 )
-one_engine = pytest.mark.parametrize("engine", [daemon.Flavour.CPU], indirect=True, ids=str)
+one_engine = pytest.mark.parametrize("engine", [daemon.Flavor.CPU], indirect=True, ids=str)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -93,9 +93,9 @@ def bridge(found: binaries.Binaries) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def engine(request: pytest.FixtureRequest, found: binaries.Binaries, bridge: str) -> Iterator[daemon.Engine]:
-    """A running engine of the flavour that the test asks for, and of the suite that it names beside."""
-    flavour, suite = request.param if isinstance(request.param, tuple) else (request.param, "")
-    with daemon.engine(programs(suite) if suite else found, flavour) as running:
+    """A running engine of the flavor that the test asks for, and of the suite that it names beside."""
+    flavor, suite = request.param if isinstance(request.param, tuple) else (request.param, "")
+    with daemon.engine(programs(suite) if suite else found, flavor) as running:
         yield running
 
 

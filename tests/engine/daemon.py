@@ -1,4 +1,4 @@
-"""Start and stop a Docker Engine of the tests' own, in one of three flavours."""
+"""Start and stop a Docker Engine of the tests' own, in one of three flavors."""
 
 import json
 import os
@@ -25,7 +25,7 @@ CDI_DEVICES = (*map(str, range(8)), *MIG_SLICES, "all")
 """As for the eight GPUs that the stand-in for NVML shows, and a slice of the first by both its names."""
 
 
-class Flavour(StrEnum):
+class Flavor(StrEnum):
     """What the engine offers for a GPU: nothing, the nvidia runtime with its hook, or CDI devices alone."""
 
     CPU = "cpu"
@@ -37,7 +37,7 @@ class Flavour(StrEnum):
 class Engine:
     """A running engine. `env` makes docker, Compose, the dev container CLI and devkit talk to it."""
 
-    flavour: Flavour
+    flavor: Flavor
     state: Path
     env: Mapping[str, str]
     versions: str
@@ -49,7 +49,7 @@ class Engine:
         return self.state / "docker.sock"
 
     def on_host(self, *words: str | Path) -> list[str | Path]:
-        """A command line as run on this engine's host, which has a GPU's device node unless the flavour is CPU."""
+        """A command line as run on this engine's host, which has a GPU's device node unless the flavor is CPU."""
         return host.on_host(self.state, *words)
 
     def docker(self, *words: str | Path, cwd: Path | None = None, deadline_s: float = 900.0) -> str:
@@ -82,17 +82,17 @@ class Engine:
 
 
 @contextmanager
-def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
+def engine(binaries: Binaries, flavor: Flavor) -> Iterator[Engine]:
     """Run dockerd for the block; its containers, state and socket are gone afterwards, its images are kept."""
     # A Unix socket's path holds 107 bytes, so state cannot lie in a deep checkout.
     state = Path(tempfile.mkdtemp(prefix="devkit-engine-"))
     state.chmod(0o755)
-    search = _stubs(state, flavour) + [str(folder) for folder in binaries.path]
+    search = _stubs(state, flavor) + [str(folder) for folder in binaries.path]
     path = os.pathsep.join([*search, "/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
-    host.prepare(state, has_gpu=flavour is not Flavour.CPU)
+    host.prepare(state, has_gpu=flavor is not Flavor.CPU)
     config = state / "daemon.json"
     images = CACHE / ("data-root" if binaries.origin == NEWEST else f"data-root-{binaries.origin}")
-    config.write_text(json.dumps(_configuration(state, flavour, images), indent=1), encoding="utf-8")
+    config.write_text(json.dumps(_configuration(state, flavor, images), indent=1), encoding="utf-8")
     log = state / "dockerd.log"
     with log.open("wb") as output:
         daemon = subprocess.Popen(
@@ -104,10 +104,10 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
             start_new_session=True,
         )
     try:
-        running = Engine(flavour, state, _client_environment(state, binaries), binaries.versions, binaries.origin)
+        running = Engine(flavor, state, _client_environment(state, binaries), binaries.versions, binaries.origin)
         seconds = _await(daemon, running, log)
-        STEPS.append((f"start the {flavour} flavour: {binaries.versions} from {binaries.origin}", seconds))
-        say(f"{flavour} flavour ready in {seconds:.1f} s: {binaries.versions} from {binaries.origin}")
+        STEPS.append((f"start the {flavor} flavor: {binaries.versions} from {binaries.origin}", seconds))
+        say(f"{flavor} flavor ready in {seconds:.1f} s: {binaries.versions} from {binaries.origin}")
         running.clear()
         yield running
         running.clear()
@@ -117,7 +117,7 @@ def engine(binaries: Binaries, flavour: Flavour) -> Iterator[Engine]:
         leftovers.delete(state)
 
 
-def _configuration(state: Path, flavour: Flavour, images: Path) -> dict[str, object]:
+def _configuration(state: Path, flavor: Flavor, images: Path) -> dict[str, object]:
     network_bytes = str(mtu())
     configuration: dict[str, object] = {
         "hosts": [f"unix://{state}/docker.sock"],
@@ -132,21 +132,21 @@ def _configuration(state: Path, flavour: Flavour, images: Path) -> dict[str, obj
         "ip6tables": False,
         "ip-forward": False,
         "builder": {"gc": {"enabled": True, "defaultKeepStorage": "4GB"}},
-        "features": {"cdi": flavour is Flavour.CDI},
+        "features": {"cdi": flavor is Flavor.CDI},
         "cdi-spec-dirs": [str(state / "cdi")],
     }
-    if flavour is Flavour.NVIDIA:
+    if flavor is Flavor.NVIDIA:
         configuration["runtimes"] = {"nvidia": {"path": str(state / "stubs/nvidia-container-runtime")}}
     return configuration
 
 
-def _stubs(state: Path, flavour: Flavour) -> list[str]:
+def _stubs(state: Path, flavor: Flavor) -> list[str]:
     """Write what stands in for NVIDIA's part; the folder to put on dockerd's PATH, if any."""
     (state / "cdi").mkdir()
-    match flavour:
-        case Flavour.CPU:
+    match flavor:
+        case Flavor.CPU:
             return []
-        case Flavour.NVIDIA:
+        case Flavor.NVIDIA:
             folder = state / "stubs"
             folder.mkdir()
             # The dev container CLI looks for this very name, and dockerd accepts a device request only with the hook.
@@ -157,7 +157,7 @@ def _stubs(state: Path, flavour: Flavour) -> list[str]:
                 (folder / name).write_text(f"#!/bin/sh\n{line}\n", encoding="ascii")
                 (folder / name).chmod(0o755)
             return [str(folder)]
-        case Flavour.CDI:
+        case Flavor.CDI:
             (state / "cdi/nvidia.json").write_text(json.dumps(_cdi_specification(state)), encoding="ascii")
             return []
 

@@ -30,11 +30,11 @@ class Mirror:
 
     def page(self, name: str) -> bytes:
         """The page of a project, by the simple repository API."""
-        found = [path.name for path in self.wheels.glob("*.whl") if _normalised(path.name.split("-")[0]) == name]
+        found = [path.name for path in self.wheels.glob("*.whl") if _normalized(path.name.split("-")[0]) == name]
         return "".join(f'<a href="/files/{escape(file)}">{escape(file)}</a>\n' for file in sorted(found)).encode()
 
 
-def _normalised(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import Any
 
 from . import leftovers
 from .binaries import NoEngineError
@@ -81,13 +82,16 @@ def _down() -> None:
     """Remove the bridge and every rule, also what a killed run left behind, its Compose networks among it."""
     _remove((*RULES, *(("filter", *rule) for rule in OFF)))
     links = json.loads(run(["ip", "-json", "addr", "show", "type", "bridge"]).stdout or "[]")
-    ours = [link["ifname"] for link in links if link and any(map(_is_ours, link["addr_info"]))]
-    for name in {BRIDGE, *ours}:
+    for name in {BRIDGE, *find_own(links)}:
         run(["ip", "link", "del", name], expect=None)
 
 
-def _is_ours(address: dict[str, str]) -> bool:
-    return ip_address(address["local"]) in ip_network(POOL)
+def find_own(links: list[dict[str, Any]]) -> list[str]:
+    """The names of the bridges, as `ip -json addr` lists them, that have an address of the tests."""
+    own = ip_network(POOL)
+    return [
+        link["ifname"] for link in links if link and any(ip_address(each["local"]) in own for each in link["addr_info"])
+    ]
 
 
 def _remove(rules: Iterable[tuple[str, ...]]) -> None:

@@ -14,7 +14,7 @@ from .authority import Authority
 from .binaries import Binaries
 from .commands import run
 from .conftest import one_engine
-from .daemon import Engine, Flavour
+from .daemon import Engine, Flavor
 from .mirror import PASSWORD, USER, Mirror, serving
 from .project import DEVKIT, SERVICE, Clone
 
@@ -61,7 +61,7 @@ def without_network(binaries: Binaries, monkeypatch: pytest.MonkeyPatch) -> Iter
     data = Path(tempfile.mkdtemp(prefix=leftovers.PREFIXES[0]))
     monkeypatch.setattr(daemon, "CACHE", data)
     try:
-        with network.switched_off(), daemon.engine(binaries, Flavour.CPU) as engine:
+        with network.switched_off(), daemon.engine(binaries, Flavor.CPU) as engine:
             yield engine
     finally:
         mounts.delete(data)

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.amount import is_tried
+from tests.documents import assert_valid
 from tests.nvml_stub import build_stub, stub_environment
 from tests.verify.stages import NOT_ON_A_CPU, not_passed
 
 from .commands import run
-from .conftest import every_flavour, one_engine
-from .daemon import Flavour
+from .conftest import every_flavor, one_engine
+from .daemon import Flavor
 from .project import DEVKIT, Clone
 
 
@@ -27,12 +28,14 @@ def devkit(
     clone: Clone, *words: str | Path, expect: int | None = 0, **changes: str
 ) -> subprocess.CompletedProcess[str]:
     """Run devkit against the clone's engine."""
-    return run(
+    done = run(
         clone.engine.on_host(*DEVKIT, *words),
         env={**clone.engine.env, "NO_COLOR": "1", **changes},
         cwd=clone.folder,
         expect=expect,
     )
+    assert_valid(done.stdout)
+    return done
 
 
 @one_engine
@@ -93,25 +96,25 @@ def eight_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     return stub_environment(library, gpus=8, name="NVIDIA H100 80GB HBM3", driver="580.65.06", cuda="13.0")
 
 
-@every_flavour
+@every_flavor
 def test_the_doctor_names_what_keeps_eight_gpus_out_of_this_engine(clone, eight_gpus):
     report = json.loads(devkit(clone, "doctor", "--json", expect=None, **eight_gpus).stdout)
     statuses = {outcome["code"]: outcome["status"] for outcome in report["outcomes"]}
     assert "crashed" not in statuses.values(), report
     assert {statuses[code] for code in ("GPU001", "ENG001", "ENG007")} == {"passed"}
     blamed = [code for code in report["root_causes"] if code.startswith(("DRV", "ENG", "CTK", "CDI"))]
-    assert blamed == (["CTK001"] if clone.engine.flavour is Flavour.CPU else [])
+    assert blamed == (["CTK001"] if clone.engine.flavor is Flavor.CPU else [])
     (toolkit,) = [outcome for outcome in report["outcomes"] if outcome["code"] == "CTK001"]
     assert {finding["fix"]["where"] for finding in toolkit["findings"]} <= {"host"}
 
 
-@every_flavour
+@every_flavor
 def test_the_facts_tell_the_engines_apart(clone):
     facts = clone.folder / "facts.json"
     devkit(clone, "doctor", "--save-facts", facts, expect=None)
     engine = json.dumps(json.loads(facts.read_text(encoding="utf-8"))["engine"])
-    assert ("nvidia-container-runtime" in engine) is (clone.engine.flavour is Flavour.NVIDIA)
-    assert ("nvidia.com/gpu" in engine) is (clone.engine.flavour is Flavour.CDI)
+    assert ("nvidia-container-runtime" in engine) is (clone.engine.flavor is Flavor.NVIDIA)
+    assert ("nvidia.com/gpu" in engine) is (clone.engine.flavor is Flavor.CDI)
 
 
 @one_engine

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.render.container.dotenv import parse_env_value, set_env_value
+from devkit.render.container.compose import parse_env_value, set_env_value
 from devkit.render.project import render_devcontainer
 from tests.render.injection import HOSTILE, every_hostile_word
 from tests.render.plans import CPU_PLAN

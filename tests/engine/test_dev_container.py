@@ -15,8 +15,8 @@ from . import image, project
 from .authority import GREETING, Authority, serving
 from .cache import CACHE
 from .commands import run
-from .conftest import every_flavour, one_engine
-from .daemon import INJECTED_FILE, Engine, Flavour
+from .conftest import every_flavor, one_engine
+from .daemon import INJECTED_FILE, Engine, Flavor
 from .project import DEVKIT, SERVICE, Clone, Committed
 
 SECRET = "hf_" + "S3cr3t" * 6
@@ -89,14 +89,14 @@ def assert_gpu_as_offered(clone: Clone, container: str) -> None:
     asked = [(request["Driver"], request["DeviceIDs"]) for request in device_requests(clone.engine, container)]
     # An exec does not inherit what the runtime added; the container's first process does.
     env = clone.engine.docker("exec", container, "cat", "/proc/1/environ").split("\0")
-    match clone.engine.flavour:
-        case Flavour.CPU:
+    match clone.engine.flavor:
+        case Flavor.CPU:
             assert asked == []
             assert not [variable for variable in env if variable.startswith("NVIDIA_VISIBLE_DEVICES=")]
-        case Flavour.NVIDIA:
+        case Flavor.NVIDIA:
             assert [driver for driver, _ in asked] == ["nvidia"]
             assert "NVIDIA_VISIBLE_DEVICES=all" in env
-        case Flavour.CDI:
+        case Flavor.CDI:
             assert asked == [("cdi", ["nvidia.com/gpu=all"])]
             assert "DEVKIT_CDI_DEVICE=all" in env
             assert "from the CDI specification" in clone.engine.docker("exec", container, "cat", INJECTED_FILE)
@@ -112,7 +112,7 @@ def inside_as_the_host_sees_it(clone: Clone) -> dict[str, Any]:
     return inside
 
 
-@every_flavour
+@every_flavor
 def test_compose_starts_the_committed_files(started, committed):
     assert_gpu_as_offered(started, started.container())
     inside = inside_as_the_host_sees_it(started)
@@ -125,7 +125,7 @@ def test_compose_starts_the_committed_files(started, committed):
     assert started.changed() == ""
 
 
-@every_flavour
+@every_flavor
 def test_the_cli_starts_the_committed_files_and_the_proof_passes_inside(devcontainer_cli, clone, committed):
     up = json.loads(cli(devcontainer_cli, clone, "up").splitlines()[-1])
     assert up["outcome"] == "success"
@@ -134,14 +134,14 @@ def test_the_cli_starts_the_committed_files_and_the_proof_passes_inside(devconta
     assert project.fingerprint(clone.folder) == project.fingerprint(committed.folder)
     assert clone.changed() == ""
     # Each way to ask for the GPU gives the same processor here: without one, and with the one whose turn it is.
-    if clone.engine.flavour is not Flavour.CPU and not is_tried(clone.engine.flavour is Flavour.CDI, 2):
+    if clone.engine.flavor is not Flavor.CPU and not is_tried(clone.engine.flavor is Flavor.CDI, 2):
         return
     # The whole proof is here in one commit, in the next that of test_commands.py.
-    is_whole = LONG or (clone.engine.flavour is Flavour.CPU and is_tried(1, 2))
+    is_whole = LONG or (clone.engine.flavor is Flavor.CPU and is_tried(1, 2))
     report = json.loads(cli(devcontainer_cli, clone, "exec", *VERIFY, *(() if is_whole else ("--quick",))))
     assert report["schema"] == "devkit.verify/1"
     assert report["verdict"] == "passed", report
-    claims = {"lora-memorises", "adapter-reload", "resume", "qlora-memorises"} if is_whole else {"lora-memorises"}
+    claims = {"lora-memorizes", "adapter-reload", "resume", "qlora-memorizes"} if is_whole else {"lora-memorizes"}
     assert claims <= {stage["name"] for stage in report["stages"]}
     assert not_passed(report).items() <= dict.fromkeys(NOT_ON_A_CPU, "skipped").items()
     assert project.fingerprint(clone.folder) == project.fingerprint(committed.folder)

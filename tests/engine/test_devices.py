@@ -1,6 +1,7 @@
 """Each way to a GPU on real engines: all GPUs, some of them, and slices of one; also with Docker 26 and its Compose."""
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,12 @@ from tests.render.plans import ROCM_PLAN
 
 from . import binaries, image, project, turns
 from .commands import CommandError, run
-from .conftest import every_flavour, every_flavour_of_the_older_engine, one_engine
-from .daemon import MIG_SLICES, Engine, Flavour
+from .conftest import every_flavor, every_flavor_of_the_older_engine, one_engine
+from .daemon import MIG_SLICES, Engine, Flavor
 from .project import Clone, Committed
 from .test_dev_container import assert_gpu_as_offered, device_requests
 
-ONLY_CDI = pytest.mark.parametrize("engine", [Flavour.CDI], indirect=True, ids=str)
+ONLY_CDI = pytest.mark.parametrize("engine", [Flavor.CDI], indirect=True, ids=str)
 
 
 @pytest.fixture
@@ -54,17 +55,17 @@ def environment_of(engine: Engine, container: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.split("\0") if line)
 
 
-@every_flavour_of_the_older_engine
+@every_flavor_of_the_older_engine
 def test_the_older_engine_passes_on_the_gpu_as_the_newest_does(light):
     assert_gpu_as_offered(light, start(light))
 
 
-@every_flavour_of_the_older_engine
+@every_flavor_of_the_older_engine
 def test_the_older_engine_passes_on_one_gpu(light):
     assert_is_given(light, start(light, "1"), ["1"])
 
 
-@every_flavour
+@every_flavor
 @pytest.mark.parametrize("devices", every(3, ["0,3", "1", ",".join(MIG_SLICES)]))
 def test_a_teammate_takes_some_of_the_gpus_without_a_change_to_the_project(light, devices):
     changed = light.changed()
@@ -78,7 +79,7 @@ def test_a_gpu_that_the_host_does_not_have_is_named_by_the_engine(light):
         start(light, "9")
 
 
-@every_flavour
+@every_flavor
 def test_the_gpus_that_the_project_names_are_passed_on(light, tmp_path):
     project.pass_on_gpus(light.folder, tmp_path / "planned" / light.folder.name, "--device", "2", "--device", "5")
     assert_is_given(light, start(light), ["2", "5"])
@@ -88,13 +89,13 @@ def assert_is_given(clone: Clone, container: str, devices: list[str]) -> None:
     """The container got these GPUs and no others, in the form that this engine offers."""
     given = environment_of(clone.engine, container)
     asked = device_requests(clone.engine, container)
-    match clone.engine.flavour:
-        case Flavour.CPU:
+    match clone.engine.flavor:
+        case Flavor.CPU:
             assert asked == []
-        case Flavour.NVIDIA:
+        case Flavor.NVIDIA:
             assert [request["DeviceIDs"] for request in asked] == [devices]
             assert given["NVIDIA_VISIBLE_DEVICES"] == ",".join(devices)
-        case Flavour.CDI:
+        case Flavor.CDI:
             assert [request["DeviceIDs"] for request in asked] == [[f"nvidia.com/gpu={name}" for name in devices]]
             injected = {value for name, value in given.items() if name.startswith("DEVKIT_CDI_DEVICE_")}
             assert injected == set(devices)
@@ -144,3 +145,19 @@ def test_a_rocm_project_starts_on_a_machine_without_an_amd_gpu(for_amd):
     shape = json.loads(for_amd.compose("config", "--format", "json"))["services"]["dev"]
     assert not {"devices", "group_add"} & set(shape)
     for_amd.engine.clear()
+
+
+@ONLY_CDI
+def test_the_hosts_mps_daemon_is_reached_through_its_folder_and_namespace(light):
+    pipes = light.engine.state / "mps"
+    pipes.mkdir()
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(pipes / "control"))
+        env = {**light.engine.env, "CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+        run(light.engine.on_host("sh", ".devcontainer/gpu.sh"), env=env, cwd=light.folder)
+        light.compose("up", "--build", "--detach", env=env)
+        light.inside("test", "-S", f"{pipes}/control")
+    host = light.engine.inspect(light.container())["HostConfig"]
+    assert isinstance(host, dict)
+    assert host["IpcMode"] == "host"
+    assert light.inside("printenv", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").strip() == "25"

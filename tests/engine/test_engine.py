@@ -1,11 +1,11 @@
-"""The engines themselves: each flavour is what it claims, or the tests above it prove nothing."""
+"""The engines themselves: each flavor is what it claims, or the tests above it prove nothing."""
 
 import pytest
 
 from . import image
 from .commands import run
-from .conftest import every_flavour, one_engine
-from .daemon import INJECTED_FILE, Engine, Flavour
+from .conftest import every_flavor, one_engine
+from .daemon import INJECTED_FILE, Engine, Flavor
 
 BASE = "devkit-test-base:latest"
 DOCKERFILE = f"FROM {BASE}\nRUN apt-get update && apt-get install --yes --no-install-recommends hello\n"
@@ -23,7 +23,7 @@ def attempt(engine: Engine, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@every_flavour
+@every_flavor
 def test_a_container_reaches_the_network_and_finds_names(based):
     lookup = "import socket; socket.create_connection(('deb.debian.org', 80), 20)"
     assert attempt(based, BASE, "python3", "-c", lookup) == (0, "")
@@ -36,19 +36,19 @@ def test_a_build_reaches_the_package_index(based, tmp_path):
     assert "Hello" in based.docker("run", "--rm", "devkit-test-hello", "hello")
 
 
-@every_flavour
-def test_a_device_request_is_met_by_the_nvidia_flavour_alone(based):
+@every_flavor
+def test_a_device_request_is_met_by_the_nvidia_flavor_alone(based):
     code, said = attempt(based, "--gpus", "all", BASE, "env")
-    if based.flavour is Flavour.NVIDIA:
+    if based.flavor is Flavor.NVIDIA:
         assert (code, "NVIDIA_VISIBLE_DEVICES=all" in said) == (0, True)
     else:
         assert (code, "could not select device driver" in said) == (125, True)
 
 
-@every_flavour
-def test_a_cdi_device_is_injected_by_the_cdi_flavour_alone(based):
+@every_flavor
+def test_a_cdi_device_is_injected_by_the_cdi_flavor_alone(based):
     code, said = attempt(based, "--device", "nvidia.com/gpu=all", BASE, "sh", "-c", f"env; cat {INJECTED_FILE}")
-    if based.flavour is Flavour.CDI:
+    if based.flavor is Flavor.CDI:
         assert code == 0
         assert "DEVKIT_CDI_DEVICE=all" in said
         assert "from the CDI specification" in said
@@ -56,6 +56,6 @@ def test_a_cdi_device_is_injected_by_the_cdi_flavour_alone(based):
         assert code == 125
 
 
-@every_flavour
+@every_flavor
 def test_the_engine_is_alone_with_its_containers(based):
     assert based.containers() == []

@@ -17,8 +17,8 @@ from tests.export.launchers.tasks import CPU, NASTY, TASKS, context, gpus
 
 from . import binaries, image
 from .commands import environment, run
-from .conftest import every_flavour, one_engine, programs
-from .daemon import Engine, Flavour
+from .conftest import every_flavor, one_engine, programs
+from .daemon import Engine, Flavor
 
 IMAGE = "devkit-test-base:latest"
 TRAINS = """
@@ -95,19 +95,19 @@ def test_ctrl_c_lets_the_run_save_and_ends_with_75(based, tmp_path):
     assert run(["sh", script], env=based.env).stdout.endswith("resumed\n")
 
 
-@every_flavour
+@every_flavor
 def test_the_gpus_that_the_task_counts_are_passed_on(based, tmp_path):
     task = replace(CPU, image=IMAGE, accelerator=gpus(2), command=("sh", "-c", "env | grep DEVKIT_CDI_DEVICE_ || :"))
     script = written(tmp_path, task)
     # Engines before 28.2 name no CDI devices.
-    shown = {**based.env, "DEVKIT_GPU": "cdi"} if based.flavour is Flavour.CDI else based.env
+    shown = {**based.env, "DEVKIT_GPU": "cdi"} if based.flavor is Flavor.CDI else based.env
     done = run(["sh", script], env=shown, expect=None)
-    if based.flavour is Flavour.CPU:
+    if based.flavor is Flavor.CPU:
         assert (done.returncode, "neither the nvidia runtime nor CDI devices" in done.stderr) == (2, True)
         return
     assert done.returncode == 0, done.stderr
     requests = based.inspect("demo")["HostConfig"]["DeviceRequests"]
-    if based.flavour is Flavour.NVIDIA:
+    if based.flavor is Flavor.NVIDIA:
         assert [each["Count"] for each in requests] == [2]
     else:
         assert sorted(done.stdout.split()) == ["DEVKIT_CDI_DEVICE_0=0", "DEVKIT_CDI_DEVICE_1=1"]

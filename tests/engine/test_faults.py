@@ -21,11 +21,11 @@ from tests.doctor.running import build_full_report, find_only, run_check
 
 from . import image
 from .commands import run
-from .daemon import Engine, Flavour
+from .daemon import Engine, Flavor
 from .test_engine import BASE, attempt
 
-ONLY_CDI = pytest.mark.parametrize("engine", [Flavour.CDI], indirect=True, ids=str)
-ONLY_NVIDIA = pytest.mark.parametrize("engine", [Flavour.NVIDIA], indirect=True, ids=str)
+ONLY_CDI = pytest.mark.parametrize("engine", [Flavor.CDI], indirect=True, ids=str)
+ONLY_NVIDIA = pytest.mark.parametrize("engine", [Flavor.NVIDIA], indirect=True, ids=str)
 BY_CDI = ("--device", "nvidia.com/gpu=all", BASE, "true")
 LISTED_DEADLINE_S = 10.0
 
@@ -85,6 +85,15 @@ def test_two_files_of_one_device_are_named_and_one_is_put_aside(broken, repair):
     assert roots(facts) == ["CDI009"]
     repair(find_only("CDI009", facts))
     assert isinstance(run_check("CDI009", read_facts()), Passed)
+    assert attempt(broken, *BY_CDI) == (0, "")
+
+
+@ONLY_CDI
+@pytest.mark.parametrize("text", ["", '{"cdiVersion": "0.5.0", "kind"'], ids=["empty", "cut off"])
+def test_a_broken_file_beside_a_good_one_is_put_aside(broken, repair, text):
+    (broken.state / "cdi/nvidia2.json").write_text(text)
+    repair(find_only("CDI003", read_facts()))
+    assert isinstance(run_check("CDI003", read_facts()), Passed)
     assert attempt(broken, *BY_CDI) == (0, "")
 
 

@@ -2,14 +2,14 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from devkit.render.splice import jsonc
 from tests.render.matrix import distinct_compose
-from tests.render.test_repositories import FOLDER, GPU, WITH_OVERLAY, devkit
+from tests.render.test_repositories import GPU, WITH_OVERLAY, devkit
+from tests.repositories import write_repository
 
 from . import binaries
 from .commands import environment, run
@@ -57,7 +57,7 @@ def test_compose_accepts_every_project_with_every_overlay(suite: str, tmp_path: 
 @pytest.mark.parametrize("name", WITH_OVERLAY)
 def test_compose_reads_a_repository_of_somebody_else_with_every_overlay(suite: str, name: str, tmp_path: Path):
     root = tmp_path / name
-    shutil.copytree(FOLDER / name, root)
+    write_repository(name, root)
     assert devkit("init", root, *GPU).return_value == 0
     dev = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
     named = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]

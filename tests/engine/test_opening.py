@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from . import image
+from . import image, remote
 from .conftest import one_engine
 from .daemon import Engine
 from .project import DEVKIT, Clone
@@ -207,8 +207,21 @@ def test_a_dockerfile_and_an_image_of_other_tools_are_started_too(engine, devcon
     assert (attached["containerId"], attached["remoteUser"]) == (first["container_id"], "vscode")
     devkit(clone, "down", "--volumes")
     assert (engine.containers(), engine.docker("volume", "ls", "--quiet")) == ([], "")
+    (folder / "devcontainer.json").write_text('{"image": "localhost:1/nothing"}')
+    failed = devkit(clone, "up", expect=1).stderr
+    assert "get the image  failed after" in failed
+    assert "Error: the image can be neither built nor pulled" in failed
     (folder / "devcontainer.json").write_text(json.dumps({"image": image.BASE, "overrideCommand": False}))
     assert "the container ended at once" in devkit(clone, "up", expect=1).stderr
+    engine.clear()
+    (folder / "hello").mkdir()
+    (folder / "hello/devcontainer-feature.json").write_text('{"id": "hello", "version": "1.0.0", "name": "Hello"}')
+    (folder / "hello/install.sh").write_text("#!/bin/sh\necho from a Feature >/hello\n")
+    (folder / "devcontainer.json").write_text(json.dumps({"image": image.BASE, "features": {"./hello": {}}}))
+    path = os.pathsep.join([str(devcontainer_cli), engine.env["PATH"]])
+    actions = [json.loads(devkit(clone, "up", "--json", PATH=path).stdout)["action"] for _ in range(2)]
+    assert actions == ["created", "kept"]
+    assert devkit(clone, "run", "--", "cat", "/hello").stdout == "from a Feature\n"
     engine.clear()
 
 
@@ -232,7 +245,7 @@ def test_a_hung_engine_is_one_line_within_ten_seconds(light, words):
     ("variables", "message"),
     [
         pytest.param({"DOCKER_HOST": ""}, "no container engine is", id="no engine"),
-        pytest.param({"DOCKER_HOST": "ssh://gpu-box"}, "is on another machine", id="an engine elsewhere"),
+        pytest.param({"DOCKER_HOST": "ssh://gpu-box"}, "no container engine answers at ssh", id="an engine elsewhere"),
     ],
 )
 def test_what_cannot_be_started_here_is_one_line_and_a_hint(light, tmp_path, variables, message):
@@ -278,3 +291,71 @@ def test_a_newcomer_is_taken_from_a_fresh_clone_to_the_first_step_and_nothing_is
     assert [call for call in calls if call != "doctor"] == ["verify", "finetune"]
     assert "written: " in devkit(light, "onboard", "--write").stdout
     assert light.changed().count("ONBOARDING.md") == 1
+
+
+@one_engine
+def test_a_newcomer_without_an_engine_or_with_a_hung_one_learns_what_to_do_and_ctrl_c_is_continued(light):
+    nothing = devkit(light, "onboard", expect=1, DOCKER_HOST="unix:///nowhere.sock")
+    assert (
+        "1. container engine: DOCKER_HOST points to unix:///nowhere.sock, where no engine listens (ENG001)"
+        in nothing.stderr
+    )
+    with hung_socket(light.engine.state) as path:
+        hung = devkit(light, "onboard", expect=1, DOCKER_HOST=f"unix://{path}")
+    assert "1. container engine: the container engine hangs" in hung.stderr
+    assert nothing.stdout == hung.stdout == "Next:\n  do what is listed above, then: devkit onboard\n"
+    add_to_dockerfile(light, f"RUN echo {time.time()} > /kept", "RUN sleep 300")
+    with start(light, "onboard") as running:
+        said = ""
+        while "> /kept" not in said:
+            said += running.stdout.readline()
+        os.killpg(running.pid, signal.SIGINT)
+        said += running.communicate(timeout=60)[0]
+    assert running.returncode == 130, said
+    assert "the next `devkit onboard` continues" in said and "Traceback" not in said
+
+
+@one_engine
+def test_on_another_machine_it_works_in_a_copy_that_is_kept_up_to_date(light, tmp_path):
+    (light.folder / ".gitignore").write_text("not-sent\n")
+    for name, text in {"not-sent": "1", "train.py": "first", "gone.py": "1", "both.py": "1"}.items():
+        (light.folder / name).write_text(text)
+    host = ("--host", "ssh://gpu-box")
+    with remote.gpu_box(light.engine, tmp_path) as found:
+        # The clone belongs to a developer, and the tests to root.
+        git = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+        variables = {**found, **git}
+
+        def there(*words: str, expect: int | None = 0) -> str:
+            done = devkit(light, *words, expect=expect, **variables)
+            return done.stdout + done.stderr
+
+        first = json.loads(devkit(light, "up", *host, "--json", **variables).stdout)
+        mounts = light.engine.inspect(first["container_id"])["Mounts"]
+        (copy,) = [mount for mount in mounts if mount["Destination"] == "/workspaces/quickstart"]
+        assert (copy["Type"], copy["Name"]) == ("volume", first["volume"])
+        script = "git status --porcelain; ls; id -un; stat -c %U . train.py .devcontainer; echo >>both.py; echo >result"
+        said = there("run", *host, "--", "sh", "-c", script).splitlines()
+        assert "not-sent" not in said and "train.py" in said
+        assert said[-4:] == ["dev"] * 4
+
+        assert "is unknown: no devkit answers there: " in there("onboard", *host, "--check")
+
+        (light.folder / "train.py").write_text("second one")
+        (light.folder / "both.py").write_text("otherwise")
+        (light.folder / "gone.py").unlink()
+        again = there("up", *host)
+        assert "runs already" in again
+        assert "copied 1 file of" in again and "removed 1 file there" in again
+        assert "changed both here and there, and left there as it is: both.py" in again
+        assert there("run", *host, "--", "cat", "train.py") == "second one"
+        assert there("run", *host, "--", "sh", "-c", "ls gone.py result both.py 2>/dev/null", expect=2).split() == [
+            "both.py",
+            "result",
+        ]
+        assert "is removed" in there("down", *host, "--volumes")
+        assert light.engine.docker("volume", "ls", "--quiet") == ""
+
+        light.engine.docker("context", "create", "box", "--docker", "host=ssh://gpu-box")
+        assert "does not run" in there("down", "--host", "box")
+        assert "no container engine answers at ssh://nobody: " in there("up", "--host", "ssh://nobody", expect=2)

@@ -7,7 +7,6 @@ versions.
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,14 @@ import pytest
 
 from devkit.render.splice import jsonc
 from tests.render.test_new_container import COMPOSE as NEW_COMPOSE
-from tests.render.test_repositories import FOLDER, GPU, devkit
+from tests.render.test_repositories import GPU, devkit
+from tests.repositories import write_repository
 from tests.wheels import make_wheel
 
 from . import image
 from .commands import run
 from .conftest import one_engine
-from .daemon import Engine, Flavour
+from .daemon import Engine, Flavor
 from .package_index import HOST, serving, write_index
 
 LOOSE = ("torch", "torchvision", "torchaudio", "datasets", "torchmetrics", "tqdm", "accelerate", "peft")
@@ -48,7 +48,7 @@ class Repaired:
 def repaired(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> Iterator[Repaired]:
     """The repository of that name, repaired, with an index of the packages that its files pin."""
     root = tmp_path / request.param
-    shutil.copytree(FOLDER / request.param, root)
+    write_repository(request.param, root)
     assert devkit("init", root, *GPU).return_value == 0
     served = tmp_path / "served"
     wheels = served / "wheels"
@@ -120,7 +120,7 @@ def test_a_service_that_insisted_on_a_gpu_starts_without_one(repaired: Repaired)
     assert shown.strip() == "cpu"
 
 
-@pytest.mark.parametrize("engine", [Flavour.NVIDIA], indirect=True, ids=str)
+@pytest.mark.parametrize("engine", [Flavor.NVIDIA], indirect=True, ids=str)
 @pytest.mark.parametrize("repaired", ["compose-with-anchors"], indirect=True, ids=["a stack of a lab"])
 def test_the_same_service_gets_the_gpu_that_its_author_named(repaired: Repaired):
     root, engine = repaired.folder, repaired.engine

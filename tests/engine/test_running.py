@@ -18,14 +18,14 @@ from tests.doctor.machines import healthy
 
 from . import image
 from .cache import ROOT
-from .conftest import every_flavour, one_engine
-from .daemon import Engine, Flavour
+from .conftest import every_flavor, one_engine
+from .daemon import Engine, Flavor
 
 BASE = "devkit-test-base:latest"
 REQUESTS = {
-    Flavour.CPU: (),
-    Flavour.NVIDIA: ("--gpus", "all"),
-    Flavour.CDI: ("--device", "nvidia.com/gpu=all"),
+    Flavor.CPU: (),
+    Flavor.NVIDIA: ("--gpus", "all"),
+    Flavor.CDI: ("--device", "nvidia.com/gpu=all"),
 }
 
 
@@ -46,18 +46,18 @@ def read(folder: str) -> Facts:
     return dataclasses.replace(healthy(), engine=here.engine, storage=here.storage)
 
 
-@every_flavour
+@every_flavor
 def test_a_running_container_says_what_it_was_given(based, tmp_path):
     folder = str(tmp_path)
     options = ["--label", f"devcontainer.local_folder={folder}", "--env", "NVIDIA_VISIBLE_DEVICES=all"]
     options += ["--env", "NVIDIA_API_KEY=secret", "--shm-size=1g", "--ulimit", "nofile=1024:2048", "--user", "1234:5"]
-    based.docker("run", "--detach", "--name", "dev", *options, *REQUESTS[based.flavour], BASE, "sleep", "600")
+    based.docker("run", "--detach", "--name", "dev", *options, *REQUESTS[based.flavor], BASE, "sleep", "600")
     based.docker("run", "--name", "done", "--label", f"devcontainer.local_folder={folder}", BASE, "true")
     engine = read(folder).engine
     (container,) = engine.containers
-    expected = {Flavour.CPU: "", Flavour.NVIDIA: "driver", Flavour.CDI: "cdi"}
+    expected = {Flavor.CPU: "", Flavor.NVIDIA: "driver", Flavor.CDI: "cdi"}
     assert (container.name, container.folder, container.is_dev_container) == ("dev", folder, True)
-    assert container.gpu_request == expected[based.flavour]
+    assert container.gpu_request == expected[based.flavor]
     assert (container.shm_bytes, container.user, container.ulimits) == (1 << 30, "1234:5", ("nofile=1024:2048",))
     assert (container.visible_devices, container.has_engine_socket) == ("all", False)
     assert "secret" not in repr(engine)
@@ -66,12 +66,12 @@ def test_a_running_container_says_what_it_was_given(based, tmp_path):
     assert (found.name, found.machine) == (BASE, "amd64")
 
 
-@every_flavour
+@every_flavor
 def test_the_probe_container_runs_as_this_engine_is_asked_for_gpus(based, tmp_path):
     smoke = run_smoke(LocalHost(), read(str(tmp_path)), deadline_s=30)
     assert isinstance(smoke, Smoke), smoke
-    assert smoke.request == ("cdi" if based.flavour is Flavour.CDI else "gpus")
-    if based.flavour is Flavour.CPU:
+    assert smoke.request == ("cdi" if based.flavor is Flavor.CDI else "gpus")
+    if based.flavor is Flavor.CPU:
         assert (smoke.code, "could not select device driver" in smoke.err) == (125, True)
     else:
         assert (smoke.code, smoke.nvidiactl, smoke.libcuda) == (0, "absent", "")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render.devcontainer_template import DEVCONTAINER_TEMPLATES, find_template
-from tests.render.test_devcontainer_template import applied, initialized
+from devkit.render.published_folders import DEVCONTAINER_TEMPLATES, find_template
+from tests.render.test_published_folders import applied, initialized
 
 from .commands import environment, run
 from .oci_registry import oci_registry

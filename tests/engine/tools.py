@@ -23,14 +23,28 @@ PLATFORMS = (
 )
 
 
+DOCKER_FOR_THE_CLI = """#!/bin/sh
+# The dev container CLI waits for its container by `docker events`, without end if that connects after the start.
+PATH=${PATH#*"${0%/*}:"}
+if [ "${1-}" = events ]; then
+    shift
+    set -- events --since "$(date +%s)" "$@"
+fi
+exec docker "$@"
+"""
+
+
 def devcontainer_cli() -> Path:
-    """The folder that holds `devcontainer`, installed from npm into the cache."""
-    name = "npm-" + re.sub(r"\W+", "-", DEVCONTAINER_CLI).strip("-")
+    """The folder that holds `devcontainer` and the `docker` for it, installed from npm into the cache."""
+    name = "cli-" + re.sub(r"\W+", "-", DEVCONTAINER_CLI).strip("-")
     return made_once(name, _install_cli) / "node_modules/.bin"
 
 
 def _install_cli(folder: Path) -> None:
     run(["npm", "install", "--no-fund", "--no-audit", "--prefix", folder, DEVCONTAINER_CLI])
+    docker = folder / "node_modules/.bin/docker"
+    docker.write_text(DOCKER_FOR_THE_CLI, encoding="ascii")
+    docker.chmod(0o755)
 
 
 def wheelhouse(requirements: Sequence[str]) -> Path:

@@ -18,7 +18,7 @@ PARTS = (
     ),
     frozenset({"test_repaired.py", "test_compose_starts_the_same_container"}),
     frozenset({"test_locked_image.py"}),
-    frozenset({"test_dependencies.py"}),
+    frozenset({"test_dependencies.py", "test_frameworks.py"}),
     frozenset(
         {
             "test_verify_leaves_a_container_that_ran_before",

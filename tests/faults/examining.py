@@ -11,27 +11,27 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from devkit.cli import exit_codes
 from devkit.cli.output import OutputOptions, format_doctor_report
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import Report, build_report
 from devkit.doctor.runner import run_checks
+from devkit.errors import ExitCode
 from devkit.facts.model import Facts
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import Unknown
 from devkit.probe.gather import gather_facts
 from tests.faults.probes import PROBES
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/doctor.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((Path(__file__).parents[2] / "devkit/cli/doctor.schema.json").read_text(encoding="utf-8"))
 OUTCOME = Draft202012Validator({**SCHEMA["$defs"]["outcome"], "$defs": SCHEMA["$defs"]})
 DOCUMENT = Draft202012Validator(SCHEMA)
 EXITS = {
-    "healthy": exit_codes.DONE,
-    "no-gpu": exit_codes.DONE,
-    "warnings": exit_codes.DONE,
-    "incomplete": exit_codes.DONE,
-    "problems": exit_codes.ANSWER_IS_NO,
+    "healthy": ExitCode.DONE,
+    "no-gpu": ExitCode.DONE,
+    "warnings": ExitCode.DONE,
+    "incomplete": ExitCode.DONE,
+    "problems": ExitCode.ANSWER_IS_NO,
 }
 DEADLINE_S = 5.0
 GRACE_S = 1.0

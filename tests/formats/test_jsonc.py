@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devkit.cli import exit_codes
 from devkit.doctor.model import Repair, RepairKind
+from devkit.errors import ExitCode
 from devkit.facts.project import FileState
 from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
 from devkit.probe.documents import InvalidDocument, parse_jsonc_tree
@@ -69,7 +69,7 @@ def test_doctor_and_init_refuse_a_broken_file_in_the_same_line(tmp_path):
     assert [(file.state, file.line) for file in project.files] == [(FileState.BROKEN, 3)]
     refused = devkit("init", tmp_path, "--vendor", "cpu", "--dry-run")
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (
-        exit_codes.WRONG_INPUT,
+        ExitCode.WRONG_INPUT,
         'Error: .devcontainer.json, line 3: expected a comma, got "image"',
     )
     with pytest.raises(CannotRepair, match="line 3, column 3: expected a comma"):

@@ -11,7 +11,7 @@ from devkit.probe.project.reader import read_dependencies
 from devkit.solver.project import list_project_constraints
 from tests.fuzz.profile import FUZZ, SLOWEST_S
 from tests.fuzz.texts import nearly
-from tests.probe.test_dependencies_formats import POETRY_LOCK, UV_LOCK
+from tests.probe.test_dependencies import POETRY_LOCK, UV_LOCK
 
 FOLDER = "/project"
 PYPROJECT = """\

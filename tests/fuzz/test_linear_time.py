@@ -35,7 +35,7 @@ BEGINNINGS = {
     ".devcontainer/devcontainer.json": ("", '{"image": "', '{"image": "x", "postCreateCommand": "', '{"a": '),
     ".env": ("", "A=", "export ", "COMPOSE_FILE="),
     ".gitmodules": ("", '[submodule "', "path = "),
-    "README.md": ("", "```\napt install "),
+    "README.md": ("", "```\napt install ", "pip install ", "# "),
 }
 UNITS = (
     *(
@@ -104,6 +104,7 @@ SLOW_ONCE = (
     ("Dockerfile", "FROM x\nLABEL ", "a"),
     ("Dockerfile", "FROM x\nLABEL ", '\\"'),
     (".env", "", "\n"),
+    ("README.md", "", "pip install a\n"),
 )
 ALL = tuple(
     (name, begin, unit) for name, begins in BEGINNINGS.items() for begin, unit in itertools.product(begins, UNITS)
@@ -122,7 +123,7 @@ def _ignoring(error, function, text):
 
 
 def _read_project(name, text):
-    host = OneFolder({name: text})
+    host = OneFolder({name: text, "run.py": ""})  # a guide counts beside a program
     read_dependencies(host, project=FOLDER)
     read_project(host, project=FOLDER)
 
