@@ -256,7 +256,7 @@ def pip(words: list[str]) -> int:
             del rest[at : at + 2]
     elif "-y" in rest:
         rest.remove("-y")
-    done = subprocess.run(["uv", "pip", command, *options, *rest], check=False)
+    done = subprocess.run([sys.executable, "-m", "uv", "pip", command, *options, *rest], check=False)
     return done.returncode
 
 

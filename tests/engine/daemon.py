@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import host, leftovers
 from .binaries import NEWEST, Binaries
-from .cache import CACHE, STEPS, say
+from .cache import CACHE, STEPS, is_tight, say, step
 from .commands import environment, run
 from .network import BRIDGE, POOL, mtu
 
@@ -66,11 +66,15 @@ class Engine:
         return found
 
     def clear(self) -> None:
-        """Remove every container, volume and network that a test left; images and the build cache stay."""
+        """Remove every container, volume and network that a test left; images and the build cache stay if there is room."""
         for kind, listing in (("container", ("ls", "--all")), ("volume", ("ls",))):
             if names := self.docker(kind, *listing, "--quiet").split():
                 self.docker(kind, "rm", "--force", *names)
         self.docker("network", "prune", "--force")
+        if is_tight():
+            with step("the disk is nearly full: remove images and build cache"):
+                self.docker("image", "prune", "--all", "--force")
+                self.docker("builder", "prune", "--all", "--force")
 
     def forget_wheels(self) -> None:
         """Empty the cache that builds mount: uv would take a stand-in from it for the real wheel of the same version."""
