@@ -64,6 +64,7 @@ class Family:
     A `is_consequence` error names no cause of its own: it counts only where the text has no other. `overrides` are codes
     of known wordings that only follow from the family's errors. The errors of a `is_general` family occur in every field:
     they count in a text about GPUs alone; those of a `is_common` one also where the text is hardly more than the error.
+    Those with causes of their own in a `is_plain` one name the cause in a text of any field.
     The captures of a `has_changes` one are completed by the releases that added or removed the name.
     """
 
@@ -78,6 +79,7 @@ class Family:
     overrides: tuple[str, ...] = ()
     is_general: bool = False
     is_common: bool = False
+    is_plain: bool = False
     has_changes: bool = False
 
 
@@ -101,7 +103,8 @@ def _parse_families(block: str) -> tuple[Family, ...]:
     family = Family(
         **decode_fields({"texts": [], **row}, Family), causes=tuple(each for each in causes if not each.texts)
     )
-    parts = (replace(family, texts=each.texts, causes=(each,)) for each in causes if each.texts)
+    own = replace(family, is_general=False, is_common=False) if family.is_plain else family
+    parts = (replace(own, texts=each.texts, causes=(each,)) for each in causes if each.texts)
     return (*((family,) if family.texts else ()), *parts)
 
 
@@ -122,12 +125,11 @@ def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Mat
         if not any(whole.issuperset(word.split(" ")[1:-1]) and word in text.lowered for word in words):
             continue
         families = _parse_families(block)
-        if families[0].is_general and not is_about_gpus(text.lowered):
-            continue
         if any(_finds(template, text) for template in families[0].unless):
             continue
+        is_near = not any(family.is_general for family in families) or is_about_gpus(text.lowered)
         for family in families:
-            if match := _match_family(family, text, values):
+            if (is_near or not family.is_general) and (match := _match_family(family, text, values)):
                 yield family, match
 
 
