@@ -177,7 +177,7 @@ def print_failure(failure: "Failure", log: Path | None) -> None:
         lines = format_matches(tuple(matches[:1]), width=width, marks=choose_marks(OutputOptions("text", None)))
         click.echo("\n" + style_lines(lines, is_plain=not sys.stderr.isatty()), err=True, nl=False)
     if log is not None:
-        hint = "" if matches else f"; no known error is in it: devkit explain - < {shlex.quote(str(log))}"
+        hint = "" if matches else f"; no known error is in it: devkit explain {shlex.quote(str(log))}"
         click.echo(f"The whole output: {log}{hint}", err=True)
 
 

@@ -2,6 +2,7 @@
 
 import codecs
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -25,11 +26,14 @@ MAX_WIDTH = 100
 MAX_CODE_LENGTH = 16
 """A longer text is no code of a check, and what explains those is not imported."""
 _CHUNK_BYTES = 1024 * 1024
-_EXAMPLES = 'devkit explain "could not select device driver", or devkit explain - < build.log'
+_LONGEST_PATH = 1024
+_EXAMPLES = 'devkit explain "could not select device driver", or devkit explain build.log'
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("text", nargs=-1, metavar="CODE | TEXT | -", type=click.UNPROCESSED, shell_complete=complete_codes)
+@click.argument(
+    "text", nargs=-1, metavar="CODE | TEXT | FILE | -", type=click.UNPROCESSED, shell_complete=complete_codes
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option(
     "--facts", "facts_file", metavar="FILE", type=click.Path(path_type=Path), help="Saved facts of the text's machine."
@@ -54,16 +58,21 @@ def explain(
 ) -> None:
     """Explain an error text or a check's code, and what to do.
 
-    CODE is a check such as CTK001, TEXT an error as you saw it, including surrounding log output, and - reads a log
-    from standard input. Needs no GPU and no network. Ends with 1 when no known error is in the text.
+    CODE is a check such as CTK001, TEXT an error as you saw it, including surrounding log output, FILE a log, and -
+    reads a log from standard input. Needs no GPU and no network. Ends with 1 when no known error is in the text.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")
     from devkit.cli.output import OutputOptions, choose_marks, format_json, style_lines, write_output
 
     is_piped = text == ("-",) or (not text and not sys.stdin.isatty())
-    excerpts = read_log(iter(partial(sys.stdin.buffer.read, _CHUNK_BYTES), b"")) if is_piped else ()
-    error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped else " ".join(text)
+    log = None if is_piped else _find_log(text)
+    excerpts: tuple[Excerpt, ...] = ()
+    if is_piped:
+        excerpts = read_log(iter(partial(sys.stdin.buffer.read, _CHUNK_BYTES), b""))
+    elif log:
+        excerpts = _read_file(log)
+    error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped or log else " ".join(text)
     if not error.strip():
         raise DevkitError("there is nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
     if case_file:
@@ -93,12 +102,33 @@ def explain(
         lines = format_matches(matches, width=width, marks=choose_marks(options))
         write_output(style_lines(lines, is_plain=False), options)
     else:
-        name = error.strip()
-        is_name = len(error) < 256 and "\n" not in error and "\0" not in error and Path(name).is_file()
-        file_hint = [f"  To explain the text in the file: devkit explain - < {name}"] if is_name else []
-        lines = (*map(Line, (*NOTHING_KNOWN, *file_hint)), *format_nearest(nearest, width=width))
+        lines = (*map(Line, NOTHING_KNOWN), *format_nearest(nearest, width=width))
         write_output(style_lines(lines, is_plain=False), options)
     ctx.exit(ExitCode.DONE if matches else ExitCode.ANSWER_IS_NO)
+
+
+def _find_log(words: tuple[str, ...]) -> Path | None:
+    """Return the file that the only argument names, None where it is a code or a text."""
+    if len(words) != 1 or len(words[0]) > _LONGEST_PATH or "\n" in words[0] or "\0" in words[0]:
+        return None
+    path = Path(words[0])
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return None
+    if is_file and len(words[0]) <= MAX_CODE_LENGTH:
+        from devkit.doctor.explain import find_check
+
+        is_file = find_check(words[0]) is None
+    return path if is_file else None
+
+
+def _read_file(path: Path) -> "tuple[Excerpt, ...]":
+    try:
+        with path.open("rb") as log:
+            return read_log(iter(partial(log.read, _CHUNK_BYTES), b""))
+    except OSError as problem:
+        raise DevkitError(f"cannot read {path}: {problem.strerror}", "Name a file that you may read.") from problem
 
 
 def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | None":

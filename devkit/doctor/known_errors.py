@@ -10,7 +10,15 @@ from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_signature, load_fixes
 from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
-from devkit.doctor.signatures.log_text import Excerpt, Words, is_about_gpus, is_evident, is_of_another_field, read_words
+from devkit.doctor.signatures.log_text import (
+    Excerpt,
+    Words,
+    is_about_engines,
+    is_about_gpus,
+    is_evident,
+    is_of_another_field,
+    read_words,
+)
 from devkit.doctor.signatures.matching import MAX_BROKEN, NEAR, search_words
 from devkit.doctor.signatures.model import Cause, Consequence, Match
 from devkit.doctor.signatures.text_values import fix_gpu_request, read_text_values
@@ -31,6 +39,9 @@ _CHAINED = ("the above exception was the direct cause of", "during handling of t
 
 _OF_ANY_FIELD = ("", "CON", "ENG", "HUB", "MEM", "PRJ", "STO")
 """Prefixes of checks whose errors programs of any field report: a full disk, memory, permissions, the engine."""
+
+_OF_ENGINES = ("CON", "ENG", "PRJ")
+"""Prefixes of checks whose errors are those of containers, whatever runs in them."""
 
 _HEDGE = re.compile(
     r"\b(?:or|either|probably|usually|mostly|most (?:often|likely)|perhaps|may|might)\b"
@@ -122,14 +133,17 @@ def _is_in_field(family: Family, match: Match, words: Words) -> bool:
 
 def _find_weak(matches: list[Match], words: Words) -> tuple[Match, ...]:
     """Return the matches that a text of another field may have as well."""
-    is_common = not is_evident(words.lowered)
+    is_evidently_ours = is_evident(words.lowered)
     is_other = is_of_another_field(words.lowered)
-    return tuple(
-        match
-        for match in matches
-        if (is_common and match.is_common and not is_about_gpus(match.matched.lower()))
-        or (is_other and match.code[:3] in _OF_ANY_FIELD)
-    )
+    is_engine = is_about_engines(words.lowered)
+
+    def is_weak(match: Match) -> bool:
+        if is_other and match.code[:3] in _OF_ANY_FIELD:
+            return True
+        is_here = is_engine and match.code[:3] in _OF_ENGINES
+        return match.is_common and not (is_evidently_ours or is_here or is_about_gpus(match.matched.lower()))
+
+    return tuple(match for match in matches if is_weak(match))
 
 
 def _judge_certainty(match: Match) -> Match:

@@ -83,10 +83,27 @@ def test_an_unknown_text_ends_with_1(arguments):
         assert "devkit doctor --save-facts" in result.stdout
 
 
-def test_who_names_a_file_is_told_how_to_read_it(tmp_path):
+def test_a_file_is_read_as_standard_input_is(tmp_path):
     file = tmp_path / "build.log"
     file.write_text(NO_DRIVER)
-    assert f"devkit explain - < {file}" in ask(str(file)).stdout
+    assert ask(str(file)).stdout == ask("-", text=NO_DRIVER).stdout
+
+
+def test_a_code_is_a_code_where_a_file_has_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "CTK001").write_text(NO_DRIVER)
+    assert ask("CTK001").stdout.startswith("CTK001 ")
+
+
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
+    file = tmp_path / "build.log"
+    file.write_text(NO_DRIVER)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(file), "open", refuse)
+    assert ask(str(file)).exception.message == f"cannot read {file}: Permission denied"
 
 
 @pytest.mark.parametrize(

@@ -368,6 +368,29 @@ def test_what_programs_of_any_field_report_is_near_and_no_cause_without_a_word_o
     assert weigh_errors(around + error, is_ours=True)[0][0].code == code
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            "fatal: detected dubious ownership in repository at '/workspaces/shop'\n" + "> npm run start\n" * 12,
+            "CON013",
+        ),
+        ("dockerfile parse error on line 12: unknown instruction: && \n" + "=> [internal] load context\n" * 6, ""),
+    ],
+)
+def test_an_error_of_containers_is_named_whatever_runs_in_them(text, code):
+    assert [match.code for match in find_known_errors(text)][:1] == [code]
+
+
+def test_a_library_of_which_images_carry_a_part_is_not_surely_of_another_cuda():
+    text = (
+        "Could not load dynamic library 'libnvrtc.so.10.1'; dlerror: libnvrtc.so.10.1: cannot open shared object file"
+    )
+    (match,) = find_known_errors(text)
+    assert match.confidence is not Confidence.CERTAIN
+    assert "NVRTC" in match.cause
+
+
 def test_nearly_every_error_of_this_field_shows_its_field():
     unseen = [error["source"] for error in THREADS if not find_known_errors(error["text"])]
     assert len(unseen) <= len(THREADS) // 40

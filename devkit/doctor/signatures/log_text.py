@@ -100,6 +100,10 @@ _NAMES = (
 _AROUND_FIELD = re.compile(
     r"(?<![a-z])(?:wsl|docker|podman|containers?|apptainer|singularity|enroot|slurm\w*|kube\w*|conda|dkms)(?![a-z])"
 )
+_ENGINE = re.compile(
+    r"(?<![a-z])(?:docker(?:file|d)?|podman|buildah|containerd|devcontainers?|containers?)(?![a-z])|/workspaces?/"
+)
+"""Words of container engines and of what runs in them."""
 _BESIDE_FIELD = re.compile(
     r"(?<![a-z0-9])(?:cv2|slurm(?:stepd|ctld|d)?|srun|sbatch|salloc|stepid|apex|pyxis|enroot|singularity|apptainer"
     r"|(?:kube)?ray(?:let|job|cluster|service|\.io)?)(?![a-z])|\d(?:it/s|s/it)[\],]"
@@ -261,6 +265,11 @@ def is_evident(lowered: str) -> bool:
     is_short = len(lowered) <= _LONG
     is_near = is_about_gpus(lowered, least=1 if is_short else 3) or (is_short and _BESIDE_FIELD.search(lowered))
     return len(lowered) <= _BARE or bool(is_near)
+
+
+def is_about_engines(lowered: str) -> bool:
+    """Say if a short text in lower case has a word of container engines."""
+    return len(lowered) <= _LONG and _ENGINE.search(lowered) is not None
 
 
 def is_of_another_field(lowered: str) -> bool:
