@@ -202,9 +202,13 @@ def _overlap(one: Match, other: Match) -> bool:
 
 
 def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
-    """Keep of families that explain the same words the one that knows their release, else the more specific one."""
+    """Keep of families that explain the same words the one that knows their release, else the more specific, the surer."""
+    confidences = tuple(Confidence)
     kept: list[tuple[Family, Match]] = []
-    for each in sorted(found, key=lambda each: (not each[0].has_changes, -each[1].specificity)):
+    for each in sorted(
+        found,
+        key=lambda each: (not each[0].has_changes, -each[1].specificity, confidences.index(each[1].confidence)),
+    ):
         if not any(_overlap(each[1], other) for _, other in kept):
             kept.append(each)
     return kept

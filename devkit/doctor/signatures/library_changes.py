@@ -33,6 +33,8 @@ _ALIASES = {
 }
 """Libraries by the name of a module, where they differ."""
 _MAX_FRAMES = 200
+_NAMED_MODULE = re.compile(r"cannot import name '\w{1,60}' from '?(?:partially initialized module '?)?(\w+)")
+"""The package of a name that a text without a capture of its module misses."""
 
 
 @record
@@ -73,6 +75,8 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
     module = captures.get("module", "")
     library = module.partition(".")[0]
     library = _ALIASES.get(library, library)
+    if not module and _is_of_known_library(text, position):
+        return {"change": "unknown", "caller": _OWN_CODE}
     frames = _list_packages(text.shown[:position])
     for words, is_sure in _list_names(captures):
         found = [each for each in find_changes(words) if library in ("", each.library)]
@@ -85,6 +89,12 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
             is_called = "count" in captures and frames[-1:] == [found[0].library]
             return changes | ({"change": "called"} if is_called else {})
     return {"change": "unknown", "caller": _name_caller(frames, library)}
+
+
+def _is_of_known_library(text: Words, position: int) -> bool:
+    """Say if a text names a package whose releases are known: a name that it lacks is not another library's."""
+    found = _NAMED_MODULE.match(text.shown, position)
+    return found is not None and f"\n{_ALIASES.get(found[1], found[1])} " in _load_changes()
 
 
 def _describe(found: list[Change], text: Words, frames: list[str], *, is_sure: bool) -> dict[str, str]:
