@@ -132,7 +132,7 @@ def test_a_configuration_that_may_not_be_read_is_not_called_broken(tmp_path):
         pytest.param('ldconfig = "@/sbin/ldconfig.real"', "/sbin/ldconfig.real", True, id="there"),
         pytest.param('ldconfig = "@/sbin/ldconfig"', "/sbin/ldconfig", False, id="not there"),
         pytest.param('ldconfig = "/sbin/ldconfig"', "/sbin/ldconfig", None, id="the container's own"),
-        pytest.param("", "", None, id="none named"),
+        pytest.param("", "", True, id="none named, which is the default"),
     ],
 )
 def test_ldconfig_is_looked_up_on_the_host(tmp_path, line, path, exists):

@@ -72,9 +72,12 @@ def read_toolkit(host: Host) -> Toolkit:
     runtime, command = _section(config, TOOLKIT_RUNTIME), _section(config, TOOLKIT_CLI)
     ldconfig, features = _of(command, "ldconfig", ""), _section(config, "features")
     # An @ means "on the host"; without it the path is the container's, which is not visible from here.
+    default = next((path for path in LDCONFIG_PATHS if host.stat(path) is not None), NO_LDCONFIG)
     ldconfig_exists: bool | Unknown = Unknown("config.toml names no ldconfig of the host")
     if isinstance(ldconfig, Unknown):
         ldconfig_exists = ldconfig
+    elif not ldconfig:
+        ldconfig_exists = True if isinstance(default, str) else default
     elif ldconfig.startswith("@"):
         ldconfig = ldconfig.lstrip("@")
         ldconfig_exists = host.stat(ldconfig) is not None
@@ -104,7 +107,7 @@ def read_toolkit(host: Host) -> Toolkit:
         if host.stat("/dev/nvidiactl") is not None and host.list("/dev/char")
         else Unknown("there is no /dev/nvidiactl, or no /dev/char"),
         config_path=config_path,
-        default_ldconfig=next((path for path in LDCONFIG_PATHS if host.stat(path) is not None), NO_LDCONFIG),
+        default_ldconfig=default,
         cli_path=find_program_or_path(host, get_text(command, "path") or TOOLKIT_CLI)
         if isinstance(command, dict)
         else (find_program(host, TOOLKIT_CLI) if version is None else command),
