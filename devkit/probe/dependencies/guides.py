@@ -14,6 +14,7 @@ from devkit.probe.dependencies.conda import read_conda_spec
 from devkit.probe.dependencies.imports import read_programs
 from devkit.probe.dependencies.requirements import RequirementCollector, is_local_path, read_requirement_lines
 from devkit.probe.dependencies.setup_py import SETUP_PY
+from devkit.probe.dependencies.setup_scripts import list_sure_commands
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.shell import parse_shell_text
 
@@ -22,7 +23,8 @@ _FOLDERS = ("", "docs/", "doc/")
 _PART = re.compile(
     r"^#{1,6} +(?P<heading>.+)|^<h\d>(?P<html>.+)</h\d>|^[ \t]*(?P<fence>```|~~~)"
     r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip|conda|mamba|micromamba) +install|uv +sync)"
-    r"(?:[^`\n\\]|\\\r?\n|\\.)+)",
+    r"(?:[^`\n\\]|\\\r?\n|\\.)+)"
+    r"|(?:^|(?<=[\s`$>!]))(?:(?:\.|source|bash|sh) +(?:\./)?|\./)(?P<script>[\w-]+\.sh)(?P<arguments>(?: +[^`\n]*)?)",
     re.MULTILINE,
 )
 _ASIDE = re.compile(
@@ -50,9 +52,9 @@ def read_guides(found: RequirementCollector, *, own: str) -> str:
     for path in _list_guides(found.files):
         before = len(found.needs) + len(found.conda)
         found.role = RequirementRole.GENERATED
-        for line, command in _list_commands(found.files.read(path, "guide") or ""):
+        for file, line, command in _list_commands(found.files, path):
             if install := find_package_install(command):
-                _read_install(install, path, line, known, found)
+                _read_install(install, file, line, known, found)
         if len(found.needs) + len(found.conda) > before:
             found.paths.append(path)
             return path
@@ -63,15 +65,15 @@ def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], 
     """Find the extras with which a guide first installs the project itself, and the guide's line; () and "" for none."""
     names = _list_own_names(files, own)
     for path in _list_guides(files):
-        for line, command in _list_commands(files.read(path, "guide") or ""):
+        for file, line, command in _list_commands(files, path):
             install = find_package_install(command)
             for value in (word.value for word in install.packages) if install else ():
                 named = _NAMED.fullmatch(value)
                 if (named and canonicalize_name(named[1]) in names) or (named := _ITSELF.fullmatch(value)):
-                    return tuple((named["extras"] or "").replace(",", " ").split()), f"{path}:{line}"
+                    return tuple((named["extras"] or "").replace(",", " ").split()), f"{file}:{line}"
             if command.values[:2] == ("uv", "sync"):
                 extras = re.findall(r"--extra[ =]([\w.-]+)", " ".join(command.values))
-                return tuple(extras), f"{path}:{line}"
+                return tuple(extras), f"{file}:{line}"
     return (), ""
 
 
@@ -85,8 +87,12 @@ def _list_own_names(files: ProjectFiles, own: str) -> set[str]:
     return {canonicalize_name(name) for name in names if name}
 
 
-def _list_commands(text: str) -> Iterator[tuple[int, ShellCommand]]:
-    """List the commands with their lines, but for those of sections aside; a comment in a block of code counts to its end."""
+def _list_commands(files: ProjectFiles, path: str) -> Iterator[tuple[str, int, ShellCommand]]:
+    """List the commands of a guide, and of the project's scripts that it runs, with their files and lines.
+
+    Those of sections aside are left out; a comment in a block of code counts to its end.
+    """
+    text = files.read(path, "guide") or ""
     is_section_aside = is_aside = is_code = False
     line, before = 1, 0
     for part in _PART.finditer(text):
@@ -96,10 +102,15 @@ def _list_commands(text: str) -> Iterator[tuple[int, ShellCommand]]:
             is_aside = bool(_ASIDE.search(heading)) or (is_code and is_section_aside)
             is_section_aside = is_section_aside if is_code else is_aside
         elif not is_aside:
-            line += text.count("\n", before, part.start("command"))
-            before = part.start("command")
-            for command in parse_shell_text(part["command"].partition(" #")[0]):
-                yield line, command
+            line += text.count("\n", before, part.start())
+            before = part.start()
+            if part["script"]:
+                script = files.read(part["script"], "guide") or ""
+                for number, command in list_sure_commands(script, part["arguments"]):
+                    yield part["script"], number, command
+            else:
+                for command in parse_shell_text(part["command"].partition(" #")[0]):
+                    yield path, line, command
 
 
 def _read_install(install: PackageInstall, path: str, line: int, known: set[str], found: RequirementCollector) -> None:
