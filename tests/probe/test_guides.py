@@ -85,6 +85,7 @@ optional-dependencies = {cuda = ["cuequivariance"], all = ["torch==2.6.0"], dev 
             "pip install 'numpy>=1' ./[cuda,dev,gone]\n", ("cuda", "dev"), id="several, and one that is not there"
         ),
         pytest.param("uv sync --extra cuda --extra=dev\n", ("cuda", "dev"), id="uv"),
+        pytest.param("uv sync --all-extras --index https://a.example\n", ("cuda", "all", "dev"), id="uv, every extra"),
         pytest.param("pip install -e .\npip install -e .[cuda]\n", (), id="without extras first"),
         pytest.param("## Development\npip install -e .[dev]\n", (), id="another purpose"),
         pytest.param(

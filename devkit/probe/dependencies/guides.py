@@ -32,6 +32,7 @@ _ASIDE = re.compile(
     r"|mac ?os|apple|cpu|tpu|rocm|amd|npu|demo|gradio|faq|troubleshoot\w*|export|deploy\w*)\b"
 )
 """Headings of sections that not every reader follows."""
+ALL_EXTRAS = ("*",)
 _OF_TORCH = ("torch", "torchvision", "torchaudio")
 _TOOLS = frozenset(("pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"))
 _OWN_NAME = re.compile(r"""\bname\s*=\s*["']([\w.-]+)""")
@@ -62,7 +63,10 @@ def read_guides(found: RequirementCollector, *, own: str) -> str:
 
 
 def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], str]:
-    """Find the extras with which a guide first installs the project itself, and the guide's line; () and "" for none."""
+    """Find the extras with which a guide first installs the project itself, and the guide's line.
+
+    ALL_EXTRAS where it installs every one; () and "" for none.
+    """
     names = _list_own_names(files, own)
     for path in _list_guides(files):
         for file, line, command in _list_commands(files, path):
@@ -72,6 +76,8 @@ def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], 
                 if (named and canonicalize_name(named[1]) in names) or (named := _ITSELF.fullmatch(value)):
                     return tuple((named["extras"] or "").replace(",", " ").split()), f"{file}:{line}"
             if command.values[:2] == ("uv", "sync"):
+                if "--all-extras" in command.values:
+                    return ALL_EXTRAS, f"{file}:{line}"
                 extras = re.findall(r"--extra[ =]([\w.-]+)", " ".join(command.values))
                 return tuple(extras), f"{file}:{line}"
     return (), ""

@@ -22,7 +22,7 @@ from devkit.probe.dependencies.conda import (
     read_conda_environment,
     read_pixi_tables,
 )
-from devkit.probe.dependencies.guides import find_own_extras, read_guides
+from devkit.probe.dependencies.guides import ALL_EXTRAS, find_own_extras, read_guides
 from devkit.probe.dependencies.lock_files import (
     LockedPackage,
     add_locked_packages,
@@ -107,7 +107,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     builds = tuple(_read_torch_builds(document, found))
     if found.extras and not found.choice.extras and not builds:
         extras, origin = find_own_extras(files, own=name)
-        if known := tuple(each for each in extras if each in found.extras):
+        if known := tuple(each for each in found.extras if extras == ALL_EXTRAS or each in extras):
             whole = read_with_package_manager(files, replace(choice, extras=known))
             # What only the build knows may not compile when the container opens; the project itself does without it.
             if found.is_computed or not whole.is_computed:
