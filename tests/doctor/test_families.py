@@ -123,11 +123,11 @@ def test_a_missing_name_leads_to_the_release_that_changed_it(text, cause, comman
 
 def test_an_exception_that_says_what_to_do_is_passed_on():
     text = (
-        "torch and transformers start\nValueError: The chosen plan of the tensors does not fit two devices."
+        "torch and transformers start\nValueError: The chosen plan of the seats does not fit two devices."
         " Please set `plan_size` to one.\n"
     )
     match = find_known_errors(text)[0]
-    assert match.cause == "ValueError says: The chosen plan of the tensors does not fit two devices"
+    assert match.cause == "ValueError says: The chosen plan of the seats does not fit two devices"
     assert "Please set `plan_size` to one" in match.fix.summary
     assert not find_known_errors(text.replace("torch and transformers start\n", ""))
 

@@ -78,7 +78,7 @@ _ESCAPES = (
 
 _FIELD = re.compile(
     r"(?<![a-z0-9])(?:(?:lib)?(?:nvidia|cuda|cudart|cudnn|cublas(?:lt)?|cufft|cusolver|cusparse|curand|cupti|[nr]ccl|nvrtc|nvjitlink|nvinfer)"
-    r"|nvml|nvcc|nvidia_\w+|libnv\w+|gpus?|torch|torch(?:vision|audio|text)|libtorch\w*|pytorch|vllm|sglang|tensorflow|keras|jax|jaxlib|xla"
+    r"|nvml|nvcc|nvidia_\w+|libnv\w+|gpus?|torch\w*|libtorch\w*|pytorch|tensors?|vllm|sglang|tensorflow|keras|jax|jaxlib|xla"
     r"|triton|rocm|hip|amdgpu|tensorrt|onnx|onnxruntime|transformers|huggingface|safetensors|gguf|ggml|ollama|llama|text[_-]generation"
     r"|flashinfer|flash[ _-]?attention|awq|gptq|sgl|deepspeed|flash[_-]attn|bitsandbytes|xformers|hf_\w+"
     r"|peft|lora|qlora|cupy|numba|mlx|kfd|vram|fp16|bf16|fp8|diffusers|unsloth\w*|tiktoken|sentencepiece|comfyui|dataloader|qwen\d*"
@@ -104,6 +104,15 @@ _ENGINE = re.compile(
     r"(?<![a-z])(?:docker(?:file|d)?|podman|buildah|containerd|devcontainers?|containers?)(?![a-z])|/workspaces?/"
 )
 """Words of container engines and of what runs in them."""
+_ENGINE_ERROR = (
+    "error response from daemon",
+    "failed to solve: ",
+    "oci runtime",
+    "/workspaces/",
+    "error: wsl/",
+    "fatal: container",
+)
+"""Words of errors that only a container engine, a dev container or WSL prints."""
 _BESIDE_FIELD = re.compile(
     r"(?<![a-z0-9])(?:cv2|slurm(?:stepd|ctld|d)?|srun|sbatch|salloc|stepid|apex|pyxis|enroot|singularity|apptainer"
     r"|(?:kube)?ray(?:let|job|cluster|service|\.io)?)(?![a-z])|\d(?:it/s|s/it)[\],]"
@@ -263,8 +272,10 @@ def is_about_gpus(lowered: str, *, least: int = 1) -> bool:
 def is_evident(lowered: str) -> bool:
     """Say if a text in lower case may be accused of an error that programs of any field report."""
     is_short = len(lowered) <= _LONG
-    is_near = is_about_gpus(lowered, least=1 if is_short else 3) or (is_short and _BESIDE_FIELD.search(lowered))
-    return len(lowered) <= _BARE or bool(is_near)
+    is_near = is_about_gpus(lowered, least=1 if is_short else 3)
+    if is_short and not is_near:
+        is_near = _BESIDE_FIELD.search(lowered) is not None or any(words in lowered for words in _ENGINE_ERROR)
+    return len(lowered) <= _BARE or is_near
 
 
 def is_about_engines(lowered: str) -> bool:
