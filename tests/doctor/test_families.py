@@ -225,7 +225,9 @@ def test_the_document_has_causes_with_their_evidence():
     assert [cause["code"] for cause in match["alternatives"]] == ["CON001"]
     assert all(cause["fix"]["summary"] for cause in match["alternatives"])
     assert match["question"].startswith("nvidia-smi")
-    slurm = json.loads(CliRunner().invoke(explain, ["--json", THREADS[0]["text"]]).stdout)["matches"][0]
+    slurm = json.loads(
+        CliRunner().invoke(explain, ["--json", "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0"]).stdout
+    )["matches"][0]
     assert (slurm["code"], bool(slurm["title"])) == (None, True)
 
 

@@ -94,6 +94,7 @@ _NAMES = (
     *("exllama", "kobold", "automatic1111", "invokeai", "fooocus", "kohya", "lmdeploy", "xinference"),
     *("deep-learning", "deep_learning", "custom_nodes", "conda/envs", "conda3/envs"),
     *("miniconda", "anaconda", "miniforge", "tensorboard", "wandb"),
+    *("trainingarguments", "forcausallm", "from_pretrained", "autotokenizer", "automodel", "trust_remote_code"),
     *("packages/accelerate", "from 'accelerate", "packages/trl", "from 'trl", "packages/datasets/", "packages/scipy"),
 )
 """Names that are of this field within other words, too: those of projects, folders and environments."""
