@@ -2,9 +2,10 @@
 
     python -m benchmarks.explain_logs FOLDER [--judgment FILE] [--unrelated FOLDER] [--show] [--record --note TEXT]
 
-FOLDER has a JSON file for each log: `text`, `cause` as a person wrote it, `area`, and `url` or nothing; `devkit explain
---new` writes such files. A folder `unrelated` in it has logs of other fields as plain text: every error named there is a
-false accusation.
+FOLDER has a JSON file for each log: `text`, `cause` as a person wrote it, `area`, `url` or nothing, and `in_catalog`:
+whether a row states this cause with a fix that helps. Where nobody says so, a cause that the judgment's expression
+matches counts. `devkit explain --new` writes such files. A folder `unrelated` in it has logs of other fields as plain
+text: every error named there is a false accusation.
 
 What is right a person says: the judgment is a JSON file of regular expressions by the names of cases, one for a right
 cause: it is searched for in each printed cause and the summary of its fix. Cases without one are printed and not counted.
@@ -53,7 +54,7 @@ def judge(case: Mapping[str, Any], right: str, catalog: list[str]) -> dict[str, 
         "first": bool(rights) and rights[0],
         "among three": any(rights[:AMONG]),
         "confidence": matches[0].confidence.value if matches else "none",
-        "known": any(map(pattern.search, catalog)),
+        "known": case.get("in_catalog", any(map(pattern.search, catalog))),
         "causes": printed_causes(matches)[:AMONG],
     }
 
