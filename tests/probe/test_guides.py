@@ -158,6 +158,8 @@ install_more() {
     pip install of-a-function
 }
 for name in a b; do pip install of-a-loop; done
+if [ -n "$CONDA_PREFIX" ]; then pip install of-conda; fi
+of_one_line() { pip install of-a-function; }
 pip install tqdm
 """
 
@@ -172,7 +174,7 @@ def test_a_script_that_the_guide_runs_says_what_is_installed_whatever_the_machin
             "easydict setup.sh:17",
             "trimesh setup.sh:17",
             "igraph setup.sh:27",
-            "tqdm setup.sh:33",
+            "tqdm setup.sh:35",
         )
     ]
     assert limits(found) == {"setup.sh:10": "torch>=2.4.0"}

@@ -8,8 +8,10 @@ from devkit.probe.project.shell import parse_shell_text
 
 _SWITCH = re.compile(r"^\s*(?P<options>-[\w|-]+)\)\s*(?P<name>\w+)=[\"']?(?:true|1|yes)\b", re.MULTILINE)
 _ASKS = re.compile(r"""\[+ +["']?\$\{?(?P<name>\w+)\}?["']? +==? +["']?(?:true|1|yes)["']? +\]+""")
-_OPENS = re.compile(r"(?:case|for|while|until|select)\b|(?:function +)?[\w-]+ *\(\) *\{?$|\{$")
+_OPENS = re.compile(r"(?:if|case|for|while|until|select)\b|(?:function +)?[\w-]+ *\(\)|\{$")
 _CLOSES = re.compile(r"(?:fi|esac|done)\b|\}")
+_IS_WHOLE = re.compile(r"(?:\b(?:fi|esac|done)\b|[;\s]\})[;\s]*$")
+"""The end of a line that closes the block it opens; nothing of it is sure."""
 _JOINED = re.compile(r"\\\r?\n")
 
 
@@ -28,6 +30,8 @@ def list_sure_commands(script: str, arguments: str) -> Iterator[tuple[int, Shell
     for text in _JOINED.sub("\0", script).split("\n"):
         words = text.replace("\0", " ").strip()
         here, line = line, line + 1 + text.count("\0")
+        if _OPENS.match(words) and _IS_WHOLE.search(words):
+            continue
         if re.match(r"if\b", words):
             asks = _ASKS.fullmatch(words.removeprefix("if").partition(";")[0].strip())
             value = is_set.get(asks["name"]) if asks else None
@@ -37,8 +41,7 @@ def list_sure_commands(script: str, arguments: str) -> Iterator[tuple[int, Shell
         elif _CLOSES.match(words):
             del within[-1:]
         elif _OPENS.match(words):
-            if not re.search(r"\b(?:done|esac)\b", words):
-                within.append((False, False))
+            within.append((False, False))
         elif all(is_sure for is_sure, _ in within):
             for command in parse_shell_text(words):
                 yield here, command
