@@ -27,6 +27,7 @@ MAX_CODE_LENGTH = 16
 """A longer text is no code of a check, and what explains those is not imported."""
 _CHUNK_BYTES = 1024 * 1024
 _LONGEST_PATH = 1024
+_LOG_SUFFIXES = (".err", ".log", ".out", ".txt")
 _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain build.log'
 
 
@@ -108,13 +109,16 @@ def explain(
 
 
 def _find_log(words: tuple[str, ...]) -> Path | None:
-    """Return the file that the only argument names, None where it is a code or a text."""
+    """Return the file that the only argument names, None where it is a code or a text. Raises DevkitError."""
     if len(words) != 1 or len(words[0]) > _LONGEST_PATH or "\n" in words[0] or "\0" in words[0]:
         return None
     path = Path(words[0])
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)
-    except OSError:
+    except OSError as problem:
+        if path.suffix in _LOG_SUFFIXES and " " not in words[0]:
+            hint = f"Name a file that exists, or give a code or an error text: {_EXAMPLES}"
+            raise DevkitError(f"cannot read {path}: {problem.strerror}", hint) from problem
         return None
     if is_file and len(words[0]) <= MAX_CODE_LENGTH:
         from devkit.doctor.explain import find_check

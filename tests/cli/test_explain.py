@@ -95,6 +95,13 @@ def test_a_code_is_a_code_where_a_file_has_its_name(tmp_path, monkeypatch):
     assert ask("CTK001").stdout.startswith("CTK001 ")
 
 
+def test_a_log_that_is_not_there_is_no_text(tmp_path):
+    file = tmp_path / "gone.log"
+    result = ask(str(file))
+    assert result.exception.message == f"cannot read {file}: No such file or directory"
+    assert ask("no such file: gone.log").exit_code == 1
+
+
 def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     file = tmp_path / "build.log"
     file.write_text(NO_DRIVER)
