@@ -7,7 +7,7 @@ from devkit.formats.shell import ShellCommand
 from devkit.probe.project.shell import parse_shell_text
 
 _SWITCH = re.compile(r"^\s*(?P<options>-[\w|-]+)\)\s*(?P<name>\w+)=[\"']?(?:true|1|yes)\b", re.MULTILINE)
-_ASKS = re.compile(r"""\[+ +["']?\$\{?(?P<name>\w+)\}?["']? +==? +["']?(?:true|1|yes)["']? +\]+""")
+_SWITCH_TEST = re.compile(r"""\[+ +["']?\$\{?(?P<name>\w+)\}?["']? +==? +["']?(?:true|1|yes)["']? +\]+""")
 _OPENS = re.compile(r"(?:if|case|for|while|until|select)\b|(?:function +)?[\w-]+ *\(\)|\{$")
 _CLOSES = re.compile(r"(?:fi|esac|done)\b|\}")
 _IS_WHOLE = re.compile(r"(?:\b(?:fi|esac|done)\b|[;\s]\})[;\s]*$")
@@ -33,8 +33,8 @@ def list_sure_commands(script: str, arguments: str) -> Iterator[tuple[int, Shell
         if _OPENS.match(words) and _IS_WHOLE.search(words):
             continue
         if re.match(r"if\b", words):
-            asks = _ASKS.fullmatch(words.removeprefix("if").partition(";")[0].strip())
-            value = is_set.get(asks["name"]) if asks else None
+            tested = _SWITCH_TEST.fullmatch(words.removeprefix("if").partition(";")[0].strip())
+            value = is_set.get(tested["name"]) if tested else None
             within.append((value is True, value is False))
         elif re.match(r"(?:else|elif)\b", words):
             within[-1:] = [(words.startswith("else") and within[-1][1], False)] if within else []
