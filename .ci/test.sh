@@ -64,16 +64,26 @@ nice -n 10 .venv/bin/python -m tests.engine.prepare >"$logs/downloads" 2>&1 &
 fetching=$!
 # Run pytest in the background, with what it says in a file of the first word's name.
 others=""
+failed=""
 pytest_as() {
     log=$logs/$1
     shift
     # shellcheck disable=SC2086 # a command and its words
     $priority .venv/bin/python -m pytest -q "$@" >"$log" 2>&1 &
-    others="$others $!"
+    others="$others ${log##*/}:$!"
+}
+# Run pytest in the foreground, shown as it goes and kept in a file of the first word's name.
+pytest_shown() {
+    log=$logs/$1
+    shift
+    # shellcheck disable=SC2086
+    { $priority .venv/bin/python -m pytest "$@" 2>&1 && echo 0 >"$log.status"; } | tee "$log"
+    [ -e "$log.status" ] || failed="$failed ${log##*/}"
 }
 # shellcheck disable=SC2317,SC2329 # called by the trap
 interrupted() {
     for each in $others $fetching; do
+        each=${each#*:}
         pkill -P "$each" || :
         kill "$each" || :
     done 2>/dev/null
@@ -89,24 +99,28 @@ priority=$idle
     pytest_as rest --durations=12 -m 'not clock' $beside tests
 }
 echo "==> pytest, against the clock"
-# shellcheck disable=SC2086
-.venv/bin/python -m pytest -q -n 3 --dist worksteal -m clock $clock || status=$?
 priority=""
 # shellcheck disable=SC2086
 {
+    pytest_shown clock -q -n 3 --dist worksteal -m clock $clock
     pytest_as commands --durations=20 $commands
     pytest_as clusters --durations=20 $clusters
 }
 echo "==> pytest, one by one: $engines; beside it: $commands; $clusters"
-# shellcheck disable=SC2086
-nice -n 10 .venv/bin/python -m pytest --durations=25 $engines || status=$?
+priority="nice -n 10"
+pytest_shown engines --durations=25 $engines
 for each in $others; do
-    wait "$each" || status=$?
+    wait "${each#*:}" || failed="$failed ${each%%:*}"
 done
 cat "$logs/commands" "$logs/clusters"
 echo "==> pytest, side by side, meanwhile: all the others"
-wait "$fetching" || downloads=failed
-.venv/bin/python -m tests.left_behind "$logs/before" || status=1
-[ -z "${downloads:-}" ] || echo "==> downloads ahead of the tests failed:"
+wait "$fetching" || echo "==> downloads ahead of the tests failed:"
 cat "$logs/downloads" "$logs/torch" "$logs/half" "$logs/rest"
+# Said again at the end, where whoever is shown only the end of this finds it.
+for each in $failed; do
+    status=1
+    echo "==> failed: $each"
+    awk '/^=+ (FAILURES|ERRORS) =+$/ { found = 1 } found; END { exit !found }' "$logs/$each" || tail -n 40 "$logs/$each"
+done
+.venv/bin/python -m tests.left_behind "$logs/before" || status=1
 exit "$status"

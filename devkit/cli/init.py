@@ -48,9 +48,9 @@ from devkit.solver.output import serialize_dependencies
 from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
-    from devkit.facts.dependencies import Dependencies, ImportedPackage
+    from devkit.facts.dependencies import Dependencies, ImportedPackage, PackageRequirement
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Plan
+    from devkit.solver.plan import Conflict, Plan, Request
 
 SCHEMA = "devkit.init/1"
 
@@ -104,9 +104,11 @@ def init(
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
     repair_existing_container(ctx, project, request, writing, no_resolve=no_resolve, compose=compose, service=service)
     offers = list_compose_offers(project.root)
-    asks, named = not (dry_run or as_json), project.settings.packages
-    project, imports = add_imports(project, is_wanted=with_imports, is_confirmed=yes, asks=asks)
+    as_written, asks = project, not (dry_run or as_json)
+    project, imports = add_imports(as_written, is_wanted=with_imports, is_confirmed=yes, asks=asks)
     planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
+    if project is not as_written and as_written.dependencies.asks_for_packages and not with_imports:
+        project, planned = leave_out_guide(as_written, project, request, planned, no_resolve=no_resolve)
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     if answer.as_of and not project.settings.as_of:
         # Later changes of the code must not change what it is planned with.
@@ -121,6 +123,7 @@ def init(
         )
         answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
         project = project.for_plan(answer)
+    guide = find_guide_packages(project, answer)
     project = lock_project(project, answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
@@ -130,10 +133,9 @@ def init(
         click.echo("".join(f"{line}\n" for line in format_compile_costs(answer)), nl=False)
         if not project.settings.ignore_dependencies:
             print_choices(project.dependencies)
-        if added := [each for each in project.settings.packages if each not in named]:
-            line = f"added: {join_words(added)}, which programs import and no file names; [project] packages in devkit.toml"
-            print_wrapped(line)
+        print_added_packages(as_written, project)
         print_imports(imports)
+        print_guide(guide)
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
     confirm_and_write(project.root, changes, writing)
@@ -143,6 +145,7 @@ def init(
         fields = build_plan_fields(answer, changes) | build_editor_fields(project.settings)
         fields |= serialize_dependencies(project.dependencies)
         fields["imports"] = [{"module": each.module, "name": each.name, "origin": each.origin} for each in imports]
+        fields["guide"] = [{"requirement": each.text, "origin": each.origin} for each in guide]
         fields |= {"directory": str(project.root), "verdict": verdict}
         fields |= build_image_fields(project.root) if report else {}
         click.echo(format_document(fields, schema=SCHEMA))
@@ -164,17 +167,23 @@ def init(
 # Packages that a project's programs import and its files do not name: shown by `devkit init`, and added on a yes.
 
 MAX_IMPORTS_NAMED = 12
+_BUILD_TOOLS = frozenset(("build", "cmake", "cython", "ninja", "packaging", "pybind11", "scikit-build-core"))
 
 
 def add_imports(
-    project: "DevkitProject", *, is_wanted: bool, is_confirmed: bool, asks: bool
+    project: "DevkitProject",
+    *,
+    is_wanted: bool = False,
+    is_confirmed: bool = False,
+    asks: bool = False,
+    with_guide: bool = True,
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
     """Return the project with the packages that its programs import and no file names, and those that were not added.
 
     A project whose files ask for no package is looked at always, with a question on a terminal, unless everything
     `is_confirmed`. In any other it takes the user's own flag, `is_wanted`, because most of what it imports without naming
-    it comes with what it names. torchvision and torchaudio do not come with torch: where the project's own files and not a
-    lock or conda choose its packages, these are added.
+    it comes with what it names. What its guide installs as well does not, and neither do torchvision and torchaudio with
+    torch: where the project's own files and not a lock or conda choose its packages, these are added.
     """
     from devkit.probe.project.reader import read_local_imports
 
@@ -184,8 +193,8 @@ def add_imports(
         return project, ()
     found = read_local_imports(str(project.root), dependencies)
     if dependencies.asks_for_packages and not is_wanted:
-        of_torch = [each for each in found if each.name in ("torchvision", "torchaudio")]
-        return _add_packages(project, of_torch), ()
+        chosen = [each for each in found if each.name in ("torchvision", "torchaudio") or (with_guide and each.guide)]
+        return _add_packages(project, chosen), ()
     is_accepted = is_wanted or is_confirmed
     known = [each for each in found if each.name]
     if asks and known and not is_accepted and sys.stdin.isatty():
@@ -195,6 +204,29 @@ def add_imports(
     if not is_accepted or not known:
         return project, found
     return _add_packages(project, known), tuple(each for each in found if not each.name)
+
+
+def leave_out_guide(
+    as_written: "DevkitProject",
+    project: "DevkitProject",
+    request: "Request",
+    planned: "Plan | Conflict",
+    *,
+    no_resolve: bool,
+) -> "tuple[DevkitProject, Plan | Conflict]":
+    """Leave out what only the guide asks for where it costs the project its plan, or the packages of its day.
+
+    A guide may be older than the files beside it, or newer than the code.
+    """
+    from devkit.solver.plan import Conflict
+
+    if not isinstance(planned, Conflict) and planned.as_of:
+        return project, planned
+    bare, _ = add_imports(as_written, with_guide=False)
+    without = plan_with_packages(request, bare.dependencies, bare.root, bare.settings, no_resolve=no_resolve)
+    if isinstance(planned, Conflict) or (not isinstance(without, Conflict) and without.as_of):
+        return bare, without
+    return project, planned
 
 
 def _add_packages(project: "DevkitProject", found: "list[ImportedPackage]") -> "DevkitProject":
@@ -229,7 +261,21 @@ def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[Impor
     )
 
 
+def find_guide_packages(project: "DevkitProject", plan: "Plan") -> "tuple[PackageRequirement, ...]":
+    """Find what the project's guide has its reader install and the image will not have, as far as that is known."""
+    from devkit.probe.project.reader import read_local_guide
+
+    dependencies = project.dependencies
+    if not dependencies.asks_for_packages or project.settings.ignore_dependencies:
+        return ()
+    found = read_local_guide(str(project.root), dependencies)
+    present = plan.resolved.keys() | dict(plan.packages).keys() | _BUILD_TOOLS
+    return tuple(need for need in found if need.name not in present and not need.name.endswith("-windows"))
+
+
 def _format_requirement(package: "ImportedPackage") -> str:
+    if package.guide:
+        return package.guide.text
     return f"{package.name}{load_tables().imports.limits().get(package.name, '')}"
 
 
@@ -248,6 +294,29 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
             more = [f"{len(of_kind) - MAX_IMPORTS_NAMED} more"] if len(of_kind) > MAX_IMPORTS_NAMED else []
             line = f"imported and named by no file: {join_words([*of_kind[:MAX_IMPORTS_NAMED], *more])}; {how}"
             print_wrapped(line)
+
+
+def print_added_packages(before: "DevkitProject", project: "DevkitProject") -> None:
+    """Print the packages that were added to devkit.toml, and who names them."""
+    from devkit.probe.project.reader import read_local_guide
+
+    added = [each for each in project.settings.packages if each not in before.settings.packages]
+    if not added:
+        return
+    guide = {need.text: need.origin for need in read_local_guide(str(before.root), before.dependencies)}
+    named = [f"{each} ({guide[each]} installs it)" if each in guide else each for each in added]
+    print_wrapped(
+        f"added: {join_words(named)}, which programs import and no file names; [project] packages in devkit.toml"
+    )
+
+
+def print_guide(found: "tuple[PackageRequirement, ...]") -> None:
+    """Print what the guide installs and the image will not have."""
+    if found:
+        named = join_words([f"{need.name}{need.specifier} ({need.origin})" for need in found[:MAX_IMPORTS_NAMED]])
+        print_wrapped(
+            f"installed by the guide alone: {named}; [project] packages in devkit.toml adds what you need of it"
+        )
 
 
 # What `devkit init` read of a project, what the image gets, and the flags that choose something else.

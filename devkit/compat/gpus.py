@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 
 from devkit.compat.version_tables import GpuDatasheet, GpuModel, Tables, load_tables
@@ -109,6 +108,8 @@ def find_closest_gpus(text: str, *, count: int = 3, known: Tables | None = None)
     """Find names of known GPUs that look like `text`, best first."""
     models = _list_models(known or load_tables())
     names = {_normalize(name): name for row in models for name in (*row.aliases, row.name)}
+    from difflib import get_close_matches  # only a name that is unknown is compared with all
+
     return tuple(names[near] for near in get_close_matches(_normalize(text), names, n=count, cutoff=0.5))
 
 

@@ -645,7 +645,10 @@ class TorchHeaders(TableRow):
 
 @keyword_record
 class PrebuiltWheel(TableRow):
-    """Wheels that a package publishes elsewhere than on the package index, for some torch minors and one CUDA major."""
+    """Wheels that a package publishes elsewhere than on the package index, for some torch minors.
+
+    `cuda` is a major, or a release where torch's own builds differ; `glibc` is the oldest that the wheels run with.
+    """
 
     package: str
     version: str
@@ -654,6 +657,7 @@ class PrebuiltWheel(TableRow):
     pythons: tuple[str, ...]
     machines: tuple[str, ...]
     url: str
+    glibc: Release | None = None
 
 
 @keyword_record
@@ -889,7 +893,7 @@ class CompiledTable(Table):
 
     packages = KeyedArray("package", CompiledPackage, unique=("package",))
     headers = KeyedArray("headers", TorchHeaders, unique=("cxx",))
-    wheels = Array("wheel", PrebuiltWheel, unique=("package", "version", "cuda"))
+    wheels = Array("wheel", PrebuiltWheel, unique=("package", "version", "cuda", "torch"))
     toolkit = Array("toolkit", ToolkitPackage, unique=("package",))
     host_compilers = Array("host_compiler", HostCompiler, unique=("cuda", "system"))
 
@@ -906,10 +910,12 @@ class ImportTable(Table):
 
     renamed = Array("renamed", RenamedModule, unique=("module",))
     same = Array("same", EponymousDistributions, unique=("subject",))
+    compiled = Array("compiled", EponymousDistributions, unique=("subject",))
 
-    def distributions(self) -> dict[str, str]:
-        """Return the distribution of each module."""
-        names = (name for row in self.same for name in row.distributions)
+    def distributions(self, *, with_compiled: bool = False) -> dict[str, str]:
+        """Return the distribution of each module; those that compile against torch only if wanted."""
+        rows = (*self.same, *self.compiled) if with_compiled else self.same
+        names = (name for row in rows for name in row.distributions)
         return {name.replace("-", "_"): name for name in names} | {row.module: row.distribution for row in self.renamed}
 
     def limits(self) -> dict[str, str]:

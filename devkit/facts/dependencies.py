@@ -139,13 +139,15 @@ class UnreadableRequirement:
 class ImportedPackage:
     """A package that a program of the project imports, and that none of its files asks for.
 
-    `name` is the distribution's, "" where the table of imports does not have the module.
+    `name` is the distribution's, "" where the table of imports does not have the module. `guide` is what the project's guide
+    has its reader install of it, if anything.
     """
 
     module: str
     name: str
     path: str
     line: int
+    guide: PackageRequirement | None = None
 
     @property
     def origin(self) -> str:
@@ -244,6 +246,8 @@ class Dependencies:
     """Extras and groups that exclude each other, each with another build of torch; () where one of them is chosen."""
     needs: tuple[PackageRequirement, ...] = ()
     python: tuple[PackageRequirement, ...] = ()
+    guide_python: PackageRequirement | None = None
+    """The Python of the environment that the project's guide makes: one of those that it runs with."""
     indexes: tuple[PackageIndex, ...] = ()
     unread: tuple[UnreadableRequirement, ...] = ()
     left_out: tuple[ExcludedPackage, ...] = ()

@@ -14,7 +14,7 @@ from devkit.solver.candidates import Problem
 from devkit.solver.gpu_support import NVCC
 from devkit.solver.plan import FROM_WHEELS, CompiledPackage, CompileMode, Constraint, Plan, Reason, Vendor
 from devkit.solver.project import does_apply
-from devkit.text import format_count, join_words
+from devkit.text import format_count
 
 _DEFAULT_JOB_GB = 4
 
@@ -135,14 +135,14 @@ def _plan_requirement(
     if row.is_at_use:
         return replace(found, mode=CompileMode.AT_USE, because="its operators are compiled then") if plan.nvcc else None
     wheels = [each for each in problem.tables.compiled.wheels if each.package == name and _is_allowed(each, need)]
-    for wheel in wheels:
-        if _serves(wheel, plan):
+    base = find_image(plan.base_image, problem)
+    # The version that uv chose, as of a day perhaps, goes before newer ones.
+    for wheel in sorted(wheels, key=lambda each: each.version != version):
+        if _serves(wheel, plan, glibc=base.glibc):
             url = wheel.url.format(
                 torch=_find_minor(plan.torch), python=plan.python.replace(".", ""), machine=plan.architectures[0]
             )
-            because = (
-                f"{version or wheel.version} is published for torch {_find_minor(plan.torch)} and CUDA {wheel.cuda}"
-            )
+            because = f"{wheel.version} is published for torch {_find_minor(plan.torch)} and CUDA {wheel.cuda}"
             return replace(found, mode=CompileMode.WHEEL, because=because, url=url)
     is_built = isinstance(plan.resolution, Resolved) and name in plan.resolution.from_source
     if row.has_wheels and not is_built:
@@ -157,8 +157,8 @@ def _plan_requirement(
     if left_out:
         return replace(found, mode=CompileMode.LEFT_OUT, because=left_out)
     if wheels and plan.cuda:
-        minors = join_words(list(dict.fromkeys(minor for wheel in wheels for minor in wheel.torch)))
-        found = replace(found, because=f"{found.because}; for torch {minors} there is one elsewhere (--torch)")
+        newest = max((minor for wheel in wheels for minor in wheel.torch), key=Release.parse)
+        found = replace(found, because=f"{found.because}; --torch {newest} has one that is published elsewhere")
     return found
 
 
@@ -193,10 +193,11 @@ def _is_allowed(wheel: PrebuiltWheel, need: PackageRequirement | None) -> bool:
     return need is None or (not need.url and (not need.specifier or satisfies(wheel.version, need.specifier)))
 
 
-def _serves(wheel: PrebuiltWheel, plan: Plan) -> bool:
+def _serves(wheel: PrebuiltWheel, plan: Plan, *, glibc: Release | None) -> bool:
     return (
         plan.cuda is not None
-        and plan.cuda.partition(".")[0] == wheel.cuda
+        and f"{plan.cuda}.".startswith(f"{wheel.cuda}.")
+        and (wheel.glibc is None or glibc is None or glibc >= wheel.glibc)
         and _find_minor(plan.torch) in wheel.torch
         and plan.python in wheel.pythons
         and len(plan.architectures) == 1

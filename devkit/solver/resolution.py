@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 
-from devkit.compat.specifiers import split_requirement
+from devkit.compat.specifiers import satisfies, split_requirement
 from devkit.compat.version_tables import RowConfidence, Tables
 from devkit.compat.wheels import (
     describe_foreign_wheel,
@@ -85,7 +85,16 @@ def plan_project(
     together or cannot be resolved, the plan has the newest, and says so.
     """
     newest = replace(request, as_of="")
+    if recorded and dependencies.guide_python and not satisfies(recorded.python, dependencies.guide_python.specifier):
+        # What a project has been planned with stays.
+        dependencies = replace(dependencies, guide_python=None)
     if request.as_of in ("", LATEST) or dependencies.is_locked or not dependencies.asks_for_packages:
+        for guide in _list_guide_pythons(request, dependencies, tables, day=tables.as_of):
+            answer = _plan(
+                replace(newest, constraints=(*newest.constraints, guide)), dependencies, tables, resolve, recorded
+            )
+            if isinstance(answer, Plan):
+                return answer
         return _plan(newest, dependencies, tables, resolve, recorded)
     for dated in list_dated_requests(request, dependencies, tables):
         answer = _plan(dated, dependencies, tables, resolve, recorded)
@@ -574,18 +583,30 @@ def is_old(day: str, tables: Tables) -> bool:
 def list_dated_requests(request: Request, dependencies: Dependencies, tables: Tables) -> Iterator[Request]:
     """Yield the request limited to the torch and the Python of its day: those that suit the machines best come first.
 
-    Where only later releases of torch suit them it is the first of these. Each request is also yielded with any Python.
-    Where a torch, a Python or an image is requested, that one stays open.
+    Where only later releases of torch suit them it is the first of these. The Python is the guide's, then one of the day;
+    each request is also yielded with any Python. Where a torch, a Python or an image is requested, that one stays open.
     """
     origin = f"--as-of {request.as_of}"
     # The newest minor of Python 3 that was a year old then: since 3.9 there is one each October (PEP 602).
     newest = int(request.as_of[:4]) - (2012 if int(request.as_of[5:7]) >= 10 else 2013)
     python = Constraint(PYTHON, f"<3.{newest + 1}", origin)
-    pythons = ((), ()) if request.python or request.image else ((python,), ())
+    guides = _list_guide_pythons(request, dependencies, tables, day=request.as_of)
+    pythons = ((),) if request.python or request.image else (*((guide,) for guide in guides), (python,), ())
     for limit in _list_torch_limits(request, dependencies, tables):
         for constraints in dict.fromkeys(pythons):
             torch = (Constraint("torch", f"<={limit}", origin),) if limit else ()
             yield replace(request, constraints=(*request.constraints, *torch, *constraints))
+
+
+def _list_guide_pythons(
+    request: Request, dependencies: Dependencies, tables: Tables, *, day: str
+) -> Iterator[Constraint]:
+    """Yield the Python of the guide's own environment, which still got fixes on the day; nothing where one is chosen."""
+    guide = dependencies.guide_python
+    if guide and not (request.python or request.image or dependencies.is_locked):
+        supported = (row.version for row in tables.stack.pythons if row.eol >= day[: len("2026-11")])
+        if any(satisfies(version, guide.specifier) for version in supported):
+            yield Constraint(PYTHON, guide.specifier, guide.origin)
 
 
 def _list_torch_limits(request: Request, dependencies: Dependencies, tables: Tables) -> Iterator[Release | None]:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import requires
@@ -98,6 +99,44 @@ def test_torchaudio_that_reads_files_brings_the_decoder_that_its_torch_and_cuda_
     assert document["resolution"]["packages"].get("torchcodec") == codec
     assert ("torchcodec" in (project / "devkit.toml").read_text()) == bool(codec)
     assert document["imports"] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "guide", "packages", "said"),
+    [
+        (
+            "torch",
+            "pip install transformers==4.44.2",
+            ["transformers==4.44.2"],
+            "transformers==4.44.2 (README.md:1 installs it)",
+        ),
+        # The list has been changed since, and that transformers wants an older huggingface-hub.
+        (
+            "huggingface-hub>=1",
+            "pip install transformers==4.44.2",
+            [],
+            "imported and named by no file: transformers==4.44.2",
+        ),
+        ("torch", "pip install engine", [], "installed by the guide alone: engine (README.md:1)"),
+    ],
+    ids=["imported", "contradicts the list", "not imported"],
+)
+def test_what_a_guide_installs_and_programs_import_is_installed_with_the_list(
+    project, index, wanted, guide, packages, said
+):
+    requirements(project, f"{wanted}\n")
+    (project / "README.md").write_text(guide)
+    (project / "run.py").write_text("import transformers\n")
+    done = run_with_index(project, "init", ".", *ADA, "--yes", index=index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout
+    settings = tomllib.loads((project / "devkit.toml").read_text())
+    assert settings.get("project", {}).get("packages", []) == packages
+    document = json.loads(run_with_index(project, "init", ".", *ADA, "--dry-run", "--json", index=index).stdout)
+    assert document["verdict"] == "unchanged"
+    assert [each["requirement"] for each in document["guide"]] == (
+        [] if packages else [guide.removeprefix("pip install ")]
+    )
 
 
 def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
@@ -312,28 +351,30 @@ def test_an_update_repeats_what_the_editors_drop(tmp_path):
 
 
 UPLOADED = {"1.0": "2023-01-05T00:00:00Z", "2.0": "2026-05-05T00:00:00Z"}
+PACKAGES = ("demo", "late")
 
 
 class Index(BaseHTTPRequestHandler):
-    """One package with an old and a new release (PEP 691 and 700), whose metadata stand beside the wheels."""
+    """Two packages with an old and a new release (PEP 691 and 700), whose metadata stand beside the wheels."""
 
     def do_GET(self):
         if self.path.endswith(".metadata"):
-            version = self.path.split("-")[1]
-            return self.answer(f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n".encode(), "text/plain")
-        if self.path != "/demo/":
+            name, version = self.path.rpartition("/")[2].split("-")[:2]
+            return self.answer(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(), "text/plain")
+        name = self.path.strip("/")
+        if name not in PACKAGES:
             return self.send_error(404)
         files = [
             {
-                "filename": f"demo-{version}-py3-none-any.whl",
-                "url": f"/files/demo-{version}-py3-none-any.whl",
+                "filename": f"{name}-{version}-py3-none-any.whl",
+                "url": f"/files/{name}-{version}-py3-none-any.whl",
                 "hashes": {"sha256": "0" * 64},
                 "core-metadata": True,
-                "upload-time": day,
+                "upload-time": UPLOADED[version],
             }
-            for version, day in UPLOADED.items()
+            for version in UPLOADED
         ]
-        page = {"meta": {"api-version": "1.1"}, "name": "demo", "versions": list(UPLOADED), "files": files}
+        page = {"meta": {"api-version": "1.1"}, "name": name, "versions": list(UPLOADED), "files": files}
         return self.answer(json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
 
     def answer(self, body, kind):
@@ -359,6 +400,9 @@ def dated_index():
 @pytest.mark.skipif(find_uv() is None, reason="uv is not installed")
 def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_otherwise(tmp_path, dated_index):
     (tmp_path / "requirements.txt").write_text("demo\n")
+    (tmp_path / "run.py").write_text("import late\n")
+    # Later than the code, it does not cost the project its day.
+    (tmp_path / "README.md").write_text("pip install late==2.0\n")
     day = {"GIT_COMMITTER_DATE": "2023-06-01T12:00:00Z", "GIT_AUTHOR_DATE": "2023-06-01T12:00:00Z"}
     git = ("git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
@@ -371,6 +415,7 @@ def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_other
     assert "as of 2023-06-01: packages released by then" in " ".join(done.stdout.split())
     assert 'as_of = "2023-06-01"' in (tmp_path / "devkit.toml").read_text()
     assert "demo==1.0" in (tmp_path / ".devcontainer" / "Dockerfile").read_text()
+    assert "imported and named by no file: late==2.0" in " ".join(done.stdout.split())
 
     done = run_devkit("init", ".", "--as-of", "latest", "--yes", cwd=tmp_path, **environment)
     assert done.returncode == 0, done.stderr

@@ -184,7 +184,7 @@ source = "a source"
 {line}
 """
     texts = {"fixes": '[reboot]\nsummary = "Reboot."', "failures/DRV": entry}
-    monkeypatch.setattr(catalog, "_read_text", lambda name: texts.get(name, ""))
+    monkeypatch.setattr(catalog, "_read_file", lambda name: texts.get(name, "").encode())
     for cached in ("_split_failures", "load_fixes"):
         monkeypatch.setattr(catalog, cached, getattr(catalog, cached).__wrapped__)
     with pytest.raises(error):

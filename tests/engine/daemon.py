@@ -15,10 +15,11 @@ from pathlib import Path
 from . import host, leftovers
 from .binaries import NEWEST, Binaries
 from .cache import CACHE, STEPS, is_tight, say, step
-from .commands import environment, run
+from .commands import CommandError, environment, run
 from .network import BRIDGE, POOL, mtu
 
 START_DEADLINE_S = 60.0
+REMOVAL_DEADLINE_S = 60.0
 INJECTED_FILE = "/etc/devkit-injected-by-cdi"
 MIG_SLICES = ("0:1", "MIG-5c25bfa8-4a2e-5b8f-8d5a-2f0f3f1f0f0f")
 CDI_DEVICES = (*map(str, range(8)), *MIG_SLICES, "all")
@@ -67,14 +68,24 @@ class Engine:
 
     def clear(self) -> None:
         """Remove every container, volume and network that a test left; images and the build cache stay if there is room."""
-        for kind, listing in (("container", ("ls", "--all")), ("volume", ("ls",))):
-            if names := self.docker(kind, *listing, "--quiet").split():
-                self.docker(kind, "rm", "--force", *names)
+        self._remove("container", "ls", "--all")
+        self._remove("volume", "ls")
         self.docker("network", "prune", "--force")
         if is_tight():
             with step("the disk is nearly full: remove images and build cache"):
                 self.docker("image", "prune", "--all", "--force")
                 self.docker("builder", "prune", "--all", "--force")
+
+    def _remove(self, kind: str, *listing: str) -> None:
+        until = time.monotonic() + REMOVAL_DEADLINE_S
+        while names := self.docker(kind, *listing, "--quiet").split():
+            try:
+                self.docker(kind, "rm", "--force", *names)
+            except CommandError as refused:
+                # `docker run --rm` and the dev container CLI end before what they remove is gone.
+                if "already in progress" not in str(refused) or time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     def forget_wheels(self) -> None:
         """Empty the cache that builds mount: uv would take a stand-in from it for the real wheel of the same version."""

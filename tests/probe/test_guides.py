@@ -1,8 +1,11 @@
 """Packages that a guide has its reader install, where a project has no dependency file."""
 
+import time
+
 import pytest
 
 from devkit.facts.dependencies import PackageManager, RequirementRole
+from devkit.probe.project.reader import read_local_guide, read_local_imports
 from devkit.solver.project import list_choices
 
 from .test_dependencies import asked, limits, read
@@ -184,3 +187,88 @@ def test_a_script_that_the_guide_runs_says_what_is_installed_whatever_the_machin
 def test_a_script_that_installs_nothing_or_is_not_the_projects_says_nothing(tmp_path, call):
     found = read(tmp_path, {"README.md": f"{call}\n", "run.sh": "python run.py\n", "run.py": ""})
     assert not [need for need in found.needs if need.role is RequirementRole.GENERATED]
+
+
+# After https://github.com/ByteDance-Seed/Bagel and https://github.com/hpcaitech/Open-Sora, whose programs import flash-attn at once.
+BESIDE = """## Quick Start
+```bash
+conda create -n bagel python=3.10 -y
+pip install -r requirements.txt
+pip install flash_attn==2.5.8 --no-build-isolation
+pip install open-clip-torch==2.30 "huggingface_hub[cli]"
+```
+### Demo
+pip install gradio
+"""
+
+
+def guided(folder, files):
+    found = read(folder, files)
+    imports = read_local_imports(str(folder), found)
+    return (
+        [need.text for need in read_local_guide(str(folder), found)],
+        {each.name: each.guide.text if each.guide else "" for each in imports},
+    )
+
+
+def test_what_a_guide_installs_beside_a_list_is_known_and_so_is_what_programs_import_of_it(tmp_path):
+    files = {"requirements.txt": "torch==2.5.1\nnumpy\n", "README.md": BESIDE}
+    programs = {"model/attention.py": "import numpy\nfrom flash_attn import flash_attn_func\nimport pandas\n"}
+    named, imports = guided(tmp_path, files | programs)
+    # The author's flash-attn was compiled for hours perhaps: later ones may have a wheel.
+    assert named == ["flash-attn>=2.5.8,<3", "open-clip-torch==2.30", "huggingface-hub[cli]"]
+    assert imports == {"flash-attn": "flash-attn>=2.5.8,<3", "pandas": ""}
+
+
+def test_a_module_that_no_table_has_is_of_the_package_that_the_guide_names(tmp_path):
+    files = {"requirements.txt": "torch\n", "README.md": "pip install very-own-kernels==0.3\n"}
+    assert guided(tmp_path, files | {"run.py": "import very_own_kernels\n"})[1] == {
+        "very-own-kernels": "very-own-kernels==0.3"
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "because"),
+    [
+        ({"run.py": "try:\n    import flash_attn\nexcept ImportError:\n    pass\n"}, "it may fail"),
+        ({"run.py": "def fast():\n    import flash_attn\n"}, "it is imported when it is used"),
+        ({"run.py": "", "examples/fast.py": "import flash_attn\n"}, "an example imports it"),
+        (
+            {"run.py": "import flash_attn\n", "pyproject.toml": "[project]\nname='a'\ndependencies=['flash-attn']"},
+            "named",
+        ),
+    ],
+)
+def test_what_programs_do_without_is_not_imported_at_once(tmp_path, files, because):
+    assert guided(tmp_path, {"requirements.txt": "torch\n", "README.md": BESIDE, **files})[1] == {}, because
+
+
+@pytest.mark.parametrize(
+    ("line", "python"),
+    [
+        ("conda create -n bagel python=3.10 -y", "3.10"),
+        ("$ conda create --name a python==3.10.9", "3.10"),
+        ('mamba create -y -n a -c conda-forge "python=3.11" cmake', "3.11"),
+        ("uv venv --python 3.12 .venv", "3.12"),
+        ("uv venv -p python3.11", "3.11"),
+        ("python3.11 -m venv .venv", "3.11"),
+        ("virtualenv -p python3.9 -m venv", "3.9"),
+        ("python3 -m venv .venv", None),
+        ("conda create -n a # python=3.10", None),
+        ("conda create -n a", None),
+        ("Python 3.10 is recommended", None),
+        ("### Docker\nconda create -n bagel python=3.10", None),
+    ],
+)
+def test_the_python_of_a_guides_environment(tmp_path, line, python):
+    found = read(tmp_path, {"requirements.txt": "torch\n", "README.md": f"# Us\n{line}\nuv venv\n"}).guide_python
+    assert (found and (found.specifier, found.origin)) == (python and (f"=={python}.*", "README.md:2"))
+
+
+@pytest.mark.parametrize("command", ["conda create ", "uv venv ", "conda create python ", "virtualenv -p "])
+def test_a_guide_of_one_endless_line_takes_linear_time(tmp_path, command):
+    (tmp_path / "README.md").write_text(command * (300_000 // len(command)))
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    started = time.monotonic()
+    assert read(tmp_path, {}).guide_python is None
+    assert time.monotonic() - started < 5

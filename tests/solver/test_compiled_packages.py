@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import NO_DEPENDENCIES, LocalBuild, PackageRequirement
+from devkit.facts.dependencies import NO_DEPENDENCIES, LocalBuild, PackageRequirement, Resolved
 from devkit.facts.project import Policy
-from devkit.solver.compiled_packages import list_compile_costs
-from devkit.solver.plan import FROM_WHEELS, CompileMode, Plan
+from devkit.solver.candidates import Problem
+from devkit.solver.compiled_packages import add_compiled_packages, list_compile_costs
+from devkit.solver.plan import FROM_WHEELS, CompileMode, Plan, Vendor
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve_project
 
@@ -75,6 +76,39 @@ def test_a_wheel_from_elsewhere_is_taken_where_one_is_published(specifier, url, 
     assert found.mode is mode
     if mode is CompileMode.WHEEL:
         assert found.url.endswith("flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl")
+
+
+@pytest.mark.parametrize(
+    ("torch", "specifier", "file"),
+    [
+        # Without the C++11 ABI, as PyTorch builds were before 2.7, but for 2.6 with CUDA 12.6.
+        ("2.5.1+cu124", "", "flash_attn-2.8.3+cu12torch2.5cxx11abiFALSE-cp312-cp312-linux_x86_64.whl"),
+        ("2.6.0+cu124", "", "flash_attn-2.8.3+cu12torch2.6cxx11abiFALSE-cp312-cp312-linux_x86_64.whl"),
+        ("2.6.0+cu126", "", "flash_attn-2.8.3+cu12torch2.6cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"),
+        ("2.4.0+cu121", "==2.6.3", "flash_attn-2.6.3+cu123torch2.4cxx11abiFALSE-cp312-cp312-linux_x86_64.whl"),
+        ("2.3.1+cu118", "<2.7", "flash_attn-2.6.3+cu118torch2.3cxx11abiFALSE-cp312-cp312-linux_x86_64.whl"),
+        ("2.4.0+cu118", ">=2.7", ""),
+    ],
+)
+def test_the_wheel_is_of_the_abi_and_the_cuda_of_torch(torch, specifier, file):
+    (found,) = solve(need("flash-attn", specifier), torch=torch).compiled
+    assert found.url.rpartition("/")[2] == file
+
+
+def test_the_version_that_uv_chose_goes_before_a_newer_wheel():
+    dependencies = replace(NO_DEPENDENCIES, needs=(need("flash-attn"),))
+    plan = replace(solve(torch="2.5.1"), resolution=Resolved((("flash-attn", "2.7.4.post1"),)))
+    problem = Problem(build_request(machines=(NEW,)), Vendor.NVIDIA, load_tables())
+    (found,) = add_compiled_packages(plan, dependencies, problem).compiled
+    assert "/v2.7.4.post1/" in found.url
+    assert found.because == "2.7.4.post1 is published for torch 2.5 and CUDA 12"
+
+
+def test_a_wheel_that_wants_a_newer_glibc_than_the_images_is_not_taken():
+    # https://github.com/Dao-AILab/flash-attention/issues/1762
+    image = "python:3.12-slim-bullseye"
+    (found,) = solve(need("flash-attn"), torch="2.5.1", image=image).compiled
+    assert "/v2.7.4.post1/" in found.url
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Plans with the packages of a day: the torch and the Python of that time, as far as the machines run them."""
 
+from dataclasses import replace
+
 import pytest
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Refused
+from devkit.facts.dependencies import PackageRequirement, Refused
 from devkit.facts.values import Unknown
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.resolution import is_old
@@ -43,6 +45,47 @@ def test_a_requested_python_and_torch_stay():
     uv = Uv(resolved("diffusers==0.42.1", "torch==2.6.0"))
     found = plan(project("diffusers"), uv, as_of=DAY, python="3.12", torch="2.6.0")
     assert (found.python, found.torch) == ("3.12", "2.6.0")
+
+
+def of_guide(python, **more):
+    return replace(
+        project("diffusers", **more), guide_python=PackageRequirement("python", f"=={python}.*", "README.md", 7)
+    )
+
+
+@pytest.mark.parametrize(
+    ("day", "guide", "python"),
+    [
+        ("2023-07-24", "3.9", "3.9"),
+        pytest.param("2023-07-24", "3.11", "3.11", id="newer than a year"),
+        pytest.param("2023-07-24", "3.7", "3.10", id="without fixes on that day"),
+        pytest.param("2023-07-24", "3.13", "3.10", id="torch of that day has no wheel for it"),
+        pytest.param(None, "3.11", "3.11", id="code of today"),
+        pytest.param(None, "3.10", "3.12", id="code of today, and a Python without fixes"),
+    ],
+)
+def test_the_python_of_a_guide_that_still_got_fixes_goes_before_others(day, guide, python):
+    answer = resolved("diffusers==0.18.2", "torch==2.0.1") if day else resolved("diffusers==0.42.1")
+    found = plan(of_guide(guide), Uv(answer), as_of=day)
+    assert found.python == python
+    assert ("README.md:7" in found.because("python")) == (guide == python)
+
+
+def test_the_python_of_a_guide_gives_way_to_what_was_chosen_and_to_what_uv_refuses():
+    asked = of_guide("3.11")
+    assert plan(asked, Uv(resolved("diffusers==0.42.1")), python="3.13").python == "3.13"
+
+    def answer(request):
+        return Refused("diffusers has no wheel") if request.python == "3.11" else resolved("diffusers==0.42.1")
+
+    assert plan(asked, Uv(answer)).python == "3.12"
+
+
+def test_what_was_planned_with_another_python_than_the_guides_stays():
+    recorded = plan(project("diffusers"), Uv(resolved("diffusers==0.42.1")))
+    assert (
+        plan(of_guide("3.11"), Uv(resolved("diffusers==0.42.1")), recorded=recorded).python == recorded.python == "3.12"
+    )
 
 
 @pytest.mark.parametrize("day", [None, "latest"])

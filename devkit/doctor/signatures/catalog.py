@@ -25,11 +25,10 @@ from devkit.facts.decode import decode_fields
 PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET", "POD", "PRJ", "PYT", "STO", "WSL")
 """The prefixes of check codes, each with a file of its own."""
 
-_FAILURES = "\n[[failure]]\n"
-_ARRAYS = ("\nsymptoms = [", "\ntexts = [")
-_QUOTED = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
-_FIXED = re.compile(r"[^{…\\\"'`]*").fullmatch
-_MARKS = re.compile(r"\{\w+:\w+\}|…|\\.|[\"'`]")
+_FAILURES = b"\n[[failure]]\n"
+_ARRAYS = (b"\nsymptoms = [", b"\ntexts = [")
+_QUOTED = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"')
+_MARKS = re.compile(rb"\{\w+:\w+\}|%b|\\.|[\"'`]" % "…".encode())
 
 
 @cache
@@ -40,28 +39,31 @@ def load_check_rows(prefix: str) -> Mapping[str, CheckRow]:
     """
     if prefix not in PREFIXES:
         return {}
-    rows = tomllib.loads(_read_text(f"failures/{prefix}").partition(_FAILURES)[0])["check"]
+    rows = tomllib.loads(_read_file(f"failures/{prefix}").partition(_FAILURES)[0].decode())["check"]
     return {code: CheckRow(**decode_fields({"code": code, **row}, CheckRow)) for code, row in rows.items()}
 
 
 @cache
-def _split_failures() -> tuple[tuple[frozenset[str], str], ...]:
+def _split_failures() -> tuple[tuple[frozenset[str], bytes], ...]:
     """Return the unparsed text of every entry, with fixed words of its error texts, one of which a match must have."""
-    blocks = (block for prefix in PREFIXES for block in _read_text(f"failures/{prefix}").split(_FAILURES)[1:])
+    blocks = (block for prefix in PREFIXES for block in _read_file(f"failures/{prefix}").split(_FAILURES)[1:])
     return tuple((list_words(block), block) for block in blocks)
 
 
-def list_words(block: str) -> frozenset[str]:
-    """Return the longest fixed words of each error text in the unparsed text of an entry."""
-    arrays = (part.partition("]\n")[0] for start in _ARRAYS for part in block.split(start)[1:])
-    texts = _QUOTED.findall("\n".join(arrays).lower())
-    found = frozenset(text if _FIXED(text) else max(_MARKS.split(text), key=len) for text in texts)
-    return found | {"xid"} if "\nxids = " in block else found
+def list_words(block: bytes) -> frozenset[str]:
+    """Return the longest fixed words of each error text, in double quotation marks, in the unparsed text of an entry.
+
+    It is read as bytes, which takes a third of the time: every entry is read for each text that is explained.
+    """
+    arrays = [part.partition(b"]\n")[0] for start in _ARRAYS for part in block.split(start)[1:]]
+    texts = _MARKS.sub(b"\t", b"\n".join(_QUOTED.findall(b"\n".join(arrays).lower()))).decode().split("\n")
+    found = frozenset([max(text.split("\t"), key=len) if "\t" in text else text for text in texts])
+    return (found - {""}) | ({"xid"} if b"\nxids = " in block else frozenset())
 
 
 @cache
-def _parse_failure(block: str) -> Failure:
-    row = tomllib.loads(block.replace("[[failure.", "[[").replace("[failure.", "["))
+def _parse_failure(block: bytes) -> Failure:
+    row = tomllib.loads(block.decode().replace("[[failure.", "[[").replace("[failure.", "["))
     own = {key: value for key, value in row.items() if key != "signature"}
     signatures = tuple(_to_signature(each, load_fixes()) for each in row.get("signature", ()))
     return Failure(**decode_fields(own, Failure), signatures=signatures)
@@ -92,7 +94,7 @@ def load_signatures_in(lowered: str, *, is_squeezed: bool = False) -> tuple[Sign
 
 def find_general_signature(code: str) -> Signature | None:
     """Return the first error text of a check whose cause names no value of the text; None where it has none."""
-    named = f'\ncode = "{code}"\n'
+    named = f'\ncode = "{code}"\n'.encode()
     signatures = (row for _, block in _split_failures() if named in block for row in _parse_failure(block).signatures)
     return next((row for row in signatures if row.code == code and "{" not in row.cause), None)
 
@@ -100,7 +102,7 @@ def find_general_signature(code: str) -> Signature | None:
 @cache
 def load_fixes() -> Mapping[str, Fix]:
     """Return the fixes that several rows share, by name."""
-    return {name: Fix(**decode_fields(row, Fix)) for name, row in tomllib.loads(_read_text("fixes")).items()}
+    return {name: Fix(**decode_fields(row, Fix)) for name, row in tomllib.loads(_read_file("fixes").decode()).items()}
 
 
 @cache
@@ -123,8 +125,8 @@ def find_symptoms(code: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*texts, *(check.search_terms if check else ()))))
 
 
-def _read_text(name: str) -> str:
-    return (get_data(__package__, f"{name}.toml") or b"").decode()
+def _read_file(name: str) -> bytes:
+    return get_data(__package__, f"{name}.toml") or b""
 
 
 def _to_signature(row: Mapping[str, Any], fixes: Mapping[str, Fix]) -> Signature:

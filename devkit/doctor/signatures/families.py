@@ -26,7 +26,9 @@ _PROVED = 4
 _FOR = 2
 _AGAINST = 3
 """Weights of the words for and against a cause: one against outweighs one for it, and neither a proof."""
-_START = "\n[[family]]\n"
+_START = b"\n[[family]]\n"
+_CAUSE = b"\n[[family.cause]]"
+_TEXTS = b"\ntexts = ["
 _NAMED = re.compile(r"\{(\w+)\}")
 
 
@@ -84,28 +86,36 @@ class Family:
 
 
 @cache
-def _split_families() -> tuple[tuple[frozenset[str], str], ...]:
+def _split_families() -> tuple[tuple[frozenset[str], bytes], ...]:
     """Return words, one of which a match must have, and the unparsed text of every family."""
-    blocks = (get_data(__package__, "families.toml") or b"").decode().split(_START)[1:]
+    blocks = (get_data(__package__, "families.toml") or b"").split(_START)[1:]
     return tuple((list_words(block), block) for block in blocks)
+
+
+@cache
+def _split_causes(block: bytes) -> tuple[tuple[frozenset[str], bytes], ...]:
+    """Return the same for a family with the causes of its own texts, and for each cause with texts of its own."""
+    head, *causes = block.split(_CAUSE)
+    shared = _CAUSE.join((head, *(cause for cause in causes if _TEXTS not in cause)))
+    own = ((list_words(cause), head + _CAUSE + cause) for cause in causes if _TEXTS in cause)
+    return (*(((list_words(head), shared),) if _TEXTS in head else ()), *own)
 
 
 def load_families() -> tuple[Family, ...]:
     """Return every family."""
-    return tuple(family for _, block in _split_families() for family in _parse_families(block))
+    return tuple(_parse_family(part) for _, block in _split_families() for _, part in _split_causes(block))
 
 
 @cache
-def _parse_families(block: str) -> tuple[Family, ...]:
-    """Return the family of a block, and one for each cause with texts of its own."""
-    row = tomllib.loads(block.replace("[[family.", "[["))
-    causes = tuple(_parse_cause(each) for each in row.pop("cause"))
-    family = Family(
-        **decode_fields({"texts": [], **row}, Family), causes=tuple(each for each in causes if not each.texts)
-    )
+def _parse_family(part: bytes) -> Family:
+    """Return a family, of a cause with texts of its own one for it alone."""
+    row = tomllib.loads(part.decode().replace("[[family.", "[["))
+    causes = tuple(map(_parse_cause, row.pop("cause")))
+    family = Family(**decode_fields({"texts": [], **row}, Family), causes=causes)
+    if not causes[0].texts:
+        return family
     own = replace(family, is_general=False, is_common=False) if family.is_plain else family
-    parts = (replace(own, texts=each.texts, causes=(each,)) for each in causes if each.texts)
-    return (*((family,) if family.texts else ()), *parts)
+    return replace(own, texts=causes[0].texts)
 
 
 def _parse_cause(row: dict[str, Any]) -> FamilyCause:
@@ -121,16 +131,20 @@ def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Mat
         values: Those of the text, and of the machine that it comes from.
     """
     whole = frozenset(text.lowered.split(" "))
-    for words, block in _split_families():
-        if not any(whole.issuperset(word.split(" ")[1:-1]) and word in text.lowered for word in words):
+
+    def has_any(words: frozenset[str]) -> bool:
+        return any(whole.issuperset(word.split(" ")[1:-1]) and word in text.lowered for word in words)
+
+    parts = (part for words, block in _split_families() if has_any(words) for part in _split_causes(block))
+    for words, part in parts:
+        if not has_any(words):
             continue
-        families = _parse_families(block)
-        if any(_finds(template, text) for template in families[0].unless):
+        family = _parse_family(part)
+        is_here = not family.is_general or is_about_gpus(text.lowered)
+        if not is_here or any(_finds(template, text) for template in family.unless):
             continue
-        is_near = not any(family.is_general for family in families) or is_about_gpus(text.lowered)
-        for family in families:
-            if (is_near or not family.is_general) and (match := _match_family(family, text, values)):
-                yield family, match
+        if match := _match_family(family, text, values):
+            yield family, match
 
 
 def _match_family(family: Family, text: Words, values: TextValues) -> Match | None:

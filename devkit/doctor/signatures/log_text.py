@@ -81,7 +81,7 @@ _FIELD = re.compile(
     r"|nvml|nvcc|nvidia_\w+|libnv\w+|gpus?|torch\w*|libtorch\w*|pytorch|tensors?|vllm|sglang|tensorflow|keras|jax|jaxlib|xla"
     r"|triton|rocm|hip|amdgpu|tensorrt|onnx|onnxruntime|transformers|huggingface|safetensors|gguf|ggml|ollama|llama|text[_-]generation"
     r"|flashinfer|flash[ _-]?attention|awq|gptq|sgl|deepspeed|flash[_-]attn|bitsandbytes|xformers|hf_\w+"
-    r"|peft|lora|qlora|cupy|numba|mlx|kfd|vram|fp16|bf16|fp8|diffusers|unsloth\w*|tiktoken|sentencepiece|comfyui|dataloader|qwen\d*"
+    r"|peft|lora|qlora|liger\w*|cupy|numba|mlx|kfd|vram|fp16|bf16|fp8|diffusers|unsloth\w*|tiktoken|sentencepiece|comfyui|dataloader|qwen\d*"
     r"|ultralytics|mmcv|mmdet|detectron2|timm|decord|lightning\.pytorch|mamba_ssm|paddlepaddle|ctranslate2|dgx|jetson|(?:auto|local|mini|nano|private)gpt)"
     r"(?![a-z])"
 )

@@ -139,9 +139,11 @@ def _find_torch_fix(values: TextValues, capabilities: tuple[ComputeCapability, .
 
 
 def _find_capability(gpu: str | None) -> tuple[ComputeCapability, ...]:
+    if not gpu:
+        return ()
     from devkit.compat.gpus import find_gpu
 
-    found = find_gpu(gpu) if gpu else None
+    found = find_gpu(gpu)
     return (found.capability,) if found else ()
 
 
@@ -197,12 +199,19 @@ def _fix_toolkit_for_gpu(captures: Mapping[str, str], values: TextValues) -> Fix
     row = load_tables().driver.capabilities.get(capability)
     if row is None:
         return None
-    last = f", and no newer than {row.last_cuda}" if row.last_cuda else ""
     name = capability.sm + captures["arch"][len(captures["arch"].rstrip("af")) :]
     first = max((row.first_cuda, *(cuda for end, cuda in _FIRST_CUDA_OF_VARIANTS.items() if name.endswith(end))))
+    folder = f"/usr/local/cuda-{row.last_cuda or first}"
+    if row.last_cuda:
+        summary = (
+            f"Leave {name} out of the architectures that the build names, if the GPU is newer; else compile with nvcc of"
+            f" CUDA {first} to {row.last_cuda}, which knows it."
+        )
+    else:
+        summary = f"Compile with nvcc of CUDA {first} or newer: it knows {name}. Put it first in PATH."
     return Fix(
-        f"Compile with nvcc of CUDA {first} or newer{last}: it knows {name}. Put it first in PATH.",
-        ("nvcc --version", f"export CUDA_HOME=/usr/local/cuda-{first} PATH=/usr/local/cuda-{first}/bin:$PATH"),
+        summary,
+        ("nvcc --version", f"export CUDA_HOME={folder} PATH={folder}/bin:$PATH"),
         Side.IMAGE,
     )
 

@@ -1,14 +1,16 @@
 """What a project's guide has its reader install: README, INSTALL and others.
 
-The packages that it names count for a project without a dependency file, the project's own extras for any other.
+The packages that it names count for a project without a dependency file. For any other count the project's own extras, and
+what the project's programs import as well: many guides have their reader install flash-attn after requirements.txt.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import RequirementRole
+from devkit.facts.dependencies import NOTHING_CHOSEN, PackageRequirement, RequirementRole
 from devkit.formats.shell import PackageInstall, ShellCommand, find_package_install
 from devkit.probe.dependencies.conda import read_conda_spec
 from devkit.probe.dependencies.imports import read_programs
@@ -24,7 +26,10 @@ _PART = re.compile(
     r"^#{1,6} +(?P<heading>.+)|^<h\d>(?P<html>.+)</h\d>|^[ \t]*(?P<fence>```|~~~)"
     r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip|conda|mamba|micromamba) +install|uv +sync)"
     r"(?:[^`\n\\]|\\\r?\n|\\.)+)"
-    r"|(?:^|(?<=[\s`$>!]))(?:(?:\.|source|bash|sh) +(?:\./)?|\./)(?P<script>[\w-]+\.sh)(?P<arguments>(?: +[^`\n]*)?)",
+    r"|(?:^|(?<=[\s`$>!]))(?:(?:\.|source|bash|sh) +(?:\./)?|\./)(?P<script>[\w-]+\.sh)(?P<arguments>(?: +[^`\n]*)?)"
+    r"|(?:^|(?<=[\s`$>!]))(?:(?:conda|mamba|micromamba) +create\b[^`\n#]{0,300}? [\"']?python *={1,2} *"
+    r"|uv +venv\b[^`\n#]{0,300}? (?:--python|-p)[ =]+(?:python)?|(?:virtualenv +(?:-p|--python)[ =]+)?python(?=3\.\d+ -m venv\b))"
+    r"(?P<python>3\.\d+)",
     re.MULTILINE,
 )
 _ASIDE = re.compile(
@@ -38,6 +43,7 @@ _TOOLS = frozenset(("pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "
 _OWN_NAME = re.compile(r"""\bname\s*=\s*["']([\w.-]+)""")
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[(?P<extras>[\w, -]*)\])?((?:[=<>!~].*)?)")
 _ITSELF = re.compile(r"\./?(?:\[(?P<extras>[\w, -]*)\])?")
+_EXACT = re.compile(r"==((\d+)[\w.]*)")
 _VCS = re.compile(r"git\+https://[^\s@]+?/([\w.-]+?)(?:\.git)?/?(@[^#]*)?(?:#.*)?")
 
 
@@ -62,6 +68,23 @@ def read_guides(found: RequirementCollector, *, own: str) -> str:
     return ""
 
 
+def list_guide_packages(files: ProjectFiles, *, own: str) -> tuple[PackageRequirement, ...]:
+    """List the packages that a guide has its reader install beside the dependency files, torch as a limit alone.
+
+    An exact version of a package that compiles is one that compiled on its author's machine: later ones of the same major
+    count too, for which there may be a wheel.
+    """
+    found = RequirementCollector(files, NOTHING_CHOSEN)
+    read_guides(found, own=own)
+    compiled = load_tables().compiled.packages
+    return tuple(
+        replace(need, specifier=f">={exact[1]},<{int(exact[2]) + 1}")
+        if need.name in compiled and (exact := _EXACT.fullmatch(need.specifier))
+        else need
+        for need in found.needs
+    )
+
+
 def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], str]:
     """Find the extras with which a guide first installs the project itself, and the guide's line.
 
@@ -83,6 +106,15 @@ def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], 
     return (), ""
 
 
+def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
+    """Find the Python of the environment that a guide has its reader make; None for no such guide."""
+    for path in _list_guides(files):
+        for line, part in _list_parts(files.read(path, "guide") or ""):
+            if part["python"]:
+                return PackageRequirement("python", f"=={part['python']}.*", path, line)
+    return None
+
+
 def _list_guides(files: ProjectFiles) -> Iterator[str]:
     paths = (f"{folder}{name}" for folder in _FOLDERS for name in files.names(folder or "."))
     return (each for each in paths if _GUIDE.fullmatch(each.rpartition("/")[2]))
@@ -94,11 +126,22 @@ def _list_own_names(files: ProjectFiles, own: str) -> set[str]:
 
 
 def _list_commands(files: ProjectFiles, path: str) -> Iterator[tuple[str, int, ShellCommand]]:
-    """List the commands of a guide, and of the project's scripts that it runs, with their files and lines.
+    """List the commands of a guide, and of the project's scripts that it runs, with their files and lines."""
+    for line, part in _list_parts(files.read(path, "guide") or ""):
+        if part["script"]:
+            script = files.read(part["script"], "guide") or ""
+            for number, command in list_sure_commands(script, part["arguments"]):
+                yield part["script"], number, command
+        elif part["command"]:
+            for command in parse_shell_text(part["command"].partition(" #")[0]):
+                yield path, line, command
+
+
+def _list_parts(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """List the commands, scripts and environments of a guide with their lines.
 
     Those of sections aside are left out; a comment in a block of code counts to its end.
     """
-    text = files.read(path, "guide") or ""
     is_section_aside = is_aside = is_code = False
     line, before = 1, 0
     for part in _PART.finditer(text):
@@ -110,13 +153,7 @@ def _list_commands(files: ProjectFiles, path: str) -> Iterator[tuple[str, int, S
         elif not is_aside:
             line += text.count("\n", before, part.start())
             before = part.start()
-            if part["script"]:
-                script = files.read(part["script"], "guide") or ""
-                for number, command in list_sure_commands(script, part["arguments"]):
-                    yield part["script"], number, command
-            else:
-                for command in parse_shell_text(part["command"].partition(" #")[0]):
-                    yield path, line, command
+            yield line, part
 
 
 def _read_install(install: PackageInstall, path: str, line: int, known: set[str], found: RequirementCollector) -> None:

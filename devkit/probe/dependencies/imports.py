@@ -50,11 +50,11 @@ def find_imported_packages(
         candidates = set(IMPORT.findall(text)) - known - found.keys()
         if declared:
             candidates = {
-                each for each in candidates & distributions.keys() if not _is_declared(distributions[each], names)
+                each for each in candidates & distributions.keys() if not is_among(distributions[each], names)
             }
         for module, line in list_imports(text, is_top_only=bool(declared)) if candidates else ():
             name = distributions.get(module, "")
-            if module not in known and (name or not declared) and not _is_declared(name or module, names):
+            if module not in known and (name or not declared) and not is_among(name or module, names):
                 found.setdefault(module, ImportedPackage(module, name, path, line))
         if "torchcodec" not in names and (call := _AUDIO_FILES.search(text)):
             line = text.count("\n", 0, call.start()) + 1
@@ -62,7 +62,8 @@ def find_imported_packages(
     return tuple(found.values())
 
 
-def _is_declared(name: str, declared: Collection[str]) -> bool:
+def is_among(name: str, declared: Collection[str]) -> bool:
+    """Return whether a package, or one that brings the same module, is among the `declared` ones."""
     stem = _STAND_INS.sub("", name)
     return any(each in (name, stem) or each.startswith(f"{stem}-") for each in declared)
 

@@ -22,7 +22,7 @@ from devkit.probe.dependencies.conda import (
     read_conda_environment,
     read_pixi_tables,
 )
-from devkit.probe.dependencies.guides import ALL_EXTRAS, find_own_extras, read_guides
+from devkit.probe.dependencies.guides import ALL_EXTRAS, find_guide_python, find_own_extras, read_guides
 from devkit.probe.dependencies.lock_files import (
     LockedPackage,
     add_locked_packages,
@@ -154,6 +154,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         torch_builds=builds,
         needs=tuple(found.needs),
         python=tuple(found.python),
+        guide_python=find_guide_python(files),
         indexes=tuple(found.indexes),
         unread=tuple(found.unread),
         left_out=tuple(found.left_out),

@@ -12,6 +12,7 @@ from devkit.facts.dependencies import (
     Dependencies,
     DependencyChoice,
     ImportedPackage,
+    PackageRequirement,
 )
 from devkit.facts.model import Project
 from devkit.facts.values import Unknown
@@ -117,12 +118,29 @@ def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[Importe
     available = dependencies.available
     everything = DependencyChoice((*dependencies.extras, *available.extras), (*dependencies.groups, *available.groups))
     whole = read_local_dependencies(folder, everything) if available != NOTHING_CHOSEN else dependencies
-    return find_imported_packages(
+    asks = dependencies.asks_for_packages
+    guided = read_local_guide(folder, dependencies) if asks else ()
+    found = find_imported_packages(
         ProjectFiles(LocalHost(), folder),
         declared={need.name for need in (*dependencies.needs, *whole.needs)}
         | {re.split(r"[^\w.-]", each.spec.rpartition("::")[2])[0] for each in dependencies.conda},
-        distributions=load_tables().imports.distributions(),
+        distributions={need.name.replace("-", "_"): need.name for need in guided}
+        | load_tables().imports.distributions(with_compiled=asks),
     )
+    by_name = {need.name: need for need in guided}
+    return tuple(replace(each, guide=by_name.get(each.name)) for each in found)
+
+
+def read_local_guide(folder: str, dependencies: Dependencies) -> tuple[PackageRequirement, ...]:
+    """Read which packages the guide in a folder of this machine installs and no file of the project asks for."""
+    from devkit.probe.dependencies.guides import list_guide_packages
+    from devkit.probe.dependencies.imports import is_among
+    from devkit.probe.host import LocalHost
+    from devkit.probe.project.files import ProjectFiles
+
+    declared = [need.name for need in dependencies.needs]
+    found = list_guide_packages(ProjectFiles(LocalHost(), folder), own=dependencies.name)
+    return tuple(need for need in found if not is_among(need.name, declared))
 
 
 _CODE = (
