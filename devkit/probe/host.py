@@ -66,16 +66,21 @@ class _Tap(threading.Thread):
 
 
 def run_program(
-    argv: Sequence[str], *, deadline_s: float, environment: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    deadline_s: float,
+    environment: Mapping[str, str] | None = None,
+    inherited: Mapping[str, str] | None = None,
 ) -> ProgramResult:
     """Run `argv` without a shell, in the C locale and its own process group, for at most `deadline_s` seconds.
 
     At the deadline the group gets SIGKILL and the call returns what was printed so far, with code 124. A child that
     cannot die, because a wedged driver holds it in the kernel, is left to a background thread. Ctrl-C kills it too.
-    A negative code is the signal that ended the program. `environment` is added to this process's own.
+    A negative code is the signal that ended the program. `environment` is added to `inherited`, by default all of this
+    process's own variables.
     """
     try:
-        process = _start(argv, environment or {})
+        process = _start(argv, {**(os.environ if inherited is None else inherited), **(environment or {})})
     except (FileNotFoundError, NotADirectoryError) as error:
         return ProgramResult(NOT_FOUND, "", str(error))
     except (OSError, ValueError) as error:  # no argument can hold a null byte
@@ -125,7 +130,7 @@ _SILENT_REPOSITORIES: set[Path] = set()
 
 def _start(argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The program, started and noted. Raises OSError when it cannot be, and when this process is leaving."""
-    environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C", **_OF_PYTHON, **variables}
+    environment = {**variables, "LC_ALL": "C", "LANGUAGE": "C", **_OF_PYTHON}
     flags = 0
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from devkit.compat.specifiers import canonicalize_name
+from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
     TORCH_FAMILY,
     Refused,
@@ -51,6 +52,19 @@ TORCH_WHEELS = "download.pytorch.org/whl"
 
 _PATIENCE = {"UV_HTTP_RETRIES": "1", "UV_HTTP_CONNECT_TIMEOUT": "3"}
 """Where a network swallows everything, uv's own patience of 10 s for each of three tries only takes time."""
+_INHERITED = (
+    *("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CONFIG_DIRS"),
+    *("USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP", "TMP", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "PATHEXT", "COMSPEC"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "NETRC", "DBUS_SESSION_BUS_ADDRESS"),
+)
+"""The variables that uv gets besides its own UV_…: folders, proxies, certificates, logins by host. No other may reach an index."""
+_INDEX_LOGIN = re.compile(r"UV_INDEX_.+_(?:USERNAME|PASSWORD)")
+"""uv sends these to whatever address a project gives the index of that name; netrc and keyring go by the host."""
+_VARIABLE = re.compile(r"\$\{[^}\s]*\}")
+"""A reference that uv, like pip, replaces by a variable of its environment, wherever it stands in a requirement list."""
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_REMOTE_LIST = re.compile(r"\s*(?:-r|-c|--requirements?|--constraints?)[ =]?\s*\w+://")
 _PLATFORMS = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 _GLIBCS = ("2.17", "2.28", *(f"2.{minor}" for minor in range(31, 41)))
 """C libraries that --python-platform knows by name."""
@@ -72,7 +86,13 @@ class UvResolver:
     """Resolves one project's requirements, for as many Pythons and constraints as the solver tries."""
 
     def __init__(self, sources: RequirementSources, *, index: str = "", deadline_s: float = DEADLINE_S) -> None:
-        """Take `index` for the package index, "" for that of the user's own settings."""
+        """Take `index` for the package index, "" for that of the user's own settings.
+
+        Raises: DevkitError for a project's file that would send a variable of the environment to an index, or that has
+        uv download another list, which could.
+        """
+        for path, text in sources.files:
+            _refuse_variables(path, text)
         self._sources = sources
         self._index = index
         self._deadline_s = deadline_s
@@ -200,10 +220,34 @@ def find_uv() -> str | None:
         return shutil.which("uv")
 
 
+def build_uv_environment() -> dict[str, str]:
+    """Build the environment of a uv that reads a stranger's files: what uv needs of this process's own, and no secret besides."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _INHERITED or (name.startswith("UV_") and not _INDEX_LOGIN.fullmatch(name))
+    }
+
+
+def _refuse_variables(path: str, text: str) -> None:
+    for number, line in enumerate(text.splitlines(), 1):
+        line = _COMMENT.sub("", line)
+        if variable := _VARIABLE.search(line):
+            raise DevkitError(
+                f"{path}:{number}: uv would replace {variable[0]} by a variable of this environment and send it to an index",
+                "Take it out, and give uv the index and its login itself, such as by UV_INDEX and netrc. --no-resolve"
+                " plans without asking for the packages.",
+            )
+        if _REMOTE_LIST.match(line):
+            raise DevkitError(
+                f"{path}:{number}: it names a list of requirements on a server, which devkit does not download",
+                "Copy the list into the project, or plan without asking for the packages: --no-resolve.",
+            )
+
+
 def _run(command: list[str], folder: Path, left_s: float) -> ProgramResult:
-    patience = {name: value for name, value in _PATIENCE.items() if name not in os.environ}
-    environment = {"PYTHONPATH": str(folder / "blocked"), **patience}
-    return run_program(command, deadline_s=left_s, environment=environment)
+    environment = {**_PATIENCE, **build_uv_environment(), "PYTHONPATH": str(folder / "blocked")}
+    return run_program(command, deadline_s=left_s, inherited=environment)
 
 
 def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
@@ -212,7 +256,8 @@ def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
     setuptools writes these beside its PKG-INFO; where a distribution has metadata of its own, uv keeps that.
     """
     # Elsewhere, so that no uv.toml of the working folder names another cache than the resolution uses.
-    answer = run_program([uv, "cache", "dir", f"--directory={Path(uv).parent}"], deadline_s=CALL_DEADLINE_S)
+    command = [uv, "cache", "dir", f"--directory={Path(uv).parent}"]
+    answer = run_program(command, deadline_s=CALL_DEADLINE_S, inherited=build_uv_environment())
     cache = Path(answer.out.strip())
     for pattern in ("sdists-v*/pypi/*/*/*/src", "sdists-v*/index/*/*/*/*/src"):
         for folder in cache.glob(pattern):

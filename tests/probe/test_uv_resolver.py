@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from devkit.errors import DevkitError
 from devkit.facts.dependencies import Refused, RequirementSources, ResolutionRequest, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe.uv_resolver import UvResolver
+from devkit.probe.uv_resolver import UvResolver, build_uv_environment
+from tests.loopback import serve_requests
 from tests.wheels import make_index, make_wheel
 
 REQUEST = ResolutionRequest("3.12", "x86_64", "2.36")
@@ -194,6 +196,81 @@ def test_settings_of_the_working_folder_are_not_read(index, monkeypatch):
     started = time.monotonic()
     assert isinstance(resolve("hub\n"), Resolved)
     assert time.monotonic() - started < 60  # without an end before
+
+
+# What a stranger's files make uv ask for must not carry a secret of the environment.
+
+SECRET = "hf_PLANTED0123456789"
+
+
+@pytest.fixture
+def server(index, monkeypatch):
+    for name in ("HF_TOKEN", "UV_PLANTED_TOKEN"):
+        monkeypatch.setenv(name, SECRET)
+    with serve_requests() as (url, requests):
+        yield url, requests
+        assert not [path for path in requests if SECRET in path]
+
+
+@pytest.mark.parametrize("variable", ["HF_TOKEN", "UV_PLANTED_TOKEN"])
+@pytest.mark.parametrize("option", ["--extra-index-url", "--index-url", "-i", "--find-links", "-f"])
+def test_a_variable_in_a_list_is_refused_with_file_and_line(server, option, variable):
+    url, _ = server
+    with pytest.raises(DevkitError, match=rf"^requirements.txt:2: .*\${{{variable}}}"):
+        resolve(f"# the index of our team: ${{HF_TOKEN}}\n{option} {url}/${{{variable}}}/simple\nhub\n")
+
+
+def test_a_variable_in_an_included_list_is_refused(server):
+    url, _ = server
+    with pytest.raises(DevkitError, match=r"^b/more.txt:1: "):
+        resolve("-r b/more.txt\n", files={"b/more.txt": f"--extra-index-url {url}/${{HF_TOKEN}}/simple\n"})
+
+
+@pytest.mark.parametrize("option", ["-r ", "-r", "--requirement=", "-c ", "--constraint "])
+def test_a_list_on_a_server_is_not_downloaded(server, option):
+    url, requests = server
+    with pytest.raises(DevkitError, match=r"^requirements.txt:1: it names a list of requirements on a server"):
+        resolve(f"{option}{url}/more.txt\nhub\n")
+    assert requests == []
+
+
+def test_indexes_of_pyproject_get_no_variable(server):
+    url, requests = server
+    text = f"""
+[project]
+name = "x"
+version = "1"
+dependencies = ["unknown-to-all"]
+[tool.uv]
+index = [{{ name = "evil", url = "{url}/${{UV_PLANTED_TOKEN}}/%HF_TOKEN%/$HF_TOKEN/simple" }}]
+sources = {{ unknown-to-all = {{ index = "evil" }} }}
+"""
+    with pytest.raises(DevkitError, match=r"^pyproject.toml:7: "):
+        UvResolver(RequirementSources((("pyproject.toml", text),), ("pyproject.toml",)))
+
+
+def test_the_login_of_an_index_is_not_sent_to_the_address_that_a_project_gives_its_name(server, monkeypatch):
+    url, requests = server
+    monkeypatch.setenv("UV_INDEX_CORP_USERNAME", SECRET)
+    monkeypatch.setenv("UV_INDEX_CORP_PASSWORD", SECRET)
+    project = f"""
+[project]
+name = "x"
+version = "1"
+dependencies = ["private"]
+[tool.uv]
+index = [{{ name = "corp", url = "{url}/simple" }}]
+sources = {{ private = {{ index = "corp" }} }}
+"""
+    UvResolver(RequirementSources((("pyproject.toml", project),), ("pyproject.toml",)))(REQUEST)
+    assert requests
+    assert not [each for each in requests if "Authorization" in each]
+
+
+def test_uv_gets_no_variable_that_it_does_not_need(server):
+    environment = build_uv_environment()
+    assert "HF_TOKEN" not in environment
+    assert environment["UV_DEFAULT_INDEX"] and environment["PATH"]
 
 
 def test_uv_offline_is_respected(index, monkeypatch):
