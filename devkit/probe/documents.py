@@ -99,9 +99,14 @@ def parse_yaml_tree(text: str, *, file: str) -> DocumentNode:
         root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
-        raise InvalidDocument(" ".join(problem.split()), mark.line + 1 if mark else 1) from error
+        raise InvalidDocument(_describe_yaml_error(error), mark.line + 1 if mark else 1) from error
     return ABSENT if root is None else _Yaml(file).node(root, 0)
+
+
+def _describe_yaml_error(error: Exception) -> str:
+    """Describe what is wrong, in the same words for every release of PyYAML where a document is nested too deeply."""
+    problem = str(getattr(error, "problem", None) or error)
+    return "nested too deeply" if "nesting depth" in problem else " ".join(problem.split())
 
 
 def _limit_yaml_depth(events: Iterable[Any], deepest: int) -> None:
@@ -214,7 +219,8 @@ def parse_yaml(text: str) -> object:
             _limit_yaml_depth(yaml.parse(text, Loader=loader), MAX_YAML_DEPTH)
         value: object = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are the safe ones
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(str(error) or "nested too deeply") from error
+        is_deep = isinstance(error, RecursionError) or "nesting depth" in str(error)
+        raise ValueError("nested too deeply" if is_deep else str(error)) from error
     return value
 
 
