@@ -1,20 +1,37 @@
-# Two commands for a newcomer: make demo, make test. Both may be interrupted and run again.
+# Two commands for a newcomer: make demo, make test. Each may be interrupted and run again.
 SHELL := /bin/sh
 PYTHON ?= python3
 export PYTHON
+TESTS ?=
 
-.PHONY: help demo test gpu-report lint audit docs clean
+.PHONY: help demo test test-all test-nightly test-versions goldens lock gpu-report lint audit docs clean
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
-demo: .venv/.with-workload ## prove fine-tuning on this machine, from an empty checkout; MODEL=smollm2-135m: of a real model
+demo: .venv/.with-workload ## the main job on this machine: doctor, a dev container, fine-tuning proven
 	@MODEL="$(MODEL)" sh .ci/demo.sh
 
-test: .venv/.with-dev ## run every test, on real container engines where this machine allows it
-	@sh .ci/test.sh $(TESTS)
+test: .venv/.with-test ## the tests that take five minutes; TESTS=tests/doctor runs some of them
+	@bash .ci/test.sh test $(TESTS)
 
-gpu-report: .venv/.with-workload ## measure this machine's GPU, in build/gpu-report; may be interrupted and run again
+test-all: .venv/.with-test ## what make test leaves out: real engines and clusters, fuzzing, faults, whole matrices
+	@bash .ci/test.sh all $(TESTS)
+
+test-nightly: .venv/.with-test ## what takes too long for each commit
+	@bash .ci/test.sh nightly $(TESTS)
+
+test-versions: ## a short run with the newest and the lowest releases, and with the newest Python
+	@bash .ci/versions.sh
+
+goldens: .venv/.with-test ## write every golden file; read the diff
+	@DEVKIT_WRITE_GOLDENS=1 .venv/bin/python -m pytest -q -m golden tests
+	@.venv/bin/python examples/generate.py
+
+lock: .venv/.with-lint ## write .ci/constraints.txt, the versions that development installs
+	@sh .ci/lock.sh
+
+gpu-report: .venv/.with-workload ## measure this machine's GPU, in build/gpu-report
 	@.venv/bin/devkit benchmark --output build/gpu-report
 
 lint: .venv/.with-lint ## check style, types, layers and generated files
@@ -31,28 +48,14 @@ clean: ## remove everything that make wrote, downloads included
 	rm -rf .venv .demo .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
 
 # A stamp is written only when the step before it ended well, so an interrupted step is done again.
-.venv/.with-workload: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
+.venv/.with-%: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
 	@sh .ci/venv.sh
-	@sh .ci/install.sh workload
+	@sh .ci/install.sh $(WANTED)
 	@touch $@
 
-.venv/.with-dev: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
-	@sh .ci/venv.sh
-	@sh .ci/install.sh workload dev
-	@touch $@ .venv/.with-workload .venv/.with-lint
-
+.venv/.with-workload: WANTED = workload
+.venv/.with-test: WANTED = workload,mcp,exporter test
 # Linting needs no torch: the types of the workload are then checked less strictly, and the output says so.
-.venv/.with-lint: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
-	@sh .ci/venv.sh
-	@sh .ci/install.sh lint
-	@touch $@
-
-.venv/.with-audit: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
-	@sh .ci/venv.sh
-	@sh .ci/install.sh audit
-	@touch $@
-
-.venv/.with-docs: pyproject.toml .ci/constraints.txt .ci/venv.sh .ci/install.sh
-	@sh .ci/venv.sh
-	@sh .ci/install.sh docs
-	@touch $@
+.venv/.with-lint: WANTED = mcp,exporter lint
+.venv/.with-audit: WANTED = "" audit
+.venv/.with-docs: WANTED = "" docs

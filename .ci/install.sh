@@ -1,16 +1,26 @@
 #!/bin/sh
-# Install devkit, editable, with the extras named as arguments: install.sh workload dev
+# Install devkit, editable, in the versions of .ci/constraints.txt: install.sh EXTRA,… [GROUP]…   ("" for no extra)
 set -eu
-extras=$(IFS=,; echo "$*")
 python=.venv/bin/python
-torch=$(sed -n 's/^torch==//p' .ci/constraints.txt)
+lock=.ci/constraints.txt
+torch=$(sed -n 's/^torch==//p' "$lock")
+extras=$1
+shift
 
-# On a terminal pip's own progress is seen; a log needs only its complaints.
+# On a terminal progress is seen; a log needs only the complaints.
+if [ -t 1 ]; then quiet=''; else quiet=--quiet; fi
+# Few of the thousands of modules are ever imported: these compile themselves the first time, where they may.
+if [ -z "${PYTHONDONTWRITEBYTECODE:-}" ]; then later=--no-compile; else later=''; fi
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# pip takes hashes for all packages or for none, and torch has none.
+sed -n 's/^\([A-Za-z0-9][^\\]*==[^\\]*[^\\ ]\).*$/\1/p' "$lock" >"$scratch/versions.txt"
+sed -n '/^uv==/,/[^\\]$/p' "$lock" >"$scratch/uv.txt"
 pip_install() {
-    if [ -t 1 ]; then quiet=''; else quiet=--quiet; fi
-    # Few of the thousands of modules are ever imported: these compile themselves the first time, where they may.
-    if [ -z "${PYTHONDONTWRITEBYTECODE:-}" ]; then later=--no-compile; else later=''; fi
-    "$python" -m pip install ${quiet:+"$quiet"} ${later:+"$later"} --constraint .ci/constraints.txt --disable-pip-version-check "$@"
+    "$python" -m pip install ${quiet:+"$quiet"} ${later:+"$later"} --disable-pip-version-check "$@"
+}
+uv_install() {
+    .venv/bin/uv pip install ${quiet:+"$quiet"} --python "$python" --constraints "$lock" "$@"
 }
 answers() {
     "$python" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10)' "$1" 2>/dev/null
@@ -22,9 +32,10 @@ index_for_this_machine() {
         "$python" -c 'import json, sys; print(json.load(sys.stdin)["plan"]["torch_index"])' 2>/dev/null
 }
 
+pip_install --requirement "$scratch/uv.txt"
 case ,$extras, in
 *,workload,*)
-    pip_install --editable .
+    uv_install --editable .
     index=$(index_for_this_machine) || index=''
     if [ -z "$index" ]; then
         echo "==> nothing fits torch $torch here (devkit plan --torch $torch says why): torch comes from the default index"
@@ -33,8 +44,12 @@ case ,$extras, in
         pip_install "torch==$torch" --index-url "$index"
     else
         echo "==> $index would fit this machine but does not answer: torch comes from the default index"
+        index=''
     fi
+    # uv leaves an installed torch as it is; pip looks where this machine's settings for pip say.
+    [ -n "$index" ] || pip_install --constraint "$scratch/versions.txt" "torch==$torch"
     ;;
 esac
-echo "==> installing devkit[$extras] into .venv (a few minutes the first time)"
-pip_install --editable ".[$extras]"
+echo "==> installing devkit${extras:+[$extras]}${1:+ and what is needed to $*} into .venv (a few minutes the first time)"
+for group in "$@"; do set -- "$@" "--group=$group"; shift; done
+uv_install --editable ".${extras:+[$extras]}" "$@"

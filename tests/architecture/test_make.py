@@ -64,12 +64,12 @@ def test_an_unfit_python_is_named_in_one_line(checkout, target, python, says):
 
 def test_make_alone_lists_what_it_can_do(checkout):
     said = make(checkout).stdout
-    for target in ("demo", "test", "lint", "clean"):
+    for target in ("demo", "test", "test-all", "lint", "lock", "clean"):
         assert f"make {target}" in said
 
 
-@pytest.mark.turns(3)
-def test_an_unfinished_environment_is_made_anew(checkout):
+@pytest.mark.full
+def test_an_unfinished_environment_is_made_again(checkout):
     (checkout / ".venv/bin").mkdir(parents=True)
     (checkout / ".venv/half").touch()
     subprocess.run(["sh", ".ci/venv.sh"], cwd=checkout, check=True, timeout=120)

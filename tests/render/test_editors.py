@@ -136,7 +136,9 @@ def test_every_lifecycle_command_has_a_name_and_its_own_moment():
     ("settings", "command"),
     [
         pytest.param(
-            {"source": FromCheckout()}, "pip install --editable '.[workload,dev]'", id="devkit's own checkout"
+            {"source": FromCheckout()},
+            "uv pip install --constraints .ci/constraints.txt --group test --editable '.[workload,mcp,exporter]'",
+            id="devkit's own checkout",
         ),
         pytest.param(
             {"dependencies": PACKAGE}, "uv pip install --no-deps --editable .", id="a project that is a package"
