@@ -37,7 +37,9 @@ def test_every_example_with_choices_is_generated():
 def test_devkits_own_dev_container_is_fresh():
     project = open_project(REPOSITORY, ProjectSettings(), PathOptions())
     settings = project.settings
-    request = build_request_from_options(PlanOptions(vendor=settings.vendor, python=settings.python, machine="x86_64"))
+    request = build_request_from_options(
+        PlanOptions(vendor=settings.vendor, python=settings.python, torch=settings.torch, machine="x86_64")
+    )
     plan = solve_project(request, project.dependencies, load_tables())
     changes = compute_project_changes(project, plan, machines=request.machines)
     stale = [change.path for change in changes if change.action is not Action.UNCHANGED]
