@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from devkit.export.kubernetes.settings import JobKind
 from devkit.export.slurm.settings import ContainerRuntime
-from devkit.export.targets import ExportContext
+from devkit.export.targets import TARGETS, ExportContext
 from devkit.export.task import Task
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.export.subjects import CPU, JOB, NVIDIA, PROJECT, made
@@ -55,6 +56,26 @@ READERS = {
 }
 OF_ONE_NODE = ("dev container", "compose", "docker run", "daytona")
 """They refuse several nodes, or know none."""
+FORMS = {
+    "docker": {"compose", "docker run"},
+    "kubernetes": {str(kind) for kind in JobKind},
+    "slurm": {f"slurm, {flavor}" for flavor in ContainerRuntime},
+}
+"""The outputs of a target that writes the job in several ways; any other target has one, of its name."""
+UNREAD = {
+    "slurm, singularity": "the words of apptainer under another name: tests/export/slurm/test_sites.py",
+    "slurm, shifter": "the folders of `none`, in an image: tests/export/slurm/test_sites.py",
+    "slurm, podman-hpc": "the mounts of pyxis as flags: tests/export/slurm/test_sites.py",
+}
+"""Outputs without a reader, and why nothing is lost by that."""
+
+
+def test_every_output_of_the_product_has_a_reader_or_a_reason():
+    outputs = {output for target in TARGETS for output in FORMS.get(target, {target})}
+    assert outputs - set(READERS) == set(UNREAD), "give each output a reader, or a reason in UNREAD"
+    assert set(READERS) - outputs == {"dev container"}, "a reader of what the product no longer writes"
+    assert set(FORMS) <= set(TARGETS)
+    assert all(UNREAD.values())
 
 
 def pairs():
