@@ -64,3 +64,7 @@ JOBS = jobs()
 every_job = pytest.mark.parametrize(
     ("made_task", "options"), [pytest.param(*case, id=name) for name, case in JOBS.items()]
 )
+every_kinds_jobs = pytest.mark.parametrize(
+    "jobs",
+    [pytest.param({name: JOBS[name] for name in JOBS if str(kind) in name.split()}, id=str(kind)) for kind in JobKind],
+)

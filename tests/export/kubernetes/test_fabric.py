@@ -1,7 +1,5 @@
 """Networks, schedulers and labels that clusters ask for."""
 
-from dataclasses import replace
-
 import pytest
 import yaml
 
@@ -30,6 +28,9 @@ def test_network_devices_are_requested_beside_the_gpus_and_memory_may_be_pinned(
     assert problems(job_of(files)) == []
     assert "IPC_LOCK" not in files["files/pod.yaml"]
     assert "IPC_LOCK" not in made(task())["base/job.yaml"]
+    for wrong in ("hca", "rdma/hca=0"):
+        with pytest.raises(DevkitError, match=r"--rdma .* is no resource"):
+            made(task(), rdma=(wrong,))
 
 
 def test_pods_may_use_the_nodes_network_and_another_scheduler():
@@ -42,11 +43,10 @@ def test_pods_may_use_the_nodes_network_and_another_scheduler():
 
 @pytest.mark.parametrize("kind", ["job", "trainjob", "pytorchjob", "jobset"])
 def test_labels_are_the_jobs_and_its_pods_and_devkits_own_win(kind):
-    files = made(
-        task(nodes=2), kind=kind, label=("team=vision", "app.kubernetes.io/name=other"), annotation=("owner=a=b",)
-    )
+    labels = ("team=vision", "app.kubernetes.io/name=other")
+    files = made(task(nodes=2), kind=kind, label=labels, annotation=("owner=a=b",))
     texts = "\n".join(text for path, text in files.items() if path.startswith("base/"))
-    manifest = next(each for each in yaml.safe_load_all(files[f"base/{kind}.yaml"]))
+    manifest = next(yaml.safe_load_all(files[f"base/{kind}.yaml"]))
     assert manifest["metadata"]["labels"] | {"team": "vision"} == manifest["metadata"]["labels"]
     assert manifest["metadata"]["labels"]["app.kubernetes.io/name"] == "tune"
     assert texts.count("team: vision") >= 2
@@ -75,23 +75,3 @@ def test_only_where_the_order_matters_is_kubectl_told_of_it():
         "kustomization.yaml",
         "base/kustomization.yaml",
     }
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"rdma": ("hca",)}, "--rdma 'hca' is no resource"),
-        ({"rdma": ("rdma/hca=0",)}, "is no resource"),
-        ({"label": ("a b=c",)}, "--label"),
-        ({"annotation": ("-=c",)}, "--annotation"),
-        ({"scheduler": "Kai Scheduler"}, "--scheduler"),
-    ],
-)
-def test_wrong_names_are_refused(settings, said):
-    with pytest.raises(DevkitError, match=said):
-        made(task(), **settings)
-
-
-def test_a_clusters_own_runtime_takes_no_scheduler():
-    with pytest.raises(DevkitError, match="--scheduler has no place"):
-        made(replace(task(nodes=2)), runtime="torch-distributed", scheduler="volcano")

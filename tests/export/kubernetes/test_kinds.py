@@ -36,14 +36,6 @@ def test_every_node_runs_the_same_command_and_knows_its_rank(kind, rank):
 
 
 @every_kind
-def test_one_node_with_several_gpus_meets_itself(kind):
-    _, variables = started(made(task(), kind=kind), 0)
-    expected = dict(build_rendezvous_variables(task(), address=variables["PET_MASTER_ADDR"], rank="0"))
-    assert expected.items() <= variables.items()
-    assert variables["PET_MASTER_ADDR"] in ("localhost", ADDRESSES[kind])
-
-
-@every_kind
 def test_one_process_gets_no_incomplete_launcher_variables(kind):
     """devkit finetune refuses some of a launcher's variables without the others."""
     _, variables = started(made(task(Vendor.CPU), kind=kind), 0)
@@ -52,25 +44,8 @@ def test_one_process_gets_no_incomplete_launcher_variables(kind):
     assert not given_there or (len(given_there), variables["WORLD_SIZE"], variables["LOCAL_RANK"]) == (3, "1", "0")
 
 
-def test_the_kind_is_a_job_for_one_node_and_a_trainjob_for_several():
-    assert named(made(task()), "Job")
-    assert {each["kind"] for each in objects(made(task(nodes=2)), "base/")} == {"TrainJob", "TrainingRuntime"}
-
-
 HOSTILE_WORDS = (
-    "a\nscript $(A)\n",
-    "$(HF_TOKEN_PATH)",
-    "$$",
-    "$",
-    "$$(A)",
-    "a$",
-    "`id`",
-    "$((1))",
-    "#",
-    "",
-    " ",
-    "é\n",
-    "'\"",
+    *("a\nscript $(A)\n", "$(HF_TOKEN_PATH)", "$$", "$", "$$(A)", "a$", "`id`", "$((1))", "#", "", " ", "é\n", "'\""),
 )
 
 
@@ -87,10 +62,8 @@ def test_words_and_values_reach_the_container_as_they_are(kind):
 @given(st.text(alphabet="$()Aa", max_size=12))
 def test_what_is_written_literally_is_what_the_kubelet_makes_of_it(text):
     assert expanded(escape_variables(text), {"A": "1", "": "2", "a": "3", "$A": "4"}) == text
-
-
-def test_a_text_without_parentheses_or_pairs_is_written_as_it_is():
-    assert escape_variables("trap 'x' TERM; \"$@\" & child=$!") == "trap 'x' TERM; \"$@\" & child=$!"
+    plain = "trap 'x' TERM; \"$@\" & child=$!"
+    assert escape_variables(plain) == plain
 
 
 def test_a_job_counts_neither_preemptions_nor_75_and_gives_up_what_is_hopeless():
@@ -129,10 +102,8 @@ def test_several_nodes_of_a_job_find_each_other_by_a_headless_service():
 @pytest.mark.parametrize("kind", [JobKind.JOBSET, JobKind.TRAINJOB])
 def test_all_nodes_start_again_together_and_preemptions_are_not_counted(kind):
     rendered = made(task(nodes=2), kind=kind)
-    if kind is JobKind.JOBSET:
-        spec = named(rendered, "JobSet")["spec"]
-    else:
-        spec = named(rendered, "TrainingRuntime")["spec"]["template"]["spec"]
+    spec = named(rendered, "JobSet" if kind is JobKind.JOBSET else "TrainingRuntime")["spec"]
+    spec = spec if kind is JobKind.JOBSET else spec["template"]["spec"]
     policy = spec["failurePolicy"]
     assert (policy["maxRestarts"], policy["restartStrategy"]) == (3, "BlockingRecreate")
     assert policy["rules"][0] == {
@@ -177,13 +148,10 @@ def test_a_trainjob_on_a_runtime_of_the_cluster_patches_what_it_may():
     assert any("nothing does" in note for note in rendered.notes)
 
 
-@pytest.mark.parametrize("setting", [{"device_class": "gpu.nvidia.com"}, {"priority_class": "high"}])
-def test_what_a_trainjob_cannot_say_on_a_runtime_of_the_cluster_is_refused(setting):
-    with pytest.raises(DevkitError, match="has no place in a TrainJob on the runtime torch-distributed"):
-        made(task(nodes=2), runtime="torch-distributed", **setting)
-
-
-def test_a_runtime_is_for_trainjobs():
+def test_a_runtime_is_for_trainjobs_and_takes_not_every_setting():
+    for setting in ({"device_class": "gpu.nvidia.com"}, {"priority_class": "high"}, {"scheduler": "volcano"}):
+        with pytest.raises(DevkitError, match="has no place in a TrainJob on the runtime torch-distributed"):
+            made(task(nodes=2), runtime="torch-distributed", **setting)
     with pytest.raises(DevkitError, match="--runtime is for a TrainJob"):
         made(task(), runtime="torch-distributed")
 
@@ -202,14 +170,7 @@ def test_a_pytorchjob_has_a_master_and_workers_and_says_what_it_cannot():
 
 
 @pytest.mark.parametrize(
-    ("kind", "nodes", "longest"),
-    [
-        (JobKind.JOBSET, 1, 48),
-        (JobKind.JOBSET, 10, 48),
-        (JobKind.JOBSET, 11, 47),
-        (JobKind.TRAINJOB, 101, 46),
-        (JobKind.TRAINJOB, 2, 48),
-    ],
+    ("kind", "nodes", "longest"), [(JobKind.JOBSET, 10, 48), (JobKind.JOBSET, 11, 47), (JobKind.TRAINJOB, 101, 46)]
 )
 def test_names_are_short_enough_for_those_of_pods(kind, nodes, longest):
     assert len(f"{'a' * longest}-node-0-{nodes - 1}-abcde") == 63
@@ -226,9 +187,10 @@ def test_a_name_that_a_service_has_begins_with_a_letter():
 
 
 @every_kind
-def test_the_pods_are_restricted(kind):
+def test_the_pods_are_restricted_and_have_the_tasks_grace(kind):
     """By the Pod Security Standard of that name."""
-    for template in job_templates(made(task(nodes=2), kind=kind)):
+    for template in job_templates(made(task(nodes=2, grace_s=333), kind=kind)):
+        assert template["spec"]["terminationGracePeriodSeconds"] == 333
         pod, (inside,) = template["spec"], template["spec"]["containers"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -236,12 +198,6 @@ def test_the_pods_are_restricted(kind):
         assert pod["automountServiceAccountToken"] is False
         assert not {"hostNetwork", "hostIPC", "hostPID"} & pod.keys()
         assert all("hostPath" not in volume for volume in pod["volumes"])
-
-
-@every_kind
-def test_pods_have_the_grace_that_the_task_has(kind):
-    for template in job_templates(made(task(grace_s=333), kind=kind)):
-        assert template["spec"]["terminationGracePeriodSeconds"] == 333
 
 
 def test_a_variable_that_is_given_twice_is_written_once():

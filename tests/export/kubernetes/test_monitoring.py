@@ -9,9 +9,6 @@ import re
 
 import pytest
 import yaml
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.cog.plugins import register_default_plugins
-from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.manifest import render_yaml, strip_comments
@@ -41,19 +38,11 @@ def dashboard(vendor: Vendor = Vendor.NVIDIA, **settings: object) -> dict:
     return json.loads(text)
 
 
-@pytest.mark.parametrize(
-    ("vendor", "exporter", "kinds"),
-    [
-        (Vendor.NVIDIA, None, ["ServiceMonitor", "PrometheusRule", "ConfigMap"]),
-        (Vendor.NVIDIA, Exporter.CHART, ["ServiceMonitor", "PrometheusRule", "ConfigMap"]),
-        (Vendor.NVIDIA, Exporter.SCRAPED, ["PrometheusRule", "ConfigMap"]),
-        (Vendor.ROCM, None, ["PrometheusRule", "ConfigMap"]),
-        (Vendor.CPU, None, ["ConfigMap"]),
-    ],
-    ids=["NVIDIA's operator", "NVIDIA's chart", "scraped already", "AMD's operator", "no GPU"],
-)
-def test_there_is_what_the_cluster_has_not_yet(vendor, exporter, kinds):
-    assert list(objects(vendor, exporter=exporter)) == kinds
+def test_there_is_what_the_cluster_has_not_yet():
+    kinds = ["ServiceMonitor", "PrometheusRule", "ConfigMap"]
+    assert list(objects()) == list(objects(exporter=Exporter.CHART)) == kinds
+    assert list(objects(exporter=Exporter.SCRAPED)) == list(objects(Vendor.ROCM)) == kinds[1:]
+    assert list(objects(Vendor.CPU)) == kinds[2:]
 
 
 def test_the_monitor_asks_the_operators_exporter_and_keeps_the_jobs_labels():
@@ -82,13 +71,10 @@ def test_nvidias_exporter_is_no_choice_for_amds_gpus(exporter):
     assert "DeviceConfig" in refused.value.hint
 
 
-@pytest.mark.parametrize("label", ["release", "=stack", "a b=c", 'a="x"', "a=b\nc"])
-def test_a_label_that_is_none_is_refused(label):
-    with pytest.raises(DevkitError, match="--prometheus-label"):
-        objects(prometheus_label=label)
-
-
-def test_without_a_label_every_prometheus_that_takes_all_rules_takes_these():
+def test_a_label_that_is_none_is_refused():
+    for label in ("release", "=stack", "a b=c", 'a="x"', "a=b\nc"):
+        with pytest.raises(DevkitError, match="--prometheus-label"):
+            objects(prometheus_label=label)
     assert "release" not in objects(prometheus_label="")["PrometheusRule"]["metadata"]["labels"]
 
 
@@ -127,12 +113,17 @@ def test_the_dashboard_is_found_by_grafanas_sidecar(vendor):
 
 
 def test_dashboards_of_two_jobs_have_identities_of_their_own_and_keep_them():
-    assert dashboard()["uid"] == dashboard()["uid"]
-    assert dashboard(namespace="a")["uid"] != dashboard(namespace="b")["uid"]
+    first, again, other = (dashboard(namespace=name)["uid"] for name in "aab")
+    assert first == again != other
 
 
+@pytest.mark.full
 @every_vendor
 def test_grafanas_own_model_reads_the_dashboard_and_loses_nothing_of_it(vendor):
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
     register_default_plugins()
     shown = dashboard(vendor)
     read = json.loads(json.dumps(Dashboard.from_json(shown), cls=JSONEncoder))

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from devkit.export.kubernetes import TARGET, KubernetesSettings
 from devkit.export.kubernetes.node_checks import (
     COLLECT_SCRIPT,
     REPORTS_FOLDER,
@@ -25,23 +27,25 @@ from tests.hosts.golden import facts_file
 from tests.render.test_artifacts import linter
 
 from .rendered import made
-from .sample_jobs import task
+from .sample_jobs import context, task
 
-SHELLS = [shell for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(shell[0])]
-every_shell = pytest.mark.parametrize("shell", SHELLS, ids=[shell[0] for shell in SHELLS])
+SHELLS = [["sh"], *(shell for shell in (["bash", "--posix"], ["busybox", "sh"]) if shutil.which(shell[0]))]
+every_shell = pytest.mark.parametrize(
+    "shell", [pytest.param(shell, marks=[pytest.mark.full] * (shell != ["sh"]), id=shell[0]) for shell in SHELLS]
+)
 VERIFIED = VerificationReport(
     ProofLocation.HERE, {"kind": "cuda"}, {"torch": "2.13.0"}, (StageResult("kernel", StageStatus("passed")),), ()
 ).to_document()
 SCRIPTS = [render_doctor_script(), render_verify_script(is_quick=True), render_verify_script(is_quick=False)]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=["doctor", "verify one GPU", "verify several"])
+@pytest.mark.full
 @pytest.mark.parametrize("dialect", ["sh", "dash"])
-def test_shellcheck_finds_nothing_in_what_the_pods_run(script, dialect, tmp_path):
-    (tmp_path / "script.sh").write_text(script)
-    done = subprocess.run(
-        [linter("shellcheck"), "--shell", dialect, tmp_path / "script.sh"], capture_output=True, text=True, check=False
-    )
+def test_shellcheck_finds_nothing_in_what_the_pods_run(dialect, tmp_path):
+    for number, script in enumerate(SCRIPTS):
+        (tmp_path / f"{number}.sh").write_text(script)
+    argv = [linter("shellcheck"), "--shell", dialect, *tmp_path.iterdir()]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -113,18 +117,16 @@ def test_the_doctors_log_has_one_line_for_each_report_with_the_node_before_all_e
     assert (pod.reports / "done").exists()
 
 
-@every_shell
-def test_problems_that_the_doctor_found_are_no_failure_of_its_pod(pod, shell):
+def test_problems_that_the_doctor_found_are_no_failure_of_its_pod(pod):
     (pod.bin / "devkit.doctor.code").write_text("1")
-    done = pod.run(render_doctor_script(), shell)
+    done = pod.run(render_doctor_script(), ["sh"])
     assert (done.returncode, len(reports(done.stdout))) == (0, 2)
 
 
-@every_shell
 @pytest.mark.parametrize("code", [2, 3])
-def test_a_doctor_without_a_report_fails_with_its_own_code_and_is_not_ready(pod, shell, code):
+def test_a_doctor_without_a_report_fails_with_its_own_code_and_is_not_ready(pod, code):
     (pod.bin / "devkit").write_text(f"#!/bin/sh\necho 'no such thing' >&2\nexit {code}\n")
-    done = pod.run(render_doctor_script(), shell)
+    done = pod.run(render_doctor_script(), ["sh"])
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "no such thing\n")
     assert not (pod.reports / "done").exists()
 
@@ -145,27 +147,21 @@ def test_a_proofs_pod_ends_as_the_proof_did_and_reports_in_any_case(pod, shell, 
     assert "devkit verify --here --quick --timeout 1800 --output verify.json" in called
 
 
-@every_shell
-def test_a_proof_that_crashed_says_nothing_that_is_no_report(pod, shell):
+def test_a_proof_that_crashed_says_nothing_that_is_no_report(pod):
     (pod.bin / "devkit").write_text("#!/bin/sh\nexit 3\n")
-    done = pod.run(render_verify_script(is_quick=False), shell)
+    done = pod.run(render_verify_script(is_quick=False), ["sh"])
     assert (done.returncode, done.stdout) == (3, "")
 
 
+@pytest.mark.full
 def test_the_real_doctor_reports_and_its_pod_ends_after_sigterm(tmp_path):
     """As process 1, which heeds no signal by default."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a process 1 of one's own needs root and unshare")
     real = Pod(tmp_path)
     (real.bin / "devkit").symlink_to(Path(sys.executable).parent / "devkit")
-    words = [
-        "unshare",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-        "--kill-child",
-        *real.command(render_doctor_script(), ["sh"]),
-    ]
+    apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    words = [*apart, *real.command(render_doctor_script(), ["sh"])]
     with subprocess.Popen(words, env=real.environment(), stdout=subprocess.PIPE, text=True, bufsize=1) as process:
         lines = [process.stdout.readline() for _ in range(2)]
         while not (real.reports / "done").exists():
@@ -178,11 +174,8 @@ def test_the_real_doctor_reports_and_its_pod_ends_after_sigterm(tmp_path):
         finally:
             process.kill()
     facts, doctor = (json.loads(line) for line in lines)
-    assert (facts["node"], facts["schema"], doctor["schema"]) == (
-        "gpu-07.example",
-        "devkit.facts/1",
-        "devkit.doctor/1",
-    )
+    schemas = ("devkit.facts/1", "devkit.doctor/1")
+    assert (facts["node"], facts["schema"], doctor["schema"]) == ("gpu-07.example", *schemas)
 
 
 # The script that fetches.
@@ -257,6 +250,7 @@ def spoken(node: str) -> str:
     return f"Facts saved to facts.json.\n{line(node, facts)}{line(node, DOCTORED)}"
 
 
+@pytest.mark.full
 def test_shellcheck_finds_nothing_in_the_script_that_fetches(cluster):
     done = subprocess.run([linter("shellcheck"), cluster.script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
@@ -298,7 +292,6 @@ def test_kubectl_reads_whole_logs_of_these_pods_alone(cluster):
 
 def test_without_a_namespace_the_contexts_is_used(tmp_path):
     cluster = Cluster(tmp_path)
-    cluster.has("doctor", "tune-doctor-abcde gpu-07 Running\n", spoken("gpu-07"))
     cluster.collect()
     assert "--namespace" not in cluster.called
 
@@ -332,11 +325,11 @@ def test_reports_of_another_time_are_not_mixed_with_these(cluster):
     assert "monday is there already" in done.stderr
 
 
-@pytest.mark.parametrize("folder", ["with a space", "it's $HOME", "back\\slash n\\n", "-dash", 'a"b`c'])
-def test_a_folder_may_be_called_as_one_likes(cluster, folder):
+def test_a_folder_may_be_called_as_one_likes(cluster):
     cluster.has("doctor", "tune-doctor-abcde gpu-07 Running\n", spoken("gpu-07"))
-    assert cluster.collect(f"./{folder}").returncode == 0
-    assert cluster.files(folder) == ["doctor/gpu-07.json", "facts/gpu-07.json"]
+    for folder in ("it's $HOME", "back\\slash n\\n", "-dash", 'a"b`c'):
+        assert cluster.collect(f"./{folder}").returncode == 0
+        assert cluster.files(folder) == ["doctor/gpu-07.json", "facts/gpu-07.json"]
 
 
 def test_a_kubectl_that_fails_ends_the_script(cluster):
@@ -345,33 +338,21 @@ def test_a_kubectl_that_fails_ends_the_script(cluster):
     assert not (cluster.folder / "reports").exists()
 
 
-@pytest.mark.parametrize(
-    "node",
-    ["../../escaped", "a/b", "", "Gpu", "-gpu", "a b", "$(touch ran)"],
-    ids=["upwards", "a path", "nothing", "upper case", "a hyphen first", "a blank", "a command"],
-)
-def test_a_log_cannot_choose_where_files_go(cluster, node):
-    cluster.has("doctor", "tune-doctor-abcde gpu-07 Running\n", spoken(node) + spoken("gpu-07"))
-    assert cluster.collect().returncode == 0
-    assert cluster.files() == ["doctor/gpu-07.json", "facts/gpu-07.json"]
-    assert {path.name for path in cluster.folder.iterdir()} == {"bin", "collect.sh", "reports"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_log_cannot_choose_where_files_go_and_what_is_no_report_is_left_out(cluster):
+    nodes = ("../../escaped", "a/b", "", "Gpu", "-gpu", "a b", "$(touch ran)")
+    others = (
         '{"node": "gpu-09", "schema": "other.facts/1"}\n',
         '{"node": "gpu-09", "schema": "devkit.plan/1"}\n',
         '{"node": "gpu-09", "said": "\\"schema\\": \\"devkit.facts/1\\""}\n',
         'note: {"node": "gpu-09", "schema": "devkit.facts/1"}\n',
         '{"node": "gpu-09"\n',
-    ],
-    ids=["another program", "another document", "a document that quotes one", "behind words", "cut off"],
-)
-def test_what_is_no_report_is_left_out(cluster, text):
-    cluster.has("doctor", "tune-doctor-abcde gpu-07 Running\n", text + spoken("gpu-07"))
+    )
+    cluster.has(
+        "doctor", "tune-doctor-abcde gpu-07 Running\n", "".join((*map(spoken, nodes), *others, spoken("gpu-07")))
+    )
     assert cluster.collect().returncode == 0
     assert cluster.files() == ["doctor/gpu-07.json", "facts/gpu-07.json"]
+    assert {path.name for path in cluster.folder.iterdir()} == {"bin", "collect.sh", "reports"}
 
 
 def test_the_newest_report_of_a_node_counts(cluster):
@@ -381,23 +362,16 @@ def test_the_newest_report_of_a_node_counts(cluster):
     assert json.loads((cluster.folder / "reports/doctor/gpu-07.json").read_text())["verdict"] == "problems"
 
 
-@pytest.mark.parametrize("target", ["it's", 'a "b" $(touch ran)', "c`d`"])
-def test_a_projects_folder_with_any_name_is_quoted_in_the_script(target, tmp_path):
-    from dataclasses import replace
-
-    from devkit.export.kubernetes import TARGET, KubernetesSettings
-
-    from .sample_jobs import context
-
-    rendered = TARGET.render(task(), KubernetesSettings(), replace(context(), folder=target))
-    (artifact,) = (each for each in rendered.artifacts if each.path == COLLECT_SCRIPT)
-    cluster = Cluster(tmp_path)
-    cluster.script.write_bytes(artifact.content)
-    done = cluster.collect()
-    assert f"kubectl apply -k {target}/checks/doctor" in done.stderr
-    assert not (tmp_path / "ran").exists()
+def test_a_projects_folder_with_any_name_is_quoted_in_the_script(cluster):
+    for target in ("it's", 'a "b" $(touch ran)', "c`d`"):
+        rendered = TARGET.render(task(), KubernetesSettings(), replace(context(), folder=target))
+        (artifact,) = (each for each in rendered.artifacts if each.path == COLLECT_SCRIPT)
+        cluster.script.write_bytes(artifact.content)
+        assert f"kubectl apply -k {target}/checks/doctor" in cluster.collect().stderr
+        assert not (cluster.folder / "ran").exists()
 
 
+@pytest.mark.full
 def test_devkit_compare_finds_the_odd_node_among_the_fetched_reports(cluster):
     nodes = [f"gpu-{number:02}" for number in range(30)]
     facts = json.loads(FACTS.read_text())

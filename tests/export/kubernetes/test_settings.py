@@ -8,7 +8,13 @@ from devkit.cli.export import export
 from devkit.errors import DevkitError
 from devkit.export.job_settings import JobSettings
 from devkit.export.kubernetes import KubernetesSettings
-from devkit.export.kubernetes.settings import validate_kubernetes_settings
+from devkit.export.kubernetes.settings import (
+    parse_label,
+    parse_toleration,
+    validate_kubernetes_settings,
+    validate_label_key,
+    validate_subdomain,
+)
 
 
 def test_no_flag_is_another_ones():
@@ -22,7 +28,6 @@ def test_no_flag_is_another_ones():
     ("options", "named"),
     [
         ({"namespace": "ML_team"}, "--namespace"),
-        ({"namespace": "a" * 64}, "--namespace"),
         ({"gpu_group": 0}, "--gpu-group"),
         ({"queue": "my queue"}, "--queue"),
         ({"gpu_resource": "nvidia.com/"}, "--gpu-resource"),
@@ -36,6 +41,10 @@ def test_no_flag_is_another_ones():
         ({"pull_secret": "a\nb"}, "--pull-secret"),
         ({"service_account": "A"}, "--service-account"),
         ({"priority_class": "é"}, "--priority-class"),
+        ({"label": ("a b=c",)}, "--label"),
+        ({"annotation": ("-=c",)}, "--annotation"),
+        ({"scheduler": "Kai Scheduler"}, "--scheduler"),
+        ({"runtime_class": "NVIDIA runtime"}, "--runtime-class"),
         ({"gpu_resource": "nvidia.com/gpu", "device_class": "gpu.nvidia.com"}, "--device-class and --gpu-resource"),
     ],
 )
@@ -52,3 +61,41 @@ def test_what_a_cluster_takes_passes():
         namespace="a" * 63, gpu_resource="amd.com/gpu", node_selector=("a.b/c=D_e",), toleration=("x=y:NoExecute",)
     )
     assert validate_kubernetes_settings(options) is options
+
+
+def test_names_of_objects_are_dns_subdomains():
+    for name in ("gp3", "fast-ssd", "a.b-c.d", "0", "a" * 253):
+        assert validate_subdomain(name, "--queue") == name
+    for name in ("", "Gp3", "a_b", "-a", "a-", "a..b", ".a", "a b", "a\n", "a" * 254, "$(a)"):
+        with pytest.raises(DevkitError, match="--queue"):
+            validate_subdomain(name, "--queue")
+
+
+def test_keys_of_labels_may_have_a_prefix():
+    for name in ("spot", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me", "A_b"):
+        assert validate_label_key(name, "--topology") == name
+    for name in ("", "/a", "a/", "a/b/c", "a b", "A/b", "a" * 64, "a/" + "b" * 64, "a\n"):
+        with pytest.raises(DevkitError, match="--topology"):
+            validate_label_key(name, "--topology")
+
+
+def test_labels_are_split_at_the_first_equals_sign():
+    found = parse_label("nvidia.com/gpu.product=NVIDIA-A10G", "--node-selector")
+    assert found == ("nvidia.com/gpu.product", "NVIDIA-A10G")
+    assert parse_label("empty=", "--node-selector") == ("empty", "")
+    for text in ("a", "=b", "a=b=c", "a=b c", "a=-b", "a=" + "b" * 64, "a=b\n"):
+        with pytest.raises(DevkitError, match="--node-selector"):
+            parse_label(text, "--node-selector")
+
+
+def test_taints_are_read_as_kubectl_prints_them():
+    taints = {
+        "spot": {"key": "spot", "operator": "Exists"},
+        "spot:NoExecute": {"key": "spot", "operator": "Exists", "effect": "NoExecute"},
+        "a.b/c=d": {"key": "a.b/c", "operator": "Equal", "value": "d"},
+        "spot=true:NoSchedule": {"key": "spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"},
+    }
+    assert {text: parse_toleration(text, "--toleration") for text in taints} == taints
+    for text in ("", ":NoSchedule", "a:", "a:noschedule", "a=b:c:NoSchedule", "=b"):
+        with pytest.raises(DevkitError, match="--toleration"):
+            parse_toleration(text, "--toleration")

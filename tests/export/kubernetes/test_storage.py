@@ -7,7 +7,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.resources import format_quantity
 from devkit.export.kubernetes.settings import AccessMode, JobKind
-from devkit.export.task import HUB_CACHE, TOKEN_PATH, VolumeRole
+from devkit.export.task import TOKEN_PATH, VolumeRole
 from devkit.export.values import GIB
 
 from .matrix import new_storage
@@ -28,9 +28,7 @@ def test_storage_that_has_no_name_is_made():
         assert claim["accessModes"] == ["ReadWriteOnce"]
         assert claim["storageClassName"] == "gp3"
         assert claim["resources"]["requests"]["storage"] == "10Gi"
-
-
-def test_without_a_class_the_cluster_chooses():
+    # Without a class the cluster chooses.
     assert all("storageClassName" not in claim for claim in claims(made(new_storage(task()))).values())
 
 
@@ -55,9 +53,7 @@ def test_several_nodes_share_what_is_made_for_them():
 
 @pytest.mark.parametrize("mode", [AccessMode.ONE_NODE, AccessMode.ONE_POD])
 def test_one_node_cannot_share_with_others(mode):
-    with pytest.raises(
-        DevkitError, match=f"--access-mode {mode} lets one node mount what 2 nodes must share"
-    ) as caught:
+    with pytest.raises(DevkitError, match=f"--access-mode {mode} lets one node mount what 2 nodes") as caught:
         made(new_storage(task(nodes=2)), access_mode=mode)
     assert "--storage-class" in caught.value.hint
     assert made(new_storage(task()), access_mode=mode)
@@ -76,19 +72,12 @@ def test_a_claim_must_have_a_name_that_claims_have():
 
 @pytest.mark.parametrize(
     ("path", "said"),
-    [
-        ("/workspaces/tune/a:b", "takes no colon"),
-        ("/data", "mounted apart"),
-        ("/data/", "mounted apart"),
-        ("/data/.", "mounted apart"),
-    ],
+    [("/workspaces/tune/a:b", "takes no colon"), ("/data", "mounted apart"), ("/data/.", "mounted apart")],
 )
 def test_a_path_at_which_nothing_can_be_mounted_is_refused(path, said):
-    volumes = tuple(
-        replace(volume, path=path) if volume.role is VolumeRole.CHECKPOINTS else volume for volume in task().volumes
-    )
+    *others, checkpoints = task().volumes
     with pytest.raises(DevkitError, match=said):
-        made(task(volumes=volumes))
+        made(task(volumes=(*others, replace(checkpoints, path=path))))
 
 
 def test_one_claim_for_several_has_a_folder_for_each():
@@ -102,63 +91,28 @@ def test_one_claim_for_several_has_a_folder_for_each():
 
 
 @every_kind
-def test_everything_is_mounted_where_the_dev_container_has_it(kind):
-    volumes = tuple(
-        replace(volume, path=path)
-        for volume, path in zip(task().volumes, (HUB_CACHE, "/workspaces/tune", "/workspaces/tune/output"), strict=True)
-    )
-    rendered = made(task(volumes=volumes), kind=kind)
-    inside = container(rendered)
-    mounted = {each["name"]: each["mountPath"] for each in inside["volumeMounts"]}
-    # A RayJob's script comes beside.
-    assert mounted.pop("nodes", "/etc/devkit") == "/etc/devkit"
-    assert mounted == {
-        "models": "/opt/cache/huggingface",
-        "data": "/workspaces/tune",
-        "checkpoints": "/workspaces/tune/output",
-        "shm": "/dev/shm",
-        "compile-cache": "/opt/cache/compile",
-        "hub-token": "/home/dev/.config/huggingface",
-    }
-    assert inside["workingDir"] == "/workspaces/tune"
-    assert [each["name"] for each in job_templates(rendered)[0]["spec"]["volumes"]] == [
-        each["name"] for each in inside["volumeMounts"]
-    ]
-
-
-@every_kind
-def test_shared_memory_is_memory_and_the_container_may_use_it(kind):
-    asked = task(memory_bytes=30 * GIB, shm_bytes=4 * GIB)
-    rendered = made(asked, kind=kind)
-    volumes = {each["name"]: each for each in job_templates(rendered)[0]["spec"]["volumes"]}
-    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "4Gi"}
+def test_shared_memory_is_memory_that_the_container_may_use(kind):
+    rendered = made(task(memory_bytes=30 * GIB, shm_bytes=4 * GIB), kind=kind)
     resources = container(rendered)["resources"]
     assert resources["limits"]["memory"] == resources["requests"]["memory"] == "34Gi"
 
 
-@every_kind
-def test_the_token_is_a_file_from_a_secret_and_nowhere_in_the_manifest(kind):
-    rendered = made(task(), kind=kind, token_secret="mine")
+def test_the_token_is_a_file_from_a_secret_and_nowhere_in_the_manifest():
+    rendered = made(task(), token_secret="mine")
     (volume,) = (each for each in job_templates(rendered)[0]["spec"]["volumes"] if "secret" in each)
-    assert volume["secret"]["secretName"] == "mine"
-    assert volume["secret"]["optional"] is True
-    assert volume["secret"]["defaultMode"] == 0o440
+    secret = volume["secret"]
+    assert (secret["secretName"], secret["optional"], secret["defaultMode"]) == ("mine", True, 0o440)
     (mount,) = (each for each in container(rendered)["volumeMounts"] if each["name"] == volume["name"])
     assert mount["readOnly"] is True
-    assert f"{mount['mountPath']}/{volume['secret']['items'][0]['path']}" == TOKEN_PATH
+    assert f"{mount['mountPath']}/{secret['items'][0]['path']}" == TOKEN_PATH
     assert not any("secretKeyRef" in str(each) for each in objects(rendered))
-
-
-@pytest.mark.parametrize("needs_token", [True, False])
-def test_what_is_mounted_is_there(needs_token):
-    rendered = made(task(needs_token=needs_token))
-    pod = job_templates(rendered)[0]["spec"]
-    assert [each["name"] for each in pod["containers"][0]["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
 
 
 def test_a_model_of_the_project_needs_no_token():
     rendered = made(task(needs_token=False))
-    assert not any("secret" in each for each in job_templates(rendered)[0]["spec"]["volumes"])
+    pod = job_templates(rendered)[0]["spec"]
+    assert not any("secret" in each for each in pod["volumes"])
+    assert [each["name"] for each in pod["containers"][0]["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
     assert not any("secret" in step for step in rendered.next_steps)
 
 
@@ -179,9 +133,6 @@ def test_the_pod_that_copies_goes_where_the_job_goes():
     assert "nodeSelector" not in named(made(task()), "Pod")["spec"]
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [(GIB, "1Gi"), (1 << 40, "1Ti"), (1536 << 20, "1536Mi"), (1 << 20, "1Mi"), (GIB + 1, "1073741825"), (1000, "1000")],
-)
-def test_sizes_are_written_exactly(size_bytes, text):
-    assert format_quantity(size_bytes) == text
+def test_sizes_are_written_exactly():
+    sizes = {GIB: "1Gi", 1 << 40: "1Ti", 1536 << 20: "1536Mi", 1 << 20: "1Mi", GIB + 1: "1073741825", 1000: "1000"}
+    assert {size: format_quantity(size) for size in sizes} == sizes

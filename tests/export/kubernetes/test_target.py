@@ -10,7 +10,7 @@ import yaml
 from devkit.export.kubernetes import TARGET, KubernetesSettings
 from devkit.export.kubernetes.settings import JobKind
 
-from .matrix import every_job, new_storage
+from .matrix import new_storage
 from .rendered import made
 from .sample_jobs import context, task
 
@@ -51,27 +51,6 @@ def test_the_project_is_copied_from_where_it_is():
     assert "kubectl cp '../my project/.' tune-files:/workspaces/tune" in rendered.next_steps
 
 
-@every_job
-@pytest.mark.turns(3)
-def test_the_same_settings_give_the_same_files(made_task, options):
-    first, second = made(made_task, **options), made(made_task, **options)
-    assert first == second
-    paths = [artifact.path for artifact in first.artifacts]
-    assert len(paths) == len(set(paths))
-    assert paths[0] == "kustomization.yaml"
-
-
-@every_job
-@pytest.mark.turns(3)
-def test_every_file_says_who_wrote_it_and_how_to_change_it(made_task, options):
-    for artifact in made(made_task, **options).artifacts:
-        text = artifact.content.decode()
-        assert text.startswith("# Written by devkit ")
-        assert "devkit export" in text.replace("\n# ", " ").splitlines()[0]
-        assert "\t" not in text
-        assert text.endswith("\n")
-
-
 def test_storage_is_apart_from_the_job():
     """What removes the job must not remove its checkpoints."""
     files = {artifact.path: artifact.content for artifact in made(new_storage(task())).artifacts}
@@ -80,18 +59,15 @@ def test_storage_is_apart_from_the_job():
             assert not any("storage" in each for each in yaml.safe_load(content)["resources"])
 
 
-@pytest.mark.parametrize("kind", list(JobKind))
-def test_no_file_holds_what_only_secrets_may(kind):
-    text = b"".join(artifact.content for artifact in made(task(), kind=kind).artifacts).decode()
-    assert "kind: Secret" not in text
-    assert "hf_" not in text
+def test_no_file_holds_what_only_secrets_may():
+    for kind in JobKind:
+        text = b"".join(artifact.content for artifact in made(task(), kind=kind).artifacts).decode()
+        assert "kind: Secret" not in text
+        assert "hf_" not in text
 
 
 def test_checks_and_monitoring_come_unless_they_are_not_wanted():
     with_all = {artifact.path.split("/")[0] for artifact in made(task(), node_checks=True, monitoring=True).artifacts}
     assert with_all - {"kustomization.yaml", "base", "files"}
-    assert {artifact.path.split("/")[0] for artifact in made(task()).artifacts} == {
-        "kustomization.yaml",
-        "base",
-        "files",
-    }
+    without = {artifact.path.split("/")[0] for artifact in made(task()).artifacts}
+    assert without == {"kustomization.yaml", "base", "files"}
