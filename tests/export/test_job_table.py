@@ -7,6 +7,7 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.export.job_settings import ExportOptions, describe_setting, read_export_settings, select_flags_to_store
 from devkit.export.targets import load_target
+from devkit.render.toml_tables import set_toml_values
 
 KUBERNETES = load_target("kubernetes")
 SLURM = load_target("slurm")
@@ -72,21 +73,11 @@ def test_what_is_wrong_is_refused_with_its_place(text, said):
     assert refused.value.hint
 
 
-def test_control_characters_in_a_targets_own_texts():
-    with pytest.raises(DevkitError, match="line break"):
-        options('[job.kubernetes]\nnamespace = "a\\nb"\n')
-
-
-def test_flags_of_the_job_are_kept_for_all_targets():
-    assert kept_in("", ExportOptions({"gpus": 2, "env": ("A=1", "B=2")}, {})) == {
+def test_flags_of_the_job_are_kept_for_all_targets_and_storage_and_a_targets_own_for_it_alone():
+    job = {"gpus": 2, "env": ("A=1", "B=2"), "models": "hub", "models_size": "5Gi"}
+    assert kept_in("", ExportOptions(job, {"namespace": "n"})) == {
         "job.gpus": 2,
         "job.env": ["A=1", "B=2"],
-    }
-
-
-def test_storage_and_a_targets_own_flags_are_kept_for_it_alone():
-    typed = ExportOptions({"models": "hub", "models_size": "5Gi"}, {"namespace": "n"})
-    assert kept_in("", typed) == {
         "job.kubernetes.models": "hub",
         "job.models_size": "5Gi",
         "job.kubernetes.namespace": "n",
@@ -107,16 +98,9 @@ def test_a_setting_that_is_there_is_not_written_again():
     assert kept_in('[job]\ngpus = 2\nenv = ["A=1"]\n', ExportOptions({"gpus": 2, "env": ("A=1",)}, {})) == {}
 
 
-def test_every_kept_setting_has_a_meaning():
-    typed = ExportOptions({"gpus": 2, "models": "x"}, {"namespace": "n"})
-    assert all(describe_setting(path, KUBERNETES) for path in select_flags_to_store({}, KUBERNETES, typed))
-
-
 def test_what_was_kept_is_what_is_read():
-    from devkit.render.toml_tables import set_toml_values
-
     typed = ExportOptions({"gpus": 2, "models": "/a b", "env": ("A=${x}",), "spot": True}, {"partition": "gpu"})
-    text = set_toml_values(
-        b"[job]\n", select_flags_to_store({"job": {}}, SLURM, typed), {}, shown_as="devkit.toml"
-    ).decode()
+    stored = select_flags_to_store({"job": {}}, SLURM, typed)
+    assert all(describe_setting(path, SLURM) for path in stored)
+    text = set_toml_values(b"[job]\n", stored, {}, shown_as="devkit.toml").decode()
     assert options(text, SLURM) == options("", SLURM, typed)

@@ -49,7 +49,7 @@ sys.exit(1)
 LAUNCH = [sys.executable, "-m", *LAUNCHER]
 
 
-@pytest.fixture(params=["a process", "process 1"])
+@pytest.fixture(params=["a process", pytest.param("process 1", marks=pytest.mark.full)])
 def launcher(request):
     """The words that start the launcher, in a process of its own."""
     if request.param == "a process":
@@ -121,11 +121,6 @@ def signaled(process, launcher, number):
 )
 def test_the_exit_code_is_that_of_the_processes(launcher, tmp_path, command, code):
     assert code_of(launcher, tmp_path, *command)[0] == code
-
-
-def test_what_an_earlier_run_left_does_not_make_a_failure_a_preemption(launcher, tmp_path):
-    (tmp_path / "run.json").write_text('{"status": "preempted"}')
-    assert code_of(launcher, tmp_path, *writing(then=1), DEVKIT_EXIT_FILE=str(tmp_path / "run.json"))[0] == 1
 
 
 @pytest.mark.parametrize(("lines", "code"), [("", 69), ("echo 2 >> $DEVKIT_EXIT_FILE;", 2)])
@@ -223,6 +218,7 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path):
     assert (tmp_path / "told").read_text() == "SIGINT"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not CAN_UNSHARE, reason="needs root and unshare for a process 1 of its own")
 def test_process_one_reaps_orphans(tmp_path):
     orphans = "for _ in 1 2 3; do (sleep 0.05 &); done; sleep 0.4; ps -eo stat= | grep -c Z"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from devkit.errors import DevkitError
+from devkit.estimate.settings import Method
 from devkit.export.sizing import estimate_step_seconds
 
 from .subjects import JOB, RUN, made
@@ -53,8 +54,6 @@ def test_a_run_longer_than_its_time_is_said_to_go_on():
 
 
 def test_a_checkpoint_that_takes_longer_than_the_grace():
-    from devkit.estimate.settings import Method
-
     whole = replace(RUN, method=Method.FULL)
     notes = made(whole, job=replace(JOB, gpu="B300", grace="120s")).task.notes
     assert any("one checkpoint is" in note and "--grace is 2 min" in note for note in notes)
