@@ -10,6 +10,8 @@ from tests.nvml_stub import build_stub
 
 from .slurm import Cluster
 
+pytestmark = pytest.mark.full
+
 WRAPPER = """\
 #!/bin/sh
 cd {root}

@@ -7,6 +7,8 @@ import pytest
 from .conftest import devkit
 from .exporting import export, stand_in
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def with_gpus(project, tmp_path_factory):

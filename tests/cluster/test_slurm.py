@@ -12,6 +12,8 @@ import pytest
 from .exporting import Job, export, stand_in
 from .slurm import Cluster, until
 
+pytestmark = pytest.mark.full
+
 FOREVER = "for second in $(seq 600); do sleep 0.1; done"
 UNTIL_TOLD = f'if [ "$starts" -gt 1 ]; then exit 0; fi; {FOREVER}'
 
@@ -139,7 +141,6 @@ def test_each_task_of_a_sweep_has_its_value_and_its_folder_and_only_the_interrup
 
 
 # Slurm looks at time limits twice a minute.
-@pytest.mark.turns(5, first=0)
 def test_a_job_whose_time_ends_is_warned_and_gets_the_same_time_again(cluster, project, tmp_path):
     venv = stand_in(tmp_path / "venv", UNTIL_TOLD)
     job = export(project, tmp_path, "--time", "2m", "--grace", "100s", venv=venv)

@@ -4,12 +4,10 @@ import math
 
 import pytest
 
-from tests.amount import every
-
 from .exporting import export
 from .slurm import until
 
-pytestmark = pytest.mark.workload
+pytestmark = [pytest.mark.full, pytest.mark.workload]
 
 STEPS = 200
 LONG_RUN = f"""\
@@ -45,19 +43,15 @@ def uninterrupted(cluster, settings, tmp_path_factory):
     return trained(job)
 
 
-@pytest.mark.turns(5, first=1)
 def test_a_run_that_is_warned_preempted_and_queued_again_ends_with_the_very_losses_of_one_that_is_not(
     cluster, settings, tmp_path, uninterrupted
 ):
     job = export(settings, tmp_path, "--settings", "long.toml")
     number = job.submit(cluster)
-    interruptions = every(
-        3,
-        (
-            (5, lambda: urgent(cluster, settings)),
-            (70, lambda: cluster.run("scancel", "--signal=TERM", number)),
-            (140, lambda: cluster.run("scontrol", "requeue", number)),
-        ),
+    interruptions = (
+        (5, lambda: urgent(cluster, settings)),
+        (70, lambda: cluster.run("scancel", "--signal=TERM", number)),
+        (140, lambda: cluster.run("scontrol", "requeue", number)),
     )
     for turn, (step, interrupt) in enumerate(interruptions, 1):
         cluster.reach(number, "RUNNING")
@@ -76,7 +70,6 @@ def urgent(cluster, settings):
     cluster.run("sbatch", "--wait", *everything, cwd=settings)
 
 
-@pytest.mark.turns(5, first=2)
 def test_two_nodes_train_together_stop_together_and_go_on_together(cluster, settings, tmp_path, uninterrupted):
     job = export(settings, tmp_path, "--settings", "long.toml", "--nodes", "2")
     number = job.submit(cluster)
@@ -89,7 +82,6 @@ def test_two_nodes_train_together_stop_together_and_go_on_together(cluster, sett
     assert all(math.isclose(*pair, rel_tol=1e-3) for pair in zip(trained(job), uninterrupted, strict=True))
 
 
-@pytest.mark.turns(5, first=3)
 def test_an_elastic_job_goes_on_with_the_node_that_is_left(cluster, settings, tmp_path, uninterrupted):
     (settings / "elastic.toml").write_text(LONG_RUN.replace("save_every = 1000", "save_every = 5"), encoding="ascii")
     job = export(settings, tmp_path, "--settings", "elastic.toml", "--nodes", "1:2")

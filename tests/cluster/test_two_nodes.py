@@ -18,12 +18,11 @@ from devkit.estimate.settings import Precision
 from devkit.export.task import build_rendezvous_variables
 from devkit.export.task_builder import ExportedProject, build_task
 from devkit.workload.finetune.settings import FinetuneSettings
-from tests.amount import is_tried
 from tests.export.subjects import CPU, JOB, PROJECT
 
 from . import namespaces
 
-pytestmark = [pytest.mark.workload]
+pytestmark = [pytest.mark.full, pytest.mark.workload]
 
 BIN = Path(sys.executable).parent
 STEPS = 80
@@ -121,7 +120,6 @@ def preempted_on_one_node(task, nodes, folder):
     return codes
 
 
-@pytest.mark.turns(5, first=3)
 def test_one_node_is_told_to_stop_both_leave_with_75_and_the_same_command_goes_on(two, folder):
     task = task_for("preempted", nodes=2)
     assert preempted_on_one_node(task, two, folder) == [75, 75]
@@ -134,12 +132,10 @@ def test_one_node_is_told_to_stop_both_leave_with_75_and_the_same_command_goes_o
     assert ended(started(alone, two[:1], folder), folder) == [0]
     assert len(losses(folder, "preempted")) == STEPS
     assert losses(folder, "preempted") == pytest.approx(losses(folder, "alone"), rel=1e-3)
-    if is_tried(3, 10):
-        assert ended(started(task_for("straight", nodes=2), two, folder), folder) == [0, 0]
-        assert losses(folder, "preempted") == losses(folder, "straight")
+    assert ended(started(task_for("straight", nodes=2), two, folder), folder) == [0, 0]
+    assert losses(folder, "preempted") == losses(folder, "straight")
 
 
-@pytest.mark.turns(5, first=0)
 def test_a_run_that_cannot_begin_fails_on_both_nodes_even_after_one_that_was_preempted(two, folder):
     (folder / "stale").mkdir()
     (folder / "stale/run.json").write_text(json.dumps({"schema": "devkit.finetune/1", "status": "preempted"}))

@@ -7,6 +7,8 @@ import pytest
 from .conftest import ROOT, devkit
 from .slurm import until
 
+pytestmark = pytest.mark.full
+
 FLAGS = ("--gpu", "H100", "--gpus", "2", "--gpu-type", "any", "--cpus", "1", "--memory", "1Gi")
 APPTAINER = '#!/bin/bash\nwhile [ "$1" != "$image" ]; do shift; done\nshift\nexec "$@"\n'
 """What follows the image's file runs as it is, and not in the image."""

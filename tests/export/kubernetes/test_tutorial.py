@@ -12,6 +12,7 @@ from tests.cli.test_init import devkit
 
 from .api import problems
 
+pytestmark = pytest.mark.full
 GUIDE = Path(__file__).parents[3] / "docs/guides/kubernetes.md"
 GPUS = {"llama2-7b-finetuning": "A10G", "llama2-13b-distributed": "A100"}
 
@@ -46,7 +47,6 @@ def job(folder, file):
     return found
 
 
-@pytest.mark.turns(3)
 def test_the_job_for_one_a10g(folders):
     name = "llama2-7b-finetuning"
     done = export(folders[name], *commands()[name])

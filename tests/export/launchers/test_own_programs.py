@@ -16,12 +16,12 @@ from devkit.export.launcher_gpus import load_launcher_gpus
 from devkit.export.skypilot import SkypilotSettings
 from devkit.export.skypilot import render_skypilot as render_skypilot
 from devkit.export.task import HUB_CACHE
-from tests.amount import every
 from tests.engine import launchers
 from tests.engine.binaries import NoEngineError
 
 from .tasks import CPU, HOSTILE, NASTY, ONE, OUTPUT, SPOT, TASKS, TWO_NODES, WORKSPACE, context, volumes
 
+pytestmark = pytest.mark.full
 READER = Path(__file__).parent / "own_programs.py"
 DRIVER = Path(__file__).parent / "daytona_locally.py"
 
@@ -56,7 +56,6 @@ def written(render, folder, cases):
     return files
 
 
-@pytest.mark.turns(3, first=1)
 def test_dstack_reads_its_files_as_the_task_says(python, tmp_path):
     cases = {name: (task, DstackSettings()) for name, task in TASKS.items()}
     cloud = DstackSettings(backend="aws", region="eu-west-1", hub_secret="hub")
@@ -88,7 +87,6 @@ def test_dstack_reads_its_files_as_the_task_says(python, tmp_path):
     assert [each["path"] for each in mounted] == [HUB_CACHE, WORKSPACE, OUTPUT]
 
 
-@pytest.mark.turns(3, first=0)
 def test_skypilot_reads_its_files_as_the_task_says(python, tmp_path):
     cases = {name: (task, SkypilotSettings()) for name, task in TASKS.items()}
     cases["a cluster"] = (TWO_NODES, SkypilotSettings(infra="k8s/ctx"))
@@ -170,7 +168,6 @@ def run_locally(python, project, *words, env=()):
 SAVES = 'printf "%s\\n" "$1" >>finetuned/words; n=$(wc -l <finetuned/words); pwd; if [ "$n" -lt 3 ]; then exit 75; fi'
 
 
-@pytest.mark.turns(3, first=2)
 def test_daytonas_sdk_takes_every_call_and_a_run_that_saved_goes_on(python, sandboxed):
     task = replace(HOSTILE, command=("sh", "-c", SAVES, "sh", NASTY))
     project = sandboxed(task)
@@ -199,7 +196,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "words", "time_s", "code"), every(4, ENDS))
+@pytest.mark.parametrize(("command", "words", "time_s", "code"), ENDS)
 def test_what_ends_a_run_on_daytona_is_forwarded_and_the_output_comes_back(
     python, sandboxed, command, words, time_s, code
 ):
@@ -210,7 +207,6 @@ def test_what_ends_a_run_on_daytona_is_forwarded_and_the_output_comes_back(
     assert (project / "finetuned/saved").exists() is (command == IS_SAVED)
 
 
-@pytest.mark.turns(5, first=2)
 def test_daytonas_types_accept_the_script(python, sandboxed):
     import sys
 
