@@ -47,29 +47,26 @@ def test_dashes_are_as_good_as_underscores_and_the_folder_has_a_key():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("[job]\ngups = 2\n", "devkit.toml:2:1: there is no setting 'gups'", id="a misspelled setting"),
-        pytest.param("[job]\ngpus = '2'\n", "devkit.toml:2:1: gpus must be a whole number", id="a wrong type"),
-        pytest.param("[job]\ngpus = true\n", "devkit.toml:2:1: gpus must be", id="true is no number"),
-        pytest.param(
-            "[job]\n\n[job.slrum]\na = 1\n", "devkit.toml:3:2: there is no target 'slrum'", id="no such target"
-        ),
-        pytest.param("[job.kubernetes]\n# x\nnamspace = 'a'\n", "devkit.toml:3:1: there is no", id="in the target's"),
-        pytest.param("[job.kubernetes]\nnamespace = 1\n", "devkit.toml:2:1: namespace must be", id="type in target's"),
-        pytest.param("[job.kubernetes]\ngpus = 1.5\n", "devkit.toml:2:1: gpus must be", id="the job's in the target's"),
-        pytest.param("[job.kubernetes]\noutput = 1\n", "devkit.toml:2:1: output must be", id="a folder that is none"),
-        pytest.param("job = 3\n", "devkit.toml:1:1: job must be a table", id="no table"),
-        pytest.param("[job]\nkubernetes = 3\n", "devkit.toml:2:1: job.kubernetes must be a table", id="no inner table"),
-        pytest.param(
-            "[job]\ngpus = 1\n'gp-us' = 1\n", "devkit.toml:3:1: there is no setting 'gp-us'", id="dash inside"
-        ),
+        pytest.param("[job]\ngups = 2\n", "2:1: there is no setting 'gups'", id="a misspelled setting"),
+        pytest.param("[job]\ngpus = '2'\n", "2:1: gpus must be a whole number", id="a wrong type"),
+        pytest.param("[job]\ngpus = true\n", "2:1: gpus must be", id="true is no number"),
+        pytest.param("[job]\n\n[job.slrum]\na = 1\n", "3:2: there is no target 'slrum'", id="no such target"),
+        pytest.param("[job.kubernetes]\n# x\nnamspace = 'a'\n", "3:1: there is no", id="in the target's"),
+        pytest.param("[job.kubernetes]\nnamespace = 1\n", "2:1: namespace must be", id="type in target's"),
+        pytest.param("[job.kubernetes]\ngpus = 1.5\n", "2:1: gpus must be", id="the job's in the target's"),
+        pytest.param("[job.kubernetes]\noutput = 1\n", "2:1: output must be", id="a folder that is none"),
+        pytest.param("job = 3\n", "1:1: job must be a table", id="no table"),
+        pytest.param("[job]\nkubernetes = 3\n", "2:1: job.kubernetes must be a table", id="no inner table"),
+        pytest.param("[job]\ngpus = 1\n'gp-us' = 1\n", "3:1: there is no setting 'gp-us'", id="dash inside"),
         pytest.param("[job]\nmodels-size='1'\nmodels_size='1'\n", "is set twice", id="twice in two spellings"),
-        pytest.param("[job]\nenv = [1]\n", "devkit.toml:2:1: env must be a list of strings", id="a list of numbers"),
+        pytest.param("[job]\nenv = [1]\n", "2:1: env must be a list of strings", id="a list of numbers"),
+        pytest.param('[job.kubernetes]\nnamespace = "a\\nb"\n', "line break", id="a line break in the target's"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(text, said):
     with pytest.raises(DevkitError) as refused:
         options(text)
-    assert refused.value.message.startswith(said) or said in refused.value.message
+    assert said in refused.value.message
     assert refused.value.hint
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from devkit.errors import DevkitError
 from devkit.export.job_settings import JobSettings
-from devkit.export.kubernetes import KubernetesSettings, render_kubernetes
+from devkit.export.kubernetes import KubernetesSettings
 from devkit.export.launch import LAUNCHER, TORCHRUN
 from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings
 from devkit.export.targets import TARGETS, ExportContext, load_target
@@ -51,13 +51,11 @@ def test_a_node_has_as_much_memory_as_its_gpus_and_storage_is_a_guess_that_flags
     assert built(replace(OWN, models_size="7Gi")).task.volume(VolumeRole.MODELS).size_bytes == 7 * GIB
 
 
-@pytest.mark.parametrize(
-    ("processes", "per_node", "wrapped"), [("", 4, False), ("auto", 4, True), ("2", 2, True), ("1", 1, True)]
-)
-def test_torchrun_starts_processes_where_it_is_asked_to(processes, per_node, wrapped):
-    task = built(replace(OWN, gpus=4, nodes=2, processes=processes)).task
-    assert (task.processes_per_node, task.processes) == (per_node, 2 * per_node)
-    assert (TORCHRUN[0] in task.command) is wrapped
+def test_torchrun_starts_processes_where_it_is_asked_to():
+    for processes, per_node, is_wrapped in (("", 4, False), ("auto", 4, True), ("2", 2, True), ("1", 1, True)):
+        task = built(replace(OWN, gpus=4, nodes=2, processes=processes)).task
+        assert (task.processes_per_node, task.processes) == (per_node, 2 * per_node)
+        assert (TORCHRUN[0] in task.command) is is_wrapped
 
 
 def test_a_foreign_image_gets_nothing_of_devkit():
@@ -114,20 +112,18 @@ def test_a_claim_that_is_mounted_twice_is_whole_at_a_path_of_the_users_own():
     assert problems(job) == []
 
 
-@pytest.mark.parametrize(
-    ("mount", "says"),
-    [
-        (("nas",), "names no storage with a path"),
-        (("nas:data",), "names no storage with a path"),
-        (("nas:/a/../b",), "names no storage with a path"),
-        (("nas:/opt",), "would hide /opt/cache/"),
-        (("nas:/dev/shm/",), "would hide /dev/shm"),
-        (("a:/nas", "b:/nas/"), "would hide /nas"),
-    ],
-)
-def test_storage_without_a_path_or_over_what_the_job_needs_is_refused(mount, says):
-    with pytest.raises(DevkitError, match=says):
-        built(replace(OWN, mount=mount))
+def test_storage_without_a_path_or_over_what_the_job_needs_is_refused():
+    says = {
+        ("nas",): "names no storage with a path",
+        ("nas:data",): "names no storage with a path",
+        ("nas:/a/../b",): "names no storage with a path",
+        ("nas:/opt",): "would hide /opt/cache/",
+        ("nas:/dev/shm/",): "would hide /dev/shm",
+        ("a:/nas", "b:/nas/"): "would hide /nas",
+    }
+    for mount, message in says.items():
+        with pytest.raises(DevkitError, match=message):
+            built(replace(OWN, mount=mount))
 
 
 def test_nothing_is_mounted_without_a_container():
@@ -143,12 +139,8 @@ def test_a_foreign_image_says_nothing_of_the_gpus_that_the_plan_is_for():
 
 
 def test_the_user_of_the_pods_can_be_named():
-    settings = KubernetesSettings(user=4000)
-    made = render_kubernetes(
-        built(replace(OWN, foreign_image=True)).task, settings, ExportContext(NVIDIA, PROJECT, "deploy/kubernetes")
-    )
-    job = next(each.content for each in made.artifacts if each.path == "base/job.yaml")
-    pod = yaml.safe_load(job)["spec"]["template"]["spec"]
+    made = files(built(replace(OWN, foreign_image=True)).task, "kubernetes", KubernetesSettings(user=4000))
+    pod = yaml.safe_load(made["base/job.yaml"])["spec"]["template"]["spec"]
     assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"]) == (4000, 4000)
     assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
@@ -161,11 +153,11 @@ def test_any_exception_of_a_program_is_tried_again_and_wrong_arguments_are_not()
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("foreign", [False, True])
-def test_every_engine_starts_it(target, foreign):
-    made = files(built(replace(OWN, foreign_image=foreign)).task, target)
-    assert any("train.py" in text for text in made.values())
-    assert not any("devkit finetune" in text for text in made.values())
+def test_every_engine_starts_it(target):
+    for foreign in (False, True):
+        made = files(built(replace(OWN, foreign_image=foreign)).task, target)
+        assert any("train.py" in text for text in made.values())
+        assert not any("devkit finetune" in text for text in made.values())
 
 
 def test_slurm_without_a_container_needs_no_devkit_and_mounts_nothing():

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from devkit.estimate.gpus import Fit
 from devkit.estimate.settings import Method, Optimizer, Sharding
 
@@ -57,17 +55,14 @@ def test_one_that_each_process_reads_packed_does():
     assert "--gpus" not in hint
 
 
-def test_more_gpus_are_advised_where_no_setting_helps():
+def test_more_gpus_are_advised_where_no_setting_helps_but_never_more_than_the_batch_has_rows():
     _, hint = refusal(ADAMW, gpu="A100 40GB")
     assert '--gpus 4 with sharding = "zero3"' in hint or '--gpus 8 with sharding = "zero3"' in hint
-
-
-def test_never_more_gpus_than_the_batch_has_rows():
     _, hint = refusal(replace(ADAMW, batch=2), gpu="A100 40GB")
     assert "--gpus 4" not in hint
     assert "--gpus 8" not in hint
 
 
-@pytest.mark.parametrize("gpu", ["H100", "H200", "L40S", ""])
-def test_a_gpu_that_fits_or_is_left_open_is_no_refusal(gpu):
-    assert made(job=replace(JOB, gpu=gpu)).refusal is None
+def test_a_gpu_that_fits_or_is_left_open_is_no_refusal():
+    for gpu in ("H100", "H200", "L40S", ""):
+        assert made(job=replace(JOB, gpu=gpu)).refusal is None

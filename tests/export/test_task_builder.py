@@ -108,15 +108,12 @@ def test_images_that_move_are_noted():
     assert not any("a mutable tag" in note for note in made(job=job()).task.notes)
 
 
-@pytest.mark.parametrize(("gpus", "nodes"), [(8, 4), (17, 1), (1, 17)])
-def test_more_processes_than_a_batch_has_rows(gpus, nodes):
-    said = refused(job=job(gpus=gpus, nodes=nodes))
-    assert f"{gpus * nodes} processes" in said
-    assert "batch of 16 rows" in said
-    assert f"batch = {gpus * nodes}" in said
-
-
-def test_as_many_processes_as_rows_are_enough():
+def test_no_more_processes_than_a_batch_has_rows():
+    for gpus, nodes in ((8, 4), (17, 1), (1, 17)):
+        said = refused(job=job(gpus=gpus, nodes=nodes))
+        assert f"{gpus * nodes} processes" in said
+        assert "batch of 16 rows" in said
+        assert f"batch = {gpus * nodes}" in said
     assert made(job=job(gpus=8, nodes=2)).task.processes == 16
 
 
@@ -157,19 +154,12 @@ def test_gpus_by_nvidia_for_an_image_that_is_planned_for_amd():
     assert (task.accelerator.name, task.accelerator.vendor) == ("MI300X", Vendor.ROCM)
 
 
-@pytest.mark.parametrize(
-    ("output", "said"),
-    [("../out", "leads out"), (".", "is where the project would be"), ("/opt/cache", "is where the models would be")],
-)
-def test_outputs_whose_storage_would_hide_something(output, said):
-    assert said in refused(replace(RUN, output=Path(output)))
-
-
-@pytest.mark.parametrize(
-    "fields", [{"model": "../model"}, {"data": ("a.jsonl", "../b.jsonl")}, {"eval_data": ("../e",)}]
-)
-def test_paths_that_lead_out_of_the_project(fields):
-    assert "leads out of the project" in refused(replace(RUN, **fields), config=None)
+def test_outputs_whose_storage_would_hide_something_and_paths_that_lead_out_of_the_project():
+    hidden = {"../out": "leads out", ".": "is where the project would be", "/opt/cache": "is where the models would be"}
+    for output, said in hidden.items():
+        assert said in refused(replace(RUN, output=Path(output)))
+    for fields in ({"model": "../model"}, {"data": ("a.jsonl", "../b.jsonl")}, {"eval_data": ("../e",)}):
+        assert "leads out of the project" in refused(replace(RUN, **fields), config=None)
 
 
 def test_a_spot_node_wants_a_run_that_goes_on():
