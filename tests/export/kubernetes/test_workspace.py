@@ -27,13 +27,13 @@ def job_of(rendered):
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"queue": "team"}, {"device_class": "gpu.nvidia.com"}], ids=str)
-def test_a_cluster_takes_the_workspace_and_its_storage(options):
-    rendered = workspace(**options)
-    found = built(rendered, "workspace") + built(rendered, "workspace/storage")
-    assert {each["kind"] for each in found} >= {"Job", "PersistentVolumeClaim"}
-    assert [problem for each in found for problem in problems(each)] == []
-    assert all(artifact.path.startswith("workspace/") for artifact in rendered.artifacts)
+def test_a_cluster_takes_the_workspace_and_its_storage():
+    for options in ({}, {"queue": "team"}, {"device_class": "gpu.nvidia.com"}):
+        rendered = workspace(**options)
+        found = built(rendered, "workspace") + built(rendered, "workspace/storage")
+        assert {each["kind"] for each in found} >= {"Job", "PersistentVolumeClaim"}
+        assert [problem for each in found for problem in problems(each)] == []
+        assert all(artifact.path.startswith("workspace/") for artifact in rendered.artifacts)
 
 
 def test_it_ends_when_idle_is_removed_and_leaves_its_volume():

@@ -3,18 +3,16 @@
 import json
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from devkit.export.daytona import DaytonaSettings
-from devkit.export.daytona import render_daytona as render_daytona
-from devkit.export.dstack import DstackSettings
-from devkit.export.dstack import render_dstack as render_dstack
+from devkit.export.daytona import DaytonaSettings, render_daytona
+from devkit.export.dstack import DstackSettings, render_dstack
 from devkit.export.launcher_gpus import load_launcher_gpus
-from devkit.export.skypilot import SkypilotSettings
-from devkit.export.skypilot import render_skypilot as render_skypilot
+from devkit.export.skypilot import SkypilotSettings, render_skypilot
 from devkit.export.task import HUB_CACHE
 from tests.engine import launchers
 from tests.engine.binaries import NoEngineError
@@ -65,12 +63,8 @@ def test_dstack_reads_its_files_as_the_task_says(python, tmp_path):
     meant = read(python, "dstack", tmp_path / "home", *files.values())
     for name, (task, _) in cases.items():
         found = meant[str(files[name, "task.dstack.yml"])]
-        assert (found["type"], found["name"], found["nodes"], found["image"]) == (
-            "task",
-            "demo",
-            task.nodes,
-            task.image,
-        )
+        assert (found["type"], found["name"]) == ("task", "demo")
+        assert (found["nodes"], found["image"]) == (task.nodes, task.image)
         assert {key: found["env"][key] for key, _ in task.environment} == dict(task.environment)
         resources = found["resources"]
         assert resources["shm_size"] == 8
@@ -108,10 +102,8 @@ def test_skypilot_reads_its_files_as_the_task_says(python, tmp_path):
         HUB_CACHE: ["demo-models", None, "MOUNT_CACHED"],
         OUTPUT: ["demo-checkpoints", None, "MOUNT_CACHED"],
     }
-    assert meant[str(files["a cluster", "task.yaml"])]["volumes"] == {
-        HUB_CACHE: "demo-models",
-        OUTPUT: "demo-checkpoints",
-    }
+    claims = {HUB_CACHE: "demo-models", OUTPUT: "demo-checkpoints"}
+    assert meant[str(files["a cluster", "task.yaml"])]["volumes"] == claims
     assert meant[str(files["a workspace", "workspace.yaml"])]["name"] == "demo-dev"
     options = meant[str(files["one GPU", "task.yaml"])]["overrides"]["docker"]["run_options"]
     assert options == ["--user=root", f"--shm-size={ONE.shm_bytes}"]
@@ -137,12 +129,9 @@ def sandboxed(tmp_path):
 
     def made(task, **settings):
         inside = tmp_path / "inside"
-        task = replace(
-            task,
-            name=f"devkit-test-{tmp_path.name}".lower().replace("_", "-"),
-            workspace=f"{inside}/workspace",
-            output=f"{inside}/workspace/finetuned",
-        )
+        name = f"devkit-test-{tmp_path.name}".lower().replace("_", "-")
+        workspace = f"{inside}/workspace"
+        task = replace(task, name=name, workspace=workspace, output=f"{workspace}/finetuned")
         project = tmp_path / "project"
         (project / "deploy/daytona").mkdir(parents=True)
         (project / "finetuned").mkdir()
@@ -208,8 +197,6 @@ def test_what_ends_a_run_on_daytona_is_forwarded_and_the_output_comes_back(
 
 
 def test_daytonas_types_accept_the_script(python, sandboxed):
-    import sys
-
     script = sandboxed(ONE) / "deploy/daytona/run.py"
     argv = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), "--follow-imports=silent"]
     done = subprocess.run([*argv, str(script)], capture_output=True, text=True, check=False, cwd=script.parent)

@@ -3,7 +3,6 @@
 import shlex
 import subprocess
 
-import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -47,9 +46,9 @@ def test_yaml_reads_back_a_block(text, indent):
     }
 
 
-@pytest.mark.parametrize("text", ["$HOME", "${HOME:-x}", "$$", "a$", "100 %"])
-def test_a_dollar_in_a_compose_file_is_doubled(text):
-    assert yaml.safe_load(quote_compose(text)) == text.replace("$", "$$")
+def test_a_dollar_in_a_compose_file_is_doubled():
+    for text in ("$HOME", "${HOME:-x}", "$$", "a$", "100 %"):
+        assert yaml.safe_load(quote_compose(text)) == text.replace("$", "$$")
 
 
 @given(st.text())

@@ -158,10 +158,10 @@ def test_of_a_folder_only_variables_mean_anything_to_the_shell():
     assert {text: quote_folder(text, "--data") for text in words} == words
 
 
-@pytest.mark.parametrize("text", ["data", "./data", "a/$HOME", "/a:b", "/a,b", "/a\nb"])
-def test_a_folder_that_depends_on_where_the_job_starts_or_cannot_be_mounted_is_refused(text):
-    with pytest.raises(DevkitError):
-        quote_folder(text, "--data")
+def test_a_folder_that_depends_on_where_the_job_starts_or_cannot_be_mounted_is_refused():
+    for text in ("data", "./data", "a/$HOME", "/a:b", "/a,b", "/a\nb"):
+        with pytest.raises(DevkitError):
+            quote_folder(text, "--data")
 
 
 def test_enroot_puts_a_number_sign_behind_the_registry_and_has_no_form_for_a_digest():

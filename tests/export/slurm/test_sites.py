@@ -1,7 +1,5 @@
 """What sites have besides Apptainer and Pyxis: conda, lines of their own, other runtimes, ready images, no internet."""
 
-import json
-
 import pytest
 
 from devkit.errors import DevkitError
@@ -121,22 +119,20 @@ def test_a_job_has_any_name_that_slurm_takes():
         assert f"#SBATCH --job-name={name}\n" in script_of(task(name=validate_job_name(name, "--name")))
 
 
-@pytest.mark.parametrize("name", ["a b", "", "x/y", "-a", "$(id)"])
-def test_a_name_that_would_be_another_option_or_folder_is_refused(name):
-    with pytest.raises(DevkitError, match="is no name for a job"):
-        validate_job_name(name, "--name")
+def test_a_name_that_would_be_another_option_or_folder_is_refused():
+    for name in ("a b", "", "x/y", "-a", "$(id)"):
+        with pytest.raises(DevkitError, match="is no name for a job"):
+            validate_job_name(name, "--name")
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_wrong_settings_are_refused():
+    wrong = (
         ({"conda": "a b"}, "--conda 'a b' is not valid"),
         ({"conda": "$(id)", "flavor": ContainerRuntime.NONE}, "is not valid"),
         ({"conda": "x"}, "--conda is for --flavor none"),
         ({"prefetch": ("a; b",)}, "--prefetch 'a; b' is not valid"),
-    ],
-)
-def test_wrong_settings_are_refused(settings, said):
-    with pytest.raises(DevkitError) as found:
-        script_of(own(), **settings)
-    assert said in json.dumps(found.value.message).replace('\\"', '"')
+    )
+    for settings, said in wrong:
+        with pytest.raises(DevkitError) as found:
+            script_of(own(), **settings)
+        assert said in found.value.message
