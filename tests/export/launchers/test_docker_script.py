@@ -188,7 +188,8 @@ def test_the_container_has_no_more_rights_than_it_needs(place):
     assert found.run().returncode == 0
     words = created(found)
     assert options(words, "--security-opt") == ["no-new-privileges:true"]
-    assert options(words, "--user") == ["1234:5"]
+    asked = next(each for each in found.calls("run") if 'echo "$(id -u):$(id -g)"' in each)
+    assert options(words, "--user") == options(asked, "--user") == ["1234:5"]
     assert "--init" in words and "--restart" not in words
     other = place(ONE)
     other.run()
