@@ -75,6 +75,9 @@ def test_the_token_is_a_secret_or_comes_from_the_shell():
 def test_spot_is_for_gpus_alone():
     assert constants(SPOT)["IS_SPOT"] is True
     assert constants(replace(CPU, is_spot=True))["IS_SPOT"] is False
+    for task in (ONE, SPOT):
+        notes = render_daytona(task, DaytonaSettings(), context("deploy/daytona")).notes
+        assert any("reclaimed without notice" in note for note in notes) is task.is_spot
 
 
 @pytest.mark.parametrize(
