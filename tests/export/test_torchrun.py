@@ -8,7 +8,7 @@ from devkit.export.task import build_rendezvous_variables
 
 from .subjects import JOB, made
 
-pytestmark = pytest.mark.workload
+pytestmark = [pytest.mark.full, pytest.mark.workload]
 
 
 def test_every_variable_is_a_flag_of_torchruns(monkeypatch):
