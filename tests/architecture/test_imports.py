@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,9 +24,14 @@ sys.__stdout__.write(json.dumps(sorted({{name.partition(".")[0] for name in sys.
 """
 
 
-def loaded_by(*words: str) -> set[str]:
+def loaded_by(*words: str, cwd: Path | None = None) -> set[str]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(words=words)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", SCRIPT.format(words=words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        cwd=cwd,
     )
     return set(json.loads(done.stdout))
 
@@ -40,11 +46,15 @@ def test_help_loads_click_alone(words):
     [
         ("doctor",),
         ("doctor", "--list", "--json"),
-        ("plan", "--vendor", "cpu"),
         ("verify", "--help"),
         ("init", "--help"),
     ],
-    ids=["doctor", "list of checks", "plan", "help of verify", "help of init"],
+    ids=["doctor", "list of checks", "help of verify", "help of init"],
 )
 def test_a_quick_command_never_loads_torch_into_its_process(words):
     assert not loaded_by(*words) & {*HEAVY}
+
+
+def test_a_plan_needs_no_packaging_either(tmp_path):
+    loaded = loaded_by("plan", "--gpu", "H100", "--driver", "580.95.05", "--no-resolve", cwd=tmp_path)
+    assert not loaded & {*HEAVY, "packaging"}

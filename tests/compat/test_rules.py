@@ -1,15 +1,13 @@
 """The compatibility rules at their boundaries, the age of the tables, and specifiers as `packaging` reads them."""
 
-import subprocess
-import sys
 from datetime import date
+from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name as packaging_name
 
+from devkit.compat.gpus import has_forward_compatibility
 from devkit.compat.refresh import count_days, format_stale_warning
 from devkit.compat.rules import (
     CodeSupport,
@@ -98,10 +96,6 @@ def test_forward_compatibility_never_serves_wsl():
     assert find_forward_package(Release.parse("535.183"), Release.parse("13.0"), platform="wsl2") is None
 
 
-def test_no_compat_library_is_older_than_the_host():
-    assert find_forward_package(Release.parse("595.58.03"), Release.parse("13.0")) is None
-
-
 def test_a_newer_driver_never_runs_less():
     order = [NO, MINOR, FULL]
     cudas = [Release.parse(text) for text in ("11.0", "11.8", "12.0", "12.4", "12.8", "13.0", "13.2", "13.5")]
@@ -110,6 +104,21 @@ def test_a_newer_driver_never_runs_less():
         for cuda in cudas:
             ranks = [order.index(check_cuda_support(driver, cuda, platform=platform)) for driver in drivers]
             assert ranks == sorted(ranks), (platform, str(cuda))
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpu", "cuda", "works"),
+    [
+        # As reported in mistralai/mistral-inference 144, DeepVAC/TorchPod 43 and NVIDIA-NeMo/labs-molt 44.
+        pytest.param("525.147.05", "RTX 3060", "12.1", False, id="hc30: a GeForce of a listed branch"),
+        pytest.param("460.80", "GTX 1650", "11.3", False, id="hc32: a GeForce of a branch that is not listed"),
+        pytest.param("535.183.01", "H100", "13.0", True, id="hc33: a data-center GPU of a listed branch"),
+        pytest.param("595.58.03", "H100", "13.0", False, id="hc34: a driver that runs it anyway"),
+    ],
+)
+def test_cuda_compat_serves_a_gpu_of_the_data_center_on_a_listed_branch(driver, gpu, cuda, works):
+    package = find_forward_package(Release.parse(driver), Release.parse(cuda))
+    assert (package is not None and has_forward_compatibility(gpu)) is works
 
 
 def test_cuda_of_a_driver():
@@ -184,9 +193,20 @@ def test_bitsandbytes_library(cuda, shipped, choice, library):
 # How old the tables are, without a clock.
 
 
-@given(st.dates(), st.dates())
-def test_days_are_those_of_the_calendar(one: date, other: date):
-    assert count_days(one.isoformat(), other.isoformat()) == (other - one).days
+def test_days_are_those_of_the_calendar():
+    days = [
+        "2023-12-31",
+        "2024-02-28",
+        "2024-02-29",
+        "2024-03-01",
+        "2100-02-28",
+        "2100-03-01",
+        "2000-02-29",
+        "1999-01-01",
+    ]
+    for one, other in product(days, days):
+        counted = (date.fromisoformat(other) - date.fromisoformat(one)).days
+        assert count_days(one, other) == counted, (one, other)
 
 
 @pytest.mark.parametrize(
@@ -201,15 +221,16 @@ def test_tables_are_stale_after_half_a_year(today, is_stale):
 # Specifiers without `packaging` say what `packaging` says.
 
 
-NUMBERS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
-LOCAL = st.sampled_from(["", "", "+cu126", "+cpu", "+rocm7.2"])
-CLAUSES = st.lists(st.tuples(st.sampled_from([">=", "<=", "==", "!=", ">", "<", "~="]), NUMBERS), max_size=3)
-
-
-@given(NUMBERS, LOCAL, CLAUSES)
-def test_it_agrees_with_packaging(version, local, clauses):
-    specifier = ",".join(f"{sign}{bound}.0" if sign == "~=" else f"{sign}{bound}" for sign, bound in clauses)
-    assert satisfies(version + local, specifier) is SpecifierSet(specifier).contains(version + local, prereleases=True)
+def test_it_agrees_with_packaging():
+    versions = ["1", "1.9", "1.10", "1.10.0", "1.10.0+cu126", "1.10.1", "1.11.3", "2.0+cpu", "2.0.0.1", "10.1"]
+    bounds = [
+        f"{sign}{bound}" for sign in (">=", "<=", "==", "!=", ">", "<") for bound in ("1", "1.10", "1.10.1", "2.0")
+    ]
+    clauses = ["", *bounds, "~=1.10", "~=1.10.1", "~=1.9.0"]
+    for version, one, other in product(versions, clauses, [">=1.10", "<2", ""]):
+        specifier = ",".join(filter(None, (one, other)))
+        expected = SpecifierSet(specifier).contains(version, prereleases=True)
+        assert satisfies(version, specifier) is expected, (version, specifier)
 
 
 @pytest.mark.parametrize(
@@ -246,27 +267,11 @@ def test_meets_python(python, specifier, met):
     assert satisfies_python(python, specifier) is met
 
 
-@given(st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,12}[A-Za-z0-9])?", fullmatch=True))
-def test_names_are_compared_as_pep_503_does(name):
-    assert canonicalize_name(name) == packaging_name(name)
+def test_names_are_compared_as_pep_503_does():
+    for name in ("torch", "PyYAML", "huggingface_hub", "zope.interface", "a-_.b", "A--B", "x1__2", "Hugging.Face_Hub"):
+        assert canonicalize_name(name) == packaging_name(name), name
 
 
 def test_a_requirement_line_has_a_name_and_a_specifier():
     assert split_requirement("huggingface-hub>=0.34.0,<1.0") == ("huggingface-hub", ">=0.34.0,<1.0")
     assert split_requirement("numpy<2") == ("numpy", "<2")
-
-
-PLAN = """
-import sys
-from devkit.cli import main
-sys.argv = ["devkit", "plan", "--gpu", "H100", "--driver", "580.95.05", "--no-resolve"]
-try:
-    main()
-except SystemExit:
-    sys.exit("packaging" in sys.modules)
-"""
-
-
-def test_a_plan_needs_no_packaging(tmp_path):
-    done = subprocess.run([sys.executable, "-c", PLAN], cwd=tmp_path, stdout=subprocess.DEVNULL, check=False)
-    assert done.returncode == 0

@@ -13,7 +13,6 @@ from devkit.facts.values import Release
 from devkit.solver.plan import Plan, Request, Vendor
 from devkit.solver.request import build_machine_from_flags
 from devkit.solver.solve import solve
-from tests.amount import examples
 
 TODAY = "2030-01-01"
 SHIPPED = {name: dict(read_shipped_table(name)) for name in TABLE_NAMES}
@@ -247,7 +246,8 @@ def mutations(draw):
     return Mutation(name, array, number, field, kind, value)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@pytest.mark.full
+@settings(max_examples=60, deadline=None)
 @given(mutations())
 @example(Mutation("driver", "windows_branch", 0, "branches", "set", []))
 def test_a_mutated_table_is_refused_or_harmless(mutation):

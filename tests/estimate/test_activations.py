@@ -9,6 +9,7 @@ from devkit.estimate.config import build_model_shape
 from devkit.estimate.settings import Attention, Method, Precision, TrainingSettings
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     # Of peft's making: it asks transformers for what that calls otherwise by now.
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
@@ -80,8 +81,11 @@ def saved_bytes(config, settings):
     return sum(sizes.values())
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
+CASES = [("llama", way) for way in WAYS] + [(kind, "LoRA in bf16") for kind in KINDS if kind != "llama"]
+CASES += [("gemma3_text", "full"), ("opt", "full"), ("starcoder2", "LoRA without fused attention")]
+
+
+@pytest.mark.parametrize(("kind", "way"), CASES)
 def test_saved_activations_are_what_autograd_saves(kind, way):
     from transformers import CONFIG_MAPPING
 

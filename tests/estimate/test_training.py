@@ -122,7 +122,7 @@ settings_of_runs = st.builds(
 
 
 @given(settings_of_runs)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_every_estimate_adds_up_and_grows_from_tensors_to_the_device(run):
     found = estimate_training(LLAMA, run)
     assert (
@@ -135,13 +135,13 @@ def test_every_estimate_adds_up_and_grows_from_tensors_to_the_device(run):
 
 
 @given(settings_of_runs, st.sampled_from(["sequence", "micro_batch", "rank"]))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_more_never_takes_less(run, what):
     assert peak(LLAMA, replace(run, **{what: 2 * getattr(run, what)})) >= peak(LLAMA, run)
 
 
 @given(settings_of_runs)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_a_smaller_base_and_sharing_out_never_take_more(run):
     # Without checkpointing, copies that fp32 adapters make may outweigh a paged optimizer's state.
     short = replace(run, rank=min(run.rank, 64), checkpointing=True, optimizer=Optimizer.ADAMW)
