@@ -141,7 +141,6 @@ PROJECTS: dict[str, tuple[Dependencies, str, Machine, dict[str, object]]] = {
     "packages, and flags": (needs("transformers", "datasets"), "newest", SPARK, FLAGS),
     "much of everything": (MUCH, "newest", ADA, {"python": "3.11"}),
     "packages of a day": (needs("requests", "numpy <3"), "brings torch", ADA, {"as_of": "2024-05-15"}),
-    "packages that are newer than the day": (needs("grain"), "gone", HOPPER, {"as_of": "2024-05-15"}),
     "a Python without a resolution": (needs("torch", "torchvision"), "no wheel", ADA, {}),
     "an index without torch": (needs("torch", "torchaudio"), "without torch", ADA, {}),
     "an old torch": (needs("torch ==2.0.1", "transformers", "torchaudio"), "newest", ADA, {"python": "3.11"}),
@@ -184,8 +183,6 @@ class Index:
                 return Refused("old==1 has no wheels with a matching Python ABI tag")
             case "without torch" if "torch" in request.requirements:
                 return Refused("torch was not found in the package registry")
-            case "gone" if "grain" not in request.undated:
-                return Refused("no release", "there are no versions of grain and `grain` was filtered by exclude-newer")
         return self.resolve(request)
 
     def resolve(self, request: ResolutionRequest) -> Resolved:
@@ -200,7 +197,7 @@ class Index:
         plain = dict.fromkeys(re_name(line) for line in named)
         versions = {name: exact.get(name, "0.9" if name in below else NEWEST.get(name, "1")) for name in plain}
         if self.kind == "brings torch" and not request.is_alone:
-            versions |= {"torch": "2.4.1", "nvidia-nccl-cu12": "2.2"}
+            versions |= {"torch": "2.2.0", "nvidia-nccl-cu12": "2.2"}
         unread = ("a, which comes from a URL",) if self.kind == "brings torch" else ()
         from_source = sorted(versions)[:2] if self.kind == "from source" and request.python != "3.11" else ()
         return Resolved(tuple(sorted(versions.items())), tuple(from_source), unread)
