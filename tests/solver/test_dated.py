@@ -41,12 +41,6 @@ def test_a_build_that_leaves_no_doubt_goes_before_one_that_is_older():
     assert (found.torch, found.variant) == ("2.0.0", "cu118")
 
 
-def test_a_requested_python_and_torch_stay():
-    uv = Uv(resolved("diffusers==0.42.1", "torch==2.6.0"))
-    found = plan(project("diffusers"), uv, as_of=DAY, python="3.12", torch="2.6.0")
-    assert (found.python, found.torch) == ("3.12", "2.6.0")
-
-
 def of_guide(python, **more):
     return replace(
         project("diffusers", **more), guide_python=PackageRequirement("python", f"=={python}.*", "README.md", 7)
@@ -79,13 +73,6 @@ def test_the_python_of_a_guide_gives_way_to_what_was_chosen_and_to_what_uv_refus
         return Refused("diffusers has no wheel") if request.python == "3.11" else resolved("diffusers==0.42.1")
 
     assert plan(asked, Uv(answer)).python == "3.12"
-
-
-def test_what_was_planned_with_another_python_than_the_guides_stays():
-    recorded = plan(project("diffusers"), Uv(resolved("diffusers==0.42.1")))
-    assert (
-        plan(of_guide("3.11"), Uv(resolved("diffusers==0.42.1")), recorded=recorded).python == recorded.python == "3.12"
-    )
 
 
 @pytest.mark.parametrize("day", [None, "latest"])
@@ -125,11 +112,6 @@ def test_a_version_that_is_newer_than_the_day_is_no_deleted_package():
         return Refused("no versions", because) if request.as_of else resolved("transformers==5.23.0")
 
     assert plan(project("transformers"), Uv(answer), as_of=DAY).as_of == ""
-
-
-def test_without_an_answer_of_uv_no_old_torch_is_put_beside_the_newest_packages():
-    found = plan(project("transformers"), Uv(Unknown("uv cannot reach the package index")), as_of=DAY)
-    assert (found.torch, found.as_of) == ("2.14.1", "")
 
 
 def test_an_earlier_plan_of_the_day_counts_without_an_answer():

@@ -1,7 +1,5 @@
 """Plans whose packages uv resolves; here a small function answers in its place, and notes what it was asked."""
 
-from dataclasses import replace
-
 import pytest
 
 from devkit.compat.version_tables import load_tables
@@ -11,7 +9,6 @@ from devkit.facts.dependencies import (
     PackageManager,
     PackageRequirement,
     Refused,
-    RequirementRole,
     Resolved,
 )
 from devkit.facts.values import Unknown
@@ -110,27 +107,6 @@ def test_a_line_of_the_project_bounds_torch_first():
     assert limits_of(uv.requests[0]) == ("torch>=2.4.0,<=2.4.1",)
 
 
-def test_nothing_is_added_to_a_project_that_says_what_it_needs():
-    found = plan(project("datasets"), Uv(resolved("datasets==5.2.0")))
-    assert found.versions == {"torch": "2.14.1", "datasets": "5.2.0"}
-    assert found.torch == "2.14.1"
-
-
-def test_an_empty_project_gets_what_the_tables_choose_and_uv_confirms():
-    uv = Uv(lambda request: resolved(*request.requirements))
-    found = plan(NO_DEPENDENCIES, uv)
-    assert [name for name, _ in found.packages] == [
-        "torch",
-        "transformers",
-        "huggingface-hub",
-        "accelerate",
-        "peft",
-        "bitsandbytes",
-    ]
-    assert found.warnings == ()
-    assert found.project_packages == ()
-
-
 def test_an_empty_project_takes_other_versions_where_a_pin_excludes_those_of_the_tables():
     uv = Uv(CONFLICT, resolved("transformers==4.44.2", "accelerate==1.2.0", "peft==0.17.0", "bitsandbytes==0.49.2"))
     found = plan(NO_DEPENDENCIES, uv, pins=("transformers==4.44.2",))
@@ -140,13 +116,6 @@ def test_an_empty_project_takes_other_versions_where_a_pin_excludes_those_of_the
     }  # fmt: skip
     assert found.because("peft") == "what uv resolves with the others"
     assert not any("not in the tables" in warning for warning in found.warnings)
-
-
-def test_a_pin_is_installed_and_kept():
-    uv = Uv(resolved("trl==0.9.0"))
-    found = plan(project("trl"), uv, pins=("trl==0.9.0",))
-    assert uv.requests[0].requirements == ("trl==0.9.0",)
-    assert found.limits == ("trl==0.9.0",)
 
 
 def test_a_refusal_is_a_conflict_with_its_reason_and_the_line_to_change():
@@ -178,23 +147,6 @@ def test_the_nearest_plan_gives_up_a_flag_first(requested, asked, changes):
     found = plan(project("hub"), uv, **requested)
     assert isinstance(found, Conflict)
     assert found.nearest_changes == changes
-
-
-def test_packages_that_are_too_old_for_the_newest_python_take_another():
-    uv = Uv(lambda request: resolved("old==1") if request.python == "3.10" else TOO_OLD)
-    found = plan(project("old==1"), uv)
-    assert (found.python, found.base_image) == ("3.10", "python:3.10-slim-bookworm")
-    assert [request.python for request in uv.requests] == ["3.12", "3.11", "3.10"]
-    assert found.because("python") == f"for Python 3.12 the packages have no resolution: {TOO_OLD.reason}"
-
-
-def test_an_older_python_has_releases_of_torch_that_a_package_is_bound_to():
-    refusal = Refused("torchdata==0.6.1 depends on torch==2.0.1 and you require torchdata==0.6.1")
-    answer = resolved("torchdata==0.6.1", "torch==2.0.1")
-    uv = Uv(lambda request: answer if request.python != "3.12" else refusal, alone=lambda _: answer)
-    found = plan(project("torchdata==0.6.1"), uv)
-    assert (found.python, found.torch) == ("3.11", "2.0.1")
-    assert found.because("python") == f"for Python 3.12 the packages have no resolution: {refusal.reason}"
 
 
 def test_of_older_pythons_the_one_with_wheels_is_taken():
@@ -270,22 +222,6 @@ def test_an_empty_project_is_what_the_tables_know_without_a_network():
     assert any("transformers==4.44.2 is not in the tables" in warning for warning in unknown.warnings)
     # What it needs of the hub is unknown.
     assert "huggingface-hub" not in unknown.versions
-
-
-def test_a_package_that_nobody_could_read_is_named():
-    found = plan(project("x"), Uv(resolved("y==1", unread=("x, which comes from a URL",))))
-    assert found.warnings[-1] == "not checked: the requirements of x, which comes from a URL"
-
-
-def test_the_lock_of_the_project_is_taken_as_it_is():
-    locked = project("diffusers", lock="uv.lock")
-    needs = (*locked.needs, need("diffusers==0.8.5", role=RequirementRole.CONSTRAINT))
-    needs += (need("torch==2.6.0", role=RequirementRole.CONSTRAINT),)
-    uv = Uv(NO_NETWORK)
-    found = plan(replace(locked, tool=PackageManager.UV, needs=needs), uv)
-    assert uv.requests == []
-    assert found.versions == {"torch": "2.6.0", "diffusers": "0.8.5"}
-    assert found.because("resolution") == "as uv.lock holds them"
 
 
 def test_torchvision_follows_the_torch_that_the_others_need():
@@ -382,16 +318,6 @@ def test_a_package_that_imports_what_torchvision_removed_gets_an_older_torch(mac
     assert (found.torch, [each for each in found.warnings if "basicsr" in each]) == (torch, warnings)
 
 
-def test_what_a_later_hub_removed_limits_it():
-    """StreamDiffusion has diffusers 0.24, which imports cached_download, and no bound for the hub."""
-
-    def answer(request):
-        is_limited = "huggingface-hub<0.26" in request.constraints + request.requirements
-        return resolved("diffusers==0.24.0", "torch==2.5.1", f"huggingface-hub=={'0.25.2' if is_limited else '0.26.3'}")
-
-    assert plan(project("diffusers==0.24.0"), Uv(answer)).limits == ("huggingface-hub<0.26",)
-
-
 @pytest.mark.parametrize(
     ("package", "limits"),
     [("opencv-python==4.4.0.46", ("numpy<2",)), ("opencv-python==4.10.0.84", ()), ("pandas==1.5.3", ("numpy<2",))],
@@ -449,13 +375,6 @@ def test_what_was_resolved_before_does_not_count_for_a_machine_that_does_not_run
     found = plan(project("diffusers"), NO_NETWORK, recorded=recorded, machines=(blackwell,))
     assert found.torch == "2.15.0"
     assert found.resolution == NO_NETWORK
-
-
-def test_a_torch_that_does_not_fit_is_refused_before_uv_is_asked():
-    uv = Uv(resolved())
-    found = plan(project("torch==2.15.0"), uv)
-    assert isinstance(found, Conflict)
-    assert uv.requests == []
 
 
 def test_a_newer_torch_that_fits_is_explained_by_the_projects_packages():

@@ -33,7 +33,7 @@ def index(tmp_path_factory):
     return make_index(folder / "simple", wheels)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "asked", ASKED["question"], ids=lambda asked: asked["source"].removeprefix("https://github.com/")
 )
