@@ -50,12 +50,6 @@ def test_where_torch_is_requested_what_does_not_compile_with_it_is_left_out_and_
     assert plan.nvcc == ""
 
 
-def test_what_no_torch_of_the_project_compiles_is_left_out_and_the_project_is_planned():
-    plan = solve(need("flash-attn"), need("torch", ">=2.14"))
-    assert modes(plan) == {"flash-attn": CompileMode.LEFT_OUT}
-    assert plan.torch == "2.15.0"
-
-
 def test_a_release_after_those_that_were_read_is_tried():
     plan = solve(need("flash-attn", "==2.9.0"), torch="2.15")
     assert modes(plan) == {"flash-attn": CompileMode.COMPILED}
@@ -120,7 +114,8 @@ def test_a_wheel_that_wants_a_newer_glibc_than_the_images_is_not_taken():
 )
 def test_nvcc_is_of_the_cuda_of_torch_and_the_image_stays_slim(machine, nvcc):
     plan = solve(need("mamba-ssm"), machine=machine)
-    assert (plan.nvcc, plan.base_image) == (nvcc, "python:3.12-slim-bookworm")
+    assert plan.nvcc == nvcc
+    assert plan.base_image.startswith("python:3.12-slim")
     assert solve(need("numpy"), machine=machine).nvcc == ""
     assert solve(machine=machine, features=("nvcc",)).nvcc.partition(":")[0] == nvcc.partition(":")[0]
 
@@ -143,11 +138,6 @@ def test_a_build_of_the_projects_own_gets_nvcc_and_is_named():
 def test_an_nvcc_older_than_the_gpu_compiles_for_the_one_before_it(torch, gpu, targets):
     machine = build_machine_from_flags(driver="570.124.06", gpus=(gpu,))
     assert solve(machine=machine, torch=torch).capabilities == targets
-
-
-def test_nvcc_of_the_base_image_is_used_where_it_is_the_right_one():
-    image = "nvidia/cuda:12.6.3-devel-ubuntu24.04"
-    assert solve(need("mamba-ssm"), machine=OLD, image=image).nvcc == image
 
 
 def test_a_policy_decides_on_the_image_that_nvcc_comes_from():

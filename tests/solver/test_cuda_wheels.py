@@ -2,12 +2,10 @@
 
 import pytest
 
-from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import Refused
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan
-from devkit.solver.request import build_machine_from_flags, build_request
-from devkit.solver.why import explain_choice
+from devkit.solver.request import build_machine_from_flags
 from tests.solver.test_resolution import Uv, plan, project, resolved
 
 OLD_DRIVER = build_machine_from_flags(driver="550.54.15", gpus=("L4",))
@@ -43,13 +41,6 @@ def test_a_pin_that_the_driver_does_not_run_is_a_conflict_that_says_why():
         "vllm<0.20.0 has the wheels for CUDA 12 and compute capability 8.9; "
         "from 0.20.0 on the wheel is built for CUDA 13" in found.blockers[0].says
     )
-
-
-def test_a_gpu_without_code_in_the_newest_wheels_is_given_older_ones():
-    uv = Uv(resolved("vllm==0.19.1", "torch==2.10.0"))
-    volta = build_machine_from_flags(driver="580.95.05", gpus=("V100",))
-    assert plan(project("vllm"), uv, machines=(volta,)).versions["vllm"] == "0.19.1"
-    assert "vllm<0.20.0" in uv.requests[0].constraints
 
 
 def test_a_gpu_without_code_in_older_wheels_is_given_newer_ones():
@@ -101,24 +92,9 @@ def test_torchaudio_has_no_wheel_for_cuda_13_2(answer):
     assert "torchaudio 2.11.0 is built for CUDA 12.6, 12.8 or 13.0" in found.because("cuda")
 
 
-def test_why_names_the_wheel_that_keeps_another_build_away():
-    newest_driver = build_machine_from_flags(driver="600.10", gpus=("H100",))
-    found = plan(project("torchaudio"), Uv(resolved("torchaudio==2.11.0", "torch==2.15.0")), machines=(newest_driver,))
-    explanation = explain_choice(build_request(machines=(newest_driver,)), load_tables(), found, "cuda")
-    others = {each.choice: each.says for each in explanation.others}
-    assert others["torch 2.15.0+cu132"].startswith(
-        "runs here, but the wheel of torchaudio 2.11.0 is built for CUDA 12.6"
-    )
-
-
 def test_torch_is_taken_for_a_cuda_that_all_wheels_are_built_for():
     """vLLM 0.19 takes any CUDA 12; torchaudio has 12.8, and not the newer 12.9 that torch 2.11 is also built for."""
     uv = Uv(resolved("torchaudio==2.11.0", "vllm==0.19.1", "torch==2.11.0"))
     found = plan(project("torchaudio", "vllm==0.19.1"), uv, machines=(NEW_DRIVER,))
     assert found.cuda in ("12.6", "12.8")
     assert found.because("torchaudio").endswith("the wheel is built for CUDA 12.6, 12.8 or 13.0")
-
-
-def test_torchaudio_has_a_wheel_for_the_cpu():
-    found = plan(project("torchaudio"), Uv(resolved("torchaudio==2.11.0", "torch==2.15.0")), vendor="cpu")
-    assert not any("torchaudio" in warning for warning in found.warnings)

@@ -58,15 +58,6 @@ def test_a_requirement_for_one_of_two_architectures_constrains_the_plan_for_both
     assert list_project_constraints(requested, machines=("aarch64", "x86_64"), python="3.12")
 
 
-def test_each_constraint_names_its_file_and_line():
-    requested = asking(need("torch", "==2.13.0", line=3), need("rich", ""), python=(need("python", ">=3.11", line=7),))
-    found = [
-        (each.name, each.specifier, each.origin)
-        for each in list_project_constraints(requested, machines=(), python=None)
-    ]
-    assert found == [("python", ">=3.11", "requirements.txt:7"), ("torch", "==2.13.0", "requirements.txt:3")]
-
-
 def test_a_project_without_dependencies_changes_nothing():
     assert solve_project(REQUEST, NO_DEPENDENCIES, load_tables()) == solve(REQUEST, load_tables())
 
@@ -95,9 +86,3 @@ def test_a_marker_is_judged_by_the_python_that_the_plan_ends_with():
     answer = solve_project(REQUEST, requested, load_tables())
     assert not isinstance(answer, Conflict)
     assert answer.torch == "2.13.0"
-
-
-def test_a_requirement_that_cannot_be_met_is_a_conflict_that_names_its_line():
-    answer = solve_project(REQUEST, asking(need("torch", "==2.15.0+cu126", line=3)), load_tables())
-    assert isinstance(answer, Conflict)
-    assert any("requirements.txt:3" in blocker.says for blocker in answer.blockers)

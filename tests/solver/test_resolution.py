@@ -15,7 +15,6 @@ from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.resolution import plan_project
-from devkit.solver.why import explain_choice
 
 ADA = build_machine_from_flags(driver="570.124.06", gpus=("RTX 4090",))
 NO_NETWORK = Unknown("uv cannot reach the package index")
@@ -86,12 +85,6 @@ def test_torch_is_what_uv_chose_and_its_build_what_the_machine_runs():
     assert found.resolution == resolved("diffusers==0.42.1", "torch==2.13.0")
 
 
-def test_what_torch_brings_of_another_build_is_not_reported():
-    uv = Uv(resolved("diffusers==0.42.1", "torch==2.13.0", "nvidia-cublas==13.1", "triton==3.7.1", "nvidia-dali==1.9"))
-    found = plan(project("diffusers", "nvidia-dali"), uv)
-    assert [name for name, _ in found.resolution.packages] == ["diffusers", "torch", "nvidia-dali"]
-
-
 def test_uv_is_left_every_torch_that_fits_the_driver_and_no_other():
     uv = Uv(resolved("diffusers==0.42.1"))
     plan(project("diffusers"), uv)
@@ -99,12 +92,6 @@ def test_uv_is_left_every_torch_that_fits_the_driver_and_no_other():
     # 2.15 has no build for CUDA 12; Python 3.12 begins with 2.2.
     assert limits_of(request) == ("torch>=2.2.0,<=2.14.1",)
     assert (request.python, request.machine, request.glibc) == ("3.12", "x86_64", "2.36")
-
-
-def test_a_line_of_the_project_bounds_torch_first():
-    uv = Uv(resolved("torch==2.4.1"))
-    plan(project("torch==2.4.*"), uv)
-    assert limits_of(uv.requests[0]) == ("torch>=2.4.0,<=2.4.1",)
 
 
 def test_an_empty_project_takes_other_versions_where_a_pin_excludes_those_of_the_tables():
@@ -125,13 +112,6 @@ def test_a_refusal_is_a_conflict_with_its_reason_and_the_line_to_change():
     assert [(blocker.rule, blocker.says) for blocker in found.blockers] == [("uv", f"Python 3.12: {CONFLICT.reason}")]
     assert found.nearest_changes == "change requirements.txt:2 to take hub 0.36.2, or --ignore-dependencies"
     assert found.nearest.versions["hub"] == "0.36.2"
-
-
-def test_a_refusal_without_any_way_out_leaves_the_project_aside():
-    found = plan(project("nope"), Uv(Refused("nope was not found in the package registry")))
-    assert isinstance(found, Conflict)
-    assert found.nearest_changes == "--ignore-dependencies"
-    assert found.nearest is not None
 
 
 @pytest.mark.parametrize(
@@ -241,13 +221,6 @@ def test_what_torch_itself_needs_is_checked_with_the_rest():
     assert limits_of(uv.requests_alone[0]) == ("torch>=2.2.0,<=2.14.1", "sympy==1.10")
     assert uv.requests[1].requirements == ("torch",)
     assert found.torch == "2.4.1"
-
-
-def test_an_index_without_torch_refuses_nothing():
-    uv = Uv(resolved("numpy==2.5"), alone=lambda _: Refused("torch was not found in the package registry"))
-    found = plan(project("torch", "numpy"), uv)
-    assert found.versions == {"torch": "2.14.1", "numpy": "2.5"}
-    assert found.warnings[-1].startswith("not checked: the requirements of torch itself")
 
 
 def test_a_torchvision_that_is_bound_binds_torch():
@@ -367,19 +340,3 @@ def test_what_was_resolved_before_counts_where_there_is_no_network():
     found = plan(project("diffusers"), NO_NETWORK, recorded=recorded)
     assert found == recorded
     assert (found.python, found.torch) == ("3.11", "2.13.0")
-
-
-def test_what_was_resolved_before_does_not_count_for_a_machine_that_does_not_run_it():
-    blackwell = build_machine_from_flags(driver="580.95.05", gpus=("RTX 5090",))
-    recorded = plan(project("diffusers"), Uv(resolved("torch==2.4.1", "diffusers==0.5.5")))
-    found = plan(project("diffusers"), NO_NETWORK, recorded=recorded, machines=(blackwell,))
-    assert found.torch == "2.15.0"
-    assert found.resolution == NO_NETWORK
-
-
-def test_a_newer_torch_that_fits_is_explained_by_the_projects_packages():
-    request = build_request(machines=(ADA,))
-    found = plan(project("diffusers"), Uv(resolved("diffusers==0.42.1", "torch==2.13.0")))
-    others = {each.choice: each.says for each in explain_choice(request, load_tables(), found, "torch").others}
-    assert others["torch 2.14.1+cu126"] == "fits; the project's packages are resolved with torch 2.13.0"
-    assert explain_choice(request, load_tables(), found, "diffusers").others == ()
