@@ -17,6 +17,7 @@ from devkit.compat.version_tables import (
     load_tables,
     read_shipped_table,
 )
+from devkit.export.launcher_gpus import load_launcher_gpus
 from devkit.facts.values import ComputeCapability, Release
 
 ARRAYS = [
@@ -175,3 +176,18 @@ def test_an_array_is_decoded_once_and_only_when_it_is_used():
     assert "toolkits" not in vars(table)
     assert table.toolkits is table.toolkits
     assert table.families is table.families
+
+
+NOT_RENTED = {"b100", "rubin-vr200", "h800-sxm", "h800-pcie", "h20", "l20", "a2"}
+"""GPUs of data centers since Volta of which no launcher has a name."""
+
+
+def test_launchers_know_the_gpus_of_the_table_by_its_ids():
+    rented, models = load_launcher_gpus(), {row.id: row for row in load_tables().gpus.models}
+    amd = {row.name for row in load_tables().rocm.gpus}
+    assert {key.partition("@")[0] for key in rented} <= models.keys() | amd
+    for key, row in rented.items():
+        model = models.get(key.partition("@")[0])
+        assert not row.gib or row.gib in model.memory_gib, key
+    of_data_centers = {each.id for each in models.values() if each.kind == "datacenter" and each.capability.major >= 7}
+    assert of_data_centers - rented.keys() == NOT_RENTED

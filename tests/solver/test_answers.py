@@ -262,4 +262,4 @@ def show_request(request: ResolutionRequest) -> str:
     limits = [line for line in request.constraints if not line.startswith(("vllm", "sgl", "torchcodec"))]
     day = f"as of {request.as_of} but for {' '.join(request.undated)}" if request.as_of else ""
     kind = " alone" if request.is_alone else f" without {' '.join(request.relaxed)}" if request.relaxed else ""
-    return f"{' '.join(request.requirements)} | {' '.join(limits)} | {request.python} {request.machine}{kind} {day}".strip()
+    return f"{' '.join(request.requirements)} | {' '.join(limits)} | {request.python} {request.machine} {request.glibc}{kind} {day}".strip()

@@ -106,6 +106,7 @@ def test_a_package_of_which_nothing_of_that_day_is_left_is_newer_and_the_others_
     assert f"grain-nightly is newer than {DAY}: the package index has none of that day" in found.warnings
 
 
+@pytest.mark.full
 def test_a_version_that_is_newer_than_the_day_is_no_deleted_package():
     def answer(request):
         hint = "hint: `transformers` was filtered by `exclude-newer` to only include packages uploaded before 2023"

@@ -85,15 +85,6 @@ def test_torch_is_what_uv_chose_and_its_build_what_the_machine_runs():
     assert found.resolution == resolved("diffusers==0.42.1", "torch==2.13.0")
 
 
-def test_uv_is_left_every_torch_that_fits_the_driver_and_no_other():
-    uv = Uv(resolved("diffusers==0.42.1"))
-    plan(project("diffusers"), uv)
-    (request,) = uv.requests
-    # 2.15 has no build for CUDA 12; Python 3.12 begins with 2.2.
-    assert limits_of(request) == ("torch>=2.2.0,<=2.14.1",)
-    assert (request.python, request.machine, request.glibc) == ("3.12", "x86_64", "2.36")
-
-
 def test_an_empty_project_takes_other_versions_where_a_pin_excludes_those_of_the_tables():
     uv = Uv(CONFLICT, resolved("transformers==4.44.2", "accelerate==1.2.0", "peft==0.17.0", "bitsandbytes==0.49.2"))
     found = plan(NO_DEPENDENCIES, uv, pins=("transformers==4.44.2",))
