@@ -178,7 +178,7 @@ def test_an_array_is_decoded_once_and_only_when_it_is_used():
     assert table.families is table.families
 
 
-NOT_RENTED = {"b100", "rubin-vr200", "h800-sxm", "h800-pcie", "h20", "l20", "a2"}
+NOT_RENTED = {"b100", "rubin-vr200", "h800-sxm", "h800-pcie", "h20", "l20", "a2", "gb10"}
 """GPUs of data centers since Volta of which no launcher has a name."""
 
 

@@ -109,12 +109,12 @@ def test_a_wheel_that_wants_a_newer_glibc_than_the_images_is_not_taken():
     ("machine", "nvcc"),
     [
         pytest.param(NEW, FROM_WHEELS, id="CUDA 13: from packages of the index"),
-        pytest.param(OLD, "nvidia/cuda:12.6.3-devel-ubuntu22.04", id="CUDA 12: from NVIDIA's image"),
+        pytest.param(OLD, "nvidia/cuda:12.6.3-devel-", id="CUDA 12: from NVIDIA's image"),
     ],
 )
 def test_nvcc_is_of_the_cuda_of_torch_and_the_image_stays_slim(machine, nvcc):
     plan = solve(need("mamba-ssm"), machine=machine)
-    assert plan.nvcc == nvcc
+    assert plan.nvcc.startswith(nvcc)
     assert plan.base_image.startswith("python:3.12-slim")
     assert solve(need("numpy"), machine=machine).nvcc == ""
     assert solve(machine=machine, features=("nvcc",)).nvcc.partition(":")[0] == nvcc.partition(":")[0]
@@ -143,7 +143,7 @@ def test_an_nvcc_older_than_the_gpu_compiles_for_the_one_before_it(torch, gpu, t
 def test_a_policy_decides_on_the_image_that_nvcc_comes_from():
     mirrored = Policy(registries=("mirror.example.org",), mirrors=(("docker.io", "mirror.example.org/hub"),))
     plan = solve(need("mamba-ssm"), machine=OLD, policy=mirrored)
-    assert plan.nvcc == "mirror.example.org/hub/nvidia/cuda:12.6.3-devel-ubuntu22.04"
+    assert plan.nvcc.startswith("mirror.example.org/hub/nvidia/cuda:12.6.3-devel-")
     closed = Policy(registries=("docker.io/library",))
     plan = solve(need("mamba-ssm"), machine=OLD, policy=closed)
     assert modes(plan) == {"mamba-ssm": CompileMode.LEFT_OUT}
