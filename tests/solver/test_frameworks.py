@@ -19,6 +19,7 @@ from devkit.solver.plan import Conflict, Plan
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.resolution import plan_project
 from devkit.solver.solve import solve_project
+from tests.solver.test_resolution import Uv
 
 ADA = {"driver": "570.124.06", "gpus": ("RTX 4090",)}
 NVCC = "nvidia/cuda:12.8.1-devel-ubuntu24.04"
@@ -130,16 +131,6 @@ def test_cuda_comes_with_what_builds_it_and_the_libraries_that_the_guide_install
     assert [each.field for each in solve("none", system=system).system_packages] == []
 
 
-class Uv:
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.requests = []
-
-    def __call__(self, request):
-        self.requests.append(request)
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-
-
 def resolve(uv, framework, *needs, recorded=None, **requested):
     request = build_request(machines=(build_machine_from_flags(**ADA),), **requested)
     return plan_project(request, dependencies(framework, *needs), load_tables(), uv, recorded=recorded)
@@ -165,10 +156,3 @@ def test_without_requirements_there_is_nothing_to_resolve():
     uv = Uv(Refused("never"))
     assert resolve(uv, "none").framework is Framework.NONE
     assert uv.requests == []
-
-
-def test_what_uv_refuses_is_a_conflict_in_the_frameworks_name():
-    found = resolve(Uv(Refused("old==1 needs a newer numpy")), "jax", "old ==1")
-    assert isinstance(found, Conflict)
-    assert (found.wanted.split(" on ")[0], found.nearest.framework) == ("JAX", Framework.JAX)
-    assert found.nearest_changes == "--ignore-dependencies"

@@ -3,7 +3,6 @@
 import shlex
 
 import pytest
-from packaging.specifiers import SpecifierSet
 
 from devkit.compat.gpus import has_forward_compatibility
 from devkit.compat.rules import CodeSupport, CudaSupport, check_cuda_support, check_gpu_code
@@ -43,10 +42,6 @@ def broken_rules(plan: Plan, gpus, driver, processor) -> list[str]:
     tables, broken = load_tables(), []
     release = next(row for row in tables.torch.releases if str(row.version) == plan.torch)
     packages = dict(plan.packages)
-    needed = [line.partition("<")[0].partition(">")[0] for line in release.requires]
-    broken += (
-        ["requires"] if any(name in needed and not meets(release, name, packages[name]) for name in packages) else []
-    )
     if plan.python not in release.pythons:
         broken.append("W7")
     image = next((row for row in tables.images.python_images if row.tag == plan.base_image), None)
@@ -67,11 +62,6 @@ def broken_rules(plan: Plan, gpus, driver, processor) -> list[str]:
     if "bitsandbytes" in packages and cuda not in libraries[packages["bitsandbytes"]]:
         broken.append("B1")
     return broken
-
-
-def meets(release, name: str, version: str) -> bool:
-    lines = [line for line in release.requires if line.startswith(name)]
-    return all(SpecifierSet(line.removeprefix(name)).contains(version) for line in lines)
 
 
 def check(gpu, driver, processor, wished) -> None:

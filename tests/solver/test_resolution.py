@@ -156,11 +156,6 @@ def build_on_wheels_of(python):
     return Uv(answer, alone=answer)
 
 
-def test_another_python_is_taken_for_its_wheels():
-    found = plan(project("tokenizers"), build_on_wheels_of("3.11"))
-    assert (found.python, found.because("python")) == ("3.11", "tokenizers: no wheel for Python 3.12")
-
-
 def test_a_requested_python_stays_and_the_missing_wheel_is_said():
     found = plan(project("tokenizers"), build_on_wheels_of("3.11"), python="3.12")
     assert found.python == "3.12"
@@ -173,16 +168,6 @@ def test_what_has_no_wheels_anywhere_changes_no_python():
     answer = resolved("fire==0.5.0", "torch==2.14.1", from_source=("fire",))
     found = plan(project("fire"), Uv(answer, alone=lambda _: answer))
     assert (found.python, found.warnings) == ("3.12", ())
-
-
-@pytest.mark.parametrize("reason", [NO_NETWORK, Unknown("--no-resolve was given")])
-def test_without_an_answer_the_plan_says_that_nothing_was_checked(reason):
-    for uv in (Uv(reason), reason):
-        found = plan(project("diffusers"), uv)
-        assert isinstance(found, Plan)
-        assert found.versions == {"torch": "2.14.1"}
-        assert found.resolution == reason
-        assert found.warnings[-1] == f"not checked: whether the project's packages can be installed; {reason.reason}"
 
 
 def test_an_empty_project_is_what_the_tables_know_without_a_network():

@@ -75,10 +75,6 @@ def test_a_lock_limits_torch_to_the_version_of_the_chosen_extra():
     assert locked(("cpu",)) == {"==2.9.1+cpu"}
 
 
-def test_a_lock_that_leaves_out_what_was_new_by_a_setting_of_its_author_is_not_compared():
-    assert not read_local_dependencies(str(PROJECTS / "nanochat")).can_check_lock
-
-
 @pytest.mark.parametrize(
     ("wanted", "extra"),
     [
