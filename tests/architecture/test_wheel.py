@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SHIPPED = ("tests/", "docs/", "benchmarks/", "examples/", ".ci/", ".devcontainer/")
 
@@ -67,21 +69,18 @@ def test_nothing_else_is_in_the_wheel(wheel):
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"devkit", "devkit_gpu"}
 
 
-@pytest.mark.full
 def test_the_installed_wheel_finds_what_is_wrong_here(installed, tmp_path):
     report = json.loads(run(installed / "devkit", "doctor", "--json", cwd=tmp_path, expect=(0, 1)))
     assert report["schema"] == "devkit.doctor/1"
     assert report["outcomes"]
 
 
-@pytest.mark.full
 def test_the_installed_wheel_plans(installed, tmp_path):
     words = ["plan", "--gpu", "RTX 4090", "--driver", "580.65.06", "--json"]
     plan = json.loads(run(installed / "devkit", *words, cwd=tmp_path))
     assert plan["verdict"] == "plan"
 
 
-@pytest.mark.full
 def test_the_installed_wheel_writes_a_dev_container(installed, tmp_path):
     run(installed / "devkit", "init", "project", "--vendor", "cpu", "--yes", cwd=tmp_path)
     folder = tmp_path / "project/.devcontainer"
@@ -89,7 +88,6 @@ def test_the_installed_wheel_writes_a_dev_container(installed, tmp_path):
     assert json.loads((folder / "devcontainer.json").read_text())["service"] == "dev"
 
 
-@pytest.mark.full
 def test_the_installed_wheel_says_how_to_get_the_training_libraries(installed, tmp_path):
     done = subprocess.run(
         [installed / "devkit", "verify", "--here"],

@@ -61,6 +61,7 @@ def test_a_gpu_that_no_wheel_has_code_for_is_a_conflict():
     assert found.blockers[0].says.endswith("no wheel of vllm is built for CUDA 12 and compute capability 6.0")
 
 
+@pytest.mark.full
 def test_a_torch_without_a_build_for_the_wheel_is_refused():
     # torch 2.15 has no build for CUDA 12.
     uv = Uv(resolved("vllm==0.16.0", "torch==2.15.0"))

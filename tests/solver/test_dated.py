@@ -83,6 +83,7 @@ def test_without_a_day_nothing_is_held_back(day):
     assert (found.torch, found.as_of, found.limits, uv.requests[0].as_of) == ("2.14.1", "", (), "")
 
 
+@pytest.mark.full
 def test_where_the_packages_of_the_day_do_not_fit_the_newest_are_planned_and_that_is_said():
     def answer(request):
         return Refused("old==1 depends on new>=2") if request.as_of else resolved("transformers==5.23.0")
