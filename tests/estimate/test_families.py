@@ -7,7 +7,7 @@ import pytest
 from devkit.estimate.config import build_model_shape, load_families
 from devkit.estimate.model_catalog import list_models
 
-pytestmark = pytest.mark.workload
+pytestmark = [pytest.mark.full, pytest.mark.workload]
 
 SIZES = {
     "hidden_size": 160,
