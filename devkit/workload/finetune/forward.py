@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
-from transformers.activations import SiLUActivation
+from transformers.activations import ACT2FN
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Attention, Loss
@@ -414,7 +414,7 @@ def use_lean_forward(model: Model) -> None:
         if _is_frozen_rms_norm(module):
             module.forward = partial(_normalize, module)
         elif all(hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj")) and isinstance(
-            getattr(module, "act_fn", None), nn.SiLU | SiLUActivation
+            getattr(module, "act_fn", None), (nn.SiLU, type(ACT2FN["silu"]))
         ):
             module.forward = partial(_compute_gated, module)
 
