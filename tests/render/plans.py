@@ -1,4 +1,4 @@
-"""Hand-made plans, so that these tests do not move when the version tables do."""
+"""Hand-made plans, so that these tests do not move when the version tables do: no base image here is a row of them."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ def reason(field: str, value: str, because: str) -> Reason:
 
 GPU_PLAN = Plan(
     vendor=Vendor.NVIDIA,
-    base_image="python:3.12-slim-bookworm",
+    base_image="python:3.12.9-slim-bookworm",
     python="3.12",
     torch="2.13.0",
     variant="cu130",
@@ -21,7 +21,7 @@ GPU_PLAN = Plan(
     gpu_request="all",
     architectures=("sm_89",),
     reasons=(
-        reason("base_image", "python:3.12-slim-bookworm", "torch's wheels carry CUDA, so a slim image is enough"),
+        reason("base_image", "python:3.12.9-slim-bookworm", "torch's wheels carry CUDA, so a slim image is enough"),
         reason("python", "3.12", "every package of this plan has wheels for it"),
         reason("torch", "2.13.0", "the newest with kernels for every GPU of the plan"),
         reason("torch_index", "cu130", "driver 580.95.05 runs CUDA 13.0"),
@@ -34,7 +34,7 @@ GPU_PLAN = Plan(
 CPU_PLAN = replace(
     GPU_PLAN,
     vendor=Vendor.CPU,
-    base_image="python:3.11-slim-bookworm",
+    base_image="python:3.11.9-slim-bookworm",
     python="3.11",
     variant="cpu",
     cuda=None,

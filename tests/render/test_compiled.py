@@ -214,7 +214,7 @@ def test_without_anything_to_compile_there_is_no_compiler_and_no_layer():
 
 def test_a_gcc_that_cuda_takes_stands_in_for_a_newer_one():
     plan = replace(CUDA_PLAN, cuda="11.8", variant="cu118", nvcc="nvidia/cuda:11.8.0-devel-ubuntu22.04")
-    text = render_dockerfile(replace(plan, base_image="python:3.11-slim-bookworm"), SETTINGS)
+    text = render_dockerfile(replace(plan, base_image="python:3.11.9-slim-bookworm"), SETTINGS)
     assert " g++-11" in text
     assert "CXX=g++-11" in text
     assert "g++-11" not in render_dockerfile(replace(plan, base_image="ubuntu:22.04"), SETTINGS)

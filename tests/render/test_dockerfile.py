@@ -87,11 +87,11 @@ def test_a_plan_of_torch_alone_has_no_layer_of_other_packages():
 @pytest.mark.parametrize(
     ("image", "python", "package"),
     [
-        pytest.param("python:3.10-slim-bookworm", "3.10", "python3", id="Debian's own is newer than the project's"),
+        pytest.param("python:3.10.9-slim-bookworm", "3.10", "python3", id="Debian's own is newer than the project's"),
         pytest.param("nvidia/cuda:12.6.3-devel-ubuntu22.04", "3.10", "python3.11", id="Ubuntu has one beside its own"),
         pytest.param("ubuntu:20.04", "3.8", "", id="none is known"),
         pytest.param("registry.example.org/base:1", "3.10", "", id="an image of the user's"),
-        pytest.param("python:3.12-slim-bookworm", "3.12", "", id="the project's will do"),
+        pytest.param("python:3.12.9-slim-bookworm", "3.12", "", id="the project's will do"),
     ],
 )
 def test_devkit_has_a_python_of_its_own_where_the_projects_is_too_old(image, python, package):

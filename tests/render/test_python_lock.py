@@ -148,7 +148,7 @@ def test_a_lock_without_that_of_the_tools_is_stale(tools):
 
 
 def test_the_digest_of_another_image_is_refused():
-    with pytest.raises(DevkitError, match=r"the plan is built on python:3\.11-slim-bookworm"):
+    with pytest.raises(DevkitError, match=f"the plan is built on {re.escape(PLAN.base_image)}"):
         apply_image_locks(PLAIN, PLAN, ImageLocks(image=f"python:3.12-slim@{DIGEST}"))
 
 
@@ -241,7 +241,7 @@ def test_what_has_no_hash_is_named(url):
 
 def test_a_locked_image_holds_every_installation_to_its_hashes():
     text = render_dockerfile(PLAN, LOCKED)
-    assert f"FROM python:3.11-slim-bookworm@{DIGEST}\n" in text
+    assert f"FROM {PLAN.base_image}@{DIGEST}\n" in text
     installs = re.findall(r"pip install [^&]*", text)
     *packages, devkit = installs
     assert len(packages) == 4

@@ -22,7 +22,7 @@ from .test_repositories import GPU, devkit, findings
 
 OVERLAYS = ".devcontainer/devkit"
 SERVICE = {"build": {"context": ".", "dockerfile": "Dockerfile"}, "shm_size": "8gb"}
-DOCKERFILE = "FROM python:3.12-slim-bookworm\nRUN apt-get install -y gcc\nRUN pip install torch==2.9.1\nRUN useradd dev\nUSER dev\n"
+DOCKERFILE = "FROM python:3.12.9-slim-bookworm\nRUN apt-get install -y gcc\nRUN pip install torch==2.9.1\nRUN useradd dev\nUSER dev\n"
 RESERVED = {"resources": {"reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}}}
 
 
