@@ -1,15 +1,15 @@
-"""The generated files: valid for every tool that reads them, safe with any input, the same for the same input."""
+"""The generated files: what each option changes in them, what they must never hold, and what cannot leave its place."""
 
+import difflib
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 from hypothesis import given
@@ -30,7 +30,7 @@ from devkit.render.container.settings import (
 )
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
-from tests.known import assert_known
+from tests.golden import assert_golden
 from tests.render.test_dockerfile import OPENFOLD
 
 from .gpu_host import write_overlay
@@ -44,33 +44,29 @@ CLOSED = replace(CLOSED, uses_wheelhouse=True)
 MIRRORED = replace(PLAIN, index="http://pypi.example.org/simple", torch_index="https://t.example.org/whl")
 MIRRORED = replace(MIRRORED, hub="https://hub.example.org", certificates=AUTHORITY)
 
-CASES = [
-    pytest.param(GPU_PLAN, PLAIN, id="a GPU plan"),
-    pytest.param(CPU_PLAN, PLAIN, id="a CPU plan"),
-    pytest.param(UBUNTU_PLAN, PLAIN, id="an image without Python"),
-    pytest.param(CPU_PLAN, CLOSED, id="a closed network"),
-    pytest.param(UBUNTU_PLAN, CLOSED, id="a closed network and an image without Python"),
-    pytest.param(ROCM_PLAN, PLAIN, id="a ROCm plan"),
-    pytest.param(ARM_PLAN, PLAIN, id="a plan for two kinds of processor"),
-    pytest.param(GPU_PLAN, replace(PLAIN, engine="docker", devices=("1", "MIG-5c25bfa8")), id="Docker, and two GPUs"),
-    pytest.param(GPU_PLAN, replace(PLAIN, engine="podman", devices=("GPU-01234567",)), id="Podman, and one GPU"),
-    pytest.param(ROCM_PLAN, replace(PLAIN, engine="podman", devices=("0",)), id="a ROCm plan and Podman"),
-    pytest.param(GPU_PLAN, MIRRORED, id="mirrors of everything"),
-    pytest.param(GPU_PLAN, replace(PLAIN, dependencies=LIST), id="a project with a list for pip"),
-    pytest.param(
-        replace(GPU_PLAN, packages=GPU_PLAN.packages[:1]),
-        replace(PLAIN, dependencies=LIST),
-        id="a plan of torch alone for a project that says what it needs",
-    ),
-    pytest.param(CPU_PLAN, replace(CLOSED, dependencies=UV), id="a project of uv in a closed network"),
-    pytest.param(GPU_PLAN, replace(MIRRORED, dependencies=POETRY), id="a project of Poetry, with mirrors"),
-    pytest.param(GPU_PLAN, replace(PLAIN, dependencies=PIPENV), id="a project of Pipenv"),
-    pytest.param(CPU_PLAN, replace(PLAIN, dependencies=WRITTEN), id="a project of conda"),
-    pytest.param(GPU_PLAN, replace(PLAIN, dependencies=OPENFOLD), id="a project with packages that conda alone has"),
-    pytest.param(GPU_PLAN, replace(PLAIN, source=FromCheckout()), id="devkit's own checkout"),
-    pytest.param(GPU_PLAN, replace(PLAIN, source=FromUrl("git+https://example.org/d@abc")), id="devkit from git"),
-]
-every_case = pytest.mark.parametrize(("plan", "settings"), CASES)
+CASES = {
+    "a GPU plan": (GPU_PLAN, PLAIN),
+    "a CPU plan": (CPU_PLAN, PLAIN),
+    "an image without Python": (UBUNTU_PLAN, PLAIN),
+    "a closed network": (CPU_PLAN, CLOSED),
+    "a closed network and an image without Python": (UBUNTU_PLAN, CLOSED),
+    "a ROCm plan": (ROCM_PLAN, PLAIN),
+    "a plan for two kinds of processor": (ARM_PLAN, PLAIN),
+    "Docker, and two GPUs": (GPU_PLAN, replace(PLAIN, engine="docker", devices=("1", "MIG-5c25bfa8"))),
+    "Podman, and one GPU": (GPU_PLAN, replace(PLAIN, engine="podman", devices=("GPU-01234567",))),
+    "a ROCm plan and Podman": (ROCM_PLAN, replace(PLAIN, engine="podman", devices=("0",))),
+    "mirrors of everything": (GPU_PLAN, MIRRORED),
+    "a list for pip": (GPU_PLAN, replace(PLAIN, dependencies=LIST)),
+    "a plan of torch alone": (replace(GPU_PLAN, packages=GPU_PLAN.packages[:1]), replace(PLAIN, dependencies=LIST)),
+    "uv in a closed network": (CPU_PLAN, replace(CLOSED, dependencies=UV)),
+    "Poetry with mirrors": (GPU_PLAN, replace(MIRRORED, dependencies=POETRY)),
+    "Poetry": (GPU_PLAN, replace(PLAIN, dependencies=POETRY)),
+    "Pipenv": (GPU_PLAN, replace(PLAIN, dependencies=PIPENV)),
+    "an environment of conda": (CPU_PLAN, replace(PLAIN, dependencies=WRITTEN)),
+    "packages that conda alone has": (GPU_PLAN, replace(PLAIN, dependencies=OPENFOLD)),
+    "devkit's own checkout": (GPU_PLAN, replace(PLAIN, source=FromCheckout())),
+    "devkit from git": (GPU_PLAN, replace(PLAIN, source=FromUrl("git+https://example.org/d@abc"))),
+}
 
 
 def texts(plan, settings) -> dict[str, str]:
@@ -89,77 +85,41 @@ def schema(name: str) -> dict[str, object]:
 
 def linter(name: str) -> str:
     """A linter that pip installed beside this Python, or one on PATH."""
-    import sys
-
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     assert found, f"{name} comes with the extra `dev`"
     return found
 
 
-@every_case
-def test_every_paragraph_is_known(plan, settings):
-    made = {path: text for path, text in texts(plan, settings).items() if not path.endswith((".sh", ".ps1"))}
-    paragraphs = {
-        f"{path}\n{each.strip(chr(10))}".replace(__version__, "VERSION")
-        for path, text in made.items()
-        for each in text.split("\n\n")
-    }
-    assert_known(Path(__file__).parent / "paragraphs.txt", paragraphs)
+GOLDEN = (
+    "a ROCm plan and Podman",
+    "a closed network and an image without Python",
+    "Poetry",
+    "packages that conda alone has",
+)
 
 
-@every_case
-def test_scripts_can_be_run_and_nothing_else(plan, settings):
-    for each in render_devcontainer(plan, settings):
-        assert each.mode == (0o755 if each.content.startswith(b"#!") else 0o644), each.path
+@pytest.mark.golden
+def test_each_option_changes_the_files_of_a_plain_plan_as_recorded():
+    """The files of a plain plan are examples/quickstart/expected; the scripts run in test_gpu_script.py."""
+    plain = texts(GPU_PLAN, PLAIN)
+    lines = []
+    for name in GOLDEN:
+        lines.append(f"=== {name}")
+        for path, text in sorted(texts(*CASES[name]).items()):
+            before = plain.get(path, "")
+            if text == before or path.endswith((".sh", ".crt")):
+                continue
+            difference = difflib.unified_diff(before.splitlines(), text.splitlines(), lineterm="", n=0)
+            lines += [f"--- {path}", *(line for line in list(difference)[2:] if not line.startswith("@@"))]
+    golden = "\n".join(lines).replace(__version__, "VERSION") + "\n"
+    assert_golden(Path(__file__).with_name("options.diff"), golden)
 
 
-@every_case
-def test_devcontainer_json_follows_the_schema(plan, settings):
-    document = json.loads(texts(plan, settings)["devcontainer.json"])
-    jsonschema.Draft201909Validator(schema("devContainer.base.schema.json")).validate(document)
-    assert "hostRequirements" not in document
-
-
-@every_case
-def test_compose_files_follow_the_specification(plan, settings):
-    specification = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
-    made = texts(plan, settings)
-    for name in (each for each in made if each.endswith(".yml")):
-        document = yaml.safe_load(made[name])
-        errors = list(jsonschema.Draft7Validator(specification).iter_errors(document))
-        assert not errors, (name, errors)
-
-
-@every_case
-@pytest.mark.turns(3)
-def test_hadolint_finds_nothing(plan, settings, tmp_path):
-    file = tmp_path / "Dockerfile"
-    file.write_text(texts(plan, settings)["Dockerfile"])
-    done = subprocess.run([linter("hadolint"), str(file)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-@every_case
-@pytest.mark.turns(3)
-def test_shellcheck_finds_nothing(plan, settings, tmp_path):
-    file = tmp_path / "gpu.sh"
-    file.write_text(texts(plan, settings)["gpu.sh"])
-    done = subprocess.run([linter("shellcheck"), str(file)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-@every_case
-def test_every_file_ends_its_last_line_and_leaves_no_space_behind(plan, settings):
-    for path, text in texts(plan, settings).items():
-        assert text.endswith("\n") and not text.endswith("\n\n"), path
-        assert not re.search(r"[ \t]$", text, re.MULTILINE), path
-        assert "\n\n\n" not in text, path
-
-
-@every_case
-def test_the_same_input_gives_the_same_bytes(plan, settings):
-    assert render_devcontainer(plan, settings) == render_devcontainer(plan, settings)
+def test_only_scripts_can_be_run():
+    for name, case in CASES.items():
+        for each in render_devcontainer(*case):
+            assert each.mode == (0o755 if each.content.startswith(b"#!") else 0o644), (name, each.path)
 
 
 @pytest.mark.parametrize("mode", GPU_MODES, ids=lambda mode: mode.name)
@@ -176,7 +136,7 @@ def test_the_container_has_no_more_rights_than_it_needs(mode, tmp_path):
 
 
 def test_the_image_never_holds_a_token_and_never_hides_the_hosts_driver():
-    for plan, settings in (case.values for case in CASES):
+    for plan, settings in CASES.values():
         text = texts(plan, settings)["Dockerfile"]
         instructions = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
         for word in ("TOKEN", "HF_HOME", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES", "PROXY", "proxy"):
@@ -241,9 +201,8 @@ def test_any_accepted_name_is_carried_exactly(name):
 
 def test_the_host_command_ends_well_without_a_posix_shell():
     command = json.loads(render_devcontainer_json(PLAIN))["initializeCommand"]
-    done = subprocess.run(
-        ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, env={"PATH": "/nowhere"}
-    )
+    argv = ["/bin/sh", "-c", command]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"})
     assert done.returncode == 0
     assert "devkit init --platform windows" in done.stdout
 
@@ -251,20 +210,15 @@ def test_the_host_command_ends_well_without_a_posix_shell():
 def test_git_takes_what_teammates_need_and_leaves_what_is_this_hosts(tmp_path):
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("wheels/\n*.whl\n*.crt\ncertificates/\n")
-    made = render_devcontainer(CPU_PLAN, CLOSED)
-    local = {
-        f"{DEVCONTAINER_FOLDER}/.env",
-        f"{DEVCONTAINER_FOLDER}/.env.123",
-        f"{DEVCONTAINER_FOLDER}/wheelhouse/torch.whl",
-        f"{DEVCONTAINER_FOLDER}/.gpu.sh.devkit-new",
-    }
+    made = render_devcontainer(CPU_PLAN, replace(CLOSED, profiles=("jupyter",)))
+    hosts_own = (".env", ".env.123", "wheelhouse/torch.whl", ".gpu.sh.devkit-new", ".secrets/jupyter-token")
+    local = {f"{DEVCONTAINER_FOLDER}/{path}" for path in hosts_own}
     for path in {each.path for each in made} | local:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(b"".join(each.content for each in made if each.path == path))
     subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
-    listed = subprocess.run(
-        ["git", "ls-files", DEVCONTAINER_FOLDER], cwd=tmp_path, check=True, capture_output=True, text=True
-    ).stdout
+    argv = ["git", "ls-files", DEVCONTAINER_FOLDER]
+    listed = subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert set(listed.split()) == {each.path for each in made if not each.path.endswith(".whl")}
 
 

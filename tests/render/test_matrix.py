@@ -1,11 +1,12 @@
 """Every profile, engine, editor, vendor and network together: what is written is valid for whoever reads it.
 
-Cheap checks look at every different file of all combinations; a tool is called once, with all of its files.
+The cases of test_artifacts.py are looked at each time; all combinations, and the linters, in `make test-all`.
 """
 
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -14,103 +15,123 @@ import jsonschema
 import pytest
 import yaml
 
+from devkit.render.container.compose import render_gpu_files
 from devkit.render.container.devcontainer import build_editor_reports
+from devkit.render.container.image import render_dockerfile
+from devkit.render.container.settings import FromWheel
+from devkit.render.devkit_toml import ProjectSettings
+from devkit.render.published_folders import render_devcontainer_feature
 from tests.conftest import MATRIX
 
 from .matrix import EDITOR_SETS, combinations, distinct, distinct_compose
-from .plans import GPU_PLAN
-from .test_artifacts import PLAIN, linter, schema, texts
+from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN
+from .test_artifacts import CASES, PLAIN, linter, schema, texts
+from .test_bundle import bundled, content, written
+from .test_gpu_script import mistakes
+from .test_python_lock import LOCKED, PLAN
+
+COMPOSE = jsonschema.Draft7Validator(
+    json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
+)
 
 
-def written(ending: str, folder: Path) -> list[str]:
-    """Every different file with this ending, in files of their own."""
-    paths = []
-    for number, (name, text) in enumerate(distinct(ending).values()):
-        path = folder / f"{number}-{Path(name.split(' for ')[0]).name}"
-        path.write_text(text)
-        paths.append(str(path))
-    return paths
+def assert_valid(name: str, text: str) -> None:
+    """Hold one file to what every reader of its kind asks; `name` is its path and where it is from."""
+    path = name.split(" for ")[0]
+    assert text.endswith("\n") and not text.endswith("\n\n"), name
+    assert not re.search(r"[ \t]$", text, re.MULTILINE), name
+    assert "\n\n\n" not in text, name
+    if path.endswith(".json"):
+        assert json.loads(text), name
+    if path.endswith("devcontainer.json"):
+        document = json.loads(text)
+        assert "gpu" not in document.get("hostRequirements", {}), f"the overlays ask for the GPU, not {name}"
+        assert "runArgs" not in document, name
+    if path.endswith(".yml"):
+        document = yaml.safe_load(text)
+        assert document, name
+        if not path.startswith("monitoring/"):
+            assert not [error.message for error in COMPOSE.iter_errors(document)], name
+    if path.endswith("docker-compose.yml"):
+        services = document["services"]
+        for service in services.values():
+            assert service.get("extends", {}).get("service", "gpu") in {"gpu", *services}, name
 
 
-def said(*argv: str) -> tuple[int, str]:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+def test_every_file_of_the_cases_is_valid():
+    for case, (plan, settings) in CASES.items():
+        for path, text in texts(plan, settings).items():
+            assert_valid(f"{path} for {case}", text)
 
 
-def test_there_are_hundreds_of_combinations(record_property):
+def test_what_an_editor_drops_is_said_for_every_set_of_editors():
+    for editors in EDITOR_SETS:
+        document = json.loads(texts(GPU_PLAN, replace(PLAIN, editors=editors))["devcontainer.json"])
+        reports = build_editor_reports(editors, document)
+        assert [report.name for report in reports] == list(editors or ("vscode",))
+
+
+@pytest.mark.full
+def test_every_file_of_every_combination_is_valid(record_property):
     everything = {text for combination in combinations() for text in combination.files.values()}
     record_property(MATRIX, [len(combinations()), len(everything), len(distinct_compose())])
-    assert len(combinations()) >= 500
-    assert len({combination.options for combination in combinations()}) == len(combinations())
+    assert len({combination.options for combination in combinations()}) == len(combinations()) >= 500
+    for name, text in distinct("").values():
+        assert_valid(name, text)
 
 
+@pytest.mark.full
 def test_every_devcontainer_json_follows_the_schema():
     check = jsonschema.Draft201909Validator(schema("devContainer.base.schema.json"))
     for name, text in distinct("devcontainer.json").values():
         assert not [error.message for error in check.iter_errors(json.loads(text))], name
 
 
-def test_no_devcontainer_json_asks_for_a_gpu_which_the_overlays_do():
-    for name, text in distinct("devcontainer.json").values():
-        document = json.loads(text)
-        assert "gpu" not in document.get("hostRequirements", {}), name
-        assert "runArgs" not in document, name
+def of_combinations(ending: str) -> Iterator[tuple[str, str]]:
+    """The name and text of every different file with this ending, of the combinations and of the cases."""
+    for name, text in distinct(ending).values():
+        yield Path(name.split(" for ")[0]).name, text
+    for case in CASES.values():
+        yield from ((Path(path).name, text) for path, text in texts(*case).items() if path.endswith(ending))
 
 
-def test_every_compose_file_follows_the_specification():
-    specification = json.loads((files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json").read_text())
-    check = jsonschema.Draft7Validator(specification)
-    for name, text in distinct(".yml").values():
-        if not name.startswith("monitoring/"):
-            assert not [error.message for error in check.iter_errors(yaml.safe_load(text))], name
+def find_problems(tool: str, named: Iterator[tuple[str, str]], folder: Path) -> str:
+    """What a linter says of texts, each once, in files of their own."""
+    folder.mkdir()
+    for number, (text, name) in enumerate({text: name for name, text in named}.items()):
+        (folder / f"{number}-{name}").write_text(text)
+    argv = [linter(tool), *map(str, folder.iterdir())]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
-def test_every_json_and_yaml_file_parses():
-    for name, text in (*distinct(".json").values(), *distinct(".yml").values()):
-        assert (json.loads if name.split(" ")[0].endswith(".json") else yaml.safe_load)(text), name
+@pytest.mark.full
+def test_shellcheck_finds_nothing_in_any_script(tmp_path):
+    """Those of every combination, of a bundle and the Feature, and of names that a shell might take for its own."""
+    scripts = dict.fromkeys(of_combinations(".sh"))
+    for slug in ("every-profile", "a-1", "if", "1-2-3", "x", "let-x"):
+        wanted = replace(PLAIN, slug=slug, editors=("daytona",), profiles=("jupyter",))
+        made = {(Path(path).name, text) for path, text in texts(GPU_PLAN, wanted).items() if path.endswith(".sh")}
+        assert len(made) == 3
+        scripts |= dict.fromkeys(made)
+    for plan in (CPU_PLAN, GPU_PLAN, ARM_PLAN, ROCM_PLAN):
+        for each in render_gpu_files(plan, ".", for_windows=True):
+            text = each.content.decode()
+            if each.path.endswith(".sh"):
+                scripts[Path(each.path).name, text] = None
+            assert not each.path.endswith(".ps1") or mistakes(text) == []
+    scripts["load.sh", content(bundled(written(tmp_path / "demo")), "load.sh")] = None
+    feature = {each.path: each.content for each in render_devcontainer_feature(FromWheel("a-0-py3-none-any.whl", b""))}
+    scripts["install.sh", feature["devkit/install.sh"].decode()] = None
+    assert find_problems("shellcheck", iter(scripts), tmp_path / "scripts") == ""
 
 
-def test_every_file_ends_its_last_line_and_leaves_no_space_behind():
-    for name, text in distinct("").values():
-        assert text.endswith("\n"), name
-        assert not text.endswith("\n\n"), name
-        assert not re.search(r"[ \t]$", text, re.MULTILINE), name
-        assert "\n\n\n" not in text, name
-
-
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_every_script_parses(shell, tmp_path):
-    for path in written(".sh", tmp_path):
-        assert said(shell, "-n", path) == (0, ""), path
-
-
-def test_shellcheck_finds_nothing(tmp_path):
-    assert said(linter("shellcheck"), *written(".sh", tmp_path)) == (0, "")
-
-
-def test_hadolint_finds_nothing(tmp_path):
-    assert said(linter("hadolint"), *written("Dockerfile", tmp_path)) == (0, "")
-
-
-def test_every_name_that_one_service_gives_another_is_a_service():
-    for name, text in distinct("docker-compose.yml").values():
-        services = yaml.safe_load(text)["services"]
-        for service in services.values():
-            assert service.get("extends", {}).get("service", "gpu") in {"gpu", *services}, name
-
-
-def test_what_an_editor_drops_is_said_for_every_set_of_editors():
-    for editors in EDITOR_SETS:
-        for _, text in distinct("devcontainer.json").values():
-            reports = build_editor_reports(editors, json.loads(text))
-            assert [report.name for report in reports] == list(editors or ("vscode",))
-
-
-@pytest.mark.parametrize("slug", ["every-profile", "a-1", "if", "1-2-3", "x", "let-x"])
-def test_shellcheck_takes_no_project_name_for_something_else(slug, tmp_path):
-    wanted = replace(PLAIN, slug=slug, editors=("daytona",), profiles=("jupyter",))
-    scripts = {path: text for path, text in texts(GPU_PLAN, wanted).items() if path.endswith(".sh")}
-    for path, text in scripts.items():
-        (tmp_path / path.replace("/", "-")).write_text(text)
-    assert len(scripts) == 3
-    assert said(linter("shellcheck"), *map(str, tmp_path.iterdir())) == (0, "")
+@pytest.mark.full
+def test_hadolint_finds_nothing_in_any_dockerfile(tmp_path):
+    """Those of every combination, of a bundle, and of an image with locks."""
+    dockerfiles = [*of_combinations("Dockerfile")]
+    for more in ({}, {"uses_wheelhouse": True}, {"index": "https://x.example.org"}):
+        dockerfiles.append(("Dockerfile", render_dockerfile(PLAN, replace(LOCKED, **more))))
+    one = replace(UBUNTU_PLAN, architectures=("x86_64",))
+    bundle = bundled(written(tmp_path / "demo", one, ProjectSettings(name="Demo")))
+    dockerfiles.append(("Dockerfile", content(bundle, ".devcontainer/Dockerfile")))
+    assert find_problems("hadolint", iter(dockerfiles), tmp_path / "images") == ""
