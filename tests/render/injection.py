@@ -86,7 +86,6 @@ HOSTILE = {
 UNSPEAKABLE = {"a NUL", "a half of a surrogate pair"}
 """What no operating system passes on to a program as an argument."""
 
-every_hostile_value = pytest.mark.parametrize("kind", HOSTILE)
 WORDS = [kind for kind in HOSTILE if kind not in UNSPEAKABLE]
 every_hostile_word = pytest.mark.parametrize("kind", WORDS)
 

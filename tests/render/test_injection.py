@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,6 @@ from devkit.render.container.settings import FromIndex, slugify, validate_projec
 from devkit.render.devkit_toml import DEVKIT_TOML, ProjectSettings, parse_devkit_toml, render_devkit_toml
 from devkit.render.project import PathOptions, compute_project_changes, open_project
 from devkit.solver.plan import Plan
-from tests.amount import every
 from tests.render.injection import (
     HOSTILE,
     WORDS,
@@ -32,7 +31,6 @@ from tests.render.injection import (
     assert_refused_or_carried,
     assert_said_cleanly,
     assert_same_but_for_the_value,
-    every_hostile_value,
     fixed,
     ran,
     tree,
@@ -46,7 +44,7 @@ from tests.render.test_certificates import AUTHORITY
 # it has no harmless value yet.
 
 
-RENDERS_NOTHING = {"doctor", "explain", "verify", "data", "up", "shell", "run", "down", "onboard", "serve"}
+RENDERS_NOTHING = {"doctor", "explain", "verify", "data", "up", "shell", "run", "down", "onboard", "serve", "benchmark"}
 """Commands that write no project's files; their own tests say what they do with odd input."""
 
 HARMLESS = {
@@ -173,84 +171,111 @@ def harmless_run(setting: str, way: str) -> Ran:
     return done
 
 
-def in_sixths(names, kinds):
-    """Each name with a sixth of the words, and each word with a sixth of the names."""
-    return [(name, kind) for number, name in enumerate(names) for kind in every(6, kinds, first=number)]
+AMOUNTS = [
+    pytest.param(30, id="a few"),
+    pytest.param(8, id="an eighth", marks=pytest.mark.full),
+    pytest.param(1, id="all", marks=pytest.mark.nightly),
+]
+in_each_amount = pytest.mark.parametrize("part", AMOUNTS)
+
+
+def try_each(
+    names: Sequence[str], kinds: Sequence[str], part: int, folder: Path, attempt: Callable[[Path, str, str], None]
+) -> None:
+    """Try each name with one of `part` hostile values, and each value with about as many names; name all that fail."""
+    failed = {}
+    for number, name in enumerate(names):
+        for kind in kinds[number * 7 % part :: part]:
+            place = folder / f"{number}-{kinds.index(kind)}"
+            place.mkdir()
+            try:
+                attempt(place, name, kind)
+            except AssertionError as error:
+                failed[name, kind] = str(error)
+    assert not failed
 
 
 OF_INIT = {flag: name for verb, flag, name in options() if verb == "init"}
 
 
-@pytest.mark.parametrize(("flag", "kind"), in_sixths(OF_INIT, WORDS))
-def test_a_flag_of_init_is_refused_or_carried(tmp_path, flag, kind):
-    setting, value = OF_INIT[flag], HOSTILE[kind]
-    done = init_with_flag(tmp_path / "project", flag, value)
-    assert_said_cleanly(done)
-    if done.code != 0:
+@in_each_amount
+def test_a_flag_of_init_is_refused_or_carried(tmp_path, part):
+    def attempt(folder, flag, kind):
+        setting, value = OF_INIT[flag], HOSTILE[kind]
+        done = init_with_flag(folder / "project", flag, value)
+        assert_said_cleanly(done)
+        if done.code != 0:
+            assert done.files == {}
+        elif value.strip():  # otherwise a list of nothing
+            assert_refused_or_carried(done, {}, harmless_run(setting, flag), swaps_of(setting, value))
+
+    try_each(list(OF_INIT), WORDS, part, tmp_path, attempt)
+
+
+@in_each_amount
+def test_a_flag_of_another_command_writes_nothing_unasked(tmp_path, part):
+    def attempt(folder, command, kind):
+        verb, flag = command.split()
+        plan = fixed(but=flag.removeprefix("--")) if verb == "plan" else ()
+        done = ran(folder, verb, *plan, f"{flag}={HOSTILE[kind]}")
+        assert_said_cleanly(done)
         assert done.files == {}
-    elif value.strip():  # otherwise a list of nothing
-        assert_refused_or_carried(done, {}, harmless_run(setting, flag), swaps_of(setting, value))
+
+    commands = [f"{verb} {flag}" for verb, flag, _ in options() if verb != "init"]
+    try_each(commands[::3] if part == AMOUNTS[0].values[0] else commands, WORDS, part, tmp_path, attempt)
 
 
-def of_other_commands():
-    """Each flag with a tenth of the words, and each word with a tenth of the flags; of plan with a sixth."""
-    for number, (verb, flag, _) in enumerate(options()):
-        if verb != "init":
-            yield from ((verb, flag, kind) for kind in every(6 if verb == "plan" else 10, WORDS, first=number))
+@in_each_amount
+def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, part):
+    def attempt(folder, setting, kind):
+        value = HOSTILE[kind]
+        done = init_with_settings(folder.resolve() / "project", setting, value)
+        before = {path: content for path, content in done.files.items() if path in (DEVKIT_TOML, value)}
+        assert_said_cleanly(done)
+        if done.code != 0:
+            assert done.files == before
+        elif value.strip():
+            files = {path: content for path, content in done.files.items() if path != value}
+            harmless = harmless_run(setting, "toml")
+            expected = {path: content for path, content in harmless.files.items() if path != "harmless.pem"}
+            carried = Ran(done.code, done.out, done.err, files)
+            assert_refused_or_carried(carried, {}, Ran(0, "", "", expected), swaps_of(setting, value))
+
+    try_each(list(setting_makers()), list(HOSTILE), part, tmp_path, attempt)
 
 
-@pytest.mark.parametrize(("verb", "flag", "kind"), list(of_other_commands()), ids=lambda word: word)
-def test_a_flag_of_another_command_writes_nothing_unasked(tmp_path, verb, flag, kind):
-    plan = fixed(but=flag.removeprefix("--")) if verb == "plan" else ()
-    done = ran(tmp_path, verb, *plan, f"{flag}={HOSTILE[kind]}")
-    assert_said_cleanly(done)
-    assert done.files == {}
+def test_devkit_toml_gives_back_what_was_written_into_it(tmp_path):
+    def attempt(_, setting, kind):
+        project_settings = setting_makers()[setting](HOSTILE[kind])
+        try:
+            text = render_devkit_toml(project_settings, None).encode()
+            assert parse_devkit_toml(text) == project_settings
+        except DevkitError as refused:
+            assert re.search("cannot (hold|be) |must be ", refused.message)
+            return
+        edited = render_devkit_toml(project_settings, b'# mine\nname = "x" # kept\n').encode()
+        assert edited.startswith(b"# mine\n")
+        assert parse_devkit_toml(edited) == parse_devkit_toml(edited).with_flags(project_settings)
+
+    try_each(list(setting_makers()), list(HOSTILE), 4, tmp_path, attempt)
 
 
-@pytest.mark.parametrize(("setting", "kind"), in_sixths(setting_makers(), list(HOSTILE)))
-def test_a_setting_of_devkit_toml_is_refused_or_carried(tmp_path, setting, kind):
-    value = HOSTILE[kind]
-    root = tmp_path.resolve() / "project"
-    done = init_with_settings(root, setting, value)
-    before = {path: content for path, content in done.files.items() if path in (DEVKIT_TOML, value)}
-    assert_said_cleanly(done)
-    if done.code != 0:
-        assert done.files == before
-    elif value.strip():
-        files = {path: content for path, content in done.files.items() if path != value}
-        harmless = harmless_run(setting, "toml")
-        expected = {path: content for path, content in harmless.files.items() if path != "harmless.pem"}
-        carried = Ran(done.code, done.out, done.err, files)
-        assert_refused_or_carried(carried, {}, Ran(0, "", "", expected), swaps_of(setting, value))
+@pytest.mark.full
+def test_a_project_in_a_folder_of_that_name_is_refused_or_carried(tmp_path):
+    def attempt(folder, _, kind):
+        root = folder / HOSTILE[kind].replace("/", "-")
+        try:
+            root.mkdir()
+        except (OSError, ValueError):
+            return  # no folder of that name can exist
+        done = ran(root, "init", ".", *fixed())
+        assert_said_cleanly(done)
+        if done.code != 0:
+            assert done.files == {}
+        else:
+            assert_refused_or_carried(done, {}, harmless_run("name", "--name"), swaps_of("name", root.name))
 
-
-@pytest.mark.parametrize(("setting", "kind"), in_sixths(setting_makers(), list(HOSTILE)))
-def test_devkit_toml_gives_back_what_was_written_into_it(setting, kind):
-    project_settings = setting_makers()[setting](HOSTILE[kind])
-    try:
-        text = render_devkit_toml(project_settings, None).encode()
-        assert parse_devkit_toml(text) == project_settings
-    except DevkitError as refused:
-        assert re.search("cannot (hold|be) |must be ", refused.message)
-        return
-    edited = render_devkit_toml(project_settings, b'# mine\nname = "x" # kept\n').encode()
-    assert edited.startswith(b"# mine\n")
-    assert parse_devkit_toml(edited) == parse_devkit_toml(edited).with_flags(project_settings)
-
-
-@every_hostile_value
-def test_a_project_in_a_folder_of_that_name_is_refused_or_carried(tmp_path, kind):
-    root = tmp_path / HOSTILE[kind].replace("/", "-")
-    try:
-        root.mkdir()
-    except (OSError, ValueError):
-        return  # no folder of that name can exist
-    done = ran(root, "init", ".", *fixed())
-    assert_said_cleanly(done)
-    if done.code != 0:
-        assert done.files == {}
-    else:
-        assert_refused_or_carried(done, {}, harmless_run("name", "--name"), swaps_of("name", root.name))
+    try_each(["the folder"], list(HOSTILE), 1, tmp_path, attempt)
 
 
 def test_a_name_of_bytes_that_are_no_text_is_refused_by_a_real_process(tmp_path):
@@ -259,10 +284,6 @@ def test_a_name_of_bytes_that_are_no_text_is_refused_by_a_real_process(tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"Traceback" not in done.stderr
     assert tree(tmp_path) == {}
-
-
-def test_every_hostile_value_is_different():
-    assert len(set(HOSTILE.values())) == len(HOSTILE)
 
 
 # Any text whatever, in every value that reaches a generated file: refused, or carried exactly by each format.
@@ -359,10 +380,10 @@ def harmless_files(kind: str) -> dict[str, str]:
     return made(ask(harmless))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", sorted(VALUES.keys() - {"old python"}))
 @settings(max_examples=60, deadline=None)
 @given(text=texts)
-@pytest.mark.turns(3)
 def test_a_text_is_refused_or_carried_by_every_format(kind, text):
     harmless, ask = VALUES[kind]
     before = harmless_files(kind)

@@ -128,9 +128,9 @@ def test_shellcheck_finds_nothing_in_any_script(tmp_path):
 @pytest.mark.full
 def test_hadolint_finds_nothing_in_any_dockerfile(tmp_path):
     """Those of every combination, of a bundle, and of an image with locks."""
+    locked = [replace(LOCKED, **more) for more in ({}, {"uses_wheelhouse": True}, {"index": "https://x.example.org"})]
     dockerfiles = [*of_combinations("Dockerfile")]
-    for more in ({}, {"uses_wheelhouse": True}, {"index": "https://x.example.org"}):
-        dockerfiles.append(("Dockerfile", render_dockerfile(PLAN, replace(LOCKED, **more))))
+    dockerfiles += [("Dockerfile", render_dockerfile(PLAN, settings)) for settings in locked]
     one = replace(UBUNTU_PLAN, architectures=("x86_64",))
     bundle = bundled(written(tmp_path / "demo", one, ProjectSettings(name="Demo")))
     dockerfiles.append(("Dockerfile", content(bundle, ".devcontainer/Dockerfile")))
