@@ -15,12 +15,13 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.render import changes as writing
-from devkit.render.changes import Action, compute_changes, write_changes
+from devkit.render.changes import compute_changes, write_changes
 from devkit.render.devkit_lock import compute_blob_id, parse_lock, render_lock
-from devkit.render.files import Artifact, read_file
+from devkit.render.files import Artifact
 from tests.cli.test_init import GPU, devkit, tree
 from tests.render.plans import GPU_PLAN
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 DEVKIT_TOML = Artifact.from_text("devkit.toml", 'name = "x"\n')
 
 
@@ -69,11 +70,6 @@ def test_a_new_plan_updates_creates_and_removes(tmp_path):
     assert set(files_below(tmp_path)) == {each.path for each in (DEVKIT_TOML, *SECOND)}
 
 
-def test_the_directory_itself_may_be_new(tmp_path):
-    run(tmp_path / "new")
-    assert (tmp_path / "new/devkit.lock").exists()
-
-
 def test_an_edit_where_devkit_has_a_change_too_is_refused_with_what_devkit_wants_and_nothing_is_written(tmp_path):
     run(tmp_path)
     (tmp_path / ".devcontainer/a.txt").write_text("mine\n")
@@ -91,30 +87,24 @@ def test_force_replaces_what_devkit_wrote(tmp_path):
     assert run(tmp_path, SECOND, force=True)["a.txt"] == "update"
 
 
-def test_the_users_change_stays_when_the_plan_says_the_same(tmp_path):
+def test_what_the_user_wrote_stays_where_devkit_needs_no_other_text(tmp_path):
     run(tmp_path)
-    (tmp_path / ".devcontainer/a.txt").write_text("two\n")
-    assert run(tmp_path, SECOND)["a.txt"] == "unchanged"
+    mine = {"a.txt": "two\n", "c.txt": "a stale file, changed\n", "mine.txt": "beside devkit's\n"}
+    for name, text in mine.items():
+        (tmp_path / ".devcontainer" / name).write_text(text)
+    done = run(tmp_path, SECOND)
+    assert (done["a.txt"], "c.txt" in done) == ("unchanged", False)
+    assert {name: (tmp_path / ".devcontainer" / name).read_text() for name in mine} == mine
 
 
-def test_a_stale_file_that_the_user_changed_stays(tmp_path):
-    run(tmp_path)
-    (tmp_path / ".devcontainer/c.txt").write_text("mine\n")
-    assert "c.txt" not in run(tmp_path, SECOND)
-    assert (tmp_path / ".devcontainer/c.txt").read_text() == "mine\n"
-
-
-def test_a_file_of_the_users_beside_devkits_stays(tmp_path):
-    run(tmp_path)
-    (tmp_path / ".devcontainer/mine.txt").write_text("mine\n")
-    run(tmp_path, SECOND)
-    assert (tmp_path / ".devcontainer/mine.txt").read_text() == "mine\n"
-
-
-@pytest.mark.parametrize("force", [False, True], ids=["without --force", "even with --force"])
 @pytest.mark.parametrize(
-    "path",
-    [".devcontainer/a.txt", ".devcontainer/other.json", ".devcontainer/sub/devcontainer.json", ".devcontainer.json"],
+    ("path", "force"),
+    [
+        (".devcontainer/a.txt", True),
+        (".devcontainer/other.json", False),
+        (".devcontainer/sub/devcontainer.json", True),
+        (".devcontainer.json", False),
+    ],
 )
 def test_a_dev_container_that_devkit_did_not_write_is_never_touched(tmp_path, path, force):
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -193,51 +183,12 @@ def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
     assert files_below(tmp_path) == before
 
 
-def test_private_settings_stay_private(tmp_path):
+def test_private_settings_stay_private_and_a_script_may_run(tmp_path):
     env = Artifact(".devcontainer/.env", b"A='b'\n", 0o600)
-    run(tmp_path, edited=(DEVKIT_TOML, env))
-    assert (tmp_path / ".devcontainer/.env").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_script_may_run(tmp_path):
     script = Artifact.from_text(".devcontainer/gpu.sh", "#!/bin/sh\n", 0o755)
-    run(tmp_path, (script, render_lock(GPU_PLAN, (script,))))
+    run(tmp_path, (script, render_lock(GPU_PLAN, (script,))), edited=(DEVKIT_TOML, env))
+    assert (tmp_path / ".devcontainer/.env").stat().st_mode & 0o777 == 0o600
     assert os.access(tmp_path / ".devcontainer/gpu.sh", os.X_OK)
-
-
-RENAMES = len(SECOND)
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.render.test_write import DEVKIT_TOML, SECOND, compute_changes, write_changes
-left = int(sys.argv[2])
-def replace(source, target):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    os.replace(source, target)
-root = Path(sys.argv[1])
-write_changes(root, compute_changes(root, SECOND, (DEVKIT_TOML,), force=False), replace=replace)
-"""
-
-
-@pytest.mark.parametrize("after", [SECOND, THIRD], ids=["and the same plan", "and another plan"])
-@pytest.mark.parametrize("existed", [True, False], ids=["an update", "a fresh project"])
-@pytest.mark.parametrize("renames", range(RENAMES), ids=lambda count: f"after {count} renames")
-@pytest.mark.turns(3)
-def test_a_kill_leaves_whole_files_and_the_next_run_finishes(tmp_path, renames, existed, after):
-    if existed:
-        run(tmp_path)
-    old = files_below(tmp_path)
-    new = {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
-    repository = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(renames)], cwd=repository, check=False)
-    assert done.returncode == -signal.SIGKILL
-    for path, content in files_below(tmp_path).items():
-        assert path.endswith(".devkit-new") or content in (old.get(path), new.get(path))
-    run(tmp_path, after)
-    assert files_below(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *after)}
 
 
 KILLED_WHILE_STAGING = """
@@ -251,41 +202,26 @@ write_changes(root, compute_changes(root, generated(a_txt="two", b_txt="x" * 200
 """
 
 
-@pytest.mark.parametrize("existed", [True, False], ids=["an update", "a fresh project"])
-def test_a_kill_in_the_middle_of_a_file_leaves_the_old_tree_and_stops_no_later_run(tmp_path, existed):
-    if existed:
-        run(tmp_path)
+def test_a_kill_in_the_middle_of_a_file_leaves_the_old_tree_and_stops_no_later_run(tmp_path):
+    run(tmp_path)
     old = files_below(tmp_path)
-    repository = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_STAGING, str(tmp_path)], cwd=repository, check=False)
+    argv = [sys.executable, "-c", KILLED_WHILE_STAGING, str(tmp_path)]
+    done = subprocess.run(argv, cwd=REPOSITORY, check=False)
     assert done.returncode == -signal.SIGXFSZ
     assert {path: content for path, content in files_below(tmp_path).items() if not path.endswith(".devkit-new")} == old
     run(tmp_path, SECOND)
     assert {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}.items() <= files_below(tmp_path).items()
 
 
-def test_reading_a_missing_file_is_none(tmp_path):
-    assert read_file(tmp_path, "nothing/here") is None
-
-
-def test_an_action_reads_as_its_word():
-    assert str(Action.CREATE) == "create"
-
-
-def test_an_edit_before_the_first_commit_is_merged_with_the_version_in_the_data_folder(tmp_path):
+@pytest.mark.parametrize("is_committed", [False, True], ids=["in the data folder", "in a teammate's repository"])
+def test_an_edit_is_merged_with_the_version_that_devkit_wrote(tmp_path, monkeypatch, is_committed):
     run(tmp_path, generated(b_txt="one\ntwo\n"))
+    if is_committed:
+        git = ["git", "-C", str(tmp_path), "-c", "user.name=Dev", "-c", "user.email=dev@example.org"]
+        for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "x"]):
+            subprocess.run([*git, *words], check=True)
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path.with_name(f"{tmp_path.name}-teammate")))
     (tmp_path / ".devcontainer/b.txt").write_text("one\ntwo\nmine\n")
-    assert run(tmp_path, generated(b_txt="zero\none\ntwo\n"))["b.txt"] == "merge"
-    assert (tmp_path / ".devcontainer/b.txt").read_text() == "zero\none\ntwo\nmine\n"
-
-
-def test_a_teammate_merges_with_the_version_in_the_repository(tmp_path, monkeypatch):
-    run(tmp_path, generated(b_txt="one\ntwo\n"))
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=Dev", "-c", "user.email=dev@example.org"]
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "x"]):
-        subprocess.run([*git, *words], check=True)
-    (tmp_path / ".devcontainer/b.txt").write_text("one\ntwo\nmine\n")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path.with_name(f"{tmp_path.name}-teammate")))
     assert run(tmp_path, generated(b_txt="zero\none\ntwo\n"))["b.txt"] == "merge"
     assert (tmp_path / ".devcontainer/b.txt").read_text() == "zero\none\ntwo\nmine\n"
 
@@ -373,8 +309,6 @@ def test_a_lock_with_a_name_that_no_file_can_have_is_refused(tmp_path):
 # Writing when something goes wrong: killed at every step, a full disk, two runs at once, Ctrl-C at the question.
 
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
 KILLED_AT_EACH_STEP = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -407,6 +341,7 @@ for step in range(10_000):
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("existed", ["existed", "fresh"], ids=["an update", "a fresh project"])
 def test_a_kill_before_any_system_call_leaves_whole_files_and_the_next_run_finishes(tmp_path, existed):
@@ -425,8 +360,9 @@ def test_a_kill_before_any_system_call_leaves_whole_files_and_the_next_run_finis
         root = tmp_path / "killed" / str(step)
         for path, content in tree(root).items():
             assert path.endswith(".devkit-new") or content in (old.get(path), new.get(path)), (step, path)
-        run(root, SECOND)
-        assert tree(root) == new, step
+        after = THIRD if step % 2 else SECOND
+        run(root, after)
+        assert tree(root) == {each.path: each.content for each in (DEVKIT_TOML, *after)}, step
 
 
 @pytest.fixture
@@ -441,6 +377,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", ["init", "update"])
 def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp_path, command):
     project = small_disk / "project"
@@ -462,6 +399,7 @@ def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp
     assert tree(small_disk) == before
 
 
+@pytest.mark.full
 def test_many_runs_at_once_write_one_whole_tree(tmp_path):
     plans = [compute_changes(tmp_path, artifacts, (DEVKIT_TOML,)) for artifacts in (FIRST, SECOND) * 4]
     outcomes = []
@@ -483,6 +421,7 @@ def test_many_runs_at_once_write_one_whole_tree(tmp_path):
     assert len(outcomes) == 4
 
 
+@pytest.mark.full
 def test_ctrl_c_at_the_question_writes_nothing(tmp_path):
     assert devkit("init", tmp_path, *GPU, "--python", "3.12").returncode == 0
     before = tree(tmp_path)
