@@ -17,7 +17,7 @@ import tree_sitter
 import tree_sitter_powershell
 
 from devkit.render.container.compose import find_gpu_modes, render_devcontainer_compose
-from devkit.render.container.settings import ContainerSettings, FromIndex, FromWheel
+from devkit.render.container.settings import FromWheel
 from tests.render.gpu_host import (
     DEVICES,
     GPU,
@@ -37,80 +37,36 @@ from tests.render.plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN
 # gpu.sh on hosts of every kind, under every POSIX shell that is here, with stand-ins for the engine's programs.
 
 
-@pytest.mark.parametrize(
-    ("files", "info", "mode", "says"),
-    [
-        pytest.param(GPU, docker_info(Runtimes=RUNTIME), "nvidia", "nvidia runtime", id="the nvidia runtime"),
-        pytest.param((), docker_info(Runtimes=RUNTIME), "cpu", "though its engine", id="the runtime, but no GPU"),
-        pytest.param(
-            NO_TOOLKIT, docker_info(Runtimes=RUNTIME), "cpu", "hook is missing", id="a runtime whose hook is gone"
-        ),
-        pytest.param(
-            (*NO_TOOLKIT, "usr/local/bin/nvidia-container-runtime-hook"),
-            docker_info(Runtimes=RUNTIME),
-            "nvidia",
-            "nvidia runtime",
-            id="a hook of somebody's own",
-        ),
-        pytest.param(GPU, docker_info(), "cpu", "neither", id="a GPU that the engine cannot pass on"),
-        pytest.param((), docker_info(), "cpu", "no NVIDIA GPU", id="a laptop"),
-        pytest.param(GPU, docker_info(DiscoveredDevices=DEVICES), "cdi", "CDI", id="CDI devices that the engine lists"),
-        pytest.param(
-            (*GPU, SPEC),
-            docker_info(CDISpecDirs=["/etc/cdi"], ServerVersion="28.1.1"),
-            "cdi",
-            "CDI",
-            id="CDI folders of an older engine",
-        ),
-        pytest.param(
-            (*GPU, SPEC),
-            docker_info(CDISpecDirs=["/etc/cdi"], ServerVersion="28.2.0"),
-            "cpu",
-            "neither",
-            id="a CDI file that the engine refuses",
-        ),
-        pytest.param(
-            (*GPU, "opt/cdi/nvidia.yaml"),
-            docker_info(CDISpecDirs=["/etc/cdi", "/opt/cdi"], ServerVersion="27.5.1"),
-            "cdi",
-            "CDI",
-            id="CDI folders of somebody's own",
-        ),
-        pytest.param(
-            (*GPU, SPEC),
-            docker_info(CDISpecDirs=["/opt/cdi"]),
-            "cpu",
-            "neither",
-            id="a CDI file outside of the search path",
-        ),
-        pytest.param(
-            GPU, docker_info(CDISpecDirs=["/etc/cdi"]), "cpu", "neither", id="CDI folders with nothing in them"
-        ),
-        pytest.param((*GPU, SPEC), docker_info(), "cpu", "neither", id="a CDI file, but CDI is off"),
-        pytest.param((), docker_info(DiscoveredDevices=DEVICES), "cpu", "no NVIDIA GPU", id="a stale CDI file, no GPU"),
-        pytest.param(
-            ("proc/driver/nvidia/gpus/0000:01:00.0", HOOK),
-            docker_info(Runtimes=RUNTIME),
-            "nvidia",
-            "nvidia runtime",
-            id="a loaded driver whose device nodes are not there yet",
-        ),
-        pytest.param(WSL, docker_info(Runtimes=RUNTIME), "nvidia", "nvidia runtime", id="an engine inside WSL 2"),
-        pytest.param(
-            ("dev/dxg",),
-            docker_info(Runtimes=RUNTIME),
-            "cpu",
-            "no NVIDIA GPU",
-            id="WSL 2 on a machine with another GPU",
-        ),
-        pytest.param(
-            WSL, docker_info(OperatingSystem="Docker Desktop"), "nvidia", "Desktop", id="Docker Desktop on WSL 2"
-        ),
-        pytest.param(
-            GPU, docker_info(OperatingSystem="Docker Desktop"), "cpu", "Desktop", id="Docker Desktop on Linux"
-        ),
-    ],
-)
+def with_cdi(version: str, *folders: str) -> dict[str, object]:
+    """What an engine says that lists no CDI devices, but the folders of their specifications."""
+    return docker_info(CDISpecDirs=[*folders], ServerVersion=version)
+
+
+WITH_RUNTIME = docker_info(Runtimes=RUNTIME)
+DESKTOP = docker_info(OperatingSystem="Docker Desktop")
+HOSTS = {
+    "the nvidia runtime": (GPU, WITH_RUNTIME, "nvidia", "nvidia runtime"),
+    "the runtime, but no GPU": ((), WITH_RUNTIME, "cpu", "though its engine"),
+    "a runtime whose hook is gone": (NO_TOOLKIT, WITH_RUNTIME, "cpu", "hook is missing"),
+    "a hook of the user's own": ((*NO_TOOLKIT, f"usr/local/bin/{Path(HOOK).name}"), WITH_RUNTIME, "nvidia", "runtime"),
+    "a GPU that the engine cannot pass on": (GPU, docker_info(), "cpu", "neither"),
+    "a laptop": ((), docker_info(), "cpu", "no NVIDIA GPU"),
+    "CDI devices that the engine lists": (GPU, docker_info(DiscoveredDevices=DEVICES), "cdi", "CDI"),
+    "CDI folders of an older engine": ((*GPU, SPEC), with_cdi("28.1.1", "/etc/cdi"), "cdi", "CDI"),
+    "a CDI file that the engine refuses": ((*GPU, SPEC), with_cdi("28.2.0", "/etc/cdi"), "cpu", "neither"),
+    "another CDI folder": ((*GPU, "opt/cdi/nvidia.yaml"), with_cdi("27.5.1", "/etc/cdi", "/opt/cdi"), "cdi", "CDI"),
+    "a CDI file outside of the search path": ((*GPU, SPEC), with_cdi("27.5.1", "/opt/cdi"), "cpu", "neither"),
+    "a CDI file, but CDI is off": ((*GPU, SPEC), docker_info(), "cpu", "neither"),
+    "a stale CDI file, no GPU": ((), docker_info(DiscoveredDevices=DEVICES), "cpu", "no NVIDIA GPU"),
+    "a driver without device nodes yet": (("proc/driver/nvidia/gpus/0", HOOK), WITH_RUNTIME, "nvidia", "runtime"),
+    "an engine inside WSL 2": (WSL, WITH_RUNTIME, "nvidia", "nvidia runtime"),
+    "WSL 2 with another GPU": (("dev/dxg",), WITH_RUNTIME, "cpu", "no NVIDIA GPU"),
+    "Docker Desktop on WSL 2": (WSL, DESKTOP, "nvidia", "Desktop"),
+    "Docker Desktop on Linux": (GPU, DESKTOP, "cpu", "Desktop"),
+}
+
+
+@pytest.mark.parametrize(("files", "info", "mode", "says"), HOSTS.values(), ids=HOSTS)
 def test_docker(machine, files, info, mode, says):
     machine.has(*files)
     machine.docker(info)
@@ -138,42 +94,42 @@ def test_a_hook_beside_its_runtime_is_found(machine):
     assert machine.mode() == "nvidia"
 
 
-@pytest.mark.parametrize("host", ["ssh://dev@server", "tcp://10.0.0.1:2376"])
-def test_an_engine_elsewhere_is_believed(machine, host):
-    machine.docker(docker_info(Runtimes=RUNTIME), host=host)
-    machine.run()
-    assert machine.mode() == "nvidia"
+def test_an_engine_elsewhere_is_believed(machine):
+    for host in ("ssh://dev@server", "tcp://10.0.0.1:2376"):
+        machine.docker(WITH_RUNTIME, host=host)
+        machine.run()
+        assert machine.mode() == "nvidia", host
 
 
-@pytest.mark.parametrize(
-    ("files", "mode"),
-    [
-        pytest.param((*GPU, SPEC), "podman", id="with a CDI specification"),
-        pytest.param(GPU, "cpu", id="without a CDI specification"),
-        pytest.param((SPEC,), "cpu", id="without a GPU"),
-    ],
-)
+PODMAN = '[ "$1" = info ] && echo \'{"host": {"buildahVersion": "1.38"}}\''
+
+
 @pytest.mark.parametrize("way", ["behind Docker's socket", "by its own name", "under Docker's name"])
-def test_podman(machine, files, mode, way):
-    machine.has(*files)
+def test_podman_passes_on_a_gpu_with_its_specification(machine, way):
     if way == "behind Docker's socket":
         machine.docker(docker_info(Runtimes=RUNTIME, ServerVersion="5.4.2"), server="Podman Engine")
     else:
-        name = "podman" if way == "by its own name" else "docker"
-        machine.program(name, '[ "$1" = info ] && echo \'{"host": {"buildahVersion": "1.38"}}\'')
+        machine.program("podman" if way == "by its own name" else "docker", PODMAN)
+    machine.has(SPEC)
     machine.run()
-    assert machine.mode() == mode
+    assert machine.mode() == "cpu", "no GPU"
+    machine.has(*GPU)
+    machine.run()
+    assert machine.mode() == "podman"
+    (machine.root / SPEC).unlink()
+    machine.run()
+    assert machine.mode() == "cpu", "no CDI specification"
 
 
-@pytest.mark.parametrize("clock", ["timeout", "perl"])
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "says", "clock"),
     [
-        pytest.param(None, "no container engine answers", id="no engine"),
-        pytest.param(["exit 1"], "no container engine answers", id="an engine that is not running"),
-        pytest.param(["exec sleep 30"], "no container engine answers", id="an engine that hangs"),
-        pytest.param(["kill -11 $$"], "no container engine answers", id="a client that crashes"),
-        pytest.param(["echo garbage"], "no NVIDIA GPU", id="a client that talks nonsense"),
+        pytest.param(None, "no container engine answers", "timeout", id="no engine"),
+        pytest.param(["exit 1"], "no container engine answers", "timeout", id="an engine that is not running"),
+        pytest.param(["exec sleep 30"], "no container engine answers", "timeout", id="an engine that hangs"),
+        pytest.param(["exec sleep 30"], "no container engine answers", "perl", id="one that hangs on macOS"),
+        pytest.param(["kill -11 $$"], "no container engine answers", "timeout", id="a client that crashes"),
+        pytest.param(["echo garbage"], "no NVIDIA GPU", "perl", id="a client that talks nonsense"),
     ],
 )
 @pytest.mark.clock
@@ -200,19 +156,19 @@ def test_the_environment_wins_over_what_is_found(machine):
 
 def test_an_unknown_mode_is_named_and_there_is_no_gpu(machine):
     machine.has(*GPU)
-    machine.docker(docker_info(Runtimes=RUNTIME))
+    machine.docker(WITH_RUNTIME)
     machine.environ["DEVKIT_GPU"] = "cuda"
     assert "DEVKIT_GPU=cuda is none of" in machine.run()
     assert machine.mode() == "cpu"
 
 
-@pytest.mark.parametrize("line", ["DEVKIT_GPU=nvidia", "export DEVKIT_GPU=nvidia"])
-def test_the_users_line_in_the_file_wins_and_stays(machine, line):
+def test_the_users_line_in_the_file_wins_and_stays(machine):
     machine.docker(docker_info())
-    machine.env_file.write_text(f"{line}\n")
-    assert "DEVKIT_GPU=nvidia: as set" in machine.run()
-    assert machine.env_file.read_text().startswith(f"{line}\n")
-    assert machine.mode() == "nvidia"
+    for line in ("DEVKIT_GPU=nvidia", "export DEVKIT_GPU=nvidia"):
+        machine.env_file.write_text(f"{line}\n")
+        assert "DEVKIT_GPU=nvidia: as set" in machine.run()
+        assert machine.env_file.read_text().startswith(f"{line}\n")
+        assert machine.mode() == "nvidia"
 
 
 def test_other_lines_stay_and_a_second_run_writes_the_same(machine):
@@ -368,7 +324,7 @@ def test_a_project_for_one_engine_says_when_the_other_answers(machine, engine, o
         stale.unlink()
     place(machine, PLAN, replace(SETTINGS, engine=engine))
     machine.has(*GPU, SPEC)
-    machine.docker(docker_info(Runtimes=RUNTIME), server="Docker Engine" if engine == "podman" else "Podman Engine")
+    machine.docker(WITH_RUNTIME, server="Docker Engine" if engine == "podman" else "Podman Engine")
     assert other in machine.run()
     assert machine.mode() == "cpu"
 
@@ -376,8 +332,8 @@ def test_a_project_for_one_engine_says_when_the_other_answers(machine, engine, o
 def test_a_project_for_podman_asks_podman_where_both_are_installed(machine):
     place(machine, PLAN, replace(SETTINGS, engine="podman"))
     machine.has(*GPU, SPEC)
-    machine.docker(docker_info(Runtimes=RUNTIME))
-    machine.program("podman", '[ "$1" = info ] && echo \'{"host": {"buildahVersion": "1.38"}}\'')
+    machine.docker(WITH_RUNTIME)
+    machine.program("podman", PODMAN)
     machine.run()
     assert machine.mode() == "podman"
 
@@ -385,7 +341,7 @@ def test_a_project_for_podman_asks_podman_where_both_are_installed(machine):
 def test_podman_answers_where_docker_is_installed_and_does_not_run(machine):
     machine.has(*GPU, SPEC)
     machine.program("docker", "exit 1")
-    machine.program("podman", '[ "$1" = info ] && echo \'{"host": {"buildahVersion": "1.38"}}\'')
+    machine.program("podman", PODMAN)
     machine.run()
     assert machine.mode() == "podman"
 
@@ -405,22 +361,19 @@ def test_podman_behind_dockers_socket_maps_users_as_it_says(machine, security, u
     assert machine.settings().get("DEVKIT_UID") == uid
 
 
-@pytest.mark.parametrize(
-    ("settings", "devices", "mode"),
-    [
-        pytest.param('mode = "cdi"', DEVICES, "cdi", id="the hook refuses, and there is CDI"),
-        pytest.param('mode = "cdi"', [], "nvidia", id="the hook refuses, and there is no other way"),
-        pytest.param('mode = "auto"', DEVICES, "nvidia", id="the hook works"),
-        pytest.param('#mode = "cdi"', DEVICES, "nvidia", id="a comment"),
-    ],
-)
-def test_a_toolkit_whose_hook_refuses_is_passed_by(machine, settings, devices, mode):
+def test_a_toolkit_whose_hook_refuses_is_passed_by_where_there_is_another_way(machine):
     machine.has(*GPU)
     config = machine.root / "etc/nvidia-container-runtime/config.toml"
     config.parent.mkdir(parents=True)
-    config.write_text(f"[nvidia-container-runtime]\n{settings}\n")
-    machine.docker(docker_info(Runtimes=RUNTIME, DiscoveredDevices=devices))
-    assert f"DEVKIT_GPU={mode}:" in machine.run()
+    for setting, devices, mode in (
+        ('mode = "cdi"', DEVICES, "cdi"),
+        ('mode = "cdi"', [], "nvidia"),
+        ('mode = "auto"', DEVICES, "nvidia"),
+        ('#mode = "cdi"', DEVICES, "nvidia"),
+    ):
+        config.write_text(f"[nvidia-container-runtime]\n{setting}\n")
+        machine.docker(docker_info(Runtimes=RUNTIME, DiscoveredDevices=devices))
+        assert f"DEVKIT_GPU={mode}:" in machine.run(), (setting, devices)
 
 
 def test_the_daemon_of_mps_is_passed_on_with_the_hosts_ipc_namespace(tmp_path):
@@ -429,7 +382,7 @@ def test_the_daemon_of_mps_is_passed_on_with_the_hosts_ipc_namespace(tmp_path):
     machine = Machine(tmp_path, {"CUDA_MPS_PIPE_DIRECTORY": str(pipes)})
     machine.prepare()
     machine.has(*GPU)
-    machine.docker(docker_info(Runtimes=RUNTIME))
+    machine.docker(WITH_RUNTIME)
     place(machine, PLAN, SETTINGS)
     machine.run()
     assert "ipc" not in machine.overlay()
@@ -445,7 +398,7 @@ def test_a_graphical_plan_gets_the_sockets_of_the_hosts_display(tmp_path):
     machine = Machine(tmp_path, {"XDG_RUNTIME_DIR": str(tmp_path), "WAYLAND_DISPLAY": "w-0"})
     machine.prepare()
     machine.has(*GPU, "tmp/.X11-unix/X0")
-    machine.docker(docker_info(Runtimes=RUNTIME))
+    machine.docker(WITH_RUNTIME)
     place(machine, replace(PLAN, is_graphical=True), SETTINGS)
     machine.run()
     x11 = "/tmp/.X11-unix:/tmp/.X11-unix"
@@ -475,7 +428,7 @@ def request(machine: Machine) -> dict[str, object]:
 @pytest.fixture
 def with_gpu(machine) -> Machine:
     machine.has(*GPU)
-    machine.docker(docker_info(Runtimes=RUNTIME))
+    machine.docker(WITH_RUNTIME)
     return machine
 
 
@@ -553,17 +506,13 @@ def test_podman_takes_no_slice_by_its_numbers(machine):
     assert machine.overlay() == {}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    ["gpu0", "1;id", "$(id)", "0:1:2", ":1", "0:", "0,,x", "RTX 4090", "-1", "all,1", "GPU-", "1\n2x", "0\\", '"]'],
-)
-@pytest.mark.parametrize("chosen", [None, "nvidia"], ids=["found by itself", "the mode set by the user"])
-def test_what_names_no_gpu_gives_none_rather_than_all(with_gpu, wrong, chosen):
-    with_gpu.environ["DEVKIT_DEVICES"] = wrong
-    if chosen:
-        with_gpu.env_file.write_text(f"DEVKIT_GPU={chosen}\n")
-    assert "names no GPUs" in with_gpu.run()
-    assert with_gpu.overlay() == {}
+@pytest.mark.parametrize("chosen", ["", "DEVKIT_GPU=nvidia\n"], ids=["found by itself", "the mode set by the user"])
+def test_what_names_no_gpu_gives_none_rather_than_all(with_gpu, chosen):
+    for wrong in ("gpu0", "1;id", "$(id)", "0:1:2", ":1", "0,,x", "RTX 4090", "-1", "all,1", "GPU-", "1\n2x", '"]'):
+        with_gpu.environ["DEVKIT_DEVICES"] = wrong
+        with_gpu.env_file.write_text(chosen)
+        assert "names no GPUs" in with_gpu.run(), wrong
+        assert with_gpu.overlay() == {}, wrong
 
 
 def test_shared_memory_grows_with_the_gpus_that_share_it(with_gpu):
@@ -600,8 +549,8 @@ def test_starts_at_the_same_moment_leave_one_whole_file(with_gpu):
     [
         pytest.param(AMD, docker_info(), "rocm", "has an AMD GPU", id="an AMD GPU"),
         pytest.param(AMD[:1], docker_info(), "cpu", "no AMD GPU", id="a driver without a GPU"),
-        pytest.param(GPU, docker_info(Runtimes=RUNTIME), "cpu", "no AMD GPU", id="another vendor's GPU"),
-        pytest.param(AMD, docker_info(OperatingSystem="Docker Desktop"), "cpu", "Desktop", id="Docker Desktop"),
+        pytest.param(GPU, WITH_RUNTIME, "cpu", "no AMD GPU", id="another vendor's GPU"),
+        pytest.param(AMD, DESKTOP, "cpu", "Desktop", id="Docker Desktop"),
     ],
 )
 def test_a_rocm_plan_looks_for_amds_devices(machine, files, info, mode, says):
@@ -648,7 +597,7 @@ def test_a_plan_for_the_cpu_asks_for_nothing_on_any_host(machine):
         stale.unlink()
     place(machine, CPU_PLAN, SETTINGS)
     machine.has(*GPU, *AMD)
-    machine.docker(docker_info(Runtimes=RUNTIME))
+    machine.docker(WITH_RUNTIME)
     assert "planned for the CPU" in machine.run()
     assert machine.overlay() == {}
 
@@ -657,22 +606,6 @@ def test_a_plan_for_the_cpu_asks_for_nothing_on_any_host(machine):
 #
 # Windows PowerShell runs on Windows alone, and its successor is in none of the package indexes that tests may use. What
 # the script decides is kept small for that reason, and what can be compared with gpu.sh is compared.
-
-
-PLAIN = ContainerSettings("Demo", "demo", FromIndex("0.1.0"), for_windows=True)
-CASES = [
-    pytest.param(CPU_PLAN, PLAIN, id="the CPU"),
-    pytest.param(GPU_PLAN, PLAIN, id="NVIDIA and both engines"),
-    pytest.param(ARM_PLAN, replace(PLAIN, engine="docker"), id="NVIDIA and Docker"),
-    pytest.param(GPU_PLAN, replace(PLAIN, engine="podman"), id="NVIDIA and Podman"),
-    pytest.param(ROCM_PLAN, PLAIN, id="AMD"),
-]
-every_case = pytest.mark.parametrize(("plan", "settings"), CASES)
-
-
-def script(plan, settings, name: str = "gpu.ps1") -> str:
-    (found,) = (each for each in render_devcontainer_compose(plan, settings) if each.path.endswith(f"/{name}"))
-    return found.content.decode()
 
 
 def mistakes(text: str) -> list[str]:
@@ -687,36 +620,32 @@ def mistakes(text: str) -> list[str]:
     return found
 
 
-@every_case
-def test_the_grammar_accepts_it(plan, settings):
-    text = script(plan, settings)
+@pytest.mark.parametrize(
+    ("plan", "engine"),
+    [
+        pytest.param(CPU_PLAN, "", id="the CPU"),
+        pytest.param(GPU_PLAN, "", id="NVIDIA and both engines"),
+        pytest.param(ARM_PLAN, "docker", id="NVIDIA and Docker"),
+        pytest.param(GPU_PLAN, "podman", id="NVIDIA and Podman"),
+        pytest.param(ROCM_PLAN, "", id="AMD"),
+    ],
+)
+def test_the_script_for_windows_knows_the_modes_asks_and_writes_as_the_other_does(plan, engine):
+    made = render_devcontainer_compose(plan, replace(SETTINGS, engine=engine, for_windows=True))
+    scripts = {each.path.rpartition("/")[2]: each.content.decode() for each in made}
+    text, other = scripts["gpu.ps1"], scripts["gpu.sh"]
     assert mistakes(text) == []
-    # Windows PowerShell reads a file without a mark in the code page of the machine.
-    assert text.isascii()
-
-
-def test_the_grammar_tells_a_broken_script():
-    assert mistakes(script(GPU_PLAN, PLAIN).replace("{ return '' }", "{ return ''", 1))
-
-
-@every_case
-def test_it_knows_the_modes_of_the_project_and_asks_as_the_other_script_does(plan, settings):
-    text, other = script(plan, settings), script(plan, settings, "gpu.sh")
-    modes = ", ".join(find_gpu_modes(plan, settings.engine))
+    assert text.isascii(), "Windows PowerShell reads a file without a mark in the code page of the machine"
+    modes = ", ".join(find_gpu_modes(plan, engine))
     assert modes in text
     assert modes in other
     if "nvidia" in modes or "podman" in modes:
         for form in ("[label=disable]", "([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Za-z-]+)"):
             assert form in text
-            assert form in other or settings.engine == "docker"
+            assert form in other or engine == "docker"
     if "nvidia" in modes:
         assert "deploy: {resources: {reservations: {devices: [{driver: $Mode, $which, capabilities: [gpu]}]}}}" in text
         assert "deploy: {resources: {reservations: {devices: [{driver: $mode, $1, capabilities: [gpu]}]}}}" in other
-
-
-@every_case
-def test_it_writes_the_lines_that_the_other_script_writes_and_with_the_same_mark(plan, settings):
-    text, other = script(plan, settings), script(plan, settings, "gpu.sh")
     written = set(re.findall(r"\$found\['(DEVKIT_\w+)'\]", text))
     assert written <= {"DEVKIT_GPU_FILE", "DEVKIT_PROJECT"}
     assert written <= set(re.findall(r"setting (DEVKIT_\w+)", other))
@@ -724,6 +653,13 @@ def test_it_writes_the_lines_that_the_other_script_writes_and_with_the_same_mark
     assert "%s=%s # gpu.sh" in other
 
 
-def test_a_project_whose_hosts_have_a_posix_shell_has_none():
-    files = [each.path for each in render_devcontainer_compose(GPU_PLAN, replace(PLAIN, for_windows=False))]
-    assert not [path for path in files if path.endswith(".ps1")]
+def test_a_broken_script_is_told_and_a_project_whose_hosts_have_a_posix_shell_has_none_for_windows():
+    for_windows, plain = (
+        {
+            each.path.rpartition("/")[2]: each.content.decode()
+            for each in render_devcontainer_compose(GPU_PLAN, settings)
+        }
+        for settings in (replace(SETTINGS, for_windows=True), SETTINGS)
+    )
+    assert mistakes(for_windows["gpu.ps1"].replace("{ return '' }", "{ return ''", 1))
+    assert "gpu.ps1" not in plain
