@@ -20,7 +20,6 @@ from devkit.render.project import PathOptions, compute_project_changes, open_pro
 from devkit.solver.output import serialize_plan
 
 from .plans import CPU_PLAN, GPU_PLAN, UBUNTU_PLAN
-from .test_artifacts import linter
 
 ONE_PLAN = replace(CPU_PLAN, architectures=("x86_64",))
 SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh") if shutil.which(shell)]
@@ -133,26 +132,6 @@ def test_a_bundle_takes_along_what_reads_the_projects_lock(tmp_path, tool):
     assert f"{tool}==" in content(bundle, ".devcontainer/Dockerfile")
 
 
-def test_two_processors_have_their_own_base_image_and_share_the_wheels(tmp_path):
-    plan = replace(CPU_PLAN, architectures=("x86_64", "aarch64"))
-    bundle = bundled(written(tmp_path / "demo", plan))
-    assert bundle.architectures == ("amd64", "arm64")
-    script = content(bundle, "load.sh")
-    assert "amd64" in script and "arm64" in script
-    assert "TARGETARCH" not in bundle.wheels_dockerfile, "one text serves both: the builder gets the platform"
-
-
-def test_linters_find_nothing_in_the_scripts(tmp_path):
-    bundle = bundled(written(tmp_path / "demo", replace(UBUNTU_PLAN, architectures=("x86_64",))))
-    for name, text, tool in (
-        ("load.sh", content(bundle, "load.sh"), "shellcheck"),
-        ("Dockerfile", content(bundle, ".devcontainer/Dockerfile"), "hadolint"),
-    ):
-        (tmp_path / name).write_text(text)
-        done = subprocess.run([linter(tool), str(tmp_path / name)], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (0, "")
-
-
 ENGINE = """#!/bin/sh
 echo "$@" >> "$0.calls"
 case $1 in version) echo "${ARCHITECTURE:-amd64}" ;; esac
@@ -263,11 +242,6 @@ def test_a_bundle_that_is_not_as_written_is_refused_by_the_name_of_the_file(carr
 def test_an_engine_that_cannot_take_it_has_a_message_of_its_own(carried, environ, says):
     done = load(carried, **environ)
     assert (done.returncode, says in done.stderr) == (1, True)
-
-
-def test_podman_takes_it_too(carried):
-    assert load(carried, DEVKIT_ENGINE="podman").returncode == 0
-    assert "load --input" in (carried.parent / "bin/podman.calls").read_text()
 
 
 def test_a_path_that_no_env_file_can_hold_is_refused(carried):

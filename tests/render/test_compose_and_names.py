@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.formats.jsonc import format_json
-from devkit.render.adopt.adoption import render_compose_dev_container
 from devkit.render.container.compose import parse_env_value, set_env_value
 from devkit.render.container.settings import slugify, validate_project_name
 from tests.render.plans import CPU_PLAN, GPU_PLAN, ROCM_PLAN
@@ -74,52 +73,6 @@ def test_every_variable_that_compose_substitutes_is_explained_in_the_guide():
     assert len(substituted) > 12
 
 
-SERVICE = "services:\n  web: {image: y}\n  gpu:\n    image: x\n    gpus: all\n"
-
-
-BY_NAME = "/workspaces/${localWorkspaceFolderBasename}"
-
-
-@pytest.mark.parametrize(
-    ("volumes", "folder", "mounts"),
-    [
-        ("", BY_NAME, [f"source=${{localWorkspaceFolder}},target={BY_NAME},type=bind"]),
-        ('    volumes: [".:/src"]\n', "/src", []),
-        ('    volumes: ["./data:/data"]\n', BY_NAME, [f"source=${{localWorkspaceFolder}},target={BY_NAME},type=bind"]),
-    ],
-    ids=["the project is mounted", "the service mounts it", "the service mounts another folder"],
-)
-def test_the_dev_container_of_a_service_waits_and_has_the_projects_files(tmp_path, volumes, folder, mounts):
-    (tmp_path / "compose.yml").write_text(SERVICE + volumes)
-    written = render_compose_dev_container(tmp_path, "Demo", compose=Path("compose.yml"), service=None)
-    assert written.endswith(b"}\n")
-    assert json.loads(written) == {
-        "name": "Demo",
-        "dockerComposeFile": "../compose.yml",
-        "service": "gpu",
-        "workspaceFolder": folder,
-        **({"mounts": mounts} if mounts else {}),
-        "overrideCommand": True,
-        "shutdownAction": "stopCompose",
-    }
-
-
-@pytest.mark.parametrize(
-    ("compose", "service", "says"),
-    [
-        ("../compose.yml", None, "outside of the project"),
-        ("none.yml", None, "does not exist"),
-        ("empty.yml", None, "has no services"),
-        ("compose.yml", "db", "db"),
-    ],
-)
-def test_a_service_that_is_not_there_is_refused(tmp_path, compose, service, says):
-    (tmp_path / "compose.yml").write_text(SERVICE)
-    (tmp_path / "empty.yml").write_text("services: {}\n")
-    with pytest.raises(DevkitError, match=says):
-        render_compose_dev_container(tmp_path, "Demo", compose=Path(compose), service=service)
-
-
 # Project names: carried as they are, or refused; never altered on the way.
 
 
@@ -163,10 +116,6 @@ def test_a_name_that_no_format_carries_is_refused_in_one_line_with_a_hint(name):
     assert "\x1b" not in refused.value.message
     assert refused.value.message.isprintable()
     assert "--name" in refused.value.hint
-
-
-def test_the_longest_name():
-    assert validate_project_name("x" * 100) == "x" * 100
 
 
 @given(st.text(max_size=120))

@@ -28,7 +28,7 @@ from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
 from devkit.solver.plan import Vendor
 from tests.render.plans import CPU_PLAN, GPU_PLAN
-from tests.render.test_artifacts import PLAIN, linter, texts
+from tests.render.test_artifacts import PLAIN, texts
 
 BOTH = replace(PLAIN, profiles=("jupyter", "monitoring"))
 ROCM_PLAN = replace(GPU_PLAN, vendor=Vendor.ROCM, cuda=None, variant="rocm7.2")
@@ -226,27 +226,6 @@ def test_jupyter_listens_on_the_loopback_address_unless_the_service_says_otherwi
     assert "--ip=127.0.0.1" in jupyter()[0]
     assert "--ip=0.0.0.0" in jupyter(DEVKIT_JUPYTER_IP="0.0.0.0")[0]
     assert "DEVKIT_JUPYTER_IP=0.0.0.0" in services(GPU_PLAN)["jupyter"]["environment"]
-
-
-def test_shellcheck_finds_nothing_in_the_script(tmp_path):
-    file = tmp_path / "jupyter.sh"
-    file.write_text(texts(GPU_PLAN, BOTH)["jupyter.sh"])
-    done = subprocess.run([linter("shellcheck"), str(file)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_git_never_sees_the_token(tmp_path):
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    for path, text in texts(GPU_PLAN, BOTH).items():
-        file = tmp_path / DEVCONTAINER_FOLDER / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    token_file(tmp_path).parent.mkdir()
-    token_file(tmp_path).write_text("secret")
-    subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
-    listed = subprocess.run(["git", "ls-files"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    assert ".secrets" not in listed
-    assert f"{DEVCONTAINER_FOLDER}/jupyter.sh" in listed
 
 
 @every_vendor

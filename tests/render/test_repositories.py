@@ -165,10 +165,6 @@ def errors(path: Path, schemas: Path) -> list[str]:
     return [error.message for error in validator.iter_errors(document)]
 
 
-def test_there_are_ten_of_them_besides_the_named_baseline():
-    assert len(NAMES) >= 11
-
-
 def test_the_named_baseline_has_its_faults_named_and_repaired(tmp_path):
     """A workshop's project: CUDA twice, nothing pinned, root, an engine's 64 MiB of shared memory, no compiler."""
     root = tmp_path / "seed"
