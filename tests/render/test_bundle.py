@@ -73,17 +73,6 @@ def test_a_bundle_has_a_script_a_readme_and_an_image_named_by_its_contents(tmp_p
     assert bundle.architectures == ("amd64",)
 
 
-def test_the_same_project_gives_the_same_bundle(tmp_path):
-    assert bundled(written(tmp_path / "demo")) == bundled(tmp_path / "demo")
-
-
-def test_an_edit_of_the_dockerfile_goes_along(tmp_path):
-    root = written(tmp_path / "demo")
-    dockerfile = root / ".devcontainer/Dockerfile"
-    dockerfile.write_text(dockerfile.read_text().replace("\nUSER dev\n", "\nENV OURS=1\nUSER dev\n"))
-    assert "\nENV OURS=1\nUSER dev\n" in content(bundled(root), ".devcontainer/Dockerfile")
-
-
 def test_wheels_come_from_the_mirror_and_nothing_below_the_base_is_built_for_them(tmp_path):
     mirrors = ProjectSettings(
         name="Demo", index="https://pypi.example.org/simple", torch_index="https://t.example.org/whl"

@@ -139,12 +139,6 @@ def test_a_lock_brings_everything_but_torch_and_what_torch_alone_needs(dependenc
     assert "--no-deps --excludes=/mnt/work/excluded.txt" in run
 
 
-def test_uv_leaves_out_what_torch_alone_needs_by_itself():
-    (run,) = instructions(made(UV)["Dockerfile"], "--excludes")
-    assert "--prune=torch" in run
-    assert "printf '%s\\n' torch torchvision torchaudio >" in run
-
-
 def test_a_workspace_of_uv_is_installed_with_all_its_packages():
     (run,) = instructions(made(replace(UV, has_members=True))["Dockerfile"], "--excludes")
     assert "--locked --all-packages --no-emit-workspace" in run
@@ -244,8 +238,3 @@ def test_a_requirement_that_is_no_line_cannot_leave_its_word():
     broken = replace(WRITTEN, needs=(replace(WRITTEN.needs[0], marker="x\nRUN touch /owned"),))
     with pytest.raises(DevkitError, match="not one line of text"):
         made(broken, CPU_PLAN)
-
-
-def test_one_more_requirement_in_a_list_changes_no_generated_file():
-    more = replace(LIST, needs=(*LIST.needs, need("numpy", "<2")))
-    assert made(more) == made(LIST)

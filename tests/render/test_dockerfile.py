@@ -191,12 +191,6 @@ def test_the_same_bytes_come_out_of_any_process(tmp_path):
     assert made(PYTHONHASHSEED="4711", LC_ALL="tr_TR.UTF-8", TZ="Asia/Kolkata", HOME="/nowhere") == usual
 
 
-def test_the_installer_pin_cannot_leave_its_word():
-    plan = replace(GPU_PLAN, packages=(*GPU_PLAN.packages, ("uv", "0.1; touch /owned")))
-    with pytest.raises(DevkitError, match="version"):
-        render_dockerfile(plan, PLAIN)
-
-
 # The file for build servers.
 
 
@@ -212,11 +206,6 @@ def text(settings: ContainerSettings = BAKED) -> str:
 def test_it_asks_for_both_attestations_and_every_processor_of_the_plan():
     assert 'attest = ["type=sbom", "type=provenance,mode=max"]' in text()
     assert 'platforms = ["linux/arm64", "linux/amd64"]' in text()
-
-
-def test_it_names_no_build_argument_for_the_record_to_show():
-    for settings in (BAKED, replace(BAKED, uses_wheelhouse=True), replace(BAKED, index="https://x.example.org")):
-        assert not re.search(r"^\s*args", text(settings), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -247,10 +236,6 @@ def test_it_hands_the_build_what_the_dockerfile_asks_for(settings, says):
 
 def test_podman_has_no_use_for_it():
     assert not list(render_bake_file(PLAN, replace(BAKED, engine="podman")))
-
-
-def test_only_who_wants_it_has_it():
-    assert list(render_bake_file(PLAN, replace(BAKED, bake=False))) == []
 
 
 # The layer of Debian packages, run by a shell with stand-ins for apt and dpkg, and what sudo changes.
@@ -291,12 +276,6 @@ def run_layer(text: str, folder: Path, **variables: str) -> tuple[list[str], str
 def test_each_package_of_the_project_stands_with_its_reason():
     text = render_dockerfile(planned(ffmpeg="openai-whisper runs the program ffmpeg"), PLAIN)
     assert "# ffmpeg: openai-whisper runs the program ffmpeg\n" in text
-
-
-def test_only_what_is_not_there_is_installed(tmp_path):
-    text = render_dockerfile(planned(ffmpeg="it runs it", sox=REQUESTED), MIRRORED)
-    calls, _ = run_layer(text, tmp_path, INSTALLED=f"{INSTALLED} ffmpeg")
-    assert calls == ["update", "install -y --no-install-recommends sox"]
 
 
 def test_a_prepared_base_image_needs_no_mirror(tmp_path):
@@ -363,16 +342,6 @@ OPENFOLD = Dependencies(
 )
 
 
-def test_the_environment_is_the_projects_with_the_plans_python():
-    files = made(OPENFOLD)
-    assert yaml.safe_load(files["conda.yaml"]) == {
-        "channels": ["conda-forge", "bioconda"],
-        "dependencies": [f"python={GPU_PLAN.python}", "pip", "openmm>=8", "bioconda::hmmer"],
-    }
-    assert "# environment.yml:10\n" in files["conda.yaml"]
-    assert "!conda.yaml" in files[".dockerignore"]
-
-
 def test_uv_finds_the_environment_and_no_other_is_made():
     dockerfile = made(OPENFOLD)["Dockerfile"]
     assert "CONDA_PREFIX=/opt/venv" in dockerfile
@@ -382,12 +351,6 @@ def test_uv_finds_the_environment_and_no_other_is_made():
     assert "-m venv" not in dockerfile
     assert re.search(r"^COPY --from=mambaorg/micromamba:[\d.]+ /bin/micromamba ", dockerfile, re.MULTILINE)
     assert dockerfile.index("micromamba create") < dockerfile.index("&& uv pip install")
-
-
-def test_a_project_without_conda_packages_has_nothing_of_it():
-    files = made(replace(OPENFOLD, conda=()))
-    assert "conda.yaml" not in files
-    assert "micromamba" not in files["Dockerfile"]
 
 
 @pytest.mark.parametrize(
@@ -437,10 +400,6 @@ def test_labels_stand_in_the_image_and_read_back():
         ("org.example.team", 'the "ML" team'),
         ("cost", "$5 \\ day"),
     }
-
-
-def test_without_labels_there_is_no_instruction():
-    assert "LABEL" not in render_dockerfile(CPU_PLAN, PLAIN)
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF).filter(str.isprintable), max_size=40))

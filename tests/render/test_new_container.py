@@ -9,18 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import NO_DEPENDENCIES, PackageRequirement
-from devkit.render.adopt.adoption import _is_for_jetbrains, requires_torch
 from devkit.render.adopt.dockerfile import (
     PinnedVersions,
     add_compiler,
     pin_dockerfile,
     pin_requirement,
-    pin_requirements_file,
     replace_base_image,
 )
-from devkit.render.container.packages import _fold
-from devkit.render.container.settings import format_comment
 from devkit.render.ignore_files import merge_ignore_file, update_gitignore
 from devkit.render.splice import jsonc
 from tests.cli.test_init import GPU, tree
@@ -79,13 +74,6 @@ def test_a_mounted_project_is_not_mounted_again(root):
     dev = jsonc.load_jsonc((root / PATH).read_text())
     assert dev["workspaceFolder"] == "/app"
     assert "mounts" not in dev
-
-
-def test_a_dry_run_writes_nothing(root):
-    before = tree(root)
-    done = devkit("init", root, *GPU, "--compose", "docker/docker-compose.yml", "--dry-run")
-    assert f"create  {PATH}" in done.stdout
-    assert tree(root) == before
 
 
 @pytest.mark.parametrize(
@@ -248,11 +236,6 @@ def test_requirement_files(line, becomes):
     assert pin_requirement(f"a\n{line}\nb\n", line=2, versions=VERSIONS) == f"a\n{becomes}\nb\n"
 
 
-def test_a_renewed_requirement_file():
-    versions = replace(VERSIONS, before={"torch": "2.12.0"})
-    assert pin_requirements_file("torch==2.12.0\npeft\n", versions) == "torch==2.13.0\npeft\n"
-
-
 @pytest.mark.parametrize(
     ("line", "becomes"),
     [
@@ -262,41 +245,6 @@ def test_a_renewed_requirement_file():
 )
 def test_another_base_image(line, becomes):
     assert replace_base_image(f"# a\n{line}\nRUN b\n", line=2, image="ubuntu:22.04") == f"# a\n{becomes}\nRUN b\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        ((), ""),
-        (("a<1", "b"), "'a<1' b"),
-        (("a" * 60, "b" * 60), f"{'a' * 60} \\\n        {'b' * 60}"),
-        (("a" * 60, "b" * 30, "c" * 18), f"{'a' * 60} {'b' * 30} {'c' * 18}"),
-        (("a" * 60, "b" * 30, "c" * 19), f"{'a' * 60} {'b' * 30} \\\n        {'c' * 19}"),
-    ],
-    ids=["none", "quoted", "on two lines", "just short enough", "just too long"],
-)
-def test_words_of_the_shell_are_folded(words, shown):
-    assert _fold(words) == shown
-
-
-def test_long_comments_are_folded_and_stay_comments():
-    assert format_comment("a-b " * 40).splitlines() == [("a-b " * 27).strip(), f"# {('a-b ' * 13).strip()}"]
-    assert format_comment("x" * 200) == "x" * 200
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"customizations": {"jetbrains": {}}}', True),
-        ('{"customizations": {"vscode": {}}}', False),
-        ('{"customizations": null}', False),
-        ("{}", False),
-        ("[]", False),
-        ("{", False),
-    ],
-)
-def test_a_dev_container_of_jetbrains_is_known(text, expected):
-    assert _is_for_jetbrains(text.encode()) is expected
 
 
 def test_a_compiler_comes_before_the_comments_of_the_packages():
@@ -383,12 +331,6 @@ def test_a_file_is_made_only_where_git_would_read_it(tmp_path, is_git, makes):
     assert len(update_gitignore(tmp_path, (".env",), {})[0]) == makes
 
 
-def test_bytes_that_are_no_text_stay(tmp_path):
-    (tmp_path / ".gitignore").write_bytes(b"\xff\xfe.tmp\n")
-    (artifact,), _ = update_gitignore(tmp_path, (".env",), {})
-    assert artifact.content.startswith(b"\xff\xfe.tmp\n")
-
-
 def test_the_last_line_that_fits_counts_so_devkits_own_come_last():
     joined = merge_ignore_file(b"!secrets\n*.md", b"# Written by devkit.\n*\n!requirements.txt\n")
     assert joined == b"!secrets\n*.md\n# Written by devkit.\n*\n!requirements.txt\n"
@@ -411,9 +353,3 @@ def test_a_folder_with_ignore_files_of_its_own_gets_devkits_dev_container(tmp_pa
         file.write("more/\n")
     assert devkit("update", tmp_path, "--check").return_value == 0
     assert json.loads((tmp_path / "devkit.lock").read_text())["files"][".devcontainer/.gitignore"]
-
-
-@pytest.mark.parametrize(("name", "expected"), [("torch", True), ("torchvision", True), ("numpy", False)])
-def test_a_project_that_requires_torch_is_known(name, expected):
-    needs = (PackageRequirement(name, "", "requirements.txt", 1),)
-    assert requires_torch(replace(NO_DEPENDENCIES, needs=needs)) is expected

@@ -18,7 +18,7 @@ from devkit.render.container.image_locks import (
     render_image_locks,
     render_python_lock,
 )
-from devkit.render.container.settings import ContainerSettings, FromCheckout, FromIndex, FromUrl, FromWheel
+from devkit.render.container.settings import ContainerSettings, FromIndex, FromUrl, FromWheel
 from devkit.render.files import DEVCONTAINER_FOLDER
 
 from .plans import CPU_PLAN
@@ -82,12 +82,6 @@ def test_torchs_layer_sees_torch_and_what_it_needs_and_no_more():
     assert parts()["tools.lock"] == TOOLS_LOCK
 
 
-def test_one_more_requirement_leaves_the_part_of_torch_as_it_was():
-    more = replace(LOCKED, python_lock=LOCK + "zstandard==0.25.0 \\\n    --hash=sha256:10\n    # via the plan\n")
-    assert parts(more)["torch.lock"] == parts()["torch.lock"]
-    assert parts(more)["installer.lock"] == parts()["installer.lock"]
-
-
 def test_a_package_with_two_versions_for_two_machines_keeps_both():
     lock = LOCK.replace("# via peft\n", "# via torch\n")
     assert names(parts(replace(LOCKED, python_lock=lock))["torch.lock"]).count("numpy") == 2
@@ -98,10 +92,6 @@ def test_a_file_that_is_no_lock_is_refused():
         parts(replace(PLAIN, python_lock="hello\n", tools_lock=TOOLS_LOCK))
     with pytest.raises(DevkitError, match=r"tools\.lock does not hold uv"):
         parts(replace(PLAIN, python_lock=LOCK, tools_lock="hello\n"))
-
-
-def test_without_locks_there_are_no_files():
-    assert parts(PLAIN) == {}
 
 
 @pytest.mark.parametrize(
@@ -190,12 +180,6 @@ def test_the_projects_lock_holds_no_package_of_devkits_and_theirs_is_for_every_p
     tools = collect_tool_requirements(replace(PLAN, python="3.10"), PLAIN)
     assert "Python 3.11 or later on x86_64" in tools.lines
     assert tools.requires_python == ">=3.11"
-
-
-def test_devkits_own_repository_locks_the_plan_alone():
-    assert not any(
-        "jinja2" in line for line in collect_tool_requirements(PLAN, replace(PLAIN, source=FromCheckout())).requirements
-    )
 
 
 def project_that_asks(*needs: PackageRequirement, **more: object) -> ContainerSettings:

@@ -63,12 +63,6 @@ def test_a_removed_list_leaves_its_comments(before, after):
     assert apply_repair(before.encode(), removal) == after
 
 
-def test_looking_changes_nothing(project):
-    edits(project, SHM, Repair(RepairKind.MAKE_DIRECTORY, "new"))
-    assert (project / "compose.yml").read_text() == COMPOSE
-    assert sorted(path.name for path in project.iterdir()) == ["compose.yml"]
-
-
 def test_an_edit_is_made_and_can_be_undone(project):
     (edit,) = edits(project, SHM)
     undo = apply_edit(edit)

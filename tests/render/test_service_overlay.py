@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,9 @@ from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.render.container.compose import render_gpu_files
 from devkit.render.splice import compose_yaml, jsonc
-from tests.render.test_gpu_script import mistakes
 
 from .gpu_host import GPU as HOST_GPU
 from .gpu_host import PLAN, RUNTIME, Machine, docker_info, moved
-from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN
-from .test_artifacts import linter
 from .test_repositories import GPU, devkit, findings
 
 OVERLAYS = ".devcontainer/devkit"
@@ -227,15 +223,6 @@ def test_the_flag_stays_where_jetbrains_would_lose_the_gpu(tmp_path, customizati
     assert ("--gpus" in dev_container(tmp_path)["runArgs"]) is keeps
     assert ("left to you: PRJ011" in done.stdout) is keeps
     assert dev_container(tmp_path).get("hostRequirements") == (None if keeps else {"gpu": "optional"})
-
-
-@pytest.mark.parametrize("plan", [CPU_PLAN, GPU_PLAN, ARM_PLAN, ROCM_PLAN], ids=["cpu", "nvidia", "arm64", "rocm"])
-def test_shellcheck_and_the_grammar_of_powershell_find_nothing(tmp_path, plan):
-    for artifact in render_gpu_files(plan, ".", for_windows=True):
-        (tmp_path / artifact.path).write_bytes(artifact.content)
-    assert mistakes((tmp_path / "gpu.ps1").read_text()) == []
-    done = subprocess.run([linter("shellcheck"), str(tmp_path / "gpu.sh")], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.fixture

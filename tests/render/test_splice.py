@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from devkit.render.splice.compose_yaml import YAML, load_compose_yaml
 from devkit.render.splice.document import (
-    _REMOVED,
     CannotSplice,
-    _find_entry_changes,
     copy_with_value,
     copy_without_value,
     remove_value,
@@ -202,11 +200,6 @@ def test_what_is_no_json_is_refused(text):
         set_value(text, ("a",), 1, JSONC)
 
 
-def test_tags_of_compose_survive():
-    text = "services:\n  dev:\n    ports: !reset []\n    ipc: host\n"
-    assert set_value(text, ("services", "dev", "ipc"), "x", YAML) == text.replace("host", "x")
-
-
 @pytest.mark.parametrize(
     ("tagged", "value"),
     [("!override x", ("!override", "x")), ("!reset []", ("!reset", [])), ("!x {b: [1]}", ("!x", {"b": [1]}))],
@@ -363,14 +356,6 @@ def test_any_value_can_be_set_in_json_and_no_comment_is_lost(case):
         assert comments(text) <= comments(after)
 
 
-@MANY
-@given(layouts_of_json(), DOCUMENTS, st.data())
-def test_an_empty_list_with_comments_takes_items_and_keeps_them(layout, document, data):
-    text = layout({**document, "runArgs": []})
-    after = set_value(text, ("runArgs",), data.draw(st.lists(SCALARS, min_size=1, max_size=3)), JSONC)
-    assert comments(text) == comments(after)
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -423,21 +408,3 @@ def test_a_value_in_yaml_is_removed_or_refused_and_nothing_else_changes(case):
     except CannotSplice:
         return
     assert yaml.safe_load(after) == copy_without_value(document, path)
-
-
-@pytest.mark.parametrize(
-    ("now", "value", "changes"),
-    [
-        ({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}, [("b", 3), ("c", 4)]),
-        ({"a": 1, "b": 2}, {"b": 2}, [("a", _REMOVED)]),
-        ({"a": 1}, {"a": 1}, []),
-        ([1, 2], [1, 2, 3], [("2", 3)]),
-        ([1, 2, 3], [1, 3], [("1", _REMOVED)]),
-        ([1, 3], [1, 2, 3], None),
-        ([1], {"a": 1}, None),
-        ({"a": 1}, [1], None),
-        ("a", "b", None),
-    ],
-)
-def test_a_value_is_changed_by_entries_where_that_is_a_way(now, value, changes):
-    assert _find_entry_changes(now, value) == changes

@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from devkit.doctor.checks.project.containers import find_torch_source, require_project_containers
 from devkit.errors import DevkitError
@@ -22,7 +20,6 @@ from devkit.render.adopt.adoption import format_torch_source
 from devkit.render.splice import jsonc
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit
-from tests.render.test_splice import comments, layouts_of_json
 from tests.repositories import write_repository
 from tests.wheels import make_index, make_wheel
 
@@ -319,13 +316,6 @@ def test_a_dev_container_without_gpu_work_is_left_alone(tmp_path, text, dockerfi
     assert json.loads(devkit("init", root, *GPU, "--json").stdout)["verdict"] == "unchanged"
 
 
-def test_a_plan_that_no_container_has_is_not_announced(tmp_path):
-    text = '{"image": "nvcr.io/nvidia/pytorch:26.04-py3", "runArgs": ["--gpus=all"]}'
-    said = json.loads(devkit("init", dev(tmp_path / "x", text), *GPU, "--json").stdout)
-    assert "plan" not in said
-    assert said["containers"][0]["torch"] == "torch is what .devcontainer/devcontainer.json:1 brings, and stays so"
-
-
 def test_a_service_whose_gpu_comes_by_the_overlay_is_not_taken_for_one_without(tmp_path):
     reserved = "deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}"
     root = dev(
@@ -338,13 +328,6 @@ def test_a_service_whose_gpu_comes_by_the_overlay_is_not_taken_for_one_without(t
     assert "as this plan wants it" in devkit("init", root).stdout
     assert devkit("update", root, "--check").return_value == 0
     assert tree(root) == written
-
-
-def test_versions_that_the_image_decides_are_no_options(tmp_path):
-    root = dev(tmp_path / "x", '{"image": "nvcr.io/nvidia/pytorch:26.04-py3", "runArgs": ["--gpus=all"]}')
-    with pytest.raises(DevkitError, match="--torch would change nothing: the versions are those of"):
-        devkit("init", root, *GPU, "--torch", "2.9.1")
-    assert tree(root).keys() == {".devcontainer/devcontainer.json"}
 
 
 def test_several_dev_containers_are_all_repaired_and_each_is_named(tmp_path):
@@ -363,20 +346,6 @@ def test_several_dev_containers_are_all_repaired_and_each_is_named(tmp_path):
         ".devcontainer/docs/devcontainer.json": False,
     }
     assert (root / ".devcontainer/docs/devcontainer.json").read_text().endswith('"pip install mkdocs"}')
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(layouts_of_json(), st.lists(st.sampled_from(["--init", "--cap-add=SYS_PTRACE"]), unique=True), st.booleans())
-def test_no_comment_is_lost_wherever_it_stands(tmp_path, layout, arguments, has_environment):
-    document = {"image": "python:3.12", "runArgs": arguments, "postCreateCommand": "pip install torch"}
-    document |= {"containerEnv": {}, "features": {}} if has_environment else {}
-    text = layout(document)
-    root = dev(tmp_path, text)
-    (root / "devkit.lock").unlink(missing_ok=True)
-    assert devkit("init", root, *GPU).return_value == 0
-    after = (root / ".devcontainer/devcontainer.json").read_text()
-    assert comments(text) == comments(after)
-    assert "PIP_CONSTRAINT" in after and "--shm-size" in after
 
 
 def test_the_extras_that_the_command_installs_limit_the_plan(tmp_path):
