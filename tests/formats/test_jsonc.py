@@ -15,7 +15,6 @@ from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.render.repair import CannotRepair, apply_repair
 from devkit.render.splice.jsonc import load_jsonc
-from tests.amount import examples
 from tests.cli.test_init import devkit
 
 SET_SHM = Repair(RepairKind.SET, "devcontainer.json", ("runArgs",), '["--shm-size=8gb"]')
@@ -82,7 +81,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(PIECES, max_size=14).map("".join))
 def test_reading_and_editing_agree_on_every_text(text):
     try:
@@ -98,7 +97,7 @@ def test_reading_and_editing_agree_on_every_text(text):
         assert after == {**document, "runArgs": ["--shm-size=8gb"]}
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
 def test_every_value_reads_as_the_json_module_reads_it(value):
     assert parse_jsonc(json.dumps(value)).to_python() == value

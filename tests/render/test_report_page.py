@@ -13,7 +13,6 @@ from devkit.doctor.model import Fix, Location
 from devkit.facts.redact import build_redaction
 from devkit.release import DOCUMENTATION_URL
 from devkit.render.html import render_report_page
-from tests.amount import every
 from tests.browser import count_printed_pages, measured, shot
 from tests.doctor.machines import healthy, without_gpu
 from tests.doctor.running import (
@@ -76,12 +75,24 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-@pytest.mark.parametrize("name", every(3, MACHINES, first=1))
-@pytest.mark.turns(2)
-def test_every_recorded_machine_has_a_page_that_is_well_formed(name):
-    reader = Reader(page_of(name))
+def test_a_page_says_everything_of_a_report_in_one_well_formed_document():
+    reader = Reader(page(*EVERYTHING))
     tags = [tag for tag, _ in reader.elements]
     assert tags.count("main") == tags.count("h1") == tags.count("header") == tags.count("footer") == 1
+    text = reader.text()
+    for outcome in EVERYTHING:
+        for finding in getattr(outcome, "findings", ()):
+            said = [finding.message, *finding.evidence, *(finding.fix.commands if finding.fix else ())]
+            assert [words for words in said if " ".join(words.split()) not in text] == [], outcome.code
+    titles = re.findall(r'class="layer is-\w+ fade-\d".*?class="title">(.*?)<', page(*EVERYTHING), re.DOTALL)
+    assert len(titles) == len(set(titles))
+
+
+@pytest.mark.full
+def test_every_recorded_machine_has_a_page_that_is_well_formed():
+    for name in MACHINES:
+        tags = [tag for tag, _ in Reader(page_of(name)).elements]
+        assert tags.count("main") == tags.count("h1") == tags.count("header") == tags.count("footer") == 1, name
 
 
 def test_it_needs_nothing_but_itself():
@@ -201,14 +212,14 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-@pytest.mark.parametrize(("ink", "ground"), PAIRS, ids=lambda name: name)
-def test_every_text_is_readable(scheme, ink, ground):
+def test_every_text_is_readable():
     """WCAG 2.2, 1.4.3: a contrast of 4.5 to 1 for text of an ordinary size."""
-    roots = re.findall(r":root \{(.*?)\}", page(ROOT), re.DOTALL)
-    colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", roots[scheme]))
-    light, dark = sorted((luminance(colors[ink]), luminance(colors[ground])), reverse=True)
-    assert (light + 0.05) / (dark + 0.05) >= 4.5
+    light_and_dark = re.findall(r":root \{(.*?)\}", page(ROOT), re.DOTALL)[:2]
+    for scheme in light_and_dark:
+        colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", scheme))
+        for ink, ground in PAIRS:
+            light, dark = sorted((luminance(colors[ink]), luminance(colors[ground])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, ground)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +234,7 @@ def pages(tmp_path_factory):
 
 @pytest.mark.parametrize("width", [1440, 1280, 768, 360])
 @pytest.mark.parametrize("name", [BROKEN, WELL, "long"])
-@pytest.mark.turns(5)
+@pytest.mark.full
 def test_nothing_is_wider_than_the_window(pages, name, width):
     found = measured(pages / f"{name}.html", width=width, scheme="light")
     assert found["inner"] == width
@@ -232,18 +243,20 @@ def test_nothing_is_wider_than_the_window(pages, name, width):
     assert (found["asked"], found["scripts"]) == (0, 1)  # the buttons' own
 
 
+@pytest.mark.full
 def test_the_cause_and_its_fix_stand_above_the_picture_of_the_stack(pages):
     found = measured(pages / f"{BROKEN}.html", width=360, scheme="light")
     assert found["verdict"] < found["fix"] < found["cause"]
     assert found["open"] == ["NVML and libcuda", "Fix"] or found["open"][0] == "NVML and libcuda"
 
 
+@pytest.mark.full
 def test_one_problem_is_printed_on_two_sheets(pages):
     assert count_printed_pages(pages / f"{BROKEN}.html") <= 2
 
 
 @pytest.mark.parametrize(("name", "width"), [(BROKEN, 1280), (BROKEN, 360), (WELL, 360), (WELL, 1280)])
-@pytest.mark.turns(4)
+@pytest.mark.full
 def test_light_and_dark_differ_and_neither_is_blank(pages, name, width):
     pictures = {
         scheme: shot(pages / f"{name}.html", width=width, height=1500, scheme=scheme) for scheme in ("light", "dark")

@@ -1,7 +1,7 @@
 """`devkit init` and `devkit update` in repositories with a dev container of their own, each messy in its own way.
 
 tests/repositories/repositories.toml holds them as their authors left them; what init makes of each is recorded beside it,
-as a difference of bytes. DEVKIT_WRITE_GOLDEN=1 pytest tests/render/test_repositories.py records it anew.
+as a difference of bytes.
 """
 
 import difflib
@@ -20,6 +20,7 @@ from devkit.cli import devkit as commands
 from devkit.errors import DevkitError
 from devkit.render.splice import compose_yaml, jsonc
 from tests.cli.test_init import GPU, tree
+from tests.golden import assert_golden
 from tests.repositories import FOLDER, REPOSITORIES, write_repository
 
 INSIDE = {"monorepo": "services/train"}
@@ -54,15 +55,13 @@ def home_of(repository: Path, name: str) -> Path:
 
 
 def difference(before: dict[str, bytes], after: dict[str, bytes]) -> str:
-    """How the files changed, each line with its own end, which the difference shows as it is."""
+    """How the files changed; a carriage return is shown as \\r."""
     lines = []
     for path in sorted(before.keys() | after.keys()):
         if path.endswith(OWN) or path.startswith(f"{OVERLAYS}gpu."):
             continue  # The scripts and the ways to a GPU are those of every project.
-        old, new = (each.get(path, b"").decode().splitlines(keepends=True) for each in (before, after))
-        lines += [
-            line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(old, new, path, path, n=1)
-        ]
+        old, new = (each.get(path, b"").decode().replace("\r", "\\r").split("\n") for each in (before, after))
+        lines += [f"{line}\n" for line in difflib.unified_diff(old, new, path, path, lineterm="", n=0)]
     return "".join(lines)
 
 
@@ -78,12 +77,14 @@ def findings(root: Path, *, with_notes: bool = False) -> set[str]:
     }
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
-@pytest.mark.turns(2)
 def test_init_changes_what_it_must_and_nothing_else(repository, name):
     before = tree(repository)
-    done = devkit("init", home_of(repository, name), *GPU)
+    done = devkit("init", home_of(repository, name), *GPU, "--json")
     assert (done.return_value, done.stderr) == (0, "")
+    said = {left["code"] for left in json.loads(done.stdout)["left"]}
+    assert findings(home_of(repository, name)) <= said, "what was repaired is gone, what was left is said"
     after = tree(repository)
     made = {path for path in after.keys() - before.keys() if not path.endswith(OWN)}
     beside = {path for path in made if not path.startswith(OVERLAYS) and path != ".gitignore"}
@@ -95,31 +96,15 @@ def test_init_changes_what_it_must_and_nothing_else(repository, name):
     edited = {path for path, content in before.items() if after[path] != content}
     ours = re.compile(r"(?:.*/)?(?:\.devcontainer/.*|\.devcontainer\.json|\.gitignore)")
     assert [path for path in edited if not ours.fullmatch(path)] == [], "what may serve a production image stays"
-    changed = difference(before, after)
-    recorded = FOLDER / f"{name}.diff"
-    if os.environ.get("DEVKIT_WRITE_GOLDEN"):
-        recorded.write_bytes(changed.encode())
-    assert changed.encode() == recorded.read_bytes()
+    assert_golden(FOLDER / f"{name}.diff", difference(before, after))
     again = devkit("init", home_of(repository, name))
     assert again.stdout.splitlines()[-1].startswith("unchanged"), again.stdout
     assert devkit("update", home_of(repository, name), "--check").return_value == 0
     assert tree(repository) == after
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
-@pytest.mark.turns(3)
-def test_what_was_repaired_is_not_found_again_and_what_was_left_was_said(repository, name):
-    root = home_of(repository, name)
-    before = findings(root)
-    document = json.loads(devkit("init", root, *GPU, "--json").stdout)
-    after = findings(root)
-    said = {left["code"] for left in document["left"]}
-    assert after <= before | said
-    assert after <= said
-
-
-@pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
-@pytest.mark.turns(2)
 def test_later_edits_of_the_user_stay_when_the_plan_changes(repository, name):
     root = home_of(repository, name)
     assert devkit("init", root, *GPU).return_value == 0
@@ -141,6 +126,7 @@ def is_container_file(path: Path) -> bool:
     return path.suffix in (".json", ".yml", ".yaml") or "Dockerfile" in path.name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
 def test_what_was_valid_is_valid_afterwards(repository, name):
     schemas = os.environ.get("DEVKIT_SCHEMAS")

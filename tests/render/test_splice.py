@@ -19,7 +19,6 @@ from devkit.render.splice.document import (
     set_value,
 )
 from devkit.render.splice.jsonc import JSONC
-from tests.amount import examples
 
 DEV_CONTAINER = """{
   // the name
@@ -316,7 +315,7 @@ YAML_LAYOUTS = st.sampled_from(
         lambda d: yaml.safe_dump(d, indent=4, sort_keys=False).replace("\n", "\r\n"),
     ]
 )
-MANY = settings(max_examples=examples(300), deadline=None)
+MANY = settings(max_examples=60, deadline=None)
 
 
 def comments(text):
