@@ -19,10 +19,10 @@ from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, compute_project_changes, open_project
 from devkit.solver.output import serialize_plan
 
+from .gpu_host import every_shell
 from .plans import CPU_PLAN, GPU_PLAN, UBUNTU_PLAN
 
 ONE_PLAN = replace(CPU_PLAN, architectures=("x86_64",))
-SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh") if shutil.which(shell)]
 
 
 def written(root: Path, plan=ONE_PLAN, settings: ProjectSettings = ProjectSettings(name="Demo")) -> Path:  # noqa: B008 - frozen
@@ -159,7 +159,7 @@ def settings(project: Path) -> list[str]:
     return (project / ".devcontainer/.env").read_text().splitlines()
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", every_shell)
 def test_a_whole_bundle_is_loaded_and_named_in_the_project(carried, shell):
     done = load(carried, shell=shell)
     assert (done.returncode, done.stderr) == (0, "")
@@ -197,7 +197,7 @@ def test_a_checkout_with_other_files_keeps_them_and_is_named(carried, tmp_path):
     assert not (checkout / ".devcontainer/.env").exists()
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", every_shell)
 @pytest.mark.parametrize(
     ("damage", "names"),
     [

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
@@ -137,6 +137,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=30)
 @given(VALUES, st.integers(0, 3), st.integers(0, 3))
 def test_it_is_the_same_value(value, listed, deepest):
     assert json.loads(format_json(value, width=40, listed=listed, deepest=deepest)) == value

@@ -180,6 +180,7 @@ def test_the_build_stops_when_torch_is_built_for_something_else(plan, built, ver
     assert ("the plan needs torch for" in done.stderr) is bool(verdict)
 
 
+@pytest.mark.full
 def test_the_same_bytes_come_out_of_any_process(tmp_path):
     def made(**changes: str) -> str:
         env = {**os.environ, "PYTHONPATH": str(ROOT), **changes}

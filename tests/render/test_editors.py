@@ -174,6 +174,7 @@ def git(*words, cwd):
     return subprocess.run(["git", *identity, *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.full
 def test_a_submodule_that_is_missing_is_fetched_and_another_stays_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.file.allow")

@@ -1,6 +1,7 @@
 """Every example's expected/ folder is what devkit writes today, and so is devkit's own dev container."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,15 @@ from devkit.render.changes import Action
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.project import PathOptions, compute_project_changes, open_project
 from devkit.solver.solve import solve_project
+from tests.golden import WRITES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("generate", REPOSITORY / "examples/generate.py")
 generate = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(generate)
+
+
+pytestmark = pytest.mark.golden
 
 
 def tree(root: Path) -> dict[str, str]:
@@ -25,9 +30,10 @@ def tree(root: Path) -> dict[str, str]:
 @pytest.mark.parametrize("name", generate.EXAMPLES)
 def test_an_example_is_fresh(name, tmp_path):
     generate.generate(name, tmp_path / "expected")
-    assert tree(REPOSITORY / "examples" / name / "expected") == tree(tmp_path / "expected"), (
-        "python examples/generate.py"
-    )
+    if WRITES:
+        shutil.rmtree(REPOSITORY / "examples" / name / "expected")
+        shutil.copytree(tmp_path / "expected", REPOSITORY / "examples" / name / "expected")
+    assert tree(REPOSITORY / "examples" / name / "expected") == tree(tmp_path / "expected"), "`make goldens`"
 
 
 def test_every_example_with_choices_is_generated():

@@ -210,6 +210,7 @@ changes.replace_file(path, path.read_bytes(), b"new\\n" * 1000, replace=os.repla
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("steps", range(9))
 def test_a_kill_leaves_the_old_file_or_the_new_one(project, steps):
     path = project / "compose.yml"

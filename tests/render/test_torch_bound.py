@@ -28,7 +28,9 @@ BUILT = '{"build": {"dockerfile": "Dockerfile"}}'
 PYPROJECT = '[project]\nname = "x"\nversion = "1"\ndependencies = ["torch>=2.7"]\n'
 
 
-@pytest.mark.parametrize("late_from", [0, 1, 4])
+@pytest.mark.parametrize(
+    "late_from", [0, pytest.param(1, marks=pytest.mark.full), pytest.param(4, marks=pytest.mark.full)]
+)
 def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_path, monkeypatch, late_from):
     write_repository("commands-install", tmp_path / "project")
     before = tree(tmp_path / "project")
@@ -177,6 +179,7 @@ def environment_of(root, torch_index):
     return {name: value.replace(CU126, torch_index) for name, value in values.items()}
 
 
+@pytest.mark.full
 def test_the_command_that_took_the_newest_torch_takes_the_plan_s(tmp_path, indexes):
     root = tmp_path / "commands-install"
     write_repository("commands-install", root)
@@ -197,6 +200,7 @@ def test_the_command_that_took_the_newest_torch_takes_the_plan_s(tmp_path, index
     assert installed(environment_of(root, torch)) == "2.14.1+cu126"
 
 
+@pytest.mark.full
 def test_uv_takes_it_from_torch_s_index(tmp_path, indexes):
     """The index itself is not reached here: uv names it when it gives up."""
     root = dev(tmp_path / "x", '{"image": "python:3.12", "postCreateCommand": "uv pip install --system torch"}')

@@ -84,6 +84,7 @@ def test_the_wheel_holds_what_an_install_needs(wheel):
     assert "Requires-Dist: click" in metadata
 
 
+@pytest.mark.full
 def test_pip_installs_it_and_devkit_runs_from_it(wheel, tmp_path):
     file = tmp_path / wheel.filename
     file.write_bytes(wheel.content)
