@@ -106,6 +106,9 @@ def test_devkit_has_a_python_of_its_own_where_the_projects_is_too_old(image, pyt
     ("plan", "settings", "may_be_prepared"),
     [
         pytest.param(GPU_PLAN, PLAIN, False, id="a public image"),
+        pytest.param(replace(GPU_PLAN, base_image="ubuntu:24.04"), PLAIN, False, id="Ubuntu's own"),
+        pytest.param(replace(GPU_PLAN, base_image="debian:12"), PLAIN, False, id="Debian's own"),
+        pytest.param(replace(GPU_PLAN, base_image="nvidia/cuda:13.0.3-x-ubuntu24.04"), PLAIN, False, id="NVIDIA's"),
         pytest.param(GPU_PLAN, replace(PLAIN, uses_wheelhouse=True), True, id="a closed network"),
         pytest.param(GPU_PLAN, replace(PLAIN, index="https://pypi.example.org"), True, id="mirrors"),
         pytest.param(
