@@ -1,6 +1,6 @@
 """Run one check, or all of them, on facts; and reports put together by hand for every form of showing one."""
 
-import dataclasses
+from functools import cache
 
 from devkit.doctor.model import (
     Check,
@@ -21,38 +21,14 @@ from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import SEVERITY_RANKS, run_checks
 from tests.doctor.machines import healthy
+from tests.hosts import facts_of
 
 # Run one check, or all of them, on facts.
-
-SHOWN = []
-"""What a test brought about, as texts; conftest.py looks them up in findings.txt."""
-
-
-def show_verdict(code, verdict):
-    """Show each finding of a verdict, or why it has none."""
-    for shown in verdict.findings if isinstance(verdict, Found) else (verdict,):
-        yield "\n".join([code, *show_fields(shown, "  ")]).replace("\n\n", "\n\\\n")
-
-
-def show_fields(value, indent):
-    """Show what was set of a finding, a line each."""
-    for field in dataclasses.fields(value):
-        found = getattr(value, field.name)
-        if found == field.default:
-            continue
-        for each in found if isinstance(found, tuple) else (found,):
-            if dataclasses.is_dataclass(each):
-                yield f"{indent}{field.name}:"
-                yield from show_fields(each, indent + "  ")
-            else:
-                yield f"{indent}{field.name}: {each!s}"
 
 
 def run_check(code, facts):
     """Return the verdict of one check."""
-    verdict = run_checks([BY_CODE[code]], facts, clock=lambda: 0.0)[0].verdict
-    SHOWN.extend(show_verdict(code, verdict))
-    return verdict
+    return run_checks([BY_CODE[code]], facts, clock=lambda: 0.0)[0].verdict
 
 
 def find_all(code, facts):
@@ -73,6 +49,12 @@ def find_only(code, facts):
 def build_full_report(facts):
     """Build the report of all checks."""
     return build_report(facts, run_checks(CHECKS, facts, clock=lambda: 0.0), devkit="0.1.0")
+
+
+@cache
+def report_of(machine):
+    """Build the report of a recorded machine."""
+    return build_full_report(facts_of(machine))
 
 
 def find_codes(facts):

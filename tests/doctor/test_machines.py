@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from devkit.doctor.model import Check, Finding, Fix, Found, NotApplicable, Passed, Severity, Skipped
+from devkit.doctor.model import Check, Finding, Fix, Found, NotApplicable, Passed, Restart, Severity, Skipped
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import Health, build_report
 from devkit.doctor.runner import DEV_CONTAINER, SEVERITY_RANKS, run_on_host_and_container
@@ -14,38 +14,90 @@ from devkit.facts.values import Unknown
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import TIMED_OUT, ProgramResult
 from tests.doctor.machines import changed, healthy, inside, no_library, r
-from tests.doctor.running import SHOWN, build_full_report, show_verdict
+from tests.doctor.running import build_full_report, report_of
+from tests.golden import assert_golden
 from tests.hosts import FOLDER, MACHINES, description_of, facts_of, machine
 from tests.hosts.recorded_host import RecordedHost
 
 # Every recorded machine, judged: what its root findings are, and that a healthy one stays silent.
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_the_root_findings_of_a_recorded_machine_are_those_it_stands_for(name):
-    report = build_full_report(facts_of(name))
+def judge(name):
+    """Yield what a report says that it shouldn't, of a recorded machine that stands for certain root findings."""
+    report = report_of(name)
     roots = [shown.check.code for shown in report.roots if shown.finding.severity is not Severity.NOTE]
-    assert list(dict.fromkeys(roots)) == description_of(name)["finds"]
-    assert not report.crashed
-    for code, worst, finding in ((shown.check.code, shown.check.worst, shown.finding) for shown in report.findings):
-        assert SEVERITY_RANKS[finding.severity] <= SEVERITY_RANKS[worst], f"{code} finds worse than its row says"
-        assert not finding.message.endswith("."), code
-        assert finding.fix.summary.endswith((".", ":")), code
-        assert finding.evidence or finding.severity is Severity.NOTE, code
+    finds = description_of(name)["finds"]
+    if list(dict.fromkeys(roots)) != finds:
+        yield f"finds {roots}, not {finds}"
+    yield from (f"{outcome.check.code} crashed: {outcome.verdict}" for outcome in report.crashed)
     if not roots:
         has_gpu = isinstance(facts_of(name).nvml, NvmlAnswer)
-        assert report.health is (Health.HEALTHY if has_gpu else Health.NO_GPU)
-        assert {shown.finding.severity for shown in report.findings} <= {Severity.NOTE}
+        if report.health is not (Health.HEALTHY if has_gpu else Health.NO_GPU):
+            yield f"is {report.health}, though nothing is found"
+
+
+def test_the_root_findings_of_a_recorded_machine_are_those_it_stands_for():
+    assert {name: wrong for name in MACHINES if (wrong := list(judge(name)))} == {}
+
+
+def misses_of_form(check, finding):
+    if SEVERITY_RANKS[finding.severity] > SEVERITY_RANKS[check.worst]:
+        yield "worse than its row says"
+    if finding.message.endswith("."):
+        yield "a message is no sentence"
+    if not finding.fix.summary.endswith((".", ":")):
+        yield "a fix is a sentence"
+    if not finding.evidence and finding.severity is not Severity.NOTE:
+        yield "nothing shows that it is so"
+
+
+def test_the_findings_of_recorded_machines_keep_to_the_form():
+    wrong = {
+        (name, shown.check.code): missed
+        for name in MACHINES
+        for shown in report_of(name).findings
+        if (missed := list(misses_of_form(shown.check, shown.finding)))
+    }
+    assert wrong == {}
+
+
+def show_finding(code, finding):
+    """Show a finding as users read it, a line for each thing that they are told."""
+    place = finding.location
+    yield f"{code} {finding.severity}, {finding.confidence}: {finding.message}"
+    yield f"  of {finding.subject}" if finding.subject not in finding.message else ""
+    yield f"  at {place.path}:{place.line}" if place else ""
+    yield from (f"  seen: {reading}" for reading in finding.evidence)
+    yield f"  fix: {finding.fix.summary}"
+    yield from (f"  $ {line}" for command in finding.fix.commands for line in command.splitlines())
+    restarts = "" if finding.fix.restart is Restart.NONE else f", restarts {finding.fix.restart}"
+    yield f"  on {finding.fix.where}{', as root' if finding.fix.root else ''}{restarts}"
+    yield from (
+        f"  repair: {each.kind} {' '.join(each.key)} of {each.path} {each.value}" for each in finding.fix.repairs
+    )
+
+
+def show_quiet_checks(name):
+    """Show which checks pass on a machine, and which don't judge it and why."""
     said = defaultdict(list)
-    for outcome in report.outcomes:
-        match outcome.verdict:
-            case Found():
-                SHOWN.extend(show_verdict(outcome.check.code, outcome.verdict))
-            case Passed():
-                said["passed"].append(outcome.check.code)
-            case Skipped(reason) if "extends" not in description_of(name):
-                said[reason].append(outcome.check.code)
-    SHOWN.append("\n".join([name, *(f"  {each}: {' '.join(codes)}" for each, codes in sorted(said.items()))]))
+    for outcome in report_of(name).outcomes:
+        verdict = outcome.verdict
+        said[verdict.reason if isinstance(verdict, Skipped) else type(verdict).__name__].append(outcome.check.code)
+    yield f"{name}:"
+    yield from (f"  {reason}: {' '.join(codes)}" for reason, codes in sorted(said.items()))
+
+
+@pytest.mark.golden
+def test_what_users_read_of_the_recorded_machines():
+    first = {}
+    for name in MACHINES:
+        for shown in report_of(name).findings:
+            first.setdefault(shown.check.code, shown.finding)
+    lines = [line for code in sorted(first) for line in show_finding(code, first[code])]
+    lines += ["On no recorded machine:", "  " + " ".join(check.code for check in CHECKS if check.code not in first)]
+    for name in ("ubuntu-4090-ok", "in-container-ok", "windows"):
+        lines += show_quiet_checks(name)
+    assert_golden(FOLDER.with_name("doctor") / "findings.txt", "\n".join(filter(None, lines)) + "\n")
 
 
 class Hanging:
@@ -167,7 +219,7 @@ THIRTY = [
 
 @pytest.mark.parametrize(("machine", "code", "fix"), THIRTY)
 def test_one_root_cause_and_the_fix_for_it(machine, code, fix):
-    report = build_full_report(facts_of(machine))
+    report = report_of(machine)
     assert report.root_causes == (code,)
     worse = [shown for shown in report.roots if shown.finding.severity is not Severity.NOTE]
     assert {shown.check.code for shown in worse} == {code}
