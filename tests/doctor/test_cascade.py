@@ -140,7 +140,10 @@ def broken_above_the_driver(*, inside):
 
 @pytest.mark.parametrize(
     ("changes", "cause"),
-    [pytest.param(MISMATCHED, "DRV002", id="a mismatch"), pytest.param(UNLOADED, "DRV001", id="no driver")],
+    [
+        pytest.param(MISMATCHED, "DRV002", id="a mismatch", marks=pytest.mark.full),
+        pytest.param(UNLOADED, "DRV001", id="no driver"),
+    ],
 )
 def test_a_broken_driver_silences_toolkit_cuda_and_python(changes, cause):
     found = {name: root_codes(changed(facts, changes)) for name, facts in broken_above_the_driver(inside=False).items()}

@@ -16,9 +16,13 @@ import pytest
 
 from tests.gpu_machine import GPU, SITE, VARIABLES, gpu_machine, on_machine
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0 or shutil.which("gcc") is None, reason="needs root on Linux, and gcc"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        sys.platform != "linux" or os.geteuid() != 0 or shutil.which("gcc") is None,
+        reason="needs root on Linux, and gcc",
+    ),
+]
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 SPEC = "/etc/cdi/nvidia.json"
@@ -328,7 +332,6 @@ def try_fixes(state, trial):
     return json.loads(done.stdout)
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", TRIALS)
 def test_what_findings_print_repairs_the_machine(machine, name):
     done = try_fixes(machine, TRIALS[name])
@@ -364,10 +367,10 @@ SHOWING = re.compile(
 
 def count() -> dict[str, set[str]]:
     """The checks that print commands on recorded machines: all, those whose commands a test machine can run, and the tried ones."""
-    from tests.doctor.running import build_full_report
-    from tests.hosts import MACHINES, facts_of
+    from tests.doctor.running import report_of
+    from tests.hosts import MACHINES
 
-    findings = [shown for name in MACHINES for shown in build_full_report(facts_of(name)).findings]
+    findings = [shown for name in MACHINES for shown in report_of(name).findings]
     tried = {code for trial in TRIALS.values() for code in trial if code} | set(TRIED_ELSEWHERE)
     printed, held = set(tried), set(tried)
     for code, fix in ((shown.check.code, shown.finding.fix) for shown in findings):

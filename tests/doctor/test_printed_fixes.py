@@ -18,6 +18,7 @@ from devkit.probe.machine.resources import read_storage
 from tests.doctor.machines import changed, healthy, inside
 from tests.doctor.running import find_only, run_check
 
+pytestmark = pytest.mark.full
 AS_ROOT = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="only root on Linux gives files to another user"
 )

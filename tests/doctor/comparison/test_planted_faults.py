@@ -79,6 +79,7 @@ def test_a_fault_is_the_outlier(fault):
     assert outlier_names(comparison) == [ODD]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("thread", PUBLIC)
 def test_a_fault_of_a_public_thread_is_the_outlier(thread):
     nodes = cluster(COUNT)
