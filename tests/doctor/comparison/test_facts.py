@@ -367,7 +367,7 @@ def test_a_node_with_a_finding_comes_before_one_that_only_differs():
     assert outlier_names(compare(nodes)) == ["node-0015", "node-0002"]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.full
 def test_outliers_beyond_the_limit_are_counted():
     nodes = cluster(250)
     for number, name in enumerate(list(nodes)[:120]):

@@ -261,7 +261,6 @@ def test_kinds_are_compared_each_by_itself():
 
 KEPT_BYTES = 8192
 """Of a report that takes a hundred and fifty thousand once it is read."""
-NOT_RECORDED = {"nvml.gpus[].health.display_active"}
 
 
 @pytest.mark.full
