@@ -1,6 +1,5 @@
 """What a finding prints is run as it stands: afterwards the finding is gone."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from devkit.doctor.model import Found, Passed
-from devkit.facts.values import Unknown
-from devkit.probe.engine.cdi import read_cdi
-from devkit.probe.engine.daemon_files import read_daemon_files
 from devkit.probe.host import LocalHost
 from devkit.probe.machine.resources import read_storage
 from tests.doctor.machines import changed, healthy, inside
@@ -23,8 +19,6 @@ AS_ROOT = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="only root on Linux gives files to another user"
 )
 USER = 1000
-DEVICE = {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/null"}]}}
-SPEC = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [DEVICE]})
 
 
 @pytest.fixture
@@ -44,34 +38,6 @@ def run_fix(tmp_path, monkeypatch):
             subprocess.run(["sh", "-c", command], check=True, cwd=folder)
 
     return run
-
-
-def facts_with_specs(folder):
-    found = tuple(spec for spec in read_cdi(LocalHost(), engine_folders=(str(folder),)) if str(folder) in spec.path)
-    changes = {"cdi": found, "engine.cdi_spec_dirs": (str(folder),), "engine.cdi_devices": Unknown("not listed")}
-    return changed(healthy(), changes)
-
-
-@pytest.mark.parametrize("second", ["nvidia2.yaml", "nvidia.json"], ids=["a second file", "JSON beside YAML"])
-def test_cdi009_two_files_of_one_device(tmp_path, run_fix, second):
-    for name in ("nvidia.yaml", second):
-        (tmp_path / name).write_text(SPEC)
-    run_fix(find_only("CDI009", facts_with_specs(tmp_path)))
-    assert isinstance(run_check("CDI009", facts_with_specs(tmp_path)), Passed)
-    assert (tmp_path / "nvidia.yaml").exists()
-
-
-def test_eng006_a_folder_in_the_place_of_daemon_json(tmp_path, run_fix, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
-    (tmp_path / "settings/docker/daemon.json").mkdir(parents=True)
-
-    def facts():
-        files = tuple(file for file in read_daemon_files(LocalHost()) if str(tmp_path) in file.path)
-        return changed(healthy(), {"toolkit.daemon_files": files})
-
-    run_fix(find_only("ENG006", facts()))
-    assert isinstance(run_check("ENG006", facts()), Passed)
 
 
 @AS_ROOT

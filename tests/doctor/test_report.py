@@ -4,17 +4,10 @@ from dataclasses import replace
 import pytest
 
 from devkit.doctor.model import (
-    Check,
-    Confidence,
     Crashed,
-    Finding,
     Fix,
-    Found,
-    Outcome,
     Passed,
-    Restart,
     Severity,
-    Side,
     Skipped,
 )
 from devkit.doctor.registry import CHECKS
@@ -24,40 +17,22 @@ from devkit.doctor.report.stack import build_stack
 from devkit.doctor.report.text import format_report
 from devkit.release import DOCUMENTATION_URL
 from tests.doctor.machines import healthy, without_gpu
-from tests.doctor.running import build_full_report
+from tests.doctor.running import a_finding, a_report, an_outcome, build_full_report
 
-
-def nothing(facts):
-    yield from ()
-
-
-def finding(severity, message="the cause"):
-    fix = Fix("Do this.", ("sudo do",), Side.HOST, root=True, restart=Restart.HOST, docs="https://example.org/")
-    return Finding(severity, message, fix, subject="GPU 0", evidence=("a reading",), confidence=Confidence.LIKELY)
-
-
-def outcome(code, verdict, causes=()):
-    return Outcome(Check(code, f"{code} is fine", nothing, causes=causes), verdict, 1.5)
-
-
-ROOT = outcome("AAA001", Found((finding(Severity.ERROR),)), causes=("AAA002",))
-CONSEQUENCE = outcome("AAA002", Found((finding(Severity.ERROR, "the consequence"),)))
-WARNING = outcome("AAA003", Found((finding(Severity.WARNING, "a warning"),)))
-NOTE = outcome("AAA004", Found((finding(Severity.NOTE, "a note"),)))
-INSIDE = outcome("AAA010", Found((replace(finding(Severity.NOTE, "a note"), seen_in="dev container"),)))
-PASSED = outcome("AAA005", Passed())
-SKIPPED = outcome("AAA006", Skipped("nothing to judge"))
-HUNG = outcome("AAA008", Skipped("`modinfo` did not answer in time", is_lost=True))
-MINOR = Outcome(Check("AAA009", "AAA009 is fine", nothing, worst=Severity.WARNING), HUNG.verdict, 1.5)
-CRASHED = outcome("AAA007", Crashed("KeyError: 'x'"))
-
-
-def report(*outcomes):
-    return build_report(healthy(), outcomes, devkit="0.1.0")
+ROOT = an_outcome("AAA001", a_finding(subject="GPU 0"), causes=("AAA002",))
+CONSEQUENCE = an_outcome("AAA002", a_finding(message="the consequence", subject="GPU 0"))
+WARNING = an_outcome("AAA003", a_finding(Severity.WARNING, "a warning"))
+NOTE = an_outcome("AAA004", a_finding(Severity.NOTE, "a note"))
+INSIDE = an_outcome("AAA010", a_finding(Severity.NOTE, "a note", seen_in="dev container"))
+PASSED = an_outcome("AAA005", verdict=Passed())
+SKIPPED = an_outcome("AAA006", verdict=Skipped("nothing to judge"))
+HUNG = an_outcome("AAA008", verdict=Skipped("`modinfo` did not answer in time", is_lost=True))
+MINOR = replace(HUNG, check=replace(HUNG.check, code="AAA009", worst=Severity.WARNING))
+CRASHED = an_outcome("AAA007", verdict=Crashed("KeyError: 'x'"))
 
 
 def text(*outcomes, width=80, verbose=False, marks=UNICODE_MARKS):
-    lines = format_report(report(*outcomes), width=width, marks=marks, verbose=verbose)
+    lines = format_report(a_report(*outcomes), width=width, marks=marks, verbose=verbose)
     return "\n".join(line.text for line in lines)
 
 
@@ -77,12 +52,12 @@ def text(*outcomes, width=80, verbose=False, marks=UNICODE_MARKS):
     ],
 )
 def test_verdict_and_root_causes(outcomes, health, root_causes):
-    assert report(*outcomes).health is health
-    assert report(*outcomes).root_causes == root_causes
+    assert a_report(*outcomes).health is health
+    assert a_report(*outcomes).root_causes == root_causes
 
 
 def test_the_document_is_the_contract():
-    document = report(ROOT, CONSEQUENCE, PASSED, SKIPPED, CRASHED).to_document()
+    document = a_report(ROOT, CONSEQUENCE, PASSED, SKIPPED, CRASHED).to_document()
     assert json.loads(json.dumps(document)) == document
     assert {key: document[key] for key in ("schema", "devkit", "taken_at", "verdict", "root_causes")} == {
         "schema": "devkit.doctor/1",
@@ -114,7 +89,7 @@ def test_the_document_is_the_contract():
                 "where": "host",
                 "root": True,
                 "restart": "host",
-                "docs": "https://example.org/",
+                "docs": f"{DOCUMENTATION_URL}/checks/AAA002/",
                 "is_automatic": False,
             },
         }
@@ -122,8 +97,8 @@ def test_the_document_is_the_contract():
 
 
 def test_the_document_names_what_was_lost_and_for_which_checks():
-    assert report(PASSED, SKIPPED).to_document()["lost"] == []
-    document = report(HUNG, MINOR, PASSED).to_document()
+    assert a_report(PASSED, SKIPPED).to_document()["lost"] == []
+    document = a_report(HUNG, MINOR, PASSED).to_document()
     assert document["verdict"] == "incomplete"
     assert document["lost"] == [{"reason": "`modinfo` did not answer in time", "checks": ["AAA008"]}]
 
@@ -139,7 +114,7 @@ def test_what_was_lost_is_in_the_first_lines_and_below_a_problem():
 
 
 def test_incomplete_has_a_glyph_and_a_color_of_its_own():
-    lines = format_report(report(HUNG), width=80, marks=ASCII_MARKS)
+    lines = format_report(a_report(HUNG), width=80, marks=ASCII_MARKS)
     assert lines[0].text.startswith("? incomplete")
     assert [line.tone for line in lines if line.tone is Tone.UNKNOWN] == [Tone.UNKNOWN]
 
@@ -250,14 +225,14 @@ def test_a_crash_is_shown_with_the_others_untouched():
 
 @pytest.mark.parametrize("width", [10, 40, 57, 80, 300])
 def test_lines_fit_the_terminal_but_never_below_40_columns(width):
-    long = outcome("AAA001", Found((finding(Severity.ERROR, "a long story " * 20),)))
+    long = an_outcome("AAA001", a_finding(message="a long story " * 20))
     lines = text(long, width=width).splitlines()
     assert max(len(line) for line in lines) <= max(40, min(width, 100))
 
 
 def test_commands_are_never_folded():
     fix = Fix("Do this.", ("sudo " + "very-long-word " * 20,))
-    long = outcome("AAA001", Found((Finding(Severity.ERROR, "m", fix, evidence=("e",)),)))
+    long = an_outcome("AAA001", a_finding(fix=fix))
     assert f"      {fix.commands[0]}" in text(long, width=40).split("\n")
 
 
@@ -266,18 +241,21 @@ def test_plain_terminals_get_plain_marks():
 
 
 def test_tones_follow_the_severity():
-    lines = format_report(report(ROOT, WARNING), width=80, marks=UNICODE_MARKS)
+    lines = format_report(a_report(ROOT, WARNING), width=80, marks=UNICODE_MARKS)
     assert lines[0].tone is Tone.BAD
     assert next(line for line in lines if "a warning" in line.text).tone is Tone.WARN
 
 
-def of_gpus(message, *subjects, summary="Do this.", code="AAA011"):
-    fixes = {subject: Fix(summary, (f"sudo do {subject}", "sudo do it all")) for subject in subjects}
+def of_gpus(message, *subjects, code="AAA011"):
     found = (
-        Finding(Severity.ERROR, message.format(subject), fixes[subject], subject=subject, evidence=("a reading",))
+        a_finding(
+            message=message.format(subject),
+            fix=Fix("Do this.", (f"sudo do {subject}", "sudo do it all")),
+            subject=subject,
+        )
         for subject in subjects
     )
-    return outcome(code, Found(tuple(found)))
+    return an_outcome(code, *found)
 
 
 def test_one_finding_of_many_gpus_is_printed_once_with_every_command():

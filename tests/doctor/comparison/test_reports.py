@@ -66,7 +66,6 @@ class TestProofs:
             pytest.param("nccl", {"bus_gb_per_s": 41.5}, "stages.nccl.bus_gb_per_s", 2, id="a slow link between nodes"),
             pytest.param("reference", {"last_loss": 0.7}, "stages.reference.last_loss", 1, id="another loss"),
             pytest.param("torch", {"version": "2.8.0+cu128"}, "stages.torch.version", 1, id="another torch"),
-            pytest.param("lora-memorizes", {"steps": 79}, "stages.lora-memorizes.steps", 1, id="other steps"),
         ],
     )
     def test_the_outlier_is_found_with_the_stage_that_it_affects(self, stage, changes, field, grade):
@@ -81,7 +80,6 @@ class TestProofs:
         [
             pytest.param("nccl", {"bus_gb_per_s": 290.0}, id="a rate within a tenth"),
             pytest.param("reference", {"last_loss": 0.68237}, id="a loss within rounding"),
-            pytest.param("lora-memorizes", {"last_loss": 0.05}, id="a loss near zero"),
             pytest.param("kernel", {"matmul_bf16_error": 4e-6}, id="an error of rounding"),
         ],
     )
@@ -180,10 +178,7 @@ class TestDoctorReports:
     ("document", "says"),
     [
         pytest.param([], "not a JSON object", id="a list"),
-        pytest.param("x", "not a JSON object", id="a text"),
-        pytest.param(None, "not a JSON object", id="null"),
         pytest.param({}, "names no schema", id="no schema"),
-        pytest.param({"schema": 1}, "names no schema", id="a number for a schema"),
         pytest.param({"schema": "devkit.facts/2"}, "its schema is 'devkit.facts/2'", id="a schema of tomorrow"),
         pytest.param(
             {"schema": "devkit.plan/1"}, "this devkit compares devkit.facts/1", id="another document of devkit"
@@ -192,7 +187,6 @@ class TestDoctorReports:
         pytest.param({"schema": "devkit.facts/1"}, "taken_at: missing", id="facts of nothing"),
         pytest.param({**cluster(1)["node-0001"], "engine": 3}, "engine: expected", id="facts with a wrong field"),
         pytest.param({"schema": "devkit.doctor/1"}, "outcomes: expected a list", id="a report of nothing"),
-        pytest.param({"schema": "devkit.doctor/1", "outcomes": [1]}, "outcomes[0]", id="an outcome that is a number"),
         pytest.param(
             {"schema": "devkit.doctor/1", "outcomes": [{"code": "A", "status": "found"}]},
             "findings is missing",
@@ -205,16 +199,6 @@ class TestDoctorReports:
         ),
         pytest.param({"schema": "devkit.verify/1", "stages": {}}, "stages: expected a list", id="stages by name"),
         pytest.param({"schema": "devkit.verify/1", "stages": []}, "device: expected an object", id="no device"),
-        pytest.param(
-            {
-                "schema": "devkit.verify/1",
-                "device": {},
-                "environment": {},
-                "stages": [{"name": "a", "status": "passed"}],
-            },
-            "measured is missing",
-            id="a stage that measured nothing",
-        ),
         pytest.param({"schema": "devkit.verify-check/1", "points": [{}]}, "points[0]", id="a point without a name"),
     ],
 )
@@ -473,7 +457,3 @@ def test_the_document_is_json_with_everything_in_it(keeps_all):
     assert wanted in outlier["differences"]
     unread = {each["field"]: each["value"] for each in by_node["node-0005",]["differences"]}
     assert unread["engine"] == {"is": "not read"}
-
-
-def test_the_verdict_of_the_document_is_that_of_the_exit_code():
-    assert build_comparison_document(compare(cluster(3)))["verdict"] == "alike"
