@@ -7,6 +7,7 @@ from devkit.doctor.report.report import Health
 from devkit.doctor.signatures.matching import match_signatures
 from devkit.facts.model import (
     Container,
+    DaemonFile,
     Endpoint,
     EngineEnd,
     EngineFailure,
@@ -18,7 +19,7 @@ from devkit.facts.model import (
 )
 from devkit.facts.values import Unknown
 from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, windows_guest, without_gpu
-from tests.doctor.running import build_full_report, find_codes, run_check
+from tests.doctor.running import build_full_report, find_codes, find_only, run_check
 from tests.hosts import facts_of
 
 # What must not be reported. A doctor that cries wolf is not asked twice.
@@ -236,3 +237,9 @@ def test_a_specification_that_only_root_may_read_is_no_fault_of_an_engine_that_r
     facts = changed(facts_of("podman-cdi-unreadable"), {"engine.is_rootless": False})
     assert "CTK002" not in find_codes(facts)
     assert "CTK002" in find_codes(changed(facts, {"cdi": ()}))
+
+
+def test_a_settings_file_of_the_users_own_needs_no_root():
+    for path, root in (("/etc/docker/daemon.json", True), ("/home/dev/.config/docker/daemon.json", False)):
+        facts = changed(healthy(), {"toolkit.daemon_files": (DaemonFile(path, "line 1: no JSON", False),)})
+        assert find_only("ENG006", facts).fix.root is root
