@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.cli.explain import explain
@@ -46,49 +46,63 @@ FOUND_12_8 = "RuntimeError: The NVIDIA driver on your system is too old (found v
 ERROR_35 = "CUDA driver version is insufficient for CUDA runtime version"
 
 
-@pytest.mark.parametrize("error", THREADS, ids=lambda error: error["source"].removeprefix("https://github.com/"))
-def test_an_error_of_a_public_thread_leads_to_its_cause(error):
-    matches = find_known_errors(error["text"], is_ours=True)
-    assert matches, "no answer"
-    assert re.search(error["cause"], f"{matches[0].cause} {matches[0].fix.summary}", re.IGNORECASE)
+@pytest.fixture(scope="module")
+def answers():
+    """What is said of each error of a public thread."""
+    return [(error, find_known_errors(error["text"], is_ours=True)) for error in THREADS]
 
 
-@pytest.mark.parametrize(
-    ("family", "words"), list(zip(FAMILIES, WORDS, strict=True)), ids=lambda each: getattr(each, "id", "")
-)
-def test_every_text_of_a_family_is_reached_and_found(family, words):
-    for template in family.texts:
-        text = written_out(template.replace("…", " and ")) + " end"
-        read = read_words(text)
-        assert all(any(word in read.lowered for word in some) for some in words), f"no word of the family is in: {text}"
-        assert compile_pattern(template).find(read.shown, read.lowered), f"not found where a log is read: {read.shown}"
+def test_every_error_of_a_public_thread_leads_to_its_cause(answers):
+    assert len(THREADS) > 400
+    assert [
+        (error["source"], error["cause"], matches[0].cause if matches else "no answer")
+        for error, matches in answers
+        if not matches or not re.search(error["cause"], f"{matches[0].cause} {matches[0].fix.summary}", re.IGNORECASE)
+    ] == []
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.id)
-def test_every_family_is_whole(family):
+def test_no_cause_that_leaves_two_open_is_certain(answers):
+    certain = [match.cause for _, matches in answers for match in matches if match.confidence is Confidence.CERTAIN]
+    assert len(certain) > 100
+    assert not [cause for cause in certain if re.search(r"\b(probably|usually|most often|perhaps)\b", cause)]
+    assert not [cause for cause in certain if re.search(r"\bor\b(?! (newer|older|C\+\+|later|more))", cause)]
+
+
+def test_every_text_of_a_family_is_reached_and_found():
+    missed = []
+    for family, words in zip(FAMILIES, WORDS, strict=True):
+        for template in family.texts:
+            read = read_words(written_out(template.replace("…", " and ")) + " end")
+            if not all(any(word in read.lowered for word in some) for some in words):
+                missed.append(f"{family.id}: none of its words is in: {read.shown}")
+            elif not compile_pattern(template).find(read.shown, read.lowered):
+                missed.append(f"{family.id}: not found where a log is read: {read.shown}")
+    assert missed == []
+
+
+def find_faults(family):
+    """Yield what is wrong with the row of a family."""
     captured = {name for template in family.texts for name in re.findall(r"\{(\w+):", template)}
     captured |= {"change", "library", "added", "removed", "what", "caller"} if family.has_changes else set()
-    assert family.sources
-    assert all(source.startswith("https://") for source in family.sources)
+    if not family.sources or not all(source.startswith("https://") for source in family.sources):
+        yield "sources are pages"
     for cause in family.causes:
-        named = set(re.findall(r"\{(\w+)\}", cause.cause))
-        assert named | set(cause.where) <= captured
-        assert not cause.code or cause.code in BY_CODE
-        assert not cause.computed or cause.computed in COMPUTED_FIXES
-        assert cause.cause == cause.cause.strip(" .")
-        assert cause.fix.summary.endswith((".", "`"))
-        assert all(re.compile(rule) for rule in cause.where.values())
+        if not set(re.findall(r"\{(\w+)\}", cause.cause)) | set(cause.where) <= captured:
+            yield f"names what no text captures: {cause.cause}"
+        if cause.code and cause.code not in BY_CODE:
+            yield f"no check: {cause.code}"
+        if cause.computed and cause.computed not in COMPUTED_FIXES:
+            yield f"no computed fix: {cause.computed}"
+        if cause.cause != cause.cause.strip(" .") or not cause.fix.summary.endswith((".", "`")):
+            yield f"a cause is no sentence and a fix is one: {cause.cause}"
+        for rule in cause.where.values():
+            re.compile(rule)
         for template in (*cause.proof, *cause.speaks_for, *cause.speaks_against):
             compile_pattern(template)
 
 
-def test_no_cause_that_leaves_two_open_is_certain():
-    texts = [error["text"] for error in THREADS]
-    matches = [match for text in texts for match in find_known_errors(text, is_ours=True)]
-    certain = [match.cause for match in matches if match.confidence is Confidence.CERTAIN]
-    assert len(certain) > 100
-    assert not [cause for cause in certain if re.search(r"\b(probably|usually|most often|perhaps)\b", cause)]
-    assert not [cause for cause in certain if re.search(r"\bor\b(?! (newer|older|C\+\+|later|more))", cause)]
+def test_every_family_is_whole():
+    assert [(family.id, fault) for family in FAMILIES for fault in find_faults(family)] == []
 
 
 @pytest.mark.parametrize(
@@ -213,11 +227,16 @@ def test_words_of_the_text_rank_the_causes():
     assert "operation not permitted" in first.speaks_for
 
 
-def test_no_answer_names_more_than_three_causes():
-    for family in FAMILIES:
-        for template in family.texts:
-            for match in find_known_errors(written_out(template)):
-                assert len(match.alternatives) < MAX_CAUSES
+def test_no_answer_names_more_than_three_causes(answers):
+    assert [
+        error["source"] for error, matches in answers if any(len(m.alternatives) >= MAX_CAUSES for m in matches)
+    ] == []
+
+
+@pytest.mark.full
+def test_no_answer_to_a_text_of_a_family_names_more_than_three_causes():
+    texts = [written_out(template) for family in FAMILIES for template in family.texts]
+    assert [text for text in texts for match in find_known_errors(text) if len(match.alternatives) >= MAX_CAUSES] == []
 
 
 def test_a_report_of_a_failed_worker_is_no_cause_beside_one():
@@ -256,23 +275,30 @@ def test_values_of_a_text_are_read_and_contradicting_ones_are_not():
     assert read_text_values("with CUDA capability sm_120").capabilities == (ComputeCapability(12, 0),)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "undefined symbol: x" * 100_000,
-        "cannot open shared object " * 80_000,
-        "permission denied " * 110_000,
-        "torch-2.9.0 python3.1 compute capability " * 50_000,
-        "fatal error: " + "a/" * 1_000_000,
-    ],
-    ids=lambda text: text[:20],
+LONG_TEXTS = (
+    "undefined symbol: x" * 100_000,
+    "cannot open shared object " * 80_000,
+    "permission denied " * 110_000,
+    "torch-2.9.0 python3.1 compute capability " * 50_000,
+    "fatal error: " + "a/" * 1_000_000,
 )
-def test_a_long_text_takes_linear_time(text):
-    words = read_words(text[:1000])
-    list(find_families(words, TextValues()))
+
+
+def measure_s(text):
+    """The processor time that an answer takes, without what is made ready for the first one."""
+    list(find_families(read_words(text[:1000]), TextValues()))
     started = time.process_time()
     find_known_errors(text)
-    assert time.process_time() - started < 4
+    return time.process_time() - started
+
+
+def test_a_text_of_a_hundred_thousand_characters_takes_little_time():
+    assert {text[:20]: took_s for text in LONG_TEXTS if (took_s := measure_s(text[:100_000])) >= 0.5} == {}
+
+
+@pytest.mark.full
+def test_a_text_of_two_million_characters_takes_linear_time():
+    assert {text[:20]: took_s for text in LONG_TEXTS if (took_s := measure_s(text)) >= 4} == {}
 
 
 @pytest.mark.parametrize(
@@ -310,6 +336,7 @@ def test_a_fix_fits_the_values_of_its_error(error, holds, lacks):
     assert lacks not in commands
 
 
+@settings(max_examples=25)
 @given(
     st.from_regex(r"[a-z][a-z0-9]{0,12}([-_.][a-z0-9]{1,9}){0,3}", fullmatch=True),
     st.sampled_from((">=", "==", "~=", "<")),
@@ -333,9 +360,8 @@ def test_an_index_of_torch_that_exists_is_not_called_missing():
         assert all("has no index" not in match.cause for match in find_known_errors(text))
 
 
-@pytest.mark.parametrize("line", UNRELATED, ids=lambda line: line[:40])
-def test_an_error_of_another_field_has_no_answer(line):
-    assert find_known_errors(line) == ()
+def test_an_error_of_another_field_has_no_answer():
+    assert [line for line in UNRELATED if find_known_errors(line)] == []
 
 
 def test_none_of_many_unrelated_errors_in_one_log_is_an_answer():
@@ -422,6 +448,7 @@ def test_a_library_of_which_images_carry_a_part_is_not_surely_of_another_cuda():
     assert "NVRTC" in match.cause
 
 
+@pytest.mark.full
 def test_nearly_every_error_of_this_field_shows_its_field():
     unseen = [error["source"] for error in THREADS if not find_known_errors(error["text"])]
     assert len(unseen) <= len(THREADS) // 40
