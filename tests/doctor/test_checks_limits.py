@@ -1,71 +1,107 @@
+"""Checks of limits: memory of the machine, of containers and of GPUs; NCCL's settings and the paths between GPUs."""
+
 import pytest
 
-from devkit.doctor.model import Found, Passed, Severity, Side, Skipped
+from devkit.doctor.model import Severity
 from devkit.facts.values import Unknown
+from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import ARCH, FEDORA, GIB, NIXOS, VOID, changed, gpu, healthy, inside, limits, without_gpu
-from tests.doctor.running import build_full_report, find_codes, find_only, run_check
+from tests.doctor.running import build_full_report, find_codes
 
 TWO = (gpu(0, "NVIDIA RTX A6000", "8.6"), gpu(1, "NVIDIA RTX A6000", "8.6"))
 TWO_GEFORCE = (gpu(0), gpu(1))
-TRANSLATED = ("DMA-FQ", "DMA-FQ")
+WHO_KNOWS = Unknown("not read")
 
 
-def verdict_of(code, facts, **changes):
-    return run_check(code, changed(facts, {f"limits.{name}": value for name, value in changes.items()}))
+def limited(facts, **changes):
+    return changed(facts, {f"limits.{name}": value for name, value in changes.items()})
 
 
-@pytest.mark.parametrize(
-    ("locked", "infiniband", "verdict"),
-    [
-        pytest.param(8 << 20, True, Found, id="little, with InfiniBand"),
-        pytest.param(None, True, Passed, id="unlimited"),
-        pytest.param(8 << 20, False, Skipped, id="little, without InfiniBand"),
-        pytest.param(Unknown("not said"), True, Skipped, id="limit unknown"),
-        pytest.param(8 << 20, Unknown("not read"), Skipped, id="InfiniBand unknown"),
-    ],
-)
-def test_locked_memory(locked, infiniband, verdict):
-    changes = {"locked_memory_bytes": locked, "has_infiniband": infiniband}
-    assert isinstance(verdict_of("MEM001", inside(), **changes), verdict)
+def locked(limit, infiniband, facts=None):
+    return limited(facts or inside(), locked_memory_bytes=limit, has_infiniband=infiniband)
 
 
-def test_locked_memory_is_lifted_on_the_right_side():
-    changes = {"limits": limits(has_infiniband=True)}
-    assert find_only("MEM001", changed(inside(), changes)).fix.where is Side.PROJECT
-    assert find_only("MEM001", changed(healthy(), changes)).fix.where is Side.HOST
+def killed(count, facts=None):
+    return limited(facts or inside(), out_of_memory_kills=count)
 
 
-@pytest.mark.parametrize(
-    ("kills", "verdict"),
-    [
-        pytest.param(0, Passed, id="nobody"),
-        pytest.param(1, Found, id="one"),
-        pytest.param(Unknown("no memory.events"), Skipped, id="who knows"),
-    ],
-)
-def test_what_the_kernel_killed(kills, verdict):
-    assert isinstance(verdict_of("MEM002", inside(), out_of_memory_kills=kills), verdict)
+def free(*sizes):
+    gpus = tuple(gpu(number, free_bytes=size) for number, size in enumerate(sizes))
+    return changed(healthy(), {"nvml.gpus": gpus})
 
 
-def test_what_was_killed_on_a_host_is_not_this_projects():
-    assert isinstance(verdict_of("MEM002", healthy(), out_of_memory_kills=3), Skipped)
+def behind_iommu(gpus=TWO, domains=("DMA-FQ", "DMA-FQ"), nccl=(), **changes):
+    changes = {path.replace("__", "."): value for path, value in changes.items()}
+    return changed(healthy(), {"nvml.gpus": gpus, "limits.iommu_domains": domains, "limits.nccl": nccl} | changes)
 
 
-def test_without_a_limit_the_machine_ran_out_of_memory():
-    assert "the machine's memory" in find_only("MEM002", changed(inside(), {"limits.out_of_memory_kills": 2})).message
+def told(*interface):
+    return limited(healthy(), nccl=tuple(f"NCCL_SOCKET_IFNAME={name}" for name in interface))
 
 
-@pytest.mark.parametrize(
-    ("limit", "verdict"),
-    [
-        pytest.param(8 * GIB - 1, Found, id="one byte short"),
-        pytest.param(8 * GIB, Passed, id="exactly enough"),
-        pytest.param(None, Passed, id="no limit"),
-        pytest.param(Unknown("no cgroup"), Skipped, id="who knows"),
-    ],
-)
-def test_the_containers_memory(limit, verdict):
-    assert isinstance(verdict_of("MEM003", inside(), group_memory_bytes=limit), verdict)
+def nodes(*nccl, interfaces=("eth0",)):
+    return limited(inside(), nccl=nccl, interfaces=interfaces)
+
+
+ALONE = changed(without_gpu(), {"limits": limits(has_infiniband=True, nccl=("NNODES=2", "NCCL_SOCKET_IFNAME=x"))})
+
+CASES = [
+    ("MEM001", locked(8 << 20, True), "warning: where: project", "little, with InfiniBand"),
+    ("MEM001", locked(8 << 20, True, healthy()), "warning: where: host", "little on a host"),
+    ("MEM001", locked(None, True), "passed", "unlimited"),
+    ("MEM001", locked(8 << 20, False), "skipped", "little, without InfiniBand"),
+    ("MEM001", locked(WHO_KNOWS, True), "skipped", "limit unknown"),
+    ("MEM001", locked(8 << 20, WHO_KNOWS), "skipped", "InfiniBand unknown"),
+    ("MEM002", killed(0), "passed", "nothing was killed"),
+    ("MEM002", killed(1), "warning: the machine's memory", "one was killed, and no limit is set"),
+    ("MEM002", killed(WHO_KNOWS), "skipped", "kills that were not counted"),
+    ("MEM002", killed(3, healthy()), "skipped", "what was killed on a host is not this project's"),
+    ("MEM003", limited(inside(), group_memory_bytes=8 * GIB - 1), "warning", "one byte short"),
+    ("MEM003", limited(inside(), group_memory_bytes=8 * GIB), "passed", "exactly enough"),
+    ("MEM003", limited(inside(), group_memory_bytes=None), "passed", "no limit"),
+    ("MEM003", limited(inside(), group_memory_bytes=WHO_KNOWS), "skipped", "a limit that was not read"),
+    ("MEM004", free(4 * GIB), "passed", "exactly enough"),
+    ("MEM004", free(4 * GIB - 1), "warning", "one byte short"),
+    ("MEM004", free(GIB, 20 * GIB), "passed", "one of two is free"),
+    ("MEM004", free(GIB, WHO_KNOWS), "skipped", "one of two unknown"),
+    ("NET001", behind_iommu(), "warning: sudo update-grub", "two that can transfer directly, on Ubuntu"),
+    ("NET001", behind_iommu(TWO_GEFORCE), "note", "two GeForce"),
+    ("NET001", behind_iommu(domains=("identity", "identity")), "passed", "passed through"),
+    ("NET001", behind_iommu(domains=("identity", "DMA")), "passed", "one translated has no partner"),
+    ("NET001", behind_iommu(domains=()), "passed", "no IOMMU"),
+    ("NET001", behind_iommu(TWO[:1]), "skipped", "one GPU visible"),
+    ("NET001", behind_iommu(nccl=("NCCL_P2P_DISABLE=1",)), "passed", "direct transfers switched off"),
+    ("NET001", behind_iommu(domains=WHO_KNOWS), "skipped", "who knows"),
+    ("NET001", behind_iommu(driver__nvswitch_present=True), "skipped", "an NVSwitch does not use the bus"),
+    ("NET001", behind_iommu(system__distribution=FEDORA), "warning: sudo grubby --update-kernel=ALL", "on Fedora"),
+    ("NET001", behind_iommu(system__distribution=ARCH), "warning: sudo grub-mkconfig -o /boot", "on Arch"),
+    ("NET001", behind_iommu(system__distribution=NIXOS), "warning: sudo nixos-rebuild switch", "on NixOS"),
+    ("NET001", behind_iommu(system__distribution=VOID), "warning: export NCCL_P2P_DISABLE=1", "an unknown boot loader"),
+    ("NET002", told("eno1"), "passed", "the whole name"),
+    ("NET002", told("en"), "passed", "a prefix"),
+    ("NET002", told("=eno1"), "passed", "exactly"),
+    ("NET002", told("=en"), "error", "a prefix where the whole name is asked for"),
+    ("NET002", told("eth0,eno"), "passed", "one of several"),
+    ("NET002", told("ens1f0"), "error: ens1f0", "another machine's"),
+    ("NET002", told("^docker0"), "skipped", "excludes only"),
+    ("NET002", told("lo"), "passed", "the loopback"),
+    ("NET002", told(), "skipped", "NCCL left to itself"),
+    ("NET002", limited(healthy(), nccl=WHO_KNOWS), "skipped", "settings that were not read"),
+    ("NET003", nodes("NNODES=2"), "warning", "a bridge of its own"),
+    ("NET003", nodes("WORLD_SIZE=16", "LOCAL_WORLD_SIZE=8", interfaces=("eth0", "ib0")), "warning", "several cards"),
+    ("NET003", nodes("WORLD_SIZE=8", "LOCAL_WORLD_SIZE=8"), "skipped", "one node by its size"),
+    ("NET003", nodes("NNODES=1"), "skipped", "one node"),
+    ("NET003", nodes("NNODES=x"), "skipped", "no number"),
+    ("NET003", nodes(interfaces=("eth0", "docker0")), "skipped", "nothing speaks of nodes"),
+    ("NET003", nodes("NNODES=2", "NCCL_SOCKET_IFNAME=eth0"), "passed", "its interface named"),
+    ("NET003", nodes("NNODES=2", interfaces=("ib0",)), "passed", "the host's one card"),
+    *((code, ALONE, "skipped", "no GPU") for code in ("MEM001", "MEM003", "MEM004", "NET001", "NET002", "NET003")),
+]
+
+
+@pytest.mark.parametrize("code", list_codes(CASES))
+def test_the_verdict_on_each_limit(code):
+    assert list_wrong(code, CASES) == []
 
 
 def test_a_small_limit_explains_what_was_killed():
@@ -73,107 +109,9 @@ def test_a_small_limit_explains_what_was_killed():
     assert build_full_report(changed(inside(), changes)).root_causes == ("MEM003",)
 
 
-@pytest.mark.parametrize(
-    ("free", "verdict"),
-    [
-        pytest.param((4 * GIB,), Passed, id="exactly enough"),
-        pytest.param((4 * GIB - 1,), Found, id="one byte short"),
-        pytest.param((GIB, 20 * GIB), Passed, id="one of two is free"),
-        pytest.param((GIB, Unknown("not said")), Skipped, id="one of two unknown"),
-    ],
-)
-def test_free_gpu_memory(free, verdict):
-    gpus = tuple(gpu(number, free_bytes=size) for number, size in enumerate(free))
-    assert isinstance(run_check("MEM004", changed(healthy(), {"nvml.gpus": gpus})), verdict)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "domains", "nccl", "severity"),
-    [
-        pytest.param(TWO, TRANSLATED, (), "warning", id="two that can transfer directly"),
-        pytest.param(TWO_GEFORCE, TRANSLATED, (), "note", id="two GeForce"),
-        pytest.param(TWO, ("identity", "identity"), (), None, id="passed through"),
-        pytest.param(TWO, ("identity", "DMA"), (), None, id="one translated has no partner"),
-        pytest.param(TWO, (), (), None, id="no IOMMU"),
-        pytest.param(TWO[:1], TRANSLATED, (), None, id="one GPU visible"),
-        pytest.param(TWO, TRANSLATED, ("NCCL_P2P_DISABLE=1",), None, id="direct transfers switched off"),
-        pytest.param(TWO, Unknown("not read"), (), None, id="who knows"),
-    ],
-)
-def test_gpus_behind_an_iommu(gpus, domains, nccl, severity):
-    changes = {"nvml.gpus": gpus, "limits.iommu_domains": domains, "limits.nccl": nccl}
-    verdict = run_check("NET001", changed(healthy(), changes))
-    assert (verdict.findings[0].severity.value if isinstance(verdict, Found) else None) == severity
-
-
-def test_gpus_on_an_nvswitch_do_not_use_the_bus():
-    changes = {"nvml.gpus": TWO, "limits.iommu_domains": TRANSLATED, "driver.nvswitch_present": True}
-    assert isinstance(run_check("NET001", changed(healthy(), changes)), Skipped)
-
-
-@pytest.mark.parametrize(
-    ("distribution", "command"),
-    [
-        pytest.param(healthy().system.distribution, "sudo update-grub", id="Ubuntu"),
-        pytest.param(FEDORA, "sudo grubby --update-kernel=ALL --args=iommu=pt", id="Fedora"),
-        pytest.param(ARCH, "sudo grub-mkconfig -o /boot/grub/grub.cfg", id="Arch"),
-        pytest.param(NIXOS, "sudo nixos-rebuild switch", id="NixOS"),
-        pytest.param(VOID, "export NCCL_P2P_DISABLE=1", id="a boot loader that is not known"),
-    ],
-)
-def test_the_kernels_argument_is_given_as_the_distribution_does(distribution, command):
-    changes = {"nvml.gpus": TWO, "limits.iommu_domains": TRANSLATED, "system.distribution": distribution}
-    assert find_only("NET001", changed(healthy(), changes)).fix.commands[-1] == command
-
-
-@pytest.mark.parametrize(
-    ("wanted", "verdict"),
-    [
-        pytest.param("eno1", Passed, id="the whole name"),
-        pytest.param("en", Passed, id="a prefix"),
-        pytest.param("=eno1", Passed, id="exactly"),
-        pytest.param("=en", Found, id="a prefix where the whole name is asked for"),
-        pytest.param("eth0,eno", Passed, id="one of several"),
-        pytest.param("ens1f0", Found, id="another machine's"),
-        pytest.param("^docker0", Skipped, id="excludes only"),
-        pytest.param("lo", Passed, id="the loopback"),
-    ],
-)
-def test_the_interface_that_nccl_was_told(wanted, verdict):
-    assert isinstance(verdict_of("NET002", healthy(), nccl=(f"NCCL_SOCKET_IFNAME={wanted}",)), verdict)
-
-
-@pytest.mark.parametrize("nccl", [(), Unknown("not read")], ids=["unset", "who knows"])
-def test_nccl_left_to_itself(nccl):
-    assert isinstance(verdict_of("NET002", healthy(), nccl=nccl), Skipped)
-
-
-@pytest.mark.parametrize(
-    ("nccl", "interfaces", "verdict"),
-    [
-        pytest.param(("NNODES=2",), ("eth0",), Found, id="a bridge of its own"),
-        pytest.param(("WORLD_SIZE=16", "LOCAL_WORLD_SIZE=8"), ("eth0", "ib0"), Found, id="several to choose from"),
-        pytest.param(("WORLD_SIZE=8", "LOCAL_WORLD_SIZE=8"), ("eth0",), Skipped, id="one node by its size"),
-        pytest.param(("NNODES=1",), ("eth0",), Skipped, id="one node"),
-        pytest.param(("NNODES=x",), ("eth0",), Skipped, id="no number"),
-        pytest.param((), ("eth0", "docker0"), Skipped, id="nothing speaks of nodes"),
-        pytest.param(("NNODES=2", "NCCL_SOCKET_IFNAME=eth0"), ("eth0",), Passed, id="its interface named"),
-        pytest.param(("NNODES=2",), ("ib0",), Passed, id="the host's one card"),
-    ],
-)
-def test_a_run_over_several_nodes(nccl, interfaces, verdict):
-    assert isinstance(verdict_of("NET003", inside(), nccl=nccl, interfaces=interfaces), verdict)
-
-
 def test_several_cards_on_a_host_are_fine_for_one_node():
     facts = changed(healthy(), {"limits.interfaces": ("eno1", "docker0", "wlan0")})
     assert find_codes(facts) == []
-
-
-@pytest.mark.parametrize("code", ["MEM001", "MEM003", "MEM004", "NET001", "NET002", "NET003"])
-def test_without_a_gpu_nothing_is_said(code):
-    facts = changed(without_gpu(), {"limits": limits(has_infiniband=True, nccl=("NNODES=2", "NCCL_SOCKET_IFNAME=x"))})
-    assert isinstance(run_check(code, facts), Skipped)
 
 
 def test_limits_that_were_not_read_accuse_nobody():
