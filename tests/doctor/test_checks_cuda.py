@@ -2,28 +2,18 @@
 
 import pytest
 
-from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import CudaFolder, LocalImage, Package, Tegra, Torch
 from devkit.facts.values import Unknown
+from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, inside, r, without_gpu
-from tests.doctor.running import build_full_report, find_only, run_check
+from tests.doctor.running import build_full_report
 
 STUBS = "/usr/local/cuda/lib64/stubs"
+NOT_READ = Unknown("not read here")
 
 
-@pytest.mark.parametrize(
-    ("folders", "first_libcuda", "severity"),
-    [
-        pytest.param((), "/usr/lib/libcuda.so.1", None, id="neither"),
-        pytest.param((STUBS,), "/usr/lib/libcuda.so.1", Severity.WARNING, id="a folder that programs may find"),
-        pytest.param((STUBS,), f"{STUBS}/libcuda.so.1", Severity.ERROR, id="the stub comes first"),
-        pytest.param(("/opt/stubs-of-mine",), "/usr/lib/libcuda.so.1", None, id="a folder that is only named alike"),
-    ],
-)
-def test_stubs(folders, first_libcuda, severity):
-    facts = changed(inside(), {"python.ld_library_path": folders, "driver.libcuda_paths": (first_libcuda,)})
-    verdict = run_check("CUD005", facts)
-    assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
+def stubs(*folders, first_libcuda="/usr/lib/libcuda.so.1"):
+    return changed(inside(), {"python.ld_library_path": folders, "driver.libcuda_paths": (first_libcuda,)})
 
 
 def toolkit(version, **changes):
@@ -32,98 +22,21 @@ def toolkit(version, **changes):
 
 
 NO_TORCH = {"python.torch": None, "python.packages": ()}
-K80 = {"nvml.gpus": (gpu(name="Tesla K80", capability="3.7"),)}
-BLACKWELL = {"nvml.gpus": (gpu(name="NVIDIA GeForce RTX 5090", capability="12.0"),)}
-
-
-@pytest.mark.parametrize(
-    ("facts", "severity"),
-    [
-        pytest.param(toolkit("12.8", **NO_TORCH), None, id="a toolkit that knows the GPU"),
-        pytest.param(toolkit("11.8", **NO_TORCH, **K80), None, id="the last CUDA for Kepler"),
-        pytest.param(toolkit("12.0", **NO_TORCH, **K80), Severity.WARNING, id="the first without Kepler"),
-        pytest.param(toolkit("12.8", **NO_TORCH, **BLACKWELL), None, id="the first for Blackwell"),
-        pytest.param(toolkit("12.6", **NO_TORCH, **BLACKWELL), Severity.WARNING, id="the last without Blackwell"),
-        pytest.param(toolkit("12.6", **BLACKWELL), Severity.NOTE, id="torch brings its own CUDA"),
-        pytest.param(
-            changed(inside(), {"container.require_cuda": "cuda>=12.4 brand=tesla", **NO_TORCH, **BLACKWELL}),
-            Severity.WARNING,
-            id="an image for an older CUDA, by what it requires",
-        ),
-    ],
-)
-def test_cuda_knows_every_gpu(facts, severity):
-    verdict = run_check("CUD006", facts)
-    assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
-
-
-@pytest.mark.parametrize(
-    ("version", "severity"),
-    [
-        pytest.param("12.8.93", None, id="older than the driver's CUDA"),
-        pytest.param("13.0.88", None, id="a patch of the driver's CUDA"),
-        pytest.param("13.2.51", Severity.NOTE, id="newer within the major"),
-        pytest.param("14.0", Severity.WARNING, id="a newer major"),
-    ],
-)
-def test_the_driver_compiles_what_the_toolkit_leaves(version, severity):
-    verdict = run_check("CUD007", toolkit(version))
-    assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
-
-
+K80 = {"nvml.gpus": (gpu(name="Tesla K80", capability="3.7"),)} | NO_TORCH
+TORCH_AND_BLACKWELL = {"nvml.gpus": (gpu(name="NVIDIA GeForce RTX 5090", capability="12.0"),)}
+BLACKWELL = TORCH_AND_BLACKWELL | NO_TORCH
+OLDER_IMAGE = changed(inside(), {"container.require_cuda": "cuda>=12.4 brand=tesla", **BLACKWELL})
 DEEPSPEED = {"python.packages": (Package("deepspeed", "0.18.2", "", ()),)}
+WITHOUT_TOOLKIT = {
+    "no toolkit": changed(inside(), {"python.cuda_toolkit": None}),
+    "a toolkit that was not read": changed(inside(), {"python.cuda_toolkit": NOT_READ}),
+    "a toolkit without a version": toolkit(Unknown("it does not say")),
+}
 
 
-@pytest.mark.parametrize(
-    ("facts", "severity"),
-    [
-        pytest.param(toolkit("12.4"), None, id="another minor"),
-        pytest.param(toolkit("13.0"), Severity.NOTE, id="another major where nothing is built"),
-        pytest.param(toolkit("13.0", **DEEPSPEED), Severity.WARNING, id="another major under DeepSpeed"),
-        pytest.param(toolkit("13.0", container=None, **DEEPSPEED), Severity.NOTE, id="a host's own toolkit"),
-    ],
-)
-def test_the_toolkit_fits_torch(facts, severity):
-    verdict = run_check("CUD008", facts)
-    assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
-
-
-@pytest.mark.parametrize("code", ["CUD006", "CUD007", "CUD008"])
-@pytest.mark.parametrize(
-    "facts",
-    [
-        pytest.param(changed(inside(), {"python.cuda_toolkit": None}), id="no toolkit"),
-        pytest.param(changed(inside(), {"python.cuda_toolkit": Unknown("?")}), id="not read"),
-        pytest.param(toolkit(Unknown("it does not say")), id="without a version"),
-    ],
-)
-def test_without_a_toolkit_nothing_is_judged(code, facts):
-    assert isinstance(run_check(code, facts), Skipped)
-
-
-def dev_image(machine, name="dev", is_dev_container=True):
-    return LocalImage(name, machine, is_dev_container=is_dev_container)
-
-
-@pytest.mark.parametrize(
-    ("images", "verdict"),
-    [
-        pytest.param((dev_image("amd64"),), Passed, id="this processor"),
-        pytest.param((dev_image("x86_64"),), Passed, id="this processor as Podman names it"),
-        pytest.param((dev_image("arm64"),), Found, id="another processor"),
-        pytest.param((dev_image(""),), Passed, id="an image that does not say"),
-        pytest.param((dev_image("arm64", is_dev_container=False),), Passed, id="another's image, emulated on purpose"),
-        pytest.param((dev_image("arm64", is_dev_container=Unknown("?")),), Passed, id="an image of unknown use"),
-        pytest.param(Unknown("not listed"), Skipped, id="not read"),
-    ],
-)
-def test_images(images, verdict):
-    assert isinstance(run_check("CUD009", changed(healthy(), {"engine.images": images})), verdict)
-
-
-def test_the_image_is_built_anew_for_the_right_platform():
-    facts = changed(healthy(), {"engine.machine": "aarch64", "engine.images": (dev_image("amd64", name="dev:1"),)})
-    assert "linux/arm64" in find_only("CUD009", facts).fix.summary
+def images(machine, is_dev_container=True, **changes):
+    image = LocalImage("dev", machine, is_dev_container=is_dev_container)
+    return changed(healthy(), {"engine.images": (image,), **changes})
 
 
 def jetson(version, cuda, release="36.4.7"):
@@ -132,40 +45,58 @@ def jetson(version, cuda, release="36.4.7"):
     return changed(without_gpu(), {"system.tegra": tegra, "system.machine": "aarch64", "python.torch": torch})
 
 
-@pytest.mark.parametrize(
-    ("facts", "severity"),
-    [
-        pytest.param(jetson("2.5.0a0+872d972e41.nv24.8", "12.6"), None, id="NVIDIA's build"),
-        pytest.param(jetson("2.8.0", "12.6"), None, id="a build of the Jetson community"),
-        pytest.param(jetson("2.9.1+cu126", "12.6"), Severity.ERROR, id="a build for servers on JetPack 6"),
-        pytest.param(jetson("2.9.1+cpu", None), Severity.ERROR, id="a CPU build"),
-        pytest.param(jetson("2.9.1+cu130", "13.0", "38.2"), None, id="a build for servers on JetPack 7"),
-        pytest.param(jetson("2.9.1+cu126", "12.6", ""), Severity.WARNING, id="a release that the container hides"),
-    ],
-)
-def test_a_jetson_needs_its_own_torch(facts, severity):
-    verdict = run_check("CUD010", facts)
-    assert [finding.severity for finding in getattr(verdict, "findings", ())] == ([severity] if severity else [])
+JETSON_INDEX = "pip install --force-reinstall torch 'numpy<2' --index-url"
+NO_JETSON = {"system.tegra": None}
+
+CASES = [
+    ("CUD005", stubs(), "passed", "neither"),
+    ("CUD005", stubs(STUBS), f"warning: {STUBS}", "a folder that programs may find"),
+    ("CUD005", stubs(STUBS, first_libcuda=f"{STUBS}/libcuda.so.1"), "error", "the stub comes first"),
+    ("CUD005", stubs("/opt/stubs-of-mine"), "passed", "a folder that is only named alike"),
+    ("CUD006", toolkit("12.8", **NO_TORCH), "passed", "a toolkit that knows the GPU"),
+    ("CUD006", toolkit("11.8", **K80), "passed", "the last CUDA for Kepler"),
+    ("CUD006", toolkit("12.0", **K80), "warning: Tesla K80", "the first without Kepler"),
+    ("CUD006", toolkit("12.8", **BLACKWELL), "passed", "the first for Blackwell"),
+    ("CUD006", toolkit("12.6", **BLACKWELL), "warning", "the last without Blackwell"),
+    ("CUD006", toolkit("12.6", **TORCH_AND_BLACKWELL), "note", "torch brings its own CUDA"),
+    ("CUD006", OLDER_IMAGE, "warning: 12.4", "an image for an older CUDA, by what it requires"),
+    ("CUD007", toolkit("12.8.93"), "passed", "older than the driver's CUDA"),
+    ("CUD007", toolkit("13.0.88"), "passed", "a patch of the driver's CUDA"),
+    ("CUD007", toolkit("13.2.51"), "note: 13.2", "newer within the major"),
+    ("CUD007", toolkit("14.0"), "warning: 14.0", "a newer major"),
+    ("CUD008", toolkit("12.4"), "passed", "another minor"),
+    ("CUD008", toolkit("13.0"), "note", "another major where nothing is built"),
+    ("CUD008", toolkit("13.0", **DEEPSPEED), "warning: 13.0 | 12.8", "another major under DeepSpeed"),
+    ("CUD008", toolkit("13.0", container=None, **DEEPSPEED), "note", "a host's own toolkit"),
+    *(
+        (code, facts, "skipped", name)
+        for code in ("CUD006", "CUD007", "CUD008")
+        for name, facts in WITHOUT_TOOLKIT.items()
+    ),
+    ("CUD009", images("amd64"), "passed", "this processor"),
+    ("CUD009", images("x86_64"), "passed", "this processor as Podman names it"),
+    ("CUD009", images("arm64"), "warning: linux/amd64", "another processor"),
+    ("CUD009", images("amd64", **{"engine.machine": "aarch64"}), "warning: linux/arm64", "another than the engine's"),
+    ("CUD009", images(""), "passed", "an image that does not say"),
+    ("CUD009", images("arm64", is_dev_container=False), "passed", "another's image, emulated on purpose"),
+    ("CUD009", images("arm64", is_dev_container=NOT_READ), "passed", "an image of unknown use"),
+    ("CUD009", changed(healthy(), {"engine.images": NOT_READ}), "skipped", "images that were not listed"),
+    ("CUD010", jetson("2.5.0a0+872d972e41.nv24.8", "12.6"), "passed", "NVIDIA's build"),
+    ("CUD010", jetson("2.8.0", "12.6"), "passed", "a build of the Jetson community"),
+    ("CUD010", jetson("2.9.1+cu126", "12.6"), f"error: {JETSON_INDEX}", "a build for servers on JetPack 6"),
+    ("CUD010", jetson("2.9.1+cu126", "12.6", "35.4.1"), "error: no --index-url", "JetPack 5 has no known index"),
+    ("CUD010", jetson("2.9.1+cpu", None), "error", "a CPU build"),
+    ("CUD010", jetson("2.9.1+cu130", "13.0", "38.2"), "passed", "a build for servers on JetPack 7"),
+    ("CUD010", jetson("2.9.1+cu126", "12.6", ""), "warning", "a release that the container hides"),
+    ("CUD010", inside(), "skipped", "a board that was not looked for"),
+    ("CUD010", changed(inside(), NO_JETSON), "skipped", "no Jetson"),
+    ("CUD010", changed(healthy(), NO_JETSON), "skipped", "a host that is no Jetson"),
+]
 
 
-@pytest.mark.parametrize(
-    ("release", "command"),
-    [
-        pytest.param(
-            "36.4.7", ["pip install --force-reinstall torch 'numpy<2' --index-url"], id="JetPack 6 has an index"
-        ),
-        pytest.param("35.4.1", [], id="JetPack 5 has none that is known"),
-    ],
-)
-def test_a_jetson_is_sent_to_its_own_index(release, command):
-    commands = find_only("CUD010", jetson("2.9.1+cu126", "12.6", release)).fix.commands
-    assert [line.partition(" https")[0] for line in commands] == command
-
-
-@pytest.mark.parametrize("facts", [pytest.param(inside(), id="not read"), pytest.param(healthy(), id="on a host")])
-def test_other_machines_are_no_jetson(facts):
-    assert isinstance(run_check("CUD010", facts), Skipped)
-    assert isinstance(run_check("CUD010", changed(facts, {"system.tegra": None})), Skipped)
+@pytest.mark.parametrize("code", list_codes(CASES))
+def test_the_verdict_on_what_stands_around_the_driver(code):
+    assert list_wrong(code, CASES) == []
 
 
 def test_a_toolkit_beside_a_healthy_torch_disturbs_nobody():

@@ -1,13 +1,16 @@
+"""Checks of NVSwitch and its Fabric Manager, of peer memory, virtual GPUs and MIG devices."""
+
 import pytest
 
 from devkit.doctor.checks.gpu.fabric import has_no_nvswitch
-from devkit.doctor.model import Found, Passed, Severity, Skipped
 from devkit.facts.model import CudaCall, Deep
 from devkit.facts.values import Unknown
+from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, health, healthy, inside, r, spec, without_gpu
-from tests.doctor.running import build_full_report, find_only, run_check
+from tests.doctor.running import build_full_report
 
 UUIDS = ("MIG-aa000000-1111-2222-3333-444455556666", "MIG-bb000000-1111-2222-3333-444455556666")
+NOT_KNOWN = Unknown("not known here")
 
 
 def switched(**changes):
@@ -21,79 +24,12 @@ def joined(state, status=0, facts=None):
     return changed(facts or healthy(), {"nvml.gpus": (gpu(health=state),)})
 
 
-def judged(code, facts):
-    verdict = run_check(code, facts)
-    return verdict.findings[0].severity if isinstance(verdict, Found) else type(verdict)
+def unneeded(state):
+    return changed(healthy(), {"driver.fabric_manager": state})
 
 
-@pytest.mark.parametrize(
-    ("facts", "verdict"),
-    [
-        pytest.param(switched(), Passed, id="running"),
-        pytest.param(switched(fabric_manager="inactive"), Severity.ERROR, id="stopped"),
-        pytest.param(switched(fabric_manager=Unknown("no systemctl")), Skipped, id="not known"),
-        pytest.param(healthy(), Skipped, id="no switch"),
-        pytest.param(joined("completed", facts=switched()), Passed, id="joined"),
-        pytest.param(joined("in-progress", facts=switched()), Severity.ERROR, id="running and not joined"),
-        pytest.param(joined("completed", 999, facts=switched()), Severity.ERROR, id="joined with an error"),
-        pytest.param(joined("not-supported"), Skipped, id="a GPU that has no fabric"),
-        pytest.param(joined("in-progress"), Severity.ERROR, id="a virtual machine that waits for its host"),
-        pytest.param(joined("in-progress", facts=inside()), Severity.ERROR, id="a container shows it too"),
-        pytest.param(inside(), Skipped, id="a container shows no service"),
-    ],
-)
-def test_fabric_manager(facts, verdict):
-    assert judged("GPU004", facts) == verdict
-
-
-def test_what_cuda_says_is_evidence():
-    facts = changed(switched(fabric_manager="failed"), {"deep": Deep(CudaCall(802, "libcuda.so.1"))})
-    assert "cuInit returned 802" in find_only("GPU004", facts).evidence
-
-
-@pytest.mark.parametrize(
-    ("version", "verdict"),
-    [
-        pytest.param(r("580.95.05"), Passed, id="the driver's"),
-        pytest.param(r("580.105.08"), Severity.ERROR, id="another of the branch"),
-        pytest.param(None, Skipped, id="not installed"),
-        pytest.param(Unknown("it does not say"), Skipped, id="not known"),
-    ],
-)
-def test_version_of_the_fabric_manager(version, verdict):
-    assert judged("GPU022", switched(fabric_manager_version=version)) == verdict
-
-
-def test_a_wrong_version_is_why_it_does_not_run():
-    facts = switched(fabric_manager_version=r("580.105.08"), fabric_manager="failed")
-    assert build_full_report(facts).root_causes == ("GPU022",)
-
-
-@pytest.mark.parametrize(
-    ("state", "verdict"),
-    [
-        pytest.param("failed", Severity.NOTE, id="failed"),
-        pytest.param("inactive", Passed, id="off"),
-        pytest.param(Unknown("not asked"), Skipped, id="not installed"),
-    ],
-)
-def test_a_fabric_manager_that_nothing_needs(state, verdict):
-    assert judged("GPU023", changed(healthy(), {"driver.fabric_manager": state})) == verdict
-
-
-@pytest.mark.parametrize(
-    ("infiniband", "modules", "verdict"),
-    [
-        pytest.param(False, (), Skipped, id="no InfiniBand"),
-        pytest.param(True, ("nvidia", "nvidia_peermem"), Passed, id="loaded"),
-        pytest.param(True, ("nv_peer_mem", "nvidia"), Passed, id="loaded by its old name"),
-        pytest.param(True, ("nvidia",), Severity.NOTE, id="not loaded"),
-        pytest.param(True, Unknown("hidden"), Skipped, id="not known"),
-    ],
-)
-def test_peer_memory(infiniband, modules, verdict):
-    facts = changed(healthy(), {"driver.has_infiniband": infiniband, "driver.modules": modules})
-    assert judged("GPU024", facts) == verdict
+def peers(infiniband, modules=()):
+    return changed(healthy(), {"driver.has_infiniband": infiniband, "driver.modules": modules})
 
 
 def virtual(name="NVIDIA L40S-24C", license="licensed"):
@@ -101,88 +37,87 @@ def virtual(name="NVIDIA L40S-24C", license="licensed"):
     return changed(healthy(), {"nvml.gpus": (gpu(name=name, health=state),)})
 
 
-@pytest.mark.parametrize(
-    ("license", "verdict"),
-    [
-        pytest.param("licensed", Passed, id="licensed"),
-        pytest.param("unlicensed", Severity.WARNING, id="not yet"),
-        pytest.param("unlicensed-unrestricted", Severity.WARNING, id="in its period of grace"),
-        pytest.param("unlicensed-restricted", Severity.ERROR, id="slowed down"),
-        pytest.param("unknown", Skipped, id="the driver does not know"),
-        pytest.param(Unknown("not supported"), Skipped, id="the driver does not say"),
-    ],
-)
-def test_license(license, verdict):
-    assert judged("GPU025", virtual(license=license)) == verdict
-
-
-def test_a_license_is_asked_of_virtual_gpus_only():
-    assert judged("GPU025", healthy()) is Skipped
-    assert judged("GPU025", without_gpu()) is Skipped
-
-
-@pytest.mark.parametrize(
-    ("name", "verdict"),
-    [
-        pytest.param("NVIDIA L40S-24C", Passed, id="C series"),
-        pytest.param("NVIDIA A40-48Q", Passed, id="Q series"),
-        pytest.param("NVIDIA A40-2B", Severity.WARNING, id="B series"),
-        pytest.param("GRID T4-8A", Severity.WARNING, id="A series"),
-        pytest.param("GRID T4-2B4", Severity.WARNING, id="B series with a number behind"),
-        pytest.param("NVIDIA RTX Pro 6000 Blackwell DC-3Q", Passed, id="a long name of the Q series"),
-        pytest.param("NVIDIA A100-SXM4-80GB", Passed, id="a name that only ends in a letter"),
-    ],
-)
-def test_profile(name, verdict):
-    assert judged("GPU026", virtual(name)) == verdict
-
-
-def test_a_real_gpu_has_no_profile():
-    assert judged("GPU026", changed(healthy(), {"nvml.gpus.0.name": "NVIDIA A40-2B"})) is Skipped
-
-
-@pytest.mark.parametrize(
-    ("value", "verdict"),
-    [
-        pytest.param(None, Passed, id="not set"),
-        pytest.param("0,1", Passed, id="two whole GPUs"),
-        pytest.param(UUIDS[0], Passed, id="one MIG device"),
-        pytest.param(f"{UUIDS[0]}, {UUIDS[1]}", Severity.WARNING, id="two MIG devices"),
-        pytest.param("MIG-GPU-x/1/0,MIG-GPU-x/2/0", Severity.WARNING, id="two by their old names"),
-    ],
-)
-def test_mig_devices_for_a_process(value, verdict):
-    assert judged("GPU020", changed(healthy(), {"python.cuda_visible_devices": value})) == verdict
+def selected(value):
+    return changed(healthy(), {"python.cuda_visible_devices": value})
 
 
 def divided(*devices, instances=UUIDS):
-    return changed(
-        healthy(),
-        {
-            "nvml.gpus": (gpu(mig_enabled=True, mig_instances=instances),),
-            "cdi": (spec(devices=devices),),
-            "python.cuda_visible_devices": None,
-        },
-    )
+    divided_gpu = gpu(mig_enabled=True, mig_instances=instances)
+    return changed(selected(None), {"nvml.gpus": (divided_gpu,), "cdi": (spec(devices=devices),)})
 
 
-@pytest.mark.parametrize(
-    ("facts", "verdict"),
-    [
-        pytest.param(divided(*UUIDS, "all"), Passed, id="by UUID"),
-        pytest.param(divided("0:0", "0:1", "all"), Passed, id="by index"),
-        pytest.param(divided("0:0", "0:1", "0:2"), Severity.WARNING, id="one index too many"),
-        pytest.param(divided("MIG-cc000000-1111-2222-3333-444455556666"), Severity.WARNING, id="a UUID of before"),
-        pytest.param(divided("0", "all"), Severity.WARNING, id="from before the GPU was divided"),
-        pytest.param(divided("0:0", instances=()), Severity.WARNING, id="MIG devices that are gone"),
-        pytest.param(divided(), Passed, id="no device at all is another's finding"),
-        pytest.param(healthy(), Skipped, id="no MIG anywhere"),
-        pytest.param(changed(divided("0:9"), {"cdi": Unknown("not read")}), Skipped, id="not known"),
-        pytest.param(inside(), Skipped, id="inside a container"),
-    ],
-)
-def test_mig_devices_in_specifications(facts, verdict):
-    assert judged("GPU021", facts) == verdict
+FAILED_CUDA = changed(switched(fabric_manager="failed"), {"deep": Deep(CudaCall(802, "libcuda.so.1"))})
+REAL_GPU = changed(healthy(), {"nvml.gpus.0.name": "NVIDIA A40-2B"})
+OTHER_UUID = "MIG-cc000000-1111-2222-3333-444455556666"
+
+CASES = [
+    ("GPU004", switched(), "passed", "running"),
+    ("GPU004", switched(fabric_manager="inactive"), "error: 'nvidia-fabricmanager-580=580.95.05-*'", "stopped"),
+    ("GPU004", switched(fabric_manager="failed"), "error", "failed"),
+    ("GPU004", FAILED_CUDA, "error: cuInit returned 802", "what CUDA says is evidence"),
+    ("GPU004", switched(fabric_manager=NOT_KNOWN), "skipped", "not known"),
+    ("GPU004", healthy(), "skipped", "no switch"),
+    ("GPU004", joined("completed", facts=switched()), "passed", "joined"),
+    ("GPU004", joined("in-progress", facts=switched()), "error", "running and not joined"),
+    ("GPU004", joined("completed", 999, facts=switched()), "error: 999", "joined with an error"),
+    ("GPU004", joined("not-supported"), "skipped", "a GPU that has no fabric"),
+    ("GPU004", joined("in-progress"), "error", "a virtual machine that waits for its host"),
+    ("GPU004", joined("in-progress", facts=inside()), "error", "a container shows it too"),
+    ("GPU004", inside(), "skipped", "a container shows no service"),
+    ("GPU022", switched(), "passed", "the driver's"),
+    ("GPU022", switched(fabric_manager_version=r("580.105.08")), "error: 580.105.08 | 580.95.05", "another"),
+    ("GPU022", switched(fabric_manager_version=None), "skipped", "not installed"),
+    ("GPU022", switched(fabric_manager_version=NOT_KNOWN), "skipped", "not known"),
+    ("GPU023", unneeded("failed"), "note", "failed, and nothing needs it"),
+    ("GPU023", unneeded("inactive"), "passed", "off"),
+    ("GPU023", unneeded(NOT_KNOWN), "skipped", "not installed"),
+    ("GPU024", peers(False), "skipped", "no InfiniBand"),
+    ("GPU024", peers(True, ("nvidia", "nvidia_peermem")), "passed", "loaded"),
+    ("GPU024", peers(True, ("nv_peer_mem", "nvidia")), "passed", "loaded by its old name"),
+    ("GPU024", peers(True, ("nvidia",)), "note: modprobe nvidia_peermem", "not loaded"),
+    ("GPU024", peers(True, NOT_KNOWN), "skipped", "not known"),
+    ("GPU025", virtual(), "passed", "licensed"),
+    ("GPU025", virtual(license="unlicensed"), "warning", "not yet"),
+    ("GPU025", virtual(license="unlicensed-unrestricted"), "warning", "in its period of grace"),
+    ("GPU025", virtual(license="unlicensed-restricted"), "error", "slowed down"),
+    ("GPU025", virtual(license="unknown"), "skipped", "the driver does not know"),
+    ("GPU025", virtual(license=NOT_KNOWN), "skipped", "the driver does not say"),
+    ("GPU025", healthy(), "skipped", "a real GPU needs no license"),
+    ("GPU025", without_gpu(), "skipped", "no GPU"),
+    ("GPU026", virtual("NVIDIA L40S-24C"), "passed", "C series"),
+    ("GPU026", virtual("NVIDIA A40-48Q"), "passed", "Q series"),
+    ("GPU026", virtual("NVIDIA A40-2B"), "warning: A40-2B", "B series"),
+    ("GPU026", virtual("GRID T4-8A"), "warning", "A series"),
+    ("GPU026", virtual("GRID T4-2B4"), "warning", "B series with a number behind"),
+    ("GPU026", virtual("NVIDIA RTX Pro 6000 Blackwell DC-3Q"), "passed", "a long name of the Q series"),
+    ("GPU026", virtual("NVIDIA A100-SXM4-80GB"), "passed", "a name that only ends in a letter"),
+    ("GPU026", REAL_GPU, "skipped", "a real GPU has no profile"),
+    ("GPU020", selected(None), "passed", "not set"),
+    ("GPU020", selected("0,1"), "passed", "two whole GPUs"),
+    ("GPU020", selected(UUIDS[0]), "passed", "one MIG device"),
+    ("GPU020", selected(f"{UUIDS[0]}, {UUIDS[1]}"), "warning", "two MIG devices"),
+    ("GPU020", selected("MIG-GPU-x/1/0,MIG-GPU-x/2/0"), "warning", "two by their old names"),
+    ("GPU021", divided(*UUIDS, "all"), "passed", "by UUID"),
+    ("GPU021", divided("0:0", "0:1", "all"), "passed", "by index"),
+    ("GPU021", divided("0:0", "0:1", "0:2"), "warning: 0:2", "one index too many"),
+    ("GPU021", divided(OTHER_UUID), "warning", "a UUID of before"),
+    ("GPU021", divided("0", "all"), "warning", "from before the GPU was divided"),
+    ("GPU021", divided("0:0", instances=()), "warning", "MIG devices that are gone"),
+    ("GPU021", divided(), "passed", "no device at all is another's finding"),
+    ("GPU021", healthy(), "skipped", "no MIG anywhere"),
+    ("GPU021", changed(divided("0:9"), {"cdi": NOT_KNOWN}), "skipped", "specifications that were not read"),
+    ("GPU021", inside(), "skipped", "inside a container"),
+]
+
+
+@pytest.mark.parametrize("code", list_codes(CASES))
+def test_the_verdict_on_each_state_of_fabric_and_shares(code):
+    assert list_wrong(code, CASES) == []
+
+
+def test_a_wrong_version_is_why_it_does_not_run():
+    facts = switched(fabric_manager_version=r("580.105.08"), fabric_manager="failed")
+    assert build_full_report(facts).root_causes == ("GPU022",)
 
 
 @pytest.mark.parametrize(

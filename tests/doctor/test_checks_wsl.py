@@ -2,14 +2,16 @@
 
 import pytest
 
-from devkit.doctor.model import Confidence, Found, Passed, Restart, Severity, Side, Skipped
+from devkit.doctor.model import Passed, Skipped
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
 from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, NvmlEnd, NvmlFailure, Platform, WslSettings
 from devkit.facts.values import Unknown
+from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import GIB, changed, healthy, inside, no_library, r, windows_guest
-from tests.doctor.running import build_full_report, find_codes, find_only, run_check
+from tests.doctor.running import build_full_report, find_codes
 
 BLOCKED = NvmlFailure(NvmlEnd.ERROR, 17, "GPU access blocked by the operating system", "nvmlInit_v2")
+OTHER_ERROR = NvmlFailure(NvmlEnd.ERROR, 9, "", "nvmlInit_v2")
 UNREAD = Unknown("not read here")
 
 
@@ -22,171 +24,154 @@ def guest(**changes):
     return changed(windows_guest(), {path.replace("__", "."): value for path, value in changes.items()})
 
 
+def blocked(**changes):
+    return guest(nvml=BLOCKED, **changes)
+
+
+def set_up(value, platform=Platform.WSL2):
+    return guest(system__platform=platform, system__wsl_settings=value)
+
+
+def memory(size, swap=0, **changes):
+    return guest(system__memory_bytes=size, wsl__swap_bytes=swap, **changes)
+
+
+def with_toolkit(version, kind=EngineKind.DOCKER):
+    return guest(toolkit__version=version, engine__kind=kind)
+
+
+NO_GPU_SUPPORT = settings(gpu_support=False)
+OWN_KERNEL = settings(kernel="C:\\wsl\\bzImage")
+LIBRARIES = ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
+CONTAINER = changed(windows_guest(), {"container": inside().container})
+WSL1 = guest(system__platform=Platform.WSL1, wsl=None, nvml=no_library())
+
+CASES = [
+    ("WSL002", guest(), "passed", "the device of the GPU is there"),
+    ("WSL002", guest(wsl__has_dxg=False), "error: confidence: likely | where: windows", "it is not"),
+    (
+        "WSL002",
+        guest(wsl__has_dxg=False, system__wsl_settings=OWN_KERNEL),
+        "error: confidence: certain | .wslconfig: kernel=C:\\wsl\\bzImage",
+        "it is not, and somebody set a kernel",
+    ),
+    ("WSL002", WSL1, "error: WSL 1", "WSL 1 has no GPU"),
+    ("WSL003", guest(wsl__libraries=("libcuda.so.1", "libnvidia-ml.so.1")), "passed", "both libraries are there"),
+    ("WSL003", guest(wsl__libraries=("libnvidia-ml.so.1", "libd3d12.so")), "error: libcuda", "libcuda is missing"),
+    ("WSL003", guest(wsl__libraries=("libd3d12.so",)), "passed", "no NVIDIA GPU in Windows"),
+    ("WSL004", guest(), "passed", "NVML answers"),
+    ("WSL004", blocked(), "error: TCC | confidence: possible | where: windows", "access is blocked"),
+    ("WSL004", blocked(wsl__driver_store=()), "error: from its driver store | confidence: likely", "an empty store"),
+    ("WSL004", blocked(wsl__driver_store=UNREAD), "error: TCC | confidence: possible", "a store that was not read"),
+    ("WSL004", guest(nvml=OTHER_ERROR), "passed", "another return value"),
+    ("WSL004", blocked(wsl__linux_driver_packages=("nvidia-utils-580",)), "skipped", "a Linux driver is why"),
+    ("WSL004", blocked(wsl=UNREAD), "skipped", "the guest was not read"),
+    ("WSL005", set_up(NO_GPU_SUPPORT), "error", "the GPU is switched off"),
+    ("WSL005", set_up(NO_GPU_SUPPORT, Platform.WINDOWS), "warning", "switched off, seen from Windows"),
+    ("WSL005", set_up(settings()), "passed", "left on"),
+    ("WSL005", set_up(settings(), Platform.WINDOWS), "passed", "left on, seen from Windows"),
+    ("WSL005", set_up(None), "skipped", "no such file"),
+    ("WSL005", set_up(UNREAD), "skipped", "which user it is cannot be told"),
+    ("WSL006", memory(WSL_MEMORY_BYTES.value), "passed", "exactly enough"),
+    ("WSL006", memory(WSL_MEMORY_BYTES.value - 1), "warning: restart: wsl", "one byte short"),
+    (
+        "WSL006",
+        memory(4 * GIB, system__wsl_settings=settings(memory="4GB")),
+        "warning: .wslconfig: memory=4GB",
+        "as little as somebody set",
+    ),
+    ("WSL006", memory(WSL_MEMORY_BYTES.value - GIB, GIB), "passed", "swap makes up for it"),
+    ("WSL006", memory(UNREAD), "skipped", "memory was not read"),
+    ("WSL006", memory(GIB, UNREAD), "skipped", "swap was not read"),
+    ("WSL007", guest(wsl__libcuda_link_in_cache=True), "passed", "in the cache"),
+    ("WSL007", guest(wsl__libcuda_link_in_cache=False), "note", "left out"),
+    ("WSL007", guest(wsl__libcuda_link_in_cache=UNREAD), "skipped", "ldconfig did not run"),
+    ("WSL008", CONTAINER, "passed", "an image without a driver"),
+    (
+        "WSL008",
+        changed(CONTAINER, {"wsl.image_libraries": LIBRARIES}),
+        f"error: libcuda.so.1 and libnvidia-ml.so.1 | RUN rm -f {' '.join(LIBRARIES)} | where: image",
+        "a driver in the image",
+    ),
+    ("WSL008", guest(wsl__image_libraries=LIBRARIES), "skipped", "seen from inside only"),
+    ("WSL008", inside(), "skipped", "a container of plain Linux"),
+    ("WSL009", with_toolkit(r("1.19.0")), "note: 1.19.0 | 1.19.1", "the last toolkit that does not refresh CDI"),
+    ("WSL009", with_toolkit(r("1.19.1")), "passed", "the first toolkit that does"),
+    ("WSL009", with_toolkit(r("1.18.2"), EngineKind.DOCKER_DESKTOP), "skipped", "Docker Desktop brings its own"),
+    ("WSL009", with_toolkit(None), "skipped", "no toolkit"),
+    ("WSL010", guest(wsl__clock_behind_s=CLOCK_SKEW_S.value), "passed", "as far as is allowed"),
+    ("WSL010", guest(wsl__clock_behind_s=CLOCK_SKEW_S.value + 1), "warning: hwclock -s", "a second further"),
+    ("WSL010", guest(wsl__clock_behind_s=-CLOCK_SKEW_S.value - 1), "warning", "before Windows"),
+    ("WSL010", guest(wsl__clock_behind_s=UNREAD), "skipped", "no hardware clock"),
+]
+
+
+@pytest.mark.parametrize("code", list_codes(CASES))
+def test_the_verdict_on_each_guest(code):
+    assert list_wrong(code, CASES) == []
+
+
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("facts", "root", "others"),
     [
-        pytest.param({}, Passed, id="NVML answers"),
-        pytest.param({"nvml": BLOCKED}, Found, id="access is blocked"),
-        pytest.param({"nvml": NvmlFailure(NvmlEnd.ERROR, 9, "", "nvmlInit_v2")}, Passed, id="another return value"),
+        pytest.param(blocked(), "WSL004", {"DRV003"}, id="a GPU that Windows blocks"),
         pytest.param(
-            {"nvml": BLOCKED, "wsl__linux_driver_packages": ("nvidia-utils-580",)}, Skipped, id="a Linux driver is why"
+            guest(system__wsl_settings=NO_GPU_SUPPORT, wsl__has_dxg=False, wsl__libraries=(), nvml=no_library()),
+            "WSL005",
+            {"GPU001"},
+            id="a GPU that is switched off",
         ),
-        pytest.param({"nvml": BLOCKED, "wsl": UNREAD}, Skipped, id="the guest was not read"),
+        pytest.param(
+            changed(WSL1, {"engine": EngineFailure(EngineEnd.NOT_RUNNING, healthy().engine.endpoint, "missing")}),
+            "WSL002",
+            {"ENG001"},
+            id="WSL 1, in which no engine runs",
+        ),
+        pytest.param(
+            guest(
+                wsl__linux_driver_packages=("libnvidia-compute-580:amd64", "nvidia-utils-580"),
+                wsl__libnvidia_ml_path="/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+                nvml=BLOCKED,
+            ),
+            "WSL001",
+            {"DRV003"},
+            id="a Linux driver in the guest",
+        ),
     ],
 )
-def test_windows_blocks_the_gpu(changes, verdict):
-    assert isinstance(run_check("WSL004", guest(**changes)), verdict)
+def test_what_windows_holds_back_is_the_root(facts, root, others):
+    report = build_full_report(facts)
+    assert report.root_causes == (root,)
+    assert {shown.check.code for shown in report.following(root)} >= others
 
 
-@pytest.mark.parametrize(
-    ("store", "says", "confidence"),
-    [
-        pytest.param((), "no driver from its driver store", Confidence.LIKELY, id="an empty driver store"),
-        pytest.param(("nv_dispi.inf_amd64_1",), "TCC", Confidence.POSSIBLE, id="a driver in the store"),
-        pytest.param(UNREAD, "TCC", Confidence.POSSIBLE, id="a store that was not read"),
-    ],
-)
-def test_an_empty_driver_store_is_told_apart_from_a_wrong_driver_model(store, says, confidence):
-    facts = guest(nvml=BLOCKED, wsl__driver_store=store)
-    finding = find_only("WSL004", facts)
-    assert says in finding.message
-    assert finding.confidence is confidence
-    assert finding.fix.where is Side.WINDOWS
-    assert build_full_report(facts).root_causes == ("WSL004",)
+def test_a_linux_driver_is_removed_by_name():
+    packages = ("libnvidia-compute-580:amd64", "nvidia-utils-580")
+    fix = build_full_report(blocked(wsl__linux_driver_packages=packages)).roots[0].finding.fix
+    assert fix.commands == ("sudo apt-get purge -y libnvidia-compute-580 nvidia-utils-580", "wsl.exe --shutdown")
+    assert fix.where == "wsl"
 
 
 def test_no_fix_in_wsl_installs_a_linux_driver():
+    old = {"nvml__driver": r("472.12"), "nvml__cuda": r("11.4"), "python__torch": inside().python.torch}
+    answers = [NvmlFailure(NvmlEnd.ERROR, code, "", "nvmlInit_v2") for code in (4, 9, 15, 17, 18, 999)]
     broken = [
-        guest(nvml=BLOCKED),
+        *(guest(nvml=answer) for answer in (*answers, no_library())),
+        guest(**old),
         guest(wsl__has_dxg=False),
-        guest(system__wsl_settings=settings(gpu_support=False)),
+        guest(system__wsl_settings=NO_GPU_SUPPORT),
         guest(wsl__libraries=("libnvidia-ml.so.1",)),
+        guest(wsl__libraries=("libcuda.so.1",)),
     ]
     for facts in broken:
-        for shown in build_full_report(facts).findings:
-            assert not any("nvidia-driver" in command for command in shown.finding.fix.commands)
-
-
-@pytest.mark.parametrize(
-    ("value", "verdict"),
-    [
-        pytest.param(settings(gpu_support=False), Found, id="switched off"),
-        pytest.param(settings(), Passed, id="left on"),
-        pytest.param(None, Skipped, id="no such file"),
-        pytest.param(UNREAD, Skipped, id="which user it is cannot be told"),
-    ],
-)
-@pytest.mark.parametrize("platform", [Platform.WSL2, Platform.WINDOWS], ids=["from the guest", "from Windows"])
-def test_the_gpu_switched_off_in_wslconfig(platform, value, verdict):
-    facts = guest(system__platform=platform, system__wsl_settings=value)
-    assert isinstance(run_check("WSL005", facts), verdict)
-
-
-def test_a_switched_off_gpu_is_why_the_guest_has_none():
-    facts = guest(
-        system__wsl_settings=settings(gpu_support=False), wsl__has_dxg=False, wsl__libraries=(), nvml=no_library()
-    )
-    assert build_full_report(facts).root_causes == ("WSL005",)
-    assert find_codes(facts) == ["WSL005"]
-
-
-def test_a_kernel_of_ones_own_makes_the_missing_device_certain():
-    facts = guest(wsl__has_dxg=False, system__wsl_settings=settings(kernel="C:\\wsl\\bzImage"))
-    finding = find_only("WSL002", facts)
-    assert finding.confidence is Confidence.CERTAIN
-    assert ".wslconfig: kernel=C:\\wsl\\bzImage" in finding.evidence
-    assert find_only("WSL002", guest(wsl__has_dxg=False)).confidence is Confidence.LIKELY
-
-
-def test_wsl1_is_why_no_engine_answers():
-    facts = guest(
-        system__platform=Platform.WSL1,
-        wsl=None,
-        nvml=no_library(),
-        engine=EngineFailure(EngineEnd.NOT_RUNNING, healthy().engine.endpoint, "missing"),
-    )
-    report = build_full_report(facts)
-    assert report.root_causes == ("WSL002",)
-    assert [shown.check.code for shown in report.following("WSL002")] == ["ENG001"]
-
-
-@pytest.mark.parametrize(
-    ("memory", "swap", "verdict"),
-    [
-        pytest.param(WSL_MEMORY_BYTES.value, 0, Passed, id="exactly enough"),
-        pytest.param(WSL_MEMORY_BYTES.value - 1, 0, Found, id="one byte short"),
-        pytest.param(WSL_MEMORY_BYTES.value - GIB, GIB, Passed, id="swap makes up for it"),
-        pytest.param(UNREAD, 0, Skipped, id="memory was not read"),
-        pytest.param(GIB, UNREAD, Skipped, id="swap was not read"),
-    ],
-)
-def test_memory_of_the_guest(memory, swap, verdict):
-    facts = guest(system__memory_bytes=memory, wsl__swap_bytes=swap)
-    assert isinstance(run_check("WSL006", facts), verdict)
-
-
-def test_the_memory_that_somebody_set_is_shown():
-    facts = guest(system__memory_bytes=4 * GIB, wsl__swap_bytes=0, system__wsl_settings=settings(memory="4GB"))
-    finding = find_only("WSL006", facts)
-    assert finding.severity is Severity.WARNING
-    assert ".wslconfig: memory=4GB" in finding.evidence
-    assert finding.fix.restart is Restart.WSL
-
-
-@pytest.mark.parametrize(
-    ("in_cache", "verdict"),
-    [
-        pytest.param(True, Passed, id="in the cache"),
-        pytest.param(False, Found, id="left out"),
-        pytest.param(UNREAD, Skipped, id="ldconfig did not run"),
-    ],
-)
-def test_the_plain_name_of_libcuda_is_a_note(in_cache, verdict):
-    facts = guest(wsl__libcuda_link_in_cache=in_cache)
-    assert isinstance(run_check("WSL007", facts), verdict)
-    assert find_codes(facts) == []
-
-
-def test_a_driver_in_the_image_is_seen_from_inside_only():
-    libraries = ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
-    container = changed(windows_guest(), {"container": inside().container})
-    assert run_check("WSL008", container) == Passed()
-    finding = find_only("WSL008", changed(container, {"wsl.image_libraries": libraries}))
-    assert finding.message.startswith("the image carries libcuda.so.1 and libnvidia-ml.so.1")
-    assert finding.fix.commands == (f"RUN rm -f {' '.join(libraries)}",)
-    assert finding.fix.where is Side.IMAGE
-    assert isinstance(run_check("WSL008", guest(wsl__image_libraries=libraries)), Skipped)
-    assert isinstance(run_check("WSL008", inside()), Skipped)
-
-
-@pytest.mark.parametrize(
-    ("version", "kind", "verdict"),
-    [
-        pytest.param(r("1.19.0"), EngineKind.DOCKER, Found, id="the last toolkit that does not refresh"),
-        pytest.param(r("1.19.1"), EngineKind.DOCKER, Passed, id="the first toolkit that does"),
-        pytest.param(r("1.18.2"), EngineKind.DOCKER_DESKTOP, Skipped, id="Docker Desktop brings its own"),
-        pytest.param(None, EngineKind.DOCKER, Skipped, id="no toolkit"),
-    ],
-)
-def test_the_toolkit_that_does_not_refresh_cdi_in_wsl(version, kind, verdict):
-    facts = guest(toolkit__version=version, engine__kind=kind)
-    assert isinstance(run_check("WSL009", facts), verdict)
-
-
-@pytest.mark.parametrize(
-    ("behind", "verdict"),
-    [
-        pytest.param(CLOCK_SKEW_S.value, Passed, id="as far as is allowed"),
-        pytest.param(CLOCK_SKEW_S.value + 1, Found, id="a second further"),
-        pytest.param(-CLOCK_SKEW_S.value - 1, Found, id="before Windows"),
-        pytest.param(UNREAD, Skipped, id="no hardware clock"),
-    ],
-)
-def test_the_clock_of_the_guest(behind, verdict):
-    assert isinstance(run_check("WSL010", guest(wsl__clock_behind_s=behind)), verdict)
+        shown = build_full_report(facts).findings
+        assert shown
+        commands = "\n".join(command for each in shown for command in each.finding.fix.commands)
+        assert not any(word in commands for word in ("ubuntu-drivers", "nvidia-driver", "apt-get install"))
 
 
 def test_nothing_of_wsl_is_said_on_plain_linux():
     wsl = [outcome for outcome in build_full_report(healthy()).outcomes if outcome.check.code.startswith("WSL")]
     assert len(wsl) == 10
     assert [outcome.check.code for outcome in wsl if not isinstance(outcome.verdict, Skipped | Passed)] == []
+    assert find_codes(healthy()) == []
