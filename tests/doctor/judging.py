@@ -1,7 +1,7 @@
 """Cases of checks as rows: the code of a check, a machine, what the check says of it, and what the case shows.
 
 What a check says is "passed", "skipped", or the severity of each finding ("error", "warning note"). Words that the
-finding must have follow behind a colon, with bars between them: "error: does not run | sudo systemctl". "no" before a
+finding must have follow behind a colon, with bars between them: "error: does not run | sudo systemctl". "never" before a
 word stands for a word that it must not have.
 """
 
@@ -45,7 +45,7 @@ def judge(code, facts, expected):
         yield f"expected {wanted}, and it is {said} ({verdict})"
     text = "\n".join(line for finding in findings for line in _show(finding)) or str(verdict)
     for word in words.split(" | ") if words else ():
-        if (word.removeprefix("no ") in text) is word.startswith("no "):
+        if (word.removeprefix("never ") in text) is word.startswith("never "):
             yield f"expected {word!r} in:\n{text}"
 
 
