@@ -5,11 +5,36 @@ import pytest
 from devkit.facts.model import CudaFolder, LocalImage, Package, Tegra, Torch
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
-from tests.doctor.machines import changed, gpu, healthy, inside, r, without_gpu
+from tests.doctor.machines import changed, gpu, healthy, inside, r, windows_guest, without_gpu
 from tests.doctor.running import build_full_report
 
+RTX_4090 = "NVIDIA GeForce RTX 4090"
+H100 = "NVIDIA H100 80GB HBM3"
 STUBS = "/usr/local/cuda/lib64/stubs"
 NOT_READ = Unknown("not read here")
+
+
+def required(requirement, driver, cuda, name=RTX_4090):
+    """An image that requires this, on a GPU and a driver that says that it runs CUDA up to this version."""
+    changes = {"container.require_cuda": requirement, "nvml.driver": r(driver), "nvml.cuda": r(cuda)}
+    return changed(inside(), changes | {"nvml.gpus.0.name": name})
+
+
+def compat(name, copy, driver):
+    """An image with libcuda for forward compatibility."""
+    copied = {"container.compat_libcuda": "/usr/local/cuda-12.9/compat/libcuda.so.1", "driver.libcuda": r(copy)}
+    loaded = {"driver.loaded": r(driver), "nvml.driver": r(driver), "nvml.gpus.0.name": name}
+    return changed(inside(), copied | loaded)
+
+
+def torch_on(driver, says, torch, cuda, facts=None):
+    says = r(says) if isinstance(says, str) else says
+    torch = Torch(torch, r(cuda), None)
+    return changed(facts or inside(), {"nvml.driver": r(driver), "nvml.cuda": says, "python.torch": torch})
+
+
+OTHER_LIBCUDA = {"driver.libcuda": r("570.86.15")}
+EXEMPT = "cuda>=12.8 brand=tesla,driver>=535,driver<536"
 
 
 def stubs(*folders, first_libcuda="/usr/lib/libcuda.so.1"):
@@ -49,6 +74,52 @@ JETSON_INDEX = "pip install --force-reinstall torch 'numpy<2' --index-url"
 NO_JETSON = {"system.tegra": None}
 
 CASES = [
+    ("CUD001", required("cuda>=12.8", "580.95.05", "13.0"), "passed", "newer driver"),
+    ("CUD001", required("cuda>=12.8", "570.124.06", "12.8"), "passed", "exactly the version"),
+    ("CUD001", required("cuda>=12.8", "550.144.03", "12.4"), "warning: 12.8 | 12.4", "an older minor"),
+    ("CUD001", required("cuda>=13.0", "570.124.06", "12.8"), "error: would only move the failure", "an older major"),
+    (
+        "CUD001",
+        required("cuda>=13.2", "580.95.05", "13.0"),
+        "warning: NVIDIA_DISABLE_REQUIRE=1 is safe",
+        "a newer minor",
+    ),
+    ("CUD001", required(EXEMPT, "535.183.01", "12.2", H100), "passed", "a data center GPU on an exempt branch"),
+    ("CUD001", required(EXEMPT, "535.183.01", "12.2"), "warning", "GeForce on the same branch"),
+    ("CUD001", required(EXEMPT, "545.23.08", "12.3", H100), "warning", "a data center GPU on another branch"),
+    ("CUD001", required("driver>=470", "450.80.02", "11.0", "NVIDIA A100"), "passed", "no condition on CUDA"),
+    ("CUD002", compat(RTX_4090, "575.57.08", "570.124.06"), "error: error 804", "newer copy on GeForce"),
+    ("CUD002", compat(H100, "575.57.08", "570.124.06"), "passed", "newer copy on a data center GPU"),
+    ("CUD002", compat(H100, "575.57.08", "580.95.05"), "error: error 803", "older copy on any GPU"),
+    ("CUD002", compat(RTX_4090, "570.124.06", "570.124.06"), "passed", "the driver's own version"),
+    ("CUD003", inside(), "passed", "libcuda of this driver"),
+    ("CUD003", changed(inside(), OTHER_LIBCUDA), "error: error 803 | 570.86.15 | where: image", "of another driver"),
+    ("CUD003", changed(healthy(), OTHER_LIBCUDA), "error: where: host", "of another driver on a host"),
+    (
+        "CUD004",
+        torch_on("570.124.06", "12.8", "2.9.1+cu130", "13.0"),
+        "error: pip install --force-reinstall torch== | where: container",
+        "CUDA 13 on a CUDA 12 driver",
+    ),
+    ("CUD004", torch_on("580.65.06", "13.0", "2.9.1+cu130", "13.0"), "passed", "the first driver of CUDA 13"),
+    ("CUD004", torch_on("525.60.13", "12.0", "2.9.1+cu128", "12.8"), "passed", "exactly the floor of CUDA 12"),
+    ("CUD004", torch_on("525.60.11", "12.0", "2.9.1+cu128", "12.8"), "error", "just below the floor of CUDA 12"),
+    ("CUD004", torch_on("470.256.02", "11.4", "2.9.1+cu128", "12.8"), "error", "CUDA 12 on a CUDA 11 driver"),
+    ("CUD004", torch_on("580.95.05", "13.0", "2.6.0+cu118", "11.8"), "passed", "an old torch on a new driver"),
+    ("CUD004", torch_on("390.157", "9.1", "2.9.1+cu130", "13.0"), "error: where: host", "too old for every wheel"),
+    (
+        "CUD004",
+        torch_on("390.157", "9.1", "2.9.1+cu130", "13.0", windows_guest()),
+        "error: Install none inside of WSL | where: windows",
+        "a driver of Windows that is too old for every wheel",
+    ),
+    ("CUD004", torch_on("551.78", NOT_READ, "2.9.1+cu128", "12.8", windows_guest()), "passed", "by Windows's numbers"),
+    (
+        "CUD004",
+        torch_on("551.78", NOT_READ, "2.9.1+cu130", "13.0", windows_guest()),
+        "error: on Windows to 580",
+        "too new by Windows's numbers",
+    ),
     ("CUD005", stubs(), "passed", "neither"),
     ("CUD005", stubs(STUBS), f"warning: {STUBS}", "a folder that programs may find"),
     ("CUD005", stubs(STUBS, first_libcuda=f"{STUBS}/libcuda.so.1"), "error", "the stub comes first"),
