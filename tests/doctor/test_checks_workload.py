@@ -8,8 +8,9 @@ from devkit.doctor.verify_stages import find_check_for_stage, load_stage_rows
 from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
 from devkit.facts.values import Unknown
 from devkit.workload.proof.stages import GPU_STAGES, PROJECT_STAGES, STAGES, STANDALONE_STAGES
+from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import GIB, changed, inside
-from tests.doctor.running import find_all, find_codes, find_only, run_check
+from tests.doctor.running import find_codes, find_only, run_check
 
 BY_THE_HOST = ("build", "start", "proof")
 OF_THE_PROJECT = ("open", *(each.name for each in (*GPU_STAGES, *PROJECT_STAGES)))
@@ -38,11 +39,11 @@ def test_without_a_report_there_is_nothing_to_judge():
     assert isinstance(run_check("PYT021", inside()), Skipped)
 
 
-@pytest.mark.parametrize("name", [*{each.name: each for each in (*STAGES, *STANDALONE_STAGES)}, *BY_THE_HOST])
-def test_every_stage_of_the_proof_has_a_check_that_is_likely_behind_it(name):
-    cause = find_check_for_stage(stage(name, NOBODY_KNOWS), report())
-    assert cause.code in BY_CODE
-    assert cause.confidence is Confidence.POSSIBLE
+def test_every_stage_of_the_proof_has_a_check_that_is_likely_behind_it():
+    for name in (*(each.name for each in (*STAGES, *STANDALONE_STAGES)), *BY_THE_HOST):
+        cause = find_check_for_stage(stage(name, NOBODY_KNOWS), report())
+        assert cause.code in BY_CODE, name
+        assert cause.confidence is Confidence.POSSIBLE, name
 
 
 def test_the_table_names_checks_and_stages_that_exist():
@@ -124,56 +125,35 @@ def trained(*, gpu=None, **fields):
 
 
 WATCHING = ("GPU028", "STO006", "MEM005", "PYT022", "GPU029")
+ON_CPU = trained(on_cuda=False, gpus=UNREAD, waiting_percent=50)
+
+CASES = [
+    *((code, trained(), "passed", "a run that keeps its GPU busy") for code in WATCHING),
+    *((code, ON_CPU, "skipped", "a run on the CPU") for code in WATCHING),
+    *((code, inside(), "skipped", "no run at all") for code in WATCHING),
+    ("GPU029", trained(gpu={"utilization_percent": 79}), "note: 79", "busy in 79 %"),
+    ("GPU029", trained(gpu={"utilization_percent": 80}), "passed", "busy in 80 %"),
+    ("GPU029", trained(gpu={"samples": 9, "utilization_percent": 5}), "skipped", "sampled a few times"),
+    ("STO006", trained(waiting_percent=10), "warning: 10", "a tenth of the time spent waiting"),
+    ("STO006", trained(waiting_percent=9), "passed", "less than a tenth"),
+    ("MEM005", trained(checkpointing=True, peak_bytes=70 * GIB), "note: 70", "half of the memory unused"),
+    ("MEM005", trained(checkpointing=True, peak_bytes=71 * GIB), "passed", "more than half of the memory"),
+    ("MEM005", trained(checkpointing=False, peak_bytes=1 * GIB), "passed", "no checkpointing"),
+    ("PYT022", trained(attention="eager"), "warning: eager", "eager attention"),
+    ("GPU028", trained(gpu={"hot_percent": 10}), "warning: 10", "hot in a tenth of the run"),
+    ("GPU028", trained(gpu={"hot_percent": 9}), "passed", "hot for a moment"),
+    ("GPU028", trained(gpu={"hot_percent": UNREAD}), "passed", "clocks that nobody tells"),
+    ("GPU028", trained(gpu={"braked_percent": 100}), "warning", "the power brake"),
+    ("PYT023", trained(status="lost"), "warning", "a killed run"),
+    ("PYT023", trained(status="failed", error="disk full"), "warning: disk full", "a failed run"),
+    ("PYT023", trained(status="running"), "passed", "a run that goes on"),
+    ("PYT023", trained(status="preempted"), "passed", "a run that was told to stop"),
+]
 
 
-def test_a_run_that_keeps_its_gpu_busy_passes():
-    assert all(run_check(code, trained()) == Passed() for code in WATCHING)
-
-
-@pytest.mark.parametrize("code", WATCHING)
-def test_a_run_on_the_cpu_and_no_run_at_all_are_not_judged(code):
-    assert isinstance(run_check(code, trained(on_cuda=False, gpus=UNREAD, waiting_percent=50)), Skipped)
-    assert isinstance(run_check(code, inside()), Skipped)
-
-
-@pytest.mark.parametrize(
-    ("code", "facts", "severity"),
-    [
-        pytest.param("GPU029", trained(gpu={"utilization_percent": 79}), Severity.NOTE, id="a GPU busy in 79 %"),
-        pytest.param("STO006", trained(waiting_percent=10), Severity.WARNING, id="a tenth of the time spent waiting"),
-        pytest.param(
-            "MEM005", trained(checkpointing=True, peak_bytes=70 * GIB), Severity.NOTE, id="half of the memory unused"
-        ),
-        pytest.param("PYT022", trained(attention="eager"), Severity.WARNING, id="eager attention"),
-        pytest.param("GPU028", trained(gpu={"hot_percent": 10}), Severity.WARNING, id="hot in a tenth of the run"),
-        pytest.param("GPU028", trained(gpu={"braked_percent": 100}), Severity.WARNING, id="the power brake"),
-        pytest.param("PYT023", trained(status="lost"), Severity.WARNING, id="a killed run"),
-        pytest.param("PYT023", trained(status="failed", error="disk full"), Severity.WARNING, id="a failed run"),
-    ],
-)
-def test_what_a_run_shows_is_found(code, facts, severity):
-    assert find_all(code, facts)[0].severity is severity
-
-
-@pytest.mark.parametrize(
-    ("code", "facts"),
-    [
-        pytest.param("GPU029", trained(gpu={"utilization_percent": 80}), id="busy in 80 %"),
-        pytest.param("STO006", trained(waiting_percent=9), id="less than a tenth"),
-        pytest.param("MEM005", trained(checkpointing=True, peak_bytes=71 * GIB), id="more than half of the memory"),
-        pytest.param("MEM005", trained(checkpointing=False, peak_bytes=1 * GIB), id="no checkpointing"),
-        pytest.param("GPU028", trained(gpu={"hot_percent": 9}), id="hot for a moment"),
-        pytest.param("GPU028", trained(gpu={"hot_percent": UNREAD}), id="clocks that nobody tells"),
-        pytest.param("PYT023", trained(status="running"), id="a run that goes on"),
-        pytest.param("PYT023", trained(status="preempted"), id="a run that was told to stop"),
-    ],
-)
-def test_what_is_within_its_bounds_is_not(code, facts):
-    assert run_check(code, facts) == Passed()
-
-
-def test_a_gpu_sampled_a_few_times_is_not_judged():
-    assert isinstance(run_check("GPU029", trained(gpu={"samples": 9, "utilization_percent": 5})), Skipped)
+@pytest.mark.parametrize("code", list_codes(CASES))
+def test_the_verdict_on_each_run(code):
+    assert list_wrong(code, CASES) == []
 
 
 def test_a_gpu_that_waits_for_data_is_one_problem_and_not_two():
