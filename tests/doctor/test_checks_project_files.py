@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from devkit.doctor.model import Found, Passed, RepairKind, Severity, Skipped
+from devkit.doctor.model import Passed, Skipped
 from devkit.facts.model import EngineKind, FileState
 from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
 from devkit.probe.project.reader import read_project
 from devkit.render.repair import apply_edit, compute_edits
+from tests.doctor.judging import list_codes, list_wrong_projects
 from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, on, service
 from tests.doctor.running import build_full_report, find_all, find_codes, find_only, run_check
@@ -18,25 +19,64 @@ from tests.doctor.running import build_full_report, find_all, find_codes, find_o
 ALL = [f"PRJ{number:03d}" for number in range(1, 32)]
 
 
-@pytest.mark.parametrize(
-    ("files", "verdict", "severity"),
-    [
-        pytest.param(files_of(dev=dev(), image=IMAGE), Passed, None, id="whole files"),
-        pytest.param({DEV: '{"a": 1 "b": 2}'}, Found, Severity.ERROR, id="broken devcontainer.json"),
-        pytest.param({DEV: "[]"}, Found, Severity.ERROR, id="devcontainer.json that is a list"),
-        pytest.param({"compose.yaml": "services: [a"}, Found, Severity.ERROR, id="broken Compose file"),
-        pytest.param({"compose.yaml": "services: [a]"}, Found, Severity.ERROR, id="services that are a list"),
-        pytest.param(files_of(dev=dev()), Found, Severity.ERROR, id="no Dockerfile where one is named"),
-        pytest.param(
-            {**files_of(dev=dev(), image=IMAGE), "pyproject.toml": "a = ["}, Found, Severity.WARNING, id="broken TOML"
-        ),
-        pytest.param({"README.md": "x"}, Skipped, None, id="no such files"),
-    ],
-)
-def test_files_can_be_read(tmp_path, files, verdict, severity):
-    result = run_check("PRJ001", on(tmp_path, files))
-    assert isinstance(result, verdict)
-    assert severity is None or result.findings[0].severity is severity
+PAIR = files_of(dev=dev(), image=IMAGE)
+
+
+def requiring(**requirements):
+    return files_of(dev=dev(hostRequirements=requirements), image=IMAGE)
+
+
+def unheard(key):
+    return files_of(dev=dev(**{key: "x"}), image=IMAGE)
+
+
+def beside_compose(*arguments):
+    return files_of(dev=compose_dev(runArgs=[*arguments]), compose=service(), image=IMAGE)
+
+
+def optional(**changes):
+    return files_of(dev=dev(hostRequirements={"gpu": "optional"}, **changes), image=IMAGE)
+
+
+OF_COMPOSE = ("gpus", "runtime", "shm_size", "environment", "deploy")
+
+VERDICTS = [
+    ("PRJ001", PAIR, "passed", "whole files"),
+    ("PRJ001", {DEV: '{"a": 1 "b": 2}'}, "error", "broken devcontainer.json"),
+    ("PRJ001", {DEV: "[]"}, "error", "devcontainer.json that is a list"),
+    ("PRJ001", {"compose.yaml": "services: [a"}, "error", "broken Compose file"),
+    ("PRJ001", {"compose.yaml": "services: [a]"}, "error", "services that are a list"),
+    ("PRJ001", files_of(dev=dev()), "error", "no Dockerfile where one is named"),
+    ("PRJ001", PAIR | {"pyproject.toml": "a = ["}, "warning: pyproject.toml:1", "broken TOML"),
+    ("PRJ001", {"README.md": "x"}, "skipped", "no such files"),
+    ("PRJ008", requiring(gpu=True), "passed", "true"),
+    ("PRJ008", requiring(gpu=False), "passed", "false"),
+    ("PRJ008", requiring(gpu="optional"), "passed", "optional"),
+    ("PRJ008", requiring(gpu={"cores": 1000, "memory": "32gb"}), "passed", "an object"),
+    ("PRJ008", requiring(gpu="all"), "warning", "all"),
+    ("PRJ008", requiring(gpu=1), "warning", "a number of GPUs"),
+    ("PRJ008", requiring(gpu={"memory": "32GB"}), "warning", "an object with a capital unit"),
+    ("PRJ008", requiring(gpu={"count": 2}), "warning: count", "an object with a key of its own"),
+    ("PRJ008", requiring(gpus=True), "warning: gpus", "gpus"),
+    ("PRJ008", requiring(memory="16gb", storage="100gb", cpus=8), "passed", "small units"),
+    ("PRJ008", requiring(memory="16GB"), "warning", "capital units"),
+    ("PRJ008", requiring(memory="16g"), "warning", "half a unit"),
+    ("PRJ008", requiring(memory=16), "warning", "memory as a number"),
+    ("PRJ008", requiring(cpus="8"), "warning", "cpus as text"),
+    ("PRJ008", requiring(cuda="12"), "warning: cuda", "an invented key"),
+    *(("PRJ009", unheard(key), f"warning: {key}", f"{key} is a key of Compose") for key in OF_COMPOSE),
+    ("PRJ009", beside_compose("--gpus", "all"), "error", "runArgs are not heard beside Compose"),
+    ("PRJ009", beside_compose("--init"), "warning: remove runArgs", "nor are others"),
+    ("PRJ009", beside_compose(), "passed", "none beside Compose"),
+    ("PRJ010", optional(runArgs=None), "note: JetBrains", "what editors pass over is explained"),
+    ("PRJ010", PAIR, "passed", "a flag alone"),
+    ("PRJ010", optional(), "passed", "a flag beside it"),
+]
+
+
+@pytest.mark.parametrize("code", list_codes(VERDICTS))
+def test_the_verdict_on_each_file(tmp_path, code):
+    assert list_wrong_projects(tmp_path, code, VERDICTS) == []
 
 
 def test_the_place_of_the_mistake_is_named(tmp_path):
@@ -53,32 +93,6 @@ def test_files_outside_of_the_project_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("requirements", "verdict"),
-    [
-        pytest.param({"gpu": True}, Passed, id="true"),
-        pytest.param({"gpu": False}, Passed, id="false"),
-        pytest.param({"gpu": "optional"}, Passed, id="optional"),
-        pytest.param({"gpu": {"cores": 1000, "memory": "32gb"}}, Passed, id="an object"),
-        pytest.param({"gpu": "all"}, Found, id="all"),
-        pytest.param({"gpu": 1}, Found, id="a number of GPUs"),
-        pytest.param({"gpu": {"memory": "32GB"}}, Found, id="an object with a capital unit"),
-        pytest.param({"gpu": {"count": 2}}, Found, id="an object with a key of its own"),
-        pytest.param({"gpus": True}, Found, id="gpus"),
-        pytest.param({"memory": "16gb", "storage": "100gb", "cpus": 8}, Passed, id="small units"),
-        pytest.param({"memory": "16GB"}, Found, id="capital units"),
-        pytest.param({"memory": "16g"}, Found, id="half a unit"),
-        pytest.param({"memory": 16}, Found, id="memory as a number"),
-        pytest.param({"cpus": "8"}, Found, id="cpus as text"),
-        pytest.param({"cuda": "12"}, Found, id="an invented key"),
-    ],
-)
-def test_host_requirements_are_spelled_right(tmp_path, requirements, verdict):
-    assert isinstance(
-        run_check("PRJ008", on(tmp_path, files_of(dev=dev(hostRequirements=requirements), image=IMAGE))), verdict
-    )
-
-
-@pytest.mark.parametrize(
     ("requirements", "repaired"),
     [
         pytest.param({"memory": "16 GB"}, [("set", "memory", '"16gb"')], id="a unit in capitals"),
@@ -88,35 +102,8 @@ def test_host_requirements_are_spelled_right(tmp_path, requirements, verdict):
     ],
 )
 def test_the_repair_spells_them_right(tmp_path, requirements, repaired):
-    finding = find_only("PRJ008", on(tmp_path, files_of(dev=dev(hostRequirements=requirements), image=IMAGE)))
+    finding = find_only("PRJ008", on(tmp_path, requiring(**requirements)))
     assert [(one.kind.value, one.key[-1], one.value) for one in finding.fix.repairs] == repaired
-
-
-@pytest.mark.parametrize("key", ["gpus", "runtime", "shm_size", "environment", "deploy"])
-def test_keys_of_compose_are_not_heard_in_devcontainer_json(tmp_path, key):
-    finding = find_only("PRJ009", on(tmp_path, files_of(dev=dev(**{key: "x"}), image=IMAGE)))
-    assert key in finding.message
-
-
-def test_run_args_are_not_heard_beside_compose(tmp_path):
-    def with_args(*arguments):
-        return files_of(dev=compose_dev(runArgs=[*arguments]), compose=service(), image=IMAGE)
-
-    assert find_only("PRJ009", on(tmp_path, with_args("--gpus", "all"))).severity is Severity.ERROR
-    finding = find_only("PRJ009", on(tmp_path, with_args("--init")))
-    assert finding.severity is Severity.WARNING
-    assert [one.kind for one in finding.fix.repairs] == [RepairKind.REMOVE]
-    assert isinstance(run_check("PRJ009", on(tmp_path, with_args())), Passed)
-
-
-def test_what_editors_pass_over_is_explained_once(tmp_path):
-    asked = files_of(dev=dev(runArgs=None, hostRequirements={"gpu": "optional"}), image=IMAGE)
-    finding = find_only("PRJ010", on(tmp_path, asked))
-    assert finding.severity is Severity.NOTE
-    assert "JetBrains" in finding.message
-    assert isinstance(run_check("PRJ010", on(tmp_path, files_of(dev=dev(), image=IMAGE))), Passed)
-    explicit = files_of(dev=dev(hostRequirements={"gpu": "optional"}), image=IMAGE)
-    assert isinstance(run_check("PRJ010", on(tmp_path, explicit)), Passed)
 
 
 @pytest.mark.parametrize(
