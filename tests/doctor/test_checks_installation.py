@@ -160,7 +160,12 @@ CASES = [
     ),
     ("DRV012", inside(), "skipped", "inside a container"),
     ("DRV002", upgraded("2025-12-31 06:41:02"), "error: never update-initramfs | restart: host", "not rebooted since"),
-    ("DRV002", upgraded("2025-12-29 08:00:00"), "error: never update-initramfs", "perhaps rebooted since, in local time"),
+    (
+        "DRV002",
+        upgraded("2025-12-29 08:00:00"),
+        "error: never update-initramfs",
+        "perhaps rebooted since, in local time",
+    ),
     ("DRV002", upgraded("2025-12-29 07:59:59"), "error: sudo update-initramfs -u | restart: host", "surely rebooted"),
     ("DRV013", host(packages=(OF_UBUNTU,)), "passed", "Ubuntu's driver alone"),
     ("DRV013", host(packages=(META, OF_NVIDIA)), "passed", "NVIDIA's driver alone"),
