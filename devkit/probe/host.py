@@ -2,6 +2,7 @@
 
 import atexit
 import codecs
+import contextlib
 import errno
 import os
 import stat
@@ -15,7 +16,8 @@ from typing import IO, Protocol
 
 from devkit.facts.values import Unknown, record
 
-# Programs run in groups of their own that are killed at a deadline, so that none holds up devkit.
+# Programs run in groups of their own that are killed at a deadline, so that none holds up devkit, and when devkit ends,
+# so that none that hangs outlives it: in `_kill_live`, or by `_Guard` where a signal ends devkit.
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -104,7 +106,7 @@ def run_program(
         _kill_group(process)
         raise
     if ended:
-        _LIVE.discard(process)
+        _forget(process)
     code = process.returncode if ended else TIMED_OUT
     _end_group(process, taps, ended=ended)
     out, err = (tap.text() for tap in taps)
@@ -157,7 +159,14 @@ def _start(argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Pope
             creationflags=flags,
         )
         _LIVE.add(process)
+        _GUARD.watch(process.pid)
     return process
+
+
+def _forget(process: subprocess.Popen[bytes]) -> None:
+    """Take a program that has ended off the lists of those to kill: another process may get its number."""
+    _LIVE.discard(process)
+    _GUARD.forget(process.pid)
 
 
 def _end_group(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ended: bool) -> None:
@@ -172,9 +181,14 @@ def _end_group(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ende
     try:
         process.wait(_GRACE_S / 2)
     except subprocess.TimeoutExpired:
-        threading.Thread(target=process.wait, daemon=True).start()
+        threading.Thread(target=_await_death, args=[process], daemon=True).start()
     else:
-        _LIVE.discard(process)
+        _forget(process)
+
+
+def _await_death(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    _forget(process)
 
 
 def _join(taps: tuple[_Tap, ...]) -> None:
@@ -195,6 +209,73 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         return  # the group is empty
 
 
+class _Guard:
+    """Kills the groups of the programs that still run when this process ends, however it ends.
+
+    A shell reads the groups' numbers from a pipe that only this process writes to, and kills what is on its list when
+    the pipe ends, which even SIGKILL does not prevent. A program does not have to help, as it would with
+    PR_SET_PDEATHSIG: nvidia-smi hangs in a wedged driver as well as devkit's own children, and what it started has to
+    end with it. Python could only set that between fork and exec, which is not safe beside threads.
+    """
+
+    _SCRIPT = """
+trap '' HUP INT TERM
+cd /
+live=" "
+while read -r action group; do
+    case $action in
+    watch) live="$live$group " ;;
+    forget) live="${live%% "$group" *} ${live#* "$group" }" ;;
+    esac
+done
+for group in $live; do kill -KILL "-$group"; done
+"""
+
+    def __init__(self) -> None:
+        self._pipe: int | None = None
+        self._owner = 0
+
+    def watch(self, group: int) -> None:
+        """Kill this group at the end, unless it is forgotten before."""
+        # A fork has no list of its own: what it starts is its parent's to end.
+        if self._owner != os.getpid():
+            self._start()
+        self._tell("watch", group)
+
+    def forget(self, group: int) -> None:
+        """Leave a group alone from now on; it has ended."""
+        self._tell("forget", group)
+
+    def _start(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+        self._owner, self._pipe = os.getpid(), None
+        if sys.platform == "win32":
+            return
+        try:
+            read_end, write_end = os.pipe()
+        except OSError:
+            return
+        nowhere = ((os.POSIX_SPAWN_OPEN, each, os.devnull, os.O_WRONLY, 0) for each in (1, 2))
+        actions = [(os.POSIX_SPAWN_DUP2, read_end, 0), *nowhere]
+        try:
+            os.posix_spawn("/bin/sh", ["sh", "-c", self._SCRIPT], {}, file_actions=actions, setpgroup=0)
+        except OSError:  # such as an image without a shell; the programs still end with a devkit that leaves regularly
+            os.close(write_end)
+        else:
+            # A guard that was stopped must hold up nothing.
+            os.set_blocking(write_end, False)
+            self._pipe = write_end
+        finally:
+            os.close(read_end)
+
+    def _tell(self, action: str, group: int) -> None:
+        if self._pipe is not None:
+            with contextlib.suppress(OSError):  # somebody killed the guard
+                os.write(self._pipe, f"{action} {group}\n".encode())
+
+
+_GUARD = _Guard()
 _LIVE: set[subprocess.Popen[bytes]] = set()
 _ENDING = threading.Event()
 """Set when this process leaves: a probe's thread may still start its next program at that moment."""

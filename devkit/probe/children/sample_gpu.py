@@ -7,6 +7,7 @@ it does when the program that started this one ends, however. It imports nothing
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -25,6 +26,8 @@ READINGS: dict[str, tuple[str, tuple[int, ...], str]] = {
 }
 """Field of a sample -> NVML's function, what it takes after the handle, and the part of its answer."""
 
+END_GRACE_S = 0.5
+
 
 def main(file: Path, interval_s: float, wanted: list[str]) -> None:
     """Sample until standard input ends, or NVML does not answer."""
@@ -33,6 +36,9 @@ def main(file: Path, interval_s: float, wanted: list[str]) -> None:
     def wait_for_end() -> None:
         sys.stdin.buffer.read()
         ended.set()
+        # A driver that hangs holds the other thread, while this one runs: ctypes lets go of the interpreter.
+        time.sleep(END_GRACE_S)
+        os._exit(1)
 
     threading.Thread(target=wait_for_end, daemon=True).start()
     started = time.monotonic()
