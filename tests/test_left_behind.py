@@ -1,9 +1,8 @@
-"""The suite finds what it left: processes that outlive it, and files, bridges and mounts with names of its own."""
+"""A run finds what it left, and accuses nobody else: other programs and other runs share its machine."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,33 +12,67 @@ from tests.engine import network
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 
-def test_a_process_of_the_session_fails_it_until_it_ends(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run with a folder for its files, the list of what was there before, and the end of the run as a function."""
     monkeypatch.setattr(left_behind, "PATIENCE_S", 0.0)
     monkeypatch.setenv(left_behind.SESSION, f"another {os.getpid()}")
+    folder = tmp_path / "files"
+    folder.mkdir()
+    monkeypatch.setenv(left_behind.FOLDER, str(folder))
     before = tmp_path / "before"
-    before.write_text("".join(f"{line}\n" for line in left_behind.list_present(os.environ[left_behind.SESSION])))
+    present = left_behind.list_present(os.environ[left_behind.SESSION], folder)
+    before.write_text("".join(f"{line}\n" for line in present))
     monkeypatch.setattr(sys, "argv", ["left_behind", str(before)])
+    return folder
+
+
+def start_sleep():
+    """The id of a process whose parent has ended, as that of a daemon would have."""
+    script = "sleep 600 >/dev/null 2>&1 & echo $!"
+    return int(subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout)
+
+
+def test_a_process_of_the_run_fails_it_until_it_ends(run, monkeypatch, capsys):
     assert left_behind.main() == 0
-    # Of a shell that has ended, as a daemon's would have.
-    pid = int(
-        subprocess.run(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"], capture_output=True, check=True).stdout
-    )
+    pid = start_sleep()
     assert left_behind.main() == 1
-    assert f"process {pid}: sleep 600" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"==> LEFT BEHIND by the tests: process {pid}: sleep 600\n"
     os.kill(pid, 9)
     monkeypatch.setattr(left_behind, "PATIENCE_S", 30.0)
     assert left_behind.main() == 0
 
 
-def test_files_count_by_their_names(tmp_path):
-    for name in ("devkit-engine-1", "devkit-texts-2", "tmpabc_1234", "tmp.of-others", "pytest-of-me"):
-        (tmp_path / name).touch()
+def test_a_process_of_another_run_is_not_accused(run, monkeypatch):
+    with monkeypatch.context() as another:
+        another.setenv(left_behind.SESSION, f"a second one {os.getpid()}")
+        pid = start_sleep()
+    assert left_behind.main() == 0
+    os.kill(pid, 9)
 
-    def names(ours):
-        return sorted(Path(line).name for line in left_behind.list_files(tmp_path, ours))
 
-    assert names(left_behind.OURS) == ["devkit-engine-1"]
-    assert names(left_behind.OURS_IN_CI) == ["devkit-engine-1", "tmpabc_1234"]
+def test_only_files_in_the_folder_of_the_run_count(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "devkit-of-another").touch()
+    for name in ("devkit-texts-2", "tmp.of-others", "pytest-of-me"):
+        (run / name).touch()
+    assert left_behind.main() == 0
+    for name in ("devkit-engine-1", "tmpabc_1234"):
+        (run / name).touch()
+    assert left_behind.main() == 1
+    assert [line.rpartition("/")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "devkit-engine-1",
+        "tmpabc_1234",
+    ]
+    monkeypatch.delenv(left_behind.FOLDER)
+    assert left_behind.main() == 0
+
+
+def test_a_mount_counts_in_a_folder_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        left_behind, "_read", lambda _: "none /run/engine/x tmpfs rw 0 0\nnone /run/engines tmpfs 0 0\n"
+    )
+    assert list(left_behind.list_mounts([tmp_path, left_behind.Path("/run/engine")])) == ["mount /run/engine/x"]
 
 
 def test_a_bridge_counts_by_its_address():
