@@ -13,8 +13,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import amount
-from tests.faults.conftest import CASES
-from tests.fuzz.profile import NAME
 
 MATRIX = "combinations of the matrix"
 """The property with which tests/render/test_matrix.py tells what it looked at."""
@@ -88,9 +86,6 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_terminal_summary(terminalreporter):
     reports = [*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())]
-    cases = sum(value for report in reports for name, value in report.user_properties if name == CASES)
-    if cases:
-        terminalreporter.write_line(f"fault injection: {cases} cases")
     for counted in (value for report in reports for name, value in report.user_properties if name == MATRIX):
         combinations, texts, compose = counted
         shown = f"{combinations} combinations, {texts} different files, {compose} different Compose projects"
@@ -98,6 +93,3 @@ def pytest_terminal_summary(terminalreporter):
     killed = sum(value for report in reports for name, value in report.user_properties if name == KILLED)
     if killed:
         terminalreporter.write_line(f"kill tests: {killed} runs killed")
-    targets = sum(report.nodeid.startswith("tests/fuzz/") for report in reports)
-    if targets:
-        terminalreporter.write_line(f"fuzz: {targets} targets, {NAME}")

@@ -16,7 +16,7 @@ class Allowed:
 
 
 OTHER_NUMBER = "with every digit 9|with numbers of 5000 digits|a number alone|cut after|one character short"
-BROKEN = "a number alone|binary|cut after|UTF-16 without|nested|noise|one character short|twice|Latin-1|zeros"
+BROKEN = "a number alone|binary|cut after|UTF-16 without|nested|noise|one character short|twice|Latin-1|zeros|repeated|one line"
 
 ALLOWED = (
     Allowed("CDI001", "read", "/cdi/", OTHER_NUMBER, "it then names another driver's libraries"),

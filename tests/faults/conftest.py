@@ -1,13 +1,14 @@
+"""All of this folder takes minutes, but for the tests that are marked `fast` by their names here."""
+
+from pathlib import Path
+
 import pytest
 
-CASES = "faults"
+FAST = ("test_a_file_is_read_without_waiting", "test_any_amount_of_disk_may_be_left")
 
 
-@pytest.fixture
-def count(record_property):
-    """A function that adds cases to the number which the summary prints."""
-
-    def add(cases):
-        record_property(CASES, cases)
-
-    return add
+def pytest_collection_modifyitems(items):
+    """Leave all but samples to `make test-all`."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.originalname not in FAST:
+            item.add_marker(pytest.mark.full)

@@ -33,20 +33,18 @@ def project(tmp_path_factory):
     return os.fsencode(folder)
 
 
-def test_a_context_may_have_any_name(count):
+def test_a_context_may_have_any_name():
     variables = {key: value for key, value in os.environb.items() if key != b"DOCKER_HOST"} | {
         b"DOCKER_CONTEXT": b"\xff"
     }
     command = [sys.executable, "-m", "devkit", "doctor", "--json", "--timeout", "3"]
     done = subprocess.run(command, env=variables, capture_output=True, check=False, timeout=60)
-    count(1)
     assert b"probe crashed" not in done.stdout
     assert wrong_document(json.loads(done.stdout)) == []
 
 
-@pytest.mark.parametrize("form", ["text", "json", "sarif", "markdown", "html"])
-@pytest.mark.turns(2)
-def test_names_that_are_no_text_reach_every_form(form, project, tmp_path, count):
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_names_that_are_no_text_reach_every_form(form, project, tmp_path):
     out, saved = tmp_path / "report", tmp_path / "facts.json"
     command = [sys.executable, "-m", "devkit", "doctor", "--format", form, "--output", str(out)]
     done = subprocess.run(
@@ -56,7 +54,6 @@ def test_names_that_are_no_text_reach_every_form(form, project, tmp_path, count)
         check=False,
         timeout=60,
     )
-    count(1)
     assert done.returncode in (0, 1), done.stderr.decode(errors="replace")
     shown = out.read_text(encoding="utf-8")
     assert not UNPRINTABLE.search(shown)

@@ -83,7 +83,7 @@ def test_a_file_is_read_without_waiting(make, tmp_path):
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 @pytest.mark.clock
-def test_everything_of_a_project_may_be_something_else(make, tmp_path, monkeypatch, count):
+def test_everything_of_a_project_may_be_something_else(make, tmp_path, monkeypatch):
     for place in PLACES:
         path = tmp_path / place
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,5 +94,4 @@ def test_everything_of_a_project_may_be_something_else(make, tmp_path, monkeypat
     started_s = time.monotonic()
     seen = examine(LocalHost(), project=str(tmp_path), deadline_s=DEADLINE_S)
     assert time.monotonic() - started_s < DEADLINE_S + FOREVER_S
-    count(len(PLACES))
     assert [*broken(seen, deadline_s=DEADLINE_S), *unprintable(seen)] == []

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.damage import Damaged
 from tests.faults.examining import broken, examine_anew
-from tests.faults.test_answers import ASKED, SOUND
+from tests.faults.test_answers import examine_sound, watched
 from tests.hosts import machine
 
 MACHINES = {"ask_nvml": ("ubuntu-4090-ok", "mig-a100"), "ask_engine": ("ubuntu-4090-ok", "podman-behind-docker-socket")}
@@ -34,50 +34,39 @@ def reshaped(value, path, shape):
 
 
 def asking(name, child):
-    return next(argv for argv in ASKED[name]["run"] if any(word.endswith(f"{child}.py") for word in argv))
+    return next(argv for argv in watched(name)["run"] if any(word.endswith(f"{child}.py") for word in argv))
 
 
-def cases():
-    for child, names in MACHINES.items():
-        for name in names:
-            argv = asking(name, child)
-            lines = machine(name).run(argv).out.splitlines()
-            for number, line in enumerate(lines):
-                for path in places(json.loads(line)):
-                    where = ".".join(map(str, path)) or "the line"
-                    yield pytest.param(name, argv, number, path, id=f"{name}: {child}: line {number + 1}: {where}")
+def tell(name, argv, lines):
+    """What doctor finds where the child prints these lines."""
+    told = dataclasses.replace(machine(name).run(argv), out="\n".join(lines) + "\n")
+    return examine_anew(
+        examine_sound(name), Damaged(machine(name), "run", argv, lambda _: told), watched(name)["run"][argv]
+    )
 
 
-@pytest.mark.parametrize(("name", "argv", "number", "path"), list(cases()))
-@pytest.mark.turns(3)
-def test_any_value_may_have_any_shape(name, argv, number, path, count):
-    host = machine(name)
-    sound = host.run(argv)
+@pytest.mark.parametrize(("name", "child"), CHILDREN)
+def test_any_value_may_have_any_shape(name, child):
+    argv = asking(name, child)
+    lines = machine(name).run(argv).out.splitlines()
     problems = []
-    for shape in SHAPES:
-        lines = sound.out.splitlines()
-        lines[number] = json.dumps(reshaped(json.loads(lines[number]), path, shape))
-        told = dataclasses.replace(sound, out="\n".join(lines) + "\n")
-        damaged = Damaged(host, "run", argv, lambda _, told=told: told)
-        seen = examine_anew(SOUND[name], damaged, ASKED[name]["run"][argv])
-        problems += [f"{json.dumps(shape)}: {problem}" for problem in broken(seen)]
-    count(len(SHAPES))
+    for number, line in enumerate(lines):
+        for path in places(json.loads(line)):
+            for shape in SHAPES:
+                changed = json.dumps(reshaped(json.loads(line), path, shape))
+                found = broken(tell(name, argv, [*lines[:number], changed, *lines[number + 1 :]]))
+                problems += [f"line {number + 1}: {path}: {shape!r}: {problem}" for problem in found]
     assert not problems, "\n".join(("", *problems))
 
 
 @pytest.mark.parametrize(("name", "child"), CHILDREN)
-def test_any_line_may_be_missing_or_come_twice(name, child, count):
-    host, argv = machine(name), asking(name, child)
-    sound = host.run(argv)
-    lines = sound.out.splitlines()
+def test_any_line_may_be_missing_or_come_twice(name, child):
+    argv = asking(name, child)
+    lines = machine(name).run(argv).out.splitlines()
     told = [lines[:place] + lines[place + 1 :] for place in range(len(lines))]
     told += [[*lines, line] for line in lines] + [list(reversed(lines))]
     problems = []
     for kept in told:
-        answer = dataclasses.replace(sound, out="\n".join(kept))
-        damaged = Damaged(host, "run", argv, lambda _, answer=answer: answer)
-        seen = examine_anew(SOUND[name], damaged, ASKED[name]["run"][argv])
-        problems += broken(seen)
-        problems += sorted(seen.accusations - SOUND[name].accusations)
-    count(len(told))
+        seen = tell(name, argv, kept)
+        problems += [*broken(seen), *sorted(seen.accusations - examine_sound(name).accusations)]
     assert not problems, "\n".join(("", *problems))

@@ -86,7 +86,6 @@ def test_every_sound_text_says_something():
 
 
 @pytest.mark.parametrize("name", [*SOUND, "Poetry in pyproject.toml"])
-@pytest.mark.turns(3)
 def test_a_damaged_file_says_requirements_or_is_noted(name):
     sound = SOUND.get(name, POETRY)
     name = name if name in SOUND else "pyproject.toml"
