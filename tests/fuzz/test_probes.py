@@ -68,19 +68,21 @@ def test_every_probe_is_tried():
 def test_any_text_becomes_typed_facts(field):
     cases = list(list_cases(field))
     assert cases
-    for name, question, what, sound in cases:
-        note = f"{name}: {what}"
+    for case in cases:
+        assert_that_edits_become_facts(field, *case)
 
-        @settings(FUZZ, max_examples=10)
-        @given(nearly(sound))
-        def becomes_facts(text, name=name, question=question, what=what):
-            def answer(said):
-                return dataclasses.replace(said, out=text) if question == "run" else text
 
-            started_s = time.thread_time()
-            value = PROBES[field](Damaged(machine(name), question, what, answer))
-            assert time.thread_time() - started_s < SLOWEST_S, note  # noqa: B023 - called before the next one
-            facts = dataclasses.replace(facts_of(name), **{field: value})
-            assert parse_facts(format_facts(facts)) == facts, note  # noqa: B023
+def assert_that_edits_become_facts(field, name, question, what, sound):
+    @settings(FUZZ, max_examples=10)
+    @given(nearly(sound))
+    def becomes_facts(text):
+        def answer(said):
+            return dataclasses.replace(said, out=text) if question == "run" else text
 
-        becomes_facts()
+        started_s = time.thread_time()
+        value = PROBES[field](Damaged(machine(name), question, what, answer))
+        assert time.thread_time() - started_s < SLOWEST_S, what
+        facts = dataclasses.replace(facts_of(name), **{field: value})
+        assert parse_facts(format_facts(facts)) == facts, what
+
+    becomes_facts()

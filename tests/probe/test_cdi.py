@@ -103,7 +103,7 @@ def test_devices_without_a_node_and_paths_that_are_gone_are_named(tmp_path):
     assert spec.missing_paths == ("/dev/dri/card0", "/usr/lib/libcuda.so.580.95.05", "/usr/bin/nvidia-cdi-hook")
 
 
-@pytest.mark.parametrize("wrong", [None, 3, "text", [], [None], {"path": 3}, [{"path": 3}], [{"hostPath": None}]])
+@pytest.mark.parametrize("wrong", [3, [None], [{"path": 3}], [{"hostPath": None}]])
 @pytest.mark.parametrize("key", ["containerEdits", "deviceNodes", "mounts", "hooks", "devices"])
 def test_edits_of_another_shape_are_passed_over(tmp_path, key, wrong):
     edits = {**NODES["containerEdits"], key: wrong} if key not in NODES else NODES["containerEdits"]

@@ -68,15 +68,12 @@ def regions(*sizes_mib, wide=()):
         # https://github.com/geerlingguy/raspberry-pi-pcie-devices/issues/480
         pytest.param("0x1e30", regions(16, 256, 0, 32, 0, 0, wide=(1, 3)), 0.25, id="Turing, RTX 8000"),
         # https://github.com/pciutils/pciutils/issues/151
-        pytest.param("0x24a0", regions(16, 8192, 0, 32, 0, 0, wide=(1, 3)), 8, id="Ampere, RTX 3070 Ti"),
         # https://github.com/triton-inference-server/server/issues/4154
         pytest.param("0x20b0", regions(16, 65536, 0, 32, 0, 0, wide=(1, 3)), 64, id="Ampere, A100"),
         # https://github.com/NVIDIA/gds-nvidia-fs/issues/60
-        pytest.param("0x26b1", regions(16, 65536, 0, 32, 0, 0, wide=(1, 3)), 64, id="Ada, RTX 6000"),
         # https://github.com/fastfetch-cli/fastfetch/issues/1658
         pytest.param("0x2330", regions(16, 0, 131072, 0, 32, 0, wide=(0, 2, 4)), 128, id="Hopper, H100"),
         # https://github.com/NVIDIA/nvtrust/issues/128
-        pytest.param("0x2329", regions(16, 0, 131072, 0, 32, 0, wide=(0, 2, 4)), 128, id="Hopper, H20"),
         # https://github.com/NVIDIA/open-gpu-kernel-modules/issues/935
         pytest.param("0x2c18", regions(64, 32768, 0, 32, 0, 0, wide=(1, 3)), 32, id="Blackwell, RTX 5090 Mobile"),
         # https://forum.proxmox.com/threads/179366/ shows this machine, whose window found no room.
@@ -94,7 +91,6 @@ def test_the_memory_window_of_real_gpus(tmp_path, device, resource, gib):
 @pytest.mark.parametrize(
     ("resource", "bar1_bytes"),
     [
-        pytest.param(window("0x0000007000000000", "0x000000700fffffff"), 256 << 20, id="256 MiB"),
         pytest.param(window("0x0000007000000000", "0x00000077ffffffff"), 32 << 30, id="32 GiB"),
         pytest.param(window("0x0000000000000000", "0x0000000000000000"), 0, id="none was assigned"),
         pytest.param(HOPPER, 128 << 30, id="128 GiB behind a 64-bit BAR 0, as on Hopper"),
@@ -123,7 +119,6 @@ def test_the_memory_window_is_the_second_bar(tmp_path, resource, bar1_bytes):
     [
         pytest.param("16\n", 16, id="all lanes"),
         pytest.param("63\n", Unknown("the bus answers '63'"), id="a GPU that has left the bus"),
-        pytest.param("0\n", Unknown("the bus answers '0'"), id="a GPU that sleeps"),
         pytest.param("Unknown\n", Unknown("the bus answers 'Unknown'"), id="no number"),
     ],
 )
@@ -189,7 +184,6 @@ TOOLKIT = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
         pytest.param("a.list", f"deb {TOOLKIT} /\n", [(TOOLKIT, "")], id="no key"),
         pytest.param("a.list", f"deb [arch=amd64 signed-by=/k.gpg] {TOOLKIT} /\n", [(TOOLKIT, "/k.gpg")], id="a key"),
         pytest.param("a.list", f"# deb {TOOLKIT} /\n", [], id="commented out"),
-        pytest.param("a.list", "deb http://archive.ubuntu.com/ubuntu noble main\n", [], id="another repository"),
         pytest.param("a.list.save", f"deb {TOOLKIT} /\n", [], id="a file that apt does not read"),
         pytest.param(
             "a.sources",
@@ -210,7 +204,6 @@ def test_package_lists_of_the_toolkit(tmp_path, name, text, entries):
         pytest.param("0o666", 0, 0, False, id="open to all"),
         pytest.param("0o660", 0, 27, False, id="open to a group of this user"),
         pytest.param("0o660", 0, 44, True, id="open to another group"),
-        pytest.param("0o600", 1000, 0, False, id="this user's own"),
         pytest.param("0o606", 0, 27, True, id="closed to a group of this user, though open to all others"),
         pytest.param("0o664", 0, 0, True, id="only to be read"),
     ],
@@ -236,11 +229,6 @@ UNBUILT = command("dkms", "status", out="nvidia/580.95.05: added\n")
             "ok\nx.c:1:2: error: too many arguments\nmake: *** Error 1\n",
             "x.c:1:2: error: too many arguments",
             id="a compiler's",
-        ),
-        pytest.param(
-            "gcc: error: unrecognized command-line option '-f'\n",
-            "gcc: error: unrecognized command-line option '-f'",
-            id="its options",
         ),
         pytest.param("ERROR: modpost: x undefined!\n", "ERROR: modpost: x undefined!", id="the linker's"),
         pytest.param("all went well\n", "", id="none"),

@@ -67,15 +67,6 @@ def test_a_proxy_for_the_web_is_not_used_for_an_engine(ask, monkeypatch):
         assert isinstance(ask(url), Engine)
 
 
-@pytest.mark.clock
-def test_an_engine_on_a_port_that_never_answers_ends_within_the_deadline(ask):
-    started = time.monotonic()
-    with engine(None, answers={}, hang_at="version") as url:
-        failure = ask(url, deadline_s=3.0)
-    assert time.monotonic() - started < 4
-    assert failure.end is EngineEnd.TIMED_OUT
-
-
 @pytest.mark.parametrize(
     ("version", "info", "field", "value"),
     [
@@ -84,7 +75,6 @@ def test_an_engine_on_a_port_that_never_answers_ends_within_the_deadline(ask):
         pytest.param({"Components": None}, {}, "kind", EngineKind.DOCKER, id="an engine without components"),
         pytest.param({}, {"SecurityOptions": ["name=rootless"]}, "is_rootless", True, id="rootless"),
         pytest.param({}, {"SecurityOptions": ["name=selinux"]}, "has_selinux", True, id="SELinux"),
-        pytest.param({}, {"SecurityOptions": None}, "has_selinux", False, id="no security options"),
         pytest.param({}, {"DockerRootDir": "/var/snap/docker/common/x"}, "is_snap", True, id="snap"),
         pytest.param({}, {"Runtimes": None}, "runtimes", (), id="no runtimes"),
         pytest.param({}, {"CDISpecDirs": None}, "cdi_spec_dirs", (), id="CDI switched off"),
@@ -113,6 +103,7 @@ def test_a_socket_that_accepts_and_never_answers_ends_within_the_deadline(ask, p
     assert "answered nothing" in failure.message
 
 
+@pytest.mark.full
 @pytest.mark.clock
 def test_an_engine_stuck_in_its_settings_ends_within_the_deadline(ask, path):
     started = time.monotonic()
@@ -129,14 +120,6 @@ def test_a_socket_file_without_a_listener_is_refused(ask, path):
     failure = ask(url)
     assert failure.end is EngineEnd.NOT_RUNNING
     assert failure.message.startswith("Connection refused")
-
-
-@pytest.mark.parametrize("answers", [{"version": "<html>hello</html>"}, {}], ids=["another answer", "an error"])
-@pytest.mark.parametrize("on_port", [True, False], ids=["on a port", "on a socket"])
-def test_a_listener_that_is_no_engine_is_named_so(ask, path, answers, on_port):
-    with engine(None if on_port else path, answers=answers) as url:
-        failure = ask(url)
-    assert failure.end is EngineEnd.BAD_ENDPOINT
 
 
 @pytest.mark.parametrize(
@@ -198,7 +181,6 @@ MISSING = '{"failed": "missing", "message": "No such file or directory: /var/run
         pytest.param("", EngineEnd.NOT_INSTALLED, id="no engine program"),
         pytest.param("/usr/bin/docker", EngineEnd.NOT_RUNNING, id="the docker command"),
         pytest.param("/opt/bin/podman", EngineEnd.NOT_RUNNING, id="Podman on PATH"),
-        pytest.param("/elsewhere/docker", EngineEnd.NOT_INSTALLED, id="a program that is not on PATH"),
     ],
 )
 def test_not_installed_differs_from_not_running(tmp_path, program, end):
@@ -355,14 +337,10 @@ def answer(status, body, length=None):
     ("reply", "end"),
     [
         pytest.param(b"", EngineEnd.BAD_ENDPOINT, id="hangs up at once"),
-        pytest.param(b"\x00\xff\x16\x03" * 50, EngineEnd.BAD_ENDPOINT, id="speaks something else"),
-        pytest.param(b"SSH-2.0-OpenSSH_9.6\r\n", EngineEnd.BAD_ENDPOINT, id="is an ssh server"),
         pytest.param(answer("200 OK", b'{"Version": "28.', 900), EngineEnd.BAD_ENDPOINT, id="hangs up half way"),
         pytest.param(answer("200 OK", b"[" * 100_000), EngineEnd.BAD_ENDPOINT, id="nests without end"),
-        pytest.param(answer("404 Not Found", b"no"), EngineEnd.BAD_ENDPOINT, id="knows no such path"),
         pytest.param(answer("403 Forbidden", b"authorization denied by plugin"), EngineEnd.BAD_ENDPOINT, id="forbids"),
         pytest.param(answer("500 Internal Server Error", b"oh"), EngineEnd.ERROR, id="is in trouble"),
-        pytest.param(answer("503 Service Unavailable", b"wait"), EngineEnd.ERROR, id="is not ready yet"),
     ],
 )
 def test_a_socket_that_answers_badly(ask_at, path, reply, end):
@@ -408,7 +386,6 @@ def test_the_proxy_of_the_engine(info, expected):
     ("told", "read_at", "expected"),
     [
         pytest.param("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0, id="the same second"),
-        pytest.param("2025-11-21T13:00:00+01:00", 1763726400.0, 0, id="another zone"),
         pytest.param("2025-11-21T11:00:00Z", 1763726400, -3600, id="an hour behind"),
         pytest.param("", 1763726400.0, Unknown("the engine does not say what time it is"), id="no time in the answer"),
         pytest.param("yesterday", 1.0, Unknown("the engine does not say what time it is"), id="garbage"),
@@ -490,7 +467,6 @@ ROOTLESS, PODMAN = "/run/user/7/docker.sock", "/run/user/7/podman/podman.sock"
     [
         pytest.param(["/var/run/docker.sock", ROOTLESS, PODMAN], "default", id="the default first"),
         pytest.param([ROOTLESS, PODMAN], "rootless socket", id="then rootless Docker"),
-        pytest.param([PODMAN, "/run/podman/podman.sock"], "rootless Podman socket", id="then rootless Podman"),
         pytest.param(["/run/podman/podman.sock"], "Podman socket", id="then the system's Podman"),
         pytest.param(["/h/.docker/run/docker.sock"], "Docker Desktop's own socket", id="Desktop on macOS"),
     ],

@@ -4,7 +4,6 @@ import sys
 import pytest
 
 from devkit.probe.host import LocalHost, Stat
-from tests.hosts import machine, written
 
 HOST = LocalHost()
 
@@ -83,62 +82,3 @@ def test_the_interpreter_and_the_environment_are_this_process_s(monkeypatch):
     monkeypatch.setenv("DEVKIT_TEST", "here")
     assert HOST.env["DEVKIT_TEST"] == "here"
     assert HOST.python == sys.executable
-
-
-RECORDED = """
-python = "/py"
-writable = ["/w"]
-unreadable = ["/a/secret"]
-[env]
-HOME = "/h"
-[files]
-"/a/file" = "text"
-"/a/secret" = "x"
-"/w/deep/file" = ""
-[links]
-"/link" = "/a"
-"/chain" = "/link/file"
-"/loop" = "/loop"
-[free_bytes]
-"/" = 10
-"/w" = 20
-[nodes]
-"/dev/x" = { kind = "character", mode = 0o600, uid = 7, open = "EPERM" }
-[[command]]
-argv = ["{python}", "-c", "x"]
-out = "ran"
-"""
-
-
-@pytest.fixture
-def recorded(tmp_path):
-    return written(tmp_path, RECORDED)
-
-
-def test_a_recorded_machine_answers_like_a_real_one(recorded):
-    assert recorded.read("/a/file") == recorded.read("/link/file") == recorded.read("/chain") == "text"
-    assert recorded.read("/a/secret") is None
-    assert recorded.list("/") == ("a", "chain", "dev", "link", "loop", "w")
-    assert recorded.list("/link") == ("file", "secret")
-    assert recorded.stat("/w/deep").kind == "directory"
-    assert recorded.stat("/dev/x") == Stat("character", 0o600, 7, 0, 0)
-    assert (recorded.open_error("/dev/x"), recorded.open_error("/dev/y")) == ("EPERM", "ENOENT")
-    assert (recorded.link("/chain"), recorded.link("/gone"), recorded.link("/loop")) == ("/a/file", None, None)
-    assert (recorded.is_writable("/w/deep"), recorded.is_writable("/a"), recorded.is_writable("/w/no")) == (
-        True,
-        False,
-        False,
-    )
-    assert (recorded.free_bytes("/a"), recorded.free_bytes("/w/deep"), recorded.free_bytes("/wide")) == (10, 20, 10)
-
-
-def test_a_recorded_command_is_found_by_its_interpreter(recorded):
-    assert recorded.run(["/py", "-c", "x"]).out == "ran"
-    assert recorded.run(["other"]).code == 127
-
-
-def test_a_machine_that_extends_another_keeps_all_but_what_it_removes():
-    laptop, desktop = machine("no-gpu-laptop"), machine("ubuntu-4090-ok")
-    assert desktop.stat("/dev/nvidia0") is not None
-    assert laptop.stat("/dev/nvidia0") is None
-    assert laptop.run(["uname", "-s", "-r", "-m"]) == desktop.run(["uname", "-s", "-r", "-m"])

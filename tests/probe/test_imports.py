@@ -28,16 +28,6 @@ def imported(folder, files, declared=()):
     return {each.name or f"?{each.module}": each.origin for each in found}
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [("cv2", "opencv-python"), ("PIL", "pillow"), ("yaml", "pyyaml"), ("sklearn", "scikit-learn"), ("numpy", "numpy"),
-     ("huggingface_hub", "huggingface-hub"), ("clip", None), ("apex", None)],
-)  # fmt: skip
-def test_a_module_stands_for_the_distribution_that_brings_it(module, name):
-    # clip and apex are other packages on the index than those that programs mean.
-    assert DISTRIBUTIONS.get(module) == name
-
-
 def test_programs_of_a_project_without_dependency_files_say_what_they_need(tmp_path):
     files = {
         "train.py": "import os, json\nimport torch\nimport numpy as np, wandb\nfrom model import GPT\n"

@@ -221,6 +221,7 @@ def test_lifecycle_commands_are_read_in_every_form(tmp_path):
     assert [one.requirements[0].name for one in found.installs] == ["torch", "vllm"]
 
 
+@pytest.mark.full
 def test_a_command_that_repeats_an_installation_counts_once(tmp_path):
     repeated = "pip install torch && " * 45_000 + "cd sub && pip install ."
     found = read(tmp_path, {".devcontainer/devcontainer.json": json.dumps({"postCreateCommand": repeated})})
@@ -293,6 +294,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.full
 @settings(max_examples=80, deadline=None)
 @given(dev_container=JSON, compose=JSON)
 def test_no_document_of_the_right_words_breaks_the_reader(tmp_path_factory, dev_container, compose):

@@ -138,6 +138,7 @@ def test_a_container_that_hangs_is_removed_and_the_deadline_kept(docker):
     assert found.left_behind == ""
 
 
+@pytest.mark.full
 @pytest.mark.clock
 def test_a_container_that_stays_is_named(docker):
     docker("exit 125", rest='case "$*" in *ps*) echo 3f3f;; esac')

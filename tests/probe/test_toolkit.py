@@ -58,11 +58,6 @@ def test_a_broken_configuration_is_unknown_and_says_where(tmp_path):
     assert "line 1" in toolkit(tmp_path, config("mode = = 1")).mode.reason
 
 
-def test_an_unreadable_configuration_is_unknown(tmp_path):
-    found = toolkit(tmp_path, config(""), more=f'unreadable = ["{TOOLKIT_CONFIG}"]')
-    assert "cannot be read" in found.no_cgroups.reason
-
-
 def test_without_the_toolkit_its_settings_are_unknown(tmp_path):
     assert isinstance(toolkit(tmp_path, command="").mode, Unknown)
 
