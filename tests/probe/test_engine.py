@@ -181,6 +181,7 @@ MISSING = '{"failed": "missing", "message": "No such file or directory: /var/run
         pytest.param("", EngineEnd.NOT_INSTALLED, id="no engine program"),
         pytest.param("/usr/bin/docker", EngineEnd.NOT_RUNNING, id="the docker command"),
         pytest.param("/opt/bin/podman", EngineEnd.NOT_RUNNING, id="Podman on PATH"),
+        pytest.param("/elsewhere/docker", EngineEnd.NOT_INSTALLED, id="a program that is not on PATH"),
     ],
 )
 def test_not_installed_differs_from_not_running(tmp_path, program, end):
@@ -386,6 +387,7 @@ def test_the_proxy_of_the_engine(info, expected):
     ("told", "read_at", "expected"),
     [
         pytest.param("2025-11-21T12:00:00.123456789Z", 1763726400.0, 0, id="the same second"),
+        pytest.param("2025-11-21T13:00:00+01:00", 1763726400.0, 0, id="another zone"),
         pytest.param("2025-11-21T11:00:00Z", 1763726400, -3600, id="an hour behind"),
         pytest.param("", 1763726400.0, Unknown("the engine does not say what time it is"), id="no time in the answer"),
         pytest.param("yesterday", 1.0, Unknown("the engine does not say what time it is"), id="garbage"),
@@ -467,6 +469,7 @@ ROOTLESS, PODMAN = "/run/user/7/docker.sock", "/run/user/7/podman/podman.sock"
     [
         pytest.param(["/var/run/docker.sock", ROOTLESS, PODMAN], "default", id="the default first"),
         pytest.param([ROOTLESS, PODMAN], "rootless socket", id="then rootless Docker"),
+        pytest.param([PODMAN, "/run/podman/podman.sock"], "rootless Podman socket", id="then rootless Podman"),
         pytest.param(["/run/podman/podman.sock"], "Podman socket", id="then the system's Podman"),
         pytest.param(["/h/.docker/run/docker.sock"], "Docker Desktop's own socket", id="Desktop on macOS"),
     ],
