@@ -7,6 +7,7 @@ none has to run. A generation is the prompt at once, then the last token, when t
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -299,7 +300,9 @@ def trace_inference(document: ConfigDocument, settings: InferenceSettings) -> Ev
 def _forward(recorder: AllocationRecorder, model: Model, cache: Any, phase: StepPhase, shape: tuple[int, int]) -> None:  # noqa: ANN401 - any cache
     recorder.current_pass, recorder.section = phase, Section(phase)
     ids = torch.empty(shape, dtype=torch.int64)
-    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    # transformers 5 renames the argument, model by model, and warns of the earlier name.
+    argument = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
+    model(input_ids=ids, use_cache=True, logits_to_keep=1, **{argument: cache})
     recorder.relabel((each for layer in cache.layers for each in (layer.keys, layer.values)), TensorKind.CACHE)
 
 
