@@ -489,6 +489,9 @@ BEAT_S = 5.0
 SILENT_S = 40.0
 """Longer than a process holds Python's lock, in which no thread of it can run; with a beat less than a minute."""
 
+BEAT_END_S = 2.0
+"""How long the end waits for a beat that is under way: a store that is gone answers no sooner than its timeout."""
+
 
 @contextlib.contextmanager
 def exchange_heartbeats(rank: int, world_size: int, *, timeout_s: float) -> Iterator[None]:
@@ -531,6 +534,8 @@ def exchange_heartbeats(rank: int, world_size: int, *, timeout_s: float) -> Iter
         yield
     finally:
         ended.set()
+        # A thread that Python's end finds within torch's C++ is unwound there, which aborts the process (exit code 134).
+        thread.join(BEAT_END_S)
 
 
 def _watch(name: str, value: bytes, seen: dict[str, tuple[bytes, float]], timeout_s: float) -> None:
