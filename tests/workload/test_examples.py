@@ -12,6 +12,7 @@ import pytest
 from tests.forked_commands import shell_commands
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     pytest.mark.skipif(sys.platform != "linux", reason="the commands run in forks of one process"),
 ]
@@ -55,7 +56,6 @@ def last_event(text):
     return json.loads(text.splitlines()[-1])
 
 
-@pytest.mark.turns(4, first=3)
 def test_the_tutorial_ends_with_the_answer_of_the_text(shell):
     page = (EXAMPLES.parent / "docs/tutorial.md").read_text(encoding="utf-8")
     lines = [
@@ -77,7 +77,6 @@ def test_the_tutorial_ends_with_the_answer_of_the_text(shell):
     assert (shell.folder.parent / "my-project/.devcontainer/devcontainer.json").is_file()
 
 
-@pytest.mark.turns(4, first=0)
 def test_a_model_answers_about_a_text_only_after_it_was_trained_on_it(shell):
     name = "ask-about-a-text"
     story = story_of(shell, name)
@@ -101,7 +100,6 @@ def test_a_model_answers_about_a_text_only_after_it_was_trained_on_it(shell):
             assert float(last) < 0.15
 
 
-@pytest.mark.turns(4, first=1)
 def test_a_chat_model_learns_new_answers(shell):
     before, after = (output for line, output in story_of(shell, "chat-fine-tune").items() if "generate" in line)
     assert before == "I do not know.\n"
@@ -111,7 +109,6 @@ def test_a_chat_model_learns_new_answers(shell):
     assert json.loads(more)["answer"] == "The waves."
 
 
-@pytest.mark.turns(4, first=1)
 def test_an_interrupted_run_resumes_to_the_same_loss(shell):
     story = story_of(shell, "preemptible-run")
     ended = next(output for line, output in story.items() if "preempt.sh" in line)
@@ -123,7 +120,6 @@ def test_an_interrupted_run_resumes_to_the_same_loss(shell):
     assert resumed["last_loss"] == straight["last_loss"]
 
 
-@pytest.mark.turns(4, first=2)
 def test_two_processes_have_the_losses_of_one(shell):
     story = story_of(shell, "two-processes")
     two, one = (last_event(output) for line, output in story.items() if line.startswith("tail"))

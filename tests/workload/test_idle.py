@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
+pytestmark = [pytest.mark.full, pytest.mark.skipif(]
     sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None,
     reason="needs root and unshare for namespaces of its own",
 )

@@ -158,6 +158,7 @@ def test_a_command_goes_on_in_the_projects_environment(project, tmp_path, words)
     assert folders.index(own_requirements) > max(at for at, folder in enumerate(folders) if folder.startswith(prefix))
 
 
+@pytest.mark.full
 def test_the_hub_is_queried_where_its_library_is(project, tmp_path):
     (tmp_path / "first").mkdir()
     (tmp_path / "first/huggingface_hub.py").write_text(
@@ -169,6 +170,7 @@ def test_the_hub_is_queried_where_its_library_is(project, tmp_path):
     assert "huggingface_hub is not installed to query the hub" in done.stderr
 
 
+@pytest.mark.full
 def test_what_the_projects_environment_lacks_is_one_line_and_a_command(project, tmp_path):
     done = project("generate", "--model", "m", "--prompt", "x", packages=("torch", "transformers"))
     python = tmp_path / "venv/bin/python"

@@ -17,6 +17,7 @@ EXAMPLE = ROOT / "examples" / "ask-about-a-text"
 CHOSEN = os.environ.get("DEVKIT_NEWEST_TORCH", "")
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.workload,
     pytest.mark.skipif(
         not CHOSEN, reason="downloads the newest torch: DEVKIT_NEWEST_TORCH=1 (or an interpreter) runs it"

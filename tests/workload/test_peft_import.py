@@ -51,12 +51,12 @@ def ran(tmp_path_factory):
     return dict(zip(commands, json.loads((folder / "ends").read_text()), strict=True))
 
 
-@pytest.mark.turns(2, first=0)
+@pytest.mark.full
 def test_what_needs_no_bitsandbytes_does_not_import_it(ran):
     assert [ran[command] for command in ("lora", "full", "adapter", "merge")] == [[0, ""]] * 4
 
 
-@pytest.mark.turns(2, first=0)
+@pytest.mark.full
 def test_what_needs_bitsandbytes_says_why_it_does_not_import(ran):
     for command, what in (("qlora", "a base in nf4"), ("8-bit states", "--optimizer adamw-8bit")):
         why = f"{what} needs bitsandbytes, which does not import: {BROKEN.split(chr(39))[1]}"

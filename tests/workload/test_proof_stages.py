@@ -57,24 +57,30 @@ def assert_red(stage, models, reading):
     assert reading in result.reason
 
 
-@pytest.mark.parametrize("stage", [*LORA_STAGES, *QUANTIZED_STAGES], ids=lambda stage: stage.__name__)
+@pytest.mark.parametrize(
+    "stage",
+    [*LORA_STAGES, *(pytest.param(stage, marks=pytest.mark.full) for stage in QUANTIZED_STAGES)],
+    ids=lambda stage: stage.__name__,
+)
 def test_the_stage_passes_on_a_healthy_environment(stage, healthy):
     result = outcome(stage, healthy)
     assert result.status is StageStatus.PASSED, result.reason
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16], ids=str)
-@pytest.mark.turns(2)
 def test_the_proof_holds_in_half_precision_too(tmp_path, precision):
     models = make_models(tmp_path, precision=precision)
     for stage in LORA_STAGES[:6]:
         assert outcome(stage, models).status is StageStatus.PASSED, outcome(stage, models).reason
 
 
+@pytest.mark.full
 def test_an_untrained_adapter_has_not_memorized(tmp_path):
     assert_red(model_stages.prove_lora_memorizes, make_models(tmp_path, steps=0), "generated")
 
 
+@pytest.mark.full
 def test_a_falling_loss_alone_is_not_memorization(tmp_path):
     models = make_models(tmp_path, steps=5)
     assert models.tuned.losses[-1] < models.tuned.losses[0]
@@ -108,11 +114,13 @@ def touching_each_step(models, chosen, touch):
     return models
 
 
+@pytest.mark.full
 def test_a_changed_base_weight_fails(models):
     touching_each_step(models, lambda name, _: "embed_tokens" in name, lambda weight: weight[0, :1].add_(1e-3))
     assert_red(model_stages.prove_base_frozen, models, "changed_tensors is 1")
 
 
+@pytest.mark.full
 def test_a_trainable_base_weight_fails(tmp_path):
     class Careless(ProofModels):
         def _tune(self, model, base_logits, base_text):
@@ -190,12 +198,14 @@ def test_a_resume_with_a_blind_negative_control_fails(models):
     assert_red(model_stages.prove_resume, models, "different_without_optimizer_state")
 
 
+@pytest.mark.full
 def test_a_base_that_was_not_quantized_fails(trained):
     trained.__dict__["tuned_4bit"] = trained.tuned
     assert_red(model_stages.prove_qlora_memorizes, trained, "linear4bit_layers is 0")
     assert_red(model_stages.prove_qlora_frozen, trained, "packed_tensors is 0")
 
 
+@pytest.mark.full
 def test_a_changed_packed_weight_fails(models):
     touching_each_step(
         models, lambda _, weight: type(weight).__name__ == "Params4bit", lambda packed: packed[0].add_(1)

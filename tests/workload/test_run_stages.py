@@ -66,6 +66,7 @@ def test_a_model_that_is_not_there_fails_with_its_name(healthy, tmp_path):
     assert result.status is StageStatus.FAILED and "nowhere" in result.reason
 
 
+@pytest.mark.full
 def test_a_model_that_does_not_learn_fails(healthy, tmp_path, monkeypatch):
     monkeypatch.setattr(run_stages, "LEARNING_RATE", 1e-9)
     result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path / "own", write_base(tmp_path / "base")))
@@ -94,6 +95,7 @@ def test_memory_is_not_judged_on_a_cpu(healthy):
     assert outcome(run_stages.prove_memory_estimate, healthy).status is StageStatus.SKIPPED
 
 
+@pytest.mark.full
 def test_the_random_llama_trains(healthy, tmp_path):
     folder = models.write_random_llama(tmp_path / "sized", seed=1, hidden=128, layers=2)
     result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path / "own", folder))

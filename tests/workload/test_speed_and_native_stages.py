@@ -119,7 +119,7 @@ def test_one_slow_call_does_not_change_the_median():
     assert device_stages.measure_seconds_per_call(lambda: time.sleep(next(calls)), torch.device("cpu")) < 0.02
 
 
-@pytest.mark.turns(3)
+@pytest.mark.full
 def test_two_processes_all_reduce():
     result = outcome(collectives.prove_gloo, CPU)
     assert result.status is StageStatus.PASSED, result.reason
@@ -134,6 +134,7 @@ def test_a_process_that_fails_fails_the_stage_with_its_error(monkeypatch, tmp_pa
     assert result.status is StageStatus.FAILED and "no interface for Gloo" in result.reason
 
 
+@pytest.mark.full
 def test_the_process_that_failed_is_named_and_not_the_one_that_waits_for_it(monkeypatch, tmp_path):
     broken = tmp_path / "all_reduce.py"
     broken.write_text(
@@ -229,11 +230,13 @@ def test_a_broken_quantization_fails(monkeypatch):
     assert "round_trip_error" in outcome(device_stages.prove_bitsandbytes, CPU).reason
 
 
+@pytest.mark.full
 def test_every_cache_gives_the_same_tokens(healthy):
     result = outcome(model_stages.prove_caches_agree, healthy)
     assert result.status is StageStatus.PASSED, result.reason
 
 
+@pytest.mark.full
 def test_a_cache_that_loses_a_token_fails(healthy, monkeypatch):
     real = model_stages._with_cache
     lossy = lambda *words, **how: real(*words, **how)[:-1] if how else real(*words)  # noqa: E731

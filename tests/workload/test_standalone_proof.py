@@ -83,6 +83,7 @@ def statuses(document):
     return {stage["name"]: stage["status"] for stage in document["stages"]}
 
 
+@pytest.mark.full
 @pytest.mark.workload
 def test_an_environment_with_torch_alone_is_proved_and_the_report_says_by_what(environment, tmp_path):
     verify = environment(hidden=("transformers", "peft"))
@@ -105,6 +106,7 @@ def test_an_environment_with_torch_alone_is_proved_and_the_report_says_by_what(e
     assert (checked.returncode, "11 stages, those of depth standard" in checked.stdout) == (0, True), checked.stdout
 
 
+@pytest.mark.full
 @pytest.mark.workload
 def test_a_library_that_does_not_import_fails_its_stage_and_torch_is_proved_all_the_same(environment):
     done = environment(hidden=("accelerate",), broken=("peft",))("--here", "--json")

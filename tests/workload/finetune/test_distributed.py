@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
@@ -90,7 +91,6 @@ def alone(run_factory, zygote):
         ("adapter in bf16", "zero3", 5e-3),
     ],
 )
-@pytest.mark.turns(6)
 def test_two_processes_have_the_losses_of_one(run_factory, zygote, alone, case, sharding, within):
     both = ran(run_factory, zygote, f"{case} {sharding}", *ALONE[case], "--sharding", sharding, world=2)
     one = alone(case)
@@ -108,7 +108,6 @@ def test_another_batch_has_other_losses(run_factory, zygote, alone):
 
 
 @pytest.mark.parametrize("case", ["lora", "full", "qlora"])
-@pytest.mark.turns(3)
 def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(run_factory, zygote, alone, case):
     straight = ran(run_factory, zygote, f"straight {case}", *ALONE[case], "--sharding", "zero3", world=2)
     for world in (2, 1):
@@ -128,7 +127,6 @@ def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(run_fa
             assert any("saved by 2 processes, resumed by 1 process" in note["text"] for note in after.events("note"))
 
 
-@pytest.mark.turns(3, first=1)
 def test_two_copies_of_two_shards_have_the_losses_of_one_process_and_resume_as_one_copy(run_factory, zygote, alone):
     hybrid = ("--sharding", "zero3", "--shard-size", "2")
     straight = ran(run_factory, zygote, "hybrid", *ALONE["full"], *hybrid, world=4)
@@ -149,7 +147,6 @@ def test_what_cannot_be_sharded_is_refused_by_all(run_factory, zygote):
     assert "int8-lora does not work with zero3" in run.said(0)
 
 
-@pytest.mark.turns(4, first=3)
 def test_torchrun_forwards_a_signal_and_the_run_resumes(run_factory, zygote):
     words = ("--batch", "4", "--dropout", "0.1", "--steps", "60")
     straight = ran(run_factory, zygote, "untouched", *words, world=2)

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
@@ -73,7 +74,6 @@ def broken_texts(run_factory):
         pytest.param(lambda _: {"model": "/nowhere"}, "there is no model /nowhere", id="a model that is not there"),
     ],
 )
-@pytest.mark.turns(2)
 def test_an_error_of_all_ranks_is_reported_once(run_factory, zygote, changed, says):
     run = zygote.start(argv(run_factory, "refused", **changed(run_factory)), world=3)
     assert run.ended() == [2, 2, 2], run.said(1)
@@ -96,7 +96,6 @@ def test_an_error_of_one_node_is_reported_by_that_node(run_factory, zygote, tmp_
 
 
 @pytest.mark.parametrize("failing", [1, 0])
-@pytest.mark.turns(2)
 def test_oom_of_one_rank_is_retried_with_half_the_micro_batch_by_all(run_factory, zygote, straight, failing):
     """Each process makes one pass in a step, so that the third is of the third step."""
     places = {failing: {"faults": {"out of memory": [3]}}}
@@ -197,7 +196,6 @@ def test_an_earlier_runs_end_is_never_taken_for_this_ones(run_factory, zygote):
     assert "broken.jsonl:2" in found["error"]
 
 
-@pytest.mark.turns(2)
 def test_two_nodes_tokenize_with_the_same_result(run_factory, zygote, straight):
     places = {1: {"environment": {"LOCAL_RANK": "0"}}}
     run = zygote.start(argv(run_factory, "on two nodes", "--eval-share", "0.25"), world=2, places=places)

@@ -39,6 +39,7 @@ def test_no_file_is_made(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_wrong_input_is_left_too(tmp_path):
     (tmp_path / "codes").touch()
     done = subprocess.run(
@@ -66,6 +67,7 @@ def torchrun(tmp_path):
     return run
 
 
+@pytest.mark.full
 @pytest.mark.workload
 @pytest.mark.parametrize(
     ("words", "late", "said"),
@@ -75,7 +77,6 @@ def torchrun(tmp_path):
         pytest.param(["--modle", "m"], "1", "No such option '--modle'", id="a misspelled flag, the other is late"),
     ],
 )
-@pytest.mark.turns(3)
 def test_under_torchrun_wrong_options_are_reported_once_by_local_rank0_even_when_it_is_late(
     torchrun, tmp_path, words, late, said
 ):

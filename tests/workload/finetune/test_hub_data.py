@@ -10,11 +10,11 @@ import pytest
 from tests.workload.finetune.fake_hub import client_environment, hub
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     pytest.mark.skipif(
         importlib.util.find_spec("datasets") is None, reason="the optional library datasets is not installed"
     ),
-    pytest.mark.turns(3, first=0),
 ]
 
 ASK = """

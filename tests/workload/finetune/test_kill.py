@@ -16,17 +16,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
 from devkit.workload.finetune.checkpoint import list_checkpoints, verify_checkpoint
-from tests.amount import LONG
-from tests.conftest import KILLED
 from tests.workload.finetune.run_factory import RunFactory
 
 STEPS, SAVE_EVERY = 9, 2
-KILLS_OF_A_RUN = 4 if LONG else 2
+KILLS_OF_A_RUN = 2
 LONGEST_STEP_S = 0.03
 PREEMPTED = 75
 
@@ -34,12 +33,6 @@ PREEMPTED = 75
 @pytest.fixture(scope="module")
 def run_factory(tmp_path_factory):
     return RunFactory(tmp_path_factory.mktemp("run_factory"))
-
-
-@pytest.fixture
-def killed(record_property):
-    """Counts the runs that were killed; the closing summary says how many these were."""
-    return lambda runs: record_property(KILLED, runs)
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +117,8 @@ def check_nothing_was_lost(run, output, before):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1], ids=lambda number: number.name)
 @pytest.mark.parametrize("in_a_save", [False, True], ids=["at any time", "in a save"])
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.turns(4)
 def test_a_run_that_is_killed_repeatedly_ends_as_an_uninterrupted_one(
-    run_factory, zygote, untouched, killed, number, in_a_save, seed
+    run_factory, zygote, untouched, number, in_a_save, seed
 ):
     draw = random.Random(f"{number} {in_a_save} {seed}")
     output = run_factory.folder / f"one-{number}-{in_a_save}-{seed}"
@@ -138,7 +130,6 @@ def test_a_run_that_is_killed_repeatedly_ends_as_an_uninterrupted_one(
         assert code in (0, PREEMPTED, -number), run.said(0)
         # Before the command listens to signals, and after its last step, they end it as they end anything.
         assert code != -number or number == signal.SIGKILL or not run.events("step") or run.events("end")
-        killed(int(code != 0))
         check_nothing_was_lost(run, output, before)
     run_to_its_end(run_factory, zygote, output, 1)
     assert Outcome(output) == untouched(1)
@@ -162,10 +153,7 @@ PARTS = ("--sharding", "zero3")
         pytest.param(signal.SIGKILL, (1,), PARTS, id="SIGKILL to the second of those with a part each"),
     ],
 )
-@pytest.mark.turns(3)
-def test_two_ranks_stop_together_and_resume_as_if_uninterrupted(
-    run_factory, zygote, untouched, killed, number, ranks, sharing
-):
+def test_two_ranks_stop_together_and_resume_as_if_uninterrupted(run_factory, zygote, untouched, number, ranks, sharing):
     draw = random.Random(f"{number} {ranks}")
     output = run_factory.folder / f"two-{number}-{ranks}-{sharing}"
     for in_a_save in (False, True):
@@ -176,7 +164,6 @@ def test_two_ranks_stop_together_and_resume_as_if_uninterrupted(
         codes = run.ended()
         assert time.monotonic() - hit_at_s < 30
         check_codes(run, codes, number, ranks)
-        killed(1)
         check_nothing_was_lost(run, output, before)
     run_to_its_end(run_factory, zygote, output, 2, *sharing)
     assert Outcome(output) == untouched(2, *sharing)

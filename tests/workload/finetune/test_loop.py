@@ -111,6 +111,7 @@ def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identica
     assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
 
 
+@pytest.mark.full
 def test_a_run_in_16_bits_resumes_bitwise_identically(run_factory):
     """The weights are the rounded image of what moves: that stands in the checkpoint as well."""
     straight = run_factory.run(steps=6, precision=Precision.BF16, learning_rate=1e-3)

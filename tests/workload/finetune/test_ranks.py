@@ -87,6 +87,7 @@ def free_port():
         return server.getsockname()[1]
 
 
+@pytest.mark.full
 def test_absent_ranks_are_awaited_no_longer_than_the_timeout(environment):
     environment(**{**WHOLE, "MASTER_PORT": str(free_port())})
     started_s = time.monotonic()

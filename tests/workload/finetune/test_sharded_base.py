@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc"),
 ]
@@ -35,7 +36,6 @@ def losses(run):
     return [each["loss"] for each in run.events("step")]
 
 
-@pytest.mark.turns(2)
 def test_no_process_holds_more_than_its_part_and_a_layer(zygote, texts, tmp_path):
     """What they read lies in the file's pages, which the machine takes back when it needs them."""
     base = save_model(tmp_path / "base", "llama", **LARGE)
@@ -77,7 +77,6 @@ BASES = {
         ("positions that grow", ()),
     ],
 )
-@pytest.mark.turns(4)
 def test_a_sharded_base_has_the_losses_of_a_whole_one(zygote, texts, tmp_path, base, more):
     folder = BASES[base](tmp_path / "base")
     runs = []
@@ -89,7 +88,6 @@ def test_a_sharded_base_has_the_losses_of_a_whole_one(zygote, texts, tmp_path, b
     assert alone[-1] != pytest.approx(alone[0], rel=100 * EQUAL), "nothing was learned, so that nothing was compared"
 
 
-@pytest.mark.turns(2)
 def test_packed_weights_are_read_by_each_process(zygote, texts, tmp_path):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytest.importorskip("bitsandbytes", reason="the workload extra is not installed")
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
@@ -60,7 +61,6 @@ def straight(folder, zygote):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw-8bit", "paged-adamw-8bit", "paged-adamw"])
-@pytest.mark.turns(3)
 def test_two_ranks_update_weights_as_one_does(straight, optimizer):
     assert straight("wide", optimizer, 2) == pytest.approx(straight("wide", optimizer, 1), rel=EQUAL)
 
@@ -74,7 +74,6 @@ def test_rows_that_are_no_whole_blocks_have_states_in_32_bits(straight):
     assert straight("narrow", "adamw-8bit", 2) == pytest.approx(straight("narrow", "paged-adamw", 1), rel=EQUAL)
 
 
-@pytest.mark.turns(2, first=0)
 def test_more_processes_than_a_weight_has_rows(folder, zygote):
     """Of an adapter's two rows the third process has none."""
     words = argv(folder, "few rows", "wide", "adamw-8bit", "--rank", "2", "--batch", "3", method="lora")
@@ -82,7 +81,6 @@ def test_more_processes_than_a_weight_has_rows(folder, zygote):
     assert ran(zygote, words, 3) == pytest.approx(ran(zygote, alone, 1), rel=EQUAL)
 
 
-@pytest.mark.turns(2, first=1)
 def test_a_process_without_a_part_of_a_weight_in_8_bits_is_not_waited_for(folder, zygote):
     """An adapter's first half has two rows of 2048 numbers, whose states are kept in 8 bits."""
     words = argv(folder, "two rows", "broad", "adamw-8bit", "--rank", "2", "--batch", "3", method="lora")
@@ -101,7 +99,6 @@ def test_a_process_without_a_part_of_a_weight_in_8_bits_is_not_waited_for(folder
         pytest.param("narrow", 1, 2, id="two processes that unpack the states of one"),
     ],
 )
-@pytest.mark.turns(3)
 def test_a_run_resumes_with_its_optimizer_states(folder, zygote, straight, base, before, after):
     words = argv(folder, f"stopped {base} {before} {after}", base, "adamw-8bit")
     run = zygote.start([*words, *(("--sharding", "zero3") if before > 1 else ())], world=before, slow_disk_s=0.02)

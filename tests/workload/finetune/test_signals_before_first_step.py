@@ -9,11 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.workload,
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from tests.amount import every
 from tests.workload.finetune.run_factory import RunFactory
 
 ROWS = 400_000
@@ -54,15 +54,7 @@ def status(folder):
 
 @pytest.mark.parametrize(
     ("number", "code", "how"),
-    every(
-        2,
-        [
-            pytest.param(signal.SIGTERM, 75, "preempted", id="SIGTERM"),
-            pytest.param(signal.SIGINT, 130, "interrupted", id="Ctrl-C"),
-            pytest.param(signal.SIGUSR1, 75, "preempted", id="SIGUSR1"),
-            pytest.param(signal.SIGHUP, 75, "preempted", id="SIGHUP"),
-        ],
-    ),
+    [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 130, "interrupted"), (signal.SIGHUP, 75, "preempted")],
 )
 def test_a_signal_while_texts_are_read_ends_the_run_at_once(reading, tmp_path, number, code, how):
     run = reading("--json")
@@ -91,7 +83,7 @@ def torchruns_store():
     del store
 
 
-@pytest.mark.parametrize("ranks", every(2, [(), (0,)]), ids=lambda ranks: "one hears it" if ranks else "both hear it")
+@pytest.mark.parametrize("ranks", [(), (0,)], ids=lambda ranks: "one hears it" if ranks else "both hear it")
 def test_processes_that_wait_for_the_one_that_reads_leave_with_it(reading, torchruns_store, tmp_path, ranks):
     run = reading("--json", world=2, places=torchruns_store)
     run.send(signal.SIGTERM, *ranks)

@@ -103,6 +103,7 @@ class TestSavedDataSets:
             read(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "is_one_row"), [("a.parquet", False), ("a.parquet", True), ("a.arrow", True)])
 def test_a_small_table_that_unpacks_to_fill_memory_is_refused(tmp_path, monkeypatch, name, is_one_row):
     if is_one_row and sys.platform != "linux":

@@ -104,6 +104,7 @@ def test_padding_changes_no_answer_of_other_kinds_of_models(tmp_path, kind):
     ]
 
 
+@pytest.mark.full
 def test_decoding_captured_for_compiling_with_a_static_cache_gives_the_same_tokens(generator, prompts, truth):
     from transformers import CompileConfig
 

@@ -101,6 +101,7 @@ with sample_gpus(pathlib.Path(sys.argv[1]), (), interval_s=0.05):
 """
 
 
+@pytest.mark.full
 def test_the_sampler_ends_with_a_run_that_is_killed(stub, tmp_path):
     stub(gpus=1)
     file = tmp_path / "gpu.jsonl"
@@ -115,6 +116,7 @@ def test_the_sampler_ends_with_a_run_that_is_killed(stub, tmp_path):
     wait_for(lambda: not sampler_pids(file))
 
 
+@pytest.mark.full
 def test_a_sampler_in_a_hung_driver_does_not_block_the_end(stub, tmp_path):
     stub(gpus=1, fail="nvmlDeviceGetUtilizationRates=hang")
     file = tmp_path / "gpu.jsonl"

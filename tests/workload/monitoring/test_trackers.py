@@ -37,6 +37,7 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(tmp_path, monkeyp
     assert capsys.readouterr().err == "started run-7\nnote: nothing more is reported to mlflow: no route to host\n"
 
 
+@pytest.mark.full
 @pytest.mark.workload
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("ends", "status"), [(None, "FINISHED"), (RuntimeError, "FAILED")])

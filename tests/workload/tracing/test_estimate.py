@@ -60,9 +60,9 @@ def exactly(document, settings, **how):
     return estimate_from_trace(TraceRequest(document=document, settings=settings, **how))
 
 
+@pytest.mark.full
 @pytest.mark.workload
 @pytest.mark.parametrize(("model", "settings", "wanted"), EXAMPLES[1::4])
-@pytest.mark.turns(3)
 def test_worked_examples_by_the_trace(model, settings, wanted):
     found = exactly(find_model(model).config, settings).allocated_peak_bytes / GIB
     assert found == pytest.approx(wanted, rel=0.03)
@@ -74,6 +74,7 @@ def test_worked_examples_by_the_closed_form(model, settings, wanted):
     assert found == pytest.approx(wanted, rel=0.03)
 
 
+@pytest.mark.nightly
 @pytest.mark.workload
 @pytest.mark.parametrize(
     ("run", "allocated", "reserved"),
@@ -83,7 +84,6 @@ def test_worked_examples_by_the_closed_form(model, settings, wanted):
         pytest.param("rtx4080-08", 0.002, 0.10, id="qlora at 4,096 tokens on an RTX 4080"),
     ],
 )
-@pytest.mark.turns(3)
 def test_the_trace_meets_what_was_measured(run, allocated, reserved):
     measured = next(each for each in load_measured_runs() if each.id == run)
     found = exactly(find_model(measured.model).config, measured.settings, keep_outputs=measured.group.lingering)
@@ -91,6 +91,7 @@ def test_the_trace_meets_what_was_measured(run, allocated, reserved):
     assert found.reserved_peak_bytes.point == pytest.approx(measured.reserved_bytes, rel=reserved)
 
 
+@pytest.mark.full
 @pytest.mark.workload
 def test_terms_add_up_and_the_peak_phase_is_named():
     found = exactly(LLAMA, TrainingSettings(sequence=64))
@@ -114,6 +115,7 @@ def test_terms_by_kind(settings, names):
     assert names <= {term.name for term in exactly(LLAMA, settings).terms}
 
 
+@pytest.mark.full
 @pytest.mark.workload
 def test_devkits_own_loop_has_expandable_segments():
     config = {**find_model("HuggingFaceTB/SmolLM2-135M").config, "num_hidden_layers": 3}
@@ -151,6 +153,7 @@ def test_dropout_of_attention_does_not_avoid_the_fused_kernels():
     assert max(event.bytes for event in stream if isinstance(event, Allocation)) < long * long
 
 
+@pytest.mark.full
 @pytest.mark.workload
 def test_flash_attention_is_traced_as_sdpa_with_a_warning():
     found = exactly(LLAMA, TrainingSettings(sequence=64, attention=Attention.VARLEN))
@@ -202,6 +205,7 @@ def loud_again():
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.full
 @pytest.mark.workload
 @pytest.mark.usefixtures("loud_again")
 def test_the_child_process_answers_with_an_estimate(monkeypatch, capsys):

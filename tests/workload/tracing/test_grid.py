@@ -38,8 +38,8 @@ POINTS = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.workload
-@pytest.mark.turns(5, first=2)
 def test_the_closed_form_follows_the_trace():
     from devkit.workload.tracing.estimate import estimate_from_trace
     from devkit.workload.tracing.request import TraceRequest
