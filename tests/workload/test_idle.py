@@ -8,10 +8,13 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.full, pytest.mark.skipif(]
-    sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None,
-    reason="needs root and unshare for namespaces of its own",
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None,
+        reason="needs root and unshare for namespaces of its own",
+    ),
+]
 BESIDE = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child", "bash", "-c"]
 
 
