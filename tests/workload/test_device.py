@@ -2,12 +2,11 @@
 
 import pytest
 
-from devkit.estimate.settings import Precision
 from devkit.workload.device import CudaDriver, has_gpu_node
 
 pytest.importorskip("torch")
 
-from devkit.workload.device import choose_device, choose_precision, describe_device
+from devkit.workload.device import choose_device
 from devkit.workload.proof import device_stages
 from devkit.workload.proof.program import make_torch_deterministic
 from devkit.workload.proof.stages import StageStatus, run_stage
@@ -32,20 +31,6 @@ pytestmark = pytest.mark.workload
 )
 def test_code_runs_on_a_gpu(target, capability, runs):
     assert device_stages.can_run_on(target, *capability) is runs
-
-
-@pytest.mark.parametrize(
-    ("major", "precision"),
-    [
-        pytest.param(8, Precision.BF16, id="exactly Ampere"),
-        pytest.param(7, Precision.FP16, id="one before"),
-        pytest.param(12, Precision.BF16, id="Blackwell"),
-    ],
-)
-def test_precision_follows_the_compute_capability(major, precision):
-    chosen, reason = choose_precision(major, f"{major}.0")
-    assert chosen is precision
-    assert f"{major}.0" in reason
 
 
 DRIVER = CudaDriver(init_code=0, gpus=1, cuda="13.0", driver="580.65.06")
@@ -101,13 +86,6 @@ def test_a_wrong_kernel_fails(monkeypatch):
     monkeypatch.setattr(device_stages, "_attention", wrong_on_the_device)
     result, _ = run_stage("kernel", lambda: device_stages.prove_kernels(choose_device()))
     assert "attention_fp32_error" in result.reason
-
-
-def test_the_description_leaves_out_fields_without_meaning():
-    described = describe_device(choose_device(Precision.BF16), None)
-    assert described["precision"] == "bf16"
-    assert "driver" not in described
-    assert all(value not in ("", 0) for value in described.values())
 
 
 @pytest.mark.parametrize(

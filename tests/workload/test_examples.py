@@ -118,10 +118,3 @@ def test_an_interrupted_run_resumes_to_the_same_loss(shell):
     resumed, straight = (last_event(output) for line, output in story.items() if line.startswith("tail"))
     assert resumed["step"] == straight["step"] == 60
     assert resumed["last_loss"] == straight["last_loss"]
-
-
-def test_two_processes_have_the_losses_of_one(shell):
-    story = story_of(shell, "two-processes")
-    two, one = (last_event(output) for line, output in story.items() if line.startswith("tail"))
-    assert two["last_loss"] == pytest.approx(one["last_loss"], rel=1e-3)
-    assert two["first_loss"] == pytest.approx(one["first_loss"], rel=1e-6)

@@ -12,7 +12,7 @@ import pytest
 
 import devkit
 from devkit.errors import DevkitError
-from devkit.probe.host import NOT_FOUND, LocalHost, ProgramResult
+from devkit.probe.host import NOT_FOUND, ProgramResult
 from devkit.release import INSTALL_WORKLOAD_COMMAND
 from devkit.workload.interpreter import WORKLOAD_PACKAGES, find_torch_interpreter
 
@@ -102,11 +102,6 @@ def test_no_torch_is_a_set_up_error_with_the_command_that_helps(answers, env, sa
     assert hint in error.value.hint
 
 
-def test_this_environment_has_torch():
-    pytest.importorskip("torch")
-    assert Path(find_torch_interpreter(LocalHost()).executable).exists()
-
-
 PACKAGE = """
 import sys, click, devkit
 print(sys.prefix, click.__file__, devkit.__file__, *sys.path, sep="\\n", file=sys.stderr)
@@ -156,18 +151,6 @@ def test_a_command_goes_on_in_the_projects_environment(project, tmp_path, words)
     folders = [str(Path(folder).resolve()) for folder in path]
     own_requirements = str(Path(click.__file__).parents[1].resolve())
     assert folders.index(own_requirements) > max(at for at, folder in enumerate(folders) if folder.startswith(prefix))
-
-
-@pytest.mark.full
-def test_the_hub_is_queried_where_its_library_is(project, tmp_path):
-    (tmp_path / "first").mkdir()
-    (tmp_path / "first/huggingface_hub.py").write_text(
-        "import sys; sys.stderr.write(f'{sys.prefix}\\n'); raise ImportError"
-    )
-    done = project("estimate", "nobody/nothing")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[:2] == [sys.prefix, str(tmp_path / "venv")]
-    assert "huggingface_hub is not installed to query the hub" in done.stderr
 
 
 @pytest.mark.full

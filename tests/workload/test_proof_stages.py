@@ -13,7 +13,6 @@ pytest.importorskip("peft")
 
 from devkit.workload.proof import model_stages
 from devkit.workload.proof import models as proof_models
-from devkit.workload.proof.models import ProofModels
 
 pytestmark = [
     pytest.mark.workload,
@@ -80,13 +79,6 @@ def test_an_untrained_adapter_has_not_memorized(tmp_path):
     assert_red(model_stages.prove_lora_memorizes, make_models(tmp_path, steps=0), "generated")
 
 
-@pytest.mark.full
-def test_a_falling_loss_alone_is_not_memorization(tmp_path):
-    models = make_models(tmp_path, steps=5)
-    assert models.tuned.losses[-1] < models.tuned.losses[0]
-    assert_red(model_stages.prove_lora_memorizes, models, "generated")
-
-
 def test_a_base_that_knows_the_sentence_already_fails(trained):
     knowing = trained.tuned.base_text
     object.__setattr__(trained.tuned, "base_text", trained.settings.sentence)
@@ -120,19 +112,6 @@ def test_a_changed_base_weight_fails(models):
     assert_red(model_stages.prove_base_frozen, models, "changed_tensors is 1")
 
 
-@pytest.mark.full
-def test_a_trainable_base_weight_fails(tmp_path):
-    class Careless(ProofModels):
-        def _tune(self, model, base_logits, base_text):
-            next(weight for name, weight in model.named_parameters() if "lm_head" in name).requires_grad_()
-            return super()._tune(model, base_logits, base_text)
-
-    healthy = make_models(tmp_path)
-    assert_red(
-        model_stages.prove_base_frozen, Careless(healthy.settings, healthy.device, tmp_path), "changed_tensors is 1"
-    )
-
-
 def test_an_adapter_that_cannot_be_disabled_fails(trained):
     trained.tuned.model.base_model.merge_adapter()
     weight = next(w for name, w in trained.tuned.model.named_parameters() if "base_layer.weight" in name)
@@ -155,12 +134,6 @@ def test_a_saved_adapter_with_one_wrong_number_fails(trained):
     next(tensor for name, tensor in tensors.items() if "lora_B" in name)[0, 0] += 1e-3
     save_file(tensors, file)
     assert_red(model_stages.prove_adapter_reload, trained, "largest_difference")
-
-
-def test_a_truncated_adapter_fails(trained):
-    file = trained.adapter_folder / "adapter_model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1000])
-    assert outcome(model_stages.prove_adapter_reload, trained).status is StageStatus.FAILED
 
 
 def test_an_adapter_merged_at_the_wrong_scale_fails(trained):
@@ -191,11 +164,6 @@ def test_a_checkpoint_without_random_state_fails(models):
     state["rng"] = torch.Generator().manual_seed(1).get_state()
     torch.save(state, file)
     assert_red(model_stages.prove_resume, models, "losses_equal")
-
-
-def test_a_resume_with_a_blind_negative_control_fails(models):
-    models.resume_runs.__dict__["without_optimizer_state"] = models.resume_runs.straight
-    assert_red(model_stages.prove_resume, models, "different_without_optimizer_state")
 
 
 @pytest.mark.full

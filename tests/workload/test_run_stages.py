@@ -9,7 +9,7 @@ from devkit.workload.proof.stages import StageStatus, run_stage
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from devkit.workload.proof import models, run_stages
+from devkit.workload.proof import run_stages
 from devkit.workload.proof.models import ProofModels
 from tests.workload.finetune.run_factory import write_base
 
@@ -61,45 +61,11 @@ def test_without_a_name_it_is_skipped(healthy):
     assert outcome(run_stages.prove_own_model, healthy).status is StageStatus.SKIPPED
 
 
-def test_a_model_that_is_not_there_fails_with_its_name(healthy, tmp_path):
-    result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path, tmp_path / "nowhere"))
-    assert result.status is StageStatus.FAILED and "nowhere" in result.reason
-
-
 @pytest.mark.full
 def test_a_model_that_does_not_learn_fails(healthy, tmp_path, monkeypatch):
     monkeypatch.setattr(run_stages, "LEARNING_RATE", 1e-9)
     result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path / "own", write_base(tmp_path / "base")))
     assert result.status is StageStatus.FAILED and "last_loss is " in result.reason
-
-
-def test_torchs_cache_is_emptied_before_a_runs_memory_is_counted(healthy, tmp_path, monkeypatch):
-    # Stand-ins for a GPU's memory and the run on it.
-    done = []
-    for name in ("empty_cache", "reset_peak_memory_stats"):
-        monkeypatch.setattr(torch.cuda, name, lambda name=name: done.append(name))
-
-    def ran(settings, **_):
-        done.append("run")
-        settings.output.mkdir()
-        (settings.output / run_stages.RECORD_FILE).write_text("{}")
-        return 0
-
-    monkeypatch.setattr(run_stages, "run_finetuning", ran)
-    proof = ProofModels(healthy.settings, replace(healthy.device, kind="cuda"), tmp_path)
-    outcome(run_stages.prove_memory_estimate, proof)
-    assert done == ["empty_cache", "reset_peak_memory_stats", "run"]
-
-
-def test_memory_is_not_judged_on_a_cpu(healthy):
-    assert outcome(run_stages.prove_memory_estimate, healthy).status is StageStatus.SKIPPED
-
-
-@pytest.mark.full
-def test_the_random_llama_trains(healthy, tmp_path):
-    folder = models.write_random_llama(tmp_path / "sized", seed=1, hidden=128, layers=2)
-    result = outcome(run_stages.prove_own_model, with_model(healthy, tmp_path / "own", folder))
-    assert len(result.series["losses"]) == run_stages.OWN_MODEL_STEPS
 
 
 @pytest.mark.parametrize(

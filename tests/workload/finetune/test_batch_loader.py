@@ -10,14 +10,12 @@ from tests.fuzz.profile import FUZZ
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.estimate.settings import Attention
 from devkit.workload.finetune.dataset import (
     IGNORE_INDEX,
     BatchLayout,
     BatchLoader,
     BatchRow,
     Example,
-    choose_layout,
     collate,
 )
 
@@ -75,16 +73,6 @@ def test_a_step_has_the_same_targets_for_any_world_size_and_micro_batch(
     assert sum(each.target_count for each in shared) == feed.count_targets(step) == len(predictions(alone))
     assert sum(each.token_count for each in shared) == sum(each.token_count for each in alone)
     assert len({len(share) for share in shares}) == 1
-
-
-@layouts
-@FUZZ
-@given(examples=examples_strategy)
-def test_an_epoch_trains_on_each_prediction_once(layout, pack, examples):
-    feed = BatchLoader(examples, batch=3, sequence=SEQUENCE, pack=pack, layout=layout)
-    batches = [batch for step in range(feed.steps_per_epoch) for batch in feed.load_step(step)]
-    wanted = [((a, b), place) for each in examples for place, (a, b) in enumerate(zip(each.ids, each.ids[1:]))]  # noqa: B905
-    assert predictions(batches) == sorted(wanted)
 
 
 @layouts
@@ -149,13 +137,6 @@ def test_a_process_without_rows_holds_a_token_that_counts_for_nothing(layout):
     assert shares[0][0].ids.shape == (1, 1)
 
 
-def test_lists_and_compact_examples_are_the_same_batch():
-    lists = Example([5, 6, 7], [False, True, True])
-    assert collate([BatchRow((lists,))], BatchLayout.FLAT).labels.tolist() == [[6, 7, IGNORE_INDEX]]
-    compact = Example.compact(lists.ids, lists.loss_mask)
-    assert collate([BatchRow((compact,))], BatchLayout.FLAT).labels.tolist() == [[6, 7, IGNORE_INDEX]]
-
-
 def test_the_loader_notes_packing_efficiency_and_a_smaller_last_step():
     feed = BatchLoader(examples_of([8, 8, 16, 4]), batch=2, sequence=16, pack=True, layout=BatchLayout.FLAT)
     assert feed.notes == [
@@ -173,13 +154,6 @@ def test_no_example_is_the_users_error():
         BatchLoader([], batch=1, sequence=8)
 
 
-def test_packed_rows_are_not_padded_by_mistake():
-    with pytest.raises(ValueError, match="flat or blocks"):
-        BatchLoader([example(3)], batch=1, sequence=8, pack=True, layout=BatchLayout.PADDED)
-    with pytest.raises(ValueError, match="flat or blocks"):
-        collate([BatchRow((example(3), example(3)))], BatchLayout.PADDED)
-
-
 def test_prefetched_batches_are_those_of_their_step():
     feed = BatchLoader(examples_of(range(2, 14)), batch=4, sequence=SEQUENCE)
     plain = {(step, size): feed.load_step(step, micro_batch=size) for step in (1, 2) for size in (1, 2)}
@@ -190,19 +164,3 @@ def test_prefetched_batches_are_those_of_their_step():
     feed.prefetch(1, micro_batch=2)
     first, again = feed.load_step(1, micro_batch=2), feed.load_step(1, micro_batch=2)
     assert first[0].ids is not again[0].ids, "what was handed out is not kept"
-
-
-@pytest.mark.parametrize(
-    ("attention", "pack", "layout"),
-    [
-        pytest.param(Attention.VARLEN, True, BatchLayout.FLAT, id="varlen, packed"),
-        pytest.param(Attention.VARLEN, False, BatchLayout.FLAT, id="varlen needs no padding without packing either"),
-        pytest.param(Attention.FLASH, True, BatchLayout.FLAT, id="flash, packed"),
-        pytest.param(Attention.FLASH, False, BatchLayout.PADDED, id="flash unpads by the mask"),
-        pytest.param(Attention.SDPA, True, BatchLayout.BLOCKS, id="sdpa, packed"),
-        pytest.param(Attention.SDPA, False, BatchLayout.PADDED, id="sdpa, padded"),
-        pytest.param(Attention.EAGER, True, BatchLayout.BLOCKS, id="eager, packed"),
-    ],
-)
-def test_the_layout_follows_from_the_attention(attention, pack, layout):
-    assert choose_layout(attention, pack=pack) is layout

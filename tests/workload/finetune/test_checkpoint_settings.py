@@ -64,11 +64,6 @@ def test_what_the_numbers_depend_on_must_stay(name):
     assert told[0].startswith(f"{name} was ")
 
 
-def test_what_was_chosen_counts_in_the_place_of_what_was_left_open():
-    assert select_resume_settings(SETTINGS, {"precision": Precision.BF16, "data": "abc"})["precision"] == "bf16"
-    assert select_resume_settings(SETTINGS, {"data": "abc"})["data"] == "abc"
-
-
 def test_what_counts_comes_back_from_json_as_it_was():
     counted = select_resume_settings(SETTINGS, {"learning_rate": 1 / 3, "steps": 9})
     assert json.loads(json.dumps(counted)) == counted
@@ -96,10 +91,3 @@ def test_other_data_have_another_fingerprint(other):
 
 def test_equal_data_have_the_fingerprint_that_checkpoints_of_earlier_releases_hold():
     assert fingerprint_examples([example(1, 2), example(3, counted=False)]) == "8008beb5cfde091b"
-
-
-def test_differences_are_told_in_words():
-    before = {"rank": 8, "target_modules": ["q_proj", "v_proj"], "gone": True}
-    now = {"rank": None, "target_modules": ["q_proj"]}
-    told = ["rank was 8, now unset", "target_modules was q_proj v_proj, now q_proj", "gone was True, now unset"]
-    assert find_differences(before, now) == told

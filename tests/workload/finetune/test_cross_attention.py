@@ -63,13 +63,6 @@ def test_a_model_that_keeps_texts_apart_passes(attention, layout, precision):
     assert not model.training
 
 
-def test_a_model_of_experts_passes():
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
-    require_no_cross_attention(
-        made("Qwen3MoeConfig", **experts).to(torch.bfloat16), Attention.VARLEN, BatchLayout.FLAT, CPU
-    )
-
-
 @WAYS
 def test_a_model_that_does_not_look_at_positions_is_stopped(attention, layout, monkeypatch):
     """As code does that came with a model and builds its own masks."""

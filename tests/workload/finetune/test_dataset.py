@@ -27,11 +27,6 @@ def test_the_chat_template_of_the_training_is_saved_and_noted(run_factory):
     assert "<|im_start|>" in saved.read_text()
 
 
-def test_texts_give_a_model_no_template(run_factory):
-    ran = run_factory.run(steps=1)
-    assert list(ran.output.rglob("chat_template.jinja")) == []
-
-
 def test_reading_progress_is_emitted_for_many_texts_only(run_factory):
     many = write_texts(run_factory.folder / "many.jsonl", ["a b"] * 1001)
     ran = run_factory.run(data=(f"{many}",), batch=1, steps=1)

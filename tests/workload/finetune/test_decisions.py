@@ -208,11 +208,6 @@ def test_without_an_estimate_a_gpu_begins_with_the_least():
     assert (found.micro_batch, found.checkpointing, found.estimate) == (1, True, None)
 
 
-def test_few_texts_are_not_packed_into_fewer_steps():
-    assert not decided(H100, corpus=Corpus([300] * 100)).packing
-    assert decided(H100, corpus=Corpus([300] * 100), packing=True).packing
-
-
 def test_a_given_number_of_steps_is_packed_unless_the_same_rows_repeat():
     """24 steps a run, however long; an epoch of 8 rows has as many steps as its full rows make."""
     enough, too_few = (Corpus([64] * (steps * 8 * 32)) for steps in (4, 3))
@@ -231,22 +226,6 @@ def test_a_model_whose_texts_must_not_share_a_row_is_not_packed():
 def test_ligers_kernel_is_used_where_it_is_installed():
     assert decided(gpu("9.0", 139, packages=frozenset({"liger_kernel"}))).loss is Loss.FUSED
     assert decided(H200).loss is Loss.CHUNKED
-
-
-def because(found, name):
-    return next(each.because for each in found.reasons if each.name == name)
-
-
-def test_in_fp32_the_adapters_precision_is_not_explained_by_what_fp32_would_cost():
-    assert because(decided(CPU), "adapter_precision") == "that of the computation"
-    assert "fp32 would keep" in because(decided(A100), "adapter_precision")
-
-
-def test_a_given_number_of_steps_is_not_attributed_to_packing():
-    few = Corpus([400] * 100)
-    assert "the run would be 1 step;" in because(decided(A100, corpus=few), "packing")
-    asked = because(decided(A100, corpus=few, steps=20), "packing")
-    assert asked.startswith("packed, an epoch would be 1 step, fewer than 4")
 
 
 def test_on_a_cpu_nothing_is_estimated_that_only_a_gpu_has():

@@ -1,13 +1,8 @@
 """Several processes learn what one learns from the same batch, save together, and go on in another number."""
 
-import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -145,51 +140,3 @@ def test_what_cannot_be_sharded_is_refused_by_all(run_factory, zygote):
     run = zygote.start(words, world=2)
     assert run.ended() == [2, 2]
     assert "int8-lora does not work with zero3" in run.said(0)
-
-
-def test_torchrun_forwards_a_signal_and_the_run_resumes(run_factory, zygote):
-    words = ("--batch", "4", "--dropout", "0.1", "--steps", "60")
-    straight = ran(run_factory, zygote, "untouched", *words, world=2)
-    output = run_factory.folder / "under torchrun"
-    torchrun = [
-        str(Path(sys.executable).with_name("torchrun")),
-        "--nproc-per-node",
-        "2",
-        "--no-python",
-        str(Path(sys.executable).with_name("devkit")),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(run_factory.folder)}  # torchrun leaves its logs
-    errors = run_factory.folder / "errors"
-    with (
-        errors.open("w") as stream,
-        subprocess.Popen(
-            [*torchrun, *argv(run_factory, output, *words)],
-            stdout=subprocess.PIPE,
-            stderr=stream,
-            text=True,
-            env=environment,
-        ) as launcher,
-    ):
-        told = [json.loads(line) for line in iter(lambda: until_step(launcher, 3, errors), None)]
-        launcher.send_signal(signal.SIGTERM)
-        sent_at_s = time.monotonic()
-        # Not by `communicate`, which knows nothing of lines that were read ahead.
-        told += [json.loads(line) for line in launcher.stdout]
-        launcher.wait(timeout=60)
-    assert time.monotonic() - sent_at_s < 30, "torchrun would have killed them after that"
-    assert launcher.returncode == 1, "whatever its processes' exit codes are"
-    assert told[-1]["how"] == "preempted", errors.read_text()
-    after = ran(run_factory, zygote, "under torchrun", *words, world=2)
-    before = [each["loss"] for each in told if each["event"] == "step"]
-    assert before + losses(after) == losses(straight)
-
-
-def until_step(launcher, number, errors):
-    """The next line that a run under torchrun prints, None once it told of that step."""
-    if getattr(launcher, "seen", 0) >= number:
-        return None
-    line = launcher.stdout.readline()
-    assert line, errors.read_text()
-    if '"event": "step"' in line:
-        launcher.seen = getattr(launcher, "seen", 0) + 1
-    return line

@@ -134,15 +134,6 @@ def test_a_process_that_dies_at_the_start_is_not_waited_for_as_long_as_for_a_che
     assert "Error: " not in run.said(2), "the first process of the node says it"
 
 
-def test_a_rank_that_dies_later_is_reported_by_one_and_ends_all(run_factory, zygote):
-    run = zygote.start(argv(run_factory, "missed", steps=4000, **{"save-every": 4000}), world=3)
-    run.until(lambda: len(run.events("step")) > 1)
-    run.send(signal.SIGKILL, 1)
-    assert run.ended() == [69, -signal.SIGKILL, 69]
-    assert sum(run.said(rank).count("lost another process") for rank in (0, 2)) == 1
-    assert record_in(run_factory, "missed")["status"] == "failed"
-
-
 def test_the_loss_of_rank0_is_recorded_by_another(run_factory, zygote):
     run = zygote.start(argv(run_factory, "headless", steps=4000, **{"save-every": 4000}), world=2)
     run.until(lambda: len(run.events("step")) > 1)
@@ -177,23 +168,6 @@ def test_a_stopped_rank_is_named_once_and_the_others_end_after_the_timeout(run_f
     assert said.count("no sign of life") == 1
     assert f"rank {stopped} (process {run.pids[stopped]} on " in said
     assert said.count("lost another process") == 1
-
-
-def test_an_earlier_runs_end_is_never_taken_for_this_ones(run_factory, zygote):
-    words = argv(run_factory, "twice", steps=4000, **{"save-every": 4000})
-    run = zygote.start(words)
-    run.until(lambda: len(run.events("step")) > 1)
-    run.send(signal.SIGTERM)
-    assert run.ended() == [75]
-    assert record_in(run_factory, "twice")["status"] == "preempted"
-    run = zygote.start(words, places={0: {"faults": {"dies while it reads": None}}})
-    assert run.ended() == [-signal.SIGKILL]
-    assert record_in(run_factory, "twice")["status"] == "running"
-    run = zygote.start(argv(run_factory, "twice", data=broken_texts(run_factory)))
-    assert run.ended() == [2]
-    found = record_in(run_factory, "twice")
-    assert found["status"] == "failed"
-    assert "broken.jsonl:2" in found["error"]
 
 
 def test_two_nodes_tokenize_with_the_same_result(run_factory, zygote, straight):

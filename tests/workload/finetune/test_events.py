@@ -23,11 +23,6 @@ def test_each_event_is_a_line_and_reaches_the_listeners(tmp_path):
     assert read_events(tmp_path / "metrics.jsonl") == heard
 
 
-def test_only_rank0_emits_events(tmp_path):
-    Events(None)("step", step=1)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_steps_that_will_be_done_again_are_dropped_and_a_torn_line_too(tmp_path):
     file = tmp_path / "metrics.jsonl"
     events = Events(file)
@@ -40,11 +35,6 @@ def test_steps_that_will_be_done_again_are_dropped_and_a_torn_line_too(tmp_path)
     drop_events_after(file, 2)
     told = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(each["event"], each.get("step")) for each in told] == [("decision", None), ("step", 1), ("step", 2)]
-
-
-def test_nothing_to_drop_is_fine(tmp_path):
-    drop_events_after(tmp_path / "metrics.jsonl", 0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_takes_no_more_is_named_and_not_called_standard_output():

@@ -33,12 +33,6 @@ def test_without_a_writable_exit_file_nothing_happens(monkeypatch, value):
     write_exit_code(75)
 
 
-def test_no_file_is_made(tmp_path, monkeypatch):
-    monkeypatch.setenv(EXIT_FILE_VARIABLE, str(tmp_path / "codes"))
-    write_exit_code(75)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.full
 def test_wrong_input_is_left_too(tmp_path):
     (tmp_path / "codes").touch()

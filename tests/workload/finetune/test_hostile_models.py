@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune import dataset, records
+from devkit.workload.finetune import dataset
 from devkit.workload.finetune import model as adapters
 from devkit.workload.finetune.files import (
     MAX_HEADER_BYTES,
@@ -179,14 +179,6 @@ def test_a_named_pipe_is_no_data(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(DevkitError, match="is a pipe"):
         RecordReader([str(tmp_path / name)])
-
-
-def test_a_list_of_records_is_parsed_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "PARQUET_BATCH_ROWS", 2)
-    texts = ["a", "b", "c", "d", "e"]
-    (tmp_path / "data.json").write_text(json.dumps([{"text": each} for each in texts], indent=1))
-    found = [(each.text, f"{each.place}") for each in RecordReader([str(tmp_path / "data.json")])]
-    assert found == [(text, f"{tmp_path / 'data.json'}, record {number}") for number, text in enumerate(texts, start=1)]
 
 
 @pytest.mark.parametrize(

@@ -140,14 +140,6 @@ def test_an_answer_that_the_client_repeats_for_a_minute_has_its_line_too(status,
     assert message in refused.message
 
 
-def test_what_is_no_answer_of_the_hub_stays_a_bug():
-    assert explain_hub_error(HubRepository("owner/name"), ZeroDivisionError(), nearest=()) is None
-
-
-def test_a_page_of_the_hub_is_named_by_the_address_in_use(answers):
-    assert f"{answers['address']}/owner/gated" in answers[("owner/gated", "")][1]
-
-
 def test_an_unknown_token_is_not_reported_as_a_gated_model(answers):
     assert answers["forged"][0] == "the hub does not accept your token (401)"
 
@@ -182,13 +174,6 @@ def test_a_path_is_never_requested_from_the_hub(name):
     with pytest.raises(DevkitError, match="there is no model") as refused:
         resolve_model_folder(name)
     assert "owner/name" in refused.value.hint
-
-
-@pytest.mark.parametrize("name", ["owner/na me", "-owner/name", "owner/", ""])
-def test_what_can_be_neither_folder_nor_hub_id_is_refused(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DevkitError):
-        resolve_model_folder(name)
 
 
 def test_a_file_is_no_model(tmp_path):

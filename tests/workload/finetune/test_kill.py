@@ -193,24 +193,3 @@ def test_a_run_resumes_with_another_micro_batch(run_factory, zygote):
     assert zygote.start(argv(run_factory, output, **{"dropout": 0.0, "micro-batch": 4})).ended() == [0]
     losses = dict(Outcome(output).losses)
     assert losses == pytest.approx(dict(Outcome(straight).losses), rel=1e-5)
-
-
-def test_ctrl_c_saves_and_leaves_as_interrupted(run_factory, zygote, untouched):
-    output = run_factory.folder / "interrupted"
-    run = zygote.start(argv(run_factory, output))
-    run.until(lambda: run.events("step"))
-    run.send(signal.SIGINT)
-    assert run.ended() == [130]
-    assert run.events("stopped")[0]["how"] == "interrupted"
-    assert run.events("checkpoint")[-1]["seconds"] > 0
-    run_to_its_end(run_factory, zygote, output, 1)
-    assert Outcome(output) == untouched(1)
-
-
-def test_a_run_of_other_settings_is_refused_and_nothing_of_it_changes(run_factory, zygote):
-    output = run_to_its_end(run_factory, zygote, run_factory.folder / "other-settings", 1)
-    before = Outcome(output)
-    run = zygote.start(argv(run_factory, output, rank=4, seed=4))
-    assert run.ended() == [2]
-    assert "was saved with other settings: rank was 16, now 4; seed was 3, now 4" in run.said(0)
-    assert Outcome(output) == before

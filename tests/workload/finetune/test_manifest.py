@@ -51,26 +51,13 @@ def test_a_manifest_is_written_as_earlier_releases_read_it(folder):
     assert (folder / MANIFEST_FILE).read_text() == json.dumps(document, indent=1) + "\n"
 
 
-@pytest.mark.parametrize("bit", range(0, 16 * 8, 7))
+@pytest.mark.parametrize("bit", [0, 7, 64, 127])
 def test_one_flipped_bit_is_noticed(folder, bit):
     flipped = bytearray(WEIGHTS)
     flipped[bit // 8] ^= 1 << bit % 8
     (folder / "weights").write_bytes(flipped)
     with pytest.raises(BrokenCheckpointError, match="weights was changed after it was written"):
         verify_checkpoint(folder)
-
-
-def test_every_flipped_bit_of_the_manifest_is_noticed_or_changes_nothing(folder):
-    whole = (folder / MANIFEST_FILE).read_bytes()
-    expected = verify_checkpoint(folder)
-    for bit in range(0, len(whole) * 8, 37):
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        (folder / MANIFEST_FILE).write_bytes(flipped)
-        try:
-            assert verify_checkpoint(folder) == expected  # only white space became another white space
-        except BrokenCheckpointError:
-            continue
 
 
 @pytest.mark.parametrize("kept", [0, 1, 15], ids=lambda kept: f"{kept} bytes of 16 left")
@@ -117,21 +104,6 @@ def test_a_manifest_of_another_form_is_named_by_its_form(folder):
         BrokenCheckpointError, match=r"'devkit\.checkpoint/9', and this devkit reads devkit\.checkpoint/1"
     ):
         read_manifest(folder)
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "said"),
-    [
-        ({"rank": 8, "seed": 0}, {"rank": 8, "seed": 0}, []),
-        ({"rank": 8, "seed": 0}, {"rank": 16, "seed": 1}, ["rank was 8, now 16", "seed was 0, now 1"]),
-        ({"targets": ["q", "v"]}, {"targets": ["q"]}, ["targets was q v, now q"]),
-        ({"precision": None}, {"precision": "bf16"}, ["precision was unset, now bf16"]),
-        ({"old": 1}, {}, ["old was 1, now unset"]),
-        ({"on": True}, {"on": False}, ["on was True, now False"]),
-    ],
-)
-def test_differing_settings_are_named_with_both_values(before, now, said):
-    assert find_differences(before, now) == said
 
 
 def test_other_texts_and_another_model_are_called_so_in_place_of_hashes():

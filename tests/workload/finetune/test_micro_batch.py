@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from devkit.workload.device import free_after_oom, is_out_of_memory, read_device_memory
+from devkit.workload.device import free_after_oom, is_out_of_memory
 from devkit.workload.finetune import loop, program
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.forward import ModelWithLoss
@@ -73,18 +73,6 @@ def test_the_micro_batch_is_halved_until_it_fits(fits, found, refused):
     assert (result.micro_batch, result.refused) == (found, refused)
 
 
-def test_another_error_is_not_taken_for_memory():
-    def attempt(_):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    with pytest.raises(RuntimeError, match="shapes"):
-        find_micro_batch(attempt, start=8, ranks=ALONE)
-
-
-def test_the_cpu_has_no_count_of_tensors():
-    assert read_device_memory(CPU).to_event_fields() == {}
-
-
 class Narrow:
     """Passes of more texts than `fits` run out of memory, from the pass number `since` on, at most `times`."""
 
@@ -130,15 +118,6 @@ def test_when_halving_does_not_help_the_run_saves_and_reports_it(run_factory, mo
     assert [each["next_micro_batch"] for each in found.named("out-of-memory")] == [4, None]
     assert found.named("stopped")[0] | {"how": "out-of-memory", "step": 1, "saved": 1} == found.named("stopped")[0]
     assert (found.output / "step-1").is_dir()
-
-
-def test_after_an_oom_the_same_command_resumes(run_factory, monkeypatch):
-    straight = run_factory.run(micro_batch=4)
-    with monkeypatch.context() as narrow:
-        Narrow(narrow, fits=0, since=1)
-        failed = run_factory.run(micro_batch=4)
-    again = run_factory.run(micro_batch=4, output=failed.output)
-    assert failed.losses + again.losses == straight.losses
 
 
 def test_when_not_one_row_fits_nothing_is_trained(run_factory, monkeypatch):

@@ -16,7 +16,6 @@ from devkit.workload.finetune.model import (
     find_fused_experts,
     load_base,
     load_base_and_tokenizer,
-    load_tokenizer,
     prepare_for_training,
 )
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -52,11 +51,6 @@ def test_each_method_keeps_its_base_in_the_form_it_trains_on(base, method, kinds
     assert not loaded.model.training
     assert loaded.tokenizer("a")["input_ids"] == [256, loaded.tokenizer.convert_tokens_to_ids("a")]
     assert loaded.notes == ()
-
-
-def test_attention_has_the_given_implementation(base):
-    loaded = load_base_and_tokenizer(f"{base}", LoadSettings(attention="eager"))
-    assert loaded.model.config._attn_implementation == "eager"
 
 
 def test_checkpointing_changes_no_gradient_of_an_adapter_although_no_input_needs_one(base):
@@ -151,13 +145,6 @@ def test_weights_that_were_cut_short_anywhere_are_refused(tmp_path, base, share)
     assert "\n" not in refused.value.message
 
 
-def test_a_header_of_other_json_is_refused(tmp_path, base):
-    folder = folder_with(tmp_path, base)
-    (folder / "model.safetensors").write_bytes((9).to_bytes(8, "little") + b'{"a": []}')
-    with pytest.raises(DevkitError, match="has a damaged header"):
-        inspect_model(folder)
-
-
 def refusal_of_loading(folder, **choices):
     """Why a folder that looks well cannot be loaded."""
     with pytest.raises(DevkitError) as refused:
@@ -200,12 +187,6 @@ def test_weights_of_another_shape_than_the_configuration_are_refused(tmp_path, b
     assert "has another shape than config.json declares" in refusal_of_loading(folder).message
 
 
-def test_a_damaged_tokenizer_is_named(tmp_path, base):
-    folder = folder_with(tmp_path, base, tokenizer__json="{}")
-    with pytest.raises(DevkitError, match=r"the tokenizer in .* cannot be read"):
-        load_tokenizer(folder)
-
-
 def test_a_model_saved_in_4_bits_is_trained_as_such_and_as_nothing_else(tmp_path, base):
     folder = tmp_path / "packed"
     loaded = load_base_and_tokenizer(f"{base}", LoadSettings(quantization=BaseQuantization.NF4))
@@ -234,11 +215,6 @@ def test_fused_experts_are_counted_and_their_memory_is_noted(tmp_path):
     kept = [each for name, each in loaded.model.named_parameters() if ".experts." in name]
     assert {each.dtype for each in kept} == {torch.bfloat16}
     assert sum(each.numel() for each in kept) == experts.parameters
-
-
-@pytest.mark.parametrize("quantization", [BaseQuantization.NONE, BaseQuantization.NF4])
-def test_a_dense_model_has_nothing_to_be_said(base, quantization):
-    assert load_base_and_tokenizer(f"{base}", LoadSettings(quantization=quantization)).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -35,16 +35,8 @@ def test_the_rate_rises_in_the_warmup_and_then_follows_its_schedule(schedule, af
     assert rates(schedule) == pytest.approx([0.5, 1.0, *after_warmup], abs=1e-3)
 
 
-def test_without_a_warmup_the_first_step_has_the_highest_rate():
-    assert rates(Schedule.COSINE, warmup=0.0)[0] == 1.0
-
-
 def test_a_run_that_only_warms_up_reaches_the_highest_rate_last():
     assert rates(Schedule.LINEAR, warmup=1.0) == pytest.approx([n / 10 for n in range(1, 11)])
-
-
-def test_one_step_is_taken_at_the_highest_rate():
-    assert rates(Schedule.COSINE, steps=1, warmup=0.03) == [1.0]
 
 
 def model():

@@ -16,7 +16,6 @@ from devkit.workload.generation.program import merge_adapter_into
 from devkit.workload.generation.settings import GenerateSettings, find_generation_files
 from tests.workload.finetune.disks import made_read_only, mounted
 from tests.workload.finetune.run_factory import SENTENCE, TEXTS, RunFactory
-from tests.workload.small_models import save_model
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +83,6 @@ def test_settings_that_save_time_or_memory_do_not_change_the_losses(run_factory,
     how = {**how, "attention": Attention(how["attention"])} if "attention" in how else how
     # One step learns from all texts, so that packed rows hold the same.
     assert run_factory.run(**how, batch=100).losses == pytest.approx(run_factory.run(batch=100).losses, rel=5e-6)
-
-
-def test_masked_prompts_change_the_loss(run_factory):
-    path = run_factory.folder / "prompts.jsonl"
-    path.write_text(json.dumps({"prompt": "say hello: ", "completion": "hello"}) + "\n")
-    masked = run_factory.run(data=(str(path),), batch=1)
-    whole = run_factory.run(data=(str(path),), batch=1, completion_only=False)
-    assert masked.losses[0] != pytest.approx(whole.losses[0], rel=1e-3)
 
 
 def test_held_out_data_are_evaluated_and_not_trained_on(run_factory):
@@ -194,20 +185,6 @@ def test_an_output_that_cannot_be_written_is_the_users_error_although_it_exists(
         made_read_only(disk)
         with pytest.raises(DevkitError, match=r"cannot write .*run\.json: Read-only file system"):
             run_factory.run(output=disk)
-
-
-def test_rows_limited_to_the_context_length_are_noted_unless_the_user_set_their_length(run_factory):
-    notes = [each["text"] for each in run_factory.run().named("note")]
-    assert "rows have at most 128 tokens, which is this model's context length" in notes
-    asked = [each["text"] for each in run_factory.run(sequence=64).named("note")]
-    assert not [each for each in asked if "rows have at most" in each]
-
-
-def test_the_memory_of_fused_experts_is_noted_once(run_factory):
-    pytest.importorskip("bitsandbytes")
-    folder = save_model(run_factory.folder / "mixture", "qwen3_moe")
-    notes = [each["text"] for each in run_factory.run(model=str(folder), method=Method.QLORA, steps=1).named("note")]
-    assert len([note for note in notes if "bitsandbytes quantizes linear layers only" in note]) == 1
 
 
 @pytest.mark.parametrize(

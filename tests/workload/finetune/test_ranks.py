@@ -17,7 +17,6 @@ from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
 from devkit.workload.finetune.checkpoint import lock_run_folder
 from devkit.workload.finetune.distributed import (
-    REPORT_TIMEOUT_S,
     Ranks,
     join_process_group,
     wrap_parallel,
@@ -44,12 +43,6 @@ def test_without_a_launcher_a_process_is_alone(environment):
         assert (ranks.rank, ranks.world_size, ranks.is_rank0, ranks.device) == (0, 1, True, torch.device("cpu"))
         assert (ranks.sum(2.5), ranks.max(3.0), ranks.any(True), ranks.any(False)) == (2.5, 3.0, True, False)
         assert ranks.on_rank0_broadcast(lambda: "mine") == "mine"
-
-
-def test_one_process_of_one_needs_no_others(environment):
-    environment(**{**WHOLE, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
-    with join_process_group("cpu") as ranks:
-        assert ranks.world_size == 1
 
 
 def test_a_port_that_somebody_exported_starts_no_group(environment):
@@ -110,14 +103,6 @@ def test_rank0_keeps_the_store_until_another_rank_learned_that_the_end_is_report
         assert claimed.result(timeout=5) is True
 
 
-def test_torchruns_store_outlives_rank0_which_waits_for_nobody(environment):
-    environment(TORCHELASTIC_USE_AGENT_STORE="True")
-    store = torch.distributed.TCPStore("127.0.0.1", free_port(), is_master=True, wait_for_workers=False)
-    started_s = time.monotonic()
-    assert Ranks(0, 3, torch.device("cpu"), 0, store).claim_reporting() is True
-    assert time.monotonic() - started_s < REPORT_TIMEOUT_S
-
-
 def test_more_processes_than_gpus_are_refused(environment):
     environment(**{**WHOLE, "LOCAL_RANK": "1"})
     with pytest.raises(DevkitError, match=r"LOCAL_RANK is 1, and torch sees 0 GPUs here"), join_process_group("cuda"):
@@ -144,13 +129,6 @@ PAIR = Ranks(0, 2, torch.device("cpu"))
 def test_unsupported_sharding_is_refused_with_the_reason(sharding, method, says):
     with pytest.raises(DevkitError, match=says):
         wrap_parallel(torch.nn.Linear(2, 2), sharding=sharding, method=method, ranks=PAIR)
-
-
-@pytest.mark.parametrize("sharding", [None, *Sharding])
-def test_in_a_world_of_one_nothing_is_wrapped(sharding):
-    module = torch.nn.Linear(2, 2)
-    shared = wrap_parallel(module, sharding=sharding, method=Method.QLORA, ranks=ALONE)
-    assert (shared.module, shared.factor) == (module, 1.0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows gives no lock on a folder")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.records import (
-    SHAREGPT_ROLES,
     ChatRecord,
     PromptRecord,
     RecordKind,
@@ -146,10 +145,6 @@ def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
     assert not any(record.is_empty for record in records)
 
 
-def test_every_speaker_of_sharegpt_has_a_role_of_chat_templates():
-    assert set(SHAREGPT_ROLES.values()) == {"system", "user", "assistant", "tool"}
-
-
 @pytest.mark.parametrize(
     ("record", "empty"),
     [
@@ -164,18 +159,6 @@ def test_every_speaker_of_sharegpt_has_a_role_of_chat_templates():
 )
 def test_a_record_with_nothing_to_learn_is_empty(record, empty):
     assert record.is_empty is empty
-
-
-@pytest.mark.parametrize(
-    ("place", "shown"),
-    [
-        pytest.param(RecordLocation("a.jsonl", 3), "a.jsonl:3", id="a line"),
-        pytest.param(RecordLocation("a.parquet", 3, "row"), "a.parquet, row 3", id="a row"),
-        pytest.param(RecordLocation("a.txt"), "a.txt", id="a whole file"),
-    ],
-)
-def test_a_place_is_shown(place, shown):
-    assert f"{place}" == shown
 
 
 json_values = st.recursive(
@@ -228,11 +211,3 @@ def test_the_hint_is_about_this_very_mistake(entry, message, hint):
         parse_record(entry, RecordLocation("a.jsonl", 1))
     assert message in caught.value.message
     assert hint in caught.value.hint
-
-
-def test_bytes_in_a_table_have_a_hint_of_their_own():
-    with pytest.raises(DevkitError, match='"text" is bytes, and must be a text') as refused:
-        parse_record({"text": "ä".encode()}, HERE)
-    assert refused.value.hint == "The column holds bytes: write it as text (in Arrow and Parquet the type string)."
-    with pytest.raises(DevkitError, match="has bytes as its content"):
-        parse_record({"messages": [{"role": "user", "content": b"a"}]}, HERE)

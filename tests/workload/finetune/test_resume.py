@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.workload.finetune import checkpoint
 from devkit.workload.finetune.checkpoint import TrainProgress
-from devkit.workload.finetune.loop import derive_step_seed, seed_generators
+from devkit.workload.finetune.loop import seed_generators
 from devkit.workload.finetune.optimizers import MasterWeightAdamW
 from tests.workload.finetune.small_run import ALONE, adapted, made, same, step, tiny_llama, trained
 
@@ -65,48 +65,11 @@ def test_a_resumed_run_ends_with_the_same_losses_and_weights(tmp_path, kind):
     assert same(trained(straight), trained(resumed))
 
 
-def forget_the_optimizer(run):
-    run.optimizer.state.clear()
-
-
-def forget_one_moment(run):
-    for state in run.optimizer.state.values():
-        state["exp_avg_sq"].zero_()
-
-
-def forget_the_count(run):
-    for state in run.optimizer.state.values():
-        state["step"].zero_()
-
-
-@pytest.mark.parametrize("forget", [forget_the_optimizer, forget_one_moment, forget_the_count])
-def test_a_run_that_lost_part_of_its_state_ends_elsewhere(tmp_path, forget):
-    straight = made(adapted())
-    for number in range(HALF):
-        step(straight, number)
-    checkpoint.save_checkpoint(tmp_path, straight, TrainProgress(step=HALF), settings={}, ranks=ALONE)
-    resumed = made(adapted())
-    checkpoint.load_checkpoint(checkpoint.find_newest_checkpoint(tmp_path, settings={}, ranks=ALONE), resumed)
-    forget(resumed)
-    for run in (straight, resumed):
-        for number in range(HALF, WHOLE):
-            step(run, number)
-    assert not same(trained(straight), trained(resumed))
-
-
 def test_dropout_draws_by_the_step_alone(tmp_path):
     one, other = made(adapted(dropout=0.5)), made(adapted(dropout=0.5))
     torch.rand(1000)  # whatever was drawn before
     assert step(one, 4) == step(other, 4)
     assert step(one, 5) != step(made(adapted(dropout=0.5)), 5)
-
-
-def test_random_numbers_differ_between_steps_seeds_and_processes():
-    drawn = {
-        derive_step_seed(seed=seed, step=step, rank=rank) for seed in range(8) for step in range(8) for rank in range(8)
-    }
-    assert len(drawn) == 8**3
-    assert all(0 <= each < 2**63 for each in drawn)
 
 
 def test_all_generators_follow_the_step():

@@ -34,24 +34,6 @@ def test_the_order_stays_the_same_from_one_release_to_the_next():
     assert epoch_permutation(8, seed=0, epoch=0) == (4, 5, 6, 3, 1, 7, 2, 0)
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
-    orders = {epoch_permutation(50, seed=seed, epoch=epoch) for seed in range(3) for epoch in range(3)}
-    assert len(orders) == 9
-
-
-def test_the_last_step_of_an_epoch_takes_what_is_left():
-    assert [len(rows_of_step(step, rows=10, batch=4, seed=0)) for step in range(6)] == [4, 4, 2, 4, 4, 2]
-
-
-@FUZZ
-@given(lengths, worlds, micro_batches)
-def test_all_processes_together_take_each_row_once(rows, world, micro_batch):
-    shares = [
-        micro_batches_of_rank(rows, rank=rank, world_size=world, micro_batch=micro_batch) for rank in range(world)
-    ]
-    assert sorted(index for share in shares for each in share for index in each) == list(range(len(rows)))
-
-
 @FUZZ
 @given(lengths, worlds, micro_batches)
 def test_ranks_have_equally_many_micro_batches_within_the_given_size(rows, world, micro_batch):
@@ -87,7 +69,3 @@ def test_rows_of_a_pass_are_neighbors_in_length(rows, world, micro_batch):
 )
 def test_processes_take_turns_at_the_longest(rank, share):
     assert micro_batches_of_rank([40, 30, 20, 10], rank=rank, world_size=2, micro_batch=1) == share
-
-
-def test_a_process_may_have_an_empty_pass():
-    assert [micro_batches_of_rank([5], rank=rank, world_size=2, micro_batch=4) for rank in range(2)] == [[[]], [[0]]]

@@ -6,7 +6,7 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Precision
-from devkit.facts.settings import describe_settings, find_setting_type, format_flag
+from devkit.facts.settings import describe_settings
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
 
@@ -17,10 +17,6 @@ def wishes(**changed):
 def test_every_setting_says_what_it_means():
     assert list(describe_settings(FinetuneSettings)) == list(FinetuneSettings.__dataclass_fields__)
     assert all(said.meaning.endswith(".") for _, said in describe_settings(FinetuneSettings).values())
-
-
-def test_the_usual_settings_are_fine():
-    assert validate_finetune_settings(wishes()) == wishes()
 
 
 @pytest.mark.parametrize(
@@ -51,15 +47,6 @@ def test_what_no_machine_could_do_is_refused(changed, said):
     with pytest.raises(DevkitError, match=said) as refused:
         validate_finetune_settings(wishes(**changed))
     assert refused.value.hint
-
-
-def test_steps_make_epochs_not_matter():
-    assert validate_finetune_settings(wishes(epochs=0.0, steps=5)).steps == 5
-
-
-@pytest.mark.parametrize(("name", "kind"), [("rank", int), ("epochs", float), ("dora", bool), ("packing", bool)])
-def test_a_settings_kind_is_that_of_its_values(name, kind):
-    assert find_setting_type(FinetuneSettings, name) is kind
 
 
 def written(tmp_path, text):
@@ -125,7 +112,3 @@ def test_a_misspelled_key_names_the_nearest_one(tmp_path):
 def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path):
     with pytest.raises(DevkitError, match="cannot read"):
         read_settings_file(tmp_path / "nowhere.toml")
-
-
-def test_a_flag_is_a_name_with_dashes():
-    assert format_flag("micro_batch") == "--micro-batch"

@@ -65,20 +65,8 @@ def test_two_ranks_update_weights_as_one_does(straight, optimizer):
     assert straight("wide", optimizer, 2) == pytest.approx(straight("wide", optimizer, 1), rel=EQUAL)
 
 
-def test_states_in_8_bits_move_them_otherwise_than_those_in_32(straight):
-    """Were it not so, the comparison above would not show in what they are kept."""
-    assert straight("wide", "adamw-8bit", 2) != pytest.approx(straight("wide", "paged-adamw", 1), rel=EQUAL)
-
-
 def test_rows_that_are_no_whole_blocks_have_states_in_32_bits(straight):
     assert straight("narrow", "adamw-8bit", 2) == pytest.approx(straight("narrow", "paged-adamw", 1), rel=EQUAL)
-
-
-def test_more_processes_than_a_weight_has_rows(folder, zygote):
-    """Of an adapter's two rows the third process has none."""
-    words = argv(folder, "few rows", "wide", "adamw-8bit", "--rank", "2", "--batch", "3", method="lora")
-    alone = argv(folder, "few rows alone", "wide", "adamw-8bit", "--rank", "2", "--batch", "3", method="lora")
-    assert ran(zygote, words, 3) == pytest.approx(ran(zygote, alone, 1), rel=EQUAL)
 
 
 def test_a_process_without_a_part_of_a_weight_in_8_bits_is_not_waited_for(folder, zygote):

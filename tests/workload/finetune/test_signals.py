@@ -15,7 +15,6 @@ pytestmark = [
 
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 
-from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.process import (
     INTERRUPTED_EXIT_CODE,
     STOP_SIGNALS,
@@ -43,14 +42,6 @@ def test_a_signal_is_noted_and_nothing_else_happens(number):
         assert stop.agree_on_signal(ALONE.max) is number
 
 
-@pytest.mark.parametrize("number", [each for each in STOP_SIGNALS if each is not signal.SIGINT])
-def test_a_scheduler_may_send_its_signal_again_and_again(number):
-    with DeferredSignals() as stop:
-        for _ in range(3):
-            press(number)
-        assert stop.agree_on_signal(ALONE.max) is number
-
-
 @pytest.mark.parametrize(
     ("sent", "obeyed"),
     [
@@ -67,17 +58,6 @@ def test_the_strongest_of_several_counts(sent, obeyed):
         assert stop.agree_on_signal(ALONE.max) is obeyed
 
 
-def test_a_signal_that_another_process_got_counts_here_too():
-    class Told(Ranks):
-        """As if another process had got SIGTERM."""
-
-        def max(self, value):
-            return max(value, STOP_SIGNALS.index(signal.SIGTERM) + 1)
-
-    with DeferredSignals() as stop:
-        assert stop.agree_on_signal(Told(0, 2, torch.device("cpu")).max) is signal.SIGTERM
-
-
 def test_handlers_are_given_back_as_they_were():
     def mine(number, frame):
         pass
@@ -90,13 +70,6 @@ def test_handlers_are_given_back_as_they_were():
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_handlers_are_given_back_after_an_error_too():
-    before = [signal.getsignal(each) for each in STOP_SIGNALS]
-    with pytest.raises(ZeroDivisionError), DeferredSignals():
-        raise ZeroDivisionError
-    assert [signal.getsignal(each) for each in STOP_SIGNALS] == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "a job in a script's background"])
@@ -184,18 +157,3 @@ def test_before_the_first_step_a_signal_ends_whatever_is_done(number):
         time.sleep(10)
     assert caught.value.signal is number
     assert [signal.getsignal(each) for each in STOP_SIGNALS] == before
-
-
-def test_from_the_first_step_on_it_is_noted():
-    with raise_on_signal(), DeferredSignals() as stop:
-        press(signal.SIGTERM)
-        assert stop.agree_on_signal(ALONE.max) is signal.SIGTERM
-
-
-def test_under_nohup_the_lost_terminal_does_not_end_it_before_the_first_step_either():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with raise_on_signal():
-            press(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)

@@ -65,15 +65,6 @@ def test_a_signal_while_texts_are_read_ends_the_run_at_once(reading, tmp_path, n
     assert run.said(0).count("\n") == 1
 
 
-def test_as_text_it_says_that_nothing_is_lost(reading):
-    run = reading()
-    run.send(signal.SIGINT)
-    assert run.ended() == [130]
-    assert run.said(0) == (
-        "stopped (interrupted) before the first step\nNothing is lost: the same command starts again.\n"
-    )
-
-
 @pytest.fixture
 def torchruns_store():
     """What the processes meet at is kept by torchrun, which outlives them; their environment then, by rank."""

@@ -57,13 +57,6 @@ def test_a_parquet_file_damaged_in_its_middle_is_named(tmp_path):
         read(path)
 
 
-def test_a_table_without_a_known_form_is_named_with_its_columns(tmp_path):
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pa.table({"id": [1], "label": [2]}), path)
-    with pytest.raises(DevkitError, match="row 0: no known format of record, with the fields id and label"):
-        read(path)
-
-
 class TestSavedDataSets:
     """What `save_to_disk` of the library datasets leaves."""
 
@@ -95,12 +88,6 @@ class TestSavedDataSets:
         with pytest.raises(DevkitError, match='has no split "train"') as caught:
             read(tmp_path / "splits")
         assert f"{tmp_path / 'splits' / 'test'}" in caught.value.hint
-
-    def test_a_damaged_data_set_is_named(self, datasets, tmp_path):
-        for name in ("dataset_info.json", "state.json"):
-            (tmp_path / name).write_text("{}")
-        with pytest.raises(DevkitError, match="cannot be read"):
-            read(tmp_path)
 
 
 @pytest.mark.full

@@ -62,21 +62,6 @@ def test_what_is_read_and_what_is_learned(record, wanted):
     assert table(made.words(template=made.IM_CHATML), record) == [wanted]
 
 
-@pytest.mark.parametrize(
-    ("record", "wanted"),
-    [
-        pytest.param(prompt("Q ", "A"), "<s> [Q] [_] [A] [</s>]", id="a prompt"),
-        pytest.param(
-            chat(USER, ANSWER),
-            "[<|im_start|>] [user] [/] [Hi] [<|im_end|>] [/] [<|im_start|>] [assistant] [/] [Hello] [<|im_end|>] [/]",
-            id="a chat",
-        ),
-    ],
-)
-def test_without_completion_only_all_is_trained_on(record, wanted):
-    assert table(made.words(template=made.IM_CHATML), record, completion_only=False) == [wanted]
-
-
 def test_a_tokenizer_that_begins_texts_with_nothing_is_taken_as_it_is():
     tokenizer = made.words(adds_beginning=False)
     assert table(tokenizer, text("Hi"), prompt("Q", " A")) == ["[Hi] [</s>]", "Q [_] [A] [</s>]"]
@@ -86,13 +71,6 @@ def test_a_tokenizer_without_an_end_of_text_is_noted():
     tokenizer = made.words(eos=None)
     assert table(tokenizer, text("Hi there")) == ["<s> [Hi] [_] [there]"]
     assert any("no end-of-text token" in note for note in notes(tokenizer, text("Hi there")))
-
-
-def test_no_token_is_added_to_the_vocabulary():
-    tokenizer = made.words()
-    before = len(tokenizer)
-    tokenize_records([text("Hi"), chat(USER, ANSWER)], tokenizer, sequence=100)
-    assert (len(tokenizer), tokenizer.pad_token) == (before, None)
 
 
 def test_a_token_across_the_border_is_tokenized_in_parts():
@@ -156,11 +134,6 @@ def test_nothing_left_to_train_on_is_an_error_with_a_hint():
     assert "--sequence" in caught.value.hint
 
 
-def test_rows_of_one_token_are_refused():
-    with pytest.raises(DevkitError, match="rows of 1 tokens leave nothing to predict"):
-        table(made.words(), text("Hi"), sequence=1)
-
-
 def test_a_very_long_text_is_tokenized_in_pieces_that_end_with_lines(monkeypatch):
     from devkit.workload.finetune import dataset
 
@@ -182,14 +155,6 @@ def test_a_tokenizer_in_python_is_tokenized_in_parts():
     tokenizer.chat_template = made.IM_CHATML
     tokenizer.__class__ = Slow
     assert table(tokenizer, prompt("Q ", "A hat"), chat(USER, ANSWER)) == expected
-
-
-def test_records_keep_their_order_among_those_of_other_kinds():
-    tokenizer = made.words(template=made.IM_CHATML)
-    found = table(tokenizer, text("one"), prompt("Q", " two"), text("three"), chat(USER, ANSWER), text("Hi"))
-    assert [next(w for w in ("one", "two", "three", "Hello", "Hi") if w in each) for each in found] == [
-        *("one", "two", "three", "Hello", "Hi")
-    ]
 
 
 def config(**fields):

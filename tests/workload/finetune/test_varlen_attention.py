@@ -186,29 +186,6 @@ def test_naive_packing_differs(configuration, differences):
     assert all(abs(a - b) > 100 * TOLERANCE * b for a, b in zip(naive[1:].tolist(), alone[1:].tolist(), strict=True))
 
 
-def test_dropout_in_attention_is_applied_in_training_alone():
-    model = model_of(llama, {"attention_dropout": 0.5}, Attention.VARLEN)
-    batch = collate(rows_packed(texts()), BatchLayout.FLAT)
-    model.train()
-    first, second = (losses(model, batch, Attention.VARLEN).detach() for _ in range(2))
-    assert not torch.equal(first, second)
-    model.eval()
-    first, second = (losses(model, batch, Attention.VARLEN).detach() for _ in range(2))
-    assert torch.equal(first, second)
-
-
-def test_checkpointing_recomputes_with_the_same_borders():
-    found = []
-    for checkpointing in (False, True):
-        model = model_of(mistral, {"sliding_window": WINDOW}, Attention.VARLEN)
-        if checkpointing:
-            model.activation_checkpointing_enable()
-        model.train()
-        losses(model, collate(rows_packed(texts()), BatchLayout.FLAT), Attention.VARLEN).sum().backward()
-        found.append(gradients(model))
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-
-
 def test_generation_with_varlen_attention_is_that_of_sdpa():
     prompts = torch.tensor([[0, 0, 5, 6, 7], [1, 2, 3, 4, 5]])
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])

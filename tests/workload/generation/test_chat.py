@@ -4,7 +4,6 @@ import os
 import signal
 
 import pytest
-import torch
 
 from devkit.errors import DevkitError
 from devkit.workload.finetune.files import LoadSettings
@@ -16,7 +15,7 @@ from devkit.workload.generation.decoding import (
     encode_prompt,
     require_chat_template,
 )
-from devkit.workload.generation.program import ChatSession, catch_interrupt
+from devkit.workload.generation.program import ChatSession
 from devkit.workload.generation.settings import DecodingSettings, Prompt
 from tests.workload.small_models import CHATML, save_model
 
@@ -80,13 +79,6 @@ def test_a_turn_that_does_not_fit_even_alone_is_dropped_and_the_chat_continues(g
     assert chat.answer("short") is not None
 
 
-def test_a_remark_on_an_answer_has_its_own_line(generator):
-    chat, shown, _ = chat_with(generator, tokens=3)
-    chat.remark = shown.append
-    chat.answer("what is there")
-    assert shown[-2:] == ["\n", "(cut after 3 tokens)"]
-
-
 def test_ctrl_c_ends_an_answer_whose_beginning_stays_in_the_chat(generator):
     chat, shown, remarks = chat_with(generator, tokens=60)
 
@@ -103,15 +95,6 @@ def test_ctrl_c_ends_an_answer_whose_beginning_stays_in_the_chat(generator):
     assert chat.turns[-1] == {"role": "assistant", "content": found.text}
 
 
-def test_ctrl_c_interrupts_again_after_the_answer():
-    before = signal.getsignal(signal.SIGINT)
-    with catch_interrupt() as asked:
-        assert not asked()
-        os.kill(os.getpid(), signal.SIGINT)
-        assert asked()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_a_model_without_a_chat_template_is_refused(generator, tmp_path):
     plain = load_base_and_tokenizer(f"{save_model(tmp_path)}", LoadSettings()).tokenizer
     with pytest.raises(DevkitError, match="has no chat template"):
@@ -120,19 +103,6 @@ def test_a_model_without_a_chat_template_is_refused(generator, tmp_path):
     assert ids == [256, *plain("ab", add_special_tokens=False)["input_ids"]]
 
 
-def test_a_template_that_refuses_a_chat_is_quoted(generator, monkeypatch):
-    monkeypatch.setattr(generator.tokenizer, "chat_template", "{{ raise_exception('roles must take turns') }}")
-    with pytest.raises(DevkitError, match="roles must take turns"):
-        encode_chat([{"role": "user", "content": "a"}], generator.tokenizer)
-
-
 def test_half_a_character_in_a_chat_is_refused(generator):
     with pytest.raises(DevkitError, match="the chat is not UTF-8"):
         encode_chat([{"role": "user", "content": "a\ud83d"}], generator.tokenizer)
-
-
-def test_a_chats_special_tokens_are_not_written_twice(generator):
-    ids = encode_chat([{"role": "user", "content": "a"}], generator.tokenizer)
-    assert ids.count(256) == 0
-    assert ids.count(257) == 1
-    assert torch.tensor(ids).max() <= 257

@@ -19,7 +19,7 @@ from devkit.workload.generation.decoding import (
     generate_one,
     is_compiling_worthwhile,
 )
-from devkit.workload.generation.program import GenerationSpeed, compute_speed, count_bytes_per_step
+from devkit.workload.generation.program import GenerationSpeed, compute_speed
 from devkit.workload.generation.settings import DecodingSettings
 from tests.workload.small_models import CHATML, save_model
 
@@ -79,12 +79,6 @@ def truth(folder, prompts):
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
-def test_a_greedy_answer_is_that_of_the_definition_with_either_cache(generator, prompts, truth, static):
-    how = replace(GREEDY, static_cache=static)
-    assert [generate_batch(generator, [prompt], how)[0].ids for prompt in prompts] == truth
-
-
-@pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
 def test_batched_prompts_are_answered_as_each_alone(generator, prompts, truth, static):
     assert [each.ids for each in generate_batch(generator, prompts, replace(GREEDY, static_cache=static))] == truth
 
@@ -132,12 +126,6 @@ def test_every_eos_token_of_the_generation_config_ends_an_answer(generator, prom
     assert found.finish_reason is FinishReason.END
 
 
-def test_an_answer_of_max_length_has_that_finish_reason(generator, prompts, truth):
-    (found,) = generate_batch(generator, prompts[LONG:][:1], replace(GREEDY, tokens=3))
-    assert found.ids == truth[LONG][:3]
-    assert found.finish_reason is FinishReason.LENGTH
-
-
 def test_an_answer_ends_before_a_stop_text_and_other_rows_continue(generator, prompts):
     whole = generate_batch(generator, prompts, GREEDY)
     text = whole[LONG].text
@@ -147,16 +135,6 @@ def test_an_answer_ends_before_a_stop_text_and_other_rows_continue(generator, pr
     assert found[LONG].finish_reason is FinishReason.END
     expected = [each.text.partition(stop)[0] for each in whole]
     assert [each.text for each in found] == expected
-
-
-def test_a_row_that_a_stop_text_ended_has_no_later_tokens(generator, prompts):
-    (whole,) = generate_batch(generator, prompts[LONG:][:1], GREEDY)
-    stop = whole.text[6:8]
-    generator.tokenizer.add_special_tokens({"pad_token": "~"})
-    (alone,) = generate_batch(generator, prompts[LONG:][:1], replace(GREEDY, stops=(stop,)))
-    beside = generate_batch(generator, prompts, replace(GREEDY, stops=(stop,)))[LONG]
-    assert beside.ids == alone.ids == whole.ids[: len(alone.ids)]
-    assert len(alone.ids) < GREEDY.tokens
 
 
 def test_a_special_token_ends_an_answer_as_any_stop_text_does(generator, prompts, truth):
@@ -175,23 +153,6 @@ def test_a_stopped_answer_keeps_its_beginning(generator, prompts, truth):
     assert found.finish_reason is FinishReason.STOPPED
     assert found.ids == truth[LONG][: len(found.ids)]
     assert 0 < len(found.ids) < GREEDY.tokens
-
-
-def test_a_stopped_file_of_prompts_gives_complete_answers_alone(generator, prompts, truth):
-    asked = iter([False, False] + [True] * 99)
-    found = list(
-        generate_in_order(generator, prompts[:1] * 3, replace(GREEDY, batch=1), should_stop=lambda: next(asked))
-    )
-    assert [each.ids for each in found] in ([], [truth[0]])
-
-
-def test_sampling_is_repeatable_by_its_seed(generator, prompts):
-    def sampled(seed):
-        how = replace(GREEDY, temperature=2.0, top_p=0.95, top_k=50, seed=seed)
-        return [each.ids for each in generate_in_order(generator, prompts, how)]
-
-    assert sampled(1) == sampled(1)
-    assert sampled(1) != sampled(2)
 
 
 def test_samples_do_not_depend_on_the_batch(generator, prompts):
@@ -219,14 +180,6 @@ def test_a_prompt_that_nearly_fills_the_context_shortens_its_own_answer_alone(ge
     alone = [generate_batch(generator, [each], how)[0].ids for each in filling]
     assert len(alone[1]) > 10
     assert [each.ids for each in generate_in_order(generator, filling, how)] == alone
-
-
-def test_out_of_memory_with_one_prompt_is_an_error(generator, prompts, monkeypatch):
-    monkeypatch.setattr(decoding, "generate_batch", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError()))
-    with pytest.raises(DevkitError, match="memory ran out with a single prompt"):
-        generate_one(
-            generator, prompts[0], GREEDY, streamer=TextStreamer(generator.tokenizer, str), should_stop=lambda: False
-        )
 
 
 @pytest.mark.parametrize(
@@ -270,14 +223,6 @@ def test_the_stream_is_the_answer_without_partial_characters(generator, prompts,
     assert len(pieces) > 5
 
 
-def test_the_streamed_text_is_the_answer(generator, prompts):
-    pieces = []
-    (found,) = generate_batch(
-        generator, prompts[LONG:][:1], GREEDY, streamer=TextStreamer(generator.tokenizer, pieces.append)
-    )
-    assert "".join(pieces) == found.text
-
-
 def test_a_turns_end_that_is_no_eos_token_ends_answers_in_chats(tmp_path):
     spoken = speaker_of(save_model(tmp_path, chat_template=CHATML))
     assert spoken.turn_end == "</s>"
@@ -286,11 +231,6 @@ def test_a_turns_end_that_is_no_eos_token_ends_answers_in_chats(tmp_path):
     spoken.tokenizer.chat_template = CHATML.replace("</s>", "<|im_end|>\n")
     unnamed = TextGenerator(spoken.model, spoken.tokenizer)
     assert unnamed.find_stop_texts(replace(GREEDY, stops=("a",))) == ("a", "<|im_end|>")
-
-
-def test_the_bytes_of_a_step_are_all_weights_but_the_input_embeddings(generator):
-    every = sum(each.numel() * 4 for each in generator.model.parameters())
-    assert count_bytes_per_step(generator.base_model) == every - 258 * 32 * 4
 
 
 def test_a_speed_is_compared_with_the_roofline_where_there_is_a_data_sheet(generator):

@@ -74,8 +74,3 @@ def test_an_invalid_prompt_is_refused_with_its_line(tmp_path, name, entries, mes
 def test_a_prompt_remembers_its_line(tmp_path, name, entries, place):
     (found,) = read_prompts(written(tmp_path, name, *entries))
     assert found.place == f"{tmp_path / place}"
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DevkitError, match="cannot be read"):
-        read_prompts(tmp_path / "none.txt")

@@ -6,7 +6,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune import events as run_events
 from devkit.workload.finetune.events import plot_run, validate_plot_file
 
 pytest.importorskip("matplotlib", reason="the dev extra is not installed")
@@ -67,15 +66,3 @@ def test_a_plot_that_cannot_be_written_is_refused_before_the_run(tmp_path, name,
     with pytest.raises(DevkitError) as refused:
         validate_plot_file(tmp_path / name)
     assert said in f"{refused.value.message} {refused.value.hint}"
-
-
-def test_without_matplotlib_it_is_refused_before_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_events.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DevkitError, match="matplotlib") as refused:
-        validate_plot_file(tmp_path / "curves.svg")
-    assert refused.value.hint == "pip install matplotlib"
-
-
-def test_a_run_without_a_step_draws_nothing(tmp_path):
-    assert not plot_run(tmp_path, tmp_path / "curves.svg", title="run")
-    assert not (tmp_path / "curves.svg").exists()

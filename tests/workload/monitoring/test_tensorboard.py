@@ -58,13 +58,6 @@ def test_the_curves_are_plotted_however_a_run_ends(tmp_path):
     assert (tmp_path / "a.svg").exists()
 
 
-def test_a_process_without_events_plots_nothing(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"event": "step", "step": 1, "loss": 2.0, "tokens_per_s": 9.0}\n')
-    with monitor_run(tmp_path, plot=tmp_path / "a.svg", tensorboard=None):
-        pass
-    assert not (tmp_path / "a.svg").exists()
-
-
 @pytest.mark.workload
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path):
     pytest.importorskip("tensorboard")
@@ -87,24 +80,3 @@ def test_a_full_disk_ends_the_event_files_and_not_the_run(tmp_path, capsys, monk
         board.finish(None)
     assert capsys.readouterr().err.count("nothing more is reported to tensorboard") == 1
     assert [each.exc_type for each in told] == []
-
-
-@pytest.mark.workload
-@pytest.mark.filterwarnings("ignore")
-def test_other_threads_still_report_their_errors(tmp_path, monkeypatch):
-    pytest.importorskip("torch")
-    pytest.importorskip("tensorboard")
-    told = []
-
-    def hook(args):
-        told.append(args.exc_type)
-
-    monkeypatch.setattr(threading, "excepthook", hook)
-    board = TrackerListener("tensorboard", tmp_path)
-    board(next(events([1])))
-    other = threading.Thread(target=lambda: (tmp_path / "nothing").read_text())
-    other.start()
-    other.join()
-    board.finish(None)
-    assert told == [FileNotFoundError]
-    assert threading.excepthook is hook

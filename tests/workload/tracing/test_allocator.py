@@ -33,18 +33,6 @@ def test_a_first_request(size, allocated, reserved):
     assert (allocator.allocated_bytes, allocator.reserved_bytes) == (allocated, reserved)
 
 
-def test_requests_share_a_segment_while_they_fit():
-    assert filled(9 * MIB, 9 * MIB).reserved_bytes == 20 * MIB
-    assert filled(9 * MIB, 9 * MIB, 9 * MIB).reserved_bytes == 40 * MIB
-
-
-def test_a_released_block_is_used_again():
-    allocator = filled(30 * MIB)
-    allocator.release(0)
-    allocator.allocate(1, 30 * MIB)
-    assert allocator.reserved_bytes == 30 * MIB
-
-
 def test_the_smallest_free_block_that_fits_is_taken():
     allocator = filled(40 * MIB, 30 * MIB)
     allocator.release(0)
@@ -84,13 +72,6 @@ def test_segments_that_expand_grow_at_their_end_instead():
         allocator.allocate(2, 45 * MIB)
     assert plain.reserved_bytes == 106 * MIB
     assert expandable.reserved_bytes == 80 * MIB
-
-
-def test_small_and_large_requests_never_share():
-    allocator = filled(30 * MIB)
-    allocator.release(0)
-    allocator.allocate(1, 512)
-    assert allocator.reserved_bytes == 32 * MIB
 
 
 def test_peaks_stay_until_they_are_reset():

@@ -80,23 +80,3 @@ def test_checkpoints_drop_or_keep_the_layers_input(layer, kind, keeps):
     made = checkpoint(block, states, use_reentrant=False)
     assert (given[0]() is not None) == keeps
     made.sum().backward()
-
-
-def test_the_weight_of_a_packed_layer_is_unpacked_on_demand():
-    layer = stand_in("nf4")
-    assert layer.weight.shape == (OUTPUTS, INPUTS)
-    assert layer.weight is not layer.weight
-    assert not list(layer.parameters())
-
-
-def test_one_token_without_gradients_unpacks_nothing():
-    import torch
-
-    from devkit.workload.tracing.model import AllocationRecorder
-    from devkit.workload.tracing.stream import Allocation
-
-    layer, token = stand_in("nf4"), torch.zeros(1, 1, INPUTS, dtype=torch.bfloat16)
-    with torch.no_grad(), AllocationRecorder() as ledger:
-        layer(token)
-    made = [event.bytes for event in ledger.stream if isinstance(event, Allocation)]
-    assert max(made) < OUTPUTS * INPUTS

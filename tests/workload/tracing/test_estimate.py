@@ -115,18 +115,6 @@ def test_terms_by_kind(settings, names):
     assert names <= {term.name for term in exactly(LLAMA, settings).terms}
 
 
-@pytest.mark.full
-@pytest.mark.workload
-def test_devkits_own_loop_has_expandable_segments():
-    config = {**find_model("HuggingFaceTB/SmolLM2-135M").config, "num_hidden_layers": 3}
-    ours, theirs = (
-        exactly(config, TrainingSettings(stack=stack, optimizer=Optimizer.PAGED_ADAMW_8BIT))
-        for stack in (Stack.DEVKIT, Stack.TRAINER)
-    )
-    assert ours.terms[0] == theirs.terms[0]
-    assert ours.reserved_peak_bytes.point < theirs.reserved_peak_bytes.point
-
-
 @pytest.mark.workload
 def test_a_longer_prompt_or_cache_takes_more():
     sizes = [exactly(LLAMA, InferenceSettings(prompt=prompt)).allocated_peak_bytes for prompt in (64, 4096)]
@@ -140,16 +128,6 @@ def test_rows_of_one_text_need_no_mask_and_no_repeated_keys():
 
     long = 1024
     stream = trace_model(LLAMA, TrainingSettings(sequence=long, rank=4))
-    assert max(event.bytes for event in stream if isinstance(event, Allocation)) < long * long
-
-
-@pytest.mark.workload
-def test_dropout_of_attention_does_not_avoid_the_fused_kernels():
-    from devkit.workload.tracing.estimate import trace_model
-    from devkit.workload.tracing.stream import Allocation
-
-    long, settings = 1024, TrainingSettings(sequence=1024, rank=4)
-    stream = trace_model(LLAMA | {"attention_dropout": 0.1}, settings)
     assert max(event.bytes for event in stream if isinstance(event, Allocation)) < long * long
 
 
@@ -217,18 +195,3 @@ def test_the_child_process_answers_with_an_estimate(monkeypatch, capsys):
     assert main() == 0
     found = parse_estimate(json.dumps(json.loads(capsys.readouterr().out)))
     assert found.phase is MemoryPhase.BACKWARD or found.phase is MemoryPhase.LOSS
-
-
-@pytest.mark.workload
-@pytest.mark.usefixtures("loud_again")
-def test_the_child_process_says_what_cannot_be_traced(monkeypatch, capsys):
-    import io
-
-    from devkit.workload.tracing.__main__ import main
-
-    request = TraceRequest(document={"model_type": "t5"}, settings=LORA)
-    monkeypatch.setattr("sys.stdin", io.StringIO(dump_request(request)))
-    assert main() == 2
-    message, hint = capsys.readouterr().err.splitlines()
-    assert message.endswith("and the trace runs no other")
-    assert hint == "Estimate without --exact."

@@ -6,11 +6,10 @@ from devkit.estimate.settings import Optimizer
 from devkit.workload.tracing.steps import (
     TrainableParameter,
     allocate_ddp_buckets,
-    allocate_optimizer_state,
     count_state_bytes,
     trace_optimizer_step,
 )
-from devkit.workload.tracing.stream import Allocation, Deallocation, TensorKind
+from devkit.workload.tracing.stream import Allocation, Deallocation
 
 LARGE = TrainableParameter(numbers=8192, item_bytes=2)
 SMALL = TrainableParameter(numbers=1024, item_bytes=2)
@@ -33,13 +32,6 @@ def test_the_state_of_a_parameter(optimizer, large, small):
 
 def test_master_weights_of_16_bit_adapters_are_fp32():
     assert count_state_bytes(LARGE, Optimizer.ADAMW, masters=True) == [32768, 32768, 32768]
-
-
-def test_states_are_there_before_the_step_that_is_traced():
-    made = list(allocate_optimizer_state([LARGE, SMALL], Optimizer.ADAMW))
-    assert [(each.bytes, each.kind) for each in made] == [
-        (size, TensorKind.OPTIMIZER_STATE) for size in (16384, 16384, 2048, 2048)
-    ]
 
 
 def test_ddp_buckets_copy_the_gradients():

@@ -1,25 +1,12 @@
 import pytest
 
-from devkit.workload.tracing.stream import Allocation, Deallocation, TensorKind
+from devkit.workload.tracing.stream import Allocation
 
 pytestmark = pytest.mark.workload
 
 
 def told(stream):
     return [("+" if isinstance(event, Allocation) else "-", getattr(event, "bytes", 0)) for event in stream]
-
-
-def test_a_storage_is_recorded_when_allocated_and_when_freed():
-    import torch
-
-    from devkit.workload.tracing.model import AllocationRecorder
-
-    with AllocationRecorder() as ledger:
-        made = torch.zeros(256)
-        del made
-    assert told(ledger.stream) == [("+", 1024), ("-", 0)]
-    assert isinstance(ledger.stream[1], Deallocation)
-    assert ledger.stream[1].allocation is ledger.stream[0]
 
 
 def test_views_and_in_place_changes_allocate_nothing():
@@ -76,14 +63,3 @@ def test_half_precision_scores_become_fp32_inside_softmax_as_on_a_gpu():
         assert made.dtype is torch.float32
     assert [event.bytes for event in ledger.stream if isinstance(event, Allocation)] == [512, 1024]
     assert functional.softmax is before
-
-
-def test_an_allocation_can_be_relabeled():
-    import torch
-
-    from devkit.workload.tracing.model import AllocationRecorder
-
-    with AllocationRecorder() as ledger:
-        made = torch.zeros(256)
-        ledger.relabel([made], TensorKind.GRADIENTS)
-    assert ledger.stream[0].kind is TensorKind.GRADIENTS
