@@ -51,14 +51,15 @@ def save_model(folder, kind="llama", *, seed=0, dtype=torch.float32, chat_templa
     return folder
 
 
-def save_tokenizer(folder, *, chat_template=None):
-    """Bytes as tokens 0 to 255, then BOS, which stands before every text, and EOS. There is no padding token."""
+def save_tokenizer(folder, *, chat_template=None, begins=True):
+    """Bytes as tokens 0 to 255, then BOS, which stands before every text if it `begins`, and EOS. There is no padding token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([BOS, EOS])
-    made.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 256)])
+    if begins:
+        made.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 256)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=BOS, eos_token=EOS)
     tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(folder)

@@ -51,7 +51,6 @@ class SeveralPythons:
 @pytest.mark.parametrize(
     ("answers", "env", "chosen"),
     [
-        pytest.param({OWN: "3.11.7 torch"}, {}, OWN, id="devkit's own, with torch beside it"),
         pytest.param({OWN: "3.12.1", ACTIVE: "3.11.7 torch"}, VENV, ACTIVE, id="devkit apart, torch in the venv"),
         pytest.param({OWN: "3.12.1 torch", ACTIVE: "3.11.7 torch"}, VENV, ACTIVE, id="both: the active one"),
         pytest.param({OWN: "3.12.1", ACTIVE: "3.10.14 torch"}, VENV, ACTIVE, id="a Python older than devkit's"),
@@ -86,13 +85,6 @@ def test_the_python_with_torch_is_chosen(answers, env, chosen):
             f"the project's environment has no torch: {NAMED}",
             f"--python {NAMED}",
             id="the one that is named has none, whatever the others have",
-        ),
-        pytest.param(
-            {OWN: "3.11.7 torch"},
-            {"DEVKIT_PYTHON": NAMED},
-            "ended with status",
-            "DEVKIT_PYTHON",
-            id="it does not start",
         ),
     ],
 )

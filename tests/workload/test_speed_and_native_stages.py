@@ -53,12 +53,9 @@ H200, T4, RTX_4070 = "NVIDIA H200", "Tesla T4", "NVIDIA GeForce RTX 4070"
 @pytest.mark.parametrize(
     ("name", "tflops", "holds"),
     [
-        pytest.param(H200, 720.0, True, id="a healthy H200"),
         pytest.param(H200, 395.8, True, id="just above the least"),
         pytest.param(H200, 395.7, False, id="just below it"),
         pytest.param(H200, 170.0, False, id="an H200 with clocks locked at 345 MHz"),
-        pytest.param(H200, 360.0, False, id="an H200 that somebody else uses half of the time"),
-        pytest.param(H200, 0.9, False, id="a CPU's rate"),
         pytest.param(H200, 1400.0, False, id="more than an H200 can"),
         pytest.param("NVIDIA H200 MIG 1g.18gb", 100.0, True, id="a seventh of an H200"),
         pytest.param("NVIDIA H200 MIG 7g.141gb", 100.0, False, id="all of an H200 at the rate of a seventh"),
@@ -82,12 +79,9 @@ def test_a_board_powered_by_the_slot_may_be_slower():
 @pytest.mark.parametrize(
     ("name", "gb_per_s", "holds"),
     [
-        pytest.param(H200, 55.0, True, id="sixteen lanes of PCIe 5"),
         pytest.param(H200, 12.5, True, id="an old board with sixteen lanes of PCIe 3"),
         pytest.param(H200, 3.2, False, id="one lane of PCIe 5"),
-        pytest.param(T4, 0.8, False, id="one lane of PCIe 3"),
         pytest.param("NVIDIA GeForce RTX 4090", 2.7, True, id="a Thunderbolt box"),
-        pytest.param("NVIDIA GH200", 380.0, True, id="a link that is far more than PCIe"),
     ],
 )
 def test_a_link_of_one_lane_fails(name, gb_per_s, holds):
@@ -145,7 +139,6 @@ NCCL_SAID = """\
         pytest.param(
             "Traceback (most recent call last):\n  File x\nKeyboardInterrupt\n", "KeyboardInterrupt", id="bare"
         ),
-        pytest.param("starting\nFatal Python error: Aborted\n\n", "Fatal Python error: Aborted", id="no traceback"),
         pytest.param("", "it printed nothing", id="nothing"),
     ],
 )

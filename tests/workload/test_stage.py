@@ -32,10 +32,7 @@ NAN = float("nan")
         pytest.param(expect_at_most("error", NAN, 0.01), False, id="not-a-number is not small"),
         pytest.param(expect_above("changed", 1, 0), True, id="above the limit"),
         pytest.param(expect_above("changed", 0, 0), False, id="at the limit is not above it"),
-        pytest.param(expect_above("changed", NAN, 0), False, id="not-a-number is not large"),
-        pytest.param(expect_equal("text", "a", "a"), True, id="equal"),
         pytest.param(expect_equal("text", "a ", "a"), False, id="a space too many"),
-        pytest.param(expect_different("text", "a", "b"), True, id="different"),
         pytest.param(expect_different("text", "a", "a"), False, id="a negative control that equals"),
         pytest.param(record_value("steps", 3), True, id="a fact cannot fail"),
     ],
@@ -78,9 +75,6 @@ def test_a_result_round_trips_through_json_with_non_finite_numbers():
     [
         pytest.param(StageResult("torch", StageStatus.PASSED), None, id="a passed need lets it run"),
         pytest.param(StageResult("torch", StageStatus.FAILED), "torch did not pass", id="a failed need skips it"),
-        pytest.param(
-            StageResult("torch", StageStatus.SKIPPED, reason="not installed"), "not installed", id="a skipped need too"
-        ),
     ],
 )
 def test_a_stage_waits_for_what_it_needs(need, reason):

@@ -22,15 +22,11 @@ TEXTS = [
 def write_base(folder: Path, *, seed: int = 0, positions: int = 128) -> Path:
     """A random Llama over bytes, with a head that is sharp enough for LoRA to memorize with."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: number for number, letter in enumerate(letters)} | {"<s>": 256, "</s>": 257}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(str(folder))
+    from tests.workload.small_models import save_tokenizer
+
+    save_tokenizer(folder, begins=False)
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=260,

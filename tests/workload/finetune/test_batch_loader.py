@@ -10,12 +10,14 @@ from tests.fuzz.profile import FUZZ
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
+from devkit.estimate.settings import Attention
 from devkit.workload.finetune.dataset import (
     IGNORE_INDEX,
     BatchLayout,
     BatchLoader,
     BatchRow,
     Example,
+    choose_layout,
     collate,
 )
 
@@ -164,3 +166,16 @@ def test_prefetched_batches_are_those_of_their_step():
     feed.prefetch(1, micro_batch=2)
     first, again = feed.load_step(1, micro_batch=2), feed.load_step(1, micro_batch=2)
     assert first[0].ids is not again[0].ids, "what was handed out is not kept"
+
+
+def test_the_layout_follows_from_the_attention():
+    layouts_by_attention = {
+        (Attention.VARLEN, True): BatchLayout.FLAT,
+        (Attention.VARLEN, False): BatchLayout.FLAT,
+        (Attention.FLASH, True): BatchLayout.FLAT,
+        (Attention.FLASH, False): BatchLayout.PADDED,
+        (Attention.SDPA, True): BatchLayout.BLOCKS,
+        (Attention.SDPA, False): BatchLayout.PADDED,
+    }
+    for (attention, pack), layout in layouts_by_attention.items():
+        assert choose_layout(attention, pack=pack) is layout, (attention, pack)

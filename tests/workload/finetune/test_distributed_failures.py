@@ -67,10 +67,6 @@ def broken_texts(run_factory):
         pytest.param(
             lambda run_factory: {"data": broken_texts(run_factory)}, "broken.jsonl:2", id="a line of the data"
         ),
-        pytest.param(lambda _: {"targets": "q_prj"}, "q_prj", id="a layer that is not there"),
-        pytest.param(
-            lambda _: {"sequence": 4096}, "longer than this model's context length", id="rows that are too long"
-        ),
         pytest.param(lambda _: {"model": "/nowhere"}, "there is no model /nowhere", id="a model that is not there"),
     ],
 )

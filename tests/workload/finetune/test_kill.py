@@ -142,15 +142,12 @@ PARTS = ("--sharding", "zero3")
 @pytest.mark.parametrize(
     ("number", "ranks", "sharing"),
     [
-        pytest.param(signal.SIGTERM, (0,), (), id="SIGTERM to the first"),
         pytest.param(signal.SIGTERM, (1,), (), id="SIGTERM to the second"),
         pytest.param(signal.SIGUSR1, (), (), id="SIGUSR1 to both"),
         pytest.param(signal.SIGKILL, (), (), id="SIGKILL to both"),
         pytest.param(signal.SIGKILL, (0,), (), id="SIGKILL to the first"),
-        pytest.param(signal.SIGKILL, (1,), (), id="SIGKILL to the second"),
         pytest.param(signal.SIGTERM, (1,), PARTS, id="SIGTERM to the second of those with a part each"),
         pytest.param(signal.SIGKILL, (), PARTS, id="SIGKILL to both of those with a part each"),
-        pytest.param(signal.SIGKILL, (1,), PARTS, id="SIGKILL to the second of those with a part each"),
     ],
 )
 def test_two_ranks_stop_together_and_resume_as_if_uninterrupted(run_factory, zygote, untouched, number, ranks, sharing):

@@ -23,7 +23,6 @@ from devkit.workload.finetune.forward import (
 )
 
 WIDTH, VOCABULARY, TOKENS = 24, 97, 40
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +56,6 @@ def results(loss, head, states):
         pytest.param({"trainable": False}, id="a frozen head"),
         pytest.param({"bias": True}, id="a head with a bias"),
         pytest.param({"softcap": 5.0}, id="Gemma's capped logits"),
-        pytest.param({"scale": 0.0625}, id="Cohere's scaled logits"),
         pytest.param({"scale": 0.5, "softcap": 3.0, "bias": True}, id="all of it"),
     ],
 )

@@ -28,7 +28,6 @@ def run_factory(tmp_path_factory):
     ("method", "how"),
     [
         pytest.param(Method.LORA, {}, id="lora"),
-        pytest.param(Method.LORA, {"checkpointing": True}, id="lora with checkpointing"),
         pytest.param(Method.LORA, {"precision": Precision.BF16}, id="lora in bf16"),
         pytest.param(Method.LORA, {"precision": Precision.FP16}, id="lora in fp16, with its loss scaled"),
         pytest.param(Method.QLORA, {}, id="qlora"),
@@ -150,8 +149,6 @@ def test_a_folder_with_somebody_elses_files_is_refused(run_factory, tmp_path):
         pytest.param({"eval_share": 0.01}, "leaves nothing on one side", id="too little to hold out"),
         pytest.param({"targets": ("q_prj",)}, "q_prj", id="a layer that is not there"),
         pytest.param({"data": ("/nowhere.jsonl",)}, "nowhere.jsonl", id="data that is not there"),
-        pytest.param({"model": "/nowhere"}, "nowhere", id="a model that is not there"),
-        pytest.param({"steps": 0}, "--steps is 0", id="no steps"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(run_factory, tmp_path, how, said):

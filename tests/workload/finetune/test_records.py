@@ -31,28 +31,17 @@ def chat(*messages, **differences):
     ("entry", "record"),
     [
         pytest.param({"text": "a"}, TextRecord("a", HERE), id="plain text"),
-        pytest.param({"text": "a", "id": 7, "source": "wiki"}, TextRecord("a", HERE), id="text among other fields"),
         pytest.param({"prompt": "a", "completion": "b"}, PromptRecord("a", "b", HERE), id="prompt and completion"),
-        pytest.param({"prompt": "", "completion": "b"}, PromptRecord("", "b", HERE), id="an empty prompt"),
         pytest.param({"messages": [USER, ANSWER]}, chat(USER, ANSWER), id="a chat"),
         pytest.param(
             {"messages": [USER, ANSWER], "tools": [{"name": "f"}]},
             chat(USER, ANSWER, tools=({"name": "f"},)),
             id="a chat with tools",
         ),
-        pytest.param({"messages": [USER, ANSWER], "tools": None}, chat(USER, ANSWER), id="a column of tools, empty"),
         pytest.param(
             {"prompt": [USER], "completion": [ANSWER]},
             chat(USER, ANSWER, first_trained_turn=1),
             id="prompt and completion as messages",
-        ),
-        pytest.param(
-            {"prompt": [USER, ANSWER, USER], "completion": [ANSWER]},
-            chat(USER, ANSWER, USER, ANSWER, first_trained_turn=3),
-            id="answers in the prompt are not learned",
-        ),
-        pytest.param(
-            {"instruction": "Hi", "output": "Hello"}, chat(USER, ANSWER), id="an instruction without an input"
         ),
         pytest.param(
             {"instruction": "Add", "input": "1 2", "output": "3", "text": "Below is an instruction"},
@@ -93,32 +82,20 @@ def test_a_record_is_read(entry, record):
     ("entry", "message"),
     [
         pytest.param("text", "this is a text, and a record is an object", id="a text alone"),
-        pytest.param(["a"], "this is a list", id="a list"),
-        pytest.param(None, "this is null", id="null"),
-        pytest.param(3, "this is a number", id="a number"),
         pytest.param({}, "no known format of record, with no fields at all", id="an empty object"),
         pytest.param({"content": "a", "b": 1}, "with the fields content and b", id="unknown fields are named"),
-        pytest.param({"prompt": "a"}, "with the fields prompt", id="a prompt without a completion"),
-        pytest.param({"text": 3}, '"text" is a number, and must be a text', id="a number for a text"),
-        pytest.param({"text": ["a"]}, '"text" is a list', id="a list for a text"),
-        pytest.param({"prompt": "a", "completion": {}}, '"completion" is an object', id="an object for a text"),
         pytest.param({"prompt": "a", "completion": [ANSWER]}, '"completion" is a list', id="text and messages mixed"),
         pytest.param(
             {"messages": "Hi"}, '"messages" is a text, and must be a list of messages', id="a text for a chat"
         ),
-        pytest.param({"messages": []}, '"messages" is empty', id="a chat without messages"),
-        pytest.param({"messages": [3]}, "messages[0] is a number", id="a number for a message"),
         pytest.param({"messages": [USER, {"content": "a"}]}, 'messages[1] has no "role"', id="no role"),
-        pytest.param({"messages": [{"role": 1, "content": "a"}]}, 'messages[0] has no "role"', id="a role of no name"),
         pytest.param({"messages": [{"role": "user"}]}, 'messages[0] has no "content"', id="no content"),
-        pytest.param({"messages": [{"role": "user", "content": 3}]}, "has a number as its content", id="number"),
         pytest.param(
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             "has content of type image_url",
             id="an image",
         ),
         pytest.param({"messages": [USER, ANSWER], "tools": "f"}, '"tools" is a text', id="tools that are no list"),
-        pytest.param({"conversations": []}, '"conversations" is empty', id="ShareGPT without turns"),
         pytest.param(
             {"conversations": [{"from": "bing", "value": "a"}]},
             'conversations[0] is from "bing", which is unknown',
@@ -149,11 +126,8 @@ def test_every_form_that_the_guide_shows_is_read_by_its_first_fields():
     ("record", "empty"),
     [
         pytest.param(TextRecord(" \n", HERE), True, id="blanks"),
-        pytest.param(TextRecord("a", HERE), False, id="a letter"),
         pytest.param(PromptRecord("a", "", HERE), True, id="nothing after a prompt"),
-        pytest.param(PromptRecord("", "b", HERE), False, id="a completion of nothing"),
         pytest.param(chat(USER), True, id="a question without an answer"),
-        pytest.param(chat(USER, ANSWER), False, id="an answer"),
         pytest.param(chat(USER, ANSWER, USER, first_trained_turn=2), True, id="an answer that is not learned"),
     ],
 )
@@ -190,7 +164,6 @@ def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
 @pytest.mark.parametrize(
     ("entry", "message", "hint"),
     [
-        pytest.param({"prompt": "a", "completion": None}, '"completion" is null', "leave the record out", id="null"),
         pytest.param(
             {"prompt": "a", "completon": "b"},
             "no known form",
@@ -199,8 +172,6 @@ def test_whatever_json_holds_it_is_a_record_or_an_error_for_people(entry):
         ),
         pytest.param({"Text": "a"}, "no known form", 'Is "Text" meant to be "text"?', id="in capitals"),
         pytest.param({"text": float("nan")}, '"text" is NaN', "NaN for a missing value", id="a table's hole"),
-        pytest.param({"text": ["a"]}, '"text" is a list', "one text", id="a list of texts"),
-        pytest.param({"text": 5}, '"text" is a number', "quotes", id="a number"),
         pytest.param(
             {"messages": '[{"role": "user"}]'}, '"messages" is a text', "JSON inside a text", id="JSON inside a text"
         ),

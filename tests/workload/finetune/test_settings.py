@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Method, Precision
+from devkit.estimate.settings import Method
 from devkit.facts.settings import describe_settings
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
 
@@ -22,24 +22,15 @@ def test_every_setting_says_what_it_means():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        pytest.param({"model": ""}, "--model is missing", id="no model"),
         pytest.param({"model": "", "data": ()}, "--model and --data are missing", id="neither model nor data"),
         pytest.param({"rank": 0}, "--rank is 0, which is below 1", id="a rank of nothing"),
-        pytest.param({"batch": -1}, "--batch is -1", id="a negative batch"),
         pytest.param({"dropout": 1.0}, "--dropout is 1.0, which is above 0.99", id="dropout of everything"),
         pytest.param({"learning_rate": float("nan")}, "--learning-rate is nan", id="a rate that is no number"),
-        pytest.param({"learning_rate": 0.0}, "--learning-rate is 0", id="a rate at which nothing is learned"),
         pytest.param({"epochs": float("inf")}, "--epochs is inf", id="epochs without end"),
-        pytest.param({"epochs": 0.0}, "nothing would be trained", id="no epochs"),
         pytest.param({"seed": 2**64}, "--seed is 18446744073709551616, which is above", id="a seed beyond torch's"),
         pytest.param({"keep": 1}, "--keep is 1", id="one checkpoint is none"),
         pytest.param({"micro_batch": 32, "batch": 16}, "more than --batch 16", id="a pass larger than the batch"),
         pytest.param({"method": Method.FULL, "dora": True}, "has no adapter", id="DoRA of a whole model"),
-        pytest.param(
-            {"method": Method.FULL, "adapter_precision": Precision.FP32},
-            "no adapter",
-            id="an adapter that is not there",
-        ),
         pytest.param({"eval_data": ("e",), "eval_share": 0.1}, "both choose", id="two things to evaluate on"),
     ],
 )
@@ -83,14 +74,10 @@ targets = "q_proj"
     [
         pytest.param("rnak = 8", r"run\.toml:1:1: there is no setting 'rnak'", id="a misspelled key"),
         pytest.param("\nrank = 'eight'", r"run\.toml:2:1: rank must be a whole number, not 'eight'", id="a word"),
-        pytest.param("rank = 1.5", "a whole number", id="half a rank"),
-        pytest.param("rank = true", "a whole number", id="a rank of true"),
         pytest.param("dora = 1", "true or false", id="one for true"),
         pytest.param("method = 'lorra'", '"lora"', id="a method that is not there"),
         pytest.param("data = []", "a list of strings", id="an empty list"),
-        pytest.param("data = [1]", "a list of strings", id="a list of numbers"),
         pytest.param("model = ''", "a string in quotes", id="an empty name"),
-        pytest.param("rank = 1\nrank = 2", "is not TOML", id="a key twice"),
         pytest.param("micro_batch = 1\nmicro-batch = 2", "set twice", id="one setting under two names"),
         pytest.param("rank =", r"run\.toml:1:\d+ is not TOML", id="half a line"),
         pytest.param(b"\xff\xfe", "not UTF-8", id="another encoding"),

@@ -82,8 +82,6 @@ def test_a_process_without_a_part_of_a_weight_in_8_bits_is_not_waited_for(folder
     [
         pytest.param("wide", 2, 2, id="as many processes"),
         pytest.param("wide", 2, 1, id="one process in the place of two"),
-        pytest.param("wide", 1, 2, id="two processes in the place of one"),
-        pytest.param("narrow", 2, 2, id="as many processes with states in 32 bits"),
         pytest.param("narrow", 1, 2, id="two processes that unpack the states of one"),
     ],
 )

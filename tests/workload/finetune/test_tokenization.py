@@ -24,8 +24,6 @@ from devkit.workload.finetune.dataset import require_context_length, require_voc
         pytest.param(text("Hi there"), "<s> [Hi] [_] [there] [</s>]", id="a text is learned, and its end"),
         pytest.param(text("<s>Hi</s>"), "[<s>] [Hi] [</s>]", id="beginning and end that are there are not doubled"),
         pytest.param(prompt("Q ", "A hat"), "<s> Q _ [A] [_] [hat] [</s>]", id="a prompt is read, its answer learned"),
-        pytest.param(prompt("", "A"), "<s> [A] [</s>]", id="a completion of nothing"),
-        pytest.param(prompt("<s>Q", "A</s>"), "<s> Q [A] [</s>]", id="a prompt that begins by itself"),
         pytest.param(
             chat(USER, ANSWER),
             "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / [Hello] [<|im_end|>] [/]",
@@ -37,12 +35,6 @@ from devkit.workload.finetune.dataset import require_context_length, require_voc
             "<|im_start|> assistant / [Hello] [<|im_end|>] [/] <|im_start|> user / What <|im_end|> / "
             "<|im_start|> assistant / [A] [_] [hat] [<|im_end|>] [/]",
             id="both answers of a chat",
-        ),
-        pytest.param(
-            chat(USER, ANSWER, SECOND),
-            "<|im_start|> user / Hi <|im_end|> / <|im_start|> assistant / [Hello] [<|im_end|>] [/] "
-            "<|im_start|> user / What <|im_end|> /",
-            id="a question at the end is read and not learned",
         ),
         pytest.param(
             chat(USER, ANSWER, SECOND, LAST, first_trained_turn=3),
@@ -88,8 +80,6 @@ def test_a_token_across_the_border_is_tokenized_in_parts():
         pytest.param(7, ["<s> [one] [_] [two] [_] [three] [</s>]"], id="fits exactly"),
         pytest.param(6, ["<s> [one] [_] [two] [_] [three]", "[three] [</s>]"], id="one too long"),
         pytest.param(4, ["<s> [one] [_] [two]", "[two] [_] [three] [</s>]"], id="windows share one token"),
-        pytest.param(3, ["<s> [one] [_]", "[_] [two] [_]", "[_] [three] [</s>]"], id="three windows"),
-        pytest.param(2, 6, id="windows of one prediction"),
     ],
 )
 def test_long_text_is_cut_into_windows(sequence, wanted):

@@ -17,4 +17,3 @@ MIXTURE = LLAMA | {
     "head_dim": 16,
     "decoder_sparse_step": 1,
 }
-GEMMA = LLAMA | {"model_type": "gemma2", "head_dim": 16}

@@ -7,7 +7,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:MatMul8bitLt. inputs will be cast"),
 ]
 INPUTS, OUTPUTS, TOKENS = 128, 256, 64
-STATES_BYTES = TOKENS * INPUTS * 2
 
 
 def dense():
