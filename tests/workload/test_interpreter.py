@@ -143,14 +143,3 @@ def test_a_command_goes_on_in_the_projects_environment(project, tmp_path, words)
     folders = [str(Path(folder).resolve()) for folder in path]
     own_requirements = str(Path(click.__file__).parents[1].resolve())
     assert folders.index(own_requirements) > max(at for at, folder in enumerate(folders) if folder.startswith(prefix))
-
-
-@pytest.mark.full
-def test_what_the_projects_environment_lacks_is_one_line_and_a_command(project, tmp_path):
-    done = project("generate", "--model", "m", "--prompt", "x", packages=("torch", "transformers"))
-    python = tmp_path / "venv/bin/python"
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
-        f"Error: the project's environment has no peft and accelerate: {python}",
-        f"  Add it to the project's requirements, or: uv pip install --python {python} peft accelerate",
-    ]

@@ -10,3 +10,13 @@ def zygote(tmp_path_factory):
 
     with Zygote(tmp_path_factory.mktemp("logs")) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def run_factory(tmp_path_factory):
+    """One base and its texts, and a new output folder for each run."""
+    torch = pytest.importorskip("torch", reason="the workload extra is not installed")
+    from tests.workload.finetune.run_factory import RunFactory
+
+    torch.set_num_threads(1)
+    return RunFactory(tmp_path_factory.mktemp("run_factory"))

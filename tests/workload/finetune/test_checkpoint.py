@@ -17,7 +17,6 @@ from transformers import LlamaForCausalLM
 from devkit.errors import DevkitError
 from devkit.workload.finetune import checkpoint
 from devkit.workload.finetune.checkpoint import TrainProgress
-from devkit.workload.models import PeftModel, adapter_injection
 from tests.workload.finetune.disks import files_of_at_most, made_read_only, mounted
 from tests.workload.finetune.small_run import ALONE, adapted, made, step, tiny_llama, trained
 
@@ -68,11 +67,6 @@ def test_the_newest_checkpoint_is_found_by_its_number_and_not_by_its_name(tmp_pa
     assert found.broken == ()
 
 
-@pytest.mark.parametrize("exists", [True, False], ids=["an empty folder", "no folder"])
-def test_where_nothing_was_saved_nothing_is_found(tmp_path, exists):
-    assert newest(tmp_path if exists else tmp_path / "none") is None
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what is flushed")
 def test_all_of_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path, state, monkeypatch):
     done: list[Path] = []
@@ -96,17 +90,6 @@ def test_all_of_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path, s
     assert {path.name for path in before if path.parent == folder} == files
     assert folder.parent == tmp_path, "the names of the files, at last"
     assert tmp_path in after, "the name of the folder"
-
-
-def test_peft_reads_a_checkpoint_of_an_adapter(saved, state):
-    base = tiny_llama()
-    with adapter_injection(base):
-        loaded = PeftModel.from_pretrained(base, str(saved / "latest")).eval()
-    ids = torch.arange(12)[None]
-    state.model.eval()
-    expected = state.model(input_ids=ids).logits
-    state.model.train()
-    assert torch.equal(loaded(input_ids=ids).logits, expected)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied head", "head of its own"])
@@ -233,16 +216,6 @@ def test_a_disk_too_small_for_what_is_kept_is_noticed_before_the_first_step(tmp_
         assert names(disk) == []
 
 
-def test_a_read_only_disk_gives_one_line(tmp_path, state):
-    with mounted(tmp_path / "disk", "size=1m") as disk:
-        save(disk, state, 10)
-        made_read_only(disk)
-        with pytest.raises(DevkitError, match=r"cannot save step 20 into .*: Read-only file system") as told:
-            save(disk, state, 20)
-        assert told.value.hint.startswith("Make it writable for this user. step-10 is untouched")
-        assert newest(disk).path == disk / "step-10"
-
-
 def test_a_model_of_another_shape_is_refused_by_the_tensor_that_differs(saved):
     found = newest(saved)
     other = made(adapted(rank=8))
@@ -264,3 +237,13 @@ def test_a_checkpoint_that_another_machine_does_not_see_is_known(saved):
     assert checkpoint._is_visible(found) is True
     flip_a_bit(saved / "step-20" / "manifest.json", at=40)
     assert checkpoint._is_visible(found) is False
+
+
+def test_a_read_only_disk_gives_one_line(tmp_path, state):
+    with mounted(tmp_path / "disk", "size=1m") as disk:
+        save(disk, state, 10)
+        made_read_only(disk)
+        with pytest.raises(DevkitError, match=r"cannot save step 20 into .*: Read-only file system") as told:
+            save(disk, state, 20)
+        assert told.value.hint.startswith("Make it writable for this user. step-10 is untouched")
+        assert newest(disk).path == disk / "step-10"

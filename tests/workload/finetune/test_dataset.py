@@ -7,13 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from tests.workload.finetune.run_factory import RunFactory, write_texts
-
-
-@pytest.fixture(scope="module")
-def run_factory(tmp_path_factory):
-    torch.set_num_threads(1)
-    return RunFactory(tmp_path_factory.mktemp("run_factory"))
+from tests.workload.finetune.run_factory import write_texts
 
 
 def test_the_chat_template_of_the_training_is_saved_and_noted(run_factory):

@@ -181,21 +181,6 @@ def test_one_long_text_counts_once_where_nothing_is_padded_and_for_all_rows_wher
     assert flat.estimate.allocated_peak_bytes < 0.3 * padded.estimate.allocated_peak_bytes
 
 
-def test_fewer_rows_than_a_batch_are_no_reason_to_accumulate():
-    found = decided(H200, corpus=Corpus([52] * 3))
-    assert (found.micro_batch, found.accumulation) == (3, 1)
-
-
-def test_the_estimate_has_the_gradients_of_earlier_micro_batches():
-    """Llama-3.1-8B whole: the gradients of the first micro-batch are there when the second one's activations are."""
-    wishes = {"method": Method.FULL, "corpus": Corpus([2048] * 64), "micro_batch": 1, "checkpointing": False}
-    wishes["optimizer"] = Optimizer.ADAMW
-    once, often = (decided(A100, batch=batch, **wishes) for batch in (1, 16))
-    gradients = 2 * build_model_shape(LLAMA_8B).parameters
-    assert often.accumulation == 16
-    assert often.estimate.allocated_peak_bytes >= once.estimate.allocated_peak_bytes + 0.9 * gradients
-
-
 def test_without_an_estimate_a_gpu_begins_with_the_least():
     found = decided(H200, estimator=None)
     assert (found.micro_batch, found.checkpointing, found.estimate) == (1, True, None)

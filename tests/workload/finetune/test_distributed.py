@@ -13,43 +13,22 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from tests.workload.finetune.run_factory import RunFactory
+from tests.workload.finetune.command_line import finetune_words, losses, norms
 
 STEPS = 4
 EQUAL = 2e-5
 """Relative: sums are taken in another order, in fp32, and each step's rounding moves the next."""
 
 
-@pytest.fixture(scope="module")
-def run_factory(tmp_path_factory):
-    return RunFactory(tmp_path_factory.mktemp("run_factory"))
-
-
 def argv(run_factory, output, *more):
-    fixed = {
-        "model": run_factory.base,
-        "data": run_factory.texts,
-        "output": output,
-        "steps": STEPS,
-        "learning-rate": 0.005,
-        "precision": "fp32",
-    }
-    words = [word for name, value in fixed.items() for word in (f"--{name}", str(value))]
-    return ["finetune", "--json", *words, *more]
+    fixed = {"model": run_factory.base, "data": run_factory.texts, "output": output, "precision": "fp32"}
+    return finetune_words(*more, **fixed, steps=STEPS, learning_rate=0.005)
 
 
 def ran(run_factory, zygote, name, *more, world=1):
     run = zygote.start(argv(run_factory, run_factory.folder / name, *more), world=world)
     assert run.ended() == [0] * world, [run.said(rank) for rank in range(world)]
     return run
-
-
-def losses(run):
-    return [each["loss"] for each in run.events("step")]
-
-
-def norms(run):
-    return [each["gradient_norm"] for each in run.events("step")]
 
 
 ALONE = {

@@ -14,36 +14,21 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from tests.workload.finetune.run_factory import RunFactory
+from tests.workload.finetune.command_line import finetune_words, losses
 from tests.workload.finetune.zygote import is_running
 
 EQUAL = 2e-5
 """Relative: sums are taken in another order, in fp32."""
 
 
-@pytest.fixture(scope="module")
-def run_factory(tmp_path_factory):
-    return RunFactory(tmp_path_factory.mktemp("run_factory"))
+def record_in(run_factory, output):
+    return json.loads((run_factory.folder / output / "run.json").read_text())
 
 
 def argv(run_factory, output, *more, **changed):
-    fixed = {
-        "model": run_factory.base,
-        "data": run_factory.texts,
-        "output": run_factory.folder / output,
-        "batch": 4,
-        "steps": 4,
-    }
-    fixed |= {"micro-batch": 2, "learning-rate": 0.005, "precision": "fp32", **changed}
-    return ["finetune", "--json", *(word for name, value in fixed.items() for word in (f"--{name}", str(value))), *more]
-
-
-def losses(run):
-    return [each["loss"] for each in run.events("step")]
-
-
-def record_in(run_factory, output):
-    return json.loads((run_factory.folder / output / "run.json").read_text())
+    places = {"model": run_factory.base, "data": run_factory.texts, "output": run_factory.folder / output}
+    how = {"batch": 4, "micro_batch": 2, "steps": 4, "learning_rate": 0.005, "precision": "fp32"}
+    return finetune_words(*more, **places | how | changed)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +116,7 @@ def test_a_process_that_dies_at_the_start_is_not_waited_for_as_long_as_for_a_che
 
 
 def test_the_loss_of_rank0_is_recorded_by_another(run_factory, zygote):
-    run = zygote.start(argv(run_factory, "headless", steps=4000, **{"save-every": 4000}), world=2)
+    run = zygote.start(argv(run_factory, "headless", steps=4000, **{"save_every": 4000}), world=2)
     run.until(lambda: len(run.events("step")) > 1)
     run.send(signal.SIGKILL, 0)
     assert run.ended() == [-signal.SIGKILL, 69]
@@ -140,7 +125,7 @@ def test_the_loss_of_rank0_is_recorded_by_another(run_factory, zygote):
 
 
 def test_doctor_names_a_killed_run_and_not_one_that_goes_on(run_factory, zygote):
-    run = zygote.start(argv(run_factory, "killed", steps=4000, **{"save-every": 4000}))
+    run = zygote.start(argv(run_factory, "killed", steps=4000, **{"save_every": 4000}))
     run.until(lambda: len(run.events("step")) > 1)
     words = [sys.executable, "-m", "devkit", "doctor", "--only", "PYT023", "--run", run_factory.folder / "killed"]
     assert "still says running" not in subprocess.run(words, capture_output=True, text=True).stdout
@@ -152,7 +137,7 @@ def test_doctor_names_a_killed_run_and_not_one_that_goes_on(run_factory, zygote)
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_stopped_rank_is_named_once_and_the_others_end_after_the_timeout(run_factory, zygote, stopped):
     places = {rank: {"faults": {"silence": 1.0}} for rank in (0, 1, 2)}
-    words = argv(run_factory, f"stopped {stopped}", steps=4000, **{"save-every": 4000, "timeout": 6})
+    words = argv(run_factory, f"stopped {stopped}", steps=4000, **{"save_every": 4000, "timeout": 6})
     run = zygote.start(words, world=3, places=places)
     run.until(lambda: len(run.events("step")) > 1)
     run.send(signal.SIGSTOP, stopped)

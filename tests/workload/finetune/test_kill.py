@@ -22,17 +22,12 @@ pytestmark = [
 ]
 
 from devkit.workload.finetune.checkpoint import list_checkpoints, verify_checkpoint
-from tests.workload.finetune.run_factory import RunFactory
+from tests.workload.finetune.command_line import finetune_words
 
 STEPS, SAVE_EVERY = 9, 2
 KILLS_OF_A_RUN = 2
 LONGEST_STEP_S = 0.03
 PREEMPTED = 75
-
-
-@pytest.fixture(scope="module")
-def run_factory(tmp_path_factory):
-    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +53,10 @@ class Outcome:
 
 
 def argv(run_factory, output, *sharing, **changed):
-    settings = {
-        "model": run_factory.base,
-        "data": run_factory.texts,
-        "output": output,
-        "batch": 4,
-        "micro-batch": 1,
-        "steps": STEPS,
-        "save-every": SAVE_EVERY,
-        "dropout": 0.2,
-        "learning-rate": 0.005,
-        "precision": "fp32",
-        "seed": 3,
-        **changed,
-    }
-    words = (word for name, value in settings.items() for word in (f"--{name}", str(value)))
-    return ["finetune", "--json", *words, *sharing]
+    places = {"model": run_factory.base, "data": run_factory.texts, "output": output}
+    how = {"batch": 4, "micro_batch": 1, "steps": STEPS, "save_every": SAVE_EVERY, "seed": 3}
+    numbers = {"dropout": 0.2, "learning_rate": 0.005, "precision": "fp32"}
+    return finetune_words(*sharing, **places | how | numbers | changed)
 
 
 def run_to_its_end(run_factory, zygote, output, world, *sharing):
@@ -187,6 +170,6 @@ def test_a_run_resumes_with_another_micro_batch(run_factory, zygote):
     run.until(lambda: len(run.events("step")) > 3)
     run.send(signal.SIGTERM)
     assert run.ended() == [PREEMPTED]
-    assert zygote.start(argv(run_factory, output, **{"dropout": 0.0, "micro-batch": 4})).ended() == [0]
+    assert zygote.start(argv(run_factory, output, dropout=0.0, micro_batch=4)).ended() == [0]
     losses = dict(Outcome(output).losses)
     assert losses == pytest.approx(dict(Outcome(straight).losses), rel=1e-5)

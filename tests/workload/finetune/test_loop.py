@@ -14,13 +14,6 @@ pytestmark = pytest.mark.workload
 
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.forward import ModelWithLoss
-from tests.workload.finetune.run_factory import RunFactory
-
-
-@pytest.fixture(scope="module")
-def run_factory(tmp_path_factory):
-    torch.set_num_threads(1)
-    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 def before_pass(monkeypatch, number, action):

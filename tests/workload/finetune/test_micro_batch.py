@@ -17,16 +17,9 @@ from devkit.workload.finetune import loop, program
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.forward import ModelWithLoss
 from devkit.workload.finetune.loop import find_micro_batch
-from tests.workload.finetune.run_factory import RunFactory
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
-
-
-@pytest.fixture(scope="module")
-def run_factory(tmp_path_factory):
-    torch.set_num_threads(1)
-    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 @pytest.mark.parametrize(

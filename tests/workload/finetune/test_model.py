@@ -181,12 +181,6 @@ def test_a_weight_that_no_file_holds_is_never_drawn_at_random(tmp_path, base):
     assert "lacks 1 weight of LlamaForCausalLM, such as model.layers.1.mlp.up_proj.weight" in refused.message
 
 
-def test_weights_of_another_shape_than_the_configuration_are_refused(tmp_path, base):
-    config = json.loads((base / "config.json").read_text())
-    folder = folder_with(tmp_path, base, config__json=config | {"intermediate_size": 64})
-    assert "has another shape than config.json declares" in refusal_of_loading(folder).message
-
-
 def test_a_model_saved_in_4_bits_is_trained_as_such_and_as_nothing_else(tmp_path, base):
     folder = tmp_path / "packed"
     loaded = load_base_and_tokenizer(f"{base}", LoadSettings(quantization=BaseQuantization.NF4))

@@ -41,9 +41,7 @@ def test_texts_are_packed(texts, room, rows):
     assert pack_rows(texts, room) == rows
 
 
-@pytest.mark.parametrize(
-    "texts",
-)
+@pytest.mark.parametrize("texts", [[9], [3, 0]], ids=["longer than a row", "empty"])
 def test_a_text_that_goes_into_no_row_is_an_error(texts):
     with pytest.raises(ValueError, match="does not fit into rows of 8"):
         pack_rows(texts, 8)

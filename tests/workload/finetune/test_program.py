@@ -7,21 +7,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="the workload extra is not installed")
 pytestmark = pytest.mark.workload
 
-from safetensors import safe_open
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Loss, Method, Precision
 from devkit.workload.finetune.checkpoint import hash_files
 from devkit.workload.generation.program import merge_adapter_into
 from devkit.workload.generation.settings import GenerateSettings, find_generation_files
-from tests.workload.finetune.disks import made_read_only, mounted
-from tests.workload.finetune.run_factory import SENTENCE, TEXTS, RunFactory
-
-
-@pytest.fixture(scope="module")
-def run_factory(tmp_path_factory):
-    torch.set_num_threads(1)
-    return RunFactory(tmp_path_factory.mktemp("run_factory"))
+from tests.workload.finetune.run_factory import SENTENCE, TEXTS
 
 
 @pytest.mark.parametrize(
@@ -175,24 +167,6 @@ def test_a_reader_that_left_does_not_end_the_run(run_factory):
     settings = run_factory.settings()
     assert run_finetuning(settings, listeners=(gone,)) == 0
     assert (settings.output / "adapter").is_dir()
-
-
-def test_an_output_that_cannot_be_written_is_the_users_error_although_it_exists(run_factory, tmp_path):
-    with mounted(tmp_path / "disk", "size=1m") as disk:
-        made_read_only(disk)
-        with pytest.raises(DevkitError, match=r"cannot write .*run\.json: Read-only file system"):
-            run_factory.run(output=disk)
-
-
-@pytest.mark.parametrize(
-    ("target", "trained"),
-    [("self_attn.q_proj", 2), ("model.layers.1.mlp.up_proj", 1)],
-)
-def test_a_layer_may_be_named_by_more_than_the_last_part_of_its_name(run_factory, target, trained):
-    ran = run_factory.run(targets=(target,))
-    assert ran.code == 0
-    with safe_open(ran.output / "adapter" / "adapter_model.safetensors", "pt") as file:
-        assert len(file.keys()) == 2 * trained
 
 
 @pytest.mark.parametrize("loss", [Loss.CHUNKED, Loss.STANDARD])

@@ -182,16 +182,6 @@ def test_a_folder_is_one_runs_alone_and_gone_where_nothing_was_written(tmp_path)
     assert names(output) == ["file"]
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(DevkitError, match=r"cannot use .* for output: Not a directory") as refused,
-        checkpoint.lock_run_folder(tmp_path / "file" / "run", ALONE),
-    ):
-        pass
-    assert "--output" in refused.value.hint
-
-
 @pytest.mark.parametrize(("process", "expected"), [("own", False), ("parent", True), (1, True), (2**22 + 1, False)])
 def test_another_run_is_alive_while_its_process_is(process, expected):
     # Their names must be the same in every process that collects the tests.

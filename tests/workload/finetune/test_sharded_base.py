@@ -12,6 +12,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc"),
 ]
 
+from tests.workload.finetune.command_line import finetune_words, losses
 from tests.workload.finetune.run_factory import TEXTS, write_base, write_texts
 from tests.workload.small_models import save_model
 
@@ -21,19 +22,14 @@ EQUAL = 2e-5
 LARGE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8}
 
 
+def argv(base, texts, output, *more):
+    places = {"model": base, "data": texts, "output": output}
+    return finetune_words(*more, **places, precision="fp32", steps=3, batch=4, learning_rate=0.005)
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     return write_texts(tmp_path_factory.mktemp("texts") / "texts.jsonl", TEXTS)
-
-
-def argv(base, texts, output, *more):
-    fixed = {"model": base, "data": texts, "output": output, "steps": 3, "batch": 4, "learning-rate": 0.005}
-    fixed["precision"] = "fp32"
-    return ["finetune", "--json", *(word for name, value in fixed.items() for word in (f"--{name}", str(value))), *more]
-
-
-def losses(run):
-    return [each["loss"] for each in run.events("step")]
 
 
 def test_no_process_holds_more_than_its_part_and_a_layer(zygote, texts, tmp_path):

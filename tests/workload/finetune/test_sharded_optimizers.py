@@ -15,6 +15,7 @@ pytestmark = [
 
 from functools import cache
 
+from tests.workload.finetune.command_line import finetune_words, losses
 from tests.workload.finetune.run_factory import TEXTS, write_base, write_texts
 from tests.workload.small_models import save_model
 
@@ -34,13 +35,9 @@ def folder(tmp_path_factory):
 
 
 def argv(folder, output, base, optimizer, *more, method="full"):
-    fixed = {"model": folder / base, "data": folder / "texts.jsonl", "output": folder / output, "method": method}
-    fixed |= {"steps": 4, "batch": 4, "learning-rate": 0.001, "optimizer": optimizer, "precision": "fp32"}
-    return ["finetune", "--json", *(word for name, value in fixed.items() for word in (f"--{name}", str(value))), *more]
-
-
-def losses(run):
-    return [each["loss"] for each in run.events("step")]
+    places = {"model": folder / base, "data": folder / "texts.jsonl", "output": folder / output}
+    how = {"method": method, "optimizer": optimizer, "precision": "fp32", "steps": 4, "batch": 4}
+    return finetune_words(*more, **places, **how, learning_rate=0.001)
 
 
 def ran(zygote, words, world):

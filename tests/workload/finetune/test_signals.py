@@ -33,15 +33,6 @@ def press(number):
     time.sleep(0)
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_is_noted_and_nothing_else_happens(number):
-    with DeferredSignals() as stop:
-        assert stop.agree_on_signal(ALONE.max) is None
-        press(number)
-        assert stop.agree_on_signal(ALONE.max) is number
-        assert stop.agree_on_signal(ALONE.max) is number
-
-
 @pytest.mark.parametrize(
     ("sent", "obeyed"),
     [
@@ -94,6 +85,7 @@ with DeferredSignals():
 """
 
 
+@pytest.mark.full
 def test_ctrl_c_pressed_again_leaves_at_once():
     child = subprocess.Popen([sys.executable, "-c", PRESSED_TWICE], stdout=subprocess.PIPE, text=True)
     with child:

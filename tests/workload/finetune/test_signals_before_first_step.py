@@ -14,15 +14,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
-from tests.workload.finetune.run_factory import RunFactory
 
 ROWS = 400_000
 """Texts that take many seconds to read."""
-
-
-@pytest.fixture(scope="module")
-def run_factory(tmp_path_factory):
-    return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
 @pytest.fixture

@@ -47,16 +47,6 @@ def test_a_broken_table_is_named(tmp_path, name, content):
         read(path)
 
 
-def test_a_parquet_file_damaged_in_its_middle_is_named(tmp_path):
-    path = tmp_path / "a.parquet"
-    parquet.write_table(pa.table({"text": [f"text {number}" for number in range(5000)]}), path, compression="zstd")
-    content = bytearray(path.read_bytes())
-    content[100:1000] = bytes(900)
-    path.write_bytes(content)
-    with pytest.raises(DevkitError, match="cannot be read"):
-        read(path)
-
-
 class TestSavedDataSets:
     """What `save_to_disk` of the library datasets leaves."""
 
