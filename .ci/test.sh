@@ -12,7 +12,7 @@ skip() { echo "==> LEFT OUT: $*" >&2; }
 # Its name is short because the path of a socket has at most 107 bytes.
 scratch=$(mktemp -d /tmp/dk-XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
-export DEVKIT_TEST_SESSION=$$ TMPDIR=$scratch/t
+export DEVKIT_TEST_SESSION=$$ TMPDIR=$scratch/t DEVKIT_TEST_TMPDIR=$scratch/t
 mkdir "$TMPDIR"
 .venv/bin/python -m tests.left_behind >"$scratch/before"
 
