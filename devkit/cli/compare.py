@@ -58,7 +58,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the result to FILE instead of options it.",
+    help="Write the result to FILE instead of printing it.",
 )
 @click.pass_context
 def compare(
