@@ -224,7 +224,8 @@ def _report_usage_error(error: click.ClickException) -> int:
 
     write_exit_code(ExitCode.WRONG_INPUT)
     wait_for_local_rank0()
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+    # Click before 8.2 prints the help of a group and exits, and has no such error.
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
     else:
         # Click lists the choices of a missing argument on lines of their own.

@@ -52,7 +52,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 _PRECISION = click.Choice([each.value for each in Precision])
 
 
-def _choose(kind: type[Any]) -> click.Choice[str]:
+def _choose(kind: type[Any]) -> "click.Choice[str]":
     return click.Choice([each.value for each in kind])
 
 
