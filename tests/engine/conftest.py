@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from . import authority, binaries, cache, daemon, image, network, project, tools, turns
+from . import authority, binaries, cache, daemon, image, network, project, tools
 
 every_flavor = pytest.mark.parametrize("engine", list(daemon.Flavor), indirect=True, ids=str)
 every_flavor_of_the_older_engine = pytest.mark.parametrize(
@@ -27,19 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test here, so that `-m "not engine"` leaves them out; of the long ones run this commit's part."""
-    reason = f"takes minutes, and this commit tries part {turns.TRIED} of {len(turns.PARTS)}: DEVKIT_LONG=1 runs all"
+    """Mark every test here, so that `-m "not engine"` leaves them out; what is not `nightly` runs in `make test-all`."""
     for item in items:
         if item.path.parent != Path(__file__).parent:
             continue
         item.add_marker(pytest.mark.engine)
-        if not (turns.has(item.path.name) and turns.has(getattr(item, "originalname", ""))):
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def pytest_report_header() -> str:
-    """Which of the long tests run."""
-    return f"long tests on engines: {turns.told()}"
+        if item.get_closest_marker("nightly") is None:
+            item.add_marker(pytest.mark.full)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import authority, binaries, image, launchers, podman, project, prometheus, tools, turns, wheels
+from . import authority, binaries, image, launchers, podman, project, prometheus, tools, wheels
 from .cache import say
 from .commands import CommandError
 
@@ -33,7 +33,7 @@ ALONE: Downloads = (
     ("the newest engine", binaries.find),
     ("the older engine", lambda: binaries.find(binaries.OLDER)),
     ("the dev container CLI", tools.devcontainer_cli),
-    *((("Podman", podman.installed),) if turns.has("test_podman.py") else ()),
+    ("Podman", podman.installed),
     ("Prometheus", prometheus.programs),
     ("a company's authority", authority.provide),
 )

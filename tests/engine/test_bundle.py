@@ -1,7 +1,6 @@
 """A bundle made where there is a network, and built from where there is none: an empty engine, and no route."""
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,9 @@ from .commands import run
 from .conftest import one_engine
 from .daemon import Engine, Flavor
 from .mirror import PASSWORD, USER, Mirror, serving
-from .project import DEVKIT, SERVICE, Clone
+from .project import DEVKIT, Clone
+
+pytestmark = pytest.mark.nightly
 
 DEADLINE_S = 900.0
 
@@ -114,22 +115,3 @@ def test_without_any_network_it_builds_starts_and_proves(engine, origin, made, f
         assert report["verdict"] == "passed", report
         assert clone.inside("python", "-c", "import iniconfig; print('ours')") == "ours\n"
         clone.compose("down", "--volumes")
-
-
-@one_engine
-def test_the_installation_sees_the_login_and_no_layer_keeps_it(engine, origin, tmp_path):
-    root = tmp_path / "checkout"
-    shutil.copytree(origin, root)
-    clone = Clone(root, engine)
-    dockerfile = root / ".devcontainer/Dockerfile"
-    text = dockerfile.read_text(encoding="utf-8")
-    # The first installation is that of uv; the others take minutes and see the login in the same way.
-    first = text.index("\n\n", text.index("pip install --no-cache-dir"))
-    dockerfile.write_text(text[:first] + "\nRUN test ! -e /root/.netrc\n", encoding="utf-8")
-    clone.compose("build")
-    name = clone.compose("config", "--format", "json")
-    tag = f"{json.loads(name)['name']}-{SERVICE}"
-    assert PASSWORD not in engine.docker("history", "--no-trunc", "--format", "{{json .}}", tag)
-    assert PASSWORD not in json.dumps(engine.inspect(tag))
-    engine.docker("save", "--output", tmp_path / "image.tar", tag)
-    assert not holds(tmp_path / "image.tar", PASSWORD.encode())

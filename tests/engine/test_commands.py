@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.amount import is_tried
 from tests.documents import assert_valid
 from tests.nvml_stub import build_stub, stub_environment
 from tests.verify.stages import NOT_ON_A_CPU, not_passed
@@ -40,21 +39,18 @@ def devkit(
 
 @one_engine
 def test_verify_on_the_host_builds_starts_proves_and_cleans_up(clone):
-    # In the commits between, test_dev_container.py holds the whole proof inside such a container.
-    depth = () if is_tried(0, 2) else ("--quick",)
     (clone.folder / "own").mkdir()
     (clone.folder / "own/__init__.py").write_text("import torch\n")
     command = "python -c 'import own, sys; sys.exit(sys.prefix != \"/opt/venv\")'"
-    report = json.loads(devkit(clone, "verify", clone.folder, "--json", "--command", command, *depth).stdout)
+    report = json.loads(devkit(clone, "verify", clone.folder, "--json", "--command", command).stdout)
     assert (report["verdict"], report["where"]) == ("passed", "container")
     imports, ran = report["stages"][-2:]
     assert (imports["measured"], ran["measured"]) == ({"imported": 1, "failed": 0}, {command: 0})
-    skipped = not_passed(report)
-    assert skipped.items() <= dict.fromkeys(NOT_ON_A_CPU, "skipped").items()
-    assert depth or skipped.keys() == NOT_ON_A_CPU
+    assert not_passed(report) == dict.fromkeys(NOT_ON_A_CPU, "skipped")
     assert clone.engine.containers() == []
 
 
+@pytest.mark.nightly
 @one_engine
 def test_verify_leaves_a_container_that_ran_before(clone):
     clone.look()
@@ -64,6 +60,7 @@ def test_verify_leaves_a_container_that_ran_before(clone):
     assert clone.container() == before
 
 
+@pytest.mark.nightly
 @one_engine
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "a polite kill"])
 def test_verify_leaves_no_container_when_interrupted(clone, sent):
@@ -115,12 +112,6 @@ def test_the_facts_tell_the_engines_apart(clone):
     engine = json.dumps(json.loads(facts.read_text(encoding="utf-8"))["engine"])
     assert ("nvidia-container-runtime" in engine) is (clone.engine.flavor is Flavor.NVIDIA)
     assert ("nvidia.com/gpu" in engine) is (clone.engine.flavor is Flavor.CDI)
-
-
-@one_engine
-def test_the_doctor_finds_no_fault_with_an_engine_on_a_laptop_without_a_gpu(clone):
-    report = json.loads(devkit(clone, "doctor", "--json").stdout)
-    assert (report["verdict"], report["root_causes"]) == ("no-gpu", [])
 
 
 @contextmanager
@@ -182,12 +173,6 @@ def test_the_doctor_says_that_the_socket_hangs(clone):
 
 
 @one_engine
-def test_verify_says_that_no_engine_listens(clone):
-    missing = f"unix://{clone.engine.state}/nobody.sock"
-    assert_one_line_and_a_hint(devkit(clone, "verify", clone.folder, expect=None, DOCKER_HOST=missing), clone)
-
-
-@one_engine
 def test_verify_says_that_the_socket_is_closed_to_this_user(clone):
     path = clone.engine.state / "closed.sock"
     with socket.socket(socket.AF_UNIX) as server:
@@ -202,20 +187,3 @@ def test_verify_says_that_the_socket_is_closed_to_this_user(clone):
         done = run(argv, env=env, cwd=clone.folder, expect=None)
     assert_one_line_and_a_hint(done, clone)
     assert "may not open" in done.stderr
-
-
-@one_engine
-def test_verify_says_that_docker_is_not_installed(clone, tmp_path):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "sh").symlink_to("/bin/sh")
-    missing = f"unix://{clone.engine.state}/nobody.sock"
-    done = devkit(clone, "verify", clone.folder, expect=None, PATH=str(programs), DOCKER_HOST=missing)
-    assert_one_line_and_a_hint(done, clone)
-
-
-@one_engine
-def test_verify_says_that_there_is_no_dev_container(clone, tmp_path):
-    done = devkit(clone, "verify", tmp_path, expect=None)
-    assert_one_line_and_a_hint(done, clone)
-    assert "devkit init" in done.stderr

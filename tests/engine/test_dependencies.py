@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.amount import every
 from tests.wheels import make_wheel
 
 from . import image, project
@@ -208,6 +207,7 @@ FILES = {
         "poetry.lock": POETRY_LOCK.format(needle=wheels.needle, content=CONTENT_HASH),
     },
 }
+OTHER_TOOLS = ("environment.yml", "pyproject.toml", "poetry.lock")
 PROGRAMS = {
     "requirements.txt": "uv pip install",
     "pyproject.toml": "--requirement=/mnt/project/pyproject.toml",
@@ -217,11 +217,10 @@ PROGRAMS = {
 }
 
 
-TOOLS = ["requirements.txt", "uv.lock", "environment.yml", "pyproject.toml", "poetry.lock"]
-
-
 @one_engine
-@pytest.mark.parametrize("tool", every(2, TOOLS))
+@pytest.mark.parametrize(
+    "tool", ["requirements.txt", "uv.lock", *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHER_TOOLS)]
+)
 def test_a_project_is_built_with_its_own_tool(written, wheels, tool):
     clone = written(FILES[tool](wheels))
     log = build(clone)
@@ -264,6 +263,7 @@ def test_a_requirement_that_would_replace_torch_ends_the_build_with_its_name(wri
         build(clone)
 
 
+@pytest.mark.nightly
 @one_engine
 def test_a_torch_that_was_replaced_all_the_same_ends_the_build_with_the_name_of_who_asked(written):
     clone = written({"requirements.txt": "wants-old-torch\n"})
@@ -276,6 +276,7 @@ def test_a_torch_that_was_replaced_all_the_same_ends_the_build_with_the_name_of_
         build(clone)
 
 
+@pytest.mark.nightly
 @one_engine
 def test_devkit_and_the_project_each_have_their_own_version_of_a_package(written):
     clone = written({"requirements.txt": "click==7.0\n"})
@@ -284,6 +285,7 @@ def test_devkit_and_the_project_each_have_their_own_version_of_a_package(written
     assert clone.compose("run", "--rm", "--no-deps", "-T", project.SERVICE, "devkit", "--version").startswith("devkit")
 
 
+@pytest.mark.nightly
 @one_engine
 def test_an_image_without_devkits_wheel_is_complete_but_for_devkit(written):
     clone = written({"requirements.txt": "needle\n"})

@@ -10,10 +10,9 @@ import pytest
 
 from devkit.render.container.compose import render_devcontainer_compose
 from devkit.render.container.settings import ContainerSettings, FromIndex
-from tests.amount import every
 from tests.render.plans import ROCM_PLAN
 
-from . import binaries, image, project, turns
+from . import binaries, image, project
 from .commands import CommandError, run
 from .conftest import every_flavor, every_flavor_of_the_older_engine, one_engine
 from .daemon import MIG_SLICES, Engine, Flavor
@@ -31,8 +30,7 @@ def light(committed: Committed, engine: Engine, tmp_path: Path) -> Iterator[Clon
         image.provide_prepared(engine, committed.base_image, context)
     else:
         image.provide(engine, committed.base_image)
-        if turns.has("test_the_older_engine_passes_on_one_gpu"):
-            image.prepared(engine, context)
+        image.prepared(engine, context)
     clone = project.clone(committed, tmp_path / "quickstart", engine)
     clone.without_packages()
     yield clone
@@ -55,18 +53,14 @@ def environment_of(engine: Engine, container: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.split("\0") if line)
 
 
+@pytest.mark.nightly
 @every_flavor_of_the_older_engine
 def test_the_older_engine_passes_on_the_gpu_as_the_newest_does(light):
     assert_gpu_as_offered(light, start(light))
 
 
-@every_flavor_of_the_older_engine
-def test_the_older_engine_passes_on_one_gpu(light):
-    assert_is_given(light, start(light, "1"), ["1"])
-
-
 @every_flavor
-@pytest.mark.parametrize("devices", every(3, ["0,3", "1", ",".join(MIG_SLICES)]))
+@pytest.mark.parametrize("devices", ["0,3", ",".join(MIG_SLICES)])
 def test_a_teammate_takes_some_of_the_gpus_without_a_change_to_the_project(light, devices):
     changed = light.changed()
     assert_is_given(light, start(light, devices), devices.split(","))

@@ -4,6 +4,8 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from devkit.compat.version_tables import load_tables
 
 from . import image, project
@@ -11,6 +13,8 @@ from .commands import run
 from .conftest import one_engine
 from .daemon import Engine
 from .project import Clone
+
+pytestmark = pytest.mark.nightly
 
 
 def light(engine: Engine, folder: Path, editor: str) -> Clone:

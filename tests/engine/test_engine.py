@@ -1,7 +1,5 @@
 """The engines themselves: each flavor is what it claims, or the tests above it prove nothing."""
 
-import subprocess
-
 import pytest
 
 from . import image
@@ -56,20 +54,3 @@ def test_a_cdi_device_is_injected_by_the_cdi_flavor_alone(based):
         assert "from the CDI specification" in said
     else:
         assert code == 125
-
-
-@one_engine
-def test_clearing_waits_for_containers_that_somebody_else_is_removing(based):
-    # The dev container CLI and `docker run --rm` end while the engine still removes their containers.
-    names = [f"leaving-{number}" for number in range(8)]
-    for name in names:
-        based.docker("run", "--detach", "--name", name, BASE, "sleep", "600")
-    removal = ["docker", "container", "rm", "--force", *names]
-    with subprocess.Popen(removal, env=based.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-        based.clear()
-    assert based.containers() == []
-
-
-@every_flavor
-def test_the_engine_is_alone_with_its_containers(based):
-    assert based.containers() == []

@@ -12,7 +12,6 @@ import pytest
 
 from devkit.export.docker import DockerContextSettings, render_docker
 from devkit.export.task import Task, VolumeRole
-from tests.amount import every
 from tests.export.launchers.tasks import CPU, NASTY, TASKS, context, gpus
 
 from . import binaries, image
@@ -113,44 +112,10 @@ def test_the_gpus_that_the_task_counts_are_passed_on(based, tmp_path):
         assert sorted(done.stdout.split()) == ["DEVKIT_CDI_DEVICE_0=0", "DEVKIT_CDI_DEVICE_1=1"]
 
 
-@one_engine
-def test_compose_starts_the_same_container(based, tmp_path):
-    task = training(CPU, "saved")
-    script = written(tmp_path, task)
-    run(["sh", script, "copy"], env=based.env)
-    compose = ["docker", "compose", "--file", script.parent / "compose.yml"]
-    with_checkpoint = "type=volume,source=demo-checkpoints,target=/x"
-    based.docker("run", "--rm", "--mount", with_checkpoint, IMAGE, "touch", "/x/saved")
-    done = run([*compose, "up", "--exit-code-from", "train"], env=based.env)
-    assert "resumed" in done.stdout
-    by_compose = based.inspect("demo-train-1")
-    run(["sh", script], env=based.env)
-    by_script = based.inspect("demo")
-    assert seen(by_compose) == seen(by_script)
-
-
-def seen(container: dict[str, object]) -> dict[str, object]:
-    """What a process in the container could tell, and what ends it."""
-    config, host = container["Config"], container["HostConfig"]
-    return {
-        "image": container["Image"],
-        "command": config["Cmd"],
-        "user": config["User"],
-        "folder": config["WorkingDir"],
-        "environment": sorted(config["Env"]),
-        "mounts": sorted((each["Name"], each["Destination"]) for each in container["Mounts"]),
-        "shm": host["ShmSize"],
-        "init": host["Init"],
-        "security": host["SecurityOpt"],
-        "ends": (config["StopSignal"], config["StopTimeout"], host["RestartPolicy"]["Name"]),
-    }
-
-
 @pytest.mark.parametrize("suite", binaries.SUITES)
 def test_compose_reads_every_file_as_the_task_says(suite: str, tmp_path: Path):
     found = programs(suite)
-    first = list(binaries.SUITES).index(suite)
-    for number, task in enumerate(replace(each, nodes=1) for each in every(2, list(TASKS.values()), first=first)):
+    for number, task in enumerate(replace(each, nodes=1) for each in TASKS.values()):
         script = written(tmp_path / str(number), task)
         overlays = sorted(script.parent.glob("compose.?*.yml"))
         assert bool(overlays) is bool(task.accelerator.count)

@@ -5,12 +5,12 @@ from importlib import metadata
 
 import pytest
 
-from tests.amount import every
-
 from . import image, project, tools
 from .conftest import one_engine
 from .project import SERVICE, Clone
 from .wheels import installer
+
+pytestmark = pytest.mark.nightly
 
 JAX = """
 import jax
@@ -35,7 +35,7 @@ PROJECTS = [("JAX", "jax==0.10.2", JAX), ("TensorFlow", "tensorflow-cpu==2.21.0"
 
 
 @one_engine
-@pytest.mark.parametrize(("framework", "requirement", "program"), every(2, PROJECTS), ids=lambda value: value[:10])
+@pytest.mark.parametrize(("framework", "requirement", "program"), PROJECTS, ids=lambda value: value[:10])
 def test_a_project_without_torch_is_proved_on_the_cpu(engine, tmp_path, framework, requirement, program):
     own = [line for line in metadata.requires("devkit-gpu") or [] if "extra ==" not in line]
     wheels = tools.wheelhouse([requirement, installer(), *own])

@@ -15,6 +15,8 @@ from . import binaries
 from .commands import environment, run
 from .conftest import programs
 
+pytestmark = pytest.mark.nightly
+
 PROFILES = ("--profile", "jupyter", "--profile", "monitoring")
 
 

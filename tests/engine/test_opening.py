@@ -151,6 +151,7 @@ def assert_a_shell_has_a_terminal(clone: Clone) -> None:
     assert [line for line in shown if line.startswith("/opt/venv/bin:")]
 
 
+@pytest.mark.nightly
 @one_engine
 def test_an_interrupted_build_is_continued_and_a_failing_one_explained(light):
     add_to_dockerfile(light, f"RUN echo {time.time()} > /kept", "RUN sleep 300")
@@ -177,6 +178,7 @@ def test_an_interrupted_build_is_continued_and_a_failing_one_explained(light):
     assert [step.split()[1:] for step in built] == [["RUN", "true"]]
 
 
+@pytest.mark.nightly
 @one_engine
 def test_a_dockerfile_and_an_image_of_other_tools_are_started_too(engine, devcontainer_cli):
     image.provide(engine, image.BASE)
@@ -240,23 +242,6 @@ def test_a_hung_engine_is_one_line_within_ten_seconds(light, words):
     assert "hangs" in done.stderr
 
 
-@one_engine
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        pytest.param({"DOCKER_HOST": ""}, "no container engine is", id="no engine"),
-        pytest.param({"DOCKER_HOST": "ssh://gpu-box"}, "no container engine answers at ssh", id="an engine elsewhere"),
-    ],
-)
-def test_what_cannot_be_started_here_is_one_line_and_a_hint(light, tmp_path, variables, message):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "sh").symlink_to("/bin/sh")
-    done = devkit(light, "up", expect=None, PATH=str(programs), **variables)
-    assert_one_line_and_a_hint(done, light)
-    assert message in done.stderr
-
-
 STUB = """#!/bin/sh
 echo "$*" >>/tmp/calls
 case $1 in
@@ -267,6 +252,7 @@ esac
 """Stands in for devkit inside: the proof itself runs in test_commands.py."""
 
 
+@pytest.mark.nightly
 @one_engine
 def test_a_newcomer_is_taken_from_a_fresh_clone_to_the_first_step_and_nothing_is_done_twice(light):
     (light.folder / ".devcontainer/stub").write_text(STUB)
@@ -293,28 +279,7 @@ def test_a_newcomer_is_taken_from_a_fresh_clone_to_the_first_step_and_nothing_is
     assert light.changed().count("ONBOARDING.md") == 1
 
 
-@one_engine
-def test_a_newcomer_without_an_engine_or_with_a_hung_one_learns_what_to_do_and_ctrl_c_is_continued(light):
-    nothing = devkit(light, "onboard", expect=1, DOCKER_HOST="unix:///nowhere.sock")
-    assert (
-        "1. container engine: DOCKER_HOST points to unix:///nowhere.sock, where no engine listens (ENG001)"
-        in nothing.stderr
-    )
-    with hung_socket(light.engine.state) as path:
-        hung = devkit(light, "onboard", expect=1, DOCKER_HOST=f"unix://{path}")
-    assert "1. container engine: the container engine hangs" in hung.stderr
-    assert nothing.stdout == hung.stdout == "Next:\n  do what is listed above, then: devkit onboard\n"
-    add_to_dockerfile(light, f"RUN echo {time.time()} > /kept", "RUN sleep 300")
-    with start(light, "onboard") as running:
-        said = ""
-        while "> /kept" not in said:
-            said += running.stdout.readline()
-        os.killpg(running.pid, signal.SIGINT)
-        said += running.communicate(timeout=60)[0]
-    assert running.returncode == 130, said
-    assert "the next `devkit onboard` continues" in said and "Traceback" not in said
-
-
+@pytest.mark.nightly
 @one_engine
 def test_on_another_machine_it_works_in_a_copy_that_is_kept_up_to_date(light, tmp_path):
     (light.folder / ".gitignore").write_text("not-sent\n")

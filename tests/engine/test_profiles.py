@@ -14,7 +14,8 @@ from . import image, project, tools
 from .conftest import one_engine
 from .daemon import Engine
 from .project import Clone
-from .test_dev_container import cli
+
+pytestmark = pytest.mark.nightly
 
 PORT = "18888"
 API = "http://127.0.0.1:8888/api/contents"
@@ -115,25 +116,3 @@ def test_the_service_is_there_when_asked_for_on_the_loopback_address_and_for_its
     assert (host["Privileged"], host["CapAdd"]) == (False, None)
     file = lab.folder / ".devcontainer/.secrets/jupyter-token"
     assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_uid) == (0o600, 1000)
-
-
-@one_engine
-def test_the_same_script_serves_a_terminal_of_the_dev_container(lab):
-    lab.compose("up", "--build", "--detach")
-    lab.compose("exec", "--detach", "dev", "sh", ".devcontainer/jupyter.sh")
-    ends = time.monotonic() + DEADLINE_S
-    argv = ["python", "-c", FETCH, API]
-    while not (answer := lab.inside(*argv, "").strip()).isdigit():
-        assert time.monotonic() < ends, answer
-        time.sleep(1)
-    assert answer == "403"
-    assert lab.inside(*argv, f"token {token(lab)}").strip() == "200"
-
-
-@one_engine
-def test_an_editor_starts_the_services_of_the_profiles_that_dotenv_names(devcontainer_cli, lab):
-    with (lab.folder / ".devcontainer/.env").open("a", encoding="utf-8") as dotenv:
-        dotenv.write(f"COMPOSE_PROFILES=jupyter\nDEVKIT_JUPYTER_PORT={PORT}\n")
-    cli(devcontainer_cli, lab, "up")
-    names = lab.engine.docker("ps", "--format", '{{.Label "com.docker.compose.service"}}').split()
-    assert sorted(names) == ["dev", "jupyter"]

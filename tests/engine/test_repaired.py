@@ -22,7 +22,7 @@ from tests.wheels import make_wheel
 from . import image
 from .commands import run
 from .conftest import one_engine
-from .daemon import Engine, Flavor
+from .daemon import Engine
 from .package_index import HOST, serving, write_index
 
 LOOSE = ("torch", "torchvision", "torchaudio", "datasets", "torchmetrics", "tqdm", "accelerate", "peft")
@@ -97,6 +97,7 @@ def test_a_repaired_dockerfile_builds_with_the_planned_torch(repaired: Repaired,
     assert repaired.engine.docker(*run_in, "-c", code).strip() == torch
 
 
+@pytest.mark.nightly
 @one_engine
 @pytest.mark.parametrize("repaired", ["compose-with-anchors"], indirect=True, ids=["a stack of a lab"])
 def test_a_service_that_insisted_on_a_gpu_starts_without_one(repaired: Repaired):
@@ -118,20 +119,6 @@ def test_a_service_that_insisted_on_a_gpu_starts_without_one(repaired: Repaired)
     run([*compose, "up", "--detach", "train"], env=engine.env)
     shown = run([*compose, "exec", "-T", "train", "printenv", "DEVKIT_GPU"], env=engine.env).stdout
     assert shown.strip() == "cpu"
-
-
-@pytest.mark.parametrize("engine", [Flavor.NVIDIA], indirect=True, ids=str)
-@pytest.mark.parametrize("repaired", ["compose-with-anchors"], indirect=True, ids=["a stack of a lab"])
-def test_the_same_service_gets_the_gpu_that_its_author_named(repaired: Repaired):
-    root, engine = repaired.folder, repaired.engine
-    (root / "base.yaml").write_text((root / "base.yaml").read_text().replace("ulimits: {memlock: -1}", ""))
-    dev = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
-    said = run(engine.on_host("sh", "-c", dev["initializeCommand"]), env=engine.env, cwd=root).stdout
-    assert "DEVKIT_GPU=nvidia" in said
-    files = [word for path in dev["dockerComposeFile"] for word in ("--file", root / ".devcontainer" / path)]
-    run(["docker", "compose", "--project-name", "lab", *files, "up", "--build", "--detach", "train"], env=engine.env)
-    (request,) = engine.inspect("lab-train-1")["HostConfig"]["DeviceRequests"]
-    assert (request["Driver"], request["DeviceIDs"]) == ("nvidia", ["0"])
 
 
 @one_engine

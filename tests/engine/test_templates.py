@@ -14,6 +14,8 @@ from .commands import environment, run
 from .oci_registry import oci_registry
 from .project import DEVKIT
 
+pytestmark = pytest.mark.nightly
+
 NAMESPACE = "team/templates"
 
 
