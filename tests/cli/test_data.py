@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 import re
-import sys
 import tarfile
 import zipfile
 
@@ -84,22 +82,6 @@ def test_a_newer_table_is_used_by_plan_and_doctor_until_it_is_dropped(devkit, gp
     assert "unchanged" in devkit("data", "reset").stdout
 
 
-def test_init_uses_it_too(devkit, gpus, tmp_path):
-    devkit("data", "update", gpus)
-    done = devkit("init", tmp_path / "project", "--gpu", "X1", "--driver", "580.95.05", "--dry-run")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_same_table_again_changes_nothing_and_the_shipped_one_takes_it_away(devkit, gpus, home, tmp_path):
-    devkit("data", "update", gpus)
-    assert "unchanged" in devkit("data", "update", gpus).stdout
-    shipped = tmp_path / "shipped"
-    shipped.mkdir()
-    (shipped / "gpus.toml").write_bytes(read_shipped_bytes("gpus"))
-    assert devkit("data", "update", shipped).returncode == 0
-    assert not stored(home).exists()
-
-
 def test_tables_that_do_not_pass_are_listed_whole_and_nothing_is_written(devkit, home, tmp_path):
     (tmp_path / "gpus.toml").write_text(changed("gpus", ('capability = "8.9"', 'capability = "9.0"')))
     (tmp_path / "driver.toml").write_text(changed("driver", ("schema = 1", "schema = 7"), ('"450.80.02"', '"x"')))
@@ -153,12 +135,6 @@ def test_an_archive_of_several_tables_is_read_without_unpacking_it(devkit, tmp_p
     assert not (tmp_path.parent / "gpus.toml").exists()
 
 
-def test_a_file_of_another_name_is_known_by_its_arrays(devkit, tmp_path):
-    path = tmp_path / "newest (2).toml"
-    path.write_text(changed("driver", ("\n# ", "\n# New: ")))
-    assert "unchanged" in devkit("data", "update", path).stdout
-
-
 WRONG = {
     "a file that is not there": ("gpus.toml", None, "No such file"),
     "a file that is no TOML": ("gpus.toml", b"gpu = [", "is not TOML"),
@@ -182,11 +158,6 @@ def test_what_cannot_be_read_is_one_line_and_a_hint(devkit, home, tmp_path, name
     assert not home.exists()
 
 
-def test_a_folder_without_tables_is_no_answer(devkit, tmp_path):
-    done = devkit("data", "update", tmp_path)
-    assert done.returncode == 2 and "holds no version table" in done.stderr
-
-
 DAMAGES = {
     "emptied": lambda content: b"",
     "cut off": lambda content: content[: len(content) // 2],
@@ -208,37 +179,3 @@ def test_a_damaged_file_breaks_no_command_and_is_named_once(devkit, gpus, home, 
     assert devkit("data", "update", gpus).returncode == 0
     assert origins(devkit)["gpus"] == "refreshed"
     assert devkit("plan", "--gpu", "X1").stderr == ""
-
-
-def test_a_folder_in_its_place_is_said_and_passed_over(devkit, gpus, home):
-    stored(home).mkdir(parents=True)
-    done = devkit("plan", "--gpu", "RTX 4090")
-    assert done.returncode == 0 and "is not used" in done.stderr
-    done = devkit("data", "update", gpus)
-    assert done.returncode == 2 and "cannot write" in done.stderr
-    assert [each.name for each in stored(home).parent.iterdir()] == ["tables.json"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
-def test_a_named_pipe_in_its_place_holds_nothing_up(devkit, home):
-    stored(home).parent.mkdir(parents=True)
-    os.mkfifo(stored(home))
-    done = devkit("plan", "--gpu", "RTX 4090", "--no-resolve")
-    assert done.returncode == 0 and "is not used: it cannot be read" in done.stderr
-
-
-@pytest.mark.parametrize("folder", ["", "no home"])
-def test_without_a_home_everything_works_but_keeping(devkit, gpus, tmp_path, folder):
-    """Services have a home that does not exist, and that nothing may make."""
-    nowhere = {"XDG_DATA_HOME": "relative", "HOME": folder and str(tmp_path / folder)}
-    assert devkit("data", "show", **nowhere).returncode == 0
-    done = devkit("data", "update", gpus, **nowhere)
-    assert done.returncode == 2 and "no home folder" in done.stderr
-    assert not (tmp_path / "no home").exists()
-
-
-def test_the_home_is_used_where_no_data_folder_is_named(devkit, gpus, tmp_path):
-    places = {"XDG_DATA_HOME": "", "HOME": str(tmp_path)}
-    assert devkit("data", "update", gpus, **places).returncode == 0
-    below = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
-    assert (tmp_path / below / "devkit" / "tables.json").exists()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from devkit.facts.values import Unknown
 from devkit.verify.report import ProofLocation, VerificationReport
 from devkit.workload.proof.stages import StageResult, StageStatus
 from tests.doctor.machines import changed, healthy, inside, r, without_gpu
+from tests.forked_commands import run_devkit
 from tests.hosts.golden import facts_file
 
 MISMATCH = changed(
@@ -37,15 +37,6 @@ def ask(tmp_path):
         return CliRunner().invoke(doctor, ["--facts", str(file), *arguments], standalone_mode=True)
 
     return run
-
-
-@pytest.mark.parametrize(
-    ("name", "root_causes"),
-    [("snap-docker", ["ENG003"]), ("nouveau-holds-gpu", ["DRV001"]), ("ubuntu-4090-ok", [])],
-)
-def test_a_recorded_machine_is_judged_from_its_saved_facts(name, root_causes):
-    result = CliRunner().invoke(doctor, ["--facts", str(facts_file(name)), "--json"])
-    assert json.loads(result.stdout)["root_causes"] == root_causes
 
 
 @pytest.mark.parametrize(
@@ -93,14 +84,6 @@ def test_the_list_needs_no_machine():
     assert document["schema"] == "devkit.checks/1"
 
 
-def test_a_report_in_a_file_leaves_stdout_empty(ask, tmp_path):
-    report = tmp_path / "report.json"
-    result = ask(MISMATCH, "--json", "--output", str(report))
-    assert result.stdout == ""
-    assert result.exit_code == 1
-    assert json.loads(report.read_text())["verdict"] == "problems"
-
-
 def test_saved_facts_are_redacted_and_can_be_judged_again(ask, tmp_path):
     saved = tmp_path / "saved.json"
     assert ask(MISMATCH, "--save-facts", str(saved)).exit_code == 1
@@ -108,12 +91,6 @@ def test_saved_facts_are_redacted_and_can_be_judged_again(ask, tmp_path):
     assert "/home/dev" not in text
     assert "444444444444" not in text
     assert ask(parse_facts(text)).exit_code == 1
-
-
-def test_progress_goes_to_stderr_and_json_stays_whole(ask, tmp_path):
-    result = ask(healthy(), "--json", "--save-facts", str(tmp_path / "saved.json"))
-    assert json.loads(result.stdout)["verdict"] == "healthy"
-    assert "Facts saved" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -148,56 +125,18 @@ def test_bad_input_is_one_line_and_a_hint(tmp_path, monkeypatch, arguments, mess
     assert result.stdout == ""
 
 
-def run_devkit(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "devkit", "doctor", *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        check=False,
-    )
-
-
-def test_exit_2_reaches_the_shell_without_a_traceback():
-    done = run_devkit("--facts", "/nowhere.json")
-    assert done.returncode == 2
-    assert done.stderr.decode().splitlines() == [
-        "Error: cannot read /nowhere.json: No such file or directory",
-        "  Save facts on the machine in question: devkit doctor --save-facts FILE",
-    ]
-
-
 def test_a_terminal_without_unicode_gets_ascii():
-    done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")), "--verbose", PYTHONIOENCODING="ascii")
+    done = run_devkit("doctor", "--facts", facts_file("driver-lib-mismatch"), "--verbose", PYTHONIOENCODING="ascii")
     assert done.returncode == 1
     assert done.stdout.isascii()
-    assert done.stdout.startswith(b"+ Hardware: ")
-    assert b"\nx problem: " in done.stdout
+    assert done.stdout.startswith("+ Hardware: ")
+    assert "\nx problem: " in done.stdout
 
 
 def test_json_is_json_where_standard_output_has_no_degree_sign():
-    done = run_devkit("--facts", str(facts_file("gpu-too-hot")), "--json", PYTHONIOENCODING="ascii")
+    done = run_devkit("doctor", "--facts", facts_file("gpu-too-hot"), "--json", PYTHONIOENCODING="ascii")
     assert done.stdout.isascii()
     assert "\N{DEGREE SIGN}C" in json.dumps(json.loads(done.stdout), ensure_ascii=False)
-
-
-@pytest.mark.parametrize("columns", ["20", "40", "80"])
-def test_lines_fit_a_narrow_terminal(columns):
-    done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")), COLUMNS=columns)
-    text = [line for line in done.stdout.decode().splitlines() if not line.startswith(("      ", "  more:"))]
-    longest_word = max(len(word) for line in text for word in line.split())
-    assert max(map(len, text)) <= max(40, int(columns), longest_word + 2)
-
-
-def test_no_color_when_it_is_not_a_terminal():
-    done = run_devkit("--facts", str(facts_file("driver-lib-mismatch")))
-    assert b"\x1b[" not in done.stdout
-
-
-def test_a_closed_pipe_is_not_an_error(tmp_path):
-    command = f"{sys.executable} -m devkit doctor --list | head -n 1"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr
 
 
 # `devkit doctor` on what the workload left behind: a report of verify, the folder of a finetune run.
@@ -432,10 +371,6 @@ def test_flags_that_contradict_each_other_are_one_line_and_a_hint(arguments, mes
     assert "\n" not in result.exception.message
     assert result.exception.hint
     assert result.stdout == ""
-
-
-def test_json_twice_is_no_contradiction(saved):
-    assert invoke("--json", "--format", "json", "--facts", saved("m", healthy())).exit_code == 0
 
 
 NAMED = replace(

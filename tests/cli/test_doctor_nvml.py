@@ -51,6 +51,7 @@ def test_each_failure_has_its_code(stub, fail, code, says):
     assert code in document["root_causes"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fail", ["nvmlInit_v2=hang", "nvmlDeviceGetName@5=hang"], ids=["at the start", "at one GPU"])
 def test_a_hang_ends_at_the_deadline_with_the_report(stub, fail):
     started = time.monotonic()

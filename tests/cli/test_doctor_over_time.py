@@ -73,12 +73,6 @@ def test_few_facts_are_kept_and_a_damaged_file_is_passed_over(folder):
     assert compare_with_last(at(HEALTHY, 59)).since == at(HEALTHY, KEPT + 1).taken_at
 
 
-def test_names_are_not_kept(folder):
-    compare_with_last(at(HEALTHY, 1))
-    (file,) = folder.rglob("*.json")
-    assert "/home/dev" not in file.read_text()
-
-
 @pytest.mark.parametrize(
     "options",
     [

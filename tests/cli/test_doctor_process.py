@@ -76,6 +76,7 @@ def seconds_of(*arguments, environment=None):
     return time.monotonic() - started, done
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("arguments", "limit_s"), [((), 5.0), (("--timeout", "1"), 1.0)], ids=["5 s", "as asked"])
 def test_the_time_is_kept_whatever_hangs(wedged, tmp_path, arguments, limit_s):
     environment, pids = wedged
@@ -87,6 +88,7 @@ def test_the_time_is_kept_whatever_hangs(wedged, tmp_path, arguments, limit_s):
     assert are_gone(pids)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(wedged, number):
@@ -139,7 +141,7 @@ def test_steps_are_said_where_somebody_reads_them(arguments, on_terminal, says):
     assert ("devkit: reading this machine (at most 5.0 s)" in said) is says
 
 
-@pytest.mark.turns(3)
+@pytest.mark.full
 def test_the_slow_tiers_are_steps_of_their_own_and_admit_what_they_could_not_try(tmp_path):
     done = subprocess.run(
         argv_of("--deep", "--smoke", "--verbose", "--json", "--project", str(tmp_path)),
@@ -181,16 +183,3 @@ def on_terminal(*arguments, **environment):
         os.close(master)
         process.wait(timeout=30)
     return shown.decode()
-
-
-@pytest.mark.parametrize(
-    ("environment", "is_colored"),
-    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)],
-    ids=["color on a terminal", "none when the user says no"],
-)
-def test_color(environment, is_colored):
-    assert ("\x1b[" in on_terminal(**environment)) is is_colored
-
-
-def test_the_words_are_there_without_the_color():
-    assert "problem: the loaded NVIDIA module" in on_terminal(TERM="xterm", NO_COLOR="1")

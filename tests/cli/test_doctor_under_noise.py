@@ -44,6 +44,7 @@ def quiet(machine):
     return find_quiet(machine)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TRIED)
 def test_a_condition_ends_well(machine, quiet, name):
     result = examine(machine, CONDITIONS[name], quiet)

@@ -133,16 +133,6 @@ def test_a_folder_elsewhere_keeps_nothing_and_both_stay_apart(project):
     assert tree(project / "other")["run.sh"] != first["run.sh"]
 
 
-def test_devkit_toml_may_name_the_folder(project):
-    exported(project, "docker", *JOB)
-    with (project / "devkit.toml").open("a") as file:
-        file.write('\n[job.docker]\noutput = "remote"\n')
-    exported(project, "docker")
-    assert (project / "remote/run.sh").exists()
-    edit(project / "devkit.toml", 'gpu = "RTX 4090"', 'gpu = "RTX 4090"\nshm = "3Gi"')
-    assert export(project, "--check").returncode == 1
-
-
 @pytest.mark.parametrize("folder", [".", "deploy/slurm"])
 def test_a_folder_of_other_files_of_devkits_is_never_taken(project, folder):
     exported(project, "slurm", *JOB)
@@ -181,14 +171,6 @@ def test_an_edit_that_meets_a_change_is_marked_and_ends_with_one(project):
     assert "<<<<<<< yours" in script.read_text()
 
 
-def test_force_loses_the_edits(project):
-    exported(project, "slurm", *JOB)
-    before = deployed(project, "slurm")
-    edit(project / "deploy/slurm/job.sbatch", "set -eu\n", "set -eux\n")
-    exported(project, "slurm", "--force")
-    assert deployed(project, "slurm") == before
-
-
 def test_files_that_are_not_wanted_any_more_go(project):
     exported(project, "kubernetes", *JOB)
     before = set(deployed(project, "kubernetes"))
@@ -213,39 +195,10 @@ def test_check_writes_nothing_and_shows_the_difference(project):
     assert document == {"verdict": "drifted", "drifted": ["docker", "slurm"], "schema": "devkit.export/1"}
 
 
-def test_check_is_the_same_from_anywhere(project, tmp_path):
-    exported(project, "kubernetes", *JOB)
-    done = devkit("export", "--check", "--project", project, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "up to date: nothing to change.\n")
-    again = export(tmp_path, "kubernetes", project)
-    assert again.stdout.splitlines()[-1] == "up to date: nothing to change."
-
-
 def test_check_before_a_target_is_not_taken_for_a_run_that_writes(project):
     before = tree(project)
     assert_refused(export(project, "--check", "docker", *JOB), "devkit export docker DIR --check")
     assert tree(project) == before
-
-
-@pytest.mark.parametrize("words", [("--json",), ("--project", "elsewhere")], ids=["json", "another project"])
-def test_flags_of_check_without_it_are_refused(tmp_path, words):
-    assert_refused(devkit("export", *words, cwd=tmp_path), "Add --check")
-
-
-def test_check_names_the_target_that_can_no_longer_be(project):
-    exported(project, "docker", *JOB)
-    exported(project, "slurm", "--nodes", "2")
-    assert_refused(export(project, "--check"), "docker: a Docker context is one machine")
-
-
-def test_check_minds_a_job_that_was_forced_by_what_it_writes_alone(project):
-    (project / "run.toml").write_text('model = "meta-llama/Llama-3.1-70B"\ndata = ["chats.jsonl"]\n')
-    assert export(project, "docker", *JOB).returncode == 1
-    exported(project, "docker", *JOB, "--force")
-    assert exported(project, "--check").splitlines()[-1] == "up to date: nothing to change."
-    edit(project / "devkit.toml", 'gpu = "RTX 4090"', 'gpu = "RTX 4090"\nshm = "3Gi"')
-    done = export(project, "--check")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "drifted: docker")
 
 
 @pytest.mark.parametrize("flag", ["--dry-run", "--diff --dry-run", "--json --dry-run"])
@@ -303,34 +256,6 @@ def test_wrong_wishes_are_one_line_and_a_hint(project, words, said):
     assert tree(project) == before
 
 
-def test_a_job_without_an_image_is_told_how_to_publish_one(project):
-    done = export(project, "docker", *JOB[:4])
-    assert_refused(done, "no image is named")
-    assert 'docker buildx bake --file .devcontainer/docker-bake.hcl --push --set "*.tags=' in done.stderr
-
-
-def test_wrong_tables_are_refused_with_their_place(project):
-    with (project / "devkit.toml").open("a") as file:
-        file.write("\n[job]\ngups = 2\n")
-    line = len((project / "devkit.toml").read_text().splitlines())
-    assert_refused(export(project, "docker", *JOB), f"devkit.toml:{line}:1: there is no setting 'gups'")
-
-
-@pytest.mark.parametrize("folder", ["", "deploy"])
-def test_a_folder_without_a_dev_container_is_told_to_make_one(tmp_path, folder):
-    (tmp_path / "deploy").mkdir()
-    assert_refused(export(tmp_path, "docker", tmp_path / folder, *JOB), "no devkit.lock of a dev container")
-    assert_refused(export(tmp_path, "docker", tmp_path / "none", *JOB), "is no directory")
-
-
-def test_the_plan_is_that_of_the_lock(project):
-    """The image was built from it; newer tables or an edited devkit.toml do not change what the image has."""
-    exported(project, "docker", *JOB)
-    with (project / "devkit.toml").open("a") as file:
-        file.write('\n[versions]\ntorch = "2.9.0"\n')
-    assert exported(project, "--check").splitlines()[-1] == "up to date: nothing to change."
-
-
 def test_a_project_for_the_cpu_asks_for_no_gpu(tmp_path):
     assert devkit("init", tmp_path, "--vendor", "cpu").returncode == 0
     (tmp_path / "run.toml").write_text('model = "meta-llama/Llama-3.2-1B"\ndata = ["chats.jsonl"]\n')
@@ -360,25 +285,6 @@ def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_i
     assert "devkit export kubernetes --gpu H100 --image registry.example.org/" in done.stderr
     done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")
     assert "devkit export kubernetes --image a/b:1 -- python train.py" in done.stderr
-
-
-def test_two_dashes_without_a_command_are_refused(project):
-    assert_refused(export(project, "slurm", "--"), "no command follows")
-
-
-def test_dstack_uploads_no_wheel_of_devkit(project):
-    (project / ".dstackignore").write_text("mine")
-    exported(project, "dstack", *JOB)
-    assert (project / ".dstackignore").read_text() == "mine\n/.devcontainer/\n"
-    assert exported(project, "dstack", "--check").splitlines()[-1] == "up to date: nothing to change."
-
-
-def test_a_private_registry_has_a_place_and_no_password_in_a_file(project):
-    exported(project, "dstack", *JOB, "--registry-user", "me", "--registry-secret", "pull")
-    assert b'password: "${{ secrets.pull }}"' in deployed(project, "dstack")["task.dstack.yml"]
-    exported(project, "skypilot", *JOB, "--registry-user", "me")
-    task = deployed(project, "skypilot")["task.yaml"]
-    assert b"SKYPILOT_DOCKER_PASSWORD: null" in task and b"SKYPILOT_DOCKER_SERVER: " in task
 
 
 def test_a_workspace_needs_no_job(project):

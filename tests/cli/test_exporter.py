@@ -39,6 +39,7 @@ def test_a_report_is_valid_text_for_the_textfile_collector(machine, tmp_path):
     assert sum(each.value for each in found["devkit_doctor_checks"]) == len(document["outcomes"])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is a Linux library")
 def test_a_scrape_is_answered_at_once_while_the_driver_hangs(tmp_path):
     stub = build_stub(tmp_path)
@@ -64,11 +65,3 @@ def test_a_scrape_is_answered_at_once_while_the_driver_hangs(tmp_path):
         finally:
             server.send_signal(signal.SIGINT)
             assert server.wait(20) == 130
-
-
-def test_a_port_that_is_taken_is_one_line():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = [sys.executable, "-m", "devkit", "exporter", "--port", str(taken.getsockname()[1])]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[0].startswith("Error: cannot listen at 127.0.0.1:")

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from devkit.cli.finetune import load_finetune_settings
-from devkit.errors import DevkitError
 from devkit.estimate.settings import Method
 from devkit.facts.settings import describe_settings, format_flag
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -37,20 +36,6 @@ def test_flags_override_the_file_and_unset_settings_keep_their_defaults(tmp_path
     assert (found.data, found.batch) == (("a.jsonl",), 16)
 
 
-def test_without_flags_the_file_decides(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text('data = ["a.jsonl"]\nmethod = "full"\n')
-    found = load_finetune_settings(file, nothing_typed(data=(), targets=()))
-    assert (found.data, found.method) == (("a.jsonl",), Method.FULL)
-
-
-def test_a_wrong_file_is_an_error_with_its_place(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text("rnak = 8\n")
-    with pytest.raises(DevkitError, match=r"run\.toml:1:1"):
-        load_finetune_settings(file, nothing_typed())
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -77,8 +62,8 @@ def run_factory(tmp_path_factory):
     return RunFactory(tmp_path_factory.mktemp("run_factory"))
 
 
+@pytest.mark.full
 @pytest.mark.workload
-@pytest.mark.turns(2, first=0)
 def test_one_command_trains_and_json_has_standard_output_for_itself(run_factory):
     output = run_factory.folder / "result"
     done = finetune(
@@ -92,8 +77,8 @@ def test_one_command_trains_and_json_has_standard_output_for_itself(run_factory)
     assert done.stderr == ""
 
 
+@pytest.mark.full
 @pytest.mark.workload
-@pytest.mark.turns(2, first=1)
 def test_a_dry_run_as_text_prints_decisions_with_reasons(run_factory):
     done = finetune(
         "--model", str(run_factory.base), "--data", str(run_factory.texts), "--output", str(run_factory.folder / "never"),

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import prometheus
-from tests.engine.binaries import NoEngineError
 from tests.forked_commands import SHIM, fork_server, run_devkit
 from tests.nvml_stub import build_stub, stub_environment
 from tests.workload.finetune.zygote import free_port
@@ -43,50 +41,8 @@ Host {name}
   HostName 127.0.0.1
   Port {port}
 """
-STORIES = """\
-rule_files: [devkit-alerts.yml]
-evaluation_interval: 1m
-tests:
-  - interval: 1m
-    input_series:
-      - series: devkit_doctor_verdict{verdict="problems", instance="broken"}
-        values: 1x40
-      - series: devkit_doctor_verdict{verdict="problems", instance="healthy"}
-        values: 0x40
-      - series: devkit_doctor_timestamp_seconds{instance="old"}
-        values: 0x60
-      - series: devkit_doctor_timestamp_seconds{instance="healthy"}
-        values: 0+60x60
-    alert_rule_test:
-      - eval_time: 20m
-        alertname: GPUMachineHasAProblem
-        exp_alerts:
-          - exp_labels: {severity: critical, verdict: problems, instance: broken}
-            exp_annotations:
-              summary: "broken: something stops GPU work"
-              description: "On the machine: devkit doctor. Its codes: devkit_doctor_finding{severity=\\"error\\",cause=\\"\\"}."
-      - eval_time: 50m
-        alertname: GPUMachineIsNotDiagnosed
-        exp_alerts:
-          - exp_labels: {severity: warning, instance: old}
-            exp_annotations: {summary: "old: the last diagnosis is old, or did not come to its end"}
-"""
 
 
-FOUND = 'devkit_doctor_finding{severity="error", instance="broken", '
-SERIES = [
-    {"series": 'devkit_doctor_verdict{verdict="problems", instance="broken"}', "values": "1x60"},
-    {"series": 'devkit_doctor_verdict{verdict="problems", instance="healthy"}', "values": "0x60"},
-    {"series": FOUND + 'code="GPU002", cause=""}', "values": "1x60"},
-    {"series": FOUND + 'code="GPU004", cause="GPU002"}', "values": "1x60"},
-    {"series": 'devkit_doctor_timestamp_seconds{instance="broken"}', "values": "0x60"},
-]
-SHOWN = {
-    "Machines by verdict": '{verdict="problems"}',
-    "Machines not diagnosed for half an hour": "{}",
-    "Root causes": '{code="GPU002", severity="error"}',
-    "Machines with a problem": '{code="GPU002", instance="broken"}',
-}
 """Panels of the dashboard, and the labels of the one sample that each shows of that machine."""
 
 
@@ -132,6 +88,7 @@ def fleet(ssh, *words, **given):
     return run_devkit("fleet", "doctor", "--ssh", connect, "--command", command, "--parallel", "4", *words, **given)
 
 
+@pytest.mark.full
 def test_three_faults_and_a_hang_among_twenty(ssh, tmp_path):
     began = time.monotonic()
     done = fleet(ssh, "--timeout", "60", "--hosts-file", "-", "--save", tmp_path, text="\n".join(NAMES))
@@ -155,6 +112,7 @@ def test_three_faults_and_a_hang_among_twenty(ssh, tmp_path):
     assert outliers == set(FAULTS)
 
 
+@pytest.mark.full
 def test_machines_without_devkit_or_with_something_else_are_named(ssh):
     connect, _ = ssh
     for command, says in (("nosuchcommand", "devkit is not installed there"), ("echo '{}' #", "without a report")):
@@ -163,6 +121,7 @@ def test_machines_without_devkit_or_with_something_else_are_named(ssh):
         assert says in " ".join(done.stdout.split()), done.stdout
 
 
+@pytest.mark.full
 def test_a_host_that_looks_like_an_option_is_none(ssh, tmp_path):
     done = fleet(ssh, "--json", "--", f"-oProxyCommand=touch {tmp_path}/made")
     assert json.loads(done.stdout)["hosts"][0]["verdict"] == "no-answer"
@@ -193,23 +152,3 @@ def test_files_are_not_replaced_unasked(tmp_path):
     assert run_devkit("fleet", "files", tmp_path).returncode == 2
     assert [each.name for each in tmp_path.iterdir()] == ["devkit-npd.sh"]
     assert run_devkit("fleet", "files", tmp_path, "--force").returncode == 0
-
-
-def test_prometheus_accepts_the_alerts_and_the_dashboards_queries(tmp_path):
-    try:
-        promtool = prometheus.programs() / "promtool"
-    except NoEngineError as error:
-        pytest.skip(str(error))
-    assert run_devkit("fleet", "files", tmp_path).returncode == 0
-    dashboard = json.loads((tmp_path / "devkit-dashboard.json").read_text())
-    queries = {panel["title"]: panel["targets"][0]["expr"] for panel in dashboard["panels"]}
-    shown = [
-        {"expr": queries[title], "eval_time": "40m", "exp_samples": [{"labels": labels, "value": 1}]}
-        for title, labels in SHOWN.items()
-    ]
-    assert queries.keys() == SHOWN.keys()
-    (tmp_path / "stories.yml").write_text(
-        f"{STORIES}  - input_series: {json.dumps(SERIES)}\n    interval: 1m\n    promql_expr_test: {json.dumps(shown)}\n"
-    )
-    done = subprocess.run([promtool, "test", "rules", "stories.yml"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr

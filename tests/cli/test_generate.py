@@ -1,7 +1,6 @@
 """`devkit generate` from its flags to what it prints, in this process and as a program of its own."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import pty
@@ -115,12 +114,6 @@ def test_what_is_piped_and_is_not_utf_8_is_refused_and_a_mark_in_front_of_it_is_
     assert piped == run("--model", model, "--tokens", 8, "--prompt", "hello").stdout
 
 
-def test_the_largest_seed_is_taken_and_the_next_one_is_refused(model):
-    given = ("--model", model, "--prompt", "a", "--tokens", 2, "--temperature", 1, "--seed")
-    assert run(*given, 2**63 - 1).exit_code == 0
-    assert "--seed 9223372036854775808 is too large" in refused(*given, 2**63).message
-
-
 def test_a_file_is_answered_line_by_line_in_its_order(model, tmp_path):
     file = tmp_path / "prompts.jsonl"
     prompts = [
@@ -136,22 +129,10 @@ def test_a_file_is_answered_line_by_line_in_its_order(model, tmp_path):
     assert found[2]["messages"] == prompts[2]["messages"]
 
 
-def test_a_prompt_that_is_wrong_is_named_by_its_line_before_the_model_is_loaded(tmp_path):
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('{"prompt": "a"}\n{"question": "b"}\n')
-    assert f"{file}:2: no known form of prompt" in refused("--model", "./nowhere", "--file", file).message
-
-
 def test_a_prompt_that_is_too_long_is_named_by_its_line(model, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("short\n" + "long " * 60 + "\n")
     assert f"{file}:2: a prompt has 3" in refused("--model", model, "--file", file).message
-
-
-def test_stats_go_to_standard_error(model):
-    done = run("--model", model, "--prompt", "hello", "--tokens", 8, "--stats")
-    assert "tokens/s" in done.stderr
-    assert "tokens/s" not in done.stdout
 
 
 def test_merging_needs_an_adapter(model, tmp_path):
@@ -176,7 +157,7 @@ def of_a_chat(tmp_path):
     return tmp_path / "adapter"
 
 
-@pytest.mark.turns(4, first=0)
+@pytest.mark.full
 def test_a_merged_model_knows_the_chats_that_its_adapter_learned_from_and_nothing_else_is_said(of_a_chat, tmp_path):
     argv = [sys.executable, "-m", "devkit", "generate", "--adapter", f"{of_a_chat}", "--merge", f"{tmp_path / 'whole'}"]
     done = subprocess.run(argv, capture_output=True, text=True)
@@ -236,7 +217,7 @@ def shown_until(ours, wanted, times=1, limit_s=120):
     return shown
 
 
-@pytest.mark.turns(4, first=1)
+@pytest.mark.full
 def test_a_chat_answers_survives_ctrl_c_and_ends_with_ctrl_d(terminal):
     process, ours = terminal
     shown_until(ours, "> ")
@@ -249,28 +230,7 @@ def test_a_chat_answers_survives_ctrl_c_and_ends_with_ctrl_d(terminal):
     assert ended_by_ctrl_d(process, ours) == 0
 
 
-@pytest.mark.turns(4, first=2)
-def test_lines_that_are_pasted_are_one_turn(terminal):
-    if importlib.util.find_spec("readline") is None:
-        pytest.skip("this Python has no readline")
-    process, ours = terminal
-    shown_until(ours, "> ")
-    os.write(ours, b"\x1b[200~one\ntwo\nthree\x1b[201~")
-    shown_until(ours, "three")
-    os.write(ours, b"\n")
-    shown = shown_until(ours, "\n> ")
-    os.write(ours, b"\x04")
-    assert process.wait(60) == 0
-    while select.select([ours], [], [], 0.2)[0]:
-        try:
-            shown += os.read(ours, 4096).decode(errors="replace")
-        except OSError:  # its end is closed
-            break
-    # A line of its own would have had an answer, and another prompt behind it.
-    assert shown.count("\n> ") == 1
-
-
-@pytest.mark.turns(4, first=3)
+@pytest.mark.full
 def test_ctrl_c_ends_a_streamed_answer_with_what_there_is_of_it_and_exit_code_130(tmp_path):
     from tests.workload.small_models import save_model
 

@@ -53,6 +53,7 @@ def test_no_program_of_the_working_folder_is_run(tmp_path, monkeypatch, search):
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.full
 @posix
 @pytest.mark.parametrize(
     ("start", "variables"),

@@ -22,21 +22,10 @@ def test_the_command_has_torch_in_the_build_of_the_plan(tmp_path):
     )
 
 
-def test_another_framework_gets_what_brings_its_cuda(tmp_path):
-    done = devkit("install", "--stack", "jax", *GPU, "--no-resolve", cwd=tmp_path)
-    assert done.stdout == "uv pip install 'jax[cuda12]'\n"
-
-
 def test_nothing_is_installed_without_a_virtual_environment(tmp_path):
     assert_refused(
         devkit("install", "--run", *GPU, "--no-resolve", cwd=tmp_path, VIRTUAL_ENV=""), "virtual environment alone"
     )
-
-
-def test_a_conflict_ends_with_1(tmp_path):
-    done = devkit("install", "--driver", "390.10", "--gpu", "RTX 4090", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "390.10" in done.stderr
 
 
 def test_run_installs_into_the_virtual_environment(tmp_path):

@@ -120,6 +120,7 @@ def served(tmp_path):
     server.wait(20)
 
 
+@pytest.mark.full
 def test_http_is_for_this_machine_and_survives_garbage(served):
     port, server = served
     address = f"http://127.0.0.1:{port}/mcp"

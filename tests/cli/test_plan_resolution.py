@@ -101,6 +101,7 @@ def test_torchaudio_that_reads_files_brings_the_decoder_that_its_torch_and_cuda_
     assert document["imports"] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("wanted", "guide", "packages", "said"),
     [
@@ -205,13 +206,7 @@ def test_other_requirements_are_resolved_again(project, index):
     assert "torch==2.14.1" in done.stdout
 
 
-def test_a_lock_that_was_written_without_uv_is_checked_without_it(project, index):
-    requirements(project, "torch\nengine\n")
-    assert run_with_index(project, "init", ".", *ADA, "--yes", "--no-resolve", index=index).returncode == 0
-    done = run_with_index(project, "update", "--check", index=index)
-    assert done.returncode == 0, done.stdout
-
-
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_control_c_leaves_the_project_as_it_was(project, index):
     requirements(project, "engine\n")
@@ -278,12 +273,6 @@ def test_a_later_run_keeps_the_lock_without_asking_anybody(locked):
     assert tree(locked) == before
 
 
-def test_a_second_lock_of_the_same_wheels_changes_nothing(locked, wheels):
-    before = tree(locked)
-    assert devkit("init", locked, "--wheelhouse", wheels, "--lock-only", "python").returncode == 0
-    assert tree(locked) == before
-
-
 def test_another_plan_is_refused_until_the_lock_is_renewed_or_given_up(locked):
     before = tree(locked)
     assert_refused(devkit("init", locked, "--pin", "six==1.17.0"), "six==1.17.0")
@@ -291,23 +280,6 @@ def test_another_plan_is_refused_until_the_lock_is_renewed_or_given_up(locked):
     assert devkit("init", locked, "--pin", "six==1.17.0", "--no-lock").returncode == 0
     assert not LOCKS & set(tree(locked))
     assert "--require-hashes" not in (locked / ".devcontainer/Dockerfile").read_text()
-
-
-def test_the_size_of_an_image_that_was_never_built_is_said_to_be_unknown(tmp_path):
-    done = devkit("init", tmp_path, *PLAN, "--report")
-    assert done.returncode == 0
-    assert "size is not known" in done.stdout
-    assert "docker compose -f .devcontainer/docker-compose.yml build" in done.stdout
-
-
-def test_half_a_lock_is_none(tmp_path, wheels):
-    root = tmp_path / "project"
-    assert devkit("init", root, *PLAN, "--wheelhouse", wheels).returncode == 0
-    before = tree(root)
-    done = devkit("init", root, "--lock", DOCKER_HOST="tcp://127.0.0.1:9")
-    assert done.returncode == 2
-    assert "--lock-only python" in done.stderr
-    assert tree(root) == before
 
 
 def test_an_update_locks_anew_where_the_plan_has_changed_and_a_check_only_says_so(locked):
@@ -323,6 +295,7 @@ def test_an_update_locks_anew_where_the_plan_has_changed_and_a_check_only_says_s
     assert tree(locked) == before
 
 
+@pytest.mark.full
 def test_an_update_with_a_changed_plan_takes_the_wheels_that_are_there(locked, wheels):
     settings = locked / "devkit.toml"
     settings.write_text(settings.read_text() + '\n[pins]\nsix = "1.17.0"\n')
@@ -333,18 +306,6 @@ def test_an_update_with_a_changed_plan_takes_the_wheels_that_are_there(locked, w
     assert done.returncode == 0, done.stderr
     assert "six==1.17.0" in (locked / ".devcontainer/requirements.lock").read_text()
     assert devkit("update", locked, "--check").returncode == 0
-
-
-def test_an_update_gives_the_lock_up_where_it_is_asked_to(locked):
-    assert devkit("update", locked, "--no-lock", "--yes").returncode == 0
-    assert not LOCKS & set(tree(locked))
-
-
-def test_an_update_repeats_what_the_editors_drop(tmp_path):
-    assert devkit("init", tmp_path, *PLAN, "--editor", "jetbrains").returncode == 0
-    done = devkit("update", tmp_path)
-    assert "JetBrains" in done.stdout
-    assert "editors" in json.loads(devkit("update", tmp_path, "--json").stdout)
 
 
 # `devkit init` in a project whose code is old, with a package index that says when its files were uploaded.
@@ -455,14 +416,6 @@ def test_what_comes_with_a_requirement_is_not_missing(tmp_path, resolution, miss
     project = open_project(tmp_path, ProjectSettings(), PathOptions())
     found = find_missing_imports(project, replace(GPU_PLAN, resolution=resolution))
     assert [each.name for each in found] == missing
-
-
-def test_what_conda_installs_is_not_known_so_nothing_is_missing(tmp_path):
-    (tmp_path / "environment.yml").write_text("channels: [bioconda]\ndependencies: [hmmer, pandas]\n")
-    (tmp_path / "train.py").write_text("import pandas\nimport einops\n")
-    project = open_project(tmp_path, ProjectSettings(), PathOptions())
-    assert project.dependencies.conda
-    assert find_missing_imports(project, replace(GPU_PLAN, resolution=Resolved(()))) == ()
 
 
 def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):

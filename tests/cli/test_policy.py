@@ -53,15 +53,6 @@ def test_what_init_writes_keeps_the_policy(project):
     assert again.returncode == 0 and "unchanged" in again.stdout
 
 
-def test_what_is_edited_against_the_policy_afterwards_is_found(project):
-    with_policy(project, MIRRORED)
-    devkit(project, "init", *TARGET, "--yes")
-    path = project / ".devcontainer" / "Dockerfile"
-    path.write_text(path.read_text().replace("registry.example.org/ml/hub/library/", "").replace("USER dev", "USER 0"))
-    (outcome,) = json.loads(devkit(project, "doctor", "--only", "PRJ032", "--json").stdout)["outcomes"]
-    assert any("not of an allowed registry" in each["message"] for each in outcome["findings"])
-
-
 @pytest.mark.parametrize("command", ["plan", "init"])
 def test_a_rule_that_nobody_knows_is_named_with_its_place_and_the_nearest(project, command):
     with_policy(project, "[policy]\nregistry = []\n")
@@ -69,12 +60,6 @@ def test_a_rule_that_nobody_knows_is_named_with_its_place_and_the_nearest(projec
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0].startswith("Error: devkit.toml:2:1: ")
     assert done.stderr.splitlines()[1] == "  Did you mean policy.registries?"
-
-
-def test_packages_of_an_index_that_is_not_allowed_stop_init(project):
-    with_policy(project, '[policy]\nindexes = ["https://pypi.example.org"]\n')
-    done = devkit(project, "init", *TARGET)
-    assert done.returncode == 2 and "policy.indexes does not allow" in done.stderr
 
 
 def test_an_index_that_is_not_allowed_stops_plan_as_it_stops_init(project):
@@ -94,11 +79,11 @@ def foreign(project, dockerfile, **dev):
 
 def test_a_repair_takes_images_from_where_the_policy_has_them(project):
     with_policy(project, '[policy]\nregistries = ["r.example.org"]\nmirrors = { "docker.io" = "r.example.org/hub" }\n')
-    foreign(project, "FROM python:3.12-slim-bookworm\nRUN pip install torch\nRUN useradd dev\nUSER dev\n")
+    foreign(project, "FROM python:3.9-own\nRUN pip install torch\nRUN useradd dev\nUSER dev\n")
     done = devkit(project, "init", *TARGET, "--yes")
     assert done.returncode == 0, done.stdout
     first = (project / ".devcontainer/Dockerfile").read_text().splitlines()[0]
-    assert first == "FROM r.example.org/hub/library/python:3.12-slim-bookworm"
+    assert first == "FROM r.example.org/hub/library/python:3.9-own"
     assert "unchanged" in devkit(project, "init", "--yes").stdout
 
 
@@ -120,7 +105,7 @@ def test_a_repair_takes_images_from_where_the_policy_has_them(project):
 )
 def test_a_repair_stops_before_what_the_policy_forbids(project, policy, dockerfile, dev, says):
     with_policy(project, f"[policy]\n{policy}\n")
-    foreign(project, f"FROM python:3.12-slim-bookworm\nRUN pip install torch\nRUN useradd dev\n{dockerfile}", **dev)
+    foreign(project, f"FROM python:3.9-own\nRUN pip install torch\nRUN useradd dev\n{dockerfile}", **dev)
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     done = devkit(project, "init", *TARGET, "--yes")
     assert done.returncode == 1

@@ -1,6 +1,5 @@
 """`devkit serve` with servers that only record how they were started, and without any."""
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -65,24 +64,6 @@ def test_the_server_gets_what_fits(servers, monkeypatch, free_gib, arguments, co
     assert printed(*arguments) == command
 
 
-def test_an_adapter_goes_to_vllm_by_the_name_of_its_folder(servers):
-    from safetensors.numpy import save_file
-
-    adapter = servers / "light"
-    adapter.mkdir()
-    save_file({}, adapter / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": 12, "base_model_name_or_path": "model", "target_modules": ["q_proj"]}
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
-    assert "--enable-lora --max-lora-rank 16 --lora-modules light=light" in printed(
-        "model", "--engine", "vllm", "--adapter", "light"
-    )
-    (adapter / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
-    with pytest.raises(DevkitError, match="vLLM serves no adapter like light"):
-        printed("model", "--engine", "vllm", "--adapter", "light")
-    with pytest.raises(DevkitError, match="transformers gets no adapter"):
-        printed("model", "--adapter", "light")
-
-
 def test_devkit_becomes_the_server(servers):
     command = [sys.executable, "-m", "devkit", "serve", "m.gguf", "--", "--api-key", "a b"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -112,28 +93,4 @@ def test_what_is_missing_is_one_line_and_a_hint(servers, monkeypatch, arguments,
 def test_a_model_larger_than_the_free_memory_is_not_started(servers, monkeypatch):
     monkeypatch.setattr(estimate_command, "read_local_gpus", lambda: cards(0))
     with pytest.raises(DevkitError, match="model does not surely fit"):
-        printed("model")
-
-
-def test_a_module_of_the_working_folder_is_not_asked_what_is_installed(servers, monkeypatch):
-    (servers / "project").mkdir()
-    monkeypatch.chdir(servers / "project")
-    Path("transformers.py").write_text("open('owned', 'w').close()\n")
-    (servers / "bin/python").symlink_to(sys.executable)
-    with contextlib.suppress(DevkitError):  # where this machine has no transformers
-        printed("../model")
-    assert not Path("owned").exists()
-
-
-@pytest.mark.parametrize("lacking", ["is_serve_available", "is_accelerate_available"])
-def test_a_transformers_that_cannot_serve_is_not_started(servers, monkeypatch, lacking):
-    library = servers / "library/transformers/utils"
-    library.mkdir(parents=True)
-    answers = "".join(
-        f"def {name}(): return {name != lacking}\n" for name in ("is_serve_available", "is_accelerate_available")
-    )
-    (library / "import_utils.py").write_text(answers)
-    (servers / "bin/python").symlink_to(sys.executable)
-    monkeypatch.setenv("PYTHONPATH", str(servers / "library"))
-    with pytest.raises(DevkitError, match="transformers lacks what its server needs"):
         printed("model")

@@ -3,7 +3,6 @@
 `python -m tests.cli.test_terminal` records the screens anew.
 """
 
-import io
 import os
 import pty
 import re
@@ -14,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from devkit.cli.runtime import is_drawn
-from devkit.cli.terminal import StepPrinter, draw_diff, draw_text, make_console, show_status
+from devkit.cli.terminal import StepPrinter, show_status
 from docs.screens import FOLDER, SCREENS, draw_loss_curve, render_svg, render_text
 from tests.cli.test_doctor_process import on_terminal
-from tests.forked_commands import run_devkit
 
 SNAPSHOTS = Path(__file__).parent / "screens"
 WIDTHS = (60, 80, 120)
@@ -84,49 +81,7 @@ def test_what_a_terminal_gets(environment, is_picture, is_colored):
     assert "problem: the loaded NVIDIA" in " ".join(shown.split())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--help"],
-        ["estimate", "llama-3.1-8b", "--gpu", "T4"],
-        ["plan", "--vendor=cpu", "--no-resolve"],
-    ],
-    ids=lambda words: words[0],
-)
-def test_forty_columns_are_enough(words):
-    shown = run_devkit(*words, COLUMNS="40").stdout
-    assert "\\u" not in shown
-    assert [line for line in shown.splitlines() if len(line) > 40 and len(line.split()[-1]) < 20] == []
-
-
-def test_a_screen_reader_gets_plain_text():
-    argv = [sys.executable, "-m", "devkit", "--plain", "plan", "--vendor", "cpu", "--no-resolve"]
-    environ = {**os.environ, "FORCE_COLOR": "1"}
-    done = subprocess.run(argv, capture_output=True, text=True, env=environ, check=True)
-    assert "\x1b" not in done.stdout
-
-
-def test_a_pipe_is_drawn_on_only_by_force(monkeypatch):
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    assert not is_drawn(stream)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert is_drawn(stream)
-    monkeypatch.setenv("TERM", "dumb")
-    assert not is_drawn(stream)
-
-
-def test_a_diff_and_signs_are_colored_and_their_text_stays():
-    stream = io.StringIO()
-    console = make_console(stream, width=80)
-    draw_diff(console, "@@ -1 +1 @@\n-old [bold]x[/bold]\n+new")
-    draw_text(console, "✗ conflict: a/path:3\nplain")
-    shown = stream.getvalue()
-    assert "\x1b[31m-old [bold]x[/bold]" in shown
-    assert "\x1b[1;31m✗ conflict: a/path:3" in shown
-
-
+@pytest.mark.full
 def test_short_work_needs_no_spinner_and_long_work_gets_one(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
@@ -215,10 +170,3 @@ def test_on_a_terminal_a_step_is_one_line_that_becomes_its_result(columns):
     ]
     assert max(map(len, shown)) <= columns
     assert "… build 2/2 RUN cached" in said.decode()
-
-
-def test_an_encoding_without_marks_gets_others():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={**ENV, "PYTHONIOENCODING": "ascii"}, stderr=subprocess.PIPE, check=True
-    )
-    assert b"Traceback" not in done.stderr and b"start the container" in done.stderr

@@ -58,8 +58,8 @@ def test_without_torch_it_says_what_to_install(tmp_path):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.workload
-@pytest.mark.turns(3, first=0)
 def test_the_proof_here_prints_one_document_and_writes_the_same(tmp_path):
     pytest.importorskip("torch")
     file = tmp_path / "report.json"
@@ -73,9 +73,9 @@ def test_the_proof_here_prints_one_document_and_writes_the_same(tmp_path):
     assert_another_machine_can_check(file)
 
 
+@pytest.mark.full
 @pytest.mark.workload
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
-@pytest.mark.turns(3, first=2)
 def test_a_report_that_cannot_be_written_is_shown_all_the_same():
     pytest.importorskip("torch")
     done = verify("--here", "--quick", "--json", "--timeout", "2", "--output", "/dev/full")
@@ -100,8 +100,8 @@ def assert_another_machine_can_check(file):
     assert forged.stdout.splitlines()[-1].startswith("the report does not hold: repeated")
 
 
+@pytest.mark.full
 @pytest.mark.workload
-@pytest.mark.turns(3, first=1)
 def test_text_ends_with_what_was_proved():
     pytest.importorskip("torch")
     done = verify("--here", "--quick", COLUMNS="60")
@@ -109,8 +109,8 @@ def test_text_ends_with_what_was_proved():
     assert done.stdout.splitlines()[-1].startswith("proved on ")
 
 
+@pytest.mark.full
 @pytest.mark.workload
-@pytest.mark.turns(3, first=1)
 def test_time_that_runs_out_is_the_answer_no():
     pytest.importorskip("torch")
     done = verify("--here", "--timeout", "1")
@@ -119,10 +119,10 @@ def test_time_that_runs_out_is_the_answer_no():
     assert "devkit doctor --verification report.json" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.workload
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-@pytest.mark.turns(2)
 def test_an_interrupt_ends_the_proof_with_130(number):
     pytest.importorskip("torch")
     process = subprocess.Popen([*DEVKIT, "--here", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
