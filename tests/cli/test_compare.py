@@ -12,8 +12,6 @@ from devkit.errors import DevkitError
 from tests.doctor.comparison.cluster import cluster, put, written
 from tests.doctor.comparison.proofs import proofs
 
-"""What a thousand reports may take."""
-
 
 def run(*arguments, data=None):
     return CliRunner().invoke(compare, [str(each) for each in arguments], input=data, standalone_mode=True)

@@ -52,15 +52,12 @@ CORES = sorted({A[:20], HEX, B64, "AKIAIOSFODNN7PLANTED", "aGZfYUIzYUIz"})
 """The parts of the values that no output may hold."""
 
 
-def test_there_are_thirty_kinds():
+def test_a_text_of_every_kind_is_redacted():
     assert len(PLANTED) >= 30
-
-
-@pytest.mark.parametrize("kind", PLANTED)
-def test_a_text_is_redacted(kind):
-    left = redact_tokens(f"before {PLANTED[kind]} after")
-    assert left.startswith("before ") and left.endswith("after")
-    assert not [core for core in CORES if core in left]
+    for kind, secret in PLANTED.items():
+        left = redact_tokens(f"before {secret} after")
+        assert left.startswith("before ") and left.endswith("after"), kind
+        assert not leaks(left), kind
 
 
 @pytest.fixture

@@ -1,7 +1,4 @@
-"""What is drawn on a terminal: at 60, 80 and 120 columns as recorded, and the same content plain elsewhere.
-
-`python -m tests.cli.test_terminal` records the screens anew.
-"""
+"""What is drawn on a terminal: at 60 and 120 columns as in `screens`, and the same content plain elsewhere."""
 
 import os
 import pty
@@ -16,9 +13,10 @@ import pytest
 from devkit.cli.terminal import StepPrinter, show_status
 from docs.screens import FOLDER, SCREENS, draw_loss_curve, render_svg, render_text
 from tests.cli.test_doctor_process import on_terminal
+from tests.golden import assert_golden
 
 SNAPSHOTS = Path(__file__).parent / "screens"
-WIDTHS = (60, 80, 120)
+WIDTHS = (60, 120)
 
 
 def without_counts(text):
@@ -26,12 +24,11 @@ def without_counts(text):
     return re.sub(r"\d+(?= |&#160;)(?=.{1,6}(passed|skipped))", "N", text)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.golden
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_is_as_recorded(name, width):
-    recorded = (SNAPSHOTS / f"{name}.txt").read_text(encoding="utf-8")
-    screens = re.split(r"(?m)^===== \d+ columns\n", recorded)[1:]
-    assert without_counts(render_text(name, width=width)) == without_counts(screens[WIDTHS.index(width)])
+def test_a_screen_is_as_recorded(name):
+    screens = [f"===== {width} columns\n{render_text(name, width=width)}" for width in WIDTHS]
+    assert_golden(SNAPSHOTS / f"{name}.txt", without_counts("".join(screens)))
 
 
 @pytest.mark.parametrize("name", SCREENS)
@@ -110,13 +107,6 @@ def test_a_step_becomes_its_result(monkeypatch, capsys):
     steps("torch …")
     steps("torch passed in 0.1 s")
     assert capsys.readouterr().err == "torch …\ntorch passed in 0.1 s\n"
-
-
-if __name__ == "__main__":
-    SNAPSHOTS.mkdir(exist_ok=True)
-    for name in SCREENS:
-        screens = [f"===== {width} columns\n{render_text(name, width=width)}" for width in WIDTHS]
-        (SNAPSHOTS / f"{name}.txt").write_text("".join(screens), encoding="utf-8")
 
 
 # The steps of `devkit up`: lines that become their results on a terminal, plain lines where they are piped.

@@ -162,19 +162,6 @@ def test_force_replaces_an_older_bundle_and_nothing_else(builder, tmp_path):
         prepare_partial_folder(tmp_path / "mine", force=True)
 
 
-def test_a_full_disk_is_reported_in_one_line(tmp_path):
-    """On a file system of its own, of one mebibyte, where this user may mount one."""
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=False).returncode != 0:
-        pytest.skip("this user may not mount a file system")
-    try:
-        with pytest.raises(DevkitError, match="the bundle needs 64 MiB more"):
-            require_disk_space(small, 64 << 20)
-    finally:
-        subprocess.run(["umount", small], check=True)
-
-
 # The size of an image, told from its history.
 
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -98,12 +97,6 @@ def test_a_stopped_dev_container_is_stopped_again_and_not_removed(docker, projec
     assert docker.calls == [BUILD, UP, EXEC, ["stop"]]
 
 
-def test_volumes_are_never_removed(docker, project):
-    docker.answer(exec=REPORT)
-    prove(project)
-    assert not [words for words in docker.calls if "--volumes" in words or "-v" in words]
-
-
 @pytest.mark.parametrize(
     ("answers", "calls", "stage", "words"),
     [
@@ -153,14 +146,6 @@ def test_a_failed_build_or_start_is_a_failed_stage(docker, project, answers, cal
     assert words in report.stages[-1].reason
 
 
-def test_a_failed_proof_inside_is_a_failed_report(docker, project):
-    inside = replace(INSIDE, stages=(StageResult("kernel", StageStatus.FAILED, reason="no kernel image"),))
-    docker.answer(exec={"out": json.dumps(inside.to_document()), "code": 1})
-    report = prove(project)
-    assert report.verdict is ProofVerdict.FAILED
-    assert report.stages[-1].reason == "no kernel image"
-
-
 def test_the_last_lines_of_a_failed_build_are_kept(docker, project):
     docker.answer(build={"code": 1, "err": "".join(f"line {n}\n" for n in range(1000))})
     report = prove(project)
@@ -168,6 +153,7 @@ def test_the_last_lines_of_a_failed_build_are_kept(docker, project):
     assert len(report.log) <= 50
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_an_interrupt_during_the_build_cleans_up_and_exits_130(docker, project, number):
     docker.answer(build={"sleep_s": 60})
@@ -212,6 +198,7 @@ def test_an_engine_that_is_down_is_refused_before_anything_starts(docker, projec
     assert docker.calls == []
 
 
+@pytest.mark.full
 def test_an_engine_that_hangs_is_refused_within_the_deadline(docker, project, monkeypatch, tmp_path):
     with engine(tmp_path / "hung.sock", answers={"version": VERSION}, hang_at="info") as url:
         monkeypatch.setenv("DOCKER_HOST", url)

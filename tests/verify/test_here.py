@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import venv
@@ -77,6 +76,7 @@ def test_a_project_that_requires_torch_is_not_proved_without_it(verify):
     assert "the project's environment has no torch" in done.stderr
 
 
+@pytest.mark.full
 def test_a_folder_that_is_no_project_of_devkits_is_not_looked_at(verify):
     (verify.project / "devkit.toml").unlink()
     (verify.project / "own/__init__.py").write_text("1/0")
@@ -141,13 +141,6 @@ def test_cuda_sources_without_a_compiler_are_not_proved(tmp_path):
     (tmp_path / "kernel.cu").touch()
     result = outcome(prove_compiler(RecordedHost(HOSTS / "ubuntu-4090-ok"), tmp_path, [gpu()]))
     assert (result.status, result.reason) == (StageStatus.FAILED, "nvcc is False, expected True")
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA Toolkit is installed")
-@pytest.mark.parametrize(("capability", "status"), [("9.0", StageStatus.PASSED), ("1.3", StageStatus.FAILED)])
-def test_a_real_compiler_builds_for_the_gpus_that_it_knows(tmp_path, capability, status):
-    (tmp_path / "kernel.cu").touch()
-    assert outcome(prove_compiler(LocalHost(), tmp_path, [gpu(capability=capability)])).status is status
 
 
 JAX = """

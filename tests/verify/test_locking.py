@@ -48,11 +48,7 @@ def test_every_hash_is_that_of_a_file_in_the_wheelhouse(wheels):
     assert find_lock_mismatch(text, ONE) == ""
 
 
-def test_dependencies_are_locked_too(wheels):
-    names = re.findall(r"^([\w.-]+)==", from_wheels(wheels), re.MULTILINE)
-    assert names == ["sympy", "torch", "uv"]
-
-
+@pytest.mark.full
 def test_pip_accepts_the_lock_and_rejects_a_changed_wheel(wheels, tmp_path):
     lock = tmp_path / "requirements.lock"
     lock.write_text(from_wheels(wheels))
@@ -66,10 +62,6 @@ def test_pip_accepts_the_lock_and_rejects_a_changed_wheel(wheels, tmp_path):
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert done.returncode != 0
     assert "DO NOT MATCH THE HASHES" in done.stderr
-
-
-def test_the_same_wheels_give_the_same_bytes(wheels):
-    assert from_wheels(wheels) == from_wheels(wheels)
 
 
 def test_torch_comes_from_its_index_and_everything_else_from_the_other(wheels, tmp_path):
@@ -112,11 +104,6 @@ def test_a_constraint_limits_a_version_and_installs_nothing(wheels):
     text = from_wheels(wheels, replace(ONE, constraints=("sympy<1.15", "scipy<2")))
     assert "sympy==1.14.0" in text
     assert "scipy==" not in text
-
-
-def test_a_machine_without_a_wheel_is_named_and_nothing_is_locked(wheels):
-    with pytest.raises(DevkitError, match="aarch64"):
-        from_wheels(wheels, BOTH)
 
 
 def test_both_machines_are_locked_in_one_file(wheels):
@@ -200,11 +187,6 @@ def test_the_digest_comes_from_the_engine_or_else_the_registry(engine, reference
     assert pin_image(reference, program="docker") == f"{reference}@{expected}"
 
 
-def test_an_image_with_a_digest_is_locked_already(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert pin_image(f"python:3.11@{DIGEST}", program="docker") == f"python:3.11@{DIGEST}"
-
-
 @pytest.mark.parametrize(
     ("inspect", "registry", "says"),
     [
@@ -225,9 +207,3 @@ def test_a_hanging_registry_ends_at_the_deadline(engine):
     engine(registry="sleep 30")
     with pytest.raises(DevkitError, match="no answer within"):
         pin_image("python:3.11-slim", program="docker", deadline_s=0.5)
-
-
-def test_without_an_engine_the_hint_says_what_can_still_be_locked(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(DevkitError, match="docker is not installed"):
-        pin_image("python:3.11-slim", program="docker")

@@ -50,7 +50,7 @@ def reference_losses(report):
     return next(stage.series["losses"] for stage in report.stages if stage.name == "reference")
 
 
-@pytest.mark.turns(2, first=0)
+@pytest.mark.full
 def test_the_proof_passes_here_without_touching_the_network(shadow):
     shadow("sitecustomize", NO_NETWORK)
     report = prove(Depth.STANDARD)
@@ -65,6 +65,7 @@ def test_the_proof_passes_here_without_touching_the_network(shadow):
     assert report.conclusion.startswith("proved on ")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text",
     [
@@ -72,7 +73,6 @@ def test_the_proof_passes_here_without_touching_the_network(shadow):
         pytest.param("raise OSError('libcusparse.so.11: cannot open shared object file')", id="cannot be imported"),
     ],
 )
-@pytest.mark.turns(4, first=1)
 def test_a_broken_bitsandbytes_fails_qlora_alone(shadow, text):
     shadow("bitsandbytes", text)
     found = statuses(prove(Depth.STANDARD))
@@ -82,6 +82,7 @@ def test_a_broken_bitsandbytes_fails_qlora_alone(shadow, text):
     assert {name for name, status in others.items() if status != "passed"} <= NOT_ON_A_CPU
 
 
+@pytest.mark.full
 def test_a_torch_that_cannot_be_imported_is_the_finding(shadow):
     shadow("torch", "raise OSError('libcudnn.so.9: cannot open shared object file: No such file or directory')")
     report = prove()
@@ -90,7 +91,7 @@ def test_a_torch_that_cannot_be_imported_is_the_finding(shadow):
     assert {stage.status.value for stage in report.stages[1:]} == {"skipped"}
 
 
-@pytest.mark.turns(2, first=1)
+@pytest.mark.full
 def test_stdout_of_the_proof_has_events_alone(shadow):
     shadow("sitecustomize", "import atexit, os; atexit.register(lambda: os.write(1, b'noise'))")
     argv = [*build_proof_command(sys.executable)(["--depth=quick", "--stages=torch"])]
