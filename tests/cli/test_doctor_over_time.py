@@ -35,9 +35,6 @@ def at(facts, minute, changes=()):
         pytest.param(
             {"driver.loaded": r("580.105.08")}, "driver.loaded: 580.95.05 before, now 580.105.08", id="driver"
         ),
-        pytest.param({"system.kernel": "6.8.0-90-generic"}, "system.kernel: 6.8.0-87-generic before", id="kernel"),
-        pytest.param({"toolkit.version": r("1.20.0")}, "toolkit.version: 1.18.1 before, now 1.20.0", id="toolkit"),
-        pytest.param({"engine.version": r("29.0.0")}, "engine.version: 28.5.1 before, now 29.0.0", id="engine"),
         pytest.param({"python.torch.version": "2.10.0+cu130"}, "python.torch.version: 2.9.1+cu130 before", id="torch"),
         pytest.param(
             {"engine.hook_on_path": False}, "engine.hook_on_path: true before, now false (causes CTK001)", id="hook"

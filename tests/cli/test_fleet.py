@@ -43,9 +43,6 @@ Host {name}
 """
 
 
-"""Panels of the dashboard, and the labels of the one sample that each shows of that machine."""
-
-
 @pytest.fixture(scope="module")
 def ssh(tmp_path_factory):
     """The ssh command that reaches the machines, and the command of devkit on them. One is stopped and says nothing."""

@@ -129,16 +129,6 @@ def test_a_file_is_answered_line_by_line_in_its_order(model, tmp_path):
     assert found[2]["messages"] == prompts[2]["messages"]
 
 
-def test_a_prompt_that_is_too_long_is_named_by_its_line(model, tmp_path):
-    file = tmp_path / "prompts.txt"
-    file.write_text("short\n" + "long " * 60 + "\n")
-    assert f"{file}:2: a prompt has 3" in refused("--model", model, "--file", file).message
-
-
-def test_merging_needs_an_adapter(model, tmp_path):
-    assert "there is nothing to merge" in refused("--model", model, "--merge", tmp_path / "whole").message
-
-
 @pytest.fixture
 def of_a_chat(tmp_path):
     """An adapter with a chat template, on a base that has none."""

@@ -1,17 +1,14 @@
 """Commands in the folder of a stranger's project: nothing of it is run, and what it says is text."""
 
 import ast
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import devkit
-from devkit.cli.fleet import fleet_doctor
 from devkit.cli.init import format_next_step
 from devkit.devcontainer.remote import _list_files
 from devkit.facts.dependencies import NO_DEPENDENCIES
@@ -19,7 +16,6 @@ from devkit.probe.host import run_program
 from devkit.render.devkit_lock import find_version
 
 NOTES = "open('owned', 'w').close()\n"
-FINDING = {"severity": "error", "message": "m", "follows_from": None, "fix": {"summary": "s", "commands": ["c"]}}
 posix = pytest.mark.skipif(sys.platform == "win32", reason="programs of these tests are scripts of sh")
 
 
@@ -103,21 +99,3 @@ def test_what_a_repository_s_settings_name_is_not_run(tmp_path, monkeypatch):
     assert "because .gitignore:1 ignores them" in format_next_step(root, NO_DEPENDENCIES, ())
     assert ".gitignore" in set(_list_files(root))
     assert not owned.exists(), owned.read_text()
-
-
-@posix
-@pytest.mark.parametrize(
-    "fix", [{}, [], {"summary": "s"}, {"summary": "s", "commands": 5}, {"summary": "s", "commands": None}]
-)
-def test_one_machine_s_odd_report_does_not_take_the_fleet_s_with_it(tmp_path, fix):
-    for host, finding in (("good", FINDING), ("odd", {**FINDING, "fix": fix})):
-        rows = [{"code": "DRV001", "status": "found", "findings": [finding]}]
-        document = {"schema": "devkit.doctor/1", "verdict": "problems", "outcomes": rows}
-        (tmp_path / host).write_text(json.dumps(document))
-    ssh = tmp_path / "ssh"
-    ssh.write_text(f'#!/bin/sh\nfor word; do [ -f "{tmp_path}/$word" ] && cat "{tmp_path}/$word"; done\n')
-    ssh.chmod(0o755)
-    done = CliRunner().invoke(fleet_doctor, ["good", "odd", "--ssh", str(ssh)])
-    assert done.exit_code == 1, done.exception
-    assert "DRV001 on good: m" in done.stdout
-    assert "no answer from odd" in done.stdout

@@ -173,14 +173,6 @@ def test_a_closed_network_is_recorded_without_a_path_of_this_host(tmp_path):
     assert devkit("init", root).stdout.splitlines()[-1].startswith("unchanged")
 
 
-def test_lists_are_repeated_or_parted_by_commas_and_recorded_once(tmp_path):
-    words = ("--editor", "vscode,jetbrains", "--editor", "vscode", "--device", "0", "--device", "1")
-    assert devkit("init", tmp_path, *GPU, *words).returncode == 0
-    text = (tmp_path / "devkit.toml").read_text()
-    assert 'editors = ["vscode", "jetbrains"]' in text
-    assert 'devices = ["0", "1"]' in text
-
-
 def test_files_for_windows_and_for_build_servers_come_when_they_are_wanted(tmp_path):
     more = {".devcontainer/gpu.ps1", ".devcontainer/.gitattributes", ".devcontainer/docker-bake.hcl"}
     assert devkit("init", tmp_path, *GPU).returncode == 0
@@ -226,13 +218,6 @@ def test_the_next_step_names_what_this_project_offers(tmp_path, table, flag):
     assert f"To install more first: `devkit init {flag}`." in said(tmp_path)
     (tmp_path / "pyproject.toml").write_text(project)
     assert "To install more first" not in said(tmp_path)
-
-
-def test_a_fresh_dev_container_takes_at_most_fifteen_lines(tmp_path):
-    (tmp_path / "requirements.txt").write_text("rich\n")
-    done = devkit("init", tmp_path, *GPU)
-    assert len(done.stdout.splitlines()) <= 15
-    assert ".devcontainer/{.dockerignore, .gitignore, Dockerfile" in done.stdout
 
 
 def test_a_project_whose_git_ignores_the_folder_is_told_by_which_line(tmp_path):

@@ -18,7 +18,6 @@ from devkit import cli
 from devkit.cli import COMMANDS
 from devkit.cli.documents import DOCUMENTS
 from devkit.errors import DevkitError, ExitCode
-from devkit.release import INSTALL_WORKLOAD_COMMAND
 from tests.documents import assert_valid
 from tests.forked_commands import run_devkit
 from tests.hosts.golden import facts_file
@@ -98,6 +97,7 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.full
 def test_a_ctrl_c_finds_its_handler_early():
     """What is imported before is not within it: neither modules that take time, nor those of a stranger's folder."""
     code = "import sys; known = set(sys.modules); sys.path.insert(0, sys.argv[1]); import devkit.__main__; print(*{*sys.modules} - known)"
@@ -404,18 +404,3 @@ def test_the_plan_is_installed_by_one_command(tmp_path):
     refused = run_devkit("plan", "--gpu", "RTX 4090", "--torch", "2.1.0", "--driver", "390.1", "--pip", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (ExitCode.ANSWER_IS_NO, "")
     assert "conflict" in refused.stderr
-
-
-def test_the_hint_for_missing_packages_names_that_command(tmp_path):
-    from devkit.facts.values import Release
-    from devkit.workload.interpreter import Interpreter
-
-    lacks = Interpreter("/opt/python", Release.parse("3.12"), (), is_own=True).lacks(("torch",))
-    assert lacks.hint == f"{INSTALL_WORKLOAD_COMMAND} --python /opt/python"
-    assert INSTALL_WORKLOAD_COMMAND.split()[1] in COMMANDS
-
-
-def test_what_no_package_index_has_is_named_in_no_hint():
-    root = Path(__file__).resolve().parents[2] / "devkit"
-    hints = [path.name for path in root.rglob("*.py") if "install 'devkit" in path.read_text(encoding="utf-8")]
-    assert hints == []

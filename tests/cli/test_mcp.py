@@ -43,24 +43,14 @@ def call(steps, *words, cwd) -> list:
     return asyncio.run(asyncio.wait_for(run(), 120))
 
 
-@pytest.mark.parametrize(
-    ("machine", "code", "fix"),
-    [
-        ("toolkit-missing", "CTK001", "nvidia-container-toolkit"),
-        ("docker-stopped", "ENG001", "systemctl"),
-        ("driver-not-installed", "DRV001", "driver"),
-    ],
-)
-def test_why_can_my_container_not_see_the_gpu(machine, code, fix, tmp_path):
+def test_why_can_my_container_not_see_the_gpu(tmp_path):
     saved = tmp_path / "facts.json"
-    saved.write_text(format_facts(facts_of(machine)), encoding="utf-8")
-    (is_error, text), (_, page) = call(
-        [("doctor", {}), ("resource", f"devkit://checks/{code}")], "--facts", saved, cwd=tmp_path
-    )
+    saved.write_text(format_facts(facts_of("toolkit-missing")), encoding="utf-8")
+    steps = [("doctor", {}), ("resource", "devkit://checks/CTK001")]
+    (is_error, text), (_, page) = call(steps, "--facts", saved, cwd=tmp_path)
     assert not is_error
-    assert code in text
-    assert fix in text
-    assert page.startswith(code)
+    assert "CTK001" in text and "nvidia-container-toolkit" in text
+    assert page.startswith("CTK001")
 
 
 def test_tools_read_and_refuse(tmp_path):

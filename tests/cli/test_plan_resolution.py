@@ -90,17 +90,6 @@ def test_the_plan_is_what_uv_resolves_for_the_driver(project, index):
     assert resolution["packages"]["huggingface-hub"] == "0.36.2"
 
 
-@pytest.mark.parametrize(("limit", "codec"), [("", "0.13.0"), ("<2.9", None)])
-def test_torchaudio_that_reads_files_brings_the_decoder_that_its_torch_and_cuda_take(project, index, limit, codec):
-    requirements(project, f"torchaudio{limit}\n")
-    (project / "load.py").write_text("import torchaudio\ntorchaudio.load('a.wav')\n")
-    done = run_with_index(project, "init", ".", *ADA, "--yes", "--json", index=index)
-    document = json.loads(done.stdout)
-    assert document["resolution"]["packages"].get("torchcodec") == codec
-    assert ("torchcodec" in (project / "devkit.toml").read_text()) == bool(codec)
-    assert document["imports"] == []
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("wanted", "guide", "packages", "said"),

@@ -3,12 +3,9 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from devkit.cli.benchmark import benchmark
 from devkit.errors import DevkitError
 from devkit.verify.benchmark import (
-    PARTS,
     ModelSize,
     Part,
     Workspace,
@@ -17,17 +14,6 @@ from devkit.verify.benchmark import (
 )
 
 TINY = ModelSize("tiny", 64, 2, 4, 2, 96, 300)
-
-
-@pytest.mark.workload
-def test_without_a_gpu_it_says_what_it_would_measure_and_ends_with_1(tmp_path, monkeypatch):
-    torch = pytest.importorskip("torch", reason="the workload extra is not installed")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    done = CliRunner().invoke(benchmark, ["--output", str(tmp_path / "report")])
-    assert done.exit_code == 1
-    assert all(part.about in done.stdout for part in PARTS)
-    assert not (tmp_path / "report").exists()
 
 
 def test_parts_that_have_a_result_are_not_run_again_and_failed_ones_are(tmp_path):

@@ -113,13 +113,6 @@ def test_packages_of_the_project_and_its_requirements_are_imported(project):
             id="the second choice is missing, too",
         ),
         pytest.param(
-            "cuda-mismatch",
-            "mismatch",
-            RAISE.format("RuntimeError", "The detected CUDA version (12.8) mismatches the version that was used to"),
-            "RuntimeError: The detected CUDA version (12.8) mismatches",
-            id="an error of CUDA's",
-        ),
-        pytest.param(
             "crashing",
             "crashing",
             "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
@@ -144,15 +137,6 @@ def test_an_import_that_hangs_is_ended(project, monkeypatch):
     found = prove(project([("hanging", "hanging", "import time; time.sleep(60)"), ("fine", "fine", "")]))["imports"]
     assert found.reason == "hanging: no answer within 2.0 s"
     assert found.measured == {"imported": 1, "failed": 1}
-
-
-def test_the_package_that_brings_an_undeclared_module_is_named_where_it_is_known(project, python):
-    files = [("nerf/__init__.py", "import skimage")]
-    found = prove(project(files=files))["imports"]
-    assert found.reason == (
-        "nerf: nerf/__init__.py imports skimage, which is not installed, and no requirement of the project names it:"
-        ' packages = ["scikit-image"] under [project] in devkit.toml'
-    )
 
 
 def test_what_the_plan_leaves_out_is_not_missed(project):
@@ -244,13 +228,9 @@ def test_nothing_else_of_readme_is_run(tmp_path, readme):
     [
         ("libGL", "1", "libgl1"),
         ("libglib-2.0", "0", "libglib2.0-0"),
-        ("libgthread-2.0", "0", "libglib2.0-0"),
         ("libX11", "6", "libx11-6"),
         ("libusb-1.0", "0", "libusb-1.0-0"),
-        ("libsndfile", "1", "libsndfile1"),
-        ("libcurl", "4", "libcurl4"),
         ("libcudart", "12", ""),
-        ("libcublasLt", "12", ""),
         ("libtorch_cuda", "", ""),
         ("libnccl", "2", ""),
         ("libpython3.10", "1.0", ""),
