@@ -139,12 +139,10 @@ WRONG = {
     "a file that is not there": ("gpus.toml", None, "No such file"),
     "a file that is no TOML": ("gpus.toml", b"gpu = [", "is not TOML"),
     "a file in another encoding": ("gpus.toml", b"# \xff\n", "is not TOML"),
-    "a number that nobody can read": ("gpus.toml", b"x = " + b"9" * 5000, "is not TOML"),
     "brackets without end": ("gpus.toml", b"x = " + b"[" * 5000, "is not TOML"),
     "a table of something else": ("pyproject.toml", b"[project]\n", "none of devkit's version tables"),
     "a file larger than any table": ("gpus.toml", b"#" * (5 << 20), "too large"),
     "an archive that is none": ("tables.zip", b"PK", "no readable archive"),
-    "a damaged archive": ("tables.tar.gz", b"\x1f\x8b\x08", "no readable archive"),
 }
 
 
@@ -159,10 +157,8 @@ def test_what_cannot_be_read_is_one_line_and_a_hint(devkit, home, tmp_path, name
 
 
 DAMAGES = {
-    "emptied": lambda content: b"",
     "cut off": lambda content: content[: len(content) // 2],
     "changed by one byte": lambda content: content.replace(b'"12.0"', b'"13.0"', 1),
-    "no JSON": lambda content: b"\xff\x00{]",
     "JSON of something else": lambda content: b"[1]\n{}\n",
     "validated against other tables": lambda content: content.replace(b'"beside": ', b'"beside": 1', 1),
 }

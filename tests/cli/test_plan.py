@@ -199,9 +199,9 @@ CMAKE = "project(fast LANGUAGES CXX CUDA)\n"
 @pytest.mark.parametrize(
     ("files", "says", "base", "extra"),
     [
-        ({"CMakeLists.txt": CMAKE}, "CUDA C++: CMakeLists.txt:1", "nvidia/cuda:12.8.1-devel-ubuntu24.04", "CUDAARCHS"),
-        ({"requirements.txt": "flax\n"}, "JAX, by jax[cuda12]: requirements.txt:1", "python:3.12-slim", "jax[cuda12]"),
-        ({"Cargo.toml": "[package]\n"}, "no framework: the project has Cargo.toml", "python:3.12-slim", "FROM"),
+        ({"CMakeLists.txt": CMAKE}, "CUDA C++: CMakeLists.txt:1", r"nvidia/cuda:\S+-devel-", "CUDAARCHS"),
+        ({"requirements.txt": "flax\n"}, "JAX, by jax[cuda12]: requirements.txt:1", "python:", "jax[cuda12]"),
+        ({"Cargo.toml": "[package]\n"}, "no framework: the project has Cargo.toml", "python:", "FROM"),
     ],
 )
 def test_init_writes_a_container_without_torch(tmp_path, files, says, base, extra):
@@ -211,7 +211,7 @@ def test_init_writes_a_container_without_torch(tmp_path, files, says, base, extr
     assert (done.returncode, done.stderr) == (0, "")
     assert says in done.stdout
     dockerfile = (tmp_path / ".devcontainer/Dockerfile").read_text()
-    assert f"FROM {base}" in dockerfile
+    assert re.search(f"^FROM {base}", dockerfile, re.MULTILINE)
     assert extra in dockerfile
     assert "torch==" not in dockerfile
     again = devkit("update", tmp_path, "--check", "--no-resolve")
