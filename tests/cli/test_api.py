@@ -10,12 +10,12 @@ import pytest
 import devkit
 from devkit.errors import DevkitError
 from devkit.facts.store import format_facts
+from tests.forked_commands import run_devkit
 from tests.hosts import facts_of
 
 
 def run_json(*words: str | Path) -> dict:
-    argv = [sys.executable, "-m", "devkit", *map(str, words), "--json"]
-    return json.loads(subprocess.run(argv, capture_output=True, text=True, check=False).stdout)
+    return json.loads(run_devkit(*words, "--json").stdout)
 
 
 def without_times(document: dict) -> dict:

@@ -83,6 +83,16 @@ def test_every_target_writes_its_files_and_is_then_up_to_date(project, target):
     assert exported(project, target, "--check").splitlines()[-1] == "up to date: nothing to change."
 
 
+@pytest.mark.parametrize("words", [("--nodes", "1:4"), ("--nodes=1:4",)], ids=str)
+def test_a_range_of_nodes_is_an_elastic_job_where_there_are_any(project, words):
+    exported(project, "slurm", *JOB, *words)
+    assert "#SBATCH --nodes=1-4\n#SBATCH --no-kill" in (project / "deploy/slurm/job.sbatch").read_text()
+    assert tomllib.loads((project / "devkit.toml").read_text())["job"]["min_nodes"] == 1
+    exported(project, "kubernetes", *JOB, *words, "--kind", "pytorchjob")
+    done = export(project, "kubernetes", *JOB, *words, "--kind", "trainjob")
+    assert (done.returncode, "starts no elastic job" in done.stderr) == (2, True)
+
+
 def test_typed_flags_are_kept_with_comments_and_the_next_run_needs_none(project):
     before = (project / "devkit.toml").read_text()
     exported(project, "slurm", *JOB, "--partition", "gpu", "--models", "/scratch/hub", "--time", "1h")
@@ -152,6 +162,15 @@ def test_an_edit_stays_while_the_rest_follows_the_settings(project):
     assert "--time=03:00:00" in script.read_text()
 
 
+def test_an_edit_that_meets_a_change_is_marked_and_ends_with_one(project):
+    exported(project, "slurm", *JOB)
+    script = project / "deploy/slurm/job.sbatch"
+    edit(script, "#SBATCH --time=1-00:00:00", "#SBATCH --time=2-00:00:00")
+    done = export(project, "slurm", "--time", "3h")
+    assert (done.returncode, "conflict in job.sbatch, line" in done.stderr) == (1, True)
+    assert "<<<<<<< yours" in script.read_text()
+
+
 def test_check_writes_nothing_and_shows_the_difference(project):
     exported(project, "slurm", *JOB)
     exported(project, "docker")
@@ -165,6 +184,33 @@ def test_check_writes_nothing_and_shows_the_difference(project):
     assert tree(project) == before
     document = json.loads(export(project, "--check", "--json").stdout)
     assert document == {"verdict": "drifted", "drifted": ["docker", "slurm"], "schema": "devkit.export/1"}
+
+
+def test_check_before_a_target_is_not_taken_for_a_run_that_writes(project):
+    before = tree(project)
+    assert_refused(export(project, "--check", "docker", *JOB), "devkit export docker DIR --check")
+    assert tree(project) == before
+
+
+@pytest.mark.parametrize("words", [("--json",), ("--project", "elsewhere")], ids=["json", "another project"])
+def test_flags_of_check_without_it_are_refused(tmp_path, words):
+    assert_refused(devkit("export", *words, cwd=tmp_path), "Add --check")
+
+
+def test_check_names_the_target_that_can_no_longer_be(project):
+    exported(project, "docker", *JOB)
+    exported(project, "slurm", "--nodes", "2")
+    assert_refused(export(project, "--check"), "docker: a Docker context is one machine")
+
+
+def test_check_minds_a_job_that_was_forced_by_what_it_writes_alone(project):
+    (project / "run.toml").write_text('model = "meta-llama/Llama-3.1-70B"\ndata = ["chats.jsonl"]\n')
+    assert export(project, "docker", *JOB).returncode == 1
+    exported(project, "docker", *JOB, "--force")
+    assert exported(project, "--check").splitlines()[-1] == "up to date: nothing to change."
+    edit(project / "devkit.toml", 'gpu = "RTX 4090"', 'gpu = "RTX 4090"\nshm = "3Gi"')
+    done = export(project, "--check")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "drifted: docker")
 
 
 @pytest.mark.parametrize("flag", ["--dry-run", "--diff --dry-run", "--json --dry-run"])
@@ -222,6 +268,30 @@ def test_wrong_wishes_are_one_line_and_a_hint(project, words, said):
     assert tree(project) == before
 
 
+def test_wrong_tables_are_refused_with_their_place(project):
+    with (project / "devkit.toml").open("a") as file:
+        file.write("\n[job]\ngups = 2\n")
+    line = len((project / "devkit.toml").read_text().splitlines())
+    assert_refused(export(project, "docker", *JOB), f"devkit.toml:{line}:1: there is no setting 'gups'")
+
+
+@pytest.mark.parametrize("folder", ["", "deploy"])
+def test_a_folder_without_a_dev_container_is_told_to_make_one(tmp_path, folder):
+    (tmp_path / "deploy").mkdir()
+    assert_refused(export(tmp_path, "docker", tmp_path / folder, *JOB), "no devkit.lock of a dev container")
+    assert_refused(export(tmp_path, "docker", tmp_path / "none", *JOB), "is no directory")
+
+
+def test_a_project_for_the_cpu_asks_for_no_gpu(tmp_path):
+    assert devkit("init", tmp_path, "--vendor", "cpu").returncode == 0
+    (tmp_path / "run.toml").write_text('model = "meta-llama/Llama-3.2-1B"\ndata = ["chats.jsonl"]\n')
+    words = ("--settings", "run.toml", "--image", "r.example.org/x:1")
+    document = json.loads(exported(tmp_path, "slurm", *words, "--json"))
+    assert document["task"]["accelerator"]["count"] == 0
+    assert "--gres" not in (tmp_path / "deploy/slurm/job.sbatch").read_text()
+    assert_refused(export(tmp_path, "slurm", *words, "--gpu", "H100"), "planned for the CPU")
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_command_after_two_dashes_is_exported_and_kept(project, target):
     words = (*JOB[2:], "--", "python", "train.py", "--lr=1e-4", "a b", "--check")
@@ -241,3 +311,10 @@ def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_i
     assert "devkit export kubernetes --gpu H100 --image registry.example.org/" in done.stderr
     done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")
     assert "devkit export kubernetes --image a/b:1 -- python train.py" in done.stderr
+
+
+def test_dstack_uploads_no_wheel_of_devkit(project):
+    (project / ".dstackignore").write_text("mine")
+    exported(project, "dstack", *JOB)
+    assert (project / ".dstackignore").read_text() == "mine\n/.devcontainer/\n"
+    assert exported(project, "dstack", "--check").splitlines()[-1] == "up to date: nothing to change."

@@ -83,6 +83,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_loaded(arguments, mes
     assert message in refused(*arguments).message
 
 
+@pytest.mark.full
 def test_one_prompt_is_answered_in_text_and_in_json_alike(model):
     shown = run("--model", model, "--prompt", "hello", "--tokens", 12)
     document = json.loads(run("--model", model, "--prompt", "hello", "--tokens", 12, "--json").stdout)
@@ -93,6 +94,7 @@ def test_one_prompt_is_answered_in_text_and_in_json_alike(model):
     assert document["speed"]["tokens"] == answer["tokens"]
 
 
+@pytest.mark.full
 def test_the_chat_template_is_used_unless_prompts_are_raw(model):
     chat = run("--model", model, "--prompt", "hello", "--tokens", 12).stdout
     raw = run("--model", model, "--prompt", "hello", "--tokens", 12, "--raw").stdout
@@ -102,18 +104,21 @@ def test_the_chat_template_is_used_unless_prompts_are_raw(model):
     assert written != raw
 
 
+@pytest.mark.full
 def test_a_prompt_comes_from_standard_input_too(model):
     piped = run("--model", model, "--tokens", 8, given="hello\n").stdout
     assert piped == run("--model", model, "--tokens", 8, "--prompt", "hello").stdout
     assert piped == run("--model", model, "--tokens", 8, "--prompt", "-", given="hello").stdout
 
 
+@pytest.mark.full
 def test_what_is_piped_and_is_not_utf_8_is_refused_and_a_mark_in_front_of_it_is_no_part_of_it(model):
     assert "standard input: the prompt is not UTF-8" in refused("--model", model, given=b"caf\xe9\n").message
     piped = run("--model", model, "--tokens", 8, given=b"\xef\xbb\xbfhello\n").stdout
     assert piped == run("--model", model, "--tokens", 8, "--prompt", "hello").stdout
 
 
+@pytest.mark.full
 def test_a_file_is_answered_line_by_line_in_its_order(model, tmp_path):
     file = tmp_path / "prompts.jsonl"
     prompts = [

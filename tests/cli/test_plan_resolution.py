@@ -68,11 +68,9 @@ def project(tmp_path):
 
 
 def run_with_index(project, *words, index, **variables) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if name != "UV_OFFLINE"}
-    env |= {"NO_COLOR": "1", "COLUMNS": "200", "UV_DEFAULT_INDEX": index, **variables}
-    env |= {"UV_CACHE_DIR": str(project.parent / "cache")}
-    argv = [sys.executable, "-m", "devkit", *map(str, words)]
-    return subprocess.run(argv, capture_output=True, text=True, env=env, cwd=project, check=False)
+    environment = {"NO_COLOR": "1", "COLUMNS": "200", "UV_OFFLINE": "0", "UV_DEFAULT_INDEX": index}
+    environment |= {"UV_CACHE_DIR": str(project.parent / "cache"), **variables}
+    return run_devkit(*words, cwd=project, **environment)
 
 
 def requirements(project, text):

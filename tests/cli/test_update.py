@@ -54,6 +54,14 @@ def test_check_prints_the_difference_writes_nothing_and_ends_with_one(project):
     assert tree(project) == before
 
 
+@pytest.mark.parametrize("flag", ["--dry-run", "--diff --dry-run", "--json --dry-run"])
+def test_a_dry_run_writes_nothing_and_ends_well(project, flag):
+    edit(project / "devkit.toml", 'python = "3.12"', 'python = "3.11"')
+    before = tree(project)
+    assert devkit("update", project, *flag.split()).returncode == 0
+    assert tree(project) == before
+
+
 @pytest.fixture
 def wheel(project: Path) -> Path:
     """The wheel of devkit in the project, which git leaves out."""
@@ -102,6 +110,15 @@ def test_a_conflict_in_json_keeps_yours_and_says_what_devkit_wants(project):
     assert 'devkit: name: "other"' in done.stderr
     assert json.loads(path.read_text())["name"] == "ours"
     assert devkit("update", project).returncode == 0, "decided: the user's stays"
+
+
+def test_the_json_document(project):
+    edit(project / DOCKERFILE, "FROM python:3.12", "FROM mirror/python:3.12")
+    edit(project / "devkit.toml", 'python = "3.12"', 'python = "3.11"')
+    document = json.loads(devkit("update", project, "--json").stdout)
+    assert (document["schema"], document["verdict"]) == ("devkit.update/1", "conflicts")
+    (clashing,) = [file for file in document["files"] if "conflicts" in file]
+    assert (clashing["path"], clashing["conflicts"][0]["is_marked"]) == (DOCKERFILE, True)
 
 
 def test_the_plan_is_for_the_machines_of_the_lock_and_not_for_this_one(tmp_path):

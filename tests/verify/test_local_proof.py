@@ -71,6 +71,19 @@ def test_a_crash_fails_its_stage_skips_what_needs_it_and_runs_the_others(end, wo
     assert report.verdict is ProofVerdict.FAILED
 
 
+def test_a_second_process_knows_the_failed_stages_of_the_first():
+    report = prove("""
+        for name in wanted:
+            start(name)
+            if name == "bitsandbytes":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            finish(name, reason=",".join(failed))
+    """)
+    assert stage_of(report, "libraries").reason == "bitsandbytes"
+    assert statuses(report)["qlora-memorizes"] == "skipped"
+    assert statuses(report)["lora-memorizes"] == "passed"
+
+
 def test_output_is_read_even_after_the_process_has_ended(monkeypatch):
     """On a busy machine the process was over before the first line was read, and all of them were lost."""
 
@@ -143,10 +156,25 @@ def test_a_killed_process_leaves_no_folder_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_lost_device_is_left_to_a_new_process():
+    report = prove("""
+        for name in wanted:
+            if name == "lora-memorizes":
+                start(name)
+                finish(name, "failed", "CUDA error: device-side assert triggered")
+                sys.exit(75)
+            play(name)
+    """)
+    found = statuses(report)
+    assert found["lora-memorizes"] == "failed"
+    assert found["resume"] == found["qlora-memorizes"] == "passed"
+
+
 @pytest.mark.parametrize(
     "script",
     [
         pytest.param("sys.exit(75)", id="always a lost device"),
+        pytest.param("sys.exit(1)", id="cannot even start"),
         pytest.param("os.kill(os.getpid(), signal.SIGSEGV)", id="crashes before the first stage"),
         pytest.param("print('{\"event\": 7}'); print('{broken'); print('hello')", id="says nothing that is an event"),
     ],
@@ -170,6 +198,17 @@ def test_output_of_libraries_is_no_event_and_reaches_only_the_log():
     )
     assert report.verdict is ProofVerdict.PASSED
     assert not [line for line in lines if "loading" in line or "FutureWarning" in line]
+
+
+def test_the_last_output_of_a_crash_is_kept():
+    report = prove("""
+        start(wanted[0])
+        sys.stderr.write("Fatal Python error: Segmentation fault\\n\\n  File x.py, line 1 in f\\n")
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGSEGV)
+    """)
+    assert report.stages[0].reason.endswith("Fatal Python error: Segmentation fault")
+    assert "  File x.py, line 1 in f" in report.log
 
 
 def test_progress_names_the_device_with_its_reason():

@@ -76,11 +76,39 @@ def test_torch_comes_from_its_index_and_everything_else_from_the_other(wheels, t
     assert "sympy==1.14.0" in text
 
 
+def test_the_triton_of_rocm_comes_from_torchs_index(wheels, tmp_path):
+    tag = "cp311-cp311-manylinux_2_28_x86_64"
+    torch = make_wheel(wheels, "torch", "2.13.0+rocm6.4", requires=["triton-rocm==3.5", "sympy"], tag=tag)
+    triton = make_wheel(wheels, "triton-rocm", "3.5", tag=tag)
+    others = [wheel for wheel in wheels.iterdir() if wheel.name.startswith(("uv", "sympy"))]
+    torch_index = make_index(tmp_path / "torch-index", [torch, triton])
+    index = make_index(tmp_path / "index", [*others, make_wheel(tmp_path, "torch", "2.13.0")])
+    text = locked(replace(ONE, variant="rocm6.4"), PackageSources(torch_index, index))
+    assert "torch==2.13.0+rocm6.4" in text
+    assert "triton-rocm==3.5" in text
+
+
+def test_what_is_built_for_one_torch_comes_from_its_index_too(wheels, tmp_path):
+    vision = make_wheel(wheels, "torchvision", "0.28.0+cpu", requires=["torch==2.13.0"])
+    torch_index = make_index(tmp_path / "torch-index", [*wheels.glob("torch-*"), vision])
+    others = [wheel for wheel in wheels.iterdir() if wheel.name.startswith(("uv", "sympy"))]
+    index = make_index(tmp_path / "index", [*others, make_wheel(tmp_path, "torchvision", "0.28.0")])
+    text = locked(
+        replace(ONE, requirements=(*ONE.requirements, "torchvision>=0.27")), PackageSources(torch_index, index)
+    )
+    assert "torchvision==0.28.0+cpu" in text
+
+
 def test_a_constraint_limits_a_version_and_installs_nothing(wheels):
     make_wheel(wheels, "sympy", "1.15.0")
     text = from_wheels(wheels, replace(ONE, constraints=("sympy<1.15", "scipy<2")))
     assert "sympy==1.14.0" in text
     assert "scipy==" not in text
+
+
+def test_a_machine_without_a_wheel_is_named_and_nothing_is_locked(wheels):
+    with pytest.raises(DevkitError, match="aarch64"):
+        from_wheels(wheels, BOTH)
 
 
 def test_both_machines_are_locked_in_one_file(wheels):
@@ -156,11 +184,17 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ),
         pytest.param("python:3.11-slim", "echo '[]'", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="built here"),
         pytest.param("python:3.11-slim", "exit 1", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="the registry"),
+        pytest.param("python:3.11-slim", "echo null", f'echo \'{{"digest":"{DIGEST}"}}\'', DIGEST, id="null"),
     ],
 )
 def test_the_digest_comes_from_the_engine_or_else_the_registry(engine, reference, inspect, registry, expected):
     engine(inspect=inspect, registry=registry)
     assert pin_image(reference, program="docker") == f"{reference}@{expected}"
+
+
+def test_an_image_with_a_digest_is_locked_already(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert pin_image(f"python:3.11@{DIGEST}", program="docker") == f"python:3.11@{DIGEST}"
 
 
 @pytest.mark.parametrize(
@@ -183,3 +217,9 @@ def test_a_hanging_registry_ends_at_the_deadline(engine):
     engine(registry="sleep 30")
     with pytest.raises(DevkitError, match="no answer within"):
         pin_image("python:3.11-slim", program="docker", deadline_s=0.5)
+
+
+def test_without_an_engine_the_hint_says_what_can_still_be_locked(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(DevkitError, match="docker is not installed"):
+        pin_image("python:3.11-slim", program="docker")

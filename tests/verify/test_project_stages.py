@@ -113,6 +113,13 @@ def test_packages_of_the_project_and_its_requirements_are_imported(project):
             id="the second choice is missing, too",
         ),
         pytest.param(
+            "cuda-mismatch",
+            "mismatch",
+            RAISE.format("RuntimeError", "The detected CUDA version (12.8) mismatches the version that was used to"),
+            "RuntimeError: The detected CUDA version (12.8) mismatches",
+            id="an error of CUDA's",
+        ),
+        pytest.param(
             "crashing",
             "crashing",
             "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
@@ -139,6 +146,24 @@ def test_an_import_that_hangs_is_ended(project, monkeypatch):
     assert found.measured == {"imported": 1, "failed": 1}
 
 
+def test_the_package_that_brings_an_undeclared_module_is_named_where_it_is_known(project, python):
+    files = [("nerf/__init__.py", "import skimage")]
+    found = prove(project(files=files))["imports"]
+    assert found.reason == (
+        "nerf: nerf/__init__.py imports skimage, which is not installed, and no requirement of the project names it:"
+        ' packages = ["scikit-image"] under [project] in devkit.toml'
+    )
+
+
+def test_what_is_required_and_not_installed_is_not_called_undeclared(project):
+    files = [("wan/__init__.py", "import not_there")]
+    found = prove(project([("not-there", "not_there", None)], files=files))["imports"]
+    assert found.reason == (
+        "not-there: requirements.txt:1 requires it, and it is not installed;"
+        " wan: wan/__init__.py imports not_there, which is not installed"
+    )
+
+
 def test_what_the_plan_leaves_out_is_not_missed(project):
     made = project([("flash-attn", "flash_attn", None), ("good-dist", "good", "")])
     assert prove(made)["imports"].status is StageStatus.FAILED
@@ -150,6 +175,11 @@ def test_a_project_without_packages_is_not_checked_and_not_passed(project):
     found = prove(project(files=[("train.py", "1/0")]))
     assert {stage.status for stage in found.values()} == {StageStatus.SKIPPED}
     assert "no folder of it is one" in found["imports"].reason
+
+
+def test_without_time_nothing_is_started(project):
+    found = prove(project([("fine", "fine", "")]), seconds=-1)
+    assert {(each.status, each.reason) for each in found.values()} == {(StageStatus.SKIPPED, "the time ran out")}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from devkit.verify.report import (
     ProofLocation,
     ProofVerdict,
     VerificationReport,
+    add_hash,
     format_proof_report,
     hash_document,
 )
@@ -126,6 +127,10 @@ def test_the_text_shows_no_control_characters_of_what_was_generated():
     assert "\x00" not in format_proof_report(report(stage), width=80)
 
 
+def test_the_last_output_of_a_crash_is_shown():
+    assert "  Segmentation fault" in format_proof_report(report(BROKEN, log=("Segmentation fault",)), width=80)
+
+
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
@@ -194,6 +199,14 @@ def test_an_unchanged_report_agrees_and_lists_what_cannot_be_checked():
     assert [point.name for point in points if point.status is PointStatus.NOT_CHECKED] == ["device"]
     assert format_report_check(points).splitlines()[-1] == "the report agrees; not checked: device"
     assert build_check_document(points)["verdict"] == "agrees"
+
+
+def test_a_report_from_a_container_agrees_with_the_hosts_stages_in_front():
+    report = VerificationReport.from_document(report_document())
+    moved = report.with_host_environment(
+        {"engine": "docker"}, (StageResult("build", PASSED), StageResult("start", PASSED))
+    )
+    assert summarize_points(check_report(moved.to_document())) is PointStatus.AGREES
 
 
 def every_path(value, path=()):
@@ -289,10 +302,22 @@ def test_points_that_cannot_be_checked_are_not_called_right():
     assert points["hash"] is points["stages"] is points["device"] is PointStatus.NOT_CHECKED
 
 
+def test_the_stages_of_another_devkit_are_not_judged():
+    document = forge(lambda d: (d["environment"].update(devkit="9.0"), d["stages"].pop(3)))
+    points = {point.name: point for point in check_report(document)}
+    assert points["stages"].status is PointStatus.NOT_CHECKED and "9.0" in points["stages"].says
+
+
 def test_a_removed_hash_is_a_difference_if_this_devkit_wrote_the_report():
     document = report_document()
     del document[HASH_FIELD]
     assert wrong(document) == {"hash"}
+
+
+def test_the_hash_does_not_depend_on_the_order_or_layout_of_the_file():
+    document = report_document()
+    turned = dict(reversed(document.items()))
+    assert hash_document(turned) == document[HASH_FIELD] == add_hash(document)[HASH_FIELD]
 
 
 @pytest.mark.parametrize(
