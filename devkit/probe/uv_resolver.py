@@ -52,11 +52,11 @@ TORCH_WHEELS = "download.pytorch.org/whl"
 
 _PATIENCE = {"UV_HTTP_RETRIES": "1", "UV_HTTP_CONNECT_TIMEOUT": "3"}
 """Where a network swallows everything, uv's own patience of 10 s for each of three tries only takes time."""
-_INHERITED = (
-    *("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CONFIG_DIRS"),
-    *("USERPROFILE", "APPDATA", "LOCALAPPDATA", "TEMP", "TMP", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "PATHEXT", "COMSPEC"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "NETRC", "DBUS_SESSION_BUS_ADDRESS"),
+_INHERITED = frozenset(
+    "PATH HOME TMPDIR LD_LIBRARY_PATH XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_CONFIG_DIRS"
+    " USERPROFILE APPDATA LOCALAPPDATA TEMP TMP SYSTEMROOT SYSTEMDRIVE WINDIR PATHEXT COMSPEC"
+    " HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy"
+    " SSL_CERT_FILE SSL_CERT_DIR NETRC DBUS_SESSION_BUS_ADDRESS".split()
 )
 """The variables that uv gets besides its own UV_…: folders, proxies, certificates, logins by host. No other may reach an index."""
 _INDEX_LOGIN = re.compile(r"UV_INDEX_.+_(?:USERNAME|PASSWORD)")

@@ -235,7 +235,7 @@ def test_a_list_on_a_server_is_not_downloaded(server, option):
 
 
 def test_indexes_of_pyproject_get_no_variable(server):
-    url, requests = server
+    url, _ = server
     text = f"""
 [project]
 name = "x"
