@@ -16,7 +16,8 @@ def serve_requests() -> Iterator[tuple[str, list[str]]]:
             requests.append(f"{self.path} {self.headers}")
             self.send_error(404)
 
-        do_HEAD = do_GET
+        def do_HEAD(self):
+            self.do_GET()
 
         def log_message(self, *_):
             """The list is the log."""

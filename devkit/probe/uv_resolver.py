@@ -52,11 +52,10 @@ TORCH_WHEELS = "download.pytorch.org/whl"
 
 _PATIENCE = {"UV_HTTP_RETRIES": "1", "UV_HTTP_CONNECT_TIMEOUT": "3"}
 """Where a network swallows everything, uv's own patience of 10 s for each of three tries only takes time."""
-_INHERITED = frozenset(
-    "PATH HOME TMPDIR LD_LIBRARY_PATH XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_CONFIG_DIRS"
-    " USERPROFILE APPDATA LOCALAPPDATA TEMP TMP SYSTEMROOT SYSTEMDRIVE WINDIR PATHEXT COMSPEC"
-    " HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy"
-    " SSL_CERT_FILE SSL_CERT_DIR NETRC DBUS_SESSION_BUS_ADDRESS".split()
+_INHERITED = re.compile(
+    r"PATH|HOME|TMPDIR|LD_LIBRARY_PATH|XDG_\w+|USERPROFILE|(?:LOCAL)?APPDATA|TE?MP|SYSTEM(?:ROOT|DRIVE)|WINDIR|PATHEXT"
+    r"|COMSPEC|(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)|NETRC|DBUS_SESSION_BUS_ADDRESS",
+    re.IGNORECASE,
 )
 """The variables that uv gets besides its own UV_…: folders, proxies, certificates, logins by host. No other may reach an index."""
 _INDEX_LOGIN = re.compile(r"UV_INDEX_.+_(?:USERNAME|PASSWORD)")
@@ -225,7 +224,7 @@ def build_uv_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in _INHERITED or (name.startswith("UV_") and not _INDEX_LOGIN.fullmatch(name))
+        if _INHERITED.fullmatch(name) or (name.startswith("UV_") and not _INDEX_LOGIN.fullmatch(name))
     }
 
 

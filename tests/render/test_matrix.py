@@ -22,7 +22,7 @@ from devkit.render.container.settings import FromWheel
 from devkit.render.devkit_toml import ProjectSettings
 from devkit.render.published_folders import render_devcontainer_feature
 
-from .matrix import EDITOR_SETS, combinations, distinct, distinct_compose
+from .matrix import EDITOR_SETS, combinations, distinct
 from .plans import ARM_PLAN, CPU_PLAN, GPU_PLAN, ROCM_PLAN, UBUNTU_PLAN
 from .test_artifacts import CASES, PLAIN, linter, schema, texts
 from .test_bundle import bundled, content, written
