@@ -1,5 +1,6 @@
 """The Python interface: the values are those that the commands print with --json."""
 
+import html
 import json
 import subprocess
 import sys
@@ -39,11 +40,34 @@ def test_diagnose_returns_what_doctor_prints(saved):
     assert "NVIDIA Container Toolkit" in str(diagnosis)
 
 
+def test_a_notebook_shows_the_report_in_a_sandboxed_frame(saved):
+    shown = devkit.diagnose(devkit.load_facts(saved))._repr_html_()
+    assert shown.startswith("<iframe srcdoc=")
+    assert "sandbox" in shown
+    page = html.unescape(shown.partition('srcdoc="')[2].rpartition('" sandbox')[0])
+    assert page.lower().startswith("<!doctype html>")
+
+
 def test_diagnose_takes_some_checks_and_refuses_unknown_ones(saved):
     facts = devkit.load_facts(saved)
     assert [each["code"] for each in devkit.diagnose(facts, codes=["drv001"]).to_document()["outcomes"]] == ["DRV001"]
     with pytest.raises(DevkitError, match="DRV999"):
         devkit.diagnose(facts, codes=["DRV999"])
+
+
+def test_diagnose_reads_this_machine(tmp_path):
+    facts = devkit.diagnose(project=tmp_path, codes=["GPU001"]).facts
+    assert facts.devkit == devkit.__version__
+
+
+def test_load_facts_takes_a_host_and_its_container(tmp_path):
+    for name, machine in (("inside", "conda-libstdcxx-too-old"), ("host", "a100-ok")):
+        (tmp_path / name).write_text(format_facts(facts_of(machine)), encoding="utf-8")
+    assert devkit.load_facts(tmp_path / "inside", tmp_path / "host").inside == devkit.load_facts(tmp_path / "inside")
+    with pytest.raises(DevkitError, match="host and of a container"):
+        devkit.load_facts(tmp_path / "host", tmp_path / "host")
+    with pytest.raises(DevkitError, match="cannot read"):
+        devkit.load_facts(tmp_path / "nothing")
 
 
 ERROR = 'could not select device driver "" with capabilities: [[gpu]]'
