@@ -92,7 +92,8 @@ def collect(tests: dict[str, dict[str, int]]) -> dict[str, Counter[str]]:
             for each in row["problems"]
         )
     for area in read_result("mutants").get("areas", {}).values():
-        figures["9 the suite"].update({"mutants": area["sampled"], "noticed": area["noticed"]})
+        noticed = area["sampled"] - len(area["survivors"])
+        figures["9 the suite"].update({"mutants": area["sampled"], "noticed": noticed})
     return figures
 
 
