@@ -6,8 +6,8 @@ unset PYTHONDONTWRITEBYTECODE
 lock=$PWD/.ci/constraints.txt
 torch=$(sed -n 's/^torch==//p' "$lock")
 root=${DEVKIT_VERSIONS:-build/versions}
-smoke=(tests/cli/test_main.py tests/doctor/test_machines.py tests/probe/test_documents.py tests/solver/test_solve.py
-    tests/render/test_examples.py tests/export/test_task_builder.py)
+smoke=(tests/cli/test_main.py::test_every_command_loads_and_has_help tests/doctor/test_machines.py
+    tests/probe/test_documents.py tests/solver/test_solve.py tests/render/test_examples.py tests/export/test_task_builder.py)
 with_torch=(tests/workload/finetune/test_loop.py tests/workload/generation/test_decoding.py)
 .venv/bin/python -c 'import uv' 2>/dev/null || { sh .ci/venv.sh && sh .ci/install.sh "" lint; } || exit 1
 uv=$PWD/.venv/bin/uv
