@@ -12,38 +12,20 @@ from pathlib import Path
 def dstack(paths):
     import yaml
     from dstack._internal.core.models.configurations import parse_apply_configuration
-    from dstack._internal.core.services import is_valid_dstack_resource_name
-    from dstack._internal.utils.interpolator import VariablesInterpolator
 
-    interpolate = VariablesInterpolator({"secrets": {"hub": "THE TOKEN"}}).interpolate_or_error
     found = {}
     for path in paths:
         read = parse_apply_configuration(yaml.safe_load(Path(path).read_text()))
-        read = getattr(read, "root", read)
-        meant = json.loads(read.model_dump_json())
-        assert is_valid_dstack_resource_name(read.name), read.name
-        if "env" in meant:
-            meant["env"] = {
-                name: interpolate(value) if isinstance(value, str) else "of the shell"
-                for name, value in read.env.items()
-            }
-        found[path] = meant
+        found[path] = json.loads(getattr(read, "root", read).model_dump_json())
     return found
 
 
-def gpuhunt(_paths):
+def names(_paths):
+    from daytona import GpuType
     from gpuhunt._internal.constraints import KNOWN_AMD_GPUS, KNOWN_NVIDIA_GPUS
 
-    return {
-        "nvidia": [[each.name, each.memory] for each in KNOWN_NVIDIA_GPUS],
-        "amd": [[e.name] for e in KNOWN_AMD_GPUS],
-    }
-
-
-def daytona(_paths):
-    from daytona import GpuType
-
-    return {"gpus": [each.value for each in GpuType]}
+    known = [*KNOWN_NVIDIA_GPUS, *KNOWN_AMD_GPUS]
+    return {"dstack": [[each.name, each.memory] for each in known], "daytona": [each.value for each in GpuType]}
 
 
 def skypilot(paths):
@@ -54,46 +36,31 @@ def skypilot(paths):
     catalog.write_text("AcceleratorName,Clouds\n" + "".join(f"{name},\"['AWS', 'Kubernetes']\"\n" for name in names))
     import sky
     import yaml
-    from sky.utils import accelerator_registry, common_utils, schemas
+    from sky.utils import common_utils, schemas
 
     found = {}
     for path in paths:
         document = yaml.safe_load(Path(path).read_text())
         if "type" in document:
             common_utils.validate_schema(document, schemas.get_volume_schema(), "a volume: ")
-            found[path] = document
             continue
         common_utils.validate_schema(dict(document), schemas.get_task_schema(), "a task: ")
         common_utils.validate_schema(dict(document["resources"]), schemas.get_resources_schema(), "resources: ")
         os.chdir(Path(path).parent)
         task = sky.Task.from_yaml(path)
         some = next(iter(task.resources))
-        for each in task.resources:
-            for name in each.accelerators or {}:
-                assert accelerator_registry.canonicalize_accelerator_name(name, None) == name
         found[path] = {
             "name": task.name,
             "nodes": task.num_nodes,
-            "accelerators": sorted(json.dumps(each.accelerators) for each in task.resources),
-            "cpus": some.cpus,
-            "memory": some.memory,
-            "disk": some.disk_size,
+            "gpus": sorted({count for each in task.resources for count in (each.accelerators or {}).values()}),
             "image": sorted(set(some.image_id.values())),
             "spot": some.use_spot,
-            "recovery": some.job_recovery,
             "env": task.envs,
-            "secrets": [each.name for each in task._managed_secret_refs],
-            "storage": {
-                where: [each.name, each.source, each.mode.value] for where, each in task.storage_mounts.items()
-            },
-            "files": task.file_mounts,
-            "volumes": task.volumes,
-            "overrides": some.cluster_config_overrides,
-            "run": task.run,
+            "storage": sorted(task.storage_mounts),
         }
     return found
 
 
 if __name__ == "__main__":
-    answer = {"dstack": dstack, "gpuhunt": gpuhunt, "daytona": daytona, "skypilot": skypilot}[sys.argv[1]](sys.argv[2:])
+    answer = {"dstack": dstack, "names": names, "skypilot": skypilot}[sys.argv[1]](sys.argv[2:])
     sys.stdout.write("\n" + json.dumps(answer))
