@@ -9,9 +9,8 @@ from .kubectl import built as really_built
 from .kustomize_model import built
 from .matrix import JOBS
 from .rendered import made, objects, on_disk, templates
-from .sample_jobs import task
+from .sample_jobs import every_kind, task
 
-every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
 JOB_KINDS = {"Job", "TrainJob", "JobSet", "PyTorchJob", "RayJob"}
 ZONE = "topology.kubernetes.io/zone"
 

@@ -9,9 +9,7 @@ from devkit.export.kubernetes.settings import JobKind
 from devkit.solver.plan import Reason, Vendor
 
 from .rendered import container, job_templates, made, named
-from .sample_jobs import task
-
-every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
+from .sample_jobs import every_kind, task
 
 
 def with_gpus(count, name=""):

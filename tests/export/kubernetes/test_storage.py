@@ -6,15 +6,13 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.export.kubernetes.resources import format_quantity
-from devkit.export.kubernetes.settings import AccessMode, JobKind
+from devkit.export.kubernetes.settings import AccessMode
 from devkit.export.task import TOKEN_PATH, VolumeRole
 from devkit.export.values import GIB
 
 from .matrix import new_storage
 from .rendered import container, job_templates, made, named, objects
-from .sample_jobs import task
-
-every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, id=str(kind)) for kind in JobKind])
+from .sample_jobs import every_kind, task
 
 
 def claims(rendered):
