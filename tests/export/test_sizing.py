@@ -1,20 +1,24 @@
-"""A job that cannot fit: refused with figures and with what would fit, which then really does."""
+"""A job that cannot fit or come in time: refused with figures and with what would do, which then really does."""
 
 from dataclasses import replace
 
+import pytest
+
+from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit
 from devkit.estimate.settings import Method, Optimizer, Sharding
+from devkit.export.sizing import estimate_step_seconds
 
 from .subjects import JOB, RUN, made
 
 LARGE = replace(RUN, model="meta-llama/Llama-3.1-70B")
 WHOLE = replace(LARGE, method=Method.FULL)
 ADAMW = replace(RUN, method=Method.FULL, optimizer=Optimizer.ADAMW)
+ON_H100 = replace(JOB, gpu="H100", grace="10s")
 
 
 def refusal(run, **options):
     found = made(run, job=replace(JOB, **options))
-    assert found.refusal is not None
     assert found.needs.verdict is Fit.DOES_NOT_FIT
     message, hint = found.refusal
     assert "\n" not in message + hint
@@ -22,32 +26,27 @@ def refusal(run, **options):
     return message, hint
 
 
-def test_a_whole_70b_on_eight_gpus_that_each_hold_it_all():
+def test_what_is_advised_against_a_refusal_fits():
     message, hint = refusal(WHOLE, gpu="H200", gpus=8)
     assert message.startswith("the job does not fit: ")
     assert "on each NVIDIA H200, which holds 139.6 GiB" in message
     assert 'sharding = "zero3"' in hint
+    _, of_adapter = refusal(LARGE, gpu="H100")
+    assert 'method = "qlora"' in of_adapter and "--gpu 'NVIDIA B200" in of_adapter
+    advised = (
+        (replace(WHOLE, sharding=Sharding.ZERO3), {"gpu": "H200", "gpus": 8}),
+        (replace(LARGE, method=Method.QLORA), {"gpu": "H100"}),
+        *((RUN, {"gpu": gpu}) for gpu in ("H100", "L40S")),
+    )
+    for run, options in advised:
+        found = made(run, job=replace(JOB, **options))
+        assert (found.refusal, found.needs.verdict) == (None, Fit.FITS)
+    assert made(job=replace(JOB, gpu="")).refusal is None
 
 
-def test_what_is_advised_fits():
-    shared = made(replace(WHOLE, sharding=Sharding.ZERO3), job=replace(JOB, gpu="H200", gpus=8))
-    assert (shared.refusal, shared.needs.verdict) == (None, Fit.FITS)
-    quantized = made(replace(LARGE, method=Method.QLORA), job=replace(JOB, gpu="H100"))
-    assert (quantized.refusal, quantized.needs.verdict) == (None, Fit.FITS)
-
-
-def test_an_adapter_on_one_gpu_is_advised_a_smaller_base_or_a_larger_gpu():
-    _, hint = refusal(LARGE, gpu="H100")
-    assert 'method = "qlora"' in hint
-    assert "--gpu 'NVIDIA B200" in hint
-
-
-def test_a_model_that_is_shared_out_never_has_to_lie_whole_on_a_gpu():
+def test_only_what_each_process_reads_packed_has_to_lie_whole_on_a_gpu():
     shared = made(replace(WHOLE, sharding=Sharding.ZERO3), job=replace(JOB, gpu="H100", gpus=8))
-    assert (shared.refusal, shared.needs.verdict, shared.needs.loading_bytes) == (None, Fit.FITS, 0)
-
-
-def test_one_that_each_process_reads_packed_does():
+    assert (shared.refusal, shared.needs.loading_bytes) == (None, 0)
     packed = replace(RUN, model="meta-llama/Llama-3.1-405B", method=Method.QLORA, sharding=Sharding.ZERO3)
     assert made(packed, job=replace(JOB, gpu="H100", gpus=8)).refusal is None
     message, hint = refusal(replace(packed, dora=True), gpu="H100", gpus=8)
@@ -59,10 +58,28 @@ def test_more_gpus_are_advised_where_no_setting_helps_but_never_more_than_the_ba
     _, hint = refusal(ADAMW, gpu="A100 40GB")
     assert '--gpus 4 with sharding = "zero3"' in hint or '--gpus 8 with sharding = "zero3"' in hint
     _, hint = refusal(replace(ADAMW, batch=2), gpu="A100 40GB")
-    assert "--gpus 4" not in hint
-    assert "--gpus 8" not in hint
+    assert "--gpus 4" not in hint and "--gpus 8" not in hint
 
 
-def test_a_gpu_that_fits_or_is_left_open_is_no_refusal():
-    for gpu in ("H100", "H200", "L40S", ""):
-        assert made(job=replace(JOB, gpu=gpu)).refusal is None
+def test_a_time_too_short_for_the_first_checkpoint_is_refused_and_the_advised_interval_is_taken():
+    fastest, slowest = estimate_step_seconds(made(job=ON_H100).needs, RUN)
+    limit = int(RUN.save_every * fastest) - 1
+    short = replace(ON_H100, time=f"{limit}s")
+    with pytest.raises(DevkitError) as refused:
+        made(job=short)
+    assert "a checkpoint every 100 steps comes after" in refused.value.message
+    assert "save_every = " in refused.value.hint and "--time" in refused.value.hint
+    assert made(replace(RUN, save_every=int(limit / 2 / slowest)), job=short).task.time_s == limit
+    notes = made(job=replace(ON_H100, time=f"{limit + 2}s")).task.notes
+    assert any("a smaller save_every loses less" in note for note in notes)
+    # Its end is a checkpoint, and without a GPU by name nothing is known of the pace.
+    assert made(replace(RUN, steps=2), job=replace(ON_H100, time=f"{int(3 * fastest) + 1}s", grace="1s")).task
+    assert made(job=replace(short, gpu="")).task.time_s == limit
+
+
+def test_what_may_come_late_is_said():
+    long = made(replace(RUN, steps=1_000_000), job=ON_H100).task.notes
+    assert any("resumes where it stopped" in note for note in long)
+    notes = [made(run, job=replace(JOB, gpu="B300")).task.notes for run in (replace(RUN, method=Method.FULL), RUN)]
+    slow = [any("one checkpoint is" in note and "--grace is 2 min" in note for note in each) for each in notes]
+    assert slow == [True, False]
