@@ -10,11 +10,12 @@ from pathlib import Path
 from devkit.export.launch import build_node_command
 from devkit.export.slurm import SlurmSettings, render_slurm
 from devkit.export.targets import ExportContext
-from devkit.export.task import TOKEN_PATH, Accelerator, Task, Volume, VolumeRole
-from devkit.solver.plan import Vendor
+from devkit.export.task import HUB_CACHE, Task, VolumeRole
+from devkit.export.values import GIB
 from devkit.workload.finetune.settings import FinetuneSettings
+from tests.export.launchers.tasks import ONE
+from tests.export.launchers.tasks import gpus as gpus_of
 
-GIB = 1 << 30
 RECORDER = f"""\
 #!{sys.executable}
 import json, os, subprocess, sys
@@ -35,37 +36,23 @@ sys.exit(int(os.environ.get("CODE", "0")) if name in ("apptainer", "devkit", "to
 """
 
 
-def task(finetune: FinetuneSettings | None = None, **changes: object) -> Task:
+def task(finetune: FinetuneSettings | None = None, *, gpus: int = 1, **changes: object) -> Task:
     """A task of one node with one A100, or with what is said otherwise."""
     settings = finetune or FinetuneSettings(model="a/model", data=("chats.jsonl",), output=Path("tuned"))
-    nodes, count = int(changes.get("nodes", 1)), int(changes.pop("gpus", 1))
     workspace = "/workspaces/my-project"
     output = str(settings.output) if settings.output.is_absolute() else f"{workspace}/{settings.output}"
-    made = Task(
+    paths = {VolumeRole.MODELS: HUB_CACHE, VolumeRole.DATA: workspace, VolumeRole.CHECKPOINTS: output}
+    made = replace(
+        ONE,
         name="my-job",
         project="my-project",
         image="registry.example/team/image:1",
-        command=build_node_command(settings, is_distributed=nodes * max(1, count) > 1),
-        environment=(("HF_TOKEN_PATH", TOKEN_PATH),),
+        command=build_node_command(settings, is_distributed=int(changes.get("nodes", 1)) * max(1, gpus) > 1),
         workspace=workspace,
         output=output,
-        nodes=1,
-        accelerator=Accelerator(vendor=Vendor.NVIDIA, name="A100 80GB", count=count, memory_bytes=80 * GIB),
-        cpus=8,
+        accelerator=gpus_of(gpus, "A100 80GB"),
         memory_bytes=24 * GIB,
-        shm_bytes=8 * GIB,
-        volumes=tuple(
-            Volume(role=role, path=path, source="", size_bytes=10 * GIB, because="")
-            for role, path in (
-                (VolumeRole.MODELS, "/opt/cache/huggingface"),
-                (VolumeRole.DATA, workspace),
-                (VolumeRole.CHECKPOINTS, output),
-            )
-        ),
-        time_s=86400,
-        grace_s=120,
-        is_spot=False,
-        needs_token=True,
+        volumes=tuple(replace(each, path=paths[each.role]) for each in ONE.volumes),
     )
     return replace(made, **changes)
 

@@ -60,39 +60,23 @@ def test_the_settings_of_the_site_become_sbatch_options_as_written():
     ]
 
 
-def test_memory_is_rounded_up_to_what_slurm_counts_in():
-    for memory, option in {24 * GIB: "24G", GIB // 2: "512M", 1: "1M", GIB + 1: "1025M"}.items():
-        assert f"--mem={option}" in options_of(task(memory_bytes=memory))
-
-
-def test_a_gpu_is_requested_by_its_usual_short_name_with_a_note():
+def test_a_gpu_is_requested_by_its_usual_short_name_with_a_note_unless_the_site_has_its_own():
     names = {
         "A100 80GB": "a100",
         "NVIDIA A100-SXM4-80GB": "a100",
         "NVIDIA GeForce RTX 2080 Ti": "rtx2080ti",
         "Tesla V100 SXM2 32GB": "v100",
         "RTX A6000": "rtxa6000",
-        "H100": "h100",
     }
     for name, kind in names.items():
         made = with_gpu(name, 2)
         assert f"--gres=gpu:{kind}:2" in options_of(made)
         assert f"--gpus-per-node={kind}:2" in options_of(made, gpu_request=GpuRequestStyle.GPUS_PER_NODE)
         assert any(f"is assumed to call the GPU {kind}:" in note for note in notes(made))
-
-
-@pytest.mark.parametrize(
-    ("name", "gpu_type", "option"),
-    [
-        pytest.param("", "", "--gres=gpu:1", id="no GPU is named"),
-        pytest.param("H100", "any", "--gres=gpu:1", id="any GPU will do"),
-        pytest.param("H100 MIG 3g.40gb", "3g.40gb", "--gres=gpu:3g.40gb:1", id="the site's own name"),
-    ],
-)
-def test_what_is_said_of_the_gpu_wins(name, gpu_type, option):
-    made = with_gpu(name)
-    assert option in options_of(made, gpu_type=gpu_type)
-    assert not any("is assumed to call" in note for note in notes(made, gpu_type=gpu_type))
+    said = (("", "", "gpu:1"), ("H100", "any", "gpu:1"), ("H100 MIG 3g.40gb", "3g.40gb", "gpu:3g.40gb:1"))
+    for name, gpu_type, request in said:
+        assert f"--gres={request}" in options_of(with_gpu(name), gpu_type=gpu_type)
+        assert not any("is assumed to call" in note for note in notes(with_gpu(name), gpu_type=gpu_type))
 
 
 def test_smaller_gpus_that_fit_are_named_because_their_queue_may_be_shorter():
@@ -100,11 +84,9 @@ def test_smaller_gpus_that_fit_are_named_because_their_queue_may_be_shorter():
     made = with_gpu("A100 80GB", fitting_gpus=fitting)
     assert any("also fits on NVIDIA L4, NVIDIA A10 or NVIDIA A100 PCIe 40GB" in note for note in notes(made))
     assert not any("also fits" in note for note in notes(replace(made, fitting_gpus=fitting[3:])))
-
-
-def test_nodes_that_may_be_taken_back_are_the_sites_own_kind():
-    assert any("--partition or --qos" in note for note in notes(task(is_spot=True)))
-    assert not any("--partition or --qos" in note for note in notes(task(is_spot=True), qos="spot"))
+    for qos in ("", "spot"):
+        told = any("--partition or --qos" in note for note in notes(task(is_spot=True), qos=qos))
+        assert told is (qos == "")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +117,9 @@ def test_what_would_end_a_line_or_mean_something_else_is_refused_in_one_line(set
     assert refused.value.hint
 
 
-def test_a_task_that_slurm_cannot_express_is_refused():
+def test_memory_is_rounded_up_to_what_slurm_counts_in_and_what_it_cannot_express_is_refused():
+    for memory, option in {24 * GIB: "24G", GIB // 2: "512M", 1: "1M", GIB + 1: "1025M"}.items():
+        assert f"--mem={option}" in options_of(task(memory_bytes=memory))
     with pytest.raises(DevkitError, match="--grace of 65536 s is longer than Slurm's longest notice"):
         script_of(task(grace_s=65536))
     assert "--signal=TERM@65535" in options_of(task(grace_s=65535))
@@ -156,9 +140,7 @@ def test_of_a_folder_only_variables_mean_anything_to_the_shell():
         "/a/5$": '"/a/5\\$"',
     }
     assert {text: quote_folder(text, "--data") for text in words} == words
-
-
-def test_a_folder_that_depends_on_where_the_job_starts_or_cannot_be_mounted_is_refused():
+    # Others depend on where the job starts, or cannot be mounted.
     for text in ("data", "./data", "a/$HOME", "/a:b", "/a,b", "/a\nb"):
         with pytest.raises(DevkitError):
             quote_folder(text, "--data")
@@ -185,6 +167,7 @@ def test_the_last_setting_of_a_sweep_changes_fastest():
         "learning-rate-2e-4_dora-true",
         "learning-rate-2e-4_dora-false",
     ]
+    assert len(expand_sweep(("seed=" + ",".join(map(str, range(MAX_ARRAY_TASKS))),))) == MAX_ARRAY_TASKS
     assert found[1].flags == ("--learning-rate", "1e-4", "--no-dora")
 
 
@@ -210,10 +193,6 @@ def test_a_sweep_over_what_cannot_be_is_refused(sweep, message):
         expand_sweep(sweep)
 
 
-def test_an_array_may_be_as_large_as_slurm_takes_it():
-    assert len(expand_sweep(("seed=" + ",".join(map(str, range(MAX_ARRAY_TASKS))),))) == MAX_ARRAY_TASKS
-
-
 def test_next_steps_make_the_image_ask_when_the_job_would_start_and_submit_it():
     steps = render_slurm(task(), SlurmSettings(), context()).next_steps
     assert steps == (
@@ -225,9 +204,6 @@ def test_next_steps_make_the_image_ask_when_the_job_would_start_and_submit_it():
     settings = SlurmSettings(flavor=ContainerRuntime.PYXIS, image_file="~/i.sqsh")
     pyxis = render_slurm(task(), settings, context()).next_steps
     assert pyxis[0] == "enroot import --output \"$HOME/i.sqsh\" 'docker://registry.example#team/image:1'"
-
-
-def test_only_containers_need_an_image():
     needs = {flavor: TARGET.needs_image(SlurmSettings(flavor=flavor)) for flavor in ContainerRuntime}
     assert [flavor for flavor, does in needs.items() if not does] == [ContainerRuntime.NONE]
     assert not TARGET.needs_image(SlurmSettings(image_file="$SITE/ready.sif"))

@@ -51,12 +51,8 @@ def test_apptainer_gets_gpus_and_storage_and_nothing_of_the_login(login):
     assert call["variables"]["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert all(Path(each.partition(":")[0]).exists() for each in call["binds"])
     assert (login.project / "tuned").is_dir()
+    assert len(call["binds"]) == 5
     assert "hf_secret" not in str(login.calls("apptainer")) + str(login.calls("srun"))
-
-
-def test_without_a_token_none_is_mounted(login):
-    assert login.run(script_of(task())).returncode == 0
-    assert len(apptainer_call(login)["binds"]) == 4
 
 
 def test_amd_gpus_are_passed_to_the_container_in_their_own_way_and_none_without_gpus(login):
@@ -71,6 +67,24 @@ def test_amd_gpus_are_passed_to_the_container_in_their_own_way_and_none_without_
     assert not {"--nv", "--rocm"} & set(without.split()) and "--gres" not in without
 
 
+def test_the_clusters_own_folders_and_gpus_are_those_of_other_flavors(login):
+    assert login.run(script_of(task(), flavor=ContainerRuntime.PYXIS)).returncode == 0
+    (srun,) = login.calls("srun")
+    assert "--no-container-mount-home" in srun["words"]
+    assert srun["environment"]["NVIDIA_VISIBLE_DEVICES"] == "all"
+    made = with_folders(task(), checkpoints="$WORK/kept here")
+    done = login.run(script_of(made, flavor=ContainerRuntime.NONE), WORK=str(login.home / "work"))
+    assert (done.returncode, done.stderr) == (0, "")
+    call = login.calls("devkit")[-1]
+    assert f"{login.home}/work/kept here" in call["words"]
+    assert call["environment"]["TRITON_CACHE_DIR"] == f"{login.home}/devkit/compiled/triton"
+    colon = task(FinetuneSettings(model="m", data=("d",), output=Path("a:b")))
+    for flavor in (ContainerRuntime.APPTAINER, ContainerRuntime.PYXIS):
+        with pytest.raises(DevkitError, match="has ':' in it"):
+            script_of(colon, flavor=flavor)
+    assert "a:b" in script_of(colon, flavor=ContainerRuntime.NONE)
+
+
 def test_several_nodes_meet_at_the_first_and_each_knows_its_number(login):
     done = login.run(script_of(task(nodes=2, gpus=8)), SLURM_JOB_ID="123456", SLURM_JOB_NODELIST="n[1-2]")
     assert (done.returncode, done.stderr) == (0, "")
@@ -82,22 +96,6 @@ def test_several_nodes_meet_at_the_first_and_each_knows_its_number(login):
     (srun,) = login.calls("srun")
     words = {"--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--kill-on-bad-exit=0", "--wait=120"}
     assert words <= set(srun["words"])
-
-
-def test_pyxis_mounts_no_home_and_sees_all_gpus(login):
-    assert login.run(script_of(task(), flavor=ContainerRuntime.PYXIS)).returncode == 0
-    (srun,) = login.calls("srun")
-    assert "--no-container-mount-home" in srun["words"]
-    assert srun["environment"]["NVIDIA_VISIBLE_DEVICES"] == "all"
-
-
-def test_without_a_container_the_clusters_folders_stand_in_for_those_of_the_image(login):
-    made = with_folders(task(), checkpoints="$WORK/kept here")
-    done = login.run(script_of(made, flavor=ContainerRuntime.NONE), WORK=str(login.home / "work"))
-    assert (done.returncode, done.stderr) == (0, "")
-    (devkit,) = login.calls("devkit")
-    assert f"{login.home}/work/kept here" in devkit["words"]
-    assert devkit["environment"]["TRITON_CACHE_DIR"] == f"{login.home}/devkit/compiled/triton"
 
 
 @pytest.mark.parametrize("flavor", list(ContainerRuntime))
@@ -138,16 +136,26 @@ def test_a_sweep_gives_each_task_its_values_and_a_folder_of_its_own(login):
     assert "there is no task 4" in login.run(script, SLURM_ARRAY_TASK_ID="4").stderr
 
 
-def test_a_task_of_a_sweep_is_queued_again_by_its_own_number(login):
-    script = script_of(task(), sweep=("rank=8,16",))
-    assert login.run(script, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="9", CODE="75").returncode == 75
-    assert [call["words"] for call in login.calls("scontrol")] == [["requeue", "Incomplete", "9_1"]]
+def test_only_codes_that_say_try_again_are_tried_again(login):
+    script, requeues = script_of(task()), 0
+    for code, is_tried in {75: 1, 0: 0, 1: 0, 2: 0, 69: 1, 74: 0, 76: 0, 137: 1}.items():
+        assert login.run(script, CODE=str(code)).returncode == code
+        requeues += is_tried
+        assert len(login.calls("scontrol")) == requeues, code
+    sweep = script_of(task(), sweep=("rank=8,16",))
+    assert login.run(sweep, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="9", CODE="75").returncode == 75
+    assert login.calls("scontrol")[-1]["words"] == ["requeue", "Incomplete", "9_1"]
 
 
-@pytest.mark.parametrize(("code", "requeues"), [(75, 1), (0, 0), (1, 0), (2, 0), (69, 1), (74, 0), (76, 0), (137, 1)])
-def test_only_codes_that_say_try_again_are_tried_again(login, code, requeues):
-    done = login.run(script_of(task()), CODE=str(code))
-    assert (done.returncode, len(login.calls("scontrol"))) == (code, requeues)
+def test_what_is_missing_is_said_before_anything_is_made(login):
+    done = login.run(script_of(task()), SLURM_JOB_ID="")
+    assert (done.returncode, done.stderr) == (2, "job.sbatch: this is a script for sbatch\n")
+    done = login.run(script_of(with_folders(task(), data="/no/such/folder")))
+    assert (done.returncode, "there is no folder /no/such/folder" in done.stderr) == (2, True)
+    assert [each.name for each in (login.home / "devkit").iterdir()] == ["my-project.sif"]
+    (login.home / "devkit/my-project.sif").unlink()
+    done = login.run(script_of(task()))
+    assert (done.returncode, "make it with sh deploy/slurm/build-image.sh" in done.stderr) == (2, True)
 
 
 def test_the_count_of_turns_without_progress_begins_anew_at_each_checkpoint_and_survives_nonsense(login):
@@ -164,26 +172,6 @@ def test_the_count_of_turns_without_progress_begins_anew_at_each_checkpoint_and_
     (kept / ".requeued").write_text("a[$(touch>$HOME/pwned)] step-10\n", encoding="ascii")
     assert turn() == 75
     assert not list(login.home.glob("**/pwned"))
-
-
-def test_outside_of_a_job_it_says_what_it_is_for_and_touches_nothing(login):
-    done = login.run(script_of(task()), SLURM_JOB_ID="")
-    assert (done.returncode, done.stderr) == (2, "job.sbatch: this is a script for sbatch\n")
-    assert sorted(each.name for each in (login.home / "devkit").iterdir()) == ["my-project.sif"]
-
-
-def test_a_missing_image_names_the_command_that_makes_it(login):
-    (login.home / "devkit/my-project.sif").unlink()
-    done = login.run(script_of(task()))
-    assert done.returncode == 2
-    assert "make it with sh deploy/slurm/build-image.sh" in done.stderr
-
-
-def test_a_missing_project_is_said_before_anything_is_made(login):
-    done = login.run(script_of(with_folders(task(), data="/no/such/folder")))
-    assert done.returncode == 2
-    assert "there is no folder /no/such/folder" in done.stderr
-    assert not (login.home / "devkit/huggingface").exists()
 
 
 def test_modules_are_loaded_from_scratch_and_a_missing_one_ends_the_job(login):
@@ -226,11 +214,3 @@ def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path):
                 (tmp_path / f"{flavor}-{nodes}-{gpus}-{number}-{path}").write_text(text, encoding="utf-8")
     argv = [linter("shellcheck"), *sorted(tmp_path.iterdir())]
     assert subprocess.run(argv, capture_output=True, text=True, check=False).stdout == ""
-
-
-def test_an_output_that_cannot_be_mounted_is_refused_for_containers_alone():
-    made = task(FinetuneSettings(model="m", data=("d",), output=Path("a:b")))
-    for flavor in (ContainerRuntime.APPTAINER, ContainerRuntime.PYXIS):
-        with pytest.raises(DevkitError, match="has ':' in it"):
-            script_of(made, flavor=flavor)
-    assert "a:b" in script_of(made, flavor=ContainerRuntime.NONE)
