@@ -1,10 +1,8 @@
 """Jobs that others published, carried as they are: each by `devkit init` and one `devkit export`, their own words inside.
 
-What is written is read by each engine's own rules: schemas of Kubernetes, bash and the grammar of #SBATCH, and the
-launchers' own programs where they can be had (`tests/export/launchers/test_own_programs.py` has them).
+What is written is read by each engine's own rules: schemas of Kubernetes, and bash with the grammar of #SBATCH.
 """
 
-import os
 import shlex
 import subprocess
 import tomllib
@@ -15,10 +13,7 @@ import yaml
 
 from tests.cli.test_export import export
 from tests.cli.test_init import GPU, devkit
-from tests.engine import launchers
-from tests.engine.binaries import NoEngineError
 from tests.export.kubernetes import api
-from tests.export.launchers.test_own_programs import read
 
 JOBS = tomllib.loads((Path(__file__).parent / "public_jobs.toml").read_text())["job"]
 pytestmark = pytest.mark.full
@@ -47,80 +42,56 @@ def carried(planned, tmp_path):
     return carry
 
 
-def own_words(job) -> list[str]:
-    return job["export"][job["export"].index("--") + 1 :]
-
-
 def test_there_are_twenty_six():
     assert len(JOBS) == 26
-    assert all(job["source"].startswith("https://") for job in JOBS)
 
 
 @every_job
 def test_the_own_command_is_carried_and_the_engine_takes_the_files(carried, job):
-    folder = carried(job)
-    words = own_words(job)
-    {"kubernetes": _on_kubernetes, "slurm": _on_slurm, "skypilot": _by_launcher, "dstack": _by_launcher}[
-        job["export"][0]
-    ](folder, words, job)
+    folder, target = carried(job), job["export"][0]
+    words = job["export"][job["export"].index("--") + 1 :]
+    read = {"kubernetes": on_kubernetes, "slurm": on_slurm}.get(target, by_launcher)
+    assert any(each[-len(words) :] == words for each in read(folder))
 
 
-def _containers(node):
+def containers(node):
     if isinstance(node, dict):
         if "image" in node and "command" in node:
             yield node
         for value in node.values():
-            yield from _containers(value)
+            yield from containers(value)
     elif isinstance(node, list):
         for value in node:
-            yield from _containers(value)
+            yield from containers(value)
 
 
-def _on_kubernetes(folder, words, _job):
-    objects = [
-        each
-        for path in sorted((folder / "base").glob("*.yaml")) + sorted((folder / "storage").glob("*.yaml"))
-        for each in yaml.safe_load_all(path.read_text())
-        if each["kind"] != "Kustomization"
-    ]
-    found = [each["command"] for manifest in objects for each in _containers(manifest)]
-    found += [shlex.split(each["spec"]["entrypoint"]) for each in objects if each["kind"] == "RayJob"]
-    assert any(each[-len(words) :] == words for each in found)
+def on_kubernetes(folder):
+    paths = [*(folder / "base").glob("*.yaml"), *(folder / "storage").glob("*.yaml")]
+    objects = [each for path in paths for each in yaml.safe_load_all(path.read_text())]
+    objects = [each for each in objects if each["kind"] != "Kustomization"]
     for manifest in objects:
-        if manifest["kind"] not in api.CUSTOM or os.environ.get("DEVKIT_SCHEMAS"):
-            assert api.problems(manifest) == []
+        assert manifest["kind"] in api.CUSTOM or api.problems(manifest) == []
+    entrypoints = [shlex.split(each["spec"]["entrypoint"]) for each in objects if each["kind"] == "RayJob"]
+    return [each["command"] for manifest in objects for each in containers(manifest)] + entrypoints
 
 
-def _on_slurm(folder, words, _job):
-    script = folder / "job.sbatch"
-    for path in folder.glob("*.s*"):
-        if path.suffix in (".sbatch", ".sh"):
-            assert subprocess.run(["bash", "-n", path], capture_output=True, text=True).stderr == ""
-    (line,) = (text for text in script.read_text().split("\n\n") if "\nset -- " in text)
-    quoted = line[line.index("\nset -- ") + 1 :].split("\n# ")[0]
-    command = quoted.split("\nmounts=")[0].split("\ntrap")[0]
-    printed = subprocess.run(
-        ["bash", "-c", f'{command}\nprintf "%s\\n" "$@"'], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert printed[-len(words) :] == words
+def printed(script):
+    """The words that a script hands to its last command."""
+    tells = 'exec() { printf "%s\\n" "$@"; }; timeout() { exec "$@"; }'
+    argv = ["bash", "-c", f"{tells}\n{script}"]
+    return [subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()]
 
 
-def _by_launcher(folder, words, job):
-    target = job["export"][0]
-    name = {"skypilot": "task.yaml", "dstack": "task.dstack.yml"}[target]
-    document = yaml.safe_load((folder / name).read_text())
-    script = document["run"] if target == "skypilot" else document["commands"][0]
-    last = script[script.index("cd /workspaces/project && ") :].partition("&& ")[2]
-    shown = subprocess.run(
-        ["bash", "-c", f'exec() {{ printf "%s\\n" "$@"; }}; timeout() {{ exec "$@"; }}\n{last}'],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    assert shown[-len(words) :] == words
-    try:
-        python = launchers.python()
-    except NoEngineError:
-        return
-    meant = read(python, target, folder.parent / "home", folder / name)
-    assert meant
+def on_slurm(folder):
+    for path in (*folder.glob("*.sbatch"), *folder.glob("*.sh")):
+        assert subprocess.run(["bash", "-n", path], capture_output=True, text=True).stderr == ""
+    (block,) = (text for text in (folder / "job.sbatch").read_text().split("\n\n") if "\nset -- " in text)
+    command = block[block.index("\nset -- ") + 1 :].split("\n# ")[0]
+    return printed(command.split("\nmounts=")[0].split("\ntrap")[0] + '\nexec "$@"')
+
+
+def by_launcher(folder):
+    (path,) = (*folder.glob("task.yaml"), *folder.glob("task.dstack.yml"))
+    document = yaml.safe_load(path.read_text())
+    script = document["run"] if "run" in document else document["commands"][0]
+    return printed(script[script.index("cd /workspaces/project && ") :].partition("&& ")[2])

@@ -17,24 +17,14 @@ def read(task, file="compose.yml", **settings):
     return yaml.safe_load(texts(render_docker(task, DockerContextSettings(**settings), HERE))[file])
 
 
-def test_there_is_an_overlay_for_each_way_to_the_gpus():
-    overlays = {ONE: {"compose.nvidia.yml", "compose.cdi.yml"}, ROCM: {"compose.rocm.yml"}, CPU: set()}
-    for task, files in overlays.items():
-        assert set(texts(render_docker(task, DockerContextSettings(), HERE))) == {"run.sh", "compose.yml"} | files
-
-
 def test_the_service_has_no_more_rights_than_it_needs_and_is_not_restarted():
     found = read(ONE)["services"]["train"]
     assert (found["init"], found["restart"], found["security_opt"]) == (True, "no", ["no-new-privileges:true"])
     assert "user" not in found
     assert read(ONE, user="1000:1000")["services"]["train"]["user"] == "1000:1000"
-
-
-def test_volumes_have_the_names_that_the_script_uses():
-    volumes_of = {name: each["name"] for name, each in read(ONE)["volumes"].items()}
-    assert volumes_of == {name: name for name in ("demo-token", "demo-models", "demo-data", "demo-checkpoints")}
-    there = read(replace(CPU, volumes=volumes(models="hub")))
-    assert there["volumes"]["hub"] == {"name": "hub", "external": True}
+    spot = render_docker(SPOT, DockerContextSettings(), context("a b"))
+    assert "48 GiB of memory and 8 cores" in spot.notes[0] and "nothing restarts the job" in spot.notes[1]
+    assert spot.next_steps == ("sh 'a b/run.sh'",)
 
 
 def test_folders_are_bound_and_must_be_there():
@@ -42,9 +32,14 @@ def test_folders_are_bound_and_must_be_there():
     bound = {each["target"]: each for each in document["services"]["train"]["volumes"]}[OUTPUT]
     assert bound == {"type": "bind", "source": "/srv/$$c", "target": OUTPUT, "bind": {"create_host_path": False}}
     assert "volumes" not in document and set(document["services"]) == {"train"}
+    assert read(ONE)["volumes"]["demo-models"] == {"name": "demo-models"}
+    assert read(replace(CPU, volumes=volumes(models="hub")))["volumes"]["hub"] == {"name": "hub", "external": True}
 
 
-def test_an_overlay_asks_for_as_many_gpus():
+def test_an_overlay_for_each_way_to_the_gpus_asks_for_as_many():
+    overlays = {ONE: {"compose.nvidia.yml", "compose.cdi.yml"}, ROCM: {"compose.rocm.yml"}, CPU: set()}
+    for task, files in overlays.items():
+        assert set(texts(render_docker(task, DockerContextSettings(), HERE))) == {"run.sh", "compose.yml"} | files
     (devices,) = read(FOUR, "compose.cdi.yml")["services"]["train"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices["device_ids"] == [f"nvidia.com/gpu={number}" for number in range(4)]
     assert (devices["driver"], devices["capabilities"]) == ("cdi", ["gpu"])
@@ -69,10 +64,3 @@ def test_what_one_machine_cannot_run_is_refused_in_one_line(task, settings, mess
         read(task, **settings)
     assert "\n" not in str(refused.value)
     assert refused.value.hint
-
-
-def test_what_the_machine_should_have_and_what_starts_the_job_is_said():
-    (note,) = render_docker(ONE, DockerContextSettings(), HERE).notes
-    assert "48 GiB of memory and 8 cores" in note
-    assert "nothing restarts the job" in render_docker(SPOT, DockerContextSettings(), HERE).notes[1]
-    assert render_docker(ONE, DockerContextSettings(), context("a b")).next_steps == ("sh 'a b/run.sh'",)

@@ -96,29 +96,17 @@ def test_the_exit_code_decides_if_it_is_started_again(place, codes, code, starts
     assert ("giving up" in done.stderr) is (code == 75)
 
 
-def test_a_later_start_takes_up_the_container_that_is_there(place):
+def test_only_other_settings_make_another_container_and_one_that_runs_is_left_alone(place):
     found = place(ONE)
     found.has(codes="1\n0")
     assert [found.run().returncode, found.run().returncode] == [1, 0]
     assert len(found.calls("create")) == 1
-
-
-def test_other_settings_make_another_container(place):
-    found = place(ONE)
-    found.has(codes="0\n0")
-    found.run()
     other = place(replace(ONE, shm_bytes=1 << 20))
-    other.has(codes="0")
     assert other.run().returncode == 0
-    assert len(other.calls("create")) == 2
-    assert len(other.calls("container", "rm")) == 1
-
-
-def test_a_container_of_other_settings_that_runs_is_left_alone(place):
-    found = place(ONE)
-    found.has(container="other running 0")
-    done = found.run()
-    assert (done.returncode, found.calls("container", "rm")) == (2, [])
+    assert (len(other.calls("create")), len(other.calls("container", "rm"))) == (2, 1)
+    other.has(container="other running 0")
+    done = other.run()
+    assert (done.returncode, len(other.calls("container", "rm"))) == (2, 1)
     assert "runs with other settings" in done.stderr
 
 
@@ -144,6 +132,9 @@ def test_an_engine_that_cannot_be_reached_is_tried_again(place):
         pytest.param(ONE, CDI, {"DEVKIT_DEVICES": "MIG-1a,0:1"}, {"--device": SLICES}, id="slices"),
         pytest.param(ONE, "{}", {"DEVKIT_GPU": "cpu"}, {}, id="none by hand"),
         pytest.param(CPU, "{}", {}, {}, id="none wanted"),
+        pytest.param(
+            ROCM, NVIDIA, {}, {"--device": ["/dev/kfd", "/dev/dri"], "--group-add": ["44", "992"]}, id="device nodes"
+        ),
     ],
 )
 def test_gpus_are_passed_on_as_the_engine_can(place, task, info, variables, expected):
@@ -152,16 +143,9 @@ def test_gpus_are_passed_on_as_the_engine_can(place, task, info, variables, expe
     done = found.run(**variables)
     assert done.returncode == 0, done.stderr
     words = created(found)
-    assert {name: options(words, name) for name in ("--gpus", "--device") if options(words, name)} == expected
-
-
-def test_amd_gpus_are_device_nodes_with_their_groups(place):
-    found = place(ROCM)
-    assert found.run().returncode == 0
-    words = created(found)
-    assert options(words, "--device") == ["/dev/kfd", "/dev/dri"]
-    assert options(words, "--group-add") == ["44", "992"]
-    assert "ROCR_VISIBLE_DEVICES=0,1" in options(words, "--env")
+    names = ("--gpus", "--device", "--group-add")
+    assert {name: options(words, name) for name in names if options(words, name)} == expected
+    assert ("ROCR_VISIBLE_DEVICES=0,1" in options(words, "--env")) is (task is ROCM)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +180,35 @@ def test_the_container_has_no_more_rights_than_it_needs(place):
     assert "--user" not in other.calls("create")[-1]
 
 
+def test_the_first_start_alone_makes_the_volumes_and_copies_the_project_and_the_token(place):
+    found = place(ONE)
+    assert found.run(DEVKIT_PROJECT="/missing").returncode != 0
+    assert not (found.engine / "volume-demo-data").exists()
+    done = found.run(HF_TOKEN="hf_secret")
+    with tarfile.open(fileobj=io.BytesIO((found.engine / "piped-tar").read_bytes())) as archive:
+        names = archive.getnames()
+    assert "./train.jsonl" in names and not [name for name in names if "finetuned" in name]
+    assert (found.engine / "piped-token").read_text() == "hf_secret"
+    assert "hf_secret" not in (found.engine / "calls").read_text() + done.stdout + done.stderr
+    assert {words[-1] for words in found.calls("volume", "create")} == {"demo-checkpoints", "demo-data", "demo-models"}
+    assert {words[-1] for words in found.calls("run") if "chown" in words} == {HUB_CACHE, WORKSPACE, OUTPUT}
+    (found.engine / "piped-tar").unlink()
+    (found.engine / "calls").unlink()
+    found.run()
+    assert not (found.engine / "piped-tar").exists()
+    assert found.calls("volume", "create") == [words for words in found.calls("run") if "chown" in words] == []
+
+
+def test_a_wrong_word_is_refused_and_a_script_elsewhere_needs_the_projects_folder(place, tmp_path):
+    done = place(ONE).run("frobnicate")
+    assert (done.returncode, "there is no `frobnicate`" in done.stderr) == (2, True)
+    (tmp_path / "run.sh").write_text(
+        texts(render_docker(ONE, DockerContextSettings(), context("/elsewhere")))["run.sh"]
+    )
+    done = subprocess.run(["sh", tmp_path / "run.sh", "fetch"], capture_output=True, text=True, check=False)
+    assert "This script is outside of the project" in done.stderr
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_hands_on_the_words_as_they_are(place, shell):
@@ -205,15 +218,6 @@ def test_every_shell_hands_on_the_words_as_they_are(place, shell):
     words = created(found)
     assert words[words.index(HOSTILE.image) + 1 :] == list(HOSTILE.command)
     assert f"NASTY={NASTY}" in options(words, "--env")
-
-
-def test_new_volumes_are_given_to_the_containers_user_once(place):
-    found = place(ONE)
-    found.run()
-    found.run()
-    names = sorted(words[-1] for words in found.calls("volume", "create"))
-    assert names == ["demo-checkpoints", "demo-data", "demo-models"]
-    assert sorted(words[-1] for words in found.calls("run") if "chown" in words) == [HUB_CACHE, WORKSPACE, OUTPUT]
 
 
 def test_folders_and_volumes_that_are_there_are_mounted_and_left_as_they_are(place):
@@ -227,34 +231,3 @@ def test_folders_and_volumes_that_are_there_are_mounted_and_left_as_they_are(pla
     ]
     assert found.calls("volume", "create") == []
     assert found.run("copy").returncode == found.run("fetch").returncode == 2
-
-
-def test_the_first_start_copies_the_project_without_its_output(place):
-    found = place(ONE)
-    found.run()
-    with tarfile.open(fileobj=io.BytesIO((found.engine / "piped-tar").read_bytes())) as archive:
-        names = archive.getnames()
-    assert "./train.jsonl" in names
-    assert not [name for name in names if "finetuned" in name]
-    (found.engine / "piped-tar").unlink()
-    found.run()
-    assert not (found.engine / "piped-tar").exists()
-
-
-def test_half_a_project_is_not_kept(place):
-    found = place(ONE)
-    done = found.run(DEVKIT_PROJECT="/missing")
-    assert done.returncode != 0
-    assert not (found.engine / "volume-demo-data").exists()
-
-
-def test_the_token_goes_into_its_volume_and_is_printed_nowhere(place):
-    found = place(ONE)
-    done = found.run(HF_TOKEN="hf_secret")
-    assert (found.engine / "piped-token").read_text() == "hf_secret"
-    assert "hf_secret" not in (found.engine / "calls").read_text() + done.stdout + done.stderr
-
-
-def test_a_word_that_it_does_not_know_is_refused(place):
-    done = place(ONE).run("frobnicate")
-    assert (done.returncode, "there is no `frobnicate`" in done.stderr) == (2, True)
