@@ -1,4 +1,4 @@
-"""How pods ask for their GPUs, and which nodes they go to."""
+"""How pods ask for their GPUs, networks and schedulers, and which nodes they go to."""
 
 from dataclasses import replace
 
@@ -8,7 +8,8 @@ from devkit.errors import DevkitError
 from devkit.export.kubernetes.settings import JobKind
 from devkit.solver.plan import Reason, Vendor
 
-from .rendered import container, job_templates, made, named
+from .api import problems
+from .rendered import container, job_templates, made, named, objects
 from .sample_jobs import every_kind, task
 
 
@@ -17,42 +18,45 @@ def with_gpus(count, name=""):
     return replace(found, accelerator=replace(found.accelerator, count=count, name=name))
 
 
+def pod_of(rendered):
+    return job_templates(rendered)[0]["spec"]
+
+
+def has_note(rendered, *words):
+    return any(all(word in note for word in words) for note in rendered.notes)
+
+
 @every_kind
-@pytest.mark.parametrize(("vendor", "resource"), [(Vendor.NVIDIA, "nvidia.com/gpu"), (Vendor.ROCM, "amd.com/gpu")])
-def test_gpus_are_requested_by_the_vendors_resource(kind, vendor, resource):
-    rendered = made(task(vendor), kind=kind)
-    assert container(rendered)["resources"]["limits"][resource] == 2
-    taints = [each["key"] for each in job_templates(rendered)[0]["spec"]["tolerations"]]
-    assert taints == [resource]
+def test_gpus_are_requested_by_the_vendors_resource_and_amds_are_opened_by_their_group(kind):
+    for vendor, resource in ((Vendor.NVIDIA, "nvidia.com/gpu"), (Vendor.ROCM, "amd.com/gpu")):
+        rendered = made(task(vendor), kind=kind)
+        assert container(rendered)["resources"]["limits"][resource] == 2
+        assert [each["key"] for each in pod_of(rendered)["tolerations"]] == [resource]
+        assert has_note(rendered, "--gpu-group") is (vendor is Vendor.ROCM)
+        assert "supplementalGroups" not in pod_of(rendered)["securityContext"]
+    grouped = made(task(Vendor.ROCM), kind=kind, gpu_group=109)
+    assert all(each["spec"]["securityContext"]["supplementalGroups"] == [109] for each in job_templates(grouped))
+    assert not has_note(grouped, "--gpu-group")
+    without = made(task(Vendor.CPU), kind=kind)
+    assert container(without)["resources"]["limits"].keys() == {"memory"}
+    assert pod_of(without)["tolerations"] == []
 
 
-def test_without_a_gpu_none_is_requested():
-    rendered = made(task(Vendor.CPU))
-    assert container(rendered)["resources"]["limits"].keys() == {"memory"}
-    assert job_templates(rendered)[0]["spec"]["tolerations"] == []
-
-
-def test_a_mig_instance_is_a_resource_of_its_own():
-    rendered = made(with_gpus(1), gpu_resource="nvidia.com/mig-1g.10gb")
-    assert container(rendered)["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == 1
-    assert any("knows nothing of MIG: that instance has 10 GB" in note for note in rendered.notes)
-    for resource in ("nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb.me"):
-        with pytest.raises(DevkitError, match="a process sees one MIG instance only"):
+def test_parts_of_a_gpu_are_requested_one_at_a_time():
+    parts = {
+        "nvidia.com/mig-1g.10gb": ("knows nothing of MIG: that instance has 10 GB", "one MIG instance only"),
+        "nvidia.com/mig-3g.40gb.me": ("that instance has 40 GB", "one MIG instance only"),
+        "nvidia.com/gpu.shared": ("its memory is not divided", "several shares may be of one GPU"),
+    }
+    for resource, (noted, refused) in parts.items():
+        rendered = made(with_gpus(1), gpu_resource=resource)
+        assert container(rendered)["resources"]["limits"][resource] == 1
+        assert has_note(rendered, noted)
+        with pytest.raises(DevkitError, match=refused):
             made(with_gpus(2), gpu_resource=resource)
-
-
-def test_shares_of_a_gpu_are_requested_one_at_a_time_and_not_estimated():
-    rendered = made(with_gpus(1), gpu_resource="nvidia.com/gpu.shared")
-    assert container(rendered)["resources"]["limits"]["nvidia.com/gpu.shared"] == 1
-    assert any("its memory is not divided" in note for note in rendered.notes)
-    with pytest.raises(DevkitError, match="several shares may be of one GPU"):
-        made(with_gpus(2), gpu_resource="nvidia.com/gpu.shared")
-
-
-@pytest.mark.parametrize("setting", [{"gpu_resource": "nvidia.com/gpu"}, {"device_class": "gpu.nvidia.com"}])
-def test_a_resource_without_a_gpu_is_refused(setting):
-    with pytest.raises(DevkitError, match="and no GPU"):
-        made(task(Vendor.CPU), **setting)
+    for setting in ({"gpu_resource": "nvidia.com/gpu"}, {"device_class": "gpu.nvidia.com"}):
+        with pytest.raises(DevkitError, match="and no GPU"):
+            made(task(Vendor.CPU), **setting)
 
 
 @every_kind
@@ -61,61 +65,69 @@ def test_a_claim_of_devices_takes_the_place_of_the_resource(kind):
     template = named(rendered, "ResourceClaimTemplate")
     (request,) = template["spec"]["spec"]["devices"]["requests"]
     assert request["exactly"] == {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 2}
-    (pod,) = {str(each["spec"]["resourceClaims"]) for each in job_templates(rendered)}
-    assert pod == str([{"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}])
+    claim = [{"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}]
+    assert all(each["spec"]["resourceClaims"] == claim for each in job_templates(rendered))
     resources = container(rendered)["resources"]
-    assert resources["claims"] == [{"name": "gpu"}]
-    assert "nvidia.com/gpu" not in resources["limits"]
+    assert (resources["claims"], "nvidia.com/gpu" in resources["limits"]) == ([{"name": "gpu"}], False)
     if kind is JobKind.TRAINJOB:
         trainer = named(rendered, "TrainJob")["spec"]["trainer"]
         assert "resourcesPerNode" not in trainer  # they would take the place of the runtime's, claims and all
 
 
 def test_a_node_with_just_as_many_processors_is_taken():
-    advised = (Reason("cpus", "8", "8 for each GPU", "devkit estimate", "certain"),)
-    assert container(made(task(cpus=8, reasons=advised)))["resources"]["requests"]["cpu"] == 7
-    assert container(made(task(cpus=12, reasons=advised)))["resources"]["requests"]["cpu"] == "10500m"
-    asked = (Reason("cpus", "8", "requested", "devkit estimate", "certain"),)
-    assert container(made(task(cpus=8, reasons=asked)))["resources"]["requests"]["cpu"] == 8
-
-
-def test_the_reasons_of_the_estimate_stand_beside_the_numbers():
-    reasons = (Reason("memory", "64 GiB", "by the memory estimate", "devkit estimate", "certain"),)
-    (job,) = (each for each in made(task(reasons=reasons)).artifacts if each.path == "base/job.yaml")
-    assert "# 64Gi for the processes, by the memory estimate; 8Gi for shared memory" in job.content.decode()
+    for cpus, because, asked in ((8, "8 for each GPU", 7), (12, "8 for each GPU", "10500m"), (8, "requested", 8)):
+        reasons = (Reason("cpus", "8", because, "devkit estimate", "certain"),)
+        assert container(made(task(cpus=cpus, reasons=reasons)))["resources"]["requests"]["cpu"] == asked
 
 
 def test_nothing_binds_pods_to_a_gpu_by_itself_and_a_note_says_how():
     rendered = made(with_gpus(2, "H100"))
-    assert "nodeSelector" not in job_templates(rendered)[0]["spec"]
-    assert any("nothing binds the pods to H100" in note and "nvidia.com/gpu.product" in note for note in rendered.notes)
+    assert "nodeSelector" not in pod_of(rendered)
+    assert has_note(rendered, "nothing binds the pods to H100", "nvidia.com/gpu.product")
     bound = made(with_gpus(2, "H100"), node_selector=("nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3",))
-    assert job_templates(bound)[0]["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
-    assert not bound.notes
-    assert not made(with_gpus(2)).notes
+    assert pod_of(bound)["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert not bound.notes and not made(with_gpus(2)).notes
 
 
 @every_kind
-def test_settings_of_the_pod_reach_it(kind):
+def test_settings_of_the_pod_reach_it_and_labels_are_the_jobs_too_but_devkits_own_win(kind):
     options = {"service_account": "me", "priority_class": "high", "pull_secret": "registry"}
-    rendered = made(task(), kind=kind, toleration=("pool=a:NoExecute", "spot"), **options)
+    labels = {"label": ("team=vision", "app.kubernetes.io/name=other"), "annotation": ("owner=a=b",)}
+    rendered = made(task(nodes=2), kind=kind, toleration=("pool=a:NoExecute", "spot"), **options, **labels)
     for template in job_templates(rendered):
-        spec = template["spec"]
+        spec, metadata = template["spec"], template["metadata"]
         assert (spec["serviceAccountName"], spec["priorityClassName"]) == ("me", "high")
         assert spec["imagePullSecrets"] == [{"name": "registry"}]
         assert spec["tolerations"][1:] == [
             {"key": "pool", "operator": "Equal", "value": "a", "effect": "NoExecute"},
             {"key": "spot", "operator": "Exists"},
         ]
+        assert (metadata["labels"]["team"], metadata["annotations"]["owner"]) == ("vision", "a=b")
+    owner = next(each for each in objects(rendered, f"base/{kind}.yaml"))
+    found = {name: owner["metadata"]["labels"][name] for name in ("team", "app.kubernetes.io/name")}
+    assert found == {"team": "vision", "app.kubernetes.io/name": "tune"}
 
 
-@every_kind
-def test_amds_devices_are_opened_by_their_group(kind):
-    rendered = made(task(Vendor.ROCM), kind=kind, gpu_group=109)
-    for template in job_templates(rendered):
-        assert template["spec"]["securityContext"]["supplementalGroups"] == [109]
-    assert not any("--gpu-group" in note for note in rendered.notes)
-    unsaid = made(task(Vendor.ROCM), kind=kind)
-    assert any("--gpu-group" in note for note in unsaid.notes)
-    assert "supplementalGroups" not in job_templates(unsaid)[0]["spec"]["securityContext"]
-    assert not any("--gpu-group" in note for note in made(task(), kind=kind).notes)
+def test_network_devices_are_requested_beside_the_gpus_and_memory_may_be_pinned():
+    rendered = made(task(), rdma=("rdma/hca", "vpc.amazonaws.com/efa=4"))
+    limits = container(rendered)["resources"]["limits"]
+    assert (limits["nvidia.com/gpu"], limits["rdma/hca"], limits["vpc.amazonaws.com/efa"]) == (2, 1, 4)
+    assert container(rendered)["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert problems(named(rendered, "Job")) == []
+    assert "IPC_LOCK" not in str(objects(rendered, "files/")) + str(objects(made(task())))
+    for wrong in ("hca", "rdma/hca=0"):
+        with pytest.raises(DevkitError, match=r"--rdma .* is no resource"):
+            made(task(), rdma=(wrong,))
+
+
+def test_pods_may_use_the_nodes_network_and_another_scheduler():
+    pod = pod_of(made(task(), host_network=True, scheduler="kai-scheduler"))
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert pod["schedulerName"] == "kai-scheduler"
+    assert not {"hostNetwork", "dnsPolicy", "schedulerName"} & set(pod_of(made(task())))
+    # Volcano starts the nodes of a TrainJob together.
+    groups = [
+        named(made(task(nodes=2), scheduler=name), "TrainingRuntime")["spec"].get("podGroupPolicy")
+        for name in ("volcano", "")
+    ]
+    assert groups == [{"volcano": {}}, None]

@@ -190,8 +190,9 @@ def test_the_first_start_alone_makes_the_volumes_and_copies_the_project_and_the_
     assert "./train.jsonl" in names and not [name for name in names if "finetuned" in name]
     assert (found.engine / "piped-token").read_text() == "hf_secret"
     assert "hf_secret" not in (found.engine / "calls").read_text() + done.stdout + done.stderr
-    assert {words[-1] for words in found.calls("volume", "create")} == {"demo-checkpoints", "demo-data", "demo-models"}
-    assert {words[-1] for words in found.calls("run") if "chown" in words} == {HUB_CACHE, WORKSPACE, OUTPUT}
+    names = {words[-1] for words in found.calls("volume", "create")}
+    assert names == {f"demo-{of}" for of in ("checkpoints", "data", "models", "token")}
+    assert {HUB_CACHE, WORKSPACE, OUTPUT} <= {words[-1] for words in found.calls("run") if "chown" in words}
     (found.engine / "piped-tar").unlink()
     (found.engine / "calls").unlink()
     found.run()
