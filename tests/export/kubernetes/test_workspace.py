@@ -1,8 +1,6 @@
 """The dev container as a workspace: a Job that a cluster takes, storage that survives it, and what DevPod gets."""
 
 import json
-import shutil
-import subprocess
 
 import pytest
 import yaml
@@ -34,6 +32,12 @@ def test_a_cluster_takes_the_workspace_and_its_storage():
         assert {each["kind"] for each in found} >= {"Job", "PersistentVolumeClaim"}
         assert [problem for each in found for problem in problems(each)] == []
         assert all(artifact.path.startswith("workspace/") for artifact in rendered.artifacts)
+        assert job_of(rendered)["spec"].get("suspend", False) is ("queue" in options)
+    both, alone = workspace(changed={}), made(task())
+    assert [each for each in objects(both) if each not in objects(workspace())] == objects(alone)
+    assert both.next_steps[: len(alone.next_steps)] == alone.next_steps
+    with pytest.raises(DevkitError, match="the image is a foreign one"):
+        workspace(changed=ALONE | {"is_foreign_image": True})
 
 
 def test_it_ends_when_idle_is_removed_and_leaves_its_volume():
@@ -51,13 +55,6 @@ def test_it_ends_when_idle_is_removed_and_leaves_its_volume():
     assert of_home == ["tune-dev-home"] * 2
     # Storage that the settings name is the job's, too.
     assert volumes[at["/workspaces/tune"]]["persistentVolumeClaim"]["claimName"] == "data"
-
-
-def test_a_queue_holds_it_back_and_a_job_beside_it_stays_as_it_was():
-    assert job_of(workspace(queue="team"))["spec"]["suspend"] is True
-    both, alone = workspace(changed={}), made(task())
-    assert [each for each in objects(both) if each not in objects(workspace())] == objects(alone)
-    assert both.next_steps[: len(alone.next_steps)] == alone.next_steps
 
 
 def test_devpod_gets_a_container_without_compose_and_a_pod_that_it_adds_its_own_to():
@@ -82,10 +79,9 @@ def test_devpod_gets_a_container_without_compose_and_a_pod_that_it_adds_its_own_
     assert "DISK_SIZE=100Gi " in rendered.next_steps[1]
 
 
-@pytest.mark.parametrize("options", [{}, {"namespace": "team", "storage_class": "fast"}], ids=["plain", "named"])
-def test_coder_gets_a_template_whose_pod_is_named_as_its_provider_names_it(options, tmp_path):
+def test_coder_gets_a_template_whose_pod_is_named_as_its_provider_names_it():
     environment = (("PROMPT", "${USER} %{x}"),)
-    rendered = workspace(WorkspaceEntry.CODER, changed=ALONE | {"environment": environment}, **options)
+    rendered = workspace(WorkspaceEntry.CODER, changed=ALONE | {"environment": environment}, namespace="team")
     files = {each.path.removeprefix("workspace/"): each.content.decode() for each in rendered.artifacts}
     pod = json.loads(files["pod.tf.json"])["resource"]["kubernetes_pod_v1"]["main"]
     (container,) = pod["spec"]["container"]
@@ -96,12 +92,3 @@ def test_coder_gets_a_template_whose_pod_is_named_as_its_provider_names_it(optio
     claims = {each["name"]: each["persistent_volume_claim"]["claim_name"] for each in pod["spec"]["volume"][:4]}
     assert claims["home"] == "${kubernetes_persistent_volume_claim_v1.home.metadata[0].name}"
     assert claims["data"] == "data"
-    (tmp_path / "main.tf").write_text(files["main.tf"])
-    if terraform := shutil.which("terraform"):
-        formatted = subprocess.run([terraform, "fmt", "-check", "-diff", tmp_path], capture_output=True, text=True)
-        assert (formatted.returncode, formatted.stdout) == (0, "")
-
-
-def test_a_foreign_image_is_no_dev_container():
-    with pytest.raises(DevkitError, match="the image is a foreign one"):
-        workspace(changed=ALONE | {"is_foreign_image": True})
