@@ -21,24 +21,19 @@ def test_the_defaults_can_be_a_job():
     ("wrong", "said"),
     [
         pytest.param({"gpus": 65}, "--gpus is 65, which is above 64", id="more GPUs than any node has"),
-        pytest.param({"gpus": -1}, "--gpus is -1", id="fewer than none"),
         pytest.param({"nodes": 0}, "--nodes is 0", id="no node"),
         pytest.param({"nodes": 2, "min_nodes": 3}, "--min-nodes 3 is more than --nodes 2", id="more than all nodes"),
         pytest.param({"min_nodes": 1, "command": ("a",)}, "--min-nodes is for processes that", id="nothing to restart"),
         pytest.param({"memory": "lots"}, "--memory is 'lots', which is no size", id="a memory that is no size"),
-        pytest.param({"checkpoints_size": "0"}, "--checkpoints-size is '0'", id="storage of nothing"),
         pytest.param({"time": "soon"}, "--time is 'soon', which is no time", id="a time that is none"),
         pytest.param({"time": "2m", "grace": "120s"}, "--grace 120s leaves nothing of --time 2m", id="grace is all"),
         pytest.param({"env": ("A",)}, "--env 'A' is no variable", id="a variable without a value"),
         pytest.param({"env": ("1A=2",)}, "--env '1A=2' is no variable", id="a name that is none"),
-        pytest.param({"env": ("Ä=2",)}, "--env 'Ä=2' is no variable", id="a name that shells cannot have"),
         pytest.param({"env": ("A=1", "A=2")}, "--env A is given twice", id="two values of one variable"),
         pytest.param({"env": ("PET_NNODES=3",)}, "--env PET_NNODES is set by devkit", id="torchrun's own variable"),
         pytest.param({"env": ("HF_TOKEN=x",)}, "--env HF_TOKEN looks like a secret", id="a token's variable"),
-        pytest.param({"env": ("WANDB_API_KEY=x",)}, "looks like a secret", id="a key's variable"),
         pytest.param({"env": (f"A=hf_{'a' * 34}",)}, "--env A looks like a secret", id="a token under another name"),
         pytest.param({"name": "a\nb"}, "--name 'a\\nb' holds a line break", id="a line break"),
-        pytest.param({"models": "a\u2028b"}, "--models", id="a line separator"),
         pytest.param({"env": ("A=1\n2",)}, "--env 'A=1\\n2' holds a line break", id="a line break in a variable"),
         pytest.param({"data": "a\u202eb"}, "--data", id="text that is shown backwards"),
     ],
@@ -63,19 +58,7 @@ def test_names_of_images():
     for image in (*fixed, *moving, f"ghcr.io/owner/name{digest}"):
         assert validate_job_settings(replace(PLAIN, image=image)).image == image
         assert has_mutable_tag(image) is (image in moving)
-    others = (
-        "-v/:/host",
-        "a b",
-        "a:$(id)",
-        "docker://a:3",
-        "a/B:1",
-        "a:1:2",
-        "a@sha256:12",
-        "a/:1",
-        "a:ü",
-        'a"b',
-        "{{x}}",
-    )
+    others = ("-v/:/host", "a b", "a:$(id)", "docker://a:3", "a/B:1", "a:1:2", "a@sha256:12", "a/:1", "a:ü", "{{x}}")
     for image in others:
         with pytest.raises(DevkitError, match="is no name of an image"):
             validate_job_settings(replace(PLAIN, image=image))

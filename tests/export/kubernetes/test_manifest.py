@@ -44,20 +44,6 @@ def test_what_is_read_back_is_what_was_written(manifest):
     assert yaml.safe_load(render_yaml([manifest], heading="Heading.")) == strip_comments(manifest)
 
 
-SCRIPT = '# said\ncode=0\n\n[ "$code" ] || exit 1\n'
-
-
-def test_lines_stay_lines():
-    ends = ("a\nb", "a\nb\n\n", " a\nb\n", "\na\nb\n", "a \nb\n", "a\tb\nc\n", "a\u2028\nb\n", "\n")
-    for text in (SCRIPT, *ends):
-        manifest = {"command": ["sh", text], "patch": text}
-        assert yaml.safe_load(render_yaml([manifest], heading="")) == manifest
-
-
-def test_a_script_is_a_block_that_people_can_read():
-    assert "  - |\n    # said\n    code=0\n" in render_yaml([{"command": ["sh", SCRIPT]}], heading="")
-
-
 def test_hostile_texts_stay_texts_or_are_refused():
     for text in HOSTILE.values():
         if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
@@ -77,18 +63,19 @@ def test_words_that_some_reader_takes_for_something_else_are_in_quotes():
     assert render_yaml([{"a": "b \nc\n"}], heading="") == 'a: "b \\nc\\n"\n'
 
 
-def test_reasons_stand_above_their_values():
+def test_lines_stay_lines_and_a_script_is_a_block_that_people_can_read():
+    script = '# said\ncode=0\n\n[ "$code" ] || exit 1\n'
+    ends = ("a\nb", "a\nb\n\n", " a\nb\n", "\na\nb\n", "a \nb\n", "a\tb\nc\n", "a\u2028\nb\n", "\n")
+    manifests = [{"command": ["sh", text], "patch": text} for text in (script, *ends)]
+    assert list(yaml.safe_load_all(render_yaml(manifests, heading="Several."))) == manifests
+    assert "  - |\n    # said\n    code=0\n" in render_yaml([{"command": ["sh", script]}], heading="")
+
+
+def test_reasons_stand_above_their_values_and_long_ones_are_wrapped():
     manifest = {"a": Commented({"b": [Commented({"c": Commented(1, "why c"), "d": 2}, "why the item")]}, "why a")}
     assert render_yaml([manifest], heading="Heading.") == (
         "# Heading.\n# why a\na:\n  b:\n    # why the item\n    # why c\n    - c: 1\n      d: 2\n"
     )
-
-
-def test_long_reasons_are_wrapped():
     lines = render_yaml([{"a": Commented(1, "because " * 60)}], heading="").splitlines()
     assert len(lines) > 2
     assert all(len(line) <= WIDTH and (line.startswith("# ") or line == "a: 1") for line in lines)
-
-
-def test_documents_are_apart():
-    assert list(yaml.safe_load_all(render_yaml([{"a": 1}, {"b": 2}], heading="Two."))) == [{"a": 1}, {"b": 2}]

@@ -1,12 +1,9 @@
 """Flags of the target: none is another's, and what no cluster takes is refused in one line."""
 
-from dataclasses import fields
-
 import pytest
 
 from devkit.cli.export import export
 from devkit.errors import DevkitError
-from devkit.export.job_settings import JobSettings
 from devkit.export.kubernetes import KubernetesSettings
 from devkit.export.kubernetes.settings import (
     parse_label,
@@ -21,7 +18,6 @@ def test_no_flag_is_another_ones():
     command = export.get_command(None, "kubernetes")
     flags = [flag for option in command.params for flag in (*option.opts, *option.secondary_opts)]
     assert len(flags) == len(set(flags))
-    assert not {each.name for each in fields(JobSettings)} & {each.name for each in fields(KubernetesSettings)}
 
 
 @pytest.mark.parametrize(
@@ -56,27 +52,18 @@ def test_what_no_cluster_takes_is_refused_by_the_flags_name(options, named):
     assert caught.value.hint
 
 
-def test_what_a_cluster_takes_passes():
-    options = KubernetesSettings(
-        namespace="a" * 63, gpu_resource="amd.com/gpu", node_selector=("a.b/c=D_e",), toleration=("x=y:NoExecute",)
-    )
+def test_names_are_dns_subdomains_and_keys_of_labels_may_have_a_prefix():
+    options = KubernetesSettings(namespace="a" * 63, gpu_resource="amd.com/gpu", node_selector=("a.b/c=D_e",))
     assert validate_kubernetes_settings(options) is options
-
-
-def test_names_of_objects_are_dns_subdomains():
-    for name in ("gp3", "fast-ssd", "a.b-c.d", "0", "a" * 253):
-        assert validate_subdomain(name, "--queue") == name
-    for name in ("", "Gp3", "a_b", "-a", "a-", "a..b", ".a", "a b", "a\n", "a" * 254, "$(a)"):
-        with pytest.raises(DevkitError, match="--queue"):
-            validate_subdomain(name, "--queue")
-
-
-def test_keys_of_labels_may_have_a_prefix():
-    for name in ("spot", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me", "A_b"):
-        assert validate_label_key(name, "--topology") == name
-    for name in ("", "/a", "a/", "a/b/c", "a b", "A/b", "a" * 64, "a/" + "b" * 64, "a\n"):
-        with pytest.raises(DevkitError, match="--topology"):
-            validate_label_key(name, "--topology")
+    keys = ("spot", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me", "A_b")
+    no_keys = ("", "/a", "a/", "a/b/c", "a b", "A/b", "a" * 64, "a/" + "b" * 64, "a\n")
+    names = ("gp3", "fast-ssd", "a.b-c.d", "0", "a" * 253)
+    no_names = ("", "Gp3", "a_b", "-a", "a-", "a..b", ".a", "a b", "a\n", "a" * 254, "$(a)")
+    for validate, good, bad in ((validate_label_key, keys, no_keys), (validate_subdomain, names, no_names)):
+        assert [validate(text, "--flag") for text in good] == list(good)
+        for text in bad:
+            with pytest.raises(DevkitError, match="--flag"):
+                validate(text, "--flag")
 
 
 def test_labels_are_split_at_the_first_equals_sign():
