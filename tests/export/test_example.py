@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from devkit.export.targets import TARGETS
-from tests.export.kubernetes.api import CUSTOM, problems
+from tests.export.kubernetes.api import problems
 
 EXPECTED = Path(__file__).resolve().parents[2] / "examples/cluster/expected"
 FILES = sorted(path for path in EXPECTED.rglob("*") if path.is_file())
@@ -38,14 +38,10 @@ def test_scripts_pass_shellcheck():
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "is_custom", [pytest.param(False, id="core"), pytest.param(True, id="custom", marks=pytest.mark.full)]
-)
-def test_manifests_are_what_a_cluster_takes(is_custom):
+def test_manifests_are_what_a_cluster_takes():
     for path in of(".yaml", under="kubernetes/"):
         for document in yaml.safe_load_all(path.read_text()):
-            if document["kind"] not in OPERATORS and (document["kind"] in CUSTOM) is is_custom:
-                assert problems(document) == [], path
+            assert document["kind"] in OPERATORS or problems(document) == [], path
 
 
 @pytest.mark.full
