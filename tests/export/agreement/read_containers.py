@@ -15,7 +15,8 @@ from devkit.export.task import COMPILE_CACHE, HUB_CACHE, Task, VolumeRole
 from devkit.render.container.settings import ContainerSettings
 from devkit.render.project import render_devcontainer
 from devkit.solver.plan import Plan
-from tests.export.launchers.test_docker_script import FAKE, NVIDIA
+from tests.export.launchers.tasks import texts
+from tests.export.launchers.test_docker_script import prepared
 
 from .seen import COMPILED, TOKEN, Seen
 
@@ -70,16 +71,9 @@ def _shm(script: str, default: str, gpus: int) -> int:
     return int(number) * _SIZES[unit]
 
 
-def files_of(task: Task, context: Any, **settings: str) -> dict[str, str]:
-    return {
-        each.path: each.content.decode()
-        for each in render_docker(task, DockerContextSettings(**settings), context).artifacts
-    }
-
-
 def of_compose(task: Task, context: Any) -> Seen:
     """The service `train`; Compose puts a dollar in the place of two."""
-    files = files_of(task, context)
+    files = texts(render_docker(task, DockerContextSettings(), context))
     service = yaml.safe_load(files["compose.yml"])["services"]["train"]
     gpus = 0
     if task.accelerator.count:
@@ -100,23 +94,11 @@ def of_compose(task: Task, context: Any) -> Seen:
     )
 
 
-def of_script(task: Task, context: Any, scratch: Path) -> Seen:
+def of_script(task: Task, scratch: Path) -> Seen:
     """What run.sh tells a stand-in for the docker command to create."""
-    project, engine = scratch / "project", scratch / "engine"
-    for folder in (engine, scratch / "bin", project / "deploy/docker"):
-        folder.mkdir(parents=True)
-    (scratch / "bin/docker").write_text(f'#!/bin/sh\nexec sh "{FAKE}" "{engine}" "$@"\n')
-    (scratch / "bin/docker").chmod(0o755)
-    (engine / "info").write_text(NVIDIA)
-    (engine / "codes").write_text("0\n")
-    script = project / "deploy/docker/run.sh"
-    script.write_text(files_of(task, context)["run.sh"])
-    path = f"{scratch / 'bin'}:/usr/bin:/bin"
-    subprocess.run(
-        ["sh", script], env={"PATH": path, "DEVKIT_WAIT_S": "0"}, check=True, capture_output=True, timeout=60
-    )
-    calls = (each.split("\0") for each in (engine / "calls").read_text().split("\0\x1e\0")[:-1])
-    (words,) = (call for call in calls if call[0] == "create")
+    place = prepared(scratch, task)
+    assert place.run().returncode == 0
+    (words,) = place.calls("create")
     return _of_create(words, task)
 
 

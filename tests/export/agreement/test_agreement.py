@@ -41,7 +41,7 @@ def context(task: Task, target: str) -> ExportContext:
 READERS = {
     "dev container": lambda task, _: of_dev_container(NVIDIA if task.accelerator.count else CPU, PROJECT, task),
     "compose": lambda task, _: of_compose(task, context(task, "docker")),
-    "docker run": lambda task, scratch: of_script(task, context(task, "docker"), scratch),
+    "docker run": lambda task, scratch: of_script(task, scratch),
     "job": lambda task, _: of_kubernetes(task, kind="job"),
     "trainjob": lambda task, _: of_kubernetes(task, kind="trainjob"),
     "pytorchjob": lambda task, _: of_kubernetes(task, kind="pytorchjob"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from devkit.export.targets import TargetFiles
 
-from .rendered import container, job_templates, objects
+from .rendered import container, objects
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
@@ -100,8 +100,3 @@ def expanded(text: str, variables: dict[str, str]) -> str:
         return variables.get(name, whole)
 
     return re.sub(r"\$\$|\$\([^)]*\)", made, text)
-
-
-def pods(rendered: TargetFiles) -> list[dict[str, Any]]:
-    """The specifications of the job's pods."""
-    return [template["spec"] for template in job_templates(rendered)]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tarfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,26 +48,27 @@ class Place:
             (self.engine / name).write_text(text)
 
 
+def prepared(root: Path, task: Task, **settings: str) -> Place:
+    """A project with the task's script below `root`, and an engine with NVIDIA's runtime whose runs succeed."""
+    found = Place(root / "my project", root / "engine")
+    for folder in (found.engine, root / "bin", found.project / "deploy/docker"):
+        folder.mkdir(parents=True, exist_ok=True)
+    docker = root / "bin/docker"
+    docker.write_text(f'#!/bin/sh\nexec sh "{FAKE}" "{found.engine}" "$@"\n')
+    docker.chmod(0o755)
+    script = texts(render_docker(task, DockerContextSettings(**settings), context("deploy/docker")))["run.sh"]
+    (found.project / "deploy/docker/run.sh").write_text(script)
+    (found.project / "train.jsonl").write_text("{}\n")
+    (found.project / "finetuned").mkdir(exist_ok=True)
+    (found.project / "finetuned/big").touch()
+    found.has(info=NVIDIA, codes="0")
+    return found
+
+
 @pytest.fixture
 def place(tmp_path):
     """Makes one for a task."""
-
-    def made(task: Task, **settings: str) -> Place:
-        found = Place(tmp_path / "my project", tmp_path / "engine")
-        for folder in (found.engine, tmp_path / "bin", found.project / "deploy/docker"):
-            folder.mkdir(parents=True, exist_ok=True)
-        docker = tmp_path / "bin/docker"
-        docker.write_text(f'#!/bin/sh\nexec sh "{FAKE}" "{found.engine}" "$@"\n')
-        docker.chmod(0o755)
-        script = texts(render_docker(task, DockerContextSettings(**settings), context("deploy/docker")))["run.sh"]
-        (found.project / "deploy/docker/run.sh").write_text(script)
-        (found.project / "train.jsonl").write_text("{}\n")
-        (found.project / "finetuned").mkdir(exist_ok=True)
-        (found.project / "finetuned/big").touch()
-        found.has(info=NVIDIA, codes="0")
-        return found
-
-    return made
+    return partial(prepared, tmp_path)
 
 
 def options(words: list[str], name: str) -> list[str]:
