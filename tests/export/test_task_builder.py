@@ -120,6 +120,7 @@ def test_a_spot_node_wants_a_run_that_goes_on():
     anew = replace(RUN, resume=False)
     assert "start over" in refused(anew, job=job(spot=True))
     assert not made(anew, job=job()).task.is_spot
+    assert made(job=job(spot=True)).task.is_spot
 
 
 def test_smaller_gpus_that_hold_the_job_are_named_the_least_first():
