@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from devkit.export.kubernetes.settings import AccessMode, JobKind
 from devkit.export.task import Task
 from devkit.solver.plan import Vendor
@@ -59,3 +61,10 @@ def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
 
 
 JOBS = jobs()
+every_job = pytest.mark.parametrize(
+    ("made_task", "options"), [pytest.param(*case, id=name) for name, case in JOBS.items()]
+)
+every_kinds_jobs = pytest.mark.parametrize(
+    "jobs",
+    [pytest.param({name: JOBS[name] for name in JOBS if str(kind) in name.split()}, id=str(kind)) for kind in JobKind],
+)

@@ -6,28 +6,26 @@ from devkit.export.kubernetes.manifest import strip_comments
 from devkit.export.kubernetes.node_checks import build_doctor_daemonset, build_verify_job
 from devkit.export.kubernetes.settings import KubernetesSettings
 
-from .api import problems
+from .api import CUSTOM, custom_problems, problems
 from .kustomize_model import built
-from .matrix import JOBS
-from .rendered import made, named, objects
-from .sample_jobs import every_kind, task
+from .matrix import JOBS, every_job, every_kinds_jobs
+from .rendered import made, named, objects, templates
+from .sample_jobs import task
 
 
-@every_kind
-def test_a_cluster_takes_every_object_of_every_job_and_what_is_laid_over(kind):
-    for name, (made_task, options) in JOBS.items():
-        if str(kind) in name.split():
-            found = built(made(made_task, **options))
-            assert [problem for manifest in found for problem in problems(manifest)] == [], name
-
-
-@pytest.mark.full
-def test_a_cluster_takes_what_lies_below_and_the_checks():
-    for name, (made_task, options) in JOBS.items():
-        settings = KubernetesSettings(**options)
-        checks = [*build_doctor_daemonset(made_task, settings), *build_verify_job(made_task, settings)]
-        found = [*map(strip_comments, checks), *objects(made(made_task, **options))]
-        assert [problem for manifest in found for problem in problems(manifest)] == [], name
+@every_kinds_jobs
+def test_a_cluster_takes_the_core_objects_of_every_job_and_the_pods_within_others(jobs):
+    """The definitions of Trainer, JobSet and the operator copy a pod's fields; these are its own."""
+    for name, (made_task, options) in jobs.items():
+        for manifest in built(made(made_task, **options)):
+            if manifest["kind"] not in CUSTOM:
+                assert problems(manifest) == [], name
+                continue
+            for template in templates(manifest):
+                if "runtimePatches" in manifest["spec"]:
+                    template["spec"]["containers"][0].setdefault("image", "patched")
+                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": "one"}}
+                assert problems(pod | {"spec": template["spec"]}) == [], name
 
 
 def test_the_same_settings_give_the_same_files_and_each_says_who_wrote_it():
@@ -45,12 +43,24 @@ def test_the_same_settings_give_the_same_files_and_each_says_who_wrote_it():
             assert text.endswith("\n")
 
 
-def test_an_unknown_field_of_a_pod_is_found_in_each_kind():
-    for nodes, kind, path in ((1, "Job", ()), (2, "TrainingRuntime", ("template", "spec", "replicatedJobs", 0))):
-        manifest = named(made(task(nodes=nodes)), kind)
-        assert problems(manifest) == []
-        inner = manifest["spec"]
-        for key in path:
-            inner = inner[key]
-        (inner["template"]["spec"] if path else inner)["template"]["spec"]["shmSize"] = "8Gi"
-        assert problems(manifest)
+@pytest.mark.full
+@every_job
+def test_a_cluster_takes_every_object_and_what_is_laid_over_and_the_checks(made_task, options):
+    rendered, settings = made(made_task, **options), KubernetesSettings(**options)
+    checks = [*build_doctor_daemonset(made_task, settings), *build_verify_job(made_task, settings)]
+    found = [*map(strip_comments, checks), *objects(rendered), *built(rendered)]
+    assert [problem for manifest in found for problem in problems(manifest)] == []
+
+
+@pytest.mark.full
+def test_what_a_cluster_would_drop_or_refuse_is_found():
+    manifest = named(made(task(nodes=2)), "TrainJob")
+    assert list(custom_problems(manifest)) == []
+    for field, value in (("podTemplateOverrides", []), ("trainer", {"numNodes": "2"})):
+        assert list(custom_problems(manifest | {"spec": manifest["spec"] | {field: value}}))
+
+
+def test_an_unknown_field_of_a_core_kind_is_found():
+    manifest = named(made(task()), "Job")
+    manifest["spec"]["template"]["spec"]["shmSize"] = "8Gi"
+    assert problems(manifest)
