@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import authority, binaries, image, launchers, podman, project, prometheus, tools, wheels
+from . import authority, binaries, image, project, prometheus, tools, wheels
 from .cache import say
 from .commands import CommandError
 
@@ -31,15 +31,13 @@ def _wheels() -> None:
 ALONE: Downloads = (
     ("the base image", image.archive),
     ("the newest engine", binaries.find),
-    ("the older engine", lambda: binaries.find(binaries.OLDER)),
     ("the dev container CLI", tools.devcontainer_cli),
-    ("Podman", podman.installed),
     ("Prometheus", prometheus.programs),
     ("a company's authority", authority.provide),
 )
 """The longest first."""
 
-WITH_DEVKIT: Downloads = (("wheels", _wheels), ("the launchers", launchers.python))
+WITH_DEVKIT: Downloads = (("wheels", _wheels),)
 
 
 def main(words: list[str]) -> int:
