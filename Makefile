@@ -9,8 +9,8 @@ TESTS ?=
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
-demo: .venv/.with-workload ## the main job on this machine: doctor, a dev container, fine-tuning proven
-	@MODEL="$(MODEL)" sh .ci/demo.sh
+demo: .venv/.with-workload ## the main job on this machine: doctor, a dev container, fine-tuning proven, a real model tuned
+	@sh .ci/demo.sh
 
 test: .venv/.with-test ## the tests that take five minutes; TESTS=tests/doctor runs some of them
 	@bash .ci/test.sh test $(TESTS)
