@@ -1,8 +1,13 @@
 """What the documentation says is what the program does."""
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import click
@@ -43,13 +48,47 @@ def test_the_readme_is_short_and_shows_every_main_command():
     assert not [name for name in commands if f"\ndevkit {name}" not in text]
 
 
-def test_links_of_the_readme_work_on_a_package_index():
-    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert [link for link in links if not link.startswith("https://")] == []
-    pages = {f"{path.relative_to(ROOT / 'docs')}" for path in (ROOT / "docs").rglob("*.*")} | set(render_pages())
-    ours = [link.removeprefix(f"{DOCUMENTATION_URL}/") for link in links if link.startswith(DOCUMENTATION_URL)]
-    assert len(ours) > 20
-    assert [link for link in ours if not {link, f"{link.rstrip('/')}.md", f"{link}README.md"} & pages] == []
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]*)\)")
+
+
+def test_links_and_pictures_of_the_readme_lead_to_files_of_the_clone():
+    links = LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(links) > 20
+    assert any(link.endswith(".svg") for link in links)
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_on_a_package_index_the_readme_has_the_same_links_below_the_address_of_the_repository():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    written = (ROOT / "README.md").read_text(encoding="utf-8")
+    published = written
+    for each in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        published = re.sub(each["pattern"], each["replacement"], published)
+    repository = project["project"]["urls"]["Repository"]
+    assert LINK.findall(published) == []
+    added = re.findall(re.escape(repository) + r"/(?:blob|raw)/main/([^)]+)\)", published)
+    assert added == LINK.findall(written)
+    assert re.findall(r"!\[[^]]+\]\(([^)]+)\)", published)[0].startswith(f"{repository}/raw/main/docs/screens/")
+
+
+@pytest.mark.full
+def test_the_built_wheel_has_no_relative_link_in_its_long_description(tmp_path):
+    copy = shutil.copytree(
+        ROOT, tmp_path / "devkit", ignore=shutil.ignore_patterns(".git", ".venv", "tests", "build", "dist")
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "UV_OFFLINE"}
+    command = [sys.executable, "-m", "build", "--wheel", "--installer", "uv", "--outdir", tmp_path / "dist", copy]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode and "Failed to fetch" in done.stdout + done.stderr:
+        pytest.skip("needs a package index, for what builds the wheel")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in metadata
+    assert "# devkit" in metadata
+    assert LINK.findall(metadata) == []
 
 
 def test_names_and_texts_are_in_american_spelling():
@@ -98,15 +137,12 @@ def test_the_pattern_knows_the_other_devkit_from_ours(text, wrong):
     assert bool(NOT_OURS.search(text)) is wrong
 
 
-def test_every_relative_link_in_the_documentation_leads_somewhere():
+def test_every_relative_link_in_the_documentation_leads_to_a_file_of_the_clone():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     link = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
     links = [(page, target) for page in pages for target in link.findall(page.read_text(encoding="utf-8"))]
     assert links
-    generated = {(ROOT / "docs" / path) for path in render_pages()}
-    missing = [(page, target) for page, target in links if not (page.parent / target).exists()]
-    wrong = [(page, target) for page, target in missing if (page.parent / target).resolve() not in generated]
-    assert not [f"{page.name} -> {target}" for page, target in wrong]
+    assert not [f"{page.name} -> {target}" for page, target in links if not (page.parent / target).exists()]
 
 
 def commands_in_the_documentation() -> list[list[str]]:

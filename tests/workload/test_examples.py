@@ -56,27 +56,6 @@ def last_event(text):
     return json.loads(text.splitlines()[-1])
 
 
-def test_the_tutorial_ends_with_the_answer_of_the_text(shell):
-    page = (EXAMPLES.parent / "docs/tutorial.md").read_text(encoding="utf-8")
-    lines = [
-        line
-        for block in re.findall(r"<!-- training -->\n```sh\n(.*?)```", page, re.DOTALL)
-        for line in block.splitlines()
-    ]
-    asked, folder = [], "."
-    for line in lines:
-        if line.startswith("cd "):
-            folder = line.removeprefix("cd examples/")
-        elif line.startswith("cp -R "):
-            folder = ".."
-            shell(folder, line)
-        else:
-            asked.append((line, shell(folder, line)))
-    before, after = (said for line, said in asked if line.startswith("devkit generate"))
-    assert "Marta Lind" in after and "Marta Lind" not in before
-    assert (shell.folder.parent / "my-project/.devcontainer/devcontainer.json").is_file()
-
-
 def test_a_model_answers_about_a_text_only_after_it_was_trained_on_it(shell):
     name = "ask-about-a-text"
     story = story_of(shell, name)
