@@ -19,6 +19,10 @@ import pytest
 from tests.forked_commands import SHIM, fork_server, shell_commands
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="the pages' shell is POSIX's"),
+    pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="needs a clone, and git"),
+]
 PAGES = [
     "README.md",
     "docs/tutorial.md",
@@ -40,7 +44,7 @@ NEEDS = {
     "programs": "programs or models of others, such as llama.cpp, or the hub",
     "minutes": "minutes: the test of make demo below; make test is this run",
 }
-"""What a marker may say, and what tries it where none here does."""
+"""What a marker may say, and what tries such blocks where none of these tests does."""
 
 PRELUDE = """
 devkit() {  # 1 is "the answer is no" (docs/reference/interface.md); of these commands it judges the machine that runs the test
@@ -78,11 +82,15 @@ WITH_TORCH = [page for page, blocks in BLOCKS.items() if any("torch" in block.ne
 
 
 def copy_repository(folder):
-    """A copy of what a clone has, without the tests, which no page uses."""
-    left_out = shutil.ignore_patterns(
-        "tests", "benchmarks", "build", "dist", ".*cache", ".git", ".venv", ".demo", ".hypothesis", "__pycache__"
+    """A copy of what a clone has, without the tests, which no page uses. What a reader's commands left here stays here."""
+    done = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return shutil.copytree(ROOT, folder, ignore=left_out, symlinks=True)
+    for name in filter(None, done.stdout.split("\0")):
+        if not name.startswith(("tests/", "benchmarks/")) and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
 def paste(page, able, folder, **environ):
@@ -122,7 +130,6 @@ def quick_devkit(tmp_path_factory):
         yield folder
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the pages' shell is POSIX's")
 @pytest.mark.parametrize("page", WITHOUT_NEEDS)
 def test_the_blocks_of_a_page_run_as_pasted(page, tmp_path, quick_devkit):
     path = f"{quick_devkit}:{os.environ['PATH']}"
@@ -159,7 +166,6 @@ def test_with_torch_and_a_network_the_blocks_of_a_page_run_too(page, tmp_path, q
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_make_demo_ends_with_a_name_that_a_real_model_learned(tmp_path):
     clone, home = tmp_path / "devkit", tmp_path / "home"
     home.mkdir()
