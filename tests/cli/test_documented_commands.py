@@ -112,7 +112,7 @@ def paste(page, able, folder, **environ):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=580,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == 0, f"{page}: status {done.returncode}\n{done.stdout[-3000:]}"
