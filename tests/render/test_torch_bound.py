@@ -2,20 +2,14 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from devkit.doctor.checks.project.containers import find_torch_source, require_project_containers
-from devkit.errors import DevkitError
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
-from devkit.probe.project.reader import read_project
-from devkit.render.adopt import adoption
 from devkit.render.adopt.adoption import format_torch_source
 from devkit.render.splice import jsonc
 from tests.cli.test_init import GPU, tree
@@ -26,33 +20,6 @@ from tests.wheels import make_index, make_wheel
 CU126 = "https://download.pytorch.org/whl/cu126"
 BUILT = '{"build": {"dockerfile": "Dockerfile"}}'
 PYPROJECT = '[project]\nname = "x"\nversion = "1"\ndependencies = ["torch>=2.7"]\n'
-
-
-@pytest.mark.parametrize(
-    "late_from", [0, pytest.param(1, marks=pytest.mark.full), pytest.param(4, marks=pytest.mark.full)]
-)
-def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_path, monkeypatch, late_from):
-    write_repository("commands-install", tmp_path / "project")
-    before = tree(tmp_path / "project")
-    readings = []
-
-    def read_late(*words, **named):
-        time.sleep(1)
-        return read_project(*words, **named)
-
-    def gather_late(*words, **named):
-        readings.append(named)
-        if len(readings) <= late_from:
-            return gather_facts(*words, **named)
-        with monkeypatch.context() as late:
-            late.setattr("devkit.probe.gather.read_project", read_late)
-            return gather_facts(*words, **named | {"deadline_s": 0.5})
-
-    monkeypatch.setattr(adoption, "gather_facts", gather_late)
-    with pytest.raises(DevkitError, match="the dev container was not read: project: no answer within") as refused:
-        devkit("init", tmp_path / "project", *GPU, "--yes")
-    assert refused.value.hint
-    assert tree(tmp_path / "project") == before
 
 
 def dev(root, text, dockerfile="", files=()):
@@ -84,38 +51,10 @@ def dev(root, text, dockerfile="", files=()):
         ),
         pytest.param(
             BUILT,
-            "FROM python:3.12 AS one\nRUN pip install torch==2.1.2+cu118\nFROM python:3.12\nCOPY --from=one /a /a\n",
-            {},
-            "torch 2.1.2 (cu118), as .devcontainer/Dockerfile:2 installs it",
-            id="a stage that is copied from",
-        ),
-        pytest.param(
-            BUILT,
             "FROM python:3.12\nRUN pip install torch==2.9.1 --index-url https://download.pytorch.org/whl/cu128\n",
             {},
             "torch 2.9.1 (cu128), as .devcontainer/Dockerfile:2 installs it",
             id="an index",
-        ),
-        pytest.param(
-            BUILT,
-            "FROM python:3.12\nRUN pip install torch==2.9.1\n",
-            {},
-            "torch 2.9.1 with the CUDA of its default index, as .devcontainer/Dockerfile:2 installs it",
-            id="no index",
-        ),
-        pytest.param(
-            BUILT,
-            "FROM python:3.12\nRUN pip install x[y] --extra-index-url https://download.pytorch.org/whl/cpu\n",
-            {},
-            "torch for the CPU is what .devcontainer/Dockerfile:2 installs",
-            id="a package that needs torch, from the index for the CPU",
-        ),
-        pytest.param(
-            BUILT,
-            "FROM python:3.12\nRUN conda install -y pytorch==2.3.1 pytorch-cuda=12.1 -c pytorch -c nvidia\n",
-            {},
-            "torch 2.3.1 with the CUDA of its default index, as .devcontainer/Dockerfile:2 installs it",
-            id="conda's name of torch",
         ),
         pytest.param(
             '{"image": "python:3.12", "postCreateCommand": "pip install -e ."}',
@@ -130,16 +69,6 @@ def dev(root, text, dockerfile="", files=()):
             {"scripts/setup.sh": "set -e\npip install -r requirements.txt\n", "requirements.txt": "torch==2.9.1\n"},
             "torch 2.9.1 with the CUDA of its default index, as scripts/setup.sh:2 installs it",
             id="a script that installs a list",
-        ),
-        pytest.param(
-            '{"image": "python:3.12", "postCreateCommand": "pip install -r requirements-dev.txt"}',
-            "",
-            {
-                "requirements-dev.txt": "-r requirements.txt\npytest\n",
-                "requirements.txt": f"--extra-index-url {CU126}\ntorch==2.14.1\n",
-            },
-            "torch 2.14.1 (cu126), as .devcontainer/devcontainer.json:1 installs it",
-            id="a list that includes another one",
         ),
         pytest.param(
             '{"image": "python:3.12", "postCreateCommand": "cd /opt/other && pip install ."}',
@@ -200,26 +129,6 @@ def test_the_command_that_took_the_newest_torch_takes_the_plan_s(tmp_path, index
     assert installed(environment_of(root, torch)) == "2.14.1+cu126"
 
 
-@pytest.mark.full
-def test_uv_takes_it_from_torch_s_index(tmp_path, indexes):
-    """The index itself is not reached here: uv names it when it gives up."""
-    root = dev(tmp_path / "x", '{"image": "python:3.12", "postCreateCommand": "uv pip install --system torch"}')
-    assert devkit("init", root, *GPU).return_value == 0
-    variables = environment_of(root, CU126)
-    assert set(variables) == {"UV_CONSTRAINT", "UV_TORCH_BACKEND"}
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
-    clean |= {"HTTPS_PROXY": "http://127.0.0.1:1", "UV_HTTP_RETRIES": "0", "UV_CACHE_DIR": str(tmp_path / "cache")}
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert uv, "uv is among the development requirements"
-    command = [uv, "pip", "install", "--python", sys.executable, "--dry-run", "--reinstall", "torch"]
-    done = subprocess.run(command, env=clean | variables, capture_output=True, text=True, check=False)
-    assert f"{CU126}/torch/" in done.stderr
-    pypi, torch = indexes
-    clean |= {"UV_DEFAULT_INDEX": pypi, "UV_INDEX": torch, "UV_CONSTRAINT": variables["UV_CONSTRAINT"]}
-    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
-    assert "torch==2.14.1+cu126" in done.stderr
-
-
 def test_the_constraints_file_stays_as_long_as_it_is_named(tmp_path):
     text = '{"image": "python:3.12", "runArgs": ["--gpus=all"], "postCreateCommand": "pip install torch"}'
     root = dev(tmp_path / "x", text)
@@ -253,18 +162,10 @@ def test_a_renewed_plan_renews_the_constraint(tmp_path):
             '{"image": "python:3.12", "postCreateCommand": "sudo -H pip install torch"}', {}, id="sudo drops variables"
         ),
         pytest.param(
-            '{"image": "x", "workspaceFolder": "/my work", "postCreateCommand": "pip install torch"}', {}, id="a blank"
-        ),
-        pytest.param(
             '{"image": "x", "postCreateCommand": "pip install torch", "workspaceFolder": "/w",'
             ' "workspaceMount": "source=code,target=/w,type=volume"}',
             {},
             id="a volume instead of the folder",
-        ),
-        pytest.param(
-            '{"dockerComposeFile": "c.yml", "service": "a", "workspaceFolder": "/w", "postCreateCommand": "pip install torch"}',
-            {".devcontainer/c.yml": 'services: {a: {image: x, shm_size: 8gb, volumes: ["code:/w"]}}'},
-            id="the same in Compose",
         ),
         pytest.param(
             '{"image": "x", "postCreateCommand": "conda install -y pytorch"}', {}, id="conda, which pip cannot hold"
@@ -318,20 +219,6 @@ def test_a_dev_container_without_gpu_work_is_left_alone(tmp_path, text, dockerfi
     assert "unchanged: your dev container asks for no GPU" in " ".join(done.stdout.split())
     assert tree(root) == before
     assert json.loads(devkit("init", root, *GPU, "--json").stdout)["verdict"] == "unchanged"
-
-
-def test_a_service_whose_gpu_comes_by_the_overlay_is_not_taken_for_one_without(tmp_path):
-    reserved = "deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}"
-    root = dev(
-        tmp_path / "x",
-        '{"dockerComposeFile": "c.yml", "service": "a", "workspaceFolder": "/w"}',
-        files={".devcontainer/c.yml": f"services: {{a: {{image: x, shm_size: 8gb, {reserved}}}}}"},
-    )
-    assert devkit("init", root, *GPU).return_value == 0
-    written = tree(root)
-    assert "as this plan wants it" in devkit("init", root).stdout
-    assert devkit("update", root, "--check").return_value == 0
-    assert tree(root) == written
 
 
 def test_several_dev_containers_are_all_repaired_and_each_is_named(tmp_path):
