@@ -16,7 +16,6 @@ from devkit.facts.dependencies import (
     LocalPackage,
     PackageManager,
     PackageRequirement,
-    RequirementRole,
 )
 from devkit.render.container.devcontainer import render_devcontainer_json
 from devkit.render.container.image import render_dockerfile
@@ -104,12 +103,6 @@ def test_what_is_built_for_one_torch_is_not_taken_for_another():
     assert len(set(caches)) == len(caches)
 
 
-def test_the_cost_stands_before_it_as_a_comment():
-    assert "\n# flash-attn: about 250 minutes of one core, up to 9 GB for each job; " in render_dockerfile(
-        CUDA_PLAN, SETTINGS
-    )
-
-
 def test_a_wheel_from_elsewhere_needs_no_compiler():
     url = "https://example.org/flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"
     plan = replace(CUDA_PLAN, compiled=(replace(FLASH, mode=CompileMode.WHEEL, url=url),), nvcc="")
@@ -123,20 +116,6 @@ def test_what_is_left_out_is_installed_by_no_layer():
     plan = replace(CPU_PLAN, compiled=(replace(FLASH, mode=CompileMode.LEFT_OUT),))
     assert "printf '%s\\n' flash-attn" in step("/mnt/project/requirements.txt", plan)
     assert not any("isolation" in each or "psutil" in each for each in steps(plan))
-
-
-def test_a_repository_is_taken_from_where_the_project_takes_it():
-    url = "git+https://github.com/facebookresearch/detectron2.git"
-    needs = (PackageRequirement("detectron2", "", "requirements.txt", 1, url=url, role=RequirementRole.GENERATED),)
-    settings = replace(SETTINGS, dependencies=replace(LIST, needs=needs))
-    plan = replace(CPU_PLAN, compiled=(replace(MAMBA, name="detectron2"),))
-    assert f'"detectron2 @ {url}"' in step("no-build-isolation", plan, settings)
-
-
-def test_nvcc_comes_from_the_wheels_of_cuda_13():
-    found = step("nvcc --version", replace(CUDA_PLAN, cuda="13.0", variant="cu130"))
-    assert '"nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-crt==13.0.*"' in found
-    assert "from=nvidia" not in found
 
 
 def test_nvcc_of_cuda_12_comes_from_an_image_of_which_nothing_else_is_taken():
@@ -207,11 +186,6 @@ def test_nvcc_of_the_base_image_is_left_as_it_is():
     assert 'ENV TORCH_CUDA_ARCH_LIST="8.9"' in render_dockerfile(plan, SETTINGS)
 
 
-def test_without_anything_to_compile_there_is_no_compiler_and_no_layer():
-    text = render_dockerfile(GPU_PLAN, SETTINGS)
-    assert not re.search(r"nvcc|ccache|isolation|TORCH_CUDA_ARCH_LIST", text)
-
-
 def test_a_gcc_that_cuda_takes_stands_in_for_a_newer_one():
     plan = replace(CUDA_PLAN, cuda="11.8", variant="cu118", nvcc="nvidia/cuda:11.8.0-devel-ubuntu22.04")
     text = render_dockerfile(replace(plan, base_image="python:3.11.9-slim-bookworm"), SETTINGS)
@@ -224,10 +198,6 @@ def test_the_project_itself_finds_its_build_requirements_in_the_image():
     plan = replace(CPU_PLAN, compiled=(OWN,))
     assert step('"numpy>=2"', plan).endswith('"setuptools" "wheel" "packaging" "ninja" "numpy>=2"')
     assert "; uv pip install --no-build-isolation --no-deps --editable . || " in command(plan)
-
-
-def test_an_ordinary_project_is_built_in_isolation():
-    assert command(CPU_PLAN).startswith("uv pip install --no-deps --editable . || echo ")
 
 
 def test_folders_that_compile_are_installed_before_what_builds_in_isolation():
