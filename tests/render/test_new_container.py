@@ -106,13 +106,6 @@ def test_one_of_several_services_has_to_be_chosen(root):
     assert devkit("init", root, *GPU, "--compose", path, "--service", "other").return_value == 0
 
 
-def test_a_dev_container_that_is_there_stays(root):
-    (root / ".devcontainer").mkdir()
-    (root / PATH).write_text("{}")
-    with pytest.raises(DevkitError, match="this project has one"):
-        devkit("init", root, *GPU, "--compose", "docker/docker-compose.yml")
-
-
 def test_init_offers_the_service_where_it_writes_a_dev_container_of_its_own(root):
     said = " ".join(devkit("init", root, *GPU).stdout.split())
     assert "To open it: devkit init --compose docker/docker-compose.yml --service worker" in said
@@ -131,20 +124,13 @@ ADDED = f"--extra-index-url {CU130}"
     ("run", "becomes"),
     [
         pytest.param("pip install torch", f"pip install {ADDED} torch==2.13.0+cu130", id="one package"),
-        pytest.param("pip install peft rich", "pip install peft==0.21.2 rich", id="no torch, no index"),
         pytest.param("pip install torch==2.9.1", "pip install torch==2.9.1", id="a version of the user's"),
-        pytest.param("pip install 'torch>=2'", "pip install 'torch>=2'", id="a range of the user's"),
         pytest.param(
             "pip install \"torch\" 'peft'",
             f"pip install {ADDED} \"torch==2.13.0+cu130\" 'peft==0.21.2'",
             id="quotes stay",
         ),
         pytest.param("pip install transformers[torch]", "pip install transformers[torch]==5.23.0", id="extras stay"),
-        pytest.param(
-            "pip install torch && python -c 'import torch'",
-            f"pip install {ADDED} torch==2.13.0+cu130 && python -c 'import torch'",
-            id="another command is left alone",
-        ),
         pytest.param(
             "apt-get install -y peft; pip install peft",
             "apt-get install -y peft; pip install peft==0.21.2",
@@ -156,19 +142,9 @@ ADDED = f"--extra-index-url {CU130}"
             id="torch's index of another CUDA",
         ),
         pytest.param(
-            "pip install --index-url=https://download.pytorch.org/whl/cu118 torch",
-            f"pip install --index-url={CU130} torch==2.13.0+cu130",
-            id="the same with an equals sign",
-        ),
-        pytest.param(
             "uv pip install --system torch",
             "uv pip install --torch-backend=cu130 --system torch==2.13.0",
             id="uv gets its backend",
-        ),
-        pytest.param(
-            "uv pip install --torch-backend auto torch",
-            "uv pip install --torch-backend cu130 torch==2.13.0",
-            id="uv chooses itself",
         ),
         pytest.param(
             "python3 -m pip install -t peft torch",
@@ -183,13 +159,7 @@ ADDED = f"--extra-index-url {CU130}"
             f"pip install {ADDED} torch==2.13.0+cu130 -r theirs.txt",
             id="a file that holds torch and is not edited",
         ),
-        pytest.param(
-            "uv pip install -r theirs.txt torch",
-            "uv pip install --torch-backend=cu130 -r theirs.txt torch==2.13.0",
-            id="such a file, and torch beside it",
-        ),
         pytest.param("pip install -r others.txt", "pip install -r others.txt", id="a file that holds none"),
-        pytest.param("pip uninstall torch", "pip uninstall torch", id="nothing is installed"),
     ],
 )
 def test_versions_and_index(run, becomes):
@@ -254,13 +224,6 @@ def test_a_compiler_comes_before_the_comments_of_the_packages():
     assert changed.startswith(before)
     assert changed.endswith(block)
     assert "python3-dev" not in changed
-
-
-def test_a_compiler_comes_last_where_nothing_else_wants_it_earlier():
-    changed = add_compiler("FROM x\nRUN a", after=1, has_own_python=True)
-    assert changed.startswith("FROM x\nRUN a\n\n# Triton")
-    assert changed.endswith("rm -rf /var/lib/apt/lists/*\n")
-    assert add_compiler(changed, after=1, has_own_python=True) != changed
 
 
 def test_a_compiler_is_installed_while_the_build_is_root():
