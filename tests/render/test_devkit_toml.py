@@ -82,39 +82,16 @@ def test_flags_win_and_what_they_leave_open_stays():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        pytest.param("name = ", "is not TOML", id="a syntax error"),
-        pytest.param("[versions]\ntorhc = '2.13.0'", "versions.torhc", id="a misspelled key"),
-        pytest.param("[versions]\ntorch = 2.13", "a string in quotes", id="a number for a version"),
-        pytest.param("[target]\ngpus = 'H100'", "a list of strings", id="a string for a list"),
-        pytest.param("[network]\nwheelhouse = 'yes'", "true or false", id="a string for a switch"),
-        pytest.param("pins = 3", "pins", id="pins that are no table"),
-    ],
-)
-def test_wrong_input_is_one_line_with_a_hint(text, says):
-    with pytest.raises(DevkitError) as refused:
-        parse_devkit_toml(text.encode())
-    assert says in refused.value.message
-    assert "\n" not in refused.value.message
-    assert refused.value.hint
-
-
-@pytest.mark.parametrize(
     ("content", "place"),
     [
         pytest.param(b"name = ", "1:8", id="a value that is missing"),
-        pytest.param(b"name = 'x'\n[versions", "2:10", id="the end of the document"),
         pytest.param(b"name = 'x'\r\n# \xff", "2:3", id="a byte that is no UTF-8"),
         pytest.param(b"[versions]\n  torhc = '2'", "2:3", id="an unknown key in a section"),
-        pytest.param(b"versions.torhc = '2'", "1:1", id="a dotted key"),
         pytest.param(b"versions = { cuda = '13.0', torhc = '2' }", "1:1", id="a key inside of a table on one line"),
         pytest.param(b'name = """\n[versions]\ntorch = 1\n"""\n[ versions ]\n\'torch\' = 2', "6:1", id="a long text"),
         pytest.param(b"\xef\xbb\xbf[target]\ngpus = 'H100'", "2:1", id="a wrong type after a byte order mark"),
         pytest.param(b"[pins]\npeft = '1'\ntrl = 2", "3:1", id="a pin that is a number"),
         pytest.param(b"x = " + b"9" * 5000, "", id="a number that is too long to read"),
-        pytest.param(b"x = " + b"[" * 5000, "", id="brackets without end"),
-        pytest.param(b"[policy]\nallow_root = 'no'", "2:1", id="a rule of another type"),
         pytest.param(b"[policy]\nregistreis = []", "2:1", id="an unknown rule"),
         pytest.param(b"[policy.required_labels]\n'a b' = 'x'", "2:1", id="a label with a space in its name"),
         pytest.param(b'[policy]\nrequired_labels.team = "a\\nb"', "2:1", id="a label of two lines"),
@@ -148,11 +125,6 @@ def test_an_edit_leaves_the_policy_and_a_byte_order_mark_alone():
     settings = replace(parse_devkit_toml(text.encode()), torch="2.13.0")
     assert render_devkit_toml(settings, text.encode()).startswith(text)
     assert parse_devkit_toml(render_devkit_toml(settings, text.encode()).encode()) == settings
-
-
-def test_a_file_that_is_not_text_is_refused():
-    with pytest.raises(DevkitError, match="not TOML"):
-        parse_devkit_toml(b"\xff\xfe")
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
@@ -191,21 +163,10 @@ def test_comments_order_and_spelling_stay():
     assert put(before, comments={("job", "gpus"): "not here"}) == before.replace(b"gpus = 1 ", b"gpus = 4 ")
 
 
-def test_the_mark_at_the_start_of_files_from_windows_stays():
-    assert put("\ufeff[job]\r\ngpus=1\r\n".encode()) == "\ufeff[job]\r\ngpus=4\r\n".encode()
-
-
 def test_inner_tables_are_made_or_found():
     values = {("job", "slurm", "models"): "/a", ("job", "gpus"): 2}
     made = tomllib.loads(put(b'[job.slurm]\npartition = "p"\n[target]\na = 1\n', values).decode())
     assert made == {"job": {"gpus": 2, "slurm": {"partition": "p", "models": "/a"}}, "target": {"a": 1}}
-
-
-def test_a_comment_that_makes_the_line_long_is_left_out():
-    assert (
-        put(b"", {("job", "image"): "a" * 80}, {("job", "image"): "b" * 80})
-        == f'[job]\nimage = "{"a" * 80}"\n'.encode()
-    )
 
 
 @pytest.mark.parametrize("content", [b"job = { gpus = 1 }\n", b"job.gpus = 1\n", b"[job]\nslurm = { x = 1 }\n"])
@@ -219,11 +180,6 @@ def test_other_ways_to_write_a_table(content):
 def test_what_is_no_table_is_left_alone(content):
     with pytest.raises(DevkitError, match=r"written in a way that .* cannot be put into"):
         put(content, {("job", "slurm", "models"): "/a"})
-
-
-@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=30))
-def test_any_text_is_read_back_as_it_was(text):
-    assert tomllib.loads(put(b"# x\n", {("job", "image"): text}).decode())["job"]["image"] == text
 
 
 # Settings from a table: every kind of value, and the place of whatever is wrong.
@@ -327,14 +283,6 @@ def test_a_file_is_known_by_the_id_that_git_gives_it(text, tmp_path):
 def test_a_file_that_is_kept_out_of_version_control_is_named_alone():
     lock = parse_lock(render_lock(GPU_PLAN, (Artifact("x.whl", b"\xff", is_local=True),)).content)
     assert lock.files == {"x.whl": ""}
-
-
-def test_a_review_of_the_lock_sees_a_line_for_each_file_reason_and_machine():
-    files = (Artifact.from_text("a", "b"), Artifact.from_text("c", "d"))
-    lines = render_lock(GPU_PLAN, files, (MACHINE,)).content.decode().splitlines()
-    assert len([line for line in lines if '"because"' in line]) == len(GPU_PLAN.reasons)
-    assert len([line for line in lines if line.startswith('    "a": ')]) == 1
-    assert len(lines) < 50
 
 
 def test_repaired_files_come_back_with_their_codes():

@@ -45,13 +45,6 @@ def dashboard(plan) -> dict[str, object]:
     return json.loads(texts(plan, BOTH)["monitoring/grafana/dashboards/training.json"])
 
 
-def test_without_a_profile_there_is_one_service_and_no_file_more():
-    made = texts(GPU_PLAN, PLAIN)
-    assert services(GPU_PLAN, PLAIN) == {}
-    assert not [path for path in made if "jupyter" in path or "monitoring" in path]
-    assert "jupyterlab" not in made["Dockerfile"]
-
-
 def test_an_unknown_profile_is_refused_with_those_there_are():
     with pytest.raises(DevkitError, match="there is no profile 'tensorboard'") as refused:
         render_devcontainer(GPU_PLAN, replace(PLAIN, profiles=("tensorboard",)))
