@@ -191,28 +191,6 @@ def test_private_settings_stay_private_and_a_script_may_run(tmp_path):
     assert os.access(tmp_path / ".devcontainer/gpu.sh", os.X_OK)
 
 
-KILLED_WHILE_STAGING = """
-import resource, signal, sys
-from pathlib import Path
-from tests.render.test_write import DEVKIT_TOML, compute_changes, generated, write_changes
-signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-root = Path(sys.argv[1])
-write_changes(root, compute_changes(root, generated(a_txt="two", b_txt="x" * 200_000), (DEVKIT_TOML,), force=False))
-"""
-
-
-def test_a_kill_in_the_middle_of_a_file_leaves_the_old_tree_and_stops_no_later_run(tmp_path):
-    run(tmp_path)
-    old = files_below(tmp_path)
-    argv = [sys.executable, "-c", KILLED_WHILE_STAGING, str(tmp_path)]
-    done = subprocess.run(argv, cwd=REPOSITORY, check=False)
-    assert done.returncode == -signal.SIGXFSZ
-    assert {path: content for path, content in files_below(tmp_path).items() if not path.endswith(".devkit-new")} == old
-    run(tmp_path, SECOND)
-    assert {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}.items() <= files_below(tmp_path).items()
-
-
 @pytest.mark.parametrize("is_committed", [False, True], ids=["in the data folder", "in a teammate's repository"])
 def test_an_edit_is_merged_with_the_version_that_devkit_wrote(tmp_path, monkeypatch, is_committed):
     run(tmp_path, generated(b_txt="one\ntwo\n"))
@@ -363,40 +341,6 @@ def test_a_kill_before_any_system_call_leaves_whole_files_and_the_next_run_finis
         after = THIRD if step % 2 else SECOND
         run(root, after)
         assert tree(root) == {each.path: each.content for each in (DEVKIT_TOML, *after)}, step
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 96 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("only root may mount a small disk")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("command", ["init", "update"])
-def test_a_full_disk_is_one_line_and_leaves_everything_as_it_was(small_disk, tmp_path, command):
-    project = small_disk / "project"
-    if command == "update":
-        assert devkit("init", tmp_path / "project", *GPU).returncode == 0
-        project.mkdir()
-        for path in ("devkit.toml", "devkit.lock", ".devcontainer/Dockerfile"):
-            (project / path).parent.mkdir(exist_ok=True)
-            (project / path).write_bytes((tmp_path / "project" / path).read_bytes()[: 20 << 10])
-        lock = b'{"schema": "devkit.lock/3", "files": {}}'
-        (project / "devkit.lock").write_bytes(lock)
-        (project / ".devcontainer/Dockerfile").unlink()
-    (small_disk / "filler").write_bytes(b"x" * (40 << 10))
-    before = tree(small_disk)
-    done = devkit(command, project, *(GPU if command == "init" else ()))
-    assert done.returncode == 2, done
-    assert "No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert tree(small_disk) == before
 
 
 @pytest.mark.full
