@@ -1,6 +1,5 @@
 """Editors: what is written for each, and what each is said to pass over, with its source."""
 
-import json
 import os
 import re
 import subprocess
@@ -51,7 +50,6 @@ def test_without_a_choice_the_files_serve_vs_code_and_nothing_is_reported():
     [
         pytest.param(("vscode",), {"vscode"}, id="VS Code reads its own"),
         pytest.param(("jetbrains",), {"jetbrains"}, id="JetBrains reads its own alone"),
-        pytest.param(("codespaces",), {"vscode"}, id="Codespaces is VS Code elsewhere"),
         pytest.param(("jetbrains", "devpod"), {"jetbrains", "vscode"}, id="two editors get both"),
     ],
 )
@@ -87,15 +85,6 @@ def test_only_a_cloud_gets_host_requirements_and_never_a_gpu():
 )
 def test_the_report_names_what_an_editor_drops(editor, drops):
     assert set(reports(editor)[editor]) == drops
-
-
-def test_coders_report_says_that_one_of_its_two_ways_reads_no_compose_file():
-    assert {"dockerComposeFile", "initializeCommand"} <= set(reports("coder")["coder"])
-
-
-def test_what_is_dropped_depends_on_what_was_written():
-    assert "hostRequirements" not in reports("jetbrains")["jetbrains"]
-    assert "hostRequirements" in reports("jetbrains", "codespaces")["jetbrains"]
 
 
 def test_every_key_in_the_report_says_what_becomes_of_it_and_where_that_is_written():
@@ -150,16 +139,10 @@ def test_every_lifecycle_command_has_a_name_and_its_own_moment():
             id="a project with submodules",
         ),
         pytest.param(
-            {"dependencies": replace(PACKAGE, submodules=("sub",)), "uses_wheelhouse": True},
-            FETCH_SUBMODULES,
-            id="submodules alone",
-        ),
-        pytest.param(
             {"dependencies": replace(PACKAGE, is_computed=True)},
             f"{HELD} && uv pip install --constraint=/tmp/held.txt --editable .",
             id="one whose requirements only its build knows",
         ),
-        pytest.param({"dependencies": replace(PACKAGE, builds_itself=False)}, None, id="a project that is none"),
         pytest.param({"dependencies": PACKAGE, "uses_wheelhouse": True}, None, id="no index to build it from"),
     ],
 )
@@ -231,16 +214,3 @@ def test_the_snapshot_is_pushed_from_the_image_that_compose_builds(tmp_path):
     assert push == f"daytona snapshot push {image} --name mine --cpu 4 --memory 16 --disk 30"
     name, tag = image.split(":")
     assert (name, tag.isdigit()) == ("demo", True), "Daytona refuses tags such as latest"
-
-
-def test_a_missing_program_is_named(tmp_path):
-    done = run_snapshot(tmp_path, programs=("docker",))
-    assert (done.returncode, done.stderr) == (2, "devkit: daytona is not installed here\n")
-
-
-def test_notebooks_get_their_extension_with_the_profile_that_brings_a_kernel():
-    def extensions(**settings: object) -> list[str]:
-        return json.loads(json.dumps(document(**settings)))["customizations"]["vscode"]["extensions"]
-
-    assert "ms-toolsai.jupyter" not in extensions()
-    assert "ms-toolsai.jupyter" in extensions(profiles=("jupyter",))

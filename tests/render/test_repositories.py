@@ -12,13 +12,11 @@ import signal
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
 from devkit.cli import devkit as commands
 from devkit.errors import DevkitError
-from devkit.render.splice import compose_yaml, jsonc
 from tests.cli.test_init import GPU, tree
 from tests.golden import assert_golden
 from tests.repositories import FOLDER, REPOSITORIES, write_repository
@@ -124,31 +122,6 @@ def test_later_edits_of_the_user_stay_when_the_plan_changes(repository, name):
 
 def is_container_file(path: Path) -> bool:
     return path.suffix in (".json", ".yml", ".yaml") or "Dockerfile" in path.name
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("repository", "name"), [(name, name) for name in NAMES], indirect=["repository"], ids=NAMES)
-def test_what_was_valid_is_valid_afterwards(repository, name):
-    schemas = os.environ.get("DEVKIT_SCHEMAS")
-    if not schemas:
-        pytest.skip("DEVKIT_SCHEMAS names no folder with the published schemas")
-    root = home_of(repository, name)
-    before = {path: errors(path, Path(schemas)) for path in root.rglob("*") if is_container_file(path)}
-    assert devkit("init", root, *GPU).return_value == 0
-    for path, found in before.items():
-        assert len(errors(path, Path(schemas))) <= len(found), path
-
-
-def errors(path: Path, schemas: Path) -> list[str]:
-    """What the published schema says of a file, [] for one that has none."""
-    if path.name in ("devcontainer.json", ".devcontainer.json"):
-        schema, document = "devContainer.base.schema.json", jsonc.load_jsonc(path.read_bytes().decode())
-    elif path.suffix in (".yml", ".yaml"):
-        schema, document = "compose-spec.json", compose_yaml.load_compose_yaml(path.read_bytes().decode())
-    else:
-        return []
-    validator = jsonschema.Draft7Validator(json.loads((schemas / schema).read_text()))
-    return [error.message for error in validator.iter_errors(document)]
 
 
 def test_the_named_baseline_has_its_faults_named_and_repaired(tmp_path):

@@ -192,26 +192,6 @@ def test_a_service_whose_name_no_yaml_key_should_be_is_left_alone(tmp_path, name
     assert not (root / OVERLAYS).exists()
 
 
-def test_an_edited_overlay_keeps_the_edit(tmp_path):
-    root = project(tmp_path, {"deploy": RESERVED})
-    devkit("init", root, *GPU)
-    overlay = root / OVERLAYS / "compose.gpu.yml"
-    overlay.write_text(overlay.read_text() + "    hostname: trainer\n")
-    assert devkit("update", root).return_value == 0
-    assert overlay.read_text().endswith("    hostname: trainer\n")
-    assert devkit("update", root, "--check").return_value == 0
-
-
-def test_the_projects_env_stays_out_of_version_control_and_a_line_taken_out_stays_out(tmp_path):
-    root = project(tmp_path, {})
-    devkit("init", root, *GPU)
-    kept = (root / ".gitignore").read_text()
-    assert kept.startswith("*.pyc\n")
-    assert kept.splitlines()[-1] == "/.env"
-    (root / ".gitignore").write_text("*.pyc\n")
-    assert devkit("update", root, "--check").return_value == 0, "whoever takes it out has decided"
-
-
 @pytest.mark.parametrize("customizations", [{"jetbrains": {"backend": "PyCharm"}}, {"vscode": {}}])
 def test_the_flag_stays_where_jetbrains_would_lose_the_gpu(tmp_path, customizations):
     (tmp_path / ".devcontainer").mkdir()
