@@ -18,12 +18,9 @@ from devkit.doctor.report.sarif import build_sarif_document
 from devkit.doctor.report.stack import build_stack
 from devkit.doctor.report.text import format_report
 from devkit.doctor.runner import run_checks
-from devkit.render.html import render_report_page
 from devkit.text import to_one_line
 from tests.doctor.machines import healthy
 from tests.doctor.running import nothing
-
-from .test_report_page import Reader
 
 HARMLESS = "harmless"
 FRAGMENTS = ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", '" onload="alert(1)', "--><!--", "</details>")
@@ -72,13 +69,6 @@ def plain(text):
     return re.sub(r"[\s`\0\ufffd\\]|[\ud800-\udfff]", "", to_one_line(text))
 
 
-def page_parts(text, is_found):
-    """Every element with the names of its attributes."""
-    reader = Reader(render_report_page(*report(text, is_found=is_found)))
-    assert plain(text) in plain_page(reader.text())
-    return [(tag, *sorted(attributes)) for tag, attributes in reader.elements if tag != "code"]
-
-
 def markdown_parts(text, is_found):
     """Every block and inline element, with what HTML there is."""
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -94,18 +84,11 @@ def plain_page(text):
     return re.sub(r"[\s`\0\ufffd\\]|[\ud800-\udfff]", "", text)
 
 
-expected_page = cache(lambda is_found: page_parts(HARMLESS, is_found))
 expected_markdown = cache(lambda is_found: markdown_parts(HARMLESS, is_found))
 
 
 def is_shown(text):
     return any(char.isprintable() and not char.isspace() and char != "`" for char in text)
-
-
-@settings(max_examples=40, deadline=None)
-@given(texts.filter(is_shown), st.booleans())
-def test_a_page_has_the_same_elements_whatever_it_shows(text, is_found):
-    assert page_parts(text, is_found) == expected_page(is_found)
 
 
 @settings(max_examples=40, deadline=None)
