@@ -35,7 +35,6 @@ FLASH = CompiledPackage(
     requires=("psutil",),
     variables=("FLASH_ATTN_CUDA_ARCHS=80",),
 )
-MAMBA = CompiledPackage("mamba-ssm", CompileMode.COMPILED, "the package index has no wheel of it", "", job_gb=4)
 OWN = CompiledPackage(
     "tiny",
     CompileMode.COMPILED,

@@ -357,15 +357,11 @@ def test_a_value_of_two_lines_never_reaches_a_dockerfile():
 @pytest.mark.parametrize(
     ("settings", "refused"),
     [
-        pytest.param(ProjectSettings(policy=Policy()), "", id="no rule on indexes"),
         pytest.param(ProjectSettings(policy=Policy(indexes=("https://a.example",))), "pypi.org", id="the public index"),
         pytest.param(
             ProjectSettings(policy=Policy(indexes=("https://a.example",)), index="https://a.example/simple"),
             "download.pytorch.org",
             id="the public index of torch",
-        ),
-        pytest.param(
-            ProjectSettings(policy=Policy(indexes=("https://a.example",)), wheelhouse=True), "", id="no index at all"
         ),
     ],
 )

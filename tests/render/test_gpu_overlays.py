@@ -106,6 +106,7 @@ def test_a_jetson_uses_its_runtime_and_never_a_request(service):
     assert requested["runtime"] == "nvidia"
     assert "NVIDIA_VISIBLE_DEVICES=all" in requested["environment"]
     assert "deploy" not in requested
+    assert f"NVIDIA_VISIBLE_DEVICES=0,{MIG}" in service(ARM_PLAN, "jetson", devices=("0", MIG))["environment"]
 
 
 def test_an_amd_gpu_comes_by_its_nodes_and_the_group_that_may_open_them(service):

@@ -258,7 +258,6 @@ def test_a_jetson_takes_the_runtime_by_itself(machine, files, info, mode, says):
 @pytest.mark.parametrize(
     ("version", "mode", "says"),
     [
-        pytest.param("4.9.3", "cpu", "from 5.4 on", id="Podman 4.9"),
         pytest.param("5.3.2", "cpu", "from 5.4 on", id="Podman 5.3"),
         pytest.param("5.4.0", "podman", "CDI specification", id="Podman 5.4"),
         pytest.param("5.10.0", "podman", "CDI specification", id="Podman 5.10"),

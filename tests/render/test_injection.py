@@ -252,24 +252,6 @@ def test_devkit_toml_gives_back_what_was_written_into_it(tmp_path):
     try_each(list(setting_makers()), list(HOSTILE), 4, tmp_path, attempt)
 
 
-@pytest.mark.full
-def test_a_project_in_a_folder_of_that_name_is_refused_or_carried(tmp_path):
-    def attempt(folder, _, kind):
-        root = folder / HOSTILE[kind].replace("/", "-")
-        try:
-            root.mkdir()
-        except (OSError, ValueError):
-            return  # no folder of that name can exist
-        done = ran(root, "init", ".", *fixed())
-        assert_said_cleanly(done)
-        if done.code != 0:
-            assert done.files == {}
-        else:
-            assert_refused_or_carried(done, {}, harmless_run("name", "--name"), swaps_of("name", root.name))
-
-    try_each(["the folder"], list(HOSTILE), 1, tmp_path, attempt)
-
-
 def test_a_name_of_bytes_that_are_no_text_is_refused_by_a_real_process(tmp_path):
     argv = [sys.executable, "-m", "devkit", "init", os.fsencode(tmp_path), *fixed(), b"--name=caf\xe9"]
     done = subprocess.run(argv, capture_output=True, check=False, env=os.environ | {"LC_ALL": "C.UTF-8"})

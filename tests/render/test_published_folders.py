@@ -17,7 +17,6 @@ from devkit.render.published_folders import (
     DEVCONTAINER_TEMPLATES,
     FEATURE_ID,
     METADATA_PATH,
-    TEMPLATE_OPTIONS,
     render_devcontainer_feature,
     render_devcontainer_template,
 )
@@ -75,12 +74,6 @@ def test_a_template_with_its_defaults_is_what_init_writes(template, tmp_path):
     assert set(made) == set(expected)
     for path, content in expected.items():
         assert made[path] == content, path
-
-
-@each_template
-def test_every_option_is_used_and_every_used_one_is_declared(template):
-    used = {name for artifact in folder(template).values() for name in OPTION.findall(artifact.content.decode())}
-    assert used == set(TEMPLATE_OPTIONS)
 
 
 # The dev container Feature: its folder, its script, and a container's start.
