@@ -16,6 +16,7 @@ from devkit.facts.dependencies import (
     LocalPackage,
     PackageManager,
     PackageRequirement,
+    RequirementRole,
 )
 from devkit.render.container.devcontainer import render_devcontainer_json
 from devkit.render.container.image import render_dockerfile
@@ -115,6 +116,14 @@ def test_what_is_left_out_is_installed_by_no_layer():
     plan = replace(CPU_PLAN, compiled=(replace(FLASH, mode=CompileMode.LEFT_OUT),))
     assert "printf '%s\\n' flash-attn" in step("/mnt/project/requirements.txt", plan)
     assert not any("isolation" in each or "psutil" in each for each in steps(plan))
+
+
+def test_a_repository_is_taken_from_where_the_project_takes_it():
+    url = "git+https://github.com/facebookresearch/detectron2.git"
+    needs = (PackageRequirement("detectron2", "", "requirements.txt", 1, url=url, role=RequirementRole.GENERATED),)
+    settings = replace(SETTINGS, dependencies=replace(LIST, needs=needs))
+    plan = replace(CPU_PLAN, compiled=(replace(OWN, name="detectron2", path=""),))
+    assert f'"detectron2 @ {url}"' in step("no-build-isolation", plan, settings)
 
 
 def test_nvcc_of_cuda_12_comes_from_an_image_of_which_nothing_else_is_taken():

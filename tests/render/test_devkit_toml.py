@@ -163,6 +163,10 @@ def test_comments_order_and_spelling_stay():
     assert put(before, comments={("job", "gpus"): "not here"}) == before.replace(b"gpus = 1 ", b"gpus = 4 ")
 
 
+def test_the_mark_at_the_start_of_files_from_windows_stays():
+    assert put("\ufeff[job]\r\ngpus=1\r\n".encode()) == "\ufeff[job]\r\ngpus=4\r\n".encode()
+
+
 def test_inner_tables_are_made_or_found():
     values = {("job", "slurm", "models"): "/a", ("job", "gpus"): 2}
     made = tomllib.loads(put(b'[job.slurm]\npartition = "p"\n[target]\na = 1\n', values).decode())

@@ -226,6 +226,13 @@ def test_a_compiler_comes_before_the_comments_of_the_packages():
     assert "python3-dev" not in changed
 
 
+def test_a_compiler_comes_last_where_nothing_else_wants_it_earlier():
+    changed = add_compiler("FROM x\nRUN a", after=1, has_own_python=True)
+    assert changed.startswith("FROM x\nRUN a\n\n# Triton")
+    assert changed.endswith("rm -rf /var/lib/apt/lists/*\n")
+    assert add_compiler(changed, after=1, has_own_python=True) != changed
+
+
 def test_a_compiler_is_installed_while_the_build_is_root():
     changed = add_compiler("FROM x\nUSER y\nRUN pip install torch\n", after=1, has_own_python=False)
     assert changed.index("python3-dev") < changed.index("USER y")

@@ -4,12 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from devkit.doctor.checks.project.containers import find_torch_source, require_project_containers
+from devkit.errors import DevkitError
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
+from devkit.probe.project.reader import read_project
+from devkit.render.adopt import adoption
 from devkit.render.adopt.adoption import format_torch_source
 from devkit.render.splice import jsonc
 from tests.cli.test_init import GPU, tree
@@ -69,6 +73,23 @@ def dev(root, text, dockerfile="", files=()):
             {"scripts/setup.sh": "set -e\npip install -r requirements.txt\n", "requirements.txt": "torch==2.9.1\n"},
             "torch 2.9.1 with the CUDA of its default index, as scripts/setup.sh:2 installs it",
             id="a script that installs a list",
+        ),
+        pytest.param(
+            BUILT,
+            "FROM python:3.12\nRUN pip install x[y] --extra-index-url https://download.pytorch.org/whl/cpu\n",
+            {},
+            "torch for the CPU is what .devcontainer/Dockerfile:2 installs",
+            id="a package that needs torch, from the index for the CPU",
+        ),
+        pytest.param(
+            '{"image": "python:3.12", "postCreateCommand": "pip install -r requirements-dev.txt"}',
+            "",
+            {
+                "requirements-dev.txt": "-r requirements.txt\npytest\n",
+                "requirements.txt": f"--extra-index-url {CU126}\ntorch==2.14.1\n",
+            },
+            "torch 2.14.1 (cu126), as .devcontainer/devcontainer.json:1 installs it",
+            id="a list that includes another one",
         ),
         pytest.param(
             '{"image": "python:3.12", "postCreateCommand": "cd /opt/other && pip install ."}',
@@ -246,3 +267,21 @@ def test_the_extras_that_the_command_installs_limit_the_plan(tmp_path):
     assert devkit("init", root, *GPU, "--no-resolve").return_value == 0
     held = (root / ".devcontainer/devkit/constraints.txt").read_text().splitlines()[-1]
     assert held.startswith("torch==2.9.")
+
+
+def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_path, monkeypatch):
+    write_repository("commands-install", tmp_path / "project")
+    before = tree(tmp_path / "project")
+
+    def read_late(*words, **named):
+        time.sleep(1)
+        return read_project(*words, **named)
+
+    monkeypatch.setattr("devkit.probe.gather.read_project", read_late)
+    monkeypatch.setattr(
+        adoption, "gather_facts", lambda *words, **named: gather_facts(*words, **named | {"deadline_s": 0.5})
+    )
+    with pytest.raises(DevkitError, match="the dev container was not read: project: no answer within") as refused:
+        devkit("init", tmp_path / "project", *GPU, "--yes")
+    assert refused.value.hint
+    assert tree(tmp_path / "project") == before
