@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from devkit.errors import DevkitError
 from devkit.render.bundle import Bundle, prepare_bundle
 from devkit.render.changes import write_changes
 from devkit.render.container.settings import FromIndex
@@ -42,12 +41,6 @@ def content(bundle: Bundle, path: str) -> str:
 @pytest.mark.parametrize("plan", [CPU_PLAN, GPU_PLAN, UBUNTU_PLAN], ids=["the CPU", "a GPU", "Ubuntu"])
 def test_the_plan_of_a_lock_is_the_plan_that_was_written(plan):
     assert parse_locked_plan(json.loads(json.dumps(serialize_plan(plan)))) == replace(plan, warnings=())
-
-
-def test_a_project_that_was_never_written_has_nothing_to_bundle(tmp_path):
-    with pytest.raises(DevkitError, match=r"no devkit\.lock") as refused:
-        bundled(tmp_path)
-    assert "devkit init" in refused.value.hint
 
 
 def test_the_files_are_those_of_a_build_from_a_wheelhouse_with_devkit_beside_them(tmp_path):
@@ -119,20 +112,6 @@ def test_a_whole_bundle_is_loaded_and_named_in_the_project(carried, shell):
     assert image.startswith("DEVKIT_BASE_IMAGE='localhost/devkit-base/demo:") and image.endswith("-amd64'")
     assert load(carried, shell=shell).returncode == 0
     assert len(settings(carried / "project")) == 2
-
-
-def test_a_checkout_gets_what_it_lacks_and_keeps_its_own_settings(carried, tmp_path):
-    checkout = tmp_path / "my checkout"
-    (checkout / ".devcontainer").mkdir(parents=True)
-    (checkout / "train.py").write_text("print()\n")
-    (checkout / ".devcontainer/.env").write_text("HF_TOKEN=mine\nDEVKIT_WHEELHOUSE='/old'\n")
-    done = load(carried, "my checkout")
-    assert done.returncode == 0, done.stderr
-    assert (checkout / ".devcontainer/gpu.sh").stat().st_mode & 0o111
-    assert settings(checkout)[0] == "HF_TOKEN=mine"
-    assert [line for line in settings(checkout) if "WHEELHOUSE" in line] == [
-        f"DEVKIT_WHEELHOUSE='{carried}/wheelhouse'"
-    ]
 
 
 @pytest.mark.parametrize("shell", every_shell)

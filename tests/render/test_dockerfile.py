@@ -363,6 +363,9 @@ def test_a_value_of_two_lines_never_reaches_a_dockerfile():
             "download.pytorch.org",
             id="the public index of torch",
         ),
+        pytest.param(
+            ProjectSettings(policy=Policy(indexes=("https://a.example",)), wheelhouse=True), "", id="no index at all"
+        ),
     ],
 )
 def test_packages_come_from_allowed_indexes(settings, refused):

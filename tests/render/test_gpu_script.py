@@ -529,6 +529,17 @@ def test_the_group_of_an_amd_gpu_is_kept_or_named_by_number(machine, rootless, g
     assert machine.settings()["DEVKIT_GPU_GID"] == (group or owner)
 
 
+def test_rocms_own_choice_of_gpus_is_set_for_the_container(machine):
+    place(machine, ROCM_PLAN, SETTINGS)
+    machine.has(*AMD)
+    machine.docker(docker_info())
+    machine.environ["DEVKIT_DEVICES"] = "0,GPU-deadbeefdeadbeef"
+    machine.run()
+    assert "ROCR_VISIBLE_DEVICES=0,GPU-deadbeefdeadbeef" in machine.overlay()["environment"]
+    machine.environ["DEVKIT_DEVICES"] = "0:1"
+    assert "names no GPUs" in machine.run()
+
+
 def test_a_plan_for_the_cpu_asks_for_nothing_on_any_host(machine):
     for stale in machine.folder.glob("gpu.*"):
         stale.unlink()

@@ -127,10 +127,3 @@ def test_options_reach_pip_and_the_start(feature_folder, tmp_path, check, starts
     assert "--index-url http://user:x@index.example:8080/simple --trusted-host index.example ./devkit_gpu" in asked
     assert (tmp_path / "usr-local/share/devkit/start.sh").read_text() == starts
     assert (tmp_path / "usr-local/bin/devkit").readlink() == tmp_path / "opt/bin/devkit"
-
-
-def test_an_image_with_an_old_python_says_what_to_do(feature_folder, tmp_path):
-    done = run_install(feature_folder, tmp_path, "exit 1")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[0] == "devkit needs Python 3.11 or newer, and this image's system has none."
-    assert "ghcr.io/devcontainers/features/python" in done.stderr
