@@ -42,6 +42,7 @@ def test_an_address_is_kept(address, kept):
     [
         pytest.param(f"https://me:{PASSWORD}@pypi.example.org/simple", id="a user and a password"),
         pytest.param(f"https://{PASSWORD}@pypi.example.org/simple", id="a token alone"),
+        pytest.param(f"me:{PASSWORD}@pypi.example.org", id="a login without a scheme"),
     ],
 )
 @pytest.mark.parametrize("setting", ["index", "torch_index", "hub"])
@@ -60,6 +61,8 @@ def test_a_login_is_refused_and_not_repeated(setting, address):
         pytest.param("https://", id="no host"),
         pytest.param("https://pypi.example.org:99999999/simple", id="a port with too many digits"),
         pytest.param("https://pypi.example.org:65536/simple", id="a port that no machine has"),
+        pytest.param("https://pypi.example.org:0/simple", id="port zero"),
+        pytest.param("https://pypi.example.org/simple\n", id="a line break at the end"),
         pytest.param("https://pypi.example.org/simple?token=abc", id="a query"),
         pytest.param("https://pypi.example.org/a b", id="a space"),
         pytest.param("https://pypi.example.org/$(id)", id="a command"),

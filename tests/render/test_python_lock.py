@@ -82,6 +82,11 @@ def test_torchs_layer_sees_torch_and_what_it_needs_and_no_more():
     assert parts()["tools.lock"] == TOOLS_LOCK
 
 
+def test_a_package_with_two_versions_for_two_machines_keeps_both():
+    lock = LOCK.replace("# via peft\n", "# via torch\n")
+    assert names(parts(replace(LOCKED, python_lock=lock))["torch.lock"]).count("numpy") == 2
+
+
 def test_a_file_that_is_no_lock_is_refused():
     with pytest.raises(DevkitError, match=r"requirements\.lock does not hold torch"):
         parts(replace(PLAIN, python_lock="hello\n", tools_lock=TOOLS_LOCK))
