@@ -24,6 +24,7 @@ from tests.render.test_artifacts import CLOSED, MIRRORED, PLAIN, texts
     [
         pytest.param("", "A='/w'\n", id="a new file"),
         pytest.param("B=1\n", "B=1\nA='/w'\n", id="beside another"),
+        pytest.param("B=1", "B=1\nA='/w'\n", id="after a line without an end"),
         pytest.param("A=old\nB=1\n", "A='/w'\nB=1\n", id="in its place"),
         pytest.param("export A=old\n", "A='/w'\n", id="an exported one"),
         pytest.param("AA=1\n", "AA=1\nA='/w'\n", id="not a longer name"),
@@ -52,6 +53,8 @@ def test_a_backslash_is_taken_as_it_is():
         pytest.param("A='/w'", "/w", id="single quotes go"),
         pytest.param('A="/w"', "/w", id="double quotes go"),
         pytest.param("A='/w\"'", '/w"', id="a quote inside stays"),
+        pytest.param("A=/w", "/w", id="none are needed"),
+        pytest.param("A=", "", id="nothing is nothing"),
         pytest.param("A='", "'", id="one quote is no pair"),
     ],
 )
@@ -77,6 +80,7 @@ def test_every_variable_that_compose_substitutes_is_explained_in_the_guide():
     ("name", "slug"),
     [
         pytest.param("my-project", "my-project", id="a plain name stays"),
+        pytest.param("My Project 2", "my-project-2", id="capitals and spaces"),
         pytest.param("Bob's model", "bob-s-model", id="an apostrophe"),
         pytest.param("Café Zürich", "cafe-zurich", id="accents are dropped"),
         pytest.param("--x--", "x", id="no hyphen at either end"),
@@ -91,9 +95,12 @@ def test_slug(name, slug):
 @pytest.mark.parametrize(
     "name",
     [
+        pytest.param('say "hi"', id="a double quote"),
         pytest.param("a\nb", id="a line break"),
+        pytest.param("a\\b", id="a backslash"),
         pytest.param("a\x1b[31mb", id="a terminal escape"),
         pytest.param("\udcff", id="a byte that is no text"),
+        pytest.param("  ", id="nothing but spaces"),
         pytest.param("x" * 101, id="one character too many"),
     ],
 )
@@ -142,3 +149,9 @@ def test_what_fits_is_on_one_line_and_what_does_not_is_listed():
         "  }",
         "}",
     ]
+
+
+def test_many_plain_entries_share_lines():
+    lines = format_json({"packages": {f"package-{number}": "1.0" for number in range(40)}}).splitlines()
+    assert len(lines) < 14
+    assert max(map(len, lines)) <= 120

@@ -150,3 +150,8 @@ def test_podman_compose_makes_no_pod_because_a_pod_takes_no_user_namespace(engin
     document = yaml.safe_load(files(GPU_PLAN, engine=engine)["docker-compose.yml"])
     assert document.get("x-podman", {}).get("in_pod") is said
     assert "userns_mode" in document["services"]["dev"]
+
+
+def test_the_script_is_plain_ascii_for_shells_without_a_locale():
+    for plan in (CPU_PLAN, ARM_PLAN, ROCM_PLAN):
+        assert files(plan, name="Größe")["gpu.sh"].isascii()
