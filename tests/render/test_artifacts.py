@@ -77,7 +77,7 @@ def linter(name: str) -> str:
     """A linter that pip installed beside this Python, or one on PATH."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
-    assert found, f"{name} comes with the extra `dev`"
+    assert found, f"{name} comes with the group `lint`"
     return found
 
 
