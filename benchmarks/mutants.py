@@ -135,14 +135,14 @@ def fails(copy: Path, area: str, marks: str) -> bool:
     return done.returncode not in (0, 5)  # 5: no test has such marks
 
 
-def notice(copy: Path, area: str, mutant: tuple[str, int, int]) -> dict[str, str]:
+def notice(copy: Path, area: str, mutant: tuple[str, int, int], tiers: dict[str, str]) -> dict[str, str]:
     """Run the tests of the area on the mutant; "by" is the tier that noticed it, "" for none."""
     text, what = mutate(*mutant)
     target = copy / mutant[0]
     original = target.read_text(encoding="utf-8")
     target.write_text(text, encoding="utf-8")
     try:
-        by = next((tier for tier, marks in TIERS.items() if fails(copy, area, marks)), "")
+        by = next((tier for tier, marks in tiers.items() if fails(copy, area, marks)), "")
     finally:
         target.write_text(original, encoding="utf-8")
     print(f"{by or 'SURVIVED':14} {what}", flush=True)
@@ -156,9 +156,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--area", action="append", choices=AREAS, help="default: all; repeat")
+    parser.add_argument("--quick", action="store_true", help="only the tests of make test")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     areas = options.area or list(AREAS)
+    tiers = {"make test": TIERS["make test"]} if options.quick else TIERS
     wanted = [
         (area, mutant)
         for area in areas
@@ -171,14 +173,14 @@ def main() -> int:
             copies.put(Path(shutil.copytree(ROOT, Path(scratch, str(number)), ignore=ignored, symlinks=True)))
 
         for area in areas:
-            for tier, marks in TIERS.items():
+            for tier, marks in tiers.items():
                 if fails(Path(scratch, "0"), area, marks):
                     parser.error(f"the tests of {area} in {tier} fail without a mutant")
 
         def try_one(each: tuple[str, tuple[str, int, int]]) -> dict[str, str]:
             copy = copies.get()
             try:
-                return notice(copy, *each)
+                return notice(copy, *each, tiers)
             finally:
                 copies.put(copy)
 
