@@ -11,6 +11,7 @@ skip() { echo "==> LEFT OUT: $*" >&2; }
 # What carries this mark, and what lies in this folder, is the tests' own: they fail where they leave anything.
 # Its name is short because the path of a socket has at most 107 bytes.
 scratch=$(mktemp -d /tmp/dk-XXXXXX)
+chmod 755 "$scratch" # other users' containers look into it
 trap 'rm -rf "$scratch"' EXIT
 export DEVKIT_TEST_SESSION=$$ TMPDIR=$scratch/t DEVKIT_TEST_TMPDIR=$scratch/t
 mkdir "$TMPDIR"

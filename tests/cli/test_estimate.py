@@ -123,7 +123,12 @@ def test_a_config_file_and_its_folder_are_read(tmp_path):
     [
         pytest.param((), "no model is named", id="nothing at all"),
         pytest.param(("lama-3-8b",), "there is no model 'lama-3-8b'", id="a mistyped model"),
-        pytest.param(("nobody/nothing",), "cannot query the hub for nobody/nothing", id="a repository, offline"),
+        pytest.param(
+            ("nobody/nothing",),
+            "cannot query the hub for nobody/nothing",
+            id="a repository, offline",
+            marks=pytest.mark.full,
+        ),
         pytest.param(("llama-3.1-8b", "--gpu", "H900"), "there is no GPU 'H900'", id="a GPU that does not exist"),
         pytest.param(("llama-3.1-8b", "--gpu", "T4 MIG 1g.5gb"), "has no MIG slice", id="a slice of what has none"),
         pytest.param(("llama-3.1-8b", "--seq", "0"), "--seq is 0", id="no tokens"),
