@@ -12,9 +12,9 @@ import json
 import zipfile
 from collections.abc import Iterator
 from functools import cache
-from importlib.abc import Traversable
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from urllib.parse import urlsplit, urlunsplit
 
 from devkit.errors import DevkitError

@@ -12,6 +12,8 @@ from devkit.compat.version_tables import TABLE_NAMES, read_shipped_bytes
 from tests.forked_commands import run_devkit
 from tests.hosts.golden import facts_file
 
+pytestmark = pytest.mark.full
+
 ADDED = (
     "gpu = [\n",
     (

@@ -130,7 +130,9 @@ def quick_devkit(tmp_path_factory):
         yield folder
 
 
-@pytest.mark.parametrize("page", WITHOUT_NEEDS)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[] if page == "README.md" else pytest.mark.full) for page in WITHOUT_NEEDS]
+)
 def test_the_blocks_of_a_page_run_as_pasted(page, tmp_path, quick_devkit):
     path = f"{quick_devkit}:{os.environ['PATH']}"
     paste(page, frozenset(), tmp_path, PATH=path, UV_OFFLINE="1", HF_HUB_OFFLINE="1")

@@ -127,6 +127,7 @@ def test_what_a_guide_installs_and_programs_import_is_installed_with_the_list(
     )
 
 
+@pytest.mark.full
 def test_a_plan_that_uv_refuses_is_a_conflict(project, index):
     requirements(project, "transformers==4.44.2\nhuggingface-hub==2.4.0\n")
     done = run_with_index(project, "plan", *ADA, index=index)
@@ -174,6 +175,7 @@ def test_the_image_installs_the_projects_own_files_with_torch_held(project, inde
     assert "engine" not in dockerfile
 
 
+@pytest.mark.full
 def test_update_check_is_what_was_resolved_and_needs_no_network(project, index):
     requirements(project, "torch\nengine\n")
     assert run_with_index(project, "init", ".", *ADA, "--yes", index=index).returncode == 0

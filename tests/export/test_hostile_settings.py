@@ -25,6 +25,8 @@ from devkit.facts.settings import describe_settings
 from tests.export.subjects import JOB, NVIDIA, PROJECT, subject
 from tests.render.injection import HOSTILE
 
+pytestmark = pytest.mark.full
+
 HARMLESS = "harmless"
 STORAGE = ("models", "data", "checkpoints")
 SHAPES = ("{}", "NAME={}", "example.org/name={}", "{}:1", "/{}", "{}/1", "--comment={}")

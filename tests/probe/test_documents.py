@@ -218,5 +218,5 @@ def test_a_whole_number_is_plain_digits(said, value):
 
 def test_a_json_error_has_line_and_column():
     with pytest.raises(ValueError) as caught:
-        parse_json('{\n  "a": 1,\n}')
-    assert format_json_error(caught.value).startswith("line 3, column 1")
+        parse_json('{\n  "a": 1,\n  b\n}')
+    assert format_json_error(caught.value).startswith("line 3, column 3")

@@ -205,6 +205,7 @@ def test_a_flag_of_init_is_refused_or_carried(tmp_path, part):
 
 
 @in_each_amount
+@pytest.mark.full
 def test_a_flag_of_another_command_writes_nothing_unasked(tmp_path, part):
     def attempt(folder, command, kind):
         verb, flag = command.split()

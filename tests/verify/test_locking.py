@@ -125,6 +125,7 @@ def test_unsatisfiable_requirements_are_reported(wheels):
 
 
 @pytest.mark.parametrize("offline", ["0", "1"])
+@pytest.mark.full
 def test_an_unreachable_index_is_reported(monkeypatch, offline):
     monkeypatch.setenv("UV_OFFLINE", offline)
     nowhere = "http://127.0.0.1:9/simple"

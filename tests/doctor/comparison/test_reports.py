@@ -305,6 +305,7 @@ def test_what_is_in_common_with_others_is_the_same_leaves():
         assert Counter(leaf for each in sections for leaf in each.leaves) == Counter(FactsFlattener().flatten(document))
 
 
+@pytest.mark.full
 def test_every_rule_is_for_an_existing_field():
     found = patterns()
     unused = [words.pattern for words, _ in FACTS_RULES if not any(words.fullmatch(each) for each in found)]
