@@ -229,9 +229,11 @@ def build_uv_environment() -> dict[str, str]:
 
 
 def _refuse_variables(path: str, text: str) -> None:
+    # Other tools' tables may hold such references; uv gets none of them.
+    given = _adapt_pyproject(text, ()) if path.endswith(".toml") else text
     for number, line in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", line)
-        if variable := _VARIABLE.search(line):
+        if (variable := _VARIABLE.search(line)) and variable[0] in given:
             raise DevkitError(
                 f"{path}:{number}: uv would replace {variable[0]} by a variable of this environment and send it to an index",
                 "Take it out, and give uv the index and its login itself, such as by UV_INDEX and netrc. --no-resolve"

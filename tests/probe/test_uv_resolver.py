@@ -267,6 +267,11 @@ sources = {{ private = {{ index = "corp" }} }}
     assert not [each for each in requests if "Authorization" in each]
 
 
+def test_a_variable_in_the_table_of_another_tool_is_not_refused():
+    text = '[project]\nname = "x"\nversion = "1"\n[tool.poe.tasks]\nrun = "echo ${HOME}"\n'
+    UvResolver(RequirementSources((("pyproject.toml", text),), ("pyproject.toml",)))
+
+
 def test_uv_gets_no_variable_that_it_does_not_need(server):
     environment = build_uv_environment()
     assert "HF_TOKEN" not in environment
