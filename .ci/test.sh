@@ -33,12 +33,12 @@ all)
         command -v "$shell" >/dev/null 2>&1 || skip "the generated scripts are not tried in $shell"
     done
     if (($#)); then
-        pytest -q -n 2 --dist worksteal --durations=25 -m full "$@" || status=$?
+        pytest -q -n 2 --dist worksteal --durations=25 -m "full and not nightly" "$@" || status=$?
     else
         # Engines share this machine's one network and mostly wait: one at a time, beside everything else.
-        pytest -q --durations=25 -m full tests/engine tests/cluster >"$scratch/engines" 2>&1 &
+        pytest -q --durations=25 -m "full and not nightly" tests/engine tests/cluster >"$scratch/engines" 2>&1 &
         engines=$!
-        pytest -q -n 2 --dist worksteal --durations=25 -m full --ignore=tests/engine --ignore=tests/cluster tests || status=$?
+        pytest -q -n 2 --dist worksteal --durations=25 -m "full and not nightly" --ignore=tests/engine --ignore=tests/cluster tests || status=$?
         wait "$engines" || status=$?
         cat "$scratch/engines"
     fi

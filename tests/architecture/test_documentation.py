@@ -73,9 +73,7 @@ def test_on_a_package_index_the_readme_has_the_same_links_below_the_address_of_t
 
 @pytest.mark.full
 def test_the_built_wheel_has_no_relative_link_in_its_long_description(tmp_path):
-    copy = shutil.copytree(
-        ROOT, tmp_path / "devkit", ignore=shutil.ignore_patterns(".git", ".venv", "tests", "build", "dist")
-    )
+    copy = shutil.copytree(ROOT, tmp_path / "devkit", ignore=shutil.ignore_patterns(".*", "tests", "build", "dist"))
     environ = {name: value for name, value in os.environ.items() if name != "UV_OFFLINE"}
     command = [sys.executable, "-m", "build", "--wheel", "--installer", "uv", "--outdir", tmp_path / "dist", copy]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)

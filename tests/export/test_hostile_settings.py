@@ -41,7 +41,7 @@ BESIDE = {
 """Settings that need others."""
 CLOSED = {
     *("processes", "gpu", "time", "grace", "memory", "shm", "models_size", "data_size", "checkpoints_size"),
-    *("flavor", "gpu_request", "ide", "kind", "gpu_api", "sweep"),
+    *("flavor", "gpu_request", "ide", "kind", "gpu_api", "sweep", "idle"),
 }
 """Settings that take numbers or some words, and no text."""
 SHELL_OF_THE_USER = "setup"
@@ -104,7 +104,8 @@ def is_same(found: Any, expected: Any, value: str) -> bool:
         case list():
             return len(found) == len(expected) and all(map(is_same, found, expected, [value] * len(found)))
         case str() if isinstance(found, str):
-            forms = (value, value.replace("$", "$$"), repr(value)[1:-1])
+            kubelet = re.sub(r"\$(?=[$(])", "$$", value)
+            forms = (value, value.replace("$", "$$"), kubelet, repr(value)[1:-1])
             return found in [expected.replace(HARMLESS, form) for form in forms] or _is_same_script(
                 found, expected, value
             )
