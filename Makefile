@@ -32,7 +32,7 @@ lock: .venv/.with-lint ## write .ci/constraints.txt, the versions that developme
 	@sh .ci/lock.sh
 
 gpu-report: .venv/.with-workload ## measure this machine's GPU, in build/gpu-report
-	@.venv/bin/devkit benchmark --output build/gpu-report
+	@.venv/bin/devkit verify --bench --output build/gpu-report
 
 lint: .venv/.with-lint ## check style, types, layers and generated files
 	@bash .ci/lint.sh

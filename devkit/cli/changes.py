@@ -14,15 +14,13 @@ from devkit.cli.output import print_wrapped
 from devkit.cli.runtime import is_drawn, measure_memory_gb, today
 from devkit.cli.terminal import draw_diff, make_console
 from devkit.errors import ExitCode
-from devkit.text import format_bytes, format_count, format_table, wrap_text
+from devkit.text import format_count, format_table, wrap_text
 
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies
-    from devkit.facts.values import Unknown
     from devkit.render.changes import FileChange
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.solver.plan import Conflict, Plan
-    from devkit.verify.dev_container import ImageReport
 
 
 @dataclass(frozen=True)
@@ -208,34 +206,3 @@ def build_editor_fields(settings: "ProjectSettings") -> dict[str, object]:
 
     reports = build_reports_for_settings(settings)
     return {"editors": [asdict(report) for report in reports]} if reports else {}
-
-
-def print_image_size(root: Path) -> None:
-    """Print the size of the project's image and of its parts, or why it is unknown."""
-    from devkit.facts.values import Unknown
-
-    image = _measure_image(root)
-    if isinstance(image, Unknown):
-        build = "Build it first: docker compose -f .devcontainer/docker-compose.yml build"
-        click.echo(f"The image's size is not known: {image.reason}.\n{build}")
-        return
-    click.echo(f"{image.image}: {format_bytes(image.total_bytes)} on the disk")
-    click.echo(format_table([(format_bytes(size), name) for name, size in image.parts], indent="  "))
-
-
-def build_image_fields(root: Path) -> dict[str, object]:
-    """Build the same for a JSON document, `parts` in the order of the Dockerfile."""
-    from devkit.facts.values import Unknown
-
-    image = _measure_image(root)
-    if isinstance(image, Unknown):
-        return {"image": {"unknown": image.reason}}
-    parts = [{"name": name, "bytes": size} for name, size in image.parts]
-    return {"image": {"name": image.image, "bytes": image.total_bytes, "parts": parts}}
-
-
-def _measure_image(root: Path) -> "ImageReport | Unknown":
-    from devkit.probe.host import LocalHost
-    from devkit.verify.dev_container import measure_image
-
-    return measure_image(root, LocalHost())

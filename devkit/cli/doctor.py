@@ -66,6 +66,7 @@ _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
     "--only", metavar="CODE", multiple=True, shell_complete=complete_codes, help="Run only this check. May be repeated."
 )
 @click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
+@click.option("--setup", is_flag=True, help="Print the steps that install driver, engine and Container Toolkit here.")
 @click.option("--deep", is_flag=True, help="Also try CUDA and torch in child processes (up to 90 s).")
 @click.option("--smoke", is_flag=True, help="Also start a temporary container with a GPU (up to 60 s).")
 @click.option("--fix", is_flag=True, help="Repair your own files: shows each change, asks first, keeps a copy.")
@@ -97,6 +98,7 @@ def doctor(
     every: float | None,
     only: tuple[str, ...],
     show_list: bool,
+    setup: bool,
     deep: bool,
     smoke: bool,
     fix: bool,
@@ -126,6 +128,11 @@ def doctor(
         is_verbose=verbose,
         shows_steps=not watch,
     )
+    if setup:
+        from devkit.cli.setup_steps import print_setup_steps
+
+        print_setup_steps(examination.read(), as_json=as_json)
+        ctx.exit(ExitCode.DONE)
     if fix:
         ctx.with_resource(hold_project(examination.reading.project))
     with interrupt_on_termination():
@@ -217,17 +224,7 @@ class _Examination:
         """Return the facts, saved where a file is named, and the report on them."""
         if self.codes:
             _select_checks(self.codes)  # a wrong code is an error before anything is read
-        if self.facts_files:
-            from devkit.probe.saved_facts import load_saved_facts
-
-            facts = load_saved_facts(self.facts_files)
-        else:
-            preload = partial(_select_checks, self.codes)
-            # Without steps the terminal holds the report.
-            steps = show_steps(is_verbose=self.is_verbose) if self.shows_steps else nullcontext(lambda _step: None)
-            with steps as report_step:
-                facts = read_this_machine(self.reading, report_step=report_step, meanwhile=preload)
-        facts = self.saved_reports.add_to(facts)
+        facts = self.saved_reports.add_to(self.read())
         # Imported only now, so that the probes start first.
         from devkit.doctor.report.report import build_report
         from devkit.doctor.runner import run_on_host_and_container
@@ -239,6 +236,19 @@ class _Examination:
             run_on_host_and_container(_select_checks(self.codes), facts, clock=time.perf_counter),
             devkit=__version__,
         )
+
+    def read(self) -> "Facts":
+        """Read the facts, saved or of this machine."""
+        if self.facts_files:
+            from devkit.probe.saved_facts import load_saved_facts
+
+            return load_saved_facts(self.facts_files)
+        # Without steps the terminal holds the report.
+        steps = show_steps(is_verbose=self.is_verbose) if self.shows_steps else nullcontext(lambda _step: None)
+        with steps as report_step:
+            return read_this_machine(
+                self.reading, report_step=report_step, meanwhile=partial(_select_checks, self.codes)
+            )
 
 
 def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
@@ -298,14 +308,20 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _find_conflicts_over_time(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield message and hint of each contradiction of the options for more than one examination."""
+    """Yield message and hint of each contradiction with --since-last, --setup and --watch."""
     if flags["since_last"] and flags["facts_files"]:
         yield (
             "--since-last compares this machine, and --facts judges a saved one",
-            "Compare two files: devkit compare A B",
+            "Compare two files: devkit fleet compare A B",
         )
     if flags["since_last"] and flags["style"] in _NOT_FOR_LISTS:
         yield f"--since-last has no {flags['style']} form", "Use --format text or json."
+    if flags["setup"]:
+        yield from (
+            (f"--setup prints the steps of a set-up, and {flag} is for a diagnosis", "Give one of the two.")
+            for name, flag in (*_NOT_WATCHED, ("watch", "--watch"), ("only", "--only"))
+            if flags[name] and name not in ("as_json", "facts_files")
+        )
     if flags["watch"]:
         yield from (
             (f"--watch shows this machine until Ctrl-C, and {flag} is for one examination", "Give one of the two.")

@@ -22,7 +22,6 @@ from devkit.estimate.settings import InferenceSettings, TrainingSettings
 from devkit.render.changes import Action
 from devkit.text import format_table, join_words
 from devkit.verify.report import ProofLocation, ProofVerdict
-from devkit.verify.report_check import PointStatus, ReportPoint
 from devkit.workload.proof.stages import StageResult
 
 Json = dict[str, Any]
@@ -206,8 +205,7 @@ DOCUMENTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "devkit.init/1": ("devkit init --json", get_type_hints(_Files, include_extras=True)),
     "devkit.update/1": ("devkit update --json", get_type_hints(_Files, include_extras=True)),
-    "devkit.template/1": ("devkit template --json", {"directory": str, "files": list[File]}),
-    "devkit.feature/1": ("devkit feature --json", {"directory": str, "files": list[File]}),
+    "devkit.feature/1": ("devkit init --as-feature --json", {"directory": str, "files": list[File]}),
     "devkit.bundle/1": (
         "devkit bundle --json",
         {"verdict": Literal["written", "would-write"], "output": str, "architectures": list[str], "image": Json},
@@ -263,16 +261,12 @@ DOCUMENTS: dict[str, tuple[str, Mapping[str, Any]]] = {
             "report_sha256": str,
         },
     ),
-    "devkit.verify-check/1": (
-        "devkit verify --check REPORT --json",
-        {"of": str, "verdict": PointStatus, "points": list[ReportPoint]},
-    ),
     "devkit.generate/1": (
         "devkit generate --json",
         {"model": str, "adapter": str | None, "answers": Objects, "speed": Json},
     ),
     "devkit.model/1": (
-        "devkit model fetch --json",
+        "devkit fetch --json",
         {"name": str, "folder": str, "architecture": str, "bytes": int, "license": str | None, "origin": str | None},
     ),
     "devkit.export/1": (
@@ -290,11 +284,11 @@ DOCUMENTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "devkit.compare/1": (
-        "devkit compare --json",
+        "devkit fleet compare --json",
         {"verdict": Literal["alike", "differ"], "nodes": int, "groups": list[Group], "unreadable": Objects},
     ),
-    "devkit.data/1": ("devkit data show --json", {"tables": list[TableState], "faults": Objects | list[str]}),
-    "devkit.benchmark/1": ("devkit benchmark --json", {"parts": dict[str, Json]}),
+    "devkit.data/1": ("devkit tables --json", {"tables": list[TableState], "faults": Objects | list[str]}),
+    "devkit.benchmark/1": ("devkit verify --bench --json", {"parts": dict[str, Json]}),
 }
 """`schema` of a document -> the command that prints it, and its fields beside `schema`. devkit.doctor/1 has a file of its own."""
 

@@ -3,20 +3,20 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import wraps
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.command import Command, Decorator, section
 from devkit.cli.names import complete_gpus, complete_models
 from devkit.cli.runtime import is_drawn
 from devkit.cli.terminal import draw_estimate, make_console, show_status
-from devkit.cli.user_data import remove_user_file, require_user_file, write_user_file
 from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import (
     ALL_LINEAR,
@@ -33,23 +33,25 @@ from devkit.estimate.settings import (
     TrainingSettings,
     decode_settings,
 )
-from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
-from devkit.user_folder import find_user_file
+from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
-    from devkit.estimate.measured_runs import ObservedRun
     from devkit.estimate.memory import MemoryEstimate
-    from devkit.estimate.report import RuleOfThumb, Scenario
-    from devkit.estimate.resources import Prices
+    from devkit.estimate.report import Scenario
     from devkit.facts.gpu import Gpu
 
 EstimateOptions = Mapping[str, Any]
 """Flags by setting; None where one was not given."""
 
-_MEASUREMENTS_FILE = "measured.json"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _PRECISION = click.Choice([each.value for each in Precision])
+
+
+def _name_options(options: Iterable[Decorator]) -> dict[str, str]:
+    """Return the flag of each parameter that the options give a command."""
+    command = click.command()(section("", *options)(lambda: None))
+    return {str(each.name): each.opts[0] for each in command.params}
 
 
 def _choose(kind: type[Any]) -> "click.Choice[str]":
@@ -59,88 +61,80 @@ def _choose(kind: type[Any]) -> "click.Choice[str]":
 _TRAINING = (
     click.option("--method", type=_choose(Method), help="What is trained. Default: lora."),
     click.option("--rank", type=int, metavar="N", help="Rank of the adapters. Default: 16."),
-    click.option(
-        "--targets", metavar="NAMES", help="Modules with adapters, such as q_proj,v_proj. Default: all-linear."
-    ),
-    click.option("--dora", is_flag=True, default=None, help="Use DoRA: adapters with a magnitude vector."),
+    click.option("--targets", metavar="NAMES", help="Target modules, such as q_proj,v_proj. Default: all-linear."),
+    click.option("--dora", is_flag=True, default=None, help="DoRA: adapters with a magnitude vector."),
     click.option("--adapter-dtype", "adapter_precision", type=_PRECISION, help="Data type of the adapters."),
     click.option("--micro-batch", type=int, metavar="N", help="Rows in one forward and backward pass. Default: 1."),
-    click.option(
-        "--accumulation",
-        type=int,
-        metavar="N",
-        help="Micro-batches per optimizer step (gradient accumulation). Default: 1.",
-    ),
+    click.option("--accumulation", type=int, metavar="N", help="Gradient accumulation steps. Default: 1."),
     click.option(
         "--checkpointing/--no-checkpointing",
         default=None,
-        help="Recompute activations in the backward pass (gradient checkpointing).",
+        help="Gradient checkpointing: recompute activations in the backward pass.",
     ),
     click.option("--optimizer", type=_choose(Optimizer), help="Default: adamw, PyTorch's fused one."),
     click.option("--loss", type=_choose(Loss), help="Loss on full logits, or in chunks."),
-    click.option("--kbit-upcast/--no-kbit-upcast", "upcast", default=None, help="prepare_model_for_kbit_training ran."),
-    click.option("--double-quantization/--no-double-quantization", default=None, help="Quantize the nf4 scales, too."),
     click.option(
-        "--stack", type=_choose(Stack), help="Training loop; its defaults fill in the flags above. Default: devkit."
+        "--kbit-upcast/--no-kbit-upcast", "upcast", default=None, help="peft's prepare_model_for_kbit_training ran."
     ),
     click.option(
-        "--autocast/--no-autocast",
-        default=None,
-        help="Matrix products in 16 bits: bf16=True or fp16=True of Trainer and TRL.",
+        "--double-quantization/--no-double-quantization", default=None, help="Quantize the scales of nf4 as well."
     ),
+    click.option("--stack", type=_choose(Stack), help="Training loop; its defaults apply. Default: devkit."),
+    click.option("--autocast/--no-autocast", default=None, help="bf16=True or fp16=True of Trainer and TRL."),
     click.option(
         "--keeps-outputs", is_flag=True, default=None, help="The loop keeps the logits during the backward pass."
     ),
     click.option("--sharding", type=_choose(Sharding), help="How --world processes shard the model. Default: ddp."),
-    click.option("--shard-size", type=int, metavar="N", help="Processes that shard one copy of it. Default: all."),
+    click.option("--shard-size", type=int, metavar="N", help="Processes that shard one copy. Default: all."),
+    click.option(
+        "--train-tokens",
+        "tokens",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Tokens to train on: adds time and disk.",
+    ),
 )
 _INFERENCE = (
-    click.option("--new-tokens", "new", type=int, metavar="N", help="Tokens to generate. Default: 256."),
+    click.option("--inference", is_flag=True, help="Generate text instead of training."),
+    click.option("--max-new-tokens", "new", type=int, metavar="N", help="Tokens to generate. Default: 256."),
     click.option("--sequences", type=int, metavar="N", help="Sequences in one batch. Default: 1."),
     click.option("--cache", type=_choose(CacheKind), help="KV cache. Default: dynamic."),
     click.option("--cache-dtype", "cache_precision", type=_PRECISION, help="Default: that of the weights."),
-    click.option("--quantize", "quantization", type=_choose(Quantization), help="Quantization of the weights."),
+    click.option("--quantization", type=_choose(Quantization), help="Quantization of the weights."),
 )
 _BOTH = (
-    click.option("--dtype", "precision", type=_PRECISION, help="Data type of weights. Default: bf16."),
-    click.option("--seq", "sequence", type=int, metavar="N", help="Tokens of a row, or of the prompt."),
+    click.option("--dtype", "precision", type=_PRECISION, help="Data type of the weights. Default: bf16."),
+    click.option("--max-length", "sequence", type=int, metavar="N", help="Tokens of a row, or of the prompt."),
     click.option("--attention", type=_choose(Attention), help="Default: sdpa."),
     click.option("--world", type=int, metavar="N", help="World size: the number of GPUs. Default: 1."),
-)
-_SHAPE = (
-    click.option("--hidden", "hidden_size", type=int, metavar="N", help="Describe a model of your own: its width."),
-    click.option("--layers", "num_hidden_layers", type=int, metavar="N"),
-    click.option("--heads", "num_attention_heads", type=int, metavar="N"),
-    click.option("--kv-heads", "num_key_value_heads", type=int, metavar="N"),
-    click.option("--head-dim", "head_dim", type=int, metavar="N"),
-    click.option("--intermediate", "intermediate_size", type=int, metavar="N", help="Width of its MLP."),
-    click.option("--vocabulary", "vocab_size", type=int, metavar="N"),
     click.option(
-        "--tied", "tie_word_embeddings", is_flag=True, default=None, help="The output head is tied to the embedding."
+        "--shape",
+        multiple=True,
+        metavar="KEY=N,…",
+        help="A model without a config.json, by its keys: "
+        "hidden_size=4096,num_hidden_layers=32,num_attention_heads=32,intermediate_size=14336,vocab_size=128256",
     ),
-    click.option("--architecture", "model_type", metavar="NAME", help="Built like this one. Default: llama."),
 )
-_GROUPS = {"training": _TRAINING, "inference": _INFERENCE, "both": _BOTH, "shape": _SHAPE}
-
-_FLAGS: dict[str, dict[str, str]] = {}
-"""By group: setting -> its flag; filled below."""
-
-
-def estimate_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a Click command these flags, which it receives by group as one argument, `flags`."""
-
-    @wraps(command)
-    def with_flags(*args: Any, **values: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
-        flags = {group: {name: values.pop(name) for name in names} for group, names in _FLAGS.items()}
-        return command(*args, flags=flags, **values)
-
-    wrapped: Callable[..., Any] = with_flags
-    for group, options in reversed(_GROUPS.items()):
-        for option in reversed(options):
-            wrapped = option(wrapped)
-        added = wrapped.__click_params__[-len(options) :]  # type: ignore[attr-defined]
-        _FLAGS[group] = {str(each.name): each.opts[0] for each in reversed(added)}
-    return wrapped
+_SETTINGS = {
+    "training": [name for name in _name_options(_TRAINING) if name != "tokens"],
+    "inference": [name for name in _name_options(_INFERENCE) if name != "inference"],
+    "both": [name for name in _name_options(_BOTH) if name != "shape"],
+}
+"""The settings that have a flag, by what they are for."""
+_FLAGS = _name_options((*_TRAINING, *_INFERENCE, *_BOTH))
+RENAMED_FLAGS = {
+    **{"--seq": "--max-length", "--new-tokens": "--max-new-tokens", "--quantize": "--quantization"},
+    **{"--tokens": "--train-tokens"},
+    **{
+        f"--{flag}": f"--shape {key}="
+        for flag, key in (
+            *(("hidden", "hidden_size"), ("layers", "num_hidden_layers"), ("heads", "num_attention_heads")),
+            *(("kv-heads", "num_key_value_heads"), ("head-dim", "head_dim"), ("intermediate", "intermediate_size")),
+            *(("vocabulary", "vocab_size"), ("architecture", "model_type")),
+        )
+    },
+    "--tied": "--shape tie_word_embeddings=true",
+}
 
 
 @dataclass(frozen=True)
@@ -149,55 +143,44 @@ class _CommandOptions:
 
     model: str | None
     inference: bool
+    shape: tuple[str, ...]
     gpus: tuple[str, ...]
     facts_files: tuple[Path, ...]
     tokens: int | None
-    price_file: Path | None
-    rule_names: tuple[str, ...]
     exact: bool
     why: str | None
-    learn_file: str | None
-    reset: bool
     as_json: bool
 
 
-@click.command()
+@click.command(cls=Command, renamed=RENAMED_FLAGS)
 @click.argument("model", required=False, shell_complete=complete_models)
-@click.option("--inference", is_flag=True, help="Generate text instead of training.")
-@estimate_options
-@click.option(
-    "--gpu",
-    "gpus",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=complete_gpus,
-    help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb", "L4/4" for one of four programs.',
+@section(
+    "Where",
+    click.option(
+        "--gpu",
+        "gpus",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=complete_gpus,
+        help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb", "L4/4" for one of four programs.',
+    ),
+    click.option(
+        "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
+    ),
 )
-@click.option(
-    "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
-)
-@click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="How many tokens to train on: time and disk.")
-@click.option("--prices", "price_file", type=_FILE, metavar="FILE", help="Your prices; see examples/prices.toml.")
-@click.option("--rule", "rule_names", multiple=True, metavar="NAME", help="Compare a rule of thumb, such as seed:4x.")
+@section("Training and inference", *_BOTH)
+@section("Training", *_TRAINING)
+@section("Inference", *_INFERENCE)
 @click.option("--exact", is_flag=True, help="Trace the real program (needs torch, takes seconds).")
 @click.option("--why", metavar="TERM", help="Explain one term of the peak.")
-@click.option(
-    "--learn",
-    "learn_file",
-    is_flag=False,
-    flag_value="",
-    metavar="FILE",
-    help="Calibrate the bounds with a measured run.",
-)
-@click.option("--reset", is_flag=True, help="With --learn: forget what was learned.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
-def estimate(ctx: click.Context, /, *, flags: Mapping[str, EstimateOptions], **given: Any) -> None:  # noqa: ANN401
+def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one for each option
     """Say how much GPU memory training or inference takes, where it fits, and what to change.
 
     MODEL is a known name such as llama-3.1-8b, a config.json or its folder, or a repository on the hub; or describe it
-    with --hidden, --layers and so on. Nothing is downloaded but a config.json. Ends with 1 where it fits on none of the
-    GPUs: those named, those of --facts, or those of this machine.
+    with --shape. Nothing is downloaded but a config.json. Ends with 1 where it fits on none of the GPUs: those named,
+    those of --facts, or those of this machine.
     """
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.report import (
@@ -209,45 +192,54 @@ def estimate(ctx: click.Context, /, *, flags: Mapping[str, EstimateOptions], **g
         serialize_estimate_report,
     )
 
+    flags = {group: {name: given.pop(name) for name in names} for group, names in _SETTINGS.items()}
     options = _CommandOptions(**given)
-    if options.reset or options.learn_file is not None:
-        if options.model is not None or bool(options.learn_file) == options.reset:
-            raise DevkitError(
-                "--learn takes a file or --reset, and no model", "devkit estimate --learn OUTPUT/run.json"
-            )
-        click.echo(learn_from_runs(Path(options.learn_file)) if options.learn_file else forget_learned())
-        ctx.exit(ExitCode.DONE)
     settings = build_estimate_settings(flags, is_inference=options.inference)
-    config, name = find_model_config(options.model, build_model_config(flags["shape"], model=options.model))
-    gpus, learned_from = apply_learned_bounds(_find_gpus(options, settings.precision))
-    rules: tuple[RuleOfThumb, ...] = ()
-    if options.rule_names:
-        from devkit.estimate.report import find_rule_of_thumb
-
-        rules = tuple(find_rule_of_thumb(name) for name in options.rule_names)
+    config, name = find_model_config(options.model, build_model_config(options.shape, model=options.model))
     scenario = Scenario(
         shape=build_model_shape(config, name=name),
         settings=settings,
-        gpus=gpus,
+        gpus=_find_gpus(options, settings.precision),
         tokens=options.tokens or 0,
-        prices=_read_prices(options.price_file) if options.price_file else None,
-        rules=rules,
     )
     memory = _trace(scenario, config) if options.exact else estimate_memory(scenario)
     width = shutil.get_terminal_size().columns
     if options.why:
         click.echo(format_term(memory, options.why, width=width))
         ctx.exit(ExitCode.DONE)
-    report = build_estimate_report(scenario, memory, learned_from=learned_from)
+    report = build_estimate_report(scenario, memory)
+    command = format_finetune_command(options.model, settings) if isinstance(settings, TrainingSettings) else ""
     if options.as_json:
-        click.echo(json.dumps(serialize_estimate_report(report), indent=2, ensure_ascii=False))
+        document = {**serialize_estimate_report(report), "command": command or None}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         text = format_estimate_report(report, width=width)
         if is_drawn(sys.stdout):
             draw_estimate(make_console(sys.stdout), report, text)
         else:
             click.echo(text)
+        if command and report.fits_somewhere:
+            click.echo(f"\nTo train so:\n  {command}")
     ctx.exit(ExitCode.DONE if report.fits_somewhere else ExitCode.ANSWER_IS_NO)
+
+
+def format_finetune_command(model: str | None, settings: TrainingSettings) -> str:
+    """Format the command that trains with these settings; "" where devkit has no loop that does."""
+    from devkit.facts.settings import describe_settings, format_setting
+    from devkit.workload.finetune.settings import FinetuneSettings
+
+    if model is None or settings.stack is not Stack.DEVKIT or settings.sharding is Sharding.ZERO1:
+        return ""
+    if os.path.isfile(model):  # noqa: PTH113 - pathlib would cost a tenth of the command
+        model = os.path.dirname(model) or "."  # noqa: PTH120
+    defaults, known = TrainingSettings(), describe_settings(FinetuneSettings)
+    shown = ("method", "sequence", "micro_batch", "precision", "checkpointing")
+    words = ["--model", model, "--data", "DATA"]
+    for name in known:
+        if name in shown or getattr(settings, name, None) != getattr(defaults, name, None):
+            words += format_setting(FinetuneSettings, name, getattr(settings, name))
+    launcher = ["torchrun", "--nproc-per-node", str(settings.world), "-m"] if settings.world > 1 else []
+    return shlex.join([*launcher, "devkit", "finetune", *words])
 
 
 def build_estimate_settings(
@@ -257,13 +249,13 @@ def build_estimate_settings(
     group, other = ("inference", "training") if is_inference else ("training", "inference")
     given = {name: value for name, value in {**flags[group], **flags["both"]}.items() if value is not None}
     about = "--inference" if is_inference else "training; add --inference"
-    wrong = [(_FLAGS[other][name], about) for name, value in flags[other].items() if value is not None]
+    wrong = [(name, about) for name, value in flags[other].items() if value is not None]
     if not is_inference:
         # A flag that has no effect with the method: its user may be thinking of another method.
         method = Method(given.get("method", Method.LORA))
-        wrong += [(_FLAGS["training"][name], f"--method {method}") for name in _UNUSED.get(method, ()) if name in given]
-    for flag, subject in wrong:
-        raise DevkitError(f"{flag} says nothing about {subject}", "Leave out one of the two.")
+        wrong += [(name, f"--method {method}") for name in _UNUSED.get(method, ()) if name in given]
+    for name, subject in wrong:
+        raise DevkitError(f"{_FLAGS[name]} has no effect with {subject}", "Remove one of them.")
     if is_inference:
         renamed = {"prompt" if name == "sequence" else name: value for name, value in given.items()}
         return decode_settings(InferenceSettings, renamed)
@@ -306,23 +298,27 @@ def _find_defaults(stack: Stack, method: Method, given: EstimateOptions) -> dict
     }
 
 
-def build_model_config(flags: EstimateOptions, *, model: str | None) -> dict[str, Any] | None:
-    """Build the config.json that the shape flags describe; None without any.
+_NEEDED_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
-    Raises DevkitError where a flag is missing, and where a model is named as well.
+
+def build_model_config(shape: Sequence[str], *, model: str | None) -> dict[str, Any] | None:
+    """Build the config.json that --shape describes; None without it.
+
+    Raises DevkitError where a key is missing or no number, and where a model is named as well.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
-    if not given:
+    if not shape:
         return None
     if model is not None:
-        raise DevkitError(f"{model} and flags describe two models", "Leave out one of the two.")
-    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"):
-        if name not in given:
-            raise DevkitError(
-                f"{_FLAGS['shape'][name]} is missing",
-                "A model of your own needs width, layers, heads, --intermediate and --vocabulary.",
-            )
-    return {"model_type": "llama", **given}
+        raise DevkitError(f"{model} and --shape describe two models", "Remove one of them.")
+    config: dict[str, Any] = {"model_type": "llama"}
+    for pair in (pair for text in shape for pair in text.split(",")):
+        key, _, value = pair.partition("=")
+        if not value or not (value.isdecimal() or value in ("true", "false") or key == "model_type"):
+            raise DevkitError(f"invalid --shape {pair}: expected KEY=N", "Keys are those of config.json.")
+        config[key] = value if key == "model_type" else json.loads(value)
+    if missing := [key for key in _NEEDED_KEYS if key not in config]:
+        raise DevkitError(f"--shape lacks {', '.join(missing)}", "Name all of them in one --shape, with commas.")
+    return config
 
 
 def find_model_config(model: str | None, described: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], str]:
@@ -421,18 +417,6 @@ def read_local_gpus() -> "tuple[Gpu, ...]":
     return tuple(gpu for gpu in answer.gpus if isinstance(gpu, Gpu)) if isinstance(answer, NvmlAnswer) else ()
 
 
-def _read_prices(path: Path) -> "Prices":
-    from devkit.estimate.resources import parse_prices
-    from devkit.probe.documents import parse_toml
-
-    try:
-        return parse_prices(parse_toml(read_bounded(path, MAX_CONFIG_BYTES).decode()), origin=str(path))
-    except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", "See examples/prices.toml for one.") from None
-    except ValueError as error:
-        raise DevkitError(f"{path} is not TOML: {error}", "See examples/prices.toml for one.") from None
-
-
 def _trace(scenario: "Scenario", config: Mapping[str, Any]) -> "MemoryEstimate":
     """Trace the real program in a child process: importing torch takes seconds."""
     import subprocess
@@ -451,64 +435,3 @@ def _trace(scenario: "Scenario", config: Mapping[str, Any]) -> "MemoryEstimate":
     if child.returncode == ExitCode.WRONG_INPUT:
         raise DevkitError(message, hint)
     raise RuntimeError(f"the trace ended with {child.returncode}:\n{child.stderr}")
-
-
-def apply_learned_bounds(gpus: "Sequence[GpuSpec]") -> "tuple[tuple[GpuSpec, ...], str]":
-    """Return the GPUs with bounds calibrated by measured runs, and the file with those runs, "" where it has none."""
-    path = find_user_file(_MEASUREMENTS_FILE)
-    if not gpus or path is None or not os.access(path, os.F_OK):
-        return tuple(gpus), ""
-    from devkit.estimate.measured_runs import calibrate_bounds
-
-    runs = _read_kept_runs(Path(path))
-    calibrated = tuple(replace(gpu, bounds=calibrate_bounds(runs, gpu.name)) for gpu in gpus)
-    return calibrated, path if any(gpu.bounds for gpu in calibrated) else ""
-
-
-def learn_from_runs(source: Path) -> str:
-    """Keep the runs of a file, and return a text on how far off the estimates were. Raises DevkitError."""
-    from devkit.estimate.measured_runs import ENOUGH_RUNS, calibrate_bounds, serialize_observed_runs
-    from devkit.text import format_bytes, format_count
-
-    path = require_user_file(_MEASUREMENTS_FILE)
-    before = _read_kept_runs(path) if path.exists() else ()
-    new = [run for run in _read_runs(source) if run not in before]
-    runs = (*before, *new)
-    write_user_file(_MEASUREMENTS_FILE, json.dumps(serialize_observed_runs(runs), indent=1).encode())
-    lines = [
-        f"{run.gpu}: estimated {format_bytes(run.estimated_bytes)}, measured {format_bytes(run.allocated_bytes)} "
-        f"({run.error:+.1%}); the allocator held {run.slack:.1%} more"
-        for run in new
-    ]
-    for gpu in dict.fromkeys(run.gpu for run in new or runs):
-        bounds = calibrate_bounds(runs, gpu)
-        count = format_count(sum(run.gpu == gpu for run in runs), "run")
-        if bounds is None:
-            lines.append(f"{gpu}: {count}, the bounds move from {ENOUGH_RUNS} on")
-        else:
-            share = f"{bounds.slack_point:.1%} now, at most {bounds.slack_upper:.1%}"
-            lines.append(f"{gpu}: {count}; the allocator's share is {share}")
-    return "\n".join([*lines, f"Kept in {path}; `devkit estimate --learn --reset` forgets it."])
-
-
-def forget_learned() -> str:
-    """Remove all measured runs, and return a text that says so. Raises DevkitError."""
-    remove_user_file(_MEASUREMENTS_FILE)
-    path = find_user_file(_MEASUREMENTS_FILE)
-    return f"Forgotten: {path} is gone, and the bounds are the general ones again."
-
-
-def _read_kept_runs(path: Path) -> "tuple[ObservedRun, ...]":
-    """Read the runs kept so far. A file that cannot be read is ignored with a warning."""
-    try:
-        return _read_runs(path)
-    except DevkitError as error:
-        click.echo(f"Warning: {error.message}; `devkit estimate --learn --reset` drops it", err=True)
-        return ()
-
-
-def _read_runs(path: Path) -> "tuple[ObservedRun, ...]":
-    from devkit.estimate.measured_runs import parse_observed_runs
-
-    hint = "Give run.json of a finished devkit finetune, or the report of devkit verify on a GPU."
-    return parse_observed_runs(_read_object(path, hint), origin=str(path))

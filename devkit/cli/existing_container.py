@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 
 _GENERATED_FILE_OPTIONS = frozenset(
-    {"engine", "devices", "editors", "profiles", "index", "torch_index", "hub", "ca_certificate", "wheelhouse"}
-    | {"lock", "lock_only", "report"}
+    {"engine", "editors", "profiles", "assignments", "ca_certificate", "wheelhouse"} | {"lock", "lock_only"}
 )
 """Options about the contents of devkit's own files, by their names in Click."""
 

@@ -433,7 +433,7 @@ def _require_settings(
     if not settings.job.image and target.needs_image(settings.target):
         missing.append("no image is named, and the job runs where no image is built")
         name, publish = _build_publish_command(project)
-        bake = ["--bake"] if project.settings.engine != "podman" and not project.settings.bake else []
+        bake = ["--set", "bake=true"] if project.settings.engine != "podman" and not project.settings.bake else []
         steps = [shlex.join(["devkit", "init", *where, *bake])] if bake or not has_lock else []
         steps += publish
         words += ["--image", name]

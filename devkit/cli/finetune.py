@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.command import Command
 from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError
+from devkit.facts.settings import describe_settings, format_flag
+from devkit.text import join_words
 from devkit.workload.finetune.process import (
     StoppedBySignal,
     configure_libraries,
@@ -19,7 +22,12 @@ from devkit.workload.finetune.process import (
     raise_on_signal,
     report_once_per_node,
 )
-from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file, validate_finetune_settings
+from devkit.workload.finetune.settings import (
+    FinetuneSettings,
+    parse_assignment,
+    read_settings_file,
+    validate_finetune_settings,
+)
 from devkit.workload.interpreter import continue_in_project
 from devkit.workload.launch import write_exit_code
 
@@ -27,14 +35,34 @@ if TYPE_CHECKING:
     from devkit.workload.finetune.events import Listener
 
 
-@click.command()
+_WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings).items() if not info.has_flag]
+
+
+@click.command(
+    cls=Command,
+    renamed={
+        "--sequence": "--max-length",
+        "--precision": "--dtype",
+        "--adapter-precision": "--adapter-dtype",
+        "--compile": "--set compile=true",
+        "--no-compile": "--set compile=false",
+        **{format_flag(name): f"--set {name}=" for name in _WITHOUT_FLAG if name != "compile"},
+    },
+)
 @setting_options(FinetuneSettings)
 @click.option(
     "--settings",
     "file",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML file with any of the settings above; flags override it.",
+    help="TOML file with any of these settings; flags override it.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help=f"Another setting: {join_words(_WITHOUT_FLAG)}. Repeat.",
 )
 @click.option(
     "--plot",
@@ -63,6 +91,7 @@ def finetune(
     /,
     *,
     file: Path | None,
+    assignments: tuple[str, ...],
     plot: Path | None,
     tensorboard: Path | None,
     trackers: tuple[str, ...],
@@ -78,7 +107,7 @@ def finetune(
 
     with _exit_code_written(ctx), raise_on_signal():
         with report_once_per_node():
-            settings = validate_finetune_settings(load_finetune_settings(file, flags))
+            settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
             continue_in_project("devkit finetune")
         with (
             _print_events(as_json=as_json) as listener,
@@ -133,7 +162,11 @@ def _print_events(*, as_json: bool) -> Iterator["Listener"]:
         yield emit
 
 
-def load_finetune_settings(file: Path | None, flags: dict[str, Any]) -> FinetuneSettings:
+def load_finetune_settings(
+    file: Path | None, flags: dict[str, Any], assignments: tuple[str, ...] = ()
+) -> FinetuneSettings:
     """Load the settings of the file, overridden by those of flags. Raises DevkitError."""
     settings = read_settings_file(file) if file is not None else {}
+    for assignment in assignments:
+        settings |= parse_assignment(assignment)
     return FinetuneSettings(**settings | collect_setting_flags(FinetuneSettings, flags))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.command import Command
 from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.files import BaseQuantization
@@ -29,7 +30,7 @@ MAX_PROMPT_CHARACTERS = 16 << 20
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-@click.command()
+@click.command(cls=Command, renamed={"--tokens": "--max-new-tokens", "--precision": "--dtype"})
 @click.option("--model", metavar="NAME", default="", help="Folder or hub id; by default the adapter's own base.")
 @click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Folder of a LoRA or DoRA adapter.")
 @click.option("--any-base", is_flag=True, help="Use the adapter on other weights than it was trained on.")
@@ -49,7 +50,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
     help="With --merge: a GGUF file, too, for llama.cpp and Ollama: bf16, q8_0, q4_k_m …",
 )
 @click.option(
-    "--tokens", metavar="N", type=click.IntRange(min=1), default=256, show_default=True, help="Max new tokens."
+    "--max-new-tokens",
+    "tokens",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Max new tokens.",
 )
 @click.option(
     "--temperature",
@@ -82,7 +89,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
     show_default=True,
     help="Quantization of the base weights.",
 )
-@click.option("--precision", type=click.Choice([each.value for each in Precision]), help="Compute dtype.")
+@click.option("--dtype", "precision", type=click.Choice([each.value for each in Precision]), help="Compute dtype.")
 @click.option(
     "--static-cache/--dynamic-cache",
     default=None,

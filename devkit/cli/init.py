@@ -11,7 +11,6 @@ import click
 from devkit.cli.changes import (
     WriteOptions,
     build_editor_fields,
-    build_image_fields,
     build_plan_fields,
     confirm_and_write,
     format_compile_costs,
@@ -19,12 +18,12 @@ from devkit.cli.changes import (
     print_changes,
     print_choices,
     print_editor_reports,
-    print_image_size,
     print_plan,
     print_system_packages,
     require_plan,
     select_changed,
 )
+from devkit.cli.command import Command
 from devkit.cli.existing_container import list_compose_offers, repair_existing_container
 from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.output import print_wrapped
@@ -55,9 +54,21 @@ if TYPE_CHECKING:
 SCHEMA = "devkit.init/1"
 
 
-@click.command()
+RENAMED_FLAGS = {
+    f"--{name}": f"--set {key}="
+    for name, key in (
+        *(
+            (name, name)
+            for name in ("name", "index", "torch-index", "hub", "machine", "platform", "glibc", "gpu-runtime")
+        ),
+        ("device", "devices"),
+    )
+} | {"--sudo": "--set sudo=true", "--bake": "--set bake=true"}
+
+
+@click.command(cls=Command, renamed=RENAMED_FLAGS)
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
-@plan_options
+@plan_options(with_details=False)
 @container_options
 @lock_options
 @click.option("--add-imports", "with_imports", is_flag=True, help="Install what its programs import and no file names.")
@@ -67,7 +78,9 @@ SCHEMA = "devkit.init/1"
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--force", is_flag=True, help="Replace devkit's own files even where they were edited.")
-@click.option("--report", is_flag=True, help="Say how large the built image is, and what made it so.")
+@click.option(
+    "--as-feature", is_flag=True, help="Write DIR/devkit, a dev container Feature that brings devkit, and no more."
+)
 @resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -85,17 +98,23 @@ def init(
     dry_run: bool,
     show_diff: bool,
     force: bool,
-    report: bool,
+    as_feature: bool,
     no_resolve: bool,
     as_json: bool,
 ) -> None:
     """Write a dev container that fits this machine, or the one that the flags describe.
 
     Settings are kept in DIR/devkit.toml; flags override them and are recorded there.
+
+    --as-feature: with DIR .devcontainer, a devcontainer.json uses it by "features": {"./devkit": {}}; or publish it.
     """
     from devkit.render.changes import require_root
     from devkit.render.project import compute_project_changes, open_project
 
+    if as_feature:
+        from devkit.cli.feature import write_feature
+
+        write_feature(ctx, directory, is_dry_run=dry_run, force=force, as_json=as_json)
     if not dry_run:
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))
@@ -147,7 +166,6 @@ def init(
         fields["imports"] = [{"module": each.module, "name": each.name, "origin": each.origin} for each in imports]
         fields["guide"] = [{"requirement": each.text, "origin": each.origin} for each in guide]
         fields |= {"directory": str(project.root), "verdict": verdict}
-        fields |= build_image_fields(project.root) if report else {}
         click.echo(format_document(fields, schema=SCHEMA))
         return
     files = format_count(len(changed), "file")
@@ -160,8 +178,6 @@ def init(
         for offer in offers:
             print_wrapped(offer, hanging="  ")
         print_wrapped(format_next_step(project.root, project.dependencies, imports))
-    if report:
-        print_image_size(project.root)
 
 
 # Packages that a project's programs import and its files do not name: shown by `devkit init`, and added on a yes.

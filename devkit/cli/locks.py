@@ -35,6 +35,7 @@ lock_options = group_options(
     ),
     LockOptions,
     "locking",
+    title="Dev container",
 )
 """Decorates a Click command, which receives the options as one argument, `locking`."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from devkit.cli.changes import format_compile_costs
+from devkit.cli.command import Command
 from devkit.cli.plan_options import PlanOptions, build_request_from_options, plan_options
 from devkit.cli.runtime import is_drawn, today
 from devkit.cli.terminal import draw_plan, make_console, show_status
@@ -40,8 +41,8 @@ plan_with_packages = partial(project_plan.plan_with_packages, show_status=show_s
 _FOLDER = click.Path(exists=True, file_okay=False)
 
 
-@click.command()
-@plan_options
+@click.command(cls=Command)
+@plan_options(with_details=True)
 @click.option(
     "--project", metavar="DIR", default=".", type=_FOLDER, help="The project to plan for. Default: this directory."
 )
@@ -53,6 +54,8 @@ _FOLDER = click.Path(exists=True, file_okay=False)
 @click.option(
     "--pip", "as_requirements", is_flag=True, help="Print the plan as a requirements file, for uv pip install -r -."
 )
+@click.option("--install", is_flag=True, help="Print the uv or pip command that installs the plan here.")
+@click.option("--run", is_flag=True, help="With --install: run it in the virtual environment that is active.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
     options: PlanOptions,
@@ -62,13 +65,24 @@ def plan(
     why: str | None,
     no_resolve: bool,
     as_requirements: bool,
+    install: bool,
+    run: bool,
     as_json: bool,
 ) -> int:
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
     Plans for this machine, or for those that --facts or the flags describe. Respects the project's requirement
     files and the [policy] of its devkit.toml. Exit code 1: nothing fits.
+
+    --install plans for the Python of the virtual environment that is active.
     """
+    from devkit.cli.install import find_target_python, install_plan
+
+    if run and not install:
+        raise DevkitError("--run runs what --install prints, which was not given", "devkit plan --install --run")
+    target = find_target_python(runs=run) if install else None
+    if target and options.python is None:
+        options = replace(options, python=str(target.version))
     settings = read_project_settings(project)
     dependencies = NO_DEPENDENCIES
     ignore_dependencies = ignore_dependencies or bool(settings and settings.ignore_dependencies)
@@ -85,8 +99,11 @@ def plan(
     request = replace(build_request_from_options(options), policy=settings.policy if settings else None)
     answer = plan_with_packages(request, dependencies, Path(project), settings, no_resolve=no_resolve)
     width = shutil.get_terminal_size().columns
-    if as_requirements:
-        return _print_requirements(answer)
+    if as_requirements or install:
+        if isinstance(answer, Conflict):
+            click.echo(format_answer(answer, width=width, is_cpu_requested=False, today=today()), err=True)
+            return ExitCode.ANSWER_IS_NO
+        return install_plan(answer, target, runs=run) if install else _print_requirements(answer)
     if why:
         from devkit.solver.why import BUILD_FIELDS, explain_choice, format_choice, serialize_choice
 
@@ -116,14 +133,10 @@ def plan(
     return ExitCode.ANSWER_IS_NO if isinstance(answer, Conflict) else ExitCode.DONE
 
 
-def _print_requirements(answer: Plan | Conflict) -> int:
-    """Print the packages of a plan as a requirements file; a conflict on standard error."""
+def _print_requirements(plan: Plan) -> int:
+    """Print the packages of a plan as a requirements file."""
     from devkit.solver.output import format_requirements
 
-    if isinstance(answer, Conflict):
-        width = shutil.get_terminal_size().columns
-        click.echo(format_answer(answer, width=width, is_cpu_requested=False, today=today()), err=True)
-        return ExitCode.ANSWER_IS_NO
-    answer.require_torch("--pip")
-    click.echo(format_requirements(answer))
+    plan.require_torch("--pip")
+    click.echo(format_requirements(plan))
     return ExitCode.DONE

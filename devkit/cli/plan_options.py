@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.command import Decorator, section
 from devkit.cli.names import complete_gpus
-from devkit.cli.setting_options import Decorator, group_options
+from devkit.cli.setting_options import group_options
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.model import Facts
@@ -66,61 +67,66 @@ def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tupl
     return tuple(dict.fromkeys(each for name in names for each in stacks[name].requires))
 
 
-plan_options = group_options(
-    (
-        click.option(
-            "--facts", multiple=True, metavar="FILE", help="Plan for a machine saved by `devkit doctor`. Repeat."
-        ),
-        click.option("--driver", metavar="VERSION", help="Plan for this NVIDIA driver, such as 570.124.06."),
-        click.option(
-            "--gpu",
-            "gpus",
-            multiple=True,
-            metavar="NAME",
-            shell_complete=complete_gpus,
-            help='Plan for this GPU: "RTX 4090", 9.0, MI300X. Repeat.',
-        ),
-        click.option("--machine", type=click.Choice(["x86_64", "aarch64"]), help="Plan for this processor."),
-        click.option(
-            "--platform",
-            type=click.Choice(["linux", "wsl2", "windows"]),
-            help="wsl2, windows: --driver is the Windows driver.",
-        ),
-        click.option("--glibc", metavar="VERSION", help="torch will run on a system with this C library."),
-        click.option("--torch", metavar="VERSION", help="2.14, 2.14.1 or 2.14.1+cu126."),
-        click.option("--cuda", metavar="VERSION", help="CUDA of the torch wheel, such as 13.0."),
-        click.option("--python", metavar="VERSION", help="Python of the container, such as 3.12."),
-        click.option("--image", metavar="REF", help="Base image to build on."),
-        click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Keep a package at a version. Repeat."),
-        click.option("--as-of", metavar="DAY", help="Packages as released by this day, or latest."),
-        click.option(
-            "--feature", "features", multiple=True, metavar="NAME", help="Must work: nf4, fp8, nvcc, graphics … Repeat."
-        ),
-        click.option(
-            "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="What to compute on. Default: auto."
-        ),
-        click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine passes on GPUs."),
-        click.option("--extra", "extras", multiple=True, metavar="NAME", help="Install this extra, too. Repeat."),
-        click.option("--group", "groups", multiple=True, metavar="NAME", help="Install this group, too. Repeat."),
-        click.option(
-            "--requirements", multiple=True, metavar="FILE", help="Install this list, not those found. Repeat."
-        ),
-        click.option(
-            "--stack",
-            "packages",
-            multiple=True,
-            metavar="NAME",
-            callback=_list_requirements,
-            help="Add what this needs: vllm, sglang, jax … Repeat.",
-        ),
-        click.option(
-            "--apt", multiple=True, metavar="NAME", help="Debian package for the image; NAME- leaves one out. Repeat."
-        ),
+_MACHINE = (
+    click.option("--facts", multiple=True, metavar="FILE", help="Plan for a machine saved by `devkit doctor`. Repeat."),
+    click.option("--driver", metavar="VERSION", help="Plan for this NVIDIA driver, such as 570.124.06."),
+    click.option(
+        "--gpu",
+        "gpus",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=complete_gpus,
+        help='Plan for this GPU: "RTX 4090", 9.0, MI300X. Repeat.',
     ),
-    PlanOptions,
-    "options",
+    click.option(
+        "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="What to compute on. Default: auto."
+    ),
 )
-"""Decorates a Click command, which receives the options as one argument, `options`."""
+_MACHINE_DETAILS = (
+    click.option("--machine", type=click.Choice(["x86_64", "aarch64"]), help="Plan for this processor."),
+    click.option(
+        "--platform",
+        type=click.Choice(["linux", "wsl2", "windows"]),
+        help="wsl2, windows: --driver is the Windows driver.",
+    ),
+    click.option("--glibc", metavar="VERSION", help="torch will run on a system with this C library."),
+    click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine passes on GPUs."),
+)
+"""What `devkit init` takes by --set."""
+_VERSIONS = (
+    click.option("--torch", metavar="VERSION", help="2.14, 2.14.1 or 2.14.1+cu126."),
+    click.option("--cuda", metavar="VERSION", help="CUDA of the torch wheel, such as 13.0."),
+    click.option("--python", metavar="VERSION", help="Python of the container, such as 3.12."),
+    click.option("--image", metavar="REF", help="Base image to build on."),
+    click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Keep a package at a version. Repeat."),
+    click.option("--as-of", metavar="DAY", help="Packages as released by this day, or latest."),
+    click.option(
+        "--feature", "features", multiple=True, metavar="NAME", help="Must work: nf4, fp8, nvcc, graphics … Repeat."
+    ),
+)
+_PROJECT = (
+    click.option("--extra", "extras", multiple=True, metavar="NAME", help="Install this extra, too. Repeat."),
+    click.option("--group", "groups", multiple=True, metavar="NAME", help="Install this group, too. Repeat."),
+    click.option("--requirements", multiple=True, metavar="FILE", help="Install this list, not those found. Repeat."),
+    click.option(
+        "--stack",
+        "packages",
+        multiple=True,
+        metavar="NAME",
+        callback=_list_requirements,
+        help="Add what this needs: vllm, sglang, jax … Repeat.",
+    ),
+    click.option(
+        "--apt", multiple=True, metavar="NAME", help="Debian package for the image; NAME- leaves one out. Repeat."
+    ),
+)
+
+
+def plan_options(*, with_details: bool) -> Decorator:
+    """Return a decorator that adds the options to a command, which receives them as one argument, `options`."""
+    machine = section("Machine", *_MACHINE, *(_MACHINE_DETAILS if with_details else ()))
+    groups = (machine, section("Versions", *_VERSIONS), section("Project", *_PROJECT))
+    return group_options(groups, PlanOptions, "options")
 
 
 def _require_driver_version(driver: str | None) -> None:
@@ -178,19 +184,13 @@ _FILE_PATH = click.Path(path_type=Path)
 class ContainerOptions:
     """The flags that describe the dev container; None, False and () mean "not given"."""
 
-    name: str | None = None
     engine: str | None = None
-    devices: tuple[str, ...] = ()
     editors: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     ignore_dependencies: bool = False
-    sudo: bool = False
-    bake: bool = False
     ca_certificate: Path | None = None
     wheelhouse: Path | None = None
-    index: str | None = None
-    torch_index: str | None = None
-    hub: str | None = None
+    assignments: tuple[str, ...] = ()
 
     @property
     def paths(self) -> "PathOptions":
@@ -212,41 +212,45 @@ def _list_option(*names: str, metavar: str, what: str) -> Decorator:
 
 container_options = group_options(
     (
-        click.option("--name", metavar="NAME", help="The project's name. Default: that of the directory."),
         click.option("--engine", type=click.Choice(["docker", "podman"]), help="Write for this engine alone."),
-        _list_option("--device", "devices", metavar="GPU", what="Pass on this GPU alone: index, UUID, MIG UUID."),
         _list_option("--editor", "editors", metavar="NAME", what="Serve this editor: vscode, jetbrains, codespaces …"),
         _list_option("--profile", "profiles", metavar="NAME", what="Add services or CI jobs: jupyter, monitoring, ci."),
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
-        click.option("--sudo", is_flag=True, help="Let the user inside become root without a password."),
-        click.option("--bake", is_flag=True, help="Add docker-bake.hcl, by which a build server publishes the image."),
         click.option(
             "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="PEM file of authorities the image shall trust."
         ),
         click.option(
             "--wheelhouse", metavar="DIR", type=_FILE_PATH, help="Build from this folder of wheels, without an index."
         ),
-        click.option("--index", metavar="URL", help="Mirror of the Python package index."),
-        click.option("--torch-index", metavar="URL", help="Mirror of PyTorch's wheel indexes."),
-        click.option("--hub", metavar="URL", help="Mirror of the Hugging Face hub."),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Any other setting of devkit.toml, such as sudo=true or hub=URL. Repeat.",
+        ),
     ),
     ContainerOptions,
     "container",
+    title="Dev container",
 )
 """Decorates a Click command, which receives the options as one argument, `container`."""
 
 
 def build_settings_from_options(options: PlanOptions, container: ContainerOptions) -> "ProjectSettings":
     """Build the settings of devkit.toml from the flags."""
-    from devkit.render.devkit_toml import ProjectSettings
+    from devkit.render.devkit_toml import ProjectSettings, parse_assignment
 
     given = {**vars(options), **vars(container)}
     pins = tuple((name.strip(), version.strip()) for name, _, version in (pin.partition("==") for pin in given["pins"]))
-    elsewhere = ("facts", "pins", "ca_certificate", "wheelhouse")
+    elsewhere = ("facts", "pins", "ca_certificate", "wheelhouse", "assignments")
     values: dict[str, Any] = {
         name: "" if value is None else value for name, value in given.items() if name not in elsewhere
     }
-    return ProjectSettings(**values, pins=pins)
+    settings = ProjectSettings(**values, pins=pins)
+    for assignment in container.assignments:
+        settings = parse_assignment(assignment).with_flags(settings)
+    return settings
 
 
 def build_options_from_settings(settings: "ProjectSettings", facts: tuple[str, ...]) -> PlanOptions:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PROGRAMS = {"vllm": "vllm", "llama-cpp": "llama-server", "transformers": "transformers"}
 _INSTALL = {
-    "vllm": "devkit install --stack vllm",
+    "vllm": "devkit plan --install --stack vllm",
     "llama-cpp": "Install llama.cpp: https://github.com/ggml-org/llama.cpp/blob/master/docs/install.md",
     "transformers": "pip install 'transformers[serving]'",
 }

@@ -9,26 +9,25 @@ from typing import Any
 
 import click
 
+from devkit.cli.command import OTHER, Decorator, section
 from devkit.facts.settings import describe_settings, find_setting_type, format_flag
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _METAVARS = {int: "N", float: "X", Path: "DIR", str: "NAME"}
 
 
-def group_options(options: Sequence[Decorator], into: type, argument: str) -> Decorator:
-    """Return a decorator that adds the options to a command, which receives them as one `into`, named `argument`."""
+def group_options(options: Sequence[Decorator], into: type, argument: str, *, title: str = OTHER) -> Decorator:
+    """Return a decorator that adds the options to a command, which receives them as one `into`, named `argument`.
+
+    The options stand in the section `title` of its help. Fields of `into` without an option keep their defaults.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def with_group(*args: Any, **values: Any) -> Any:  # noqa: ANN401 - whatever the command takes and returns
-            group = into(**{field.name: values.pop(field.name) for field in fields(into)})
+            group = into(**{field.name: values.pop(field.name) for field in fields(into) if field.name in values})
             return command(*args, **{argument: group}, **values)
 
-        wrapped: Callable[..., Any] = with_group
-        for option in reversed(options):
-            wrapped = option(wrapped)
-        return wrapped
+        return section(title, *options)(with_group)
 
     return decorate
 

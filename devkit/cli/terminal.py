@@ -149,7 +149,7 @@ def draw_estimate(console: "Console", report: "EstimateReport", text: str) -> No
 
     table = Table.grid(padding=(0, 2, 0, 0))
     for each in report.gpus:
-        peak = each.gpu.peak(report.estimate)
+        peak = report.estimate.device_peak_bytes
         share = peak.upper / each.gpu.memory_bytes
         color = {"fits": "green", "tight": "yellow"}.get(each.verdict.value, "red")
         bar = ProgressBar(total=1.0, completed=min(1.0, share), width=20, complete_style=color, finished_style=color)

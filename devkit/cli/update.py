@@ -19,6 +19,7 @@ from devkit.cli.changes import (
     require_plan,
     select_changed,
 )
+from devkit.cli.command import Command
 from devkit.cli.existing_container import repair_existing_container
 from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
 from devkit.cli.plan import plan_with_packages, resolve_option
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 SCHEMA = "devkit.update/1"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")

@@ -46,14 +46,15 @@ DEFAULT_TIMEOUT_S = 600.0
     help="A command of the project that must work, too, run by sh in its folder.",
 )
 @click.option(
-    "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON."
+    "--bench",
+    is_flag=True,
+    help="Measure this machine's GPU instead: memory against estimate, training and generation.",
 )
 @click.option(
-    "--check",
-    "report_file",
-    metavar="REPORT",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Check a written report: its hash, its consistency, and its first losses by repeating them.",
+    "--output",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Write the report as JSON; with --bench, the folder of the results. Default of that: gpu-report.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
@@ -75,8 +76,8 @@ def verify(
     model: str,
     job: str,
     command: str,
+    bench: bool,
     output: Path | None,
-    report_file: Path | None,
     as_json: bool,
     timeout_s: float,
 ) -> None:
@@ -84,17 +85,19 @@ def verify(
 
     A tiny random model learns a sentence with LoRA and QLoRA; every claim is asserted. Nothing is downloaded.
     In a project's environment, its packages and requirements must import, too.
+
+    --bench writes one JSON document and one HTML page, resumes where it was interrupted, and ends with 1 without a GPU.
     """
     from devkit.verify.process import interrupt_on_termination
     from devkit.verify.report import format_proof_report
     from devkit.workload.finetune.settings import read_settings_file
 
+    if bench:
+        ctx.exit(_run_benchmark(output or Path("gpu-report"), as_json=as_json))
     if output is not None and not output.parent.is_dir():
         # Now, and not after the proof.
         raise DevkitError(f"{output.parent} is no directory, so {output.name} cannot be written there", "make it first")
     with interrupt_on_termination():
-        if report_file is not None:
-            ctx.exit(_check_report(report_file, timeout_s=timeout_s, as_json=as_json))
         if job and here:
             # Now, and not after the other stages.
             read_settings_file(Path(job))
@@ -115,6 +118,22 @@ def verify(
         first = "" if output else "write the report with --output report.json, then: "
         click.echo(f"What to do: {first}devkit doctor --verification {output or 'report.json'}", err=True)
     ctx.exit(ExitCode.DONE if report.verdict == "passed" else ExitCode.ANSWER_IS_NO)
+
+
+def _run_benchmark(folder: Path, *, as_json: bool) -> int:
+    """Measure this machine's GPU into a folder. Returns the exit code."""
+    from devkit.verify.benchmark import PAGE_FILE, PARTS, find_gpu_name, run_benchmark
+
+    gpu = find_gpu_name()
+    if gpu is None:
+        click.echo("No GPU that torch can use is on this machine. With one, this would measure:")
+        for part in PARTS:
+            click.echo(f"  {part.name:10} {part.about}")
+        return ExitCode.ANSWER_IS_NO
+    document = run_benchmark(folder, gpu, progress=lambda text: click.echo(text, err=True))
+    click.echo(json.dumps(document, indent=2) if as_json else f"Results: {folder / PAGE_FILE}")
+    has_failed = any("error" in part for part in document["parts"].values())
+    return ExitCode.ANSWER_IS_NO if has_failed else ExitCode.DONE
 
 
 def _prove(directory: Path, *, here: bool, depth: str, **settings: Any) -> "VerificationReport":  # noqa: ANN401
@@ -141,28 +160,6 @@ def _require_local_model(model: str) -> None:
             f"there is no model {model}: no such folder, and it is not in {cache}",
             f"Name a folder, or download it first, for the proof downloads nothing: hf download {model}",
         )
-
-
-def _check_report(file: Path, *, timeout_s: float, as_json: bool) -> int:
-    """Compare a report with itself and with this machine. Returns the exit code."""
-    from devkit.probe.host import LocalHost
-    from devkit.verify.report import VerificationReport
-    from devkit.verify.report_check import (
-        PointStatus,
-        build_check_document,
-        check_report,
-        format_report_check,
-        repeat_reference,
-        summarize_points,
-    )
-
-    document = read_verification_report(file)
-    report = VerificationReport.from_document(document)
-    points = check_report(document)
-    with contextlib.closing(StepPrinter()) as progress:
-        points += repeat_reference(report, LocalHost(), timeout_s=timeout_s, progress=progress)
-    click.echo(json.dumps(build_check_document(points), indent=2) if as_json else format_report_check(points))
-    return ExitCode.DONE if summarize_points(points) is PointStatus.AGREES else ExitCode.ANSWER_IS_NO
 
 
 def read_verification_report(file: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from devkit.compat.gpus import find_closest_gpus, find_datasheet, find_gpu
 from devkit.compat.version_tables import GpuModel, load_tables
 from devkit.errors import DevkitError
-from devkit.estimate.memory import Interval, MemoryEstimate
+from devkit.estimate.memory import MemoryEstimate
 from devkit.estimate.settings import Precision
 from devkit.facts.gpu import Gpu
 from devkit.facts.values import Unknown, keyword_record
@@ -45,17 +45,6 @@ class Fit(StrEnum):
 
 
 @keyword_record
-class CalibratedBounds:
-    """Bounds that measured runs on this GPU allow: the allocator's share beyond the tensors, and the CUDA context."""
-
-    slack_point: float
-    slack_upper: float
-    context_point: int | None
-    context_upper: int | None
-    runs: int
-
-
-@keyword_record
 class GpuSpec:
     """A GPU, or several that are alike. `memory_bytes` is what programs may take; a rate that is not known is None."""
 
@@ -69,23 +58,9 @@ class GpuSpec:
     is_measured: bool = False
     """Whether the memory was read from the GPU, and not from its data sheet."""
 
-    bounds: CalibratedBounds | None = None
-
-    def peak(self, estimate: MemoryEstimate) -> Interval:
-        """Return the estimate's peak on this GPU: with calibrated bounds never wider than without them."""
-        general, bounds = estimate.device_peak_bytes, self.bounds
-        if bounds is None:
-            return general
-        beyond = general.point - estimate.reserved_peak_bytes.point
-        tensors = estimate.allocated_peak_bytes
-        point = tensors * (1 + bounds.slack_point) + (beyond if bounds.context_point is None else bounds.context_point)
-        beyond = general.upper - estimate.reserved_peak_bytes.upper
-        upper = tensors * (1 + bounds.slack_upper) + (beyond if bounds.context_upper is None else bounds.context_upper)
-        return Interval(point=round(point), upper=min(general.upper, round(max(upper, point))))
-
     def verdict(self, estimate: MemoryEstimate) -> Fit:
         """Return whether the estimate fits on one of them."""
-        peak = self.peak(estimate)
+        peak = estimate.device_peak_bytes
         if peak.upper <= self.memory_bytes:
             return Fit.FITS
         return Fit.TIGHT if peak.point <= self.memory_bytes else Fit.DOES_NOT_FIT

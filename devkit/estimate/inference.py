@@ -27,8 +27,8 @@ PAGE_TOKENS = 16
 def estimate_inference(shape: ModelShape, settings: InferenceSettings) -> MemoryEstimate:
     """Estimate the peak of one process, in bytes. Raises DevkitError for settings that make no sense."""
     sizes = {
-        "--seq": settings.prompt,
-        "--new-tokens": settings.new + 1,
+        "--max-length": settings.prompt,
+        "--max-new-tokens": settings.new + 1,
         "--sequences": settings.sequences,
         "--world": settings.world,
     }

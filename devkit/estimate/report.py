@@ -1,12 +1,12 @@
 """The report of `devkit estimate`: a model and settings on GPUs, as a value, as JSON and as text."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit, GpuSpec, find_smallest_gpu
 from devkit.estimate.memory import MemoryEstimate, MemoryPhase
-from devkit.estimate.resources import UTILIZATION, HostRequirements, Prices, estimate_host, estimate_seconds
+from devkit.estimate.resources import UTILIZATION, HostRequirements, estimate_host, estimate_seconds
 from devkit.estimate.settings import (
     ALL_LINEAR,
     InferenceSettings,
@@ -19,7 +19,7 @@ from devkit.estimate.settings import (
 )
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
-from devkit.facts.values import keyword_record, record
+from devkit.facts.values import keyword_record
 from devkit.text import format_bytes, format_count, format_duration, format_table, join_words, wrap_text
 
 if TYPE_CHECKING:
@@ -50,18 +50,14 @@ class Scenario:
     settings: RunSettings
     gpus: tuple[GpuSpec, ...] = ()
     tokens: int = 0
-    prices: Prices | None = None
-    rules: "tuple[RuleOfThumb, ...]" = ()
 
 
 @keyword_record
 class TrainingDuration:
-    """The time that so many tokens take, and its cost: from the best to the plainest stack."""
+    """The time that so many tokens take, from the best to the plainest stack."""
 
     tokens: int
     seconds: tuple[float, float]
-    costs: tuple[tuple[str, float, float], ...]
-    """A place, and the lowest and the highest cost there, in the currency of the price file."""
 
 
 @keyword_record
@@ -79,7 +75,7 @@ class GpuReport:
 
 @keyword_record
 class EstimateReport:
-    """The estimate of a scenario with its meaning for GPUs, host, time and money. `smallest` is None where no GPU fits."""
+    """The estimate of a scenario with its meaning for GPUs, host and time. `smallest` is None where no GPU fits."""
 
     shape: ModelShape
     settings: RunSettings
@@ -87,10 +83,6 @@ class EstimateReport:
     gpus: tuple[GpuReport, ...]
     smallest: GpuSpec | None
     host: HostRequirements | None
-    rules: "tuple[tuple[RuleOfThumb, int | None], ...]"
-    prices: Prices | None = None
-    learned_from: str = ""
-    """The file of measurements that tightened the bounds."""
 
     @property
     def fits_somewhere(self) -> bool:
@@ -107,7 +99,7 @@ def estimate_memory(scenario: Scenario) -> MemoryEstimate:
     return estimate_inference(scenario.shape, scenario.settings)
 
 
-def build_estimate_report(scenario: Scenario, estimate: MemoryEstimate, *, learned_from: str = "") -> EstimateReport:
+def build_estimate_report(scenario: Scenario, estimate: MemoryEstimate) -> EstimateReport:
     """Build the report of a scenario from its estimate, in closed form or traced."""
     shape, settings = scenario.shape, scenario.settings
     host = estimate_host(shape, settings, tokens=scenario.tokens) if isinstance(settings, TrainingSettings) else None
@@ -118,9 +110,6 @@ def build_estimate_report(scenario: Scenario, estimate: MemoryEstimate, *, learn
         gpus=tuple(_build_gpu_report(scenario, gpu, estimate) for gpu in scenario.gpus),
         smallest=find_smallest_gpu(estimate),
         host=host,
-        rules=tuple((rule, rule.apply(shape, settings)) for rule in scenario.rules),
-        prices=scenario.prices,
-        learned_from=learned_from,
     )
 
 
@@ -135,10 +124,7 @@ def _build_gpu_report(scenario: Scenario, gpu: GpuSpec, estimate: MemoryEstimate
     duration = None
     if scenario.tokens and gpu.flops is not None and verdict is not Fit.DOES_NOT_FIT:
         least, most = estimate_seconds(scenario.tokens, shape, settings, flops=gpu.flops)
-        low, high = (seconds * settings.world / HOUR_S for seconds in (least, most))
-        prices = scenario.prices.for_gpu(gpu.name) if scenario.prices else ()
-        costs = tuple((price.where, price.per_hour * low, price.per_hour * high) for price in prices)
-        duration = TrainingDuration(tokens=scenario.tokens, seconds=(least, most), costs=costs)
+        duration = TrainingDuration(tokens=scenario.tokens, seconds=(least, most))
     together = recommend_gpu_count(shape, settings, gpu) if is_hopeless else None
     return GpuReport(gpu=gpu, verdict=verdict, better=better, together=together, duration=duration)
 
@@ -149,7 +135,7 @@ def _build_gpu_report(scenario: Scenario, gpu: GpuSpec, estimate: MemoryEstimate
 def serialize_estimate_report(report: EstimateReport) -> dict[str, Any]:
     """Serialize a report for JSON: devkit.estimate/1."""
     first = next((each.better[0] for each in report.gpus if each.better), None)
-    shape, smallest, prices = report.shape, report.smallest, report.prices
+    shape, smallest = report.shape, report.smallest
     return {
         "schema": "devkit.estimate/1",
         "model": {
@@ -172,12 +158,7 @@ def serialize_estimate_report(report: EstimateReport) -> dict[str, Any]:
         "recommended": _serialize_recommendation(first) if first else None,
         "smallest_gpu": {"name": smallest.name, "memory_bytes": smallest.memory_bytes} if smallest else None,
         "host": vars(report.host) if report.host else None,
-        "rules": [
-            {"name": rule.name, "bytes": size, "says": rule.says, "source": rule.source} for rule, size in report.rules
-        ],
         "utilization": list(UTILIZATION),
-        "prices": {"as_of": prices.as_of, "currency": prices.currency} if prices else None,
-        "learned_from": report.learned_from or None,
     }
 
 
@@ -198,7 +179,6 @@ def serialize_estimate(estimate: MemoryEstimate) -> dict[str, Any]:
 
 def _serialize_gpu(each: GpuReport) -> dict[str, Any]:
     gpu, duration = each.gpu, each.duration
-    costs = duration.costs if duration else ()
     return {
         "name": gpu.name,
         "count": gpu.count,
@@ -211,7 +191,6 @@ def _serialize_gpu(each: GpuReport) -> dict[str, Any]:
         "duration": {
             "tokens": duration.tokens,
             "seconds": list(duration.seconds),
-            "costs": [{"where": where, "least": least, "most": most} for where, least, most in costs],
         }
         if duration
         else None,
@@ -240,7 +219,7 @@ def format_estimate_report(report: EstimateReport, *, width: int) -> str:
 def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
     estimate = report.estimate
     for each in report.gpus:
-        gpu, device = each.gpu, each.gpu.peak(estimate)
+        gpu, device = each.gpu, estimate.device_peak_bytes
         name = gpu.name if gpu.count == 1 else f"{gpu.name} (one of {gpu.count})"
         peak = f"{format_bytes(device.point)} of {format_bytes(gpu.memory_bytes)}, at most {format_bytes(device.upper)}"
         verdict = _VERDICTS[each.verdict]
@@ -272,7 +251,7 @@ def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
 
 
 def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
-    """List the smallest GPU, the host's needs, what rules of thumb say, and what the bounds rest on."""
+    """List the smallest GPU and the host's needs."""
     smallest, host = report.smallest, report.host
     if smallest is None:
         yield "No single GPU of the tables is sure to be enough."
@@ -286,21 +265,12 @@ def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
             "data.",
             width=width,
         )
-    for rule, size in report.rules:
-        text = f"{rule.name} says nothing about this."
-        if size is not None:
-            times = size / report.estimate.device_peak_bytes.point
-            text = f"{rule.name} says {format_bytes(size)}, {times:.2f} times this estimate: {rule.says}"
-        yield wrap_text(text, width=width, hanging="  ")
-    if report.learned_from:
-        text = f"Bounds calibrated by the runs measured on this GPU, kept in {report.learned_from}."
-        yield wrap_text(text, width=width)
 
 
 def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterator[str]:
     name = each.gpu.name
     if each.duration:
-        yield wrap_text(_format_training_duration(each.duration, name, report.prices), width=width)
+        yield wrap_text(_format_training_duration(each.duration, name), width=width)
     if each.better:
         purpose = {Fit.FITS: "Also fits", Fit.TIGHT: "To be sure", Fit.DOES_NOT_FIT: "To make it fit"}[each.verdict]
         yield wrap_text(f"{purpose} on {name}, fastest first:", width=width)
@@ -319,19 +289,14 @@ def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterato
         yield f"Nothing makes it fit on {name}, nor on eight of them."
 
 
-def _format_training_duration(duration: TrainingDuration, name: str, prices: Prices | None) -> str:
+def _format_training_duration(duration: TrainingDuration, name: str) -> str:
     least, most = (
         format_duration(seconds) if seconds < 2 * HOUR_S else f"{seconds / HOUR_S:,.0f} h"
         for seconds in duration.seconds
     )
     low, high = UTILIZATION
-    text = (
-        f"{duration.tokens:,} tokens take {least} to {most} on {name}, at {low:.0%} to {high:.0%} of its data sheet's"
-    )
-    if prices is None:
-        return f"{text} rate."
-    costs = [f"{low:,.2f} to {high:,.2f} {prices.currency} ({where})" for where, low, high in duration.costs]
-    return f"{text} rate: {join_words(costs, 'or') if costs else 'no price for it'}, by prices of {prices.as_of}."
+    at = f"at {low:.0%} to {high:.0%} of its data sheet's rate"
+    return f"{duration.tokens:,} tokens take {least} to {most} on {name}, {at}."
 
 
 def format_scenario(report: EstimateReport) -> str:
@@ -375,61 +340,3 @@ def format_term(estimate: MemoryEstimate, name: str, *, width: int) -> str:
         f"{term.name}: {format_bytes(term.bytes)}\n{wrap_text(term.formula, width=width, indent='  ')}\n  {term.source}"
         for term in found
     )
-
-
-# Rules of thumb that are passed around, to compare with an estimate.
-
-_GB = 10**9
-
-
-@record
-class RuleOfThumb:
-    """A rule of thumb in words, its source, and its result in bytes; None where it does not apply."""
-
-    name: str
-    says: str
-    source: str
-    apply: Callable[[ModelShape, TrainingSettings | InferenceSettings], int | None]
-
-
-def _collabnix(shape: ModelShape, settings: TrainingSettings | InferenceSettings) -> int | None:
-    if not isinstance(settings, TrainingSettings):
-        return None
-    each = 4 if settings.precision is Precision.FP32 else 2
-    times = 4 if settings.method is Method.FULL else 1.2
-    billions = shape.parameters / 1e9
-    return round((billions * each * times + billions * 0.5) * _GB)
-
-
-RULES_OF_THUMB: dict[str, RuleOfThumb] = {
-    "seed:collabnix": RuleOfThumb(
-        "seed:collabnix",
-        "weights x 1.2 for LoRA or x 4 in full, and 0.5 GB for each billion parameters",
-        "Collabnix, Fine-Tuning Open Source LLMs: Complete Infrastructure Guide 2024",
-        _collabnix,
-    ),
-    "seed:1.2x": RuleOfThumb(
-        "seed:1.2x",
-        "weights x 1.2, for inference",
-        "https://blog.eleuther.ai/transformer-math/",
-        lambda shape, settings: (
-            None if isinstance(settings, TrainingSettings) else round(1.2 * shape.parameters * settings.precision.bytes)
-        ),
-    ),
-    "seed:4x": RuleOfThumb(
-        "seed:4x",
-        "weights x 4, for training with Adam",
-        "https://huggingface.co/spaces/hf-accelerate/model-memory-usage",
-        lambda shape, settings: (
-            4 * shape.parameters * settings.precision.bytes if isinstance(settings, TrainingSettings) else None
-        ),
-    ),
-}
-"""By name. None looks at the length of texts, the vocabulary, checkpointing or the optimizer."""
-
-
-def find_rule_of_thumb(name: str) -> RuleOfThumb:
-    """Find a rule by name. Raises DevkitError for an unknown one."""
-    if name not in RULES_OF_THUMB:
-        raise DevkitError(f"there is no rule {name!r}", f"Known: {', '.join(RULES_OF_THUMB)}.")
-    return RULES_OF_THUMB[name]

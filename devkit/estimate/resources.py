@@ -1,11 +1,7 @@
 """Resources of a run beside GPU memory: host memory, disk and cores, time by settings, and money by price files."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
-from devkit.compat.gpus import find_gpu
-from devkit.errors import DevkitError
 from devkit.estimate.gpus import GIB
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
@@ -60,74 +56,6 @@ def estimate_host(shape: ModelShape, settings: TrainingSettings, *, tokens: int 
         cores=CORES_PER_GPU,
         workers=WORKERS,
     )
-
-
-_HINT = "See examples/prices.toml for what a price file holds."
-
-
-@keyword_record
-class Price:
-    """The price of a GPU hour: rented, or of one's own GPU as its share of the purchase and its electricity."""
-
-    gpu: str
-    per_hour: float
-    where: str
-    is_own: bool = False
-
-
-@keyword_record
-class Prices:
-    """A price file of the user's; devkit has no prices of its own. `as_of` is the day they were looked up."""
-
-    as_of: str
-    currency: str
-    prices: tuple[Price, ...]
-
-    def for_gpu(self, name: str) -> tuple[Price, ...]:
-        """Return the prices for that GPU, cheapest first."""
-        wanted = find_gpu(name)
-        models = {each.gpu: found.model for each in self.prices if (found := find_gpu(each.gpu))}
-        rows = [
-            each
-            for each in self.prices
-            if each.gpu.lower() == name.lower() or (wanted and wanted.model and models.get(each.gpu) == wanted.model)
-        ]
-        return tuple(sorted(rows, key=lambda price: price.per_hour))
-
-
-def parse_prices(document: Mapping[str, Any], *, origin: str) -> Prices:
-    """Parse the document of a price file. Raises DevkitError where something is missing or no number."""
-    as_of, currency = str(document.get("as_of", "")), str(document.get("currency", ""))
-    if not as_of or not currency:
-        raise DevkitError(f"{origin} says no {'as_of' if not as_of else 'currency'}", _HINT)
-    prices = []
-    for row in document.get("rented", ()):
-        gpu, per_hour = _get_gpu(row, origin), _get_number(row, "per_hour", origin)
-        prices.append(Price(gpu=gpu, per_hour=per_hour, where=str(row.get("where", ""))))
-    for row in document.get("own", ()):
-        # The purchase spread over the hours of use, and the electricity.
-        share = _get_number(row, "purchase", origin) / _get_number(row, "hours_of_use", origin)
-        power = _get_number(row, "power_w", origin) / 1000 * _get_number(row, "electricity_per_kwh", origin)
-        gpu, where = _get_gpu(row, origin), str(row.get("where", "own"))
-        prices.append(Price(gpu=gpu, per_hour=share + power, where=where, is_own=True))
-    if not prices:
-        raise DevkitError(f"{origin} holds no prices", _HINT)
-    return Prices(as_of=as_of, currency=currency, prices=tuple(prices))
-
-
-def _get_gpu(row: Mapping[str, Any], origin: str) -> str:
-    if not isinstance(row.get("gpu"), str) or not row["gpu"]:
-        raise DevkitError(f"a price in {origin} names no gpu", _HINT)
-    return str(row["gpu"])
-
-
-def _get_number(row: Mapping[str, Any], key: str, origin: str) -> float:
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
-        raise DevkitError(
-            f"{key} of {row.get('gpu', 'a price')} in {origin} is {value!r}", f"Give a number above zero. {_HINT}"
-        )
-    return float(value)
 
 
 UTILIZATION = (0.2, 0.5)

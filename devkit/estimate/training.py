@@ -210,7 +210,7 @@ def get_quantization(settings: TrainingSettings) -> Quantization:
 def validate_training_settings(shape: ModelShape, settings: TrainingSettings) -> None:
     """Raise DevkitError for settings that exclude each other or that the model rules out."""
     sizes = {
-        "--seq": settings.sequence,
+        "--max-length": settings.sequence,
         "--micro-batch": settings.micro_batch,
         "--rank": settings.rank,
         "--world": settings.world,

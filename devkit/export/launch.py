@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from devkit.facts.settings import format_flag
+from devkit.facts.settings import format_setting
 from devkit.workload.finetune.settings import FinetuneSettings
 
 FORWARDED_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
@@ -59,11 +59,5 @@ def _build_flags(settings: FinetuneSettings) -> tuple[str, ...]:
         value = getattr(settings, field.name)
         if value == field.default and field.name != "output":
             continue
-        flag = format_flag(field.name)
-        if isinstance(value, bool):
-            flags.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, tuple):
-            flags += [word for each in value for word in (flag, str(each))]
-        else:
-            flags += [flag, f"{value}"]
+        flags += format_setting(FinetuneSettings, field.name, value)
     return tuple(flags)

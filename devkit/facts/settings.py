@@ -13,8 +13,8 @@ from devkit.errors import DevkitError
 class SettingInfo:
     """The description of a setting for people, and the range of its number. `example` is a flag's placeholder for a text.
 
-    With `has_flag` false it has no flag of its own: a command says how it is given. `unsupported` are members of an
-    enumeration that are no choices here.
+    With `has_flag` false it has no flag: `--set KEY=VALUE`, or what the command says, gives it. `unsupported` are members
+    of an enumeration that are no choices here.
     """
 
     meaning: str
@@ -32,9 +32,27 @@ def describe_settings(settings: type) -> dict[str, tuple[Any, SettingInfo]]:
     return {name: (get_args(hint)[0], get_args(hint)[1]) for name, hint in hints.items()}
 
 
+FLAG_NAMES = {"precision": "dtype", "adapter_precision": "adapter-dtype", "sequence": "max-length"}
+"""Setting -> the name of its flag, where Hugging Face's libraries have another word."""
+SETTING_NAMES = {f"--{flag}": name for name, flag in FLAG_NAMES.items()}
+
+
 def format_flag(name: str) -> str:
     """Format a setting as its flag: micro_batch is --micro-batch."""
-    return "--" + name.replace("_", "-")
+    return "--" + FLAG_NAMES.get(name, name.replace("_", "-"))
+
+
+def format_setting(settings: type, name: str, value: object) -> tuple[str, ...]:
+    """Format the words of a command line that set a value. A setting without a flag is KEY=VALUE, after --set."""
+    flag = format_flag(name)
+    if not describe_settings(settings)[name][1].has_flag:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return ("--set", f"{name}={','.join(value) if isinstance(value, tuple) else text}")
+    if isinstance(value, bool):
+        return (flag if value else f"--no-{flag[2:]}",)
+    if isinstance(value, tuple):
+        return tuple(word for each in value for word in (flag, str(each)))
+    return (flag, f"{value}")
 
 
 def find_setting_type(settings: type, name: str) -> Any:  # noqa: ANN401 - a type, or a tuple of one
@@ -49,7 +67,7 @@ def validate_ranges(settings: object) -> None:
     """Raise DevkitError for a number outside of its range."""
     kind: type = type(settings)
     for name, (_, info) in describe_settings(kind).items():
-        value, flag = getattr(settings, name), format_flag(name)
+        value, flag = getattr(settings, name), format_flag(name) if info.has_flag else name
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
         if not math.isfinite(value):

@@ -10,7 +10,7 @@ from devkit.facts.dependencies import DependencyChoice
 from devkit.facts.project import InvalidPolicy, Policy, parse_policy
 from devkit.probe.documents import parse_toml
 from devkit.release import DOCUMENTATION_URL
-from devkit.render.toml_tables import find_key_position, split_toml_error
+from devkit.render.toml_tables import find_key_position, split_toml_error, write_value
 from devkit.text import join_words
 
 if TYPE_CHECKING:
@@ -211,6 +211,26 @@ def parse_devkit_toml(content: bytes) -> ProjectSettings:
         else:
             found[key] = _parse_value("", key, value, text)
     return replace(ProjectSettings(), **found)  # type: ignore[arg-type]
+
+
+def parse_assignment(assignment: str) -> ProjectSettings:
+    """Parse KEY=VALUE, with a key of devkit.toml and a value as TOML, plain text or a list with commas.
+
+    Raises DevkitError for an unknown key or a wrong value.
+    """
+    key, _, value = assignment.partition("=")
+    key = key.strip().rpartition(".")[2].replace("-", "_")
+    section = next((name for name, (_, keys) in SECTIONS.items() if key in keys), None)
+    if section is None or not value:
+        known = ", ".join(each for _, keys in SECTIONS.values() for each in keys)
+        raise DevkitError(f"invalid --set {assignment}: expected KEY=VALUE", f"Known keys: {known}.")
+    owner = ProjectSettings if section != "policy" else Policy
+    written = write_value(value, type(getattr(owner, key)))
+    try:
+        return parse_devkit_toml(f"[{section}]\n{key} = {written}".removeprefix("[]\n").encode())
+    except DevkitError as error:
+        what = re.sub(rf"^{re.escape(DEVKIT_TOML)}[:0-9]* ?", "", error.message).removeprefix(": ")
+        raise DevkitError(f"invalid --set {assignment}: {what}", error.hint) from None
 
 
 def validate_packages(settings: ProjectSettings) -> None:

@@ -1,6 +1,7 @@
 """TOML files of the user's: the positions of keys, which tomllib does not tell, settings of a table, and edits."""
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -9,12 +10,13 @@ from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, describe_type, get_field_decoders, get_field_types
-from devkit.facts.settings import describe_settings, find_setting_type
+from devkit.facts.settings import SETTING_NAMES, describe_settings, find_setting_type, format_flag
 from devkit.text import join_words
 
 _KEY = r"""(?:[\w-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _KEYS = re.compile(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*(=|\])")
 _PART = re.compile(_KEY)
+_SCALAR = re.compile(r"true|false|[+-]?\d[\d_.]*(?:[eE][+-]?\d+)?")
 _ERROR_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
@@ -69,15 +71,23 @@ class TableSource:
         return f"{self.shown_as}:{position}" if position else self.shown_as
 
 
+def write_value(text: str, kind: type) -> str:
+    """Write the value of a command line's KEY=VALUE as TOML, for a setting of this type: a list has commas."""
+    is_plain = issubclass(kind, bool | int | float) and _SCALAR.fullmatch(text)
+    if is_plain or text.lstrip().startswith(("[", "{", '"', "'")):
+        return text
+    return json.dumps(text.split(",") if kind is tuple else text, ensure_ascii=False)
+
+
 def parse_table(table: Mapping[str, Any], settings: type, source: TableSource) -> dict[str, Any]:
     """Decode the settings of a table, by name. Raises DevkitError with line and column for unknown keys, wrong types.
 
-    Keys may have dashes, as flags do, and a string may replace a list of one.
+    Keys may be spelled as flags are, and a string may replace a list of one.
     """
     found: dict[str, Any] = {}
     decoders = get_field_decoders(settings)
     for key, value in table.items():
-        name = key.replace("-", "_")
+        name = SETTING_NAMES.get(format_flag(key), key.replace("-", "_"))
         if name not in describe_settings(settings):
             close = difflib.get_close_matches(name, describe_settings(settings), n=1, cutoff=0.5)
             hint = (

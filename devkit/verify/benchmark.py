@@ -164,7 +164,16 @@ def _count_parameters(size: ModelSize) -> int:
 
 def measure_decoding(work: Workspace, size: ModelSize = LLAMA_8B) -> dict[str, Any]:
     """Return tokens per second of one sequence, and the share of what the GPU's bandwidth allows."""
-    words = ["--model", str(work.model(size)), "--prompt", "the quick brown fox", "--tokens", "128", "--raw", "--json"]
+    words = [
+        "--model",
+        str(work.model(size)),
+        "--prompt",
+        "the quick brown fox",
+        "--max-new-tokens",
+        "128",
+        "--raw",
+        "--json",
+    ]
     document = json.loads(work.run_devkit("generate", *words))
     speed = document["speed"]
     return {"model": size.name, **{name: speed[name] for name in ("tokens_per_s", "roofline") if name in speed}}
@@ -219,7 +228,7 @@ def run_benchmark(
 
 def _render_page(document: dict[str, Any]) -> Iterator[str]:
     """Yield a page of the figures; shares are drawn as bars."""
-    title = f"devkit benchmark: {document['gpu']}"
+    title = f"devkit verify --bench: {document['gpu']}"
     yield f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
     yield "<style>body{font:16px system-ui;max-width:50rem;margin:2rem auto}td{padding:.2rem .8rem}</style>"
     yield f"<h1>{escape(title)}</h1>"

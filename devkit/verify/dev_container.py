@@ -4,7 +4,6 @@ Also measures the image that was built for the dev container.
 """
 
 import json
-import re
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -230,66 +229,3 @@ def _describe_host(project: ComposeProject) -> dict[str, Any]:
         facts["image_id"] = image
         facts["image_digests"] = [str(digest) for digest in digests] if isinstance(digests, list) else []
     return facts
-
-
-BASE_IMAGE = "base image"
-_PARTS = (
-    ("system packages", re.compile(r"dpkg-query|ca\.crt|update-ca-certificates")),
-    ("Python environment", re.compile(r"-m venv /opt/venv")),
-    ("uv", re.compile(r"/opt/uv")),
-    ("torch", re.compile(r"the plan needs torch")),
-    ("packages of the plan", re.compile(r"/mnt/requirements\.(?:txt|lock)")),
-    ("packages of the project", re.compile(r"/mnt/work")),
-    ("devkit", re.compile(r"/opt/devkit")),
-    ("user and folders", re.compile(r"useradd|WORKDIR|ENV|CMD|USER|ARG|LABEL")),
-)
-"""The part of the image that a layer belongs to, by the instruction that made it; the first match counts."""
-
-
-@dataclass(frozen=True)
-class ImageReport:
-    """An image, and the bytes of each part on disk, unpacked, in the order of the Dockerfile."""
-
-    image: str
-    parts: tuple[tuple[str, int], ...]
-
-    @property
-    def total_bytes(self) -> int:
-        """The size of the image."""
-        return sum(size for _, size in self.parts)
-
-
-def measure_image(folder: Path, host: Host) -> ImageReport | Unknown:
-    """Return the sizes of the image that was built for `folder` on this machine, or why there are none."""
-    try:
-        engine = require_engine(host)
-    except DevkitError as error:
-        return Unknown(error.message)
-    command = [*engine.compose, "--file", str(folder / COMPOSE_FILE), "config", "--format", "json"]
-    done = host.run(command, deadline_s=_QUERY_DEADLINE_S)
-    try:
-        document = json.loads(done.out)
-        image = str(document["services"][SERVICE].get("image") or f"{document['name']}-{SERVICE}")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return Unknown(f"{' '.join(engine.compose)} cannot read {COMPOSE_FILE}: {done.err.strip()[-300:]}")
-    options = ["history", "--no-trunc", "--human=false", "--format", "{{.Size}}\t{{.CreatedBy}}", image]
-    done = host.run([engine.program, *options], deadline_s=_QUERY_DEADLINE_S)
-    if done.code != 0:
-        return Unknown(f"{image} is not built on this machine")
-    return ImageReport(image, parse_image_history(done.out))
-
-
-def parse_image_history(history: str) -> tuple[tuple[str, int], ...]:
-    """Sum an image's history by part: newest layer first, each line with bytes, a tab, and the instruction."""
-    layers = [line.partition("\t") for line in reversed(history.splitlines()) if line.strip()]
-    names = [
-        next((name for name, pattern in _PARTS if pattern.search(instruction)), "other steps")
-        for _, _, instruction in layers
-    ]
-    first_own = names.index(_PARTS[0][0]) if _PARTS[0][0] in names else len(layers)
-    sizes_bytes: dict[str, int] = {}
-    for index, (size, _, _) in enumerate(layers):
-        if size_bytes := int(float(size)):
-            name = BASE_IMAGE if index < first_own else names[index]
-            sizes_bytes[name] = sizes_bytes.get(name, 0) + size_bytes
-    return tuple(sizes_bytes.items())

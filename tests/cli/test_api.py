@@ -95,7 +95,8 @@ def test_plan_refuses_two_machines():
 
 def test_estimate_returns_what_the_command_prints():
     answer = devkit.estimate_memory("llama-3.1-8b", gpus=["RTX 4090"], method="qlora", sequence=4096)
-    printed = run_json("estimate", "llama-3.1-8b", "--gpu", "RTX 4090", "--method", "qlora", "--seq", "4096")
+    printed = run_json("estimate", "llama-3.1-8b", "--gpu", "RTX 4090", "--method", "qlora", "--max-length", "4096")
+    assert printed.pop("command").startswith("devkit finetune --model llama-3.1-8b --data DATA --method qlora ")
     assert json.loads(json.dumps(answer.to_document())) == printed
     assert answer.peak_bytes == printed["device_peak_bytes"]["point"]
     shown = answer._repr_html_()

@@ -12,7 +12,6 @@ from devkit.errors import DevkitError, ExitCode
 from tests.hosts.golden import facts_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PRICES = str(REPOSITORY / "examples/prices.toml")
 
 
 @pytest.fixture(autouse=True)
@@ -99,9 +98,22 @@ def test_saved_machines_are_judged_by_what_their_gpus_really_have():
     assert all(gpu["memory_is_measured"] for gpu in found["gpus"])
 
 
-def test_time_and_money_come_with_what_they_rest_on():
-    _, text = run("llama-3.1-8b", "--gpu", "A100 80GB", "--tokens", "10000000", "--prices", PRICES)
-    assert "20% to 50%" in text and "EUR (some cloud, on demand), by prices of 2026-11-21" in " ".join(text.split())
+def test_time_comes_with_what_it_rests_on():
+    _, text = run("llama-3.1-8b", "--gpu", "A100 80GB", "--train-tokens", "10000000")
+    assert "at 20% to 50% of its data sheet's rate." in " ".join(text.split())
+
+
+def test_the_command_that_trains_so_is_printed_and_has_the_judged_settings():
+    words = ("--method", "qlora", "--max-length", "1024", "--micro-batch", "2", "--no-checkpointing", "--rank", "8")
+    command = document("llama-3.1-8b", "--gpu", "RTX 4090", *words)[1]["command"]
+    assert command == (
+        "devkit finetune --model llama-3.1-8b --data DATA --method qlora --rank 8 --max-length 1024 --micro-batch 2"
+        " --dtype bf16 --no-checkpointing"
+    )
+    assert command in run("llama-3.1-8b", "--gpu", "RTX 4090", *words)[1]
+    assert document("llama-3.1-8b", "--stack", "trl")[1]["command"] is None
+    sharded = document("llama-3.1-8b", "--world", "2", "--sharding", "zero3")[1]["command"]
+    assert sharded.startswith("torchrun --nproc-per-node 2 -m devkit finetune") and sharded.endswith("--sharding zero3")
 
 
 def test_a_term_is_explained_with_its_formula_and_its_source():
@@ -114,8 +126,8 @@ def test_a_config_file_and_its_folder_are_read(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 128, "vocab_size": 100}))
     by_file, by_folder = document(str(tmp_path / "config.json")), document(str(tmp_path))
     assert by_file == by_folder
-    flags = ("--hidden", "64", "--layers", "2", "--heads", "4", "--intermediate", "128", "--vocabulary", "100")
-    assert document(*flags)[1]["allocated_peak_bytes"] == by_file[1]["allocated_peak_bytes"]
+    shape = "hidden_size=64,num_hidden_layers=2,num_attention_heads=4,intermediate_size=128,vocab_size=100"
+    assert document("--shape", shape)[1]["allocated_peak_bytes"] == by_file[1]["allocated_peak_bytes"]
 
 
 @pytest.mark.parametrize(
@@ -131,19 +143,18 @@ def test_a_config_file_and_its_folder_are_read(tmp_path):
         ),
         pytest.param(("llama-3.1-8b", "--gpu", "H900"), "there is no GPU 'H900'", id="a GPU that does not exist"),
         pytest.param(("llama-3.1-8b", "--gpu", "T4 MIG 1g.5gb"), "has no MIG slice", id="a slice of what has none"),
-        pytest.param(("llama-3.1-8b", "--seq", "0"), "--seq is 0", id="no tokens"),
+        pytest.param(("llama-3.1-8b", "--max-length", "0"), "--max-length is 0", id="no tokens"),
         pytest.param(("llama-3.1-8b", "--rank", "-4"), "--rank is -4", id="a negative rank"),
-        pytest.param(("llama-3.1-8b", "--method", "full", "--rank", "8"), "--rank says nothing", id="a rank in full"),
-        pytest.param(("llama-3.1-8b", "--kbit-upcast"), "--kbit-upcast says nothing", id="an upcast of LoRA"),
+        pytest.param(("llama-3.1-8b", "--method", "full", "--rank", "8"), "--rank has no effect", id="a rank in full"),
+        pytest.param(("llama-3.1-8b", "--kbit-upcast"), "--kbit-upcast has no effect", id="an upcast of LoRA"),
         pytest.param(("llama-3.1-8b", "--sharding", "zero3"), "among one process", id="sharing among one"),
-        pytest.param(("llama-3.1-8b", "--inference", "--rank", "8"), "--rank says nothing", id="a rank for inference"),
-        pytest.param(("llama-3.1-8b", "--cache", "static"), "--cache says nothing", id="a cache for training"),
-        pytest.param(("llama-3.1-8b", "--hidden", "64"), "two models", id="a model and another one"),
-        pytest.param(("--hidden", "64"), "--layers is missing", id="half a model"),
-        pytest.param(("llama-3.1-8b", "--rule", "seed:9x"), "no rule 'seed:9x'", id="a rule that nobody has"),
+        pytest.param(("llama-3.1-8b", "--inference", "--rank", "8"), "--rank has no effect", id="a rank for inference"),
+        pytest.param(("llama-3.1-8b", "--cache", "static"), "--cache has no effect", id="a cache for training"),
+        pytest.param(("llama-3.1-8b", "--shape", "hidden_size=64"), "two models", id="a model and another one"),
+        pytest.param(("--shape", "hidden_size=64"), "--shape lacks num_hidden_layers", id="half a model"),
+        pytest.param(("--shape", "hidden_size=big"), "expected KEY=N", id="a width that is no number"),
         pytest.param(("llama-3.1-8b", "--why", "magic"), "no term 'magic'", id="a term that is not there"),
         pytest.param(("llama-3.1-8b", "--inference", "--world", "3"), "cannot be split across 3", id="heads by three"),
-        pytest.param(("llama-3.1-8b", "--learn", "--reset"), "and no model", id="learning with a model"),
     ],
 )
 def test_wrong_input_gets_a_line_and_a_hint(words, says):
@@ -163,59 +174,11 @@ def test_a_config_file_that_is_none_is_refused(tmp_path, content, says):
     assert says in refusal(str(tmp_path / "config.json"))
 
 
-def measured(path, *, runs, reserved=10.4, gpu="NVIDIA H200"):
-    row = {"gpu": gpu, "allocated_bytes": 10 << 30, "device_bytes": 0, "estimated_bytes": int(9.9 * 2**30)}
-    rows = [{**row, "reserved_bytes": int((reserved + each / 100) * 2**30)} for each in range(runs)]
-    path.write_text(json.dumps({"schema": "devkit.measured/1", "runs": rows}))
-    return str(path)
-
-
-def test_measured_runs_draw_the_bounds_in_and_every_answer_says_so(tmp_path, home):
-    before = document("llama-3.1-8b", "--gpu", "H200")[1]
-    assert before["learned_from"] is None
-    code, told = run("--learn", measured(tmp_path / "runs.json", runs=4))
-    assert code == ExitCode.DONE and "-1.0%" in told and str(home) in told
-    after_text = run("llama-3.1-8b", "--gpu", "H200")[1]
-    assert "measured.json" in after_text
-    assert after_text.splitlines()[0] != run("llama-3.1-8b", "--gpu", "H100 SXM")[1].splitlines()[0]
-    assert "measured.json" not in run("llama-3.1-8b", "--gpu", "T4")[1], "another GPU was not measured"
-    assert "general ones again" in run("--learn", "--reset")[1]
-    assert document("llama-3.1-8b", "--gpu", "H200")[1] == before
-
-
-def proof(path, *, counted=True, status="passed"):
-    figures = {
-        "allocated_peak_bytes": 10 << 30,
-        "reserved_peak_bytes": 11 << 30,
-        "estimated_allocated_peak_bytes": 9 << 30,
-    }
-    stages = [
-        {"name": "torch", "status": "passed", "measured": {"version": "2.13.0"}},
-        {"name": "estimate", "status": status, "measured": figures if counted else {}},
-    ]
-    device = {"kind": "cuda", "name": "NVIDIA H200"}
-    path.write_text(json.dumps({"schema": "devkit.verify/1", "device": device, "stages": stages}))
-    return str(path)
-
-
-def test_the_report_of_a_proof_teaches_what_its_training_stages_took(tmp_path):
-    told = run("--learn", proof(tmp_path / "verify.json"))[1]
-    assert "estimated 9 GiB, measured 10 GiB (-10.0%); the allocator held 10.0% more" in told
-    assert "NVIDIA H200: 1 run, the bounds move from 3 on" in told
-
-
-def test_a_learned_file_that_broke_is_said_and_not_used(home):
-    (home / "devkit").mkdir(parents=True)
-    (home / "devkit/measured.json").write_text("{")
-    result = CliRunner().invoke(command, ["llama-3.1-8b", "--gpu", "H200"], standalone_mode=False)
-    assert result.exception is None and "Warning" in result.stderr and "--reset" in result.stderr
-
-
 @pytest.mark.full
 @pytest.mark.workload
 def test_an_exact_estimate_traces_the_real_program_and_names_its_versions():
-    flags = ("--hidden", "64", "--layers", "2", "--heads", "4", "--intermediate", "128", "--vocabulary", "512")
-    code, text = run(*flags, "--exact")
+    shape = "hidden_size=64,num_hidden_layers=2,num_attention_heads=4,intermediate_size=128,vocab_size=512"
+    code, text = run("--shape", shape, "--exact")
     assert code == ExitCode.DONE
     assert "traced with torch" in " ".join(text.split())
 

@@ -307,7 +307,7 @@ def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_i
     assert_refused(done, "no devkit.lock of a dev container")
     message = done.stderr.splitlines()[0]
     assert "no image is named" in message and "nothing says what the job shall run" in message
-    assert "devkit init --bake && " in done.stderr
+    assert "devkit init --set bake=true && " in done.stderr
     assert "devkit export kubernetes --gpu H100 --image registry.example.org/" in done.stderr
     done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")
     assert "devkit export kubernetes --image a/b:1 -- python train.py" in done.stderr

@@ -23,9 +23,31 @@ def nothing_typed(**typed):
     return dict.fromkeys(describe_settings(FinetuneSettings)) | typed
 
 
-def test_every_setting_has_a_flag():
-    shown = finetune("--help").stdout
-    assert [name for name in describe_settings(FinetuneSettings) if format_flag(name) not in shown] == []
+def test_help_names_every_setting():
+    shown = " ".join(finetune("--help").stdout.split())
+    settings = describe_settings(FinetuneSettings)
+    names = {name: format_flag(name) if info.has_flag else f" {name}" for name, (_, info) in settings.items()}
+    assert [name for name, text in names.items() if text not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        pytest.param("dropout", "expected KEY=VALUE", id="no value"),
+        pytest.param("drop=1", "expected KEY=VALUE", id="an unknown setting"),
+        pytest.param("dropout=high", "invalid --set dropout=high", id="a word for a number"),
+        pytest.param("dropout=2", "dropout is 2", id="a number out of range"),
+    ],
+)
+def test_a_wrong_setting_is_refused(assignment, says):
+    done = finetune("--model", "m", "--data", "d", "--set", assignment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_settings_without_a_flag_are_set_by_name():
+    found = load_finetune_settings(None, nothing_typed(), ("dropout=0.1", "schedule=linear", "compile=true", "keep=3"))
+    assert (found.dropout, found.schedule, found.compile, found.keep) == (0.1, "linear", True, 3)
 
 
 def test_flags_override_the_file_and_unset_settings_keep_their_defaults(tmp_path):

@@ -85,8 +85,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_loaded(arguments, mes
 
 @pytest.mark.full
 def test_one_prompt_is_answered_in_text_and_in_json_alike(model):
-    shown = run("--model", model, "--prompt", "hello", "--tokens", 12)
-    document = json.loads(run("--model", model, "--prompt", "hello", "--tokens", 12, "--json").stdout)
+    shown = run("--model", model, "--prompt", "hello", "--max-new-tokens", 12)
+    document = json.loads(run("--model", model, "--prompt", "hello", "--max-new-tokens", 12, "--json").stdout)
     assert document["schema"] == "devkit.generate/1"
     (answer,) = document["answers"]
     assert answer["prompt"] == "hello"
@@ -96,9 +96,11 @@ def test_one_prompt_is_answered_in_text_and_in_json_alike(model):
 
 @pytest.mark.full
 def test_the_chat_template_is_used_unless_prompts_are_raw(model):
-    chat = run("--model", model, "--prompt", "hello", "--tokens", 12).stdout
-    raw = run("--model", model, "--prompt", "hello", "--tokens", 12, "--raw").stdout
-    written = run("--model", model, "--prompt", "<|user|>hello</s><|assistant|>", "--tokens", 12, "--raw").stdout
+    chat = run("--model", model, "--prompt", "hello", "--max-new-tokens", 12).stdout
+    raw = run("--model", model, "--prompt", "hello", "--max-new-tokens", 12, "--raw").stdout
+    written = run(
+        "--model", model, "--prompt", "<|user|>hello</s><|assistant|>", "--max-new-tokens", 12, "--raw"
+    ).stdout
     assert chat != raw
     # Written by hand there is a beginning of text before it, which this template leaves out.
     assert written != raw
@@ -106,16 +108,16 @@ def test_the_chat_template_is_used_unless_prompts_are_raw(model):
 
 @pytest.mark.full
 def test_a_prompt_comes_from_standard_input_too(model):
-    piped = run("--model", model, "--tokens", 8, given="hello\n").stdout
-    assert piped == run("--model", model, "--tokens", 8, "--prompt", "hello").stdout
-    assert piped == run("--model", model, "--tokens", 8, "--prompt", "-", given="hello").stdout
+    piped = run("--model", model, "--max-new-tokens", 8, given="hello\n").stdout
+    assert piped == run("--model", model, "--max-new-tokens", 8, "--prompt", "hello").stdout
+    assert piped == run("--model", model, "--max-new-tokens", 8, "--prompt", "-", given="hello").stdout
 
 
 @pytest.mark.full
 def test_what_is_piped_and_is_not_utf_8_is_refused_and_a_mark_in_front_of_it_is_no_part_of_it(model):
     assert "standard input: the prompt is not UTF-8" in refused("--model", model, given=b"caf\xe9\n").message
-    piped = run("--model", model, "--tokens", 8, given=b"\xef\xbb\xbfhello\n").stdout
-    assert piped == run("--model", model, "--tokens", 8, "--prompt", "hello").stdout
+    piped = run("--model", model, "--max-new-tokens", 8, given=b"\xef\xbb\xbfhello\n").stdout
+    assert piped == run("--model", model, "--max-new-tokens", 8, "--prompt", "hello").stdout
 
 
 @pytest.mark.full
@@ -127,9 +129,11 @@ def test_a_file_is_answered_line_by_line_in_its_order(model, tmp_path):
         {"messages": [{"role": "user", "content": "x"}]},
     ]
     file.write_text("".join(json.dumps(each) + "\n" for each in prompts))
-    found = [json.loads(line) for line in run("--model", model, "--file", file, "--tokens", 8).stdout.splitlines()]
+    found = [
+        json.loads(line) for line in run("--model", model, "--file", file, "--max-new-tokens", 8).stdout.splitlines()
+    ]
     assert [each.get("prompt") for each in found] == ["short", "much longer than the first", None]
-    alone = run("--model", model, "--prompt", "short", "--tokens", 8).stdout
+    alone = run("--model", model, "--prompt", "short", "--max-new-tokens", 8).stdout
     assert found[0]["answer"] + "\n" == alone
     assert found[2]["messages"] == prompts[2]["messages"]
 
@@ -159,9 +163,9 @@ def test_a_merged_model_knows_the_chats_that_its_adapter_learned_from_and_nothin
     assert (done.returncode, done.stdout) == (0, "")
     # No word of libraries about what they lack.
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["Merged"]
-    answered = run("--model", tmp_path / "whole", "--chat", "--tokens", 4, given="hello\n")
+    answered = run("--model", tmp_path / "whole", "--chat", "--max-new-tokens", 4, given="hello\n")
     assert answered.exit_code == 0
-    assert answered.stdout == run("--adapter", of_a_chat, "--chat", "--tokens", 4, given="hello\n").stdout
+    assert answered.stdout == run("--adapter", of_a_chat, "--chat", "--max-new-tokens", 4, given="hello\n").stdout
 
 
 @pytest.fixture
@@ -170,7 +174,7 @@ def terminal(model):
     if sys.platform != "linux":
         pytest.skip("needs a pseudo-terminal")
     ours, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "devkit", "generate", "--chat", "--model", f"{model}", "--tokens", "40"]
+    argv = [sys.executable, "-m", "devkit", "generate", "--chat", "--model", f"{model}", "--max-new-tokens", "40"]
     process = subprocess.Popen(
         argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env={**os.environ, "TERM": "xterm"}
     )
@@ -240,7 +244,7 @@ def test_ctrl_c_ends_a_streamed_answer_with_what_there_is_of_it_and_exit_code_13
         f"{model}",
         "--prompt",
         "two words",
-        "--tokens",
+        "--max-new-tokens",
         "4000",
     ]
     process = subprocess.Popen(

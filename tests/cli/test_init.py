@@ -109,7 +109,7 @@ def test_a_conflict_ends_with_one_and_writes_nothing(tmp_path, as_json):
         pytest.param(("--gpu", "RTX 9999"), "RTX 9999", id="an unknown GPU"),
         pytest.param(("--torch", "banana"), "banana", id="a version that is none"),
         pytest.param(
-            ("--name", 'a"b\n$(touch owned)'), "project name", id="a name full of quotes, newlines and commands"
+            ("--set", 'name=a"b\n$(touch owned)'), "project name", id="a name full of quotes, newlines and commands"
         ),
         pytest.param(("--ca-certificate", "missing.pem"), "missing.pem", id="a certificate that is not there"),
         pytest.param(("--wheelhouse", "missing"), "missing", id="a wheelhouse that is not there"),
@@ -238,30 +238,6 @@ def test_the_report_is_in_the_json_document(tmp_path):
     assert {"editor", "tool", "key", "effect", "instead", "source", "is_sure"} == set(editors[0]["dropped"][0])
     assert [each["key"] for each in editors[1]["dropped"]] == ["devcontainer.json"]
     assert (tmp_path / "new/.devcontainer/daytona/snapshot.sh").stat().st_mode & 0o111
-
-
-# `devkit template` from the outside.
-
-
-def test_every_template_is_written_and_a_second_run_changes_nothing(tmp_path):
-    first = devkit("template", tmp_path)
-    assert (first.returncode, first.stderr) == (0, "")
-    before = tree(tmp_path)
-    ids = {path.split("/")[0] for path in before}
-    assert ids == {"pytorch-cuda", "pytorch-rocm", "pytorch-cpu"}
-    assert {f"{name}/devcontainer-template.json" for name in ids} <= set(before)
-    assert devkit("template", tmp_path).stdout == f"wrote 0 files in {tmp_path}\n"
-    assert tree(tmp_path) == before
-
-
-def test_a_file_that_somebody_changed_is_not_lost(tmp_path):
-    devkit("template", tmp_path, "--only", "pytorch-cpu")
-    file = tmp_path / "pytorch-cpu/devcontainer-template.json"
-    file.write_text("{}\n")
-    assert devkit("template", tmp_path, "--only", "pytorch-cpu").returncode == 2
-    assert file.read_text() == "{}\n"
-    assert devkit("template", tmp_path, "--only", "pytorch-cpu", "--force").returncode == 0
-    assert json.loads(file.read_text())["id"] == "pytorch-cpu"
 
 
 # What `devkit init` and `devkit update` print of a plan.

@@ -1,4 +1,4 @@
-"""`devkit install` and `devkit toolkit`: the commands for this machine, and one that really installs."""
+"""`devkit plan --install` and `devkit doctor --setup`: the commands for this machine, and one that really installs."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from tests.wheels import make_index, make_wheel
 
 def test_the_command_has_torch_in_the_build_of_the_plan(tmp_path):
     plan = json.loads(devkit("plan", *GPU, "--no-resolve", "--json", cwd=tmp_path).stdout)["plan"]
-    done = devkit("install", *GPU, "--no-resolve", cwd=tmp_path)
+    done = devkit("plan", "--install", *GPU, "--no-resolve", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(
         f"uv pip install --torch-backend={plan['variant']} torch=={plan['torch']} transformers=="
@@ -24,7 +24,7 @@ def test_the_command_has_torch_in_the_build_of_the_plan(tmp_path):
 
 def test_nothing_is_installed_without_a_virtual_environment(tmp_path):
     assert_refused(
-        devkit("install", "--run", *GPU, "--no-resolve", cwd=tmp_path, VIRTUAL_ENV=""), "virtual environment alone"
+        devkit("plan", "--install", "--run", *GPU, "--no-resolve", cwd=tmp_path, VIRTUAL_ENV=""), "none is active"
     )
 
 
@@ -39,7 +39,9 @@ def test_run_installs_into_the_virtual_environment(tmp_path):
         tmp_path / "simple", [make_wheel(tmp_path / "wheels", "leaf", version) for version in ("1.0", "2.0")]
     )
     variables = {"UV_OFFLINE": "0", "UV_DEFAULT_INDEX": index, "UV_CACHE_DIR": str(tmp_path / "cache")}
-    done = devkit("install", "--run", "--vendor", "cpu", cwd=project, VIRTUAL_ENV=str(environment), **variables)
+    done = devkit(
+        "plan", "--install", "--run", "--vendor", "cpu", cwd=project, VIRTUAL_ENV=str(environment), **variables
+    )
     assert (done.returncode, done.stdout) == (0, "uv pip install leaf==2.0\n"), done.stderr
     python = next(path for path in (environment / "bin/python", environment / "Scripts/python.exe") if path.exists())
     found = subprocess.run(
@@ -64,11 +66,11 @@ def test_the_steps_are_those_of_the_machine(name, said, not_said):
     assert not_said not in commands
 
 
-def test_toolkit_prints_the_steps_of_saved_facts(tmp_path):
+def test_setup_prints_the_steps_of_saved_facts(tmp_path):
     saved = tmp_path / "facts.json"
     assert devkit("doctor", "--save-facts", saved, "--timeout", "20").returncode in (0, 1)
-    done = devkit("toolkit", "--facts", saved)
+    done = devkit("doctor", "--setup", "--facts", saved)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1. Install the NVIDIA driver")
-    document = json.loads(devkit("toolkit", "--facts", saved, "--json").stdout)
+    document = json.loads(devkit("doctor", "--setup", "--facts", saved, "--json").stdout)
     assert [step["root"] for step in document["steps"]][-1] is False

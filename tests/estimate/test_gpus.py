@@ -6,7 +6,7 @@ import pytest
 
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.gpus import CalibratedBounds, Fit, GpuSpec, find_gpu_spec, find_smallest_gpu, group_gpus
+from devkit.estimate.gpus import Fit, GpuSpec, find_gpu_spec, find_smallest_gpu, group_gpus
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.recommend import recommend_gpu_count, recommend_settings
 from devkit.estimate.settings import Method, Precision, TrainingSettings
@@ -88,12 +88,6 @@ def test_gpus_that_are_alike_stand_together_with_the_least_memory_of_them():
 def test_the_verdict_turns_at_the_bound_and_at_what_is_expected(room, verdict):
     card = GpuSpec(name="a card", memory_bytes=room(ESTIMATE.device_peak_bytes))
     assert card.verdict(ESTIMATE) is verdict
-
-
-def test_learned_bounds_are_never_wider_than_the_general_ones():
-    wide = CalibratedBounds(slack_point=0.5, slack_upper=3.0, context_point=None, context_upper=None, runs=3)
-    card = GpuSpec(name="a card", memory_bytes=GIB, bounds=wide)
-    assert card.peak(ESTIMATE).upper <= ESTIMATE.device_peak_bytes.upper
 
 
 @pytest.mark.parametrize("name", ["T4", "RTX 4090", "L40S", "H200"])

@@ -184,7 +184,7 @@ def test_the_loss_is_the_fullest_moment_of_a_plain_lora():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        pytest.param({"sequence": 0}, "--seq is 0", id="no tokens"),
+        pytest.param({"sequence": 0}, "--max-length is 0", id="no tokens"),
         pytest.param({"micro_batch": -1}, "--micro-batch is -1", id="fewer than no rows"),
         pytest.param({"targets": ("c_attn",)}, "no linear module 'c_attn'", id="a target of another model"),
         pytest.param({"upcast": True}, "nothing is quantized", id="an upcast of what is not packed"),

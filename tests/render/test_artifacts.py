@@ -172,7 +172,7 @@ def test_the_host_command_ends_well_without_a_posix_shell():
     argv = ["/bin/sh", "-c", command]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": "/nowhere"})
     assert done.returncode == 0
-    assert "devkit init --platform windows" in done.stdout
+    assert "devkit init --set platform=windows" in done.stdout
 
 
 def test_git_takes_what_teammates_need_and_leaves_what_is_this_hosts(tmp_path):

@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from devkit.render.published_folders import render_devcontainer_feature
+from devkit.render.feature import render_devcontainer_feature
 
 from .matrix import distinct
-from .test_published_folders import WHEEL
+from .test_feature import WHEEL
 
 
 def read_schema(name: str) -> dict[str, Any]:

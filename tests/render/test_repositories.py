@@ -159,10 +159,8 @@ def test_the_end_names_the_files_of_the_user_apart_from_those_of_devkit(tmp_path
         (("--lock",), "--lock"),
         (("--editor", "jetbrains"), "--editor"),
         (("--profile", "jupyter"), "--profile"),
-        (("--device", "0"), "--device"),
         (("--engine", "podman"), "--engine"),
-        (("--index", "https://pypi.example.org/simple"), "--index"),
-        (("--report",), "--report"),
+        (("--set", "hub=https://hub.example.org"), "--set"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

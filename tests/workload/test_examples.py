@@ -84,7 +84,7 @@ def test_a_chat_model_learns_new_answers(shell):
     assert before == "I do not know.\n"
     assert after == "Marta Lind.\n"
     (shell.folder / "chat-fine-tune" / "other.jsonl").write_text('{"prompt": "What does she count?"}\n')
-    more = shell("chat-fine-tune", "devkit generate --adapter run/adapter --file other.jsonl --tokens 24")
+    more = shell("chat-fine-tune", "devkit generate --adapter run/adapter --file other.jsonl --max-new-tokens 24")
     assert json.loads(more)["answer"] == "The waves."
 
 

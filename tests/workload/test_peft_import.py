@@ -39,7 +39,7 @@ def ran(tmp_path_factory):
     commands = {
         "lora": ["finetune", *data, "--output", f"{folder / 'plain'}"],
         "full": ["finetune", *data, "--output", f"{folder / 'full'}", "--method", "full"],
-        "adapter": ["generate", *adapter, "--prompt", "a", "--tokens", "2"],
+        "adapter": ["generate", *adapter, "--prompt", "a", "--max-new-tokens", "2"],
         "merge": ["generate", *adapter, "--merge", f"{folder / 'merged'}"],
         "qlora": ["finetune", *data, "--output", f"{folder / 'packed'}", "--method", "qlora"],
         "8-bit states": ["finetune", *data, "--output", f"{folder / 'states'}", "--optimizer", "adamw-8bit"],

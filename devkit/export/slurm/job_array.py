@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.facts.settings import describe_settings, find_setting_type, format_flag, validate_ranges
+from devkit.facts.settings import describe_settings, find_setting_type, format_flag, format_setting, validate_ranges
 from devkit.text import join_words
 from devkit.workload.finetune.settings import FinetuneSettings
 
@@ -79,9 +79,7 @@ def _validate_value(field: str, value: str) -> None:
 def _build_task(names: list[str], values: tuple[str, ...]) -> ArrayTask:
     flags: list[str] = []
     for name, value in zip(names, values, strict=True):
-        if value in ("true", "false"):
-            flags.append(f"--{name}" if value == "true" else f"--no-{name}")
-        else:
-            flags += [f"--{name}", value]
+        made = value == "true" if value in ("true", "false") else value
+        flags += format_setting(FinetuneSettings, name.replace("-", "_"), made)
     parts = (f"{name}-{value}" for name, value in zip(names, values, strict=True))
     return ArrayTask(re.sub(r"[^A-Za-z0-9._+-]", "-", "_".join(parts)), tuple(flags))

@@ -92,7 +92,7 @@ def build_initialize_command(folder: str, argument: str = "", *, for_windows: bo
     given = f" {argument}" if argument else ""
     powershell = f"powershell -NoProfile -ExecutionPolicy Bypass -File {folder}/gpu.ps1{given}"
     parts = [f"sh {folder}/gpu.sh{given}", *([powershell] if for_windows else [])]
-    hint = "" if for_windows else ", see devkit init --platform windows"
+    hint = "" if for_windows else ", see devkit init --set platform=windows"
     return " || ".join([*parts, f"echo devkit: no GPU, because this host has no shell for gpu.sh{hint}"])
 
 

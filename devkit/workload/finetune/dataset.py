@@ -494,7 +494,7 @@ def tokenize_records(
         DevkitError: nothing is left to train on.
     """
     if sequence < 2:
-        raise DevkitError(f"rows of {sequence} tokens leave nothing to predict", "Give --sequence 2 or more.")
+        raise DevkitError(f"rows of {sequence} tokens leave nothing to predict", "Give --max-length 2 or more.")
     text_tokenizer = TextTokenizer(tokenizer)
     counts = _Counts()
     notes: list[str] = []
@@ -518,7 +518,7 @@ def tokenize_records(
     if not examples:
         raise DevkitError(
             f"there is nothing to train on within {sequence} tokens: the prompts fill all of them",
-            "Give a larger --sequence, or shorter prompts.",
+            "Give a larger --max-length, or shorter prompts.",
         )
     return TokenizedRecords(
         examples, [*notes, *counts.notes(has_end=text_tokenizer.end is not None, sequence=sequence)]
@@ -810,7 +810,7 @@ def require_context_length(sequence: int, config: Any) -> None:  # noqa: ANN401 
     if context_length is not None and sequence > context_length:
         raise DevkitError(
             f"rows of {sequence} tokens are longer than this model's context length of {context_length}",
-            f"Give --sequence {context_length} or less.",
+            f"Give --max-length {context_length} or less.",
         )
 
 
@@ -893,7 +893,7 @@ def _split(examples: Sequence[Example], settings: FinetuneSettings) -> tuple[Seq
     wanted = round(len(examples) * settings.eval_share)
     if settings.eval_share > 0 and not 0 < wanted < len(examples):
         raise DevkitError(
-            f"--eval-share {settings.eval_share:g} of {len(examples)} texts leaves nothing on one side",
+            f"eval_share {settings.eval_share:g} of {len(examples)} texts leaves nothing on one side",
             "Give more texts, or --eval-data.",
         )
     held_out = {index * len(examples) // wanted for index in range(wanted)}

@@ -413,16 +413,16 @@ class _ComputeDecisions:
         self.precision = self._record("precision", settings.precision, *_choose_precision(settings, hardware))
         if settings.method is Method.FULL and self.precision is Precision.FP16:
             raise DevkitError(
-                "--precision fp16 cannot train a whole model: updates to its weights would round to nothing",
-                "Use --precision bf16 if the GPU has it, else fp32; or --method lora.",
+                "--dtype fp16 cannot train a whole model: updates to its weights would round to nothing",
+                "Use --dtype bf16 if the GPU has it, else fp32; or --method lora.",
             )
         precision, optimizer = settings.precision, settings.optimizer
         if precision is Precision.BF16 and not hardware.computes_bf16:
             self.warnings.append(
-                f"{hardware.name} only emulates bf16 (--precision bf16): expect a fraction of fp16's speed"
+                f"{hardware.name} only emulates bf16 (--dtype bf16): expect a fraction of fp16's speed"
             )
         if precision is Precision.FP16 and hardware.kind is DeviceKind.CPU:
-            self.warnings.append("few CPUs compute in fp16 (--precision fp16): expect it to be slow")
+            self.warnings.append("few CPUs compute in fp16 (--dtype fp16): expect it to be slow")
         if optimizer in PAGED_OPTIMIZERS and hardware.kind is not DeviceKind.CUDA:
             self.warnings.append(f"--optimizer {optimizer} pages on NVIDIA GPUs only")
         self.adapter_precision = self._choose_adapter_precision()
@@ -457,7 +457,7 @@ class _ComputeDecisions:
             raise DevkitError(
                 f"--modules-to-save trains modules in the precision of the base, {self.precision}, and the adapter is "
                 f"in {precision}",
-                "Use --precision bf16, or fp32 before compute capability 8.0, and leave out --adapter-precision.",
+                "Use --dtype bf16, or fp32 before compute capability 8.0, and leave out --adapter-dtype.",
             )
         return precision
 
@@ -485,7 +485,7 @@ class _ComputeDecisions:
             choice = (Loss.FUSED, "Liger's kernel is installed")
         loss = self._record("loss", self._settings.loss, *choice)
         if loss is Loss.FUSED and not has_liger:
-            raise DevkitError("--loss fused needs Liger's kernels", "pip install liger-kernel, or --loss chunked")
+            raise DevkitError("loss = fused needs Liger's kernels", "pip install liger-kernel, or --set loss=chunked")
         return loss
 
     def _choose_compile(self) -> bool:
@@ -502,8 +502,8 @@ class _ComputeDecisions:
         compiles = self._record("compile", self._settings.compile, *choice)
         if compiles and not hardware.can_compile:
             raise DevkitError(
-                "--compile needs Triton and a C compiler, which are not installed",
-                "Install gcc, or leave out --compile.",
+                "compile = true needs Triton and a C compiler, which are not installed",
+                "Install gcc, or leave it out.",
             )
         return compiles
 
@@ -663,4 +663,4 @@ def _memory_warnings(fit: _Fit, hardware: Hardware, settings: FinetuneSettings) 
         return
     likelihood = "may not" if fit.peak.point <= hardware.free_bytes else "will probably not"
     smaller = "--method qlora" if settings.method in (Method.LORA, Method.FULL) else "a smaller model"
-    yield f"this {likelihood} fit: {_format_memory(fit, hardware)}. Shorten --sequence, or use {smaller}"
+    yield f"this {likelihood} fit: {_format_memory(fit, hardware)}. Shorten --max-length, or use {smaller}"

@@ -547,5 +547,5 @@ def _watch(name: str, value: bytes, seen: dict[str, tuple[bytes, float]], timeou
         seen[name] = (value, float("inf"))
         sys.stderr.write(
             f"devkit: rank {name} ({value.decode().partition(' ')[2]}) has given no sign of life for {SILENT_S:.0f} s: it is"
-            f" stopped, frozen, or its machine is gone. The others wait up to {timeout_s:g} s for it (--timeout).\n"
+            f" stopped, frozen, or its machine is gone. The others wait up to {timeout_s:g} s for it (--set timeout=N).\n"
         )

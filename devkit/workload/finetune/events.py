@@ -140,8 +140,8 @@ LINE_INTERVAL_S = 10.0
 _ERASE_LINE = "\x1b[K"
 
 _ADVICE = {
-    "out-of-memory": "Shorten --sequence, add --checkpointing, or use --method qlora. Checkpoints are kept.",
-    "not-finite": "Lower --learning-rate, or use --precision bf16 or fp32. Checkpoints are kept.",
+    "out-of-memory": "Shorten --max-length, add --checkpointing, or use --method qlora. Checkpoints are kept.",
+    "not-finite": "Lower --learning-rate, or use --dtype bf16 or fp32. Checkpoints are kept.",
     "preempted": "The same command resumes the run.",
     "interrupted": "The same command resumes the run.",
 }

@@ -836,7 +836,7 @@ def find_packaged_model(name: str) -> Path | None:
         return None
     found = find_snapshot(name)
     if found is None:
-        raise DevkitError(f"{name} is not on this machine yet", f"devkit model fetch {name}")
+        raise DevkitError(f"{name} is not on this machine yet", f"devkit fetch {name}")
     return found
 
 

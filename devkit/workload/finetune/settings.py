@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import ALL_LINEAR, Attention, Loss, Method, Optimizer, Precision, Sharding
-from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
+from devkit.facts.settings import SettingInfo, describe_settings, find_setting_type, format_flag, validate_ranges
 from devkit.text import join_words
 
 
@@ -33,7 +33,7 @@ class FinetuneSettings:
     method: Annotated[Method, SettingInfo("Training method: adapter type and precision of the base.")] = Method.LORA
     rank: Annotated[int, SettingInfo("LoRA rank.", at_least=1, at_most=2**31 - 1)] = 16
     alpha: Annotated[int, SettingInfo("LoRA alpha; the adapter is scaled by alpha / rank.", at_least=1)] = 32
-    dropout: Annotated[float, SettingInfo("LoRA dropout.", at_least=0.0, at_most=0.99)] = 0.0
+    dropout: Annotated[float, SettingInfo("LoRA dropout.", at_least=0.0, at_most=0.99, has_flag=False)] = 0.0
     targets: Annotated[tuple[str, ...], SettingInfo("Target modules of the adapter. Repeat.")] = ALL_LINEAR
     modules_to_save: Annotated[
         tuple[str, ...], SettingInfo("Modules trained whole and saved with the adapter: lm_head, a norm. Repeat.")
@@ -47,19 +47,26 @@ class FinetuneSettings:
     epochs: Annotated[float, SettingInfo("Passes over the data.", at_least=0.0)] = 1.0
     steps: Annotated[int | None, SettingInfo("Optimizer steps; overrides --epochs.", at_least=1)] = None
     learning_rate: Annotated[float | None, SettingInfo("Peak learning rate.", at_least=0.0)] = None
-    schedule: Annotated[Schedule, SettingInfo("Learning rate schedule after the warmup.")] = Schedule.COSINE
+    schedule: Annotated[Schedule, SettingInfo("Learning rate schedule after the warmup.", has_flag=False)] = (
+        Schedule.COSINE
+    )
     warmup: Annotated[
-        float, SettingInfo("Warmup: share of the steps in which the rate rises.", at_least=0.0, at_most=1.0)
+        float,
+        SettingInfo("Warmup: share of the steps in which the rate rises.", at_least=0.0, at_most=1.0, has_flag=False),
     ] = 0.03
-    weight_decay: Annotated[float, SettingInfo("Weight decay; norms and biases are left out.", at_least=0.0)] = 0.0
-    gradient_limit: Annotated[float, SettingInfo("Maximum gradient norm (clipping); 0 for none.", at_least=0.0)] = 1.0
+    weight_decay: Annotated[
+        float, SettingInfo("Weight decay; norms and biases are left out.", at_least=0.0, has_flag=False)
+    ] = 0.0
+    gradient_limit: Annotated[
+        float, SettingInfo("Maximum gradient norm (clipping); 0 for none.", at_least=0.0, has_flag=False)
+    ] = 1.0
     precision: Annotated[Precision | None, SettingInfo("Data type of the base model and the computation.")] = None
     adapter_precision: Annotated[Precision | None, SettingInfo("Data type of the adapter weights.")] = None
     attention: Annotated[Attention | None, SettingInfo("Attention implementation.")] = None
     checkpointing: Annotated[bool | None, SettingInfo("Gradient checkpointing: recompute activations.")] = None
     optimizer: Annotated[Optimizer | None, SettingInfo("Optimizer.")] = None
-    loss: Annotated[Loss | None, SettingInfo("Implementation of the cross-entropy loss.")] = None
-    compile: Annotated[bool | None, SettingInfo("Compile the model with torch.compile.")] = None
+    loss: Annotated[Loss | None, SettingInfo("Implementation of the cross-entropy loss.", has_flag=False)] = None
+    compile: Annotated[bool | None, SettingInfo("Compile the model with torch.compile.", has_flag=False)] = None
     sharding: Annotated[
         Sharding | None, SettingInfo("Data parallelism: DDP, or FSDP2 (zero2, zero3).", unsupported=("zero1",))
     ] = None
@@ -68,19 +75,23 @@ class FinetuneSettings:
         SettingInfo(
             "Processes that shard one copy of the model, such as those of a node, with zero2 and zero3; 0 for all of them.",
             at_least=0,
+            has_flag=False,
         ),
     ] = 0
     eval_data: Annotated[tuple[str, ...], SettingInfo("Held-out data to evaluate on. Repeat.")] = ()
     eval_share: Annotated[
-        float, SettingInfo("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9)
+        float, SettingInfo("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9, has_flag=False)
     ] = 0.0
     eval_every: Annotated[int, SettingInfo("Steps between evaluations.", at_least=1)] = 100
     seed: Annotated[int, SettingInfo("Seed of data order, dropout and adapter.", at_least=0, at_most=2**63 - 1)] = 0
     save_every: Annotated[int, SettingInfo("Steps between checkpoints.", at_least=1)] = 100
-    keep: Annotated[int, SettingInfo("Checkpoints to keep.", at_least=2)] = 2
+    keep: Annotated[int, SettingInfo("Checkpoints to keep.", at_least=2, has_flag=False)] = 2
     resume: Annotated[bool, SettingInfo("Resume from the newest checkpoint in --output.")] = True
     timeout: Annotated[
-        int, SettingInfo("Seconds that processes wait for one that does not answer.", at_least=1, at_most=2**31 - 1)
+        int,
+        SettingInfo(
+            "Seconds that processes wait for one that does not answer.", at_least=1, at_most=2**31 - 1, has_flag=False
+        ),
     ] = 1800
 
 
@@ -101,16 +112,16 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
     if settings.method is Method.FULL and (has_adapter_settings or settings.targets != ALL_LINEAR):
         raise DevkitError(
             "--method full trains every weight and has no adapter to configure",
-            "Leave out --dora, --targets, --modules-to-save, --adapter-precision.",
+            "Leave out --dora, --targets, --modules-to-save, --adapter-dtype.",
         )
     if settings.sharding is not None:
         require_sharding_supported(settings.sharding, settings.method)
     if settings.shard_size and settings.sharding not in (Sharding.ZERO2, Sharding.ZERO3):
         raise DevkitError(
-            f"--shard-size {settings.shard_size} shards nothing without zero2 or zero3", "Add --sharding zero3."
+            f"shard_size {settings.shard_size} shards nothing without zero2 or zero3", "Add --sharding zero3."
         )
     if settings.eval_data and settings.eval_share:
-        raise DevkitError("--eval-data and --eval-share both choose the evaluation data", "Keep one of the two.")
+        raise DevkitError("--eval-data and eval_share both choose the evaluation data", "Keep one of the two.")
     if settings.micro_batch is not None and settings.micro_batch > settings.batch:
         raise DevkitError(
             f"--micro-batch {settings.micro_batch} is more than --batch {settings.batch}",
@@ -139,7 +150,7 @@ def require_whole_copies(settings: FinetuneSettings, processes: int) -> None:
     """Raise DevkitError for processes that are not groups of the size that shards one copy of the model."""
     if settings.shard_size and processes % settings.shard_size:
         raise DevkitError(
-            f"{processes} processes are not groups of --shard-size {settings.shard_size}",
+            f"{processes} processes are not groups of shard_size {settings.shard_size}",
             "Give a number that divides them, such as the processes of a node.",
         )
 
@@ -166,3 +177,21 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         where = f"{path}:{place}" if place else f"{path}"
         raise DevkitError(f"{where} is not TOML: {problem}", "Correct that line.") from None
     return parse_table(document, FinetuneSettings, TableSource(str(path), text))
+
+
+def parse_assignment(assignment: str) -> dict[str, Any]:
+    """Parse KEY=VALUE, with a setting's name. Raises DevkitError for an unknown name or a wrong value."""
+    from devkit.probe.documents import parse_toml
+    from devkit.render.toml_tables import TableSource, parse_table, write_value
+
+    key, _, value = assignment.partition("=")
+    name = key.strip().replace("-", "_")
+    known = describe_settings(FinetuneSettings)
+    if name not in known or not value:
+        raise DevkitError(f"invalid --set {assignment}: expected KEY=VALUE", f"Known keys: {', '.join(known)}.")
+    text = f"{name} = {write_value(value, find_setting_type(FinetuneSettings, name))}"
+    try:
+        document = parse_toml(text)
+    except ValueError as error:
+        raise DevkitError(f"invalid --set {assignment}: {error}", known[name][1].meaning) from None
+    return parse_table(document, FinetuneSettings, TableSource(f"invalid --set {assignment}", ""))

@@ -306,7 +306,7 @@ def generate_one(
 def _too_large() -> DevkitError:
     return DevkitError(
         "memory ran out with a single prompt",
-        "Reduce --tokens, or keep the base in 4 bits with --quantization nf4.",
+        "Reduce --max-new-tokens, or keep the base in 4 bits with --quantization nf4.",
     )
 
 

@@ -82,7 +82,7 @@ def merge_adapter(
     if not change <= MERGE_TOLERANCE[precision]:
         raise DevkitError(
             f"merging changed the logits by {change:.2g} of their range, and {MERGE_TOLERANCE[precision]:g} is allowed",
-            "Use the adapter with its base; or merge in --precision fp32.",
+            "Use the adapter with its base; or merge in --dtype fp32.",
         )
     return MergedModel(merged, change)
 

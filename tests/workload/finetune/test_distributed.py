@@ -35,10 +35,10 @@ ALONE = {
     "lora": ("--batch", "4"),
     "full": ("--batch", "4", "--method", "full", "--learning-rate", "0.001"),
     "qlora": ("--batch", "4", "--method", "qlora"),
-    "qlora in bf16": ("--batch", "4", "--method", "qlora", "--precision", "bf16"),
+    "qlora in bf16": ("--batch", "4", "--method", "qlora", "--dtype", "bf16"),
     "uneven": ("--batch", "5", "--micro-batch", "2"),
-    "packed": ("--batch", "2", "--packing", "--sequence", "64"),
-    "adapter in bf16": ("--batch", "4", "--precision", "bf16", "--adapter-precision", "fp32"),
+    "packed": ("--batch", "2", "--packing", "--max-length", "64"),
+    "adapter in bf16": ("--batch", "4", "--dtype", "bf16", "--adapter-dtype", "fp32"),
 }
 
 
@@ -102,7 +102,7 @@ def test_a_sharded_run_resumes_bitwise_identically_and_in_one_process_too(run_fa
 
 
 def test_two_copies_of_two_shards_have_the_losses_of_one_process_and_resume_as_one_copy(run_factory, zygote, alone):
-    hybrid = ("--sharding", "zero3", "--shard-size", "2")
+    hybrid = ("--sharding", "zero3", "--set", "shard_size=2")
     straight = ran(run_factory, zygote, "hybrid", *ALONE["full"], *hybrid, world=4)
     assert losses(straight) == pytest.approx(losses(alone("full")), rel=EQUAL)
     assert norms(straight) == pytest.approx(norms(alone("full")), rel=10 * EQUAL)

@@ -153,7 +153,7 @@ def test_a_stopped_rank_is_named_once_and_the_others_end_after_the_timeout(run_f
 
 def test_two_nodes_tokenize_with_the_same_result(run_factory, zygote, straight):
     places = {1: {"environment": {"LOCAL_RANK": "0"}}}
-    run = zygote.start(argv(run_factory, "on two nodes", "--eval-share", "0.25"), world=2, places=places)
+    run = zygote.start(argv(run_factory, "on two nodes", "--set", "eval_share=0.25"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)
     run = zygote.start(argv(run_factory, "on two nodes too"), world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)

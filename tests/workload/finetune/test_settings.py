@@ -24,11 +24,11 @@ def test_every_setting_says_what_it_means():
     [
         pytest.param({"model": "", "data": ()}, "--model and --data are missing", id="neither model nor data"),
         pytest.param({"rank": 0}, "--rank is 0, which is below 1", id="a rank of nothing"),
-        pytest.param({"dropout": 1.0}, "--dropout is 1.0, which is above 0.99", id="dropout of everything"),
+        pytest.param({"dropout": 1.0}, "dropout is 1.0, which is above 0.99", id="dropout of everything"),
         pytest.param({"learning_rate": float("nan")}, "--learning-rate is nan", id="a rate that is no number"),
         pytest.param({"epochs": float("inf")}, "--epochs is inf", id="epochs without end"),
         pytest.param({"seed": 2**64}, "--seed is 18446744073709551616, which is above", id="a seed beyond torch's"),
-        pytest.param({"keep": 1}, "--keep is 1", id="one checkpoint is none"),
+        pytest.param({"keep": 1}, "keep is 1", id="one checkpoint is none"),
         pytest.param({"micro_batch": 32, "batch": 16}, "more than --batch 16", id="a pass larger than the batch"),
         pytest.param({"method": Method.FULL, "dora": True}, "has no adapter", id="DoRA of a whole model"),
         pytest.param({"eval_data": ("e",), "eval_share": 0.1}, "both choose", id="two things to evaluate on"),

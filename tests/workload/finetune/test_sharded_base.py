@@ -38,7 +38,7 @@ def test_no_process_holds_more_than_its_part_and_a_layer(zygote, texts, tmp_path
     size = (base / "model.safetensors").stat().st_size
     seen = [tmp_path / f"memory-{rank}" for rank in range(2)]
     places = {rank: {"faults": {"memory of loading": str(path)}} for rank, path in enumerate(seen)}
-    words = argv(base, texts, tmp_path / "run", "--precision", "fp32", "--sharding", "zero3")
+    words = argv(base, texts, tmp_path / "run", "--dtype", "fp32", "--sharding", "zero3")
     run = zygote.start(words, world=2, places=places)
     assert run.ended() == [0, 0], run.said(1)
     for path in seen:
@@ -66,10 +66,10 @@ BASES = {
         ("GPT-2's linear layers", ()),
         ("fused experts", ()),
         ("fused experts", ("--method", "qlora")),
-        ("bf16 files", ("--precision", "fp32")),
+        ("bf16 files", ("--dtype", "fp32")),
         ("plain", ("--dora",)),
         ("plain", ("--dora", "--method", "qlora")),
-        ("plain", ("--packing", "--sequence", "64", "--batch", "2")),
+        ("plain", ("--packing", "--max-length", "64", "--batch", "2")),
         ("positions that grow", ()),
     ],
 )
@@ -93,7 +93,7 @@ def test_packed_weights_are_read_by_each_process(zygote, texts, tmp_path):
     AutoModelForCausalLM.from_pretrained(base, quantization_config=how).save_pretrained(packed)
     runs = []
     for world, sharding in ((1, ()), (2, ("--sharding", "zero3"))):
-        words = argv(packed, texts, tmp_path / f"of {world}", "--method", "qlora", "--precision", "fp32", *sharding)
+        words = argv(packed, texts, tmp_path / f"of {world}", "--method", "qlora", "--dtype", "fp32", *sharding)
         runs.append(zygote.start(words, world=world))
         assert runs[-1].ended() == [0] * world, [runs[-1].said(rank) for rank in range(world)]
     assert losses(runs[1]) == pytest.approx(losses(runs[0]), rel=EQUAL)

@@ -121,7 +121,7 @@ def test_prompts_and_chats_are_truncated_or_left_out():
 def test_nothing_left_to_train_on_is_an_error_with_a_hint():
     with pytest.raises(DevkitError, match="nothing to train on within 3 tokens") as caught:
         table(made.words(), prompt("one two three ", "A"), sequence=3)
-    assert "--sequence" in caught.value.hint
+    assert "--max-length" in caught.value.hint
 
 
 def test_a_very_long_text_is_tokenized_in_pieces_that_end_with_lines(monkeypatch):
@@ -159,7 +159,7 @@ def test_rows_longer_than_the_model_are_refused_with_its_length():
         DevkitError, match="rows of 65 tokens are longer than this model's context length of 64"
     ) as caught:
         require_context_length(65, config(max_position_embeddings=64))
-    assert caught.value.hint == "Give --sequence 64 or less."
+    assert caught.value.hint == "Give --max-length 64 or less."
 
 
 def test_a_tokenizer_of_another_model_is_refused():

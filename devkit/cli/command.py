@@ -1,0 +1,72 @@
+"""Commands whose options stand in sections, and which still take the flags of the last release."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+OTHER = "Options"
+"""The section of options that name none; it comes last."""
+
+
+class Command(click.Command):
+    """A Click command with sections of options. `renamed` maps a flag of the last release to its present form.
+
+    A form such as "--set name=" takes the value at its end.
+    """
+
+    def __init__(self, *args: Any, renamed: Mapping[str, str] | None = None, **named: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **named)
+        self.renamed = renamed or {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, flags of the last release included."""
+        return super().parse_args(ctx, self._replace_renamed(args))
+
+    def _replace_renamed(self, args: Sequence[str]) -> list[str]:
+        found: list[str] = []
+        rest = iter(args)
+        for word in rest:
+            name, _, value = word.partition("=")
+            new = self.renamed.get(name)
+            if word == "--":
+                return [*found, word, *rest]
+            if new is None:
+                found.append(word)
+                continue
+            shown = f"{new}VALUE" if new.endswith("=") else new
+            click.echo(f"{name} is now {shown}; the old flag goes with devkit 0.4.", err=True)
+            if new.endswith("="):
+                flag, _, key = new.partition(" ")
+                found += [flag, f"{key}{value if '=' in word else next(rest, '')}"]
+            else:
+                found += [*new.split(), *([value] if "=" in word else [])]
+        return found
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Format the options section by section."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
+                sections.setdefault(getattr(param, "section", OTHER), []).append(record)
+        other = sections.pop(OTHER, [])
+        for title, records in (*sections.items(), *([(OTHER, other)] if other else [])):
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def section(title: str, *options: Decorator) -> Decorator:
+    """Return a decorator that adds options to a command, in a section of its help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            before = len(getattr(command, "__click_params__", ()))
+            command = option(command)
+            for param in command.__click_params__[before:]:  # type: ignore[attr-defined]
+                if not hasattr(param, "section"):
+                    param.section = title
+        return command
+
+    return decorate

@@ -1,0 +1,74 @@
+"""Names of the last release: commands and flags that were renamed still run, and those that went say what replaces them."""
+
+import json
+
+import pytest
+
+from devkit.cli import COMMANDS, REMOVED, RENAMED
+from tests.cli.test_init import GPU, devkit
+
+
+@pytest.mark.parametrize(
+    ("words", "new", "starts"),
+    [
+        pytest.param(("install", *GPU, "--no-resolve"), "plan --install", "uv pip install ", id="install"),
+        pytest.param(("data", "show"), "tables", "driver", id="data show"),
+        pytest.param(("data",), "tables", "driver", id="data"),
+        pytest.param(("feature", "made", "--dry-run"), "init --as-feature", "create", id="feature"),
+        pytest.param(("benchmark", "--help"), "verify --bench", "Usage: devkit verify ", id="benchmark"),
+        pytest.param(("toolkit", "--help"), "doctor --setup", "Usage: devkit doctor ", id="toolkit"),
+        pytest.param(("model", "fetch", "--help"), "fetch", "Usage: devkit fetch ", id="model fetch"),
+    ],
+)
+def test_an_old_command_runs_and_names_the_new_one(tmp_path, words, new, starts):
+    done = devkit(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0].endswith(f"is now `devkit {new}`; the old name goes with devkit 0.4.")
+    assert done.stdout.lstrip().startswith(starts)
+
+
+def test_every_old_name_leads_to_a_command_and_hides_none():
+    assert {new.split()[0] for new in RENAMED.values()} <= COMMANDS.keys()
+    assert not (RENAMED.keys() | REMOVED.keys()) & COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_command_says_what_does_its_part(tmp_path, name):
+    done = devkit(name, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"Error: devkit {name} was removed\n  {REMOVED[name]}\n"
+
+
+def test_old_flags_of_init_are_settings(tmp_path):
+    old = ("--name", "mine", "--sudo", "--device=0", "--hub", "https://hub.example.org")
+    new = ("--set", "name=mine", "--set", "sudo=true", "--set", "devices=0", "--set", "hub=https://hub.example.org")
+    first, second = tmp_path / "first", tmp_path / "second"
+    done = devkit("init", first, *GPU, *old, "--no-resolve")
+    assert done.returncode == 0, done.stderr
+    assert "--device is now --set devices=VALUE; the old flag goes with devkit 0.4." in done.stderr.splitlines()
+    assert devkit("init", second, *GPU, *new, "--no-resolve").stderr == ""
+    made = (first / "devkit.toml").read_text(encoding="utf-8")
+    assert made == (second / "devkit.toml").read_text(encoding="utf-8")
+    assert 'devices = ["0"]' in made and "sudo = true" in made
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        pytest.param("sudo", "expected KEY=VALUE", id="no value"),
+        pytest.param("color=red", "expected KEY=VALUE", id="an unknown key"),
+        pytest.param("sudo=maybe", "must be", id="a word for yes or no"),
+        pytest.param("platform=beos", "cannot be 'beos'", id="a value that is none of the possible ones"),
+    ],
+)
+def test_a_wrong_setting_is_refused(tmp_path, assignment, says):
+    done = devkit("init", tmp_path / "new", *GPU, "--set", assignment, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: invalid --set {assignment}: ") and says in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_tables_say_their_age(tmp_path):
+    document = json.loads(devkit("tables", "--json", cwd=tmp_path).stdout)
+    assert {"driver", "torch", "gpus"} <= {each["name"] for each in document["tables"]}
+    assert all(each["rows"] > 0 for each in document["tables"])
