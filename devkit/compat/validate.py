@@ -6,7 +6,7 @@ anchors (tables/anchors.toml) that every edition must agree with.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
@@ -25,11 +25,11 @@ from devkit.compat.version_tables import (
     read_shipped_table,
 )
 from devkit.facts.decode import InvalidValue, get_field_decoders
-from devkit.facts.values import ComputeCapability, Release, keyword_record, record
+from devkit.facts.values import ComputeCapability, Release
 from devkit.text import join_words, to_one_line
 
 
-@record
+@dataclass(frozen=True)
 class TableProblem:
     """One reason not to use a table. `row` names the row, "" for the table as a whole.
 
@@ -471,7 +471,7 @@ def _is_below(driver: Release, floor: Release) -> bool:
 # ---- Anchors: facts that every edition of the tables must agree with.
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class FloorAnchor(TableRow):
     """The oldest drivers that run a CUDA version by minor version compatibility."""
 
@@ -480,7 +480,7 @@ class FloorAnchor(TableRow):
     windows_driver: Release | None = None
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ToolkitAnchor(TableRow):
     """The driver that came with the first release of a CUDA version."""
 
@@ -488,7 +488,7 @@ class ToolkitAnchor(TableRow):
     linux_driver: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class DriverAnchor(TableRow):
     """The newest CUDA that a Linux driver runs in full."""
 
@@ -496,7 +496,7 @@ class DriverAnchor(TableRow):
     cuda: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class GpuAnchor(TableRow):
     """The compute capability of a GPU, and whether forward compatibility is offered for it."""
 
@@ -505,7 +505,7 @@ class GpuAnchor(TableRow):
     forward: bool
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class CapabilityAnchor(TableRow):
     """The CUDA Toolkits that target a compute capability, as far as they are settled."""
 
@@ -514,7 +514,7 @@ class CapabilityAnchor(TableRow):
     last_cuda: Release | None = None
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class WheelAnchor(TableRow):
     """The presence of machine code for a compute capability in a torch wheel for x86_64."""
 

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pkgutil import get_data
@@ -9,10 +10,9 @@ from typing import Any
 
 from devkit.doctor.model import Confidence
 from devkit.facts.decode import decode_fields
-from devkit.facts.values import record
 
 
-@record
+@dataclass(frozen=True)
 class CudaErrorMeaning:
     """The cause of a CUDA error, and what to do. `in_container` replaces `advice` inside a container.
 
@@ -66,7 +66,7 @@ class XidRemedy(StrEnum):
     NOTHING = "nothing"
 
 
-@record
+@dataclass(frozen=True)
 class XidMeaning:
     """The meaning of one Xid number, and the first remedy."""
 

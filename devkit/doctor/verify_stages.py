@@ -5,16 +5,16 @@ Known error texts, as `devkit explain` has them, come before what is only likely
 
 import re
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from pkgutil import get_data
 
 from devkit.doctor.model import Confidence
 from devkit.facts.decode import decode_fields
 from devkit.facts.model import ProofStage, Verification
-from devkit.facts.values import record
 
 
-@record
+@dataclass(frozen=True)
 class StageCause:
     """The likely cause of a failed stage. `code` is "" where devkit does not know it."""
 
@@ -23,7 +23,7 @@ class StageCause:
     confidence: Confidence
 
 
-@record
+@dataclass(frozen=True)
 class StageRow:
     """One row: a reason that matches `words` (a regular expression) at `stage` leads to `code`.
 

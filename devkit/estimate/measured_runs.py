@@ -1,12 +1,12 @@
 """Measured runs of the user's, which calibrate the bounds of a GPU."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import CalibratedBounds
 from devkit.facts.decode import InvalidValue, decode_fields, get_field_types
-from devkit.facts.values import keyword_record
 
 SCHEMA = "devkit.measured/1"
 RUN_SCHEMA = "devkit.finetune/1"
@@ -18,7 +18,7 @@ MARGIN = 0.05
 _HINT = "Give run.json of a finished devkit finetune, or the report of devkit verify on a GPU."
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ObservedRun:
     """A run of the user's: its GPU, the measured bytes, and the estimate for its tensors; 0 where not measured."""
 

@@ -2,19 +2,19 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pkgutil import get_data
 from typing import Any
 
 from devkit.compat.version_tables import Array, LazyDocument, Table, TableRow
-from devkit.facts.values import keyword_record
 
 _ROW = re.compile(r'^  \{ id = "([^"]+)", aliases = \[([^\]]*)\].*\n', re.MULTILINE)
 _SEPARATORS = {ord(letter): None for letter in " \t_-"}
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class KnownModel(TableRow):
     """A model as published. `config` holds those keys of its config.json that decide sizes."""
 

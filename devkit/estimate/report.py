@@ -1,6 +1,7 @@
 """The report of `devkit estimate`: a model and settings on GPUs, as a value, as JSON and as text."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from devkit.errors import DevkitError
@@ -19,7 +20,6 @@ from devkit.estimate.settings import (
 )
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
-from devkit.facts.values import keyword_record, record
 from devkit.text import format_bytes, format_count, format_duration, format_table, join_words, wrap_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _PHASES = {
 }
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """A model and settings to estimate. `tokens` is the number to train on, 0 where it is unknown."""
 
@@ -54,7 +54,7 @@ class Scenario:
     rules: "tuple[RuleOfThumb, ...]" = ()
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class TrainingDuration:
     """The time that so many tokens take, and its cost: from the best to the plainest stack."""
 
@@ -64,7 +64,7 @@ class TrainingDuration:
     """A place, and the lowest and the highest cost there, in the currency of the price file."""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class GpuReport:
     """A GPU: whether the scenario fits, settings that would, and the duration of training."""
 
@@ -77,7 +77,7 @@ class GpuReport:
     duration: TrainingDuration | None = None
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class EstimateReport:
     """The estimate of a scenario with its meaning for GPUs, host, time and money. `smallest` is None where no GPU fits."""
 
@@ -382,7 +382,7 @@ def format_term(estimate: MemoryEstimate, name: str, *, width: int) -> str:
 _GB = 10**9
 
 
-@record
+@dataclass(frozen=True)
 class RuleOfThumb:
     """A rule of thumb in words, its source, and its result in bytes; None where it does not apply."""
 

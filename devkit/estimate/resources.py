@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from devkit.compat.gpus import find_gpu
@@ -10,7 +11,6 @@ from devkit.estimate.gpus import GIB
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import PAGED_OPTIMIZERS, compute_optimizer_terms, count_trained_parameters
-from devkit.facts.values import keyword_record, record
 
 PROCESS_BYTES = 6 * GIB
 """A Python process with torch and a CUDA context."""
@@ -27,7 +27,7 @@ CHECKPOINTS = 3
 """The newest two and the one being written."""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class HostRequirements:
     """The requirements for one GPU; each rank on a machine needs as much, the files on disk are needed once."""
 
@@ -65,7 +65,7 @@ def estimate_host(shape: ModelShape, settings: TrainingSettings, *, tokens: int 
 _HINT = "See examples/prices.toml for what a price file holds."
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Price:
     """The price of a GPU hour: rented, or of one's own GPU as its share of the purchase and its electricity."""
 
@@ -75,7 +75,7 @@ class Price:
     is_own: bool = False
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Prices:
     """A price file of the user's; devkit has no prices of its own. `as_of` is the day they were looked up."""
 
@@ -140,7 +140,7 @@ ENOUGH_TOKENS = 1024
 each byte; five times that leaves time for everything else."""
 
 
-@record
+@dataclass(frozen=True)
 class Slowdown:
     """The cost of a setting: by which factor a step takes longer, in words, and where that was measured."""
 

@@ -1,14 +1,14 @@
 """One choice of a plan in full: its reason, and what ruled out or ranked lower each alternative (`plan --why`)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from devkit.compat.rules import CudaSupport
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
 from devkit.compat.version_tables import BitsandbytesRelease, PackageRelease, Tables
 from devkit.compat.wheels import describe_foreign_wheel, find_foreign_wheels
-from devkit.facts.values import Release, record
+from devkit.facts.values import Release
 from devkit.solver.candidates import Problem, build_problem, find_candidate, is_chosen, list_candidates
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
 from devkit.solver.output import Json, format_age, format_conflict, format_reason, serialize_age, serialize_conflict
@@ -23,7 +23,7 @@ BUILD_FIELDS = ("torch", "cuda", "rocm", "torch_index")
 ReleaseT = TypeVar("ReleaseT", PackageRelease, BitsandbytesRelease)
 
 
-@record
+@dataclass(frozen=True)
 class Alternative:
     """An alternative to a choice. `rule` is the first that refuses it, "" when it fits and ranks lower."""
 
@@ -33,7 +33,7 @@ class Alternative:
     source: str
 
 
-@record
+@dataclass(frozen=True)
 class Explanation:
     """One choice: its reason, None where there is no plan, and the alternatives, newest first."""
 

@@ -1,6 +1,7 @@
 """The report of a run: its verdict, its root causes, and its JSON document."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -21,7 +22,6 @@ from devkit.doctor.preconditions import has_gpu_to_judge
 from devkit.doctor.runner import mark_root_causes
 from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.facts.model import Facts
-from devkit.facts.values import record
 from devkit.text import to_one_line
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Health(StrEnum):
     PROBLEMS = "problems"
 
 
-@record
+@dataclass(frozen=True)
 class ReportedFinding:
     """A finding with the check that made it."""
 
@@ -49,7 +49,7 @@ class ReportedFinding:
     finding: Finding
 
 
-@record
+@dataclass(frozen=True)
 class LostReading:
     """One thing that was not read: the reason, and the codes of the checks for errors that needed it."""
 
@@ -57,7 +57,7 @@ class LostReading:
     checks: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Report:
     """The outcomes of a run with causes marked. Build it with `build_report`."""
 

@@ -7,7 +7,7 @@ first. A family is parsed only where the longest fixed words of one of its texts
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pkgutil import get_data
 from typing import Any
@@ -19,7 +19,6 @@ from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues
 from devkit.facts.decode import decode_fields
-from devkit.facts.values import record
 
 MAX_CAUSES = 3
 _PROVED = 4
@@ -32,7 +31,7 @@ _TEXTS = b"\ntexts = ["
 _NAMED = re.compile(r"\{(\w+)\}")
 
 
-@record
+@dataclass(frozen=True)
 class FamilyCause:
     """One cause of a family's errors.
 
@@ -59,7 +58,7 @@ class FamilyCause:
     """True if the error's own words name the cause in a text of any field."""
 
 
-@record
+@dataclass(frozen=True)
 class Family:
     """A class of errors: its texts, what decides between its causes, and the causes.
 

@@ -6,8 +6,7 @@ quotation mark any other. Every part has a maximum length, so that no text takes
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-
-from devkit.facts.values import record
+from dataclasses import dataclass
 
 MAX_GAP = 160
 MAX_TRIES = 40
@@ -16,7 +15,7 @@ MAX_TRIES = 40
 _PARTS = re.compile(r"\{(?P<name>\w+):(?P<kind>\w+)\}|(?P<gap>…)|(?P<quote>[\"'`])|(?P<words>[^{…\"'`]+)")
 
 
-@record
+@dataclass(frozen=True)
 class _CaptureKind:
     regex: str
     max_length: int
@@ -42,7 +41,7 @@ _CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
 }
 
 
-@record
+@dataclass(frozen=True)
 class Pattern:
     """An error text ready to be searched for.
 
