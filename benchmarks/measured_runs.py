@@ -1,12 +1,13 @@
 """Published runs whose memory was measured, to score the estimates by."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from devkit.compat.version_tables import KeyedArray, LazyDocument, Table, TableRow
+from devkit.compat.version_tables import KeyedArray, Table, TableRow
 from devkit.estimate.settings import InferenceSettings, TrainingSettings, decode_settings
 from devkit.facts.decode import decode_fields
 
@@ -82,7 +83,7 @@ class MeasuredRun:
 @cache
 def load_measured_runs() -> tuple[MeasuredRun, ...]:
     """Load every published run, in the table's order."""
-    table = MeasuredTable(LazyDocument(TABLE.read_text(encoding="utf-8")))
+    table = MeasuredTable(tomllib.loads(TABLE.read_text(encoding="utf-8")))
     found = []
     for run in table.runs:
         group = table.groups[run.group]

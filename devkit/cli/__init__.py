@@ -50,7 +50,7 @@ COMMANDS = {
     "mcp": "Answer AI assistants: doctor, explain, plan and estimate as tools.",
     "completion": "Print the script by which a shell completes commands, codes, GPUs and models.",
     "schema": "Print the JSON Schemas of what --json prints.",
-    "data": "Show the version tables that answers rest on, and replace them by newer ones.",
+    "data": "Show the version tables that answers rest on.",
 }
 """Command -> summary. A command is a function of that name in the module of that name, imported when it runs."""
 _MODULES = {
@@ -127,10 +127,6 @@ def devkit(*, plain: bool) -> None:
     """Make GPU dev containers work the first time: diagnose, plan, generate, prove."""
     if plain:
         os.environ["TERM"] = "dumb"
-    from devkit.cli.user_data import find_user_table
-    from devkit.compat.refresh import register_table_reader
-
-    register_table_reader(find_user_table)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NotRequired, TypedDict, Union, get_args, get_or
 
 import click
 
+from devkit.cli.data import TableState
 from devkit.devcontainer.onboarding import Need
 from devkit.doctor.comparison.documents import ReportKind
 from devkit.doctor.model import Confidence, Restart, Severity, Side
@@ -175,14 +176,6 @@ class Step(TypedDict):
     detail: str
 
 
-class TableState(TypedDict):
-    name: str
-    as_of: str
-    age_days: int | None
-    rows: int
-    origin: str
-
-
 DOCUMENTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "devkit.checks/1": ("devkit doctor --list --json", {"checks": list[Checked]}),
     "devkit.explain/1": (
@@ -293,7 +286,7 @@ DOCUMENTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         "devkit compare --json",
         {"verdict": Literal["alike", "differ"], "nodes": int, "groups": list[Group], "unreadable": Objects},
     ),
-    "devkit.data/1": ("devkit data show --json", {"tables": list[TableState], "faults": Objects | list[str]}),
+    "devkit.data/1": ("devkit data --json", {"tables": list[TableState], "faults": list[str]}),
     "devkit.benchmark/1": ("devkit benchmark --json", {"parts": dict[str, Json]}),
 }
 """`schema` of a document -> the command that prints it, and its fields beside `schema`. devkit.doctor/1 has a file of its own."""

@@ -16,7 +16,6 @@ import click
 from devkit.cli.names import complete_gpus, complete_models
 from devkit.cli.runtime import is_drawn
 from devkit.cli.terminal import draw_estimate, make_console, show_status
-from devkit.cli.user_data import remove_user_file, require_user_file, write_user_file
 from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import (
     ALL_LINEAR,
@@ -34,7 +33,7 @@ from devkit.estimate.settings import (
     decode_settings,
 )
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
-from devkit.user_folder import find_user_file
+from devkit.user_folder import find_user_file, remove_user_file, require_user_file, write_user_file
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
@@ -363,10 +362,10 @@ def _read_object(file: Path, hint: str) -> Mapping[str, Any]:
 
 def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     """Download the config.json of a hub repository, and nothing else of it."""
-    from devkit.estimate.model_catalog import count_models, find_closest_models
+    from devkit.estimate.model_catalog import find_closest_models, list_models
 
     close = find_closest_models(model)
-    known = f"{count_models()} models are known, such as llama-3.1-8b."
+    known = f"{len(list_models())} models are known, such as llama-3.1-8b."
     known = f"Did you mean {' or '.join(close)}?" if close else known
     if model.count("/") != 1 or model.startswith((".", "/")):
         raise DevkitError(f"there is no model {model!r}", f"{known} Or give its config.json, or its name on the hub.")

@@ -3,20 +3,20 @@
 Every row says where it was read, when, and how sure that makes it.
 """
 
-import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from operator import attrgetter
-from pkgutil import get_data
 from typing import Any, Generic, TypeVar
 
-from devkit.compat.refresh import read_newer_table
 from devkit.facts.decode import decode_fields
 from devkit.facts.values import ComputeCapability, Release
-from devkit.text import join_words
+from devkit.formats.shipped import load
+from devkit.text import count_days, join_words
+
+STALE_AFTER_DAYS = 180
+"""Two torch releases and a CUDA release are out by then."""
 
 
 class RowConfidence(StrEnum):
@@ -710,31 +710,6 @@ TableDocument = Mapping[str, Any]
 
 RowT = TypeVar("RowT", bound=TableRow)
 
-_ARRAY = re.compile(r"^(\w+) = \[\n.*?^\]$", re.MULTILINE | re.DOTALL)
-"""An array of rows as the shipped tables lay it out: its brackets alone on their lines."""
-
-
-class LazyDocument(Mapping[str, Any]):
-    """The document in a TOML text; arrays that are laid out as above are parsed when they are first read.
-
-    A command reads a few of them, and parsing them all would take a third of its time.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._arrays = {found[1]: found[0] for found in _ARRAY.finditer(text)}
-        self._parsed: dict[str, Any] = tomllib.loads(_ARRAY.sub("", text))
-
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - any TOML value
-        if name in self._arrays:
-            self._parsed |= tomllib.loads(self._arrays.pop(name))
-        return self._parsed[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self._parsed, *self._arrays])
-
-    def __len__(self) -> int:
-        return len(self._parsed) + len(self._arrays)
-
 
 class Table:
     """The typed arrays of one file. `as_of` is the day the file was last checked."""
@@ -952,25 +927,12 @@ class TableFile(Generic[TableT]):
         self._name = name
 
     def __get__(self, tables: "Tables", owner: "type[Tables]") -> TableT:
-        table = vars(tables)[self._name] = self.kind(tables.read(self._name))
+        table = vars(tables)[self._name] = self.kind(load("devkit.compat", f"tables/{self._name}"))
         return table
 
 
-def read_shipped_table(name: str) -> TableDocument:
-    """Read one table file as it ships. Raises FileNotFoundError for a name outside `TABLE_NAMES`."""
-    return LazyDocument(read_shipped_bytes(name).decode())
-
-
-def read_shipped_bytes(name: str) -> bytes:
-    """Read the text of one table file as it ships. Raises FileNotFoundError for a name that no file has."""
-    return get_data("devkit.compat", f"tables/{name}.toml") or b""
-
-
 class Tables:
-    """All version tables; a file is read when its attribute is first used.
-
-    `read` gives the document of a table by name.
-    """
+    """All version tables; a file is read when its attribute is first used."""
 
     driver = TableFile(DriverTable)
     gpus = TableFile(GpuTable)
@@ -988,24 +950,24 @@ class Tables:
     compiled = TableFile(CompiledTable)
     frameworks = TableFile(FrameworkTable)
 
-    def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:
-        self.read = read
-
     @property
     def as_of(self) -> str:
         """The day on which the oldest of the tables read so far was last checked; "" before any was read."""
         return min((table.as_of for table in vars(self).values() if isinstance(table, Table)), default="")
 
 
-TABLE_TYPES: dict[str, type[Table]] = {
-    name: file.kind for name, file in vars(Tables).items() if isinstance(file, TableFile)
-}
-"""The kind of each table file, by its name without ending."""
-
-TABLE_NAMES = tuple(TABLE_TYPES)
+TABLE_NAMES = tuple(name for name, file in vars(Tables).items() if isinstance(file, TableFile))
 
 
 @cache
 def load_tables() -> Tables:
-    """Load the newest tables: those that the user refreshed, else those that ship. Shared by all callers."""
-    return Tables(lambda name: read_newer_table(name) or read_shipped_table(name))
+    """Load the version tables, which all callers share."""
+    return Tables()
+
+
+def format_stale_warning(as_of: str, today: str) -> str | None:
+    """Format a warning about tables that are too old to trust, by two dates in ISO 8601; None while they are not."""
+    age_days = count_days(as_of, today)
+    if age_days <= STALE_AFTER_DAYS:
+        return None
+    return f"the version tables are of {as_of}, {age_days} days old: newer releases are not in them. Update devkit"

@@ -4,14 +4,13 @@ Known error texts, as `devkit explain` has them, come before what is only likely
 """
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from pkgutil import get_data
 
 from devkit.doctor.model import Confidence
 from devkit.facts.decode import decode_fields
 from devkit.facts.model import ProofStage, Verification
+from devkit.formats.shipped import load
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class StageRow:
 @cache
 def load_stage_rows() -> tuple[StageRow, ...]:
     """Return the rows of verify_stages.toml."""
-    rows = tomllib.loads((get_data("devkit.doctor", "verify_stages.toml") or b"").decode())["failures"]
+    rows = load("devkit.doctor", "verify_stages")["failures"]
     return tuple(StageRow(**decode_fields(row, StageRow)) for row in rows)
 
 

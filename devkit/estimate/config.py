@@ -1,17 +1,16 @@
 """From a config.json to the shape of the model that it describes."""
 
-import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from pkgutil import get_data
 from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.shape import BlockTraits, ExpertShape, LayerShape, LinearInput, LinearShape, ModelShape
 from devkit.facts.decode import decode_fields
+from devkit.formats.shipped import load
 
 BiasRule = bool | str
 """Whether a linear has a bias, or the config's key that says so."""
@@ -67,9 +66,10 @@ class ModelFamily:
 @cache
 def load_families() -> Mapping[str, ModelFamily]:
     """Return how each architecture of tables/families.toml builds its layers, by `model_type`."""
-    rows = tomllib.loads((get_data("devkit.estimate", "tables/families.toml") or b"").decode())
+    rows = load("devkit.estimate", "tables/families")
     found: dict[str, ModelFamily] = {}
-    for name, row in rows.items():
+    for name, shared in rows.items():
+        row = dict(shared)
         values = dict(vars(found[row.pop("like")])) if "like" in row else {}
         for field, kind in (("blocks", BlockTraits), ("experts", ExpertKeys)):
             if field in row:

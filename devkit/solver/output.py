@@ -1,11 +1,11 @@
 """Answers of the solver as text for people, and as the documents that --json prints."""
 
-from devkit.compat.refresh import count_days, format_stale_warning
+from devkit.compat.version_tables import format_stale_warning
 from devkit.facts.dependencies import Dependencies, Framework, Resolved
 from devkit.facts.values import Unknown
 from devkit.solver.plan import Conflict, Plan, Reason, Vendor
 from devkit.solver.project import join_some
-from devkit.text import format_count, wrap_text
+from devkit.text import count_days, format_count, wrap_text
 
 SCHEMA = "devkit.plan/1"
 
