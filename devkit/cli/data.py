@@ -1,12 +1,14 @@
 """`devkit data`: show the version tables that answers rest on."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 import click
 
 from devkit.cli.runtime import today
 from devkit.compat.version_tables import TABLE_NAMES
+from devkit.formats.documents import encode
 from devkit.formats.shipped import load
 from devkit.text import count_days, format_count, format_table
 
@@ -22,22 +24,22 @@ class TableState:
     origin: str = "shipped"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TablesDocument:
-    """The document of `devkit data --json`."""
+    """Printed by devkit data --json. `faults` is empty: those of refreshed tables, which older releases read."""
 
-    tables: list[TableState]
-    faults: list[str] = field(default_factory=list)
-    schema: str = "devkit.data/1"
+    schema: Literal["devkit.data/1"] = "devkit.data/1"
+    tables: tuple[TableState, ...]
+    faults: tuple[str, ...] = ()
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def data(as_json: bool) -> None:
     """Show the age and the rows of each version table. Newer tables come with newer releases."""
-    states = [_describe_table(name) for name in TABLE_NAMES]
+    states = tuple(map(_describe_table, TABLE_NAMES))
     if as_json:
-        click.echo(json.dumps(asdict(TablesDocument(states)), indent=2))
+        click.echo(json.dumps(encode(TablesDocument(tables=states)), indent=2))
         return
     rows = [
         (each.name, each.as_of, f"{format_count(each.age_days, 'day')} old", format_count(each.rows, "row"))

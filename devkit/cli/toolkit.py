@@ -18,7 +18,7 @@ SCHEMA = "devkit.toolkit/1"
 def toolkit(*, facts: Path | None, as_json: bool) -> None:
     """Print the steps for driver, engine and Container Toolkit, with this distribution's commands. Nothing is run."""
     from devkit.doctor.fixes import list_setup_steps
-    from devkit.doctor.report.report import build_fix_document
+    from devkit.doctor.report.documents import build_fix_document
     from devkit.probe.gather import gather_facts
     from devkit.probe.host import CachingHost
     from devkit.probe.saved_facts import load_saved_facts

@@ -203,9 +203,3 @@ def decode_settings(kind: type[SettingsT], values: Mapping[str, Any]) -> Setting
     except InvalidValue as error:
         message = f"{error.path[0]} must be {error.expected}, not {error.value!r}"
         raise DevkitError(message, f"Write it as {error.expected}.") from None
-
-
-def encode_settings(settings: object) -> dict[str, Any]:
-    """Encode every setting by name, as plain values that JSON has."""
-    found = {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

@@ -84,7 +84,7 @@ class Consequence:
     """A line that only reports that something else failed: its words, its number, and the name of its family."""
 
     matched: str
-    line: int
+    line: int | None
     family: str
 
 
