@@ -22,7 +22,8 @@ from benchmarks.measured_runs import MeasuredRun, load_measured_runs
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.report import RULES_OF_THUMB
-from devkit.estimate.settings import InferenceSettings, Method, encode_settings
+from devkit.estimate.settings import InferenceSettings, Method
+from devkit.formats.documents import encode
 
 DRIVERS = Path(__file__).parent / "estimator_drivers"
 FITTED = {
@@ -121,7 +122,7 @@ def _told(run: MeasuredRun) -> dict[str, Any]:
         "model": run.model,
         "parameters": known.parameters,
         "config": dict(known.config),
-        "settings": encode_settings(run.settings),
+        "settings": encode(run.settings),
     }
 
 

@@ -1,20 +1,21 @@
 """Published runs whose memory was measured, to score the estimates by."""
 
+import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from devkit.compat.version_tables import KeyedArray, LazyDocument, Table, TableRow
+from devkit.compat.version_tables import KeyedArray, Table, TableRow
 from devkit.estimate.settings import InferenceSettings, TrainingSettings, decode_settings
 from devkit.facts.decode import decode_fields
-from devkit.facts.values import keyword_record, record
 
 MIB = 1 << 20
 TABLE = Path(__file__).with_suffix(".toml")
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class RunGroup(TableRow):
     """Runs of one program on one machine. `settings` are what its runs have in common.
 
@@ -32,7 +33,7 @@ class RunGroup(TableRow):
     excluded: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class RunRow:
     """A run as the table has it."""
 
@@ -58,7 +59,7 @@ class MeasuredTable(Table):
         return tuple(RunRow(**decode_fields(row, RunRow)) for row in self._document["run"])
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
     """A published run, in bytes, 0 where one was not published. `excluded` says why it is shown and not counted."""
 
@@ -82,7 +83,7 @@ class MeasuredRun:
 @cache
 def load_measured_runs() -> tuple[MeasuredRun, ...]:
     """Load every published run, in the table's order."""
-    table = MeasuredTable(LazyDocument(TABLE.read_text(encoding="utf-8")))
+    table = MeasuredTable(tomllib.loads(TABLE.read_text(encoding="utf-8")))
     found = []
     for run in table.runs:
         group = table.groups[run.group]

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from devkit.doctor.explain import build_explanation_document, find_check, format_explanation
-from devkit.doctor.known_errors import NOTHING_KNOWN, build_matches_document, find_known_errors, format_matches
+from devkit.doctor.explain import find_check, format_explanation
+from devkit.doctor.known_errors import NOTHING_KNOWN, find_known_errors, format_matches
 from devkit.doctor.model import Check
+from devkit.doctor.report.documents import build_explanation_document, build_matches_document
 from devkit.doctor.report.lines import UNICODE_MARKS, Line
 from devkit.doctor.report.report import Report, build_report
 from devkit.doctor.report.stack import build_stack

@@ -4,6 +4,7 @@ import codecs
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from datetime import date
 
 MAX_CHARACTERS = 1000
 ESCAPE_ERRORS = "devkit.escape"
@@ -65,6 +66,11 @@ def format_duration(seconds: float) -> str:
 def format_count(number: int, singular: str, plural: str | None = None) -> str:
     """Format a number with its noun: 1 problem, 2 problems."""
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def count_days(earlier: str, later: str) -> int:
+    """Count the days from one ISO 8601 date to another; negative when they are the other way round."""
+    return (date.fromisoformat(later) - date.fromisoformat(earlier)).days
 
 
 def join_words(items: Iterable[str], last: str = "and") -> str:

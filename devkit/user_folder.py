@@ -2,6 +2,10 @@
 
 import os
 import sys
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from devkit.errors import DevkitError
 
 _VARIABLES = {"win32": ("LOCALAPPDATA", "USERPROFILE", "AppData/Local")}
 _DEFAULT_VARIABLES = (
@@ -19,8 +23,48 @@ def find_user_file(name: str) -> str | None:
     """
     variable, home, below = _VARIABLES.get(sys.platform, _DEFAULT_VARIABLES)
     folder, home_folder = (os.environ.get(each, "") for each in (variable, home))
-    if os.path.isabs(folder):  # noqa: PTH117 - every plan comes by here, and most need no pathlib
+    if os.path.isabs(folder):  # noqa: PTH117
         return f"{folder}/devkit/{name}"
     # The home folder of a service, such as /nonexistent, is not made.
     has_home = os.path.isabs(home_folder) and os.path.isdir(home_folder)  # noqa: PTH112, PTH117
     return f"{home_folder}/{below}/devkit/{name}" if has_home else None
+
+
+def require_user_file(name: str) -> Path:
+    """Return the path of one of the user's data files. Raises DevkitError without a home folder."""
+    path = find_user_file(name)
+    if path is None:
+        raise DevkitError(f"there is no home folder to keep {name} in", "Set HOME or XDG_DATA_HOME to a folder.")
+    return Path(path)
+
+
+def write_user_file(name: str, content: bytes) -> Path:
+    """Write one of the user's data files atomically. Raises DevkitError when the disk refuses."""
+    path = require_user_file(name)
+    staged = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("wb", dir=path.parent, prefix=f"{path.stem}-", delete=False) as file:
+            staged = path.parent / file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+    except OSError as error:
+        if staged is not None:
+            staged.unlink(missing_ok=True)
+        hint = "Free some space, remove what is in its place, or name another folder in XDG_DATA_HOME."
+        raise DevkitError(f"cannot write {path}: {error.strerror}", hint) from None
+    return path
+
+
+def remove_user_file(name: str) -> bool:
+    """Remove one of the user's data files; False when there was none. Raises DevkitError when the disk refuses."""
+    path = require_user_file(name)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DevkitError(f"cannot remove {path}: {error.strerror}", "Remove it yourself.") from None
+    return True

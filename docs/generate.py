@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from devkit.cli import devkit
-from devkit.cli.documents import DOCTOR_SCHEMA, DOCUMENTS, build_document_schema
+from devkit.cli.documents import DOCUMENTS, build_document_schema
 from devkit.doctor.model import Check, split_explanation
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
@@ -86,7 +86,6 @@ def render_pages() -> dict[str, str]:
         "symptoms.md": render_symptoms(),
     }
     schemas = {f"reference/schemas/{name[7:-2]}.json": json.dumps(build_document_schema(name)) for name in DOCUMENTS}
-    schemas["reference/schemas/doctor.json"] = DOCTOR_SCHEMA.read_text(encoding="utf-8")
     facts = expected_facts("driver-lib-mismatch")
     others = {
         "settings.md": render_settings(),

@@ -40,6 +40,6 @@ def _no_package_index():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _only_shipped_tables(tmp_path_factory):
-    """Whoever runs the tests may have refreshed tables of their own."""
+def _no_data_of_the_user(tmp_path_factory):
+    """Whoever runs the tests may have measured runs of their own."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data home"))

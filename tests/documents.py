@@ -5,14 +5,12 @@ from functools import cache
 
 from jsonschema import Draft202012Validator
 
-from devkit.cli.documents import DOCTOR_SCHEMA, DOCUMENTS, build_document_schema
+from devkit.cli.documents import DOCUMENTS, build_document_schema
 
 
 @cache
 def validator(name: str) -> Draft202012Validator | None:
     """What judges a document by its `schema`; None for one that devkit does not print."""
-    if name == "devkit.doctor/1":
-        return Draft202012Validator(json.loads(DOCTOR_SCHEMA.read_text(encoding="utf-8")))
     return Draft202012Validator(build_document_schema(name)) if name in DOCUMENTS else None
 
 

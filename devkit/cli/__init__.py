@@ -172,10 +172,6 @@ def devkit(*, plain: bool) -> None:
     """Make GPU dev containers work the first time: diagnose, plan, generate, prove."""
     if plain:
         os.environ["TERM"] = "dumb"
-    from devkit.cli.user_data import find_user_table
-    from devkit.compat.refresh import register_table_reader
-
-    register_table_reader(find_user_table)
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ def print_plan(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
 
 def print_warnings(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> None:
     """Print the warnings of a plan as of the day `on`, today by default."""
-    from devkit.compat.refresh import format_stale_warning
+    from devkit.compat.version_tables import format_stale_warning
 
     stale = format_stale_warning(plan.data_as_of, on or today())
     for warning in (*plan.warnings, *([stale] if stale else [])):

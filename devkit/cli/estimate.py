@@ -359,10 +359,10 @@ def _read_object(file: Path, hint: str) -> Mapping[str, Any]:
 
 def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     """Download the config.json of a hub repository, and nothing else of it."""
-    from devkit.estimate.model_catalog import count_models, find_closest_models
+    from devkit.estimate.model_catalog import find_closest_models, list_models
 
     close = find_closest_models(model)
-    known = f"{count_models()} models are known, such as llama-3.1-8b."
+    known = f"{len(list_models())} models are known, such as llama-3.1-8b."
     known = f"Did you mean {' or '.join(close)}?" if close else known
     if model.count("/") != 1 or model.startswith((".", "/")):
         raise DevkitError(f"there is no model {model!r}", f"{known} Or give its config.json, or its name on the hub.")

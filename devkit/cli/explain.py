@@ -85,12 +85,12 @@ def explain(
         _explain_code(ctx, error, options, width=width)
     from devkit.doctor.known_errors import (
         NOTHING_KNOWN,
-        build_matches_document,
         format_matches,
         format_nearest,
         list_nearest,
         weigh_errors,
     )
+    from devkit.doctor.report.documents import build_matches_document
     from devkit.doctor.report.lines import Line
 
     matches, weak = weigh_errors(excerpts or error, machine=_choose_machine(facts_file, no_facts=no_facts))
@@ -185,7 +185,8 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
 def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, width: int) -> None:
     """Explain the check whose code `text` is, and end; return where it is no code."""
     from devkit.cli.output import format_json, style_lines, write_output
-    from devkit.doctor.explain import build_explanation_document, find_check, format_explanation
+    from devkit.doctor.explain import find_check, format_explanation
+    from devkit.doctor.report.documents import build_explanation_document
 
     if check := find_check(text):
         lines = format_explanation(check, width=width)

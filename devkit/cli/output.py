@@ -109,7 +109,7 @@ def format_doctor_report(
 
             document = report.to_document(build_stack(facts, report))
             if log is not None:
-                from devkit.doctor.known_errors import build_matches_document
+                from devkit.doctor.report.documents import build_matches_document
 
                 document["log"] = build_matches_document(redaction.of(log))["matches"]
             return format_json(document)
@@ -128,7 +128,7 @@ def draw_report(console: "Console", facts: "Facts", report: "Report", *, marks: 
 
 def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:
     """Format the list of checks that `--list` prints."""
-    from devkit.doctor.report.report import build_check_list_document
+    from devkit.doctor.report.documents import build_check_list_document
     from devkit.doctor.report.text import format_checks
 
     if options.style == "json":

@@ -16,7 +16,7 @@ SCHEMA = "devkit.toolkit/1"
 def print_setup_steps(facts: "Facts", *, as_json: bool) -> None:
     """Print the steps for driver, engine and Container Toolkit, with the distribution's commands."""
     from devkit.doctor.fixes import list_setup_steps
-    from devkit.doctor.report.report import build_fix_document
+    from devkit.doctor.report.documents import build_fix_document
 
     steps = list_setup_steps(facts)
     if as_json:

@@ -1,21 +1,21 @@
-"""`devkit tables`: the version tables that answers rest on, with their age."""
+"""`devkit tables`: show the version tables that answers rest on."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Literal
 
 import click
 
 from devkit.cli.runtime import today
-from devkit.compat.refresh import count_days
-from devkit.compat.version_tables import TABLE_NAMES, read_shipped_table
-from devkit.text import format_count, format_table
-
-SCHEMA = "devkit.data/1"
+from devkit.compat.version_tables import TABLE_NAMES
+from devkit.formats.documents import encode
+from devkit.formats.shipped import load
+from devkit.text import count_days, format_count, format_table
 
 
 @dataclass(frozen=True)
 class TableState:
-    """A version table. `as_of` is the day on which its sources were read."""
+    """A version table."""
 
     name: str
     as_of: str
@@ -24,24 +24,31 @@ class TableState:
     origin: str = "shipped"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TablesDocument:
+    """Printed by devkit tables --json. `faults` is empty: those of refreshed tables, which older releases read."""
+
+    schema: Literal["devkit.data/1"] = "devkit.data/1"
+    tables: tuple[TableState, ...]
+    faults: tuple[str, ...] = ()
+
+
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def tables(*, as_json: bool) -> None:
-    """Show the age of each version table. Tables come with releases of devkit."""
-    states = []
-    for name in TABLE_NAMES:
-        table = read_shipped_table(name)
-        rows = sum(len(value) for value in table.values() if isinstance(value, list))
-        states.append(TableState(name, table["as_of"], count_days(table["as_of"], today()), rows))
+def tables(as_json: bool) -> None:
+    """Show the age and the rows of each version table. Newer tables come with newer releases."""
+    states = tuple(map(_describe_table, TABLE_NAMES))
     if as_json:
-        document = {"schema": SCHEMA, "tables": [asdict(state) for state in states], "faults": []}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(encode(TablesDocument(tables=states)), indent=2))
         return
-    click.echo(
-        format_table(
-            [
-                (each.name, each.as_of, f"{format_count(each.age_days, 'day')} old", format_count(each.rows, "row"))
-                for each in states
-            ]
-        )
-    )
+    rows = [
+        (each.name, each.as_of, f"{format_count(each.age_days, 'day')} old", format_count(each.rows, "row"))
+        for each in states
+    ]
+    click.echo(format_table(rows))
+
+
+def _describe_table(name: str) -> TableState:
+    table = load("devkit.compat", f"tables/{name}")
+    rows = sum(len(value) for value in table.values() if isinstance(value, list))
+    return TableState(name, table["as_of"], count_days(table["as_of"], today()), rows)

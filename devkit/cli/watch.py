@@ -13,8 +13,8 @@ from zlib import crc32
 import click
 
 from devkit.cli.output import OutputOptions, format_json
-from devkit.cli.user_data import require_user_file, write_user_file
 from devkit.text import wrap_text
+from devkit.user_folder import require_user_file, write_user_file
 
 if TYPE_CHECKING:
     from devkit.doctor.comparison.report import Changes

@@ -1,11 +1,11 @@
 """GPUs by the names that people and drivers give them: their rows, AMD targets and data sheets."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from devkit.compat.version_tables import GpuDatasheet, GpuModel, Tables, load_tables
-from devkit.facts.values import ComputeCapability, record
+from devkit.facts.values import ComputeCapability
 
 _NOISE = re.compile(r"\b(nvidia|geforce|tesla|quadro(?! rtx)|gpu|graphics|generation|edition)\b")
 _MEMORY = re.compile(r"\b\d+ ?gi?b\b|\bhbm\d?e?\b")
@@ -22,7 +22,7 @@ _WITH_HBM3 = ("h100-sxm", "h800-sxm")
 """Boards of the same name were built with the older memory, which moves 2 TB/s: no data sheet is theirs."""
 
 
-@record
+@dataclass(frozen=True)
 class NamedGpu:
     """A GPU by the user's name for it: its compute capability, and its row when the name is known."""
 
@@ -31,7 +31,7 @@ class NamedGpu:
     model: GpuModel | None
 
 
-@record
+@dataclass(frozen=True)
 class NamedAmdGpu:
     """An AMD GPU by the user's name for it, and its LLVM target such as gfx942."""
 

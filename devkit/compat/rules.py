@@ -4,11 +4,12 @@ The short names (R1, A1 …) are the ones that plans and findings quote.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
 from devkit.compat.version_tables import ForwardPackage, Tables, load_tables
-from devkit.facts.values import ComputeCapability, Release, record
+from devkit.facts.values import ComputeCapability, Release
 
 WINDOWS_DRIVER_PLATFORMS = ("wsl2", "windows")
 """Platforms whose driver number is a Windows number."""
@@ -46,7 +47,7 @@ class LibraryChoice(StrEnum):
     MISSING = "missing"
 
 
-@record
+@dataclass(frozen=True)
 class BitsandbytesChoice:
     """The library bitsandbytes would load: how, and the CUDA version it was built with ("" when missing)."""
 

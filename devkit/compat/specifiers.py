@@ -1,21 +1,14 @@
-"""Versions against specifiers (PEP 440), without loading `packaging` where all are plain numbers, and markers."""
+"""Versions against specifiers (PEP 440), requirement lines of the tables, and markers."""
 
 import re
-from collections.abc import Callable
 from functools import cache
-from operator import eq, ge, gt, le, lt, ne
 
-_PLAIN = re.compile(r"(\d+(?:\.\d+)*)(?:\+[a-z0-9.]+)?")
-_CLAUSE = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*")
+from packaging import utils
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(.*)")
-_COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
-    ">=": ge,
-    "<=": le,
-    "==": eq,
-    "!=": ne,
-    ">": gt,
-    "<": lt,
-}
 
 _MARKER_VARIABLES = {
     "implementation_name": "cpython",
@@ -35,7 +28,7 @@ Source: https://packaging.python.org/specifications/dependency-specifiers/.
 
 def canonicalize_name(name: str) -> str:
     """Normalize a distribution's name (PEP 503): Hugging.Face_hub is hugging-face-hub."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return utils.canonicalize_name(name)
 
 
 @cache
@@ -51,12 +44,10 @@ def satisfies(version: str, specifier: str) -> bool:
 
     A local part such as +cu126 counts only where the specifier names one.
     """
-    plain = _PLAIN.fullmatch(version)
-    clauses = [_CLAUSE.fullmatch(clause) for clause in specifier.split(",") if clause.strip()]
-    if plain is None or None in clauses:
-        return _satisfies_pep_440(version, specifier)
-    numbers = ((clause[1], _strip_zeros(plain[1]), _strip_zeros(clause[2])) for clause in clauses if clause)
-    return all(_COMPARE[operator](left, right) for operator, left, right in numbers)
+    try:
+        return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return True
 
 
 def satisfies_python(minor: str, specifier: str) -> bool:
@@ -68,26 +59,8 @@ def satisfies_python(minor: str, specifier: str) -> bool:
 @cache
 def holds_in_container(marker: str, *, machine: str, python: str) -> bool:
     """Return whether a marker (PEP 508) holds in a container on such a machine; one that cannot be read holds."""
-    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
-
     versions = {"python_version": python, "python_full_version": f"{python}.0"}
     try:
         return Marker(marker).evaluate({**_MARKER_VARIABLES, "platform_machine": machine, **versions})
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
-        return True
-
-
-@cache
-def _strip_zeros(version: str) -> tuple[int, ...]:
-    """The numbers of a version without zeros at the end, which PEP 440 ignores: 2.6.0 is 2.6."""
-    return tuple(map(int, re.sub(r"(?:\.0+)+$", "", version).split(".")))
-
-
-def _satisfies_pep_440(version: str, specifier: str) -> bool:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return SpecifierSet(specifier).contains(Version(version), prereleases=True)
-    except (InvalidSpecifier, InvalidVersion):
         return True

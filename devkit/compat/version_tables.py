@@ -3,19 +3,20 @@
 Every row says where it was read, when, and how sure that makes it.
 """
 
-import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from operator import attrgetter
-from pkgutil import get_data
 from typing import Any, Generic, TypeVar
 
-from devkit.compat.refresh import read_newer_table
 from devkit.facts.decode import decode_fields
-from devkit.facts.values import ComputeCapability, Release, keyword_record
-from devkit.text import join_words
+from devkit.facts.values import ComputeCapability, Release
+from devkit.formats.shipped import load
+from devkit.text import count_days, join_words
+
+STALE_AFTER_DAYS = 180
+"""Two torch releases and a CUDA release are out by then."""
 
 
 class RowConfidence(StrEnum):
@@ -26,7 +27,7 @@ class RowConfidence(StrEnum):
     INFERRED = "inferred"
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class TableRow:
     """A row with its provenance: public addresses, the day they were checked (ISO 8601), and the confidence."""
 
@@ -40,7 +41,7 @@ class TableRow:
         return self.confidence is RowConfidence.INFERRED
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class CudaToolkit(TableRow):
     """A CUDA Toolkit release and its toolkit driver, the one that gives full support."""
 
@@ -50,7 +51,7 @@ class CudaToolkit(TableRow):
     windows_driver: Release | None = None
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class CudaFamily(TableRow):
     """Minor version compatibility: the oldest driver on which machine code of a CUDA major runs."""
 
@@ -59,7 +60,7 @@ class CudaFamily(TableRow):
     windows_driver: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class DriverBranch(TableRow):
     """The newest CUDA that a Linux driver branch runs in full."""
 
@@ -67,7 +68,7 @@ class DriverBranch(TableRow):
     cuda: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class WindowsDriverBranch(TableRow):
     """The same for Windows driver branches, which also serve WSL 2."""
 
@@ -75,7 +76,7 @@ class WindowsDriverBranch(TableRow):
     cuda: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ForwardPackage(TableRow):
     """A cuda-compat package, and the host driver branches it supports; CUDA images exempt those from their demand, too."""
 
@@ -85,7 +86,7 @@ class ForwardPackage(TableRow):
     exempts_geforce: bool = False
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Capability(TableRow):
     """A compute capability: the CUDA Toolkits that target it and the driver branches that know it; None is no limit.
 
@@ -101,7 +102,7 @@ class Capability(TableRow):
     generic_wheels_from_cuda: Release | None = None
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class GpuModel(TableRow):
     """A GPU as sold. `kind` is datacenter, workstation, geforce or jetson.
 
@@ -119,7 +120,7 @@ class GpuModel(TableRow):
     machine: str = ""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class GpuSeries(TableRow):
     """Further GPUs of one compute capability and kind, by name."""
 
@@ -128,7 +129,7 @@ class GpuSeries(TableRow):
     names: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class TorchRelease(TableRow):
     """A torch release: Pythons with a wheel, CUDA variants by index label, and the oldest C library that loads it.
 
@@ -152,7 +153,7 @@ class TorchRelease(TableRow):
         return ".".join(str(number) for number in self.version.numbers[:2])
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class TorchWheel(TableRow):
     """GPU code in one variant of a torch minor release: machine code (`sass`) and portable code (`ptx`)."""
 
@@ -163,7 +164,7 @@ class TorchWheel(TableRow):
     ptx: tuple[str, ...] = ()
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class WheelIndex(TableRow):
     """A wheel index. `cuda` is None for the CPU."""
 
@@ -172,7 +173,7 @@ class WheelIndex(TableRow):
     cuda: Release | None = None
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class PackageRelease(TableRow):
     """A release of a Python package. `requires` holds requirement lines, `python` the specifier of its Python."""
 
@@ -182,7 +183,7 @@ class PackageRelease(TableRow):
     requires: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class RuntimeRequirement(TableRow):
     """A requirement that a package checks at run time and does not state, from `version` on in its major."""
 
@@ -191,7 +192,7 @@ class RuntimeRequirement(TableRow):
     requires: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class BuildLimit(TableRow):
     """A limit for the build of source distributions from before `until`, the day of the release that ended them.
 
@@ -203,7 +204,7 @@ class BuildLimit(TableRow):
     is_general: bool = False
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class CudaWheel(TableRow):
     """The builds of a package's wheels, from `version` on: majors of CUDA such as "13", minors, or "cpu"; and GPUs.
 
@@ -226,7 +227,7 @@ class CudaWheel(TableRow):
         return f"CUDA {join_words([build for build in self.builds if build != 'cpu'], 'or')}"
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class PythonBound(TableRow):
     """The Requires-Python of a package's releases from `version` on, whose upper bound uv does not look at."""
 
@@ -235,7 +236,7 @@ class PythonBound(TableRow):
     python: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Stack(TableRow):
     """A set of requirements by its name: `requires` are what a project of it asks for, `title` what it is."""
 
@@ -244,7 +245,7 @@ class Stack(TableRow):
     requires: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ManylinuxPlatform(TableRow):
     """A manylinux platform: the C library that its tag names, and the newest libstdc++ symbol its wheels may use."""
 
@@ -252,7 +253,7 @@ class ManylinuxPlatform(TableRow):
     glibcxx: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class BitsandbytesRelease(TableRow):
     """A release of bitsandbytes: `cudas` are those it carries a library for, `cpu` whether it runs without one."""
 
@@ -264,7 +265,7 @@ class BitsandbytesRelease(TableRow):
     torch: str = ""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class BitsandbytesLibrary(TableRow):
     """GPU code in the libraries of one bitsandbytes release on one machine."""
 
@@ -275,7 +276,7 @@ class BitsandbytesLibrary(TableRow):
     ptx: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Feature(TableRow):
     """A feature that a user may request, the compute capability it needs, and Debian packages that bring it."""
 
@@ -287,7 +288,7 @@ class Feature(TableRow):
     apt: tuple[str, ...] = ()
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class PythonVersion(TableRow):
     """A Python that a plan may choose; a lower `rank` is chosen first. `eol` is the month its support ends."""
 
@@ -296,7 +297,7 @@ class PythonVersion(TableRow):
     eol: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ContainerToolkit(TableRow):
     """A release of the NVIDIA Container Toolkit."""
 
@@ -305,7 +306,7 @@ class ContainerToolkit(TableRow):
     cdi_refresh: bool
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Vulnerability(TableRow):
     """A known vulnerability of the NVIDIA Container Toolkit, and the release that fixed it."""
 
@@ -315,7 +316,7 @@ class Vulnerability(TableRow):
     fixed_in: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class EngineFault(TableRow):
     """A fault of a program's releases from `since` until before `fixed_in`, on machines of the kind `when`."""
 
@@ -326,7 +327,7 @@ class EngineFault(TableRow):
     summary: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class EngineFeature(TableRow):
     """The oldest version of an engine that has a feature."""
 
@@ -335,7 +336,7 @@ class EngineFeature(TableRow):
     version: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class IgnoredKey(TableRow):
     """A key of devcontainer.json that a tool ignores or reads in its own way; `effect` follows the tool's name.
 
@@ -348,7 +349,7 @@ class IgnoredKey(TableRow):
     instead: str = ""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Editor(TableRow):
     """An editor by the name that `--editor` knows, and the tools that this name may mean.
 
@@ -368,7 +369,7 @@ class Editor(TableRow):
     storage_gb: int = 0
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class PythonImage(TableRow):
     """An official Python image."""
 
@@ -378,7 +379,7 @@ class PythonImage(TableRow):
     machines: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class SystemImage(TableRow):
     """A system that images are built on. `tags` are how tags name it; `python` is its own, "" for none.
 
@@ -393,7 +394,7 @@ class SystemImage(TableRow):
     newer_python: str = ""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ImageTool(TableRow):
     """A program that builds an image's contents, in the version that devkit was tried with."""
 
@@ -401,7 +402,7 @@ class ImageTool(TableRow):
     version: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class CudaImage(TableRow):
     """The nvidia/cuda images of one CUDA release on one system."""
 
@@ -413,7 +414,7 @@ class CudaImage(TableRow):
     may_vanish: bool = False
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class WithdrawnTag(TableRow):
     """An image tag that does not exist, and what to use instead."""
 
@@ -422,7 +423,7 @@ class WithdrawnTag(TableRow):
     instead: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ImageEndOfLife(TableRow):
     """The end of updates to images of a CUDA release or of a CUDA major.
 
@@ -434,7 +435,7 @@ class ImageEndOfLife(TableRow):
     instead: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class GpuDatasheet(TableRow):
     """The data sheet of a GPU: dense peaks, without sparsity. 0 where it has no value.
 
@@ -452,7 +453,7 @@ class GpuDatasheet(TableRow):
     mig_slices: int
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class RocmRelease(TableRow):
     """A torch release and its ROCm builds, by index label."""
 
@@ -460,7 +461,7 @@ class RocmRelease(TableRow):
     variants: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class RocmIndex(WheelIndex):
     """A wheel index of ROCm builds, and the GPU targets (gfx942 …) that its wheels hold code for.
 
@@ -472,7 +473,7 @@ class RocmIndex(WheelIndex):
     without_rocblas: tuple[str, ...] = ()
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class RocmLibrary(TableRow):
     """GPU targets in the libraries that a bitsandbytes release carries for some ROCm versions."""
 
@@ -481,7 +482,7 @@ class RocmLibrary(TableRow):
     targets: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class RocmFeature(TableRow):
     """A feature by its name in the stack table, and the targets that have it."""
 
@@ -489,7 +490,7 @@ class RocmFeature(TableRow):
     targets: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class AmdGpuModel(TableRow):
     """An AMD GPU as sold. `target` is its LLVM target; code for another target does not run on it."""
 
@@ -499,7 +500,7 @@ class AmdGpuModel(TableRow):
     kind: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ProfilePackage(TableRow):
     """A Python package that a profile adds to the dev container's image, and why."""
 
@@ -509,7 +510,7 @@ class ProfilePackage(TableRow):
     because: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ProfileImage(TableRow):
     """A service's image by tag, and the port that it listens on inside."""
 
@@ -518,7 +519,7 @@ class ProfileImage(TableRow):
     port: int
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class DashboardPanel(TableRow):
     """A panel of the dashboard. `vendor` is "" for what every machine has; `legend` may name labels as {{label}}."""
 
@@ -530,7 +531,7 @@ class DashboardPanel(TableRow):
     about: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class AlertRule(TableRow):
     """A rule that Prometheus watches while a job runs. `vendor` is "" for jobs with a GPU of any.
 
@@ -550,7 +551,7 @@ class AlertRule(TableRow):
     counter: str = ""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ExporterService(TableRow):
     """A vendor's exporter in a cluster, by what installed it: a label of its Service, the port's name."""
 
@@ -561,7 +562,7 @@ class ExporterService(TableRow):
     port: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class SystemNeed(TableRow):
     """Debian packages (`apt`) that a Python package needs and its wheel does not hold.
 
@@ -574,7 +575,7 @@ class SystemNeed(TableRow):
     because: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class KnownSystemPackage(TableRow):
     """A Debian package that a dev container may need, and its older names, which newer releases lack."""
 
@@ -582,7 +583,7 @@ class KnownSystemPackage(TableRow):
     aliases: tuple[str, ...] = ()
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class RenamedModule(TableRow):
     """A module that programs import, and the distribution that brings it, where their names differ.
 
@@ -594,7 +595,7 @@ class RenamedModule(TableRow):
     limit: str = ""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class CondaName(TableRow):
     """A package of conda, and what the package index calls it."""
 
@@ -602,7 +603,7 @@ class CondaName(TableRow):
     distribution: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class EponymousDistributions(TableRow):
     """Distributions on one subject whose module has their own name, with underscores for hyphens."""
 
@@ -610,7 +611,7 @@ class EponymousDistributions(TableRow):
     distributions: tuple[str, ...]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class CompiledPackage(TableRow):
     """A Python package that compiles code against torch: while it is installed, or (`is_at_use`) when it is first used.
 
@@ -635,7 +636,7 @@ class CompiledPackage(TableRow):
     without_cuda: str = ""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class TorchHeaders(TableRow):
     """The oldest C++ that the headers of these torch releases take."""
 
@@ -643,7 +644,7 @@ class TorchHeaders(TableRow):
     cxx: int
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class PrebuiltWheel(TableRow):
     """Wheels that a package publishes elsewhere than on the package index, for some torch minors.
 
@@ -660,7 +661,7 @@ class PrebuiltWheel(TableRow):
     glibc: Release | None = None
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ToolkitPackage(TableRow):
     """A package of the index with a part of the CUDA compiler, from a CUDA release on."""
 
@@ -668,7 +669,7 @@ class ToolkitPackage(TableRow):
     since_cuda: Release
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class HostCompiler(TableRow):
     """The newest gcc that a CUDA release takes on a system whose own is newer."""
 
@@ -677,7 +678,7 @@ class HostCompiler(TableRow):
     gcc: int
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class FrameworkBuild(TableRow):
     """The requirement that brings a framework its CUDA libraries, from the release `since` on.
 
@@ -695,7 +696,7 @@ class FrameworkBuild(TableRow):
     lacks: tuple[ComputeCapability, ...] = ()
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class FrameworkPackages(TableRow):
     """Packages that are a framework, or need it; those that are `flexible` need it or another one, and count last."""
 
@@ -708,31 +709,6 @@ TableDocument = Mapping[str, Any]
 """A table as TOML has it: `schema`, `as_of`, arrays of rows by name, and `sources`, the addresses by id."""
 
 RowT = TypeVar("RowT", bound=TableRow)
-
-_ARRAY = re.compile(r"^(\w+) = \[\n.*?^\]$", re.MULTILINE | re.DOTALL)
-"""An array of rows as the shipped tables lay it out: its brackets alone on their lines."""
-
-
-class LazyDocument(Mapping[str, Any]):
-    """The document in a TOML text; arrays that are laid out as above are parsed when they are first read.
-
-    A command reads a few of them, and parsing them all would take a third of its time.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._arrays = {found[1]: found[0] for found in _ARRAY.finditer(text)}
-        self._parsed: dict[str, Any] = tomllib.loads(_ARRAY.sub("", text))
-
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - any TOML value
-        if name in self._arrays:
-            self._parsed |= tomllib.loads(self._arrays.pop(name))
-        return self._parsed[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self._parsed, *self._arrays])
-
-    def __len__(self) -> int:
-        return len(self._parsed) + len(self._arrays)
 
 
 class Table:
@@ -951,25 +927,12 @@ class TableFile(Generic[TableT]):
         self._name = name
 
     def __get__(self, tables: "Tables", owner: "type[Tables]") -> TableT:
-        table = vars(tables)[self._name] = self.kind(tables.read(self._name))
+        table = vars(tables)[self._name] = self.kind(load("devkit.compat", f"tables/{self._name}"))
         return table
 
 
-def read_shipped_table(name: str) -> TableDocument:
-    """Read one table file as it ships. Raises FileNotFoundError for a name outside `TABLE_NAMES`."""
-    return LazyDocument(read_shipped_bytes(name).decode())
-
-
-def read_shipped_bytes(name: str) -> bytes:
-    """Read the text of one table file as it ships. Raises FileNotFoundError for a name that no file has."""
-    return get_data("devkit.compat", f"tables/{name}.toml") or b""
-
-
 class Tables:
-    """All version tables; a file is read when its attribute is first used.
-
-    `read` gives the document of a table by name.
-    """
+    """All version tables; a file is read when its attribute is first used."""
 
     driver = TableFile(DriverTable)
     gpus = TableFile(GpuTable)
@@ -987,24 +950,24 @@ class Tables:
     compiled = TableFile(CompiledTable)
     frameworks = TableFile(FrameworkTable)
 
-    def __init__(self, read: Callable[[str], TableDocument] = read_shipped_table) -> None:
-        self.read = read
-
     @property
     def as_of(self) -> str:
         """The day on which the oldest of the tables read so far was last checked; "" before any was read."""
         return min((table.as_of for table in vars(self).values() if isinstance(table, Table)), default="")
 
 
-TABLE_TYPES: dict[str, type[Table]] = {
-    name: file.kind for name, file in vars(Tables).items() if isinstance(file, TableFile)
-}
-"""The kind of each table file, by its name without ending."""
-
-TABLE_NAMES = tuple(TABLE_TYPES)
+TABLE_NAMES = tuple(name for name, file in vars(Tables).items() if isinstance(file, TableFile))
 
 
 @cache
 def load_tables() -> Tables:
-    """Load the newest tables: those that the user refreshed, else those that ship. Shared by all callers."""
-    return Tables(lambda name: read_newer_table(name) or read_shipped_table(name))
+    """Load the version tables, which all callers share."""
+    return Tables()
+
+
+def format_stale_warning(as_of: str, today: str) -> str | None:
+    """Format a warning about tables that are too old to trust, by two dates in ISO 8601; None while they are not."""
+    age_days = count_days(as_of, today)
+    if age_days <= STALE_AFTER_DAYS:
+        return None
+    return f"the version tables are of {as_of}, {age_days} days old: newer releases are not in them. Update devkit"

@@ -1,6 +1,7 @@
 """Wheels by the version tables: torch's for a driver, GPUs and a Python, and those of packages built for some CUDA alone."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 
 from devkit.compat.rules import (
@@ -13,7 +14,7 @@ from devkit.compat.rules import (
 )
 from devkit.compat.specifiers import satisfies_python
 from devkit.compat.version_tables import CudaWheel, Tables, load_tables
-from devkit.facts.values import ComputeCapability, Release, record
+from devkit.facts.values import ComputeCapability, Release
 from devkit.text import join_words
 
 
@@ -93,7 +94,7 @@ def describe_wheel(row: CudaWheel) -> str:
 # The torch wheel for a driver, GPUs and a Python, by the version tables.
 
 
-@record
+@dataclass(frozen=True)
 class DriverCuda:
     """The driver's version, and the newest CUDA that it reports."""
 
@@ -121,7 +122,7 @@ class DriverCuda:
         return can_compile_ptx(self.release, cuda, platform=self.platform, driver_says=self.reported_cuda)
 
 
-@record
+@dataclass(frozen=True)
 class CompatibleWheel:
     """A torch release, its CUDA label and the index that carries it."""
 

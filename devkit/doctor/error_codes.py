@@ -1,18 +1,16 @@
 """Meanings of CUDA error codes and texts, and of the NVIDIA driver's Xid numbers."""
 
-import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from pkgutil import get_data
-from typing import Any
 
 from devkit.doctor.model import Confidence
 from devkit.facts.decode import decode_fields
-from devkit.facts.values import record
+from devkit.formats.shipped import load
 
 
-@record
+@dataclass(frozen=True)
 class CudaErrorMeaning:
     """The cause of a CUDA error, and what to do. `in_container` replaces `advice` inside a container.
 
@@ -33,14 +31,11 @@ CUDA_SYSTEM_NOT_READY = 802
 
 
 @cache
-def _read_file() -> dict[str, Any]:
-    return tomllib.loads((get_data("devkit.doctor", "error_codes.toml") or b"").decode())
-
-
-@cache
 def load_cuda_errors() -> tuple[CudaErrorMeaning, ...]:
     """Return the known errors, those with the most specific texts first."""
-    return tuple(CudaErrorMeaning(**decode_fields(row, CudaErrorMeaning)) for row in _read_file()["cuda"])
+    return tuple(
+        CudaErrorMeaning(**decode_fields(row, CudaErrorMeaning)) for row in load("devkit.doctor", "error_codes")["cuda"]
+    )
 
 
 def find_cuda_code(code: int) -> CudaErrorMeaning | None:
@@ -66,7 +61,7 @@ class XidRemedy(StrEnum):
     NOTHING = "nothing"
 
 
-@record
+@dataclass(frozen=True)
 class XidMeaning:
     """The meaning of one Xid number, and the first remedy."""
 
@@ -88,6 +83,6 @@ def load_xids() -> Mapping[int, XidMeaning]:
     """Return the meaning of each known Xid number."""
     return {
         int(number): XidMeaning(summary, XidRemedy(remedy))
-        for remedy, rows in _read_file()["xid"].items()
+        for remedy, rows in load("devkit.doctor", "error_codes")["xid"].items()
         for number, summary in rows.items()
     }

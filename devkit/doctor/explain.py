@@ -2,15 +2,13 @@
 
 import re
 from difflib import get_close_matches
-from typing import Any
 
 from devkit.doctor.checks.loader import list_codes, load_check
 from devkit.doctor.model import Check, find_check_page, split_explanation
 from devkit.doctor.report.lines import Line, Tone, fold_lines
-from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms, load_check_rows
+from devkit.doctor.signatures.catalog import find_symptoms, load_check_rows
 from devkit.text import format_count, join_words
 
-SCHEMA = "devkit.explain/1"
 _CODE = re.compile(r"[A-Za-z]{3}-?\d{1,4}")
 
 
@@ -32,23 +30,6 @@ def suggest_codes(text: str) -> tuple[str, ...]:
 
 def _normalize_code(text: str) -> str:
     return text.strip().upper().replace("-", "")
-
-
-def build_explanation_document(check: Check) -> dict[str, Any]:
-    """Return a check as the document devkit.explain/1, whose `matches` are empty."""
-    return {
-        "schema": SCHEMA,
-        "check": {
-            "code": check.code,
-            "title": check.title,
-            "explanation": dict(split_explanation(check)),
-            "symptoms": list(find_symptoms(check.code)),
-            "causes": list(check.causes),
-            "covers": list(find_covered_failures(check.code)),
-            "docs": find_check_page(check.code),
-        },
-        "matches": [],
-    }
 
 
 def format_explanation(check: Check, *, width: int) -> tuple[Line, ...]:

@@ -1,10 +1,8 @@
 """Fixes and commands for this machine: its distribution, its driver, its engine, its GPUs."""
 
-import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
-from pkgutil import get_data
 from typing import Literal
 
 from devkit.doctor.error_codes import XID_CATALOG_URL
@@ -12,6 +10,7 @@ from devkit.doctor.model import Fix, Restart, Side
 from devkit.doctor.preconditions import find_platform, is_in_container
 from devkit.facts.model import Engine, EngineKind, Facts, FailedGpu, Gpu, Platform
 from devkit.facts.values import Unknown
+from devkit.formats.shipped import load
 
 
 class DistroFamily(StrEnum):
@@ -97,7 +96,7 @@ Purpose = Literal[
 
 @cache
 def _load_commands() -> Mapping[str, Mapping[str, list[str]]]:
-    return tomllib.loads((get_data("devkit.doctor", "commands.toml") or b"").decode())
+    return load("devkit.doctor", "commands")
 
 
 def list_commands(

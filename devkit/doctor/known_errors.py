@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
@@ -105,7 +105,7 @@ def weigh_errors(
     if any(match.severity is Severity.ERROR for match in merged):
         first, *others = _order(merged, words)
         after = sorted((each for each in reports if each.line >= first.line), key=lambda each: each.line)
-        following = tuple(Consequence(each.matched, each.line, each.family) for each in after)
+        following = tuple(Consequence(each.matched, each.line or None, each.family) for each in after)
         ordered = [replace(first, consequences=(*first.consequences, *following)), *others]
     else:
         ordered = list(_order(merged + reports, words))
@@ -281,7 +281,7 @@ def _chain(matches: list[Match], words: Words) -> list[Match]:
         between = words.lowered[_find_end(last) : match.position] if last else ""
         is_error = last is not None and last.severity is match.severity is Severity.ERROR
         if last and is_error and not match.follows_from and any(words in between for words in _CHAINED):
-            said = Consequence(match.matched, match.line, match.cause)
+            said = Consequence(match.matched, match.line or None, match.cause)
             chained[-1] = replace(last, consequences=(*last.consequences, said))
         else:
             chained.append(match)
@@ -302,51 +302,6 @@ def format_nearest(nearest: "Iterable[Nearest]", *, width: int) -> tuple[Line, .
         line for each in nearest for line in fold_lines(f"{each.name} {each.about}: {each.text}", width, indent="  ")
     ]
     return (Line(""), Line("nothing known; nearest:"), *lines) if lines else ()
-
-
-def build_matches_document(found: Iterable[Match], nearest: "Iterable[Nearest]" = ()) -> dict[str, Any]:
-    """Return the matches as the document devkit.explain/1, best first, and what is nearest where there are none."""
-    from devkit.doctor.checks.loader import load_check
-    from devkit.doctor.explain import SCHEMA
-    from devkit.doctor.report.report import build_fix_document
-
-    def build_cause_document(cause: Cause) -> dict[str, Any]:
-        return {
-            "code": cause.code or None,
-            "cause": cause.cause,
-            "confidence": cause.confidence.value,
-            "speaks_for": list(cause.speaks_for),
-            "speaks_against": list(cause.speaks_against),
-            "fix": build_fix_document(cause.fix, cause.code),
-        }
-
-    matches = [
-        {
-            "code": match.code or None,
-            "title": load_check(match.code).title if match.code else match.family,
-            "severity": match.severity.value,
-            "cause": match.cause,
-            "confidence": match.confidence.value,
-            "matched": match.matched,
-            "line": match.line or None,
-            "source": match.source or None,
-            "follows_from": match.follows_from,
-            "also": list(match.also),
-            "fix": build_fix_document(match.fix, match.code),
-            "family": match.family or None,
-            "speaks_for": list(match.speaks_for),
-            "speaks_against": list(match.speaks_against),
-            "alternatives": [build_cause_document(cause) for cause in match.alternatives],
-            "question": match.question or None,
-            "consequences": [
-                {"line": each.line or None, "matched": each.matched, "family": each.family}
-                for each in match.consequences
-            ],
-        }
-        for match in found
-    ]
-    like = [{"name": each.name, "about": each.about, "text": each.text} for each in nearest]
-    return {"schema": SCHEMA, "matches": matches, "nearest": like}
 
 
 def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:

@@ -1,11 +1,10 @@
 """Checks, findings and fixes, and the outcomes of a run."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from devkit.facts.values import record
 from devkit.release import DOCUMENTATION_URL
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class RepairKind(StrEnum):
     MAKE_DIRECTORY = "make-directory"
 
 
-@record
+@dataclass(frozen=True)
 class Repair:
     """One change to one file that the user owns, as data: `render` makes it, shows the diff, and writes the file.
 
@@ -73,7 +72,7 @@ class Repair:
     value: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Location:
     """A place in one of the project's files. `line` counts from 1."""
 
@@ -81,7 +80,7 @@ class Location:
     line: int = 1
 
 
-@record
+@dataclass(frozen=True)
 class Fix:
     """One sentence on what to do, the exact commands for this machine, and the side to run them on.
 
@@ -97,7 +96,7 @@ class Fix:
     repairs: tuple[Repair, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Finding:
     """A fault. `subject` names the faulty part ("GPU 3", a path), `evidence` has the raw readings that show it.
 
@@ -125,7 +124,7 @@ class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has no
         self.is_lost = is_lost
 
 
-@record
+@dataclass(frozen=True)
 class Check:
     """A question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
 
@@ -160,19 +159,19 @@ def check(
     return wrap
 
 
-@record
+@dataclass(frozen=True)
 class Passed:
     """The condition holds."""
 
 
-@record
+@dataclass(frozen=True)
 class Found:
     """The condition does not hold."""
 
     findings: tuple[Finding, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Skipped:
     """The facts are missing, or the check does not apply. Never the same as passed.
 
@@ -183,7 +182,7 @@ class Skipped:
     is_lost: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Crashed:
     """The check itself failed: a bug in devkit, shown beside the others' results."""
 
@@ -193,7 +192,7 @@ class Crashed:
 CheckVerdict = Passed | Found | Skipped | Crashed
 
 
-@record
+@dataclass(frozen=True)
 class Outcome:
     """The result of one check, and its duration in milliseconds."""
 

@@ -1,8 +1,7 @@
 """Numbers that checks compare with, each with its source. CUDA and package versions are in `devkit.compat`."""
 
+from dataclasses import dataclass
 from typing import Generic, TypeVar
-
-from devkit.facts.values import record
 
 _T = TypeVar("_T")
 
@@ -10,7 +9,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 
-@record
+@dataclass(frozen=True)
 class Threshold(Generic[_T]):
     """A number and its source. A row marked "inferred" may warn, never refuse."""
 

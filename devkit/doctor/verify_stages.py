@@ -4,17 +4,16 @@ Known error texts, as `devkit explain` has them, come before what is only likely
 """
 
 import re
-import tomllib
+from dataclasses import dataclass
 from functools import cache
-from pkgutil import get_data
 
 from devkit.doctor.model import Confidence
 from devkit.facts.decode import decode_fields
 from devkit.facts.model import ProofStage, Verification
-from devkit.facts.values import record
+from devkit.formats.shipped import load
 
 
-@record
+@dataclass(frozen=True)
 class StageCause:
     """The likely cause of a failed stage. `code` is "" where devkit does not know it."""
 
@@ -23,7 +22,7 @@ class StageCause:
     confidence: Confidence
 
 
-@record
+@dataclass(frozen=True)
 class StageRow:
     """One row: a reason that matches `words` (a regular expression) at `stage` leads to `code`.
 
@@ -39,7 +38,7 @@ class StageRow:
 @cache
 def load_stage_rows() -> tuple[StageRow, ...]:
     """Return the rows of verify_stages.toml."""
-    rows = tomllib.loads((get_data("devkit.doctor", "verify_stages.toml") or b"").decode())["failures"]
+    rows = load("devkit.doctor", "verify_stages")["failures"]
     return tuple(StageRow(**decode_fields(row, StageRow)) for row in rows)
 
 

@@ -8,6 +8,7 @@ then each adapter has a copy of its own.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from devkit.estimate.memory import LIGER_SOURCE, LORA_SOURCE, LOSS_SOURCE, Term
 from devkit.estimate.settings import CHUNK_TOKENS, Attention, Loss, Method, Precision, Stack, TrainingSettings
@@ -19,14 +20,13 @@ from devkit.estimate.shape import (
     find_adapted_head,
     find_adapted_linears,
 )
-from devkit.facts.values import keyword_record
 
 FP32_BYTES = Precision.FP32.bytes
 SOFTMAX_BYTES = 4
 """One fp32 number per head and token, which fused attention saves to recompute the softmax."""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class SavedActivations:
     """Bytes that one layer saves for one token, by part; `scores` are bytes per pair of tokens."""
 

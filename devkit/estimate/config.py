@@ -1,24 +1,22 @@
 """From a config.json to the shape of the model that it describes."""
 
-import tomllib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from pkgutil import get_data
 from typing import Any
 
 from devkit.errors import DevkitError
 from devkit.estimate.shape import BlockTraits, ExpertShape, LayerShape, LinearInput, LinearShape, ModelShape
 from devkit.facts.decode import decode_fields
-from devkit.facts.values import keyword_record
+from devkit.formats.shipped import load
 
 BiasRule = bool | str
 """Whether a linear has a bias, or the config's key that says so."""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ExpertKeys:
     """The config's keys about experts. `shared` names that of their width, or of their number when `counts_shared`."""
 
@@ -31,7 +29,7 @@ class ExpertKeys:
     has_bias: bool = False
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ModelFamily:
     """Names of modules as transformers has them: attention reads with all but the last, the MLP likewise.
 
@@ -47,7 +45,7 @@ class ModelFamily:
     """Numbers in a norm per number of the hidden width: 0 without weights, 2 with a bias."""
     query_norm: str = ""
     """"head" where queries and keys are normed by head with one weight for all, "full" over their whole width."""
-    blocks: BlockTraits = BlockTraits()
+    blocks: BlockTraits = BlockTraits()  # noqa: RUF009 - frozen
     keys: tuple[tuple[str, str], ...] = ()
     """This family's names for the config's common keys."""
     defaults: tuple[tuple[str, bool | int | str], ...] = ()
@@ -68,9 +66,10 @@ class ModelFamily:
 @cache
 def load_families() -> Mapping[str, ModelFamily]:
     """Return how each architecture of tables/families.toml builds its layers, by `model_type`."""
-    rows = tomllib.loads((get_data("devkit.estimate", "tables/families.toml") or b"").decode())
+    rows = load("devkit.estimate", "tables/families")
     found: dict[str, ModelFamily] = {}
-    for name, row in rows.items():
+    for name, shared in rows.items():
+        row = dict(shared)
         values = dict(vars(found[row.pop("like")])) if "like" in row else {}
         for field, kind in (("blocks", BlockTraits), ("experts", ExpertKeys)):
             if field in row:

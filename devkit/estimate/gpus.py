@@ -1,7 +1,7 @@
 """GPUs of an estimate: their usable memory, and whether the estimate fits."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from devkit.compat.gpus import find_closest_gpus, find_datasheet, find_gpu
@@ -10,7 +10,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.memory import MemoryEstimate
 from devkit.estimate.settings import Precision
 from devkit.facts.gpu import Gpu
-from devkit.facts.values import Unknown, keyword_record
+from devkit.facts.values import Unknown
 
 GIB = 1 << 30
 _MIG = re.compile(r"^(?P<whole>.+?) MIG (?P<slices>\d)g\.(?P<gigabytes>\d+)gb$", re.IGNORECASE)
@@ -44,7 +44,7 @@ class Fit(StrEnum):
     DOES_NOT_FIT = "does-not-fit"
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class GpuSpec:
     """A GPU, or several that are alike. `memory_bytes` is what programs may take; a rate that is not known is None."""
 

@@ -1,5 +1,7 @@
 """Memory of text generation in closed form (weights, the KV cache, activations of the prompt), and a server's settings by it."""
 
+from dataclasses import dataclass
+
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import FIRST_BF16_MAJOR, Fit, GpuSpec
 from devkit.estimate.memory import (
@@ -18,7 +20,7 @@ from devkit.estimate.memory import (
 from devkit.estimate.settings import Attention, CacheKind, InferenceSettings, Quantization
 from devkit.estimate.shape import LayerShape, ModelShape, compute_weight_terms
 from devkit.facts.gpu import Gpu
-from devkit.facts.values import Unknown, keyword_record
+from devkit.facts.values import Unknown
 
 PAGE_TOKENS = 16
 """Tokens in a page of a paged cache. Source: vLLM's default block size."""
@@ -171,7 +173,7 @@ _MAX_SHARE, _SPARE_SHARE = 0.9, 0.03
 less than its share is free. https://docs.vllm.ai/en/latest/configuration/conserving_memory/"""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ServingSettings:
     """GPUs by UUID, the context in tokens, the share of each GPU's memory, and whether fp16 takes the place of bf16."""
 

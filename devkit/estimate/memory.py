@@ -1,10 +1,8 @@
 """Memory estimates: terms with formula and source, peaks with bounds, and overhead from tensors to the device."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-
-from devkit.facts.values import keyword_record, record
 
 
 class MemoryPhase(StrEnum):
@@ -18,7 +16,7 @@ class MemoryPhase(StrEnum):
     DECODE = "decode"
 
 
-@record
+@dataclass(frozen=True)
 class Interval:
     """The value to expect, and one that it will not pass."""
 
@@ -26,7 +24,7 @@ class Interval:
     upper: int
 
 
-@record
+@dataclass(frozen=True)
 class Term:
     """A part of the peak. `formula` shows its numbers, `source` is where the formula was read."""
 
@@ -36,7 +34,7 @@ class Term:
     source: str
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
     """Peak memory of one process on one GPU, in bytes.
 

@@ -1,7 +1,7 @@
 """Recommended settings: those that fit on a GPU, the fastest first, with the cost of each."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from devkit.estimate.gpus import Fit, GpuSpec
 from devkit.estimate.memory import MemoryEstimate
@@ -9,7 +9,6 @@ from devkit.estimate.resources import Slowdown, compute_slowness, find_slowdowns
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
-from devkit.facts.values import keyword_record
 
 MAX_MICRO_BATCH = 64
 ENOUGH_TOKENS_IN_PASS = 8192
@@ -17,7 +16,7 @@ ENOUGH_TOKENS_IN_PASS = 8192
 GPU_COUNTS = (2, 4, 8)
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """Settings that fit. `slowness` is relative to the fastest way to train this model by the same method."""
 

@@ -1,12 +1,13 @@
 """The report of `devkit estimate`: a model and settings on GPUs, as a value, as JSON and as text."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit, GpuSpec, find_smallest_gpu
-from devkit.estimate.memory import MemoryEstimate, MemoryPhase
-from devkit.estimate.resources import UTILIZATION, HostRequirements, estimate_host, estimate_seconds
+from devkit.estimate.memory import Interval, MemoryEstimate, MemoryPhase, Term
+from devkit.estimate.resources import UTILIZATION, HostRequirements, Slowdown, estimate_host, estimate_seconds
 from devkit.estimate.settings import (
     ALL_LINEAR,
     InferenceSettings,
@@ -15,11 +16,10 @@ from devkit.estimate.settings import (
     Precision,
     Quantization,
     TrainingSettings,
-    encode_settings,
 )
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
-from devkit.facts.values import keyword_record
+from devkit.formats.documents import Json, build_from, encode
 from devkit.text import format_bytes, format_count, format_duration, format_table, join_words, wrap_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _PHASES = {
 }
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """A model and settings to estimate. `tokens` is the number to train on, 0 where it is unknown."""
 
@@ -52,7 +52,7 @@ class Scenario:
     tokens: int = 0
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class TrainingDuration:
     """The time that so many tokens take, from the best to the plainest stack."""
 
@@ -60,7 +60,7 @@ class TrainingDuration:
     seconds: tuple[float, float]
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class GpuReport:
     """A GPU: whether the scenario fits, settings that would, and the duration of training."""
 
@@ -73,7 +73,7 @@ class GpuReport:
     duration: TrainingDuration | None = None
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class EstimateReport:
     """The estimate of a scenario with its meaning for GPUs, host and time. `smallest` is None where no GPU fits."""
 
@@ -132,13 +132,64 @@ def _build_gpu_report(scenario: Scenario, gpu: GpuSpec, estimate: MemoryEstimate
 # ---- As JSON
 
 
-def serialize_estimate_report(report: EstimateReport) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class RecommendationDocument:
+    """Settings that fit, and what they cost."""
+
+    changes: tuple[str, ...]
+    settings: TrainingSettings
+    device_peak_bytes: Interval
+    verdict: Fit
+    slowness: float
+    costs: tuple[Slowdown, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuDocument:
+    """One GPU, and if it holds the run."""
+
+    name: str
+    count: int
+    memory_bytes: int
+    memory_is_measured: bool
+    verdict: Fit
+    lacks_bf16: bool
+    recommended: tuple[RecommendationDocument, ...]
+    together: RecommendationDocument | None
+    duration: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateDocument:
+    """Printed by devkit estimate --json."""
+
+    schema: Literal["devkit.estimate/1"] = "devkit.estimate/1"
+    model: Mapping[str, Any]
+    settings: RunSettings
+    method: str
+    phase: str
+    terms: tuple[Term, ...]
+    overheads: tuple[Term, ...]
+    phases: Mapping[str, int]
+    allocated_peak_bytes: int
+    reserved_peak_bytes: Interval
+    device_peak_bytes: Interval
+    warnings: tuple[str, ...]
+    gpus: tuple[GpuDocument, ...]
+    recommended: RecommendationDocument | None
+    smallest_gpu: Mapping[str, Any] | None
+    host: HostRequirements | None
+    utilization: tuple[float, ...]
+
+
+def serialize_estimate_report(report: EstimateReport) -> Json:
     """Serialize a report for JSON: devkit.estimate/1."""
     first = next((each.better[0] for each in report.gpus if each.better), None)
     shape, smallest = report.shape, report.smallest
-    return {
-        "schema": "devkit.estimate/1",
-        "model": {
+    built = build_from(
+        EstimateDocument,
+        report.estimate,
+        model={
             "name": shape.name,
             "architecture": shape.architecture,
             "parameters": shape.parameters,
@@ -152,60 +203,34 @@ def serialize_estimate_report(report: EstimateReport) -> dict[str, Any]:
             "tied_embeddings": shape.is_tied,
             "note": shape.note,
         },
-        "settings": encode_settings(report.settings),
-        **serialize_estimate(report.estimate),
-        "gpus": [_serialize_gpu(each) for each in report.gpus],
-        "recommended": _serialize_recommendation(first) if first else None,
-        "smallest_gpu": {"name": smallest.name, "memory_bytes": smallest.memory_bytes} if smallest else None,
-        "host": vars(report.host) if report.host else None,
-        "utilization": list(UTILIZATION),
-    }
+        settings=report.settings,
+        phases=dict(report.estimate.phases),
+        gpus=tuple(map(_build_gpu, report.gpus)),
+        recommended=_build_recommendation(first) if first else None,
+        smallest_gpu={"name": smallest.name, "memory_bytes": smallest.memory_bytes} if smallest else None,
+        host=report.host,
+        utilization=UTILIZATION,
+    )
+    document: Json = encode(built)
+    return document
 
 
-def serialize_estimate(estimate: MemoryEstimate) -> dict[str, Any]:
-    """Serialize an estimate for JSON."""
-    return {
-        "method": estimate.method,
-        "phase": estimate.phase,
-        "terms": [vars(term) for term in estimate.terms],
-        "overheads": [vars(term) for term in estimate.overheads],
-        "phases": dict(estimate.phases),
-        "allocated_peak_bytes": estimate.allocated_peak_bytes,
-        "reserved_peak_bytes": vars(estimate.reserved_peak_bytes),
-        "device_peak_bytes": vars(estimate.device_peak_bytes),
-        "warnings": list(estimate.warnings),
-    }
+def _build_gpu(each: GpuReport) -> GpuDocument:
+    duration = each.duration
+    return build_from(
+        GpuDocument,
+        each.gpu,
+        memory_is_measured=each.gpu.is_measured,
+        verdict=each.verdict,
+        recommended=tuple(map(_build_recommendation, each.better)),
+        together=_build_recommendation(each.together) if each.together else None,
+        duration={"tokens": duration.tokens, "seconds": duration.seconds} if duration else None,
+    )
 
 
-def _serialize_gpu(each: GpuReport) -> dict[str, Any]:
-    gpu, duration = each.gpu, each.duration
-    return {
-        "name": gpu.name,
-        "count": gpu.count,
-        "memory_bytes": gpu.memory_bytes,
-        "memory_is_measured": gpu.is_measured,
-        "verdict": each.verdict,
-        "lacks_bf16": gpu.lacks_bf16,
-        "recommended": [_serialize_recommendation(choice) for choice in each.better],
-        "together": _serialize_recommendation(each.together) if each.together else None,
-        "duration": {
-            "tokens": duration.tokens,
-            "seconds": list(duration.seconds),
-        }
-        if duration
-        else None,
-    }
-
-
-def _serialize_recommendation(choice: "Recommendation") -> dict[str, Any]:
-    return {
-        "changes": list(choice.changes),
-        "settings": encode_settings(choice.settings),
-        "device_peak_bytes": vars(choice.estimate.device_peak_bytes),
-        "verdict": choice.verdict,
-        "slowness": round(choice.slowness, 3),
-        "costs": [{"factor": cost.factor, "says": cost.says, "source": cost.source} for cost in choice.costs],
-    }
+def _build_recommendation(choice: "Recommendation") -> RecommendationDocument:
+    peak = choice.estimate.device_peak_bytes
+    return build_from(RecommendationDocument, choice, device_peak_bytes=peak, slowness=round(choice.slowness, 3))
 
 
 # ---- As text: the verdict first, then the peak, then what to change.

@@ -1,12 +1,12 @@
 """Resources of a run beside GPU memory: host memory, disk and cores, time by settings, and money by price files."""
 
 import math
+from dataclasses import dataclass
 
 from devkit.estimate.gpus import GIB
 from devkit.estimate.settings import Loss, Method, Optimizer, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import PAGED_OPTIMIZERS, compute_optimizer_terms, count_trained_parameters
-from devkit.facts.values import keyword_record, record
 
 PROCESS_BYTES = 6 * GIB
 """A Python process with torch and a CUDA context."""
@@ -23,7 +23,7 @@ CHECKPOINTS = 3
 """The newest two and the one being written."""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class HostRequirements:
     """The requirements for one GPU; each rank on a machine needs as much, the files on disk are needed once."""
 
@@ -68,7 +68,7 @@ ENOUGH_TOKENS = 1024
 each byte; five times that leaves time for everything else."""
 
 
-@record
+@dataclass(frozen=True)
 class Slowdown:
     """The cost of a setting: by which factor a step takes longer, in words, and where that was measured."""
 

@@ -1,14 +1,13 @@
 """Settings of training and inference runs that estimate, finetune and export share."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from devkit.errors import DevkitError
 from devkit.facts.decode import InvalidValue, UnknownKey, decode_fields
-from devkit.facts.values import keyword_record
 
 
 class Precision(StrEnum):
@@ -102,7 +101,7 @@ ALL_LINEAR = ("all-linear",)
 """Adapters on every linear layer but the output head, as PEFT spells it."""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """One training step on one process. `sequence` is in tokens, `micro_batch` in rows of that many.
 
@@ -169,7 +168,7 @@ class TrainingSettings:
         )
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class InferenceSettings:
     """Text generation by one process: `sequences` at once, each with `prompt` tokens and `new` ones to come."""
 
@@ -204,9 +203,3 @@ def decode_settings(kind: type[SettingsT], values: Mapping[str, Any]) -> Setting
     except InvalidValue as error:
         message = f"{error.path[0]} must be {error.expected}, not {error.value!r}"
         raise DevkitError(message, f"Write it as {error.expected}.") from None
-
-
-def encode_settings(settings: object) -> dict[str, Any]:
-    """Encode every setting by name, as plain values that JSON has."""
-    found = {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

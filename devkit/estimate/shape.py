@@ -1,11 +1,11 @@
 """Shape of a language model, everything that decides its memory, layer by layer, and the bytes of its weights and adapters."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.errors import DevkitError
 from devkit.estimate.memory import BITSANDBYTES_SOURCE, KBIT_SOURCE, LLAMA_SOURCE, QLORA_SOURCE, Term, format_millions
 from devkit.estimate.settings import ALL_LINEAR, Precision, Quantization, TrainingSettings
-from devkit.facts.values import keyword_record, record
 
 
 class LinearInput(StrEnum):
@@ -20,7 +20,7 @@ class LinearInput(StrEnum):
     LAST_STATE = "last hidden state"
 
 
-@record
+@dataclass(frozen=True)
 class LinearShape:
     """A linear module of a layer, named as transformers names it; its weight has `inputs` x `outputs` numbers."""
 
@@ -41,7 +41,7 @@ class LinearShape:
         return self.weights + (self.outputs if self.has_bias else 0)
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ExpertShape:
     """The experts of a layer, held in fused 3-D tensors: no linear modules, so bitsandbytes leaves them as they are.
 
@@ -54,7 +54,7 @@ class ExpertShape:
     parameters: int
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class LayerShape:
     """`count` decoder layers that are alike. `other_parameters` are norms, routers and whatever else is no linear.
 
@@ -85,7 +85,7 @@ class LayerShape:
         return self.intermediate + (self.experts.active * self.experts.width if self.experts else 0)
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class BlockTraits:
     """Traits of an architecture's blocks that decide what they save for the backward pass."""
 
@@ -107,7 +107,7 @@ class BlockTraits:
     """Scores are capped, or heads have sinks: transformers computes attention without a fused kernel."""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """A decoder, or an encoder, as its config.json describes it; of a vision-language model the text part.
 

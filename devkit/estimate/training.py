@@ -1,6 +1,7 @@
 """Memory of a training step in closed form, term by term: gradients, optimizer state, sharding, activations."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from devkit.errors import DevkitError
 from devkit.estimate.activations import (
@@ -50,7 +51,6 @@ from devkit.estimate.shape import (
     find_adapted_head,
     find_adapted_linears,
 )
-from devkit.facts.values import keyword_record
 
 _SHARDED: dict[Sharding, frozenset[str]] = {
     Sharding.DDP: frozenset(),
@@ -113,7 +113,7 @@ BLOCK_8BIT = 256
 """Numbers that share one fp32 scale in 8-bit optimizers."""
 
 
-@keyword_record
+@dataclass(frozen=True, kw_only=True)
 class TrainedParameters:
     """The trainable parameters, and bytes of each."""
 

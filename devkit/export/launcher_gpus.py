@@ -1,17 +1,16 @@
 """The launchers' names of GPUs that they rent: each has its own spelling and its own way to name memory sizes."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pkgutil import get_data
 
 from devkit.compat.gpus import find_amd_gpu, find_gpu
 from devkit.errors import DevkitError
 from devkit.estimate.gpus import find_gpu_spec
 from devkit.estimate.settings import Precision
 from devkit.facts.decode import decode_fields
+from devkit.formats.shipped import load
 
 _SIZE = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
 
@@ -54,5 +53,5 @@ def is_mig_slice(name: str) -> bool:
 @cache
 def load_launcher_gpus() -> Mapping[str, LauncherGpu]:
     """Return the rows by id or name; "v100-pcie@32" is the GPU of that row with another memory size."""
-    rows = tomllib.loads((get_data("devkit.export", "launcher_gpus.toml") or b"").decode())
+    rows = load("devkit.export", "launcher_gpus")
     return {key: LauncherGpu(**decode_fields(row, LauncherGpu)) for key, row in rows.items()}

@@ -1,9 +1,10 @@
 """The requirements of a project besides devkit's plan, as its own files name them, and the packages that uv resolves."""
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import Unknown, record
+from devkit.facts.values import Unknown
 
 SETTINGS_FILE = "devkit.toml"
 """Where the user's own additions to the project's requirements are kept."""
@@ -54,7 +55,7 @@ class RequirementRole(StrEnum):
     """It installs nothing, and limits a version: a lock, a constraints file, a package of conda."""
 
 
-@record
+@dataclass(frozen=True)
 class PackageRequirement:
     """One package that a file asks for, or the Python, whose `name` is "python".
 
@@ -86,7 +87,7 @@ class PackageRequirement:
         return f"{self.name}{extras}{version}{marker}"
 
 
-@record
+@dataclass(frozen=True)
 class LocalPackage:
     """A package in a folder of the project, or an archive there, which is installed when the container opens.
 
@@ -98,7 +99,7 @@ class LocalPackage:
     line: int
 
 
-@record
+@dataclass(frozen=True)
 class CondaPackage:
     """A package that only conda has, as micromamba reads it: `hmmer`, `openmm>=8`, `bioconda::hhsuite`."""
 
@@ -112,7 +113,7 @@ class CondaPackage:
         return f"{self.path}:{self.line}"
 
 
-@record
+@dataclass(frozen=True)
 class PackageIndex:
     """A line or table that names another place to take packages from; `url` carries no login."""
 
@@ -121,7 +122,7 @@ class PackageIndex:
     line: int
 
 
-@record
+@dataclass(frozen=True)
 class UnreadableRequirement:
     """Something of the project's files that says no requirement, and why."""
 
@@ -135,7 +136,7 @@ class UnreadableRequirement:
         return f"{self.path}:{self.line}"
 
 
-@record
+@dataclass(frozen=True)
 class ImportedPackage:
     """A package that a program of the project imports, and that none of its files asks for.
 
@@ -155,7 +156,7 @@ class ImportedPackage:
         return f"{self.path}:{self.line}"
 
 
-@record
+@dataclass(frozen=True)
 class ExcludedPackage:
     """Something that the project needs and the image does not install, and why."""
 
@@ -165,7 +166,7 @@ class ExcludedPackage:
     because: str
 
 
-@record
+@dataclass(frozen=True)
 class DependencyChoice:
     """Optional parts of a project's requirements: those to install, or those that there are to choose from.
 
@@ -182,7 +183,7 @@ class DependencyChoice:
 NOTHING_CHOSEN = DependencyChoice()
 
 
-@record
+@dataclass(frozen=True)
 class SystemPackage:
     """A Debian package that a file of the project installs with apt: a Dockerfile, a CI workflow or a guide."""
 
@@ -197,7 +198,7 @@ class SystemPackage:
         return f"{self.path}:{self.line}"
 
 
-@record
+@dataclass(frozen=True)
 class LocalBuild:
     """The build of a package among the project's own files.
 
@@ -219,7 +220,7 @@ class LocalBuild:
         return bool(self.origin)
 
 
-@record
+@dataclass(frozen=True)
 class Dependencies:
     """The requirements of the project's own files.
 
@@ -297,7 +298,7 @@ class Dependencies:
         return bool(needs or self.lock or self.torch_builds or self.unread or self.left_out)
 
 
-@record
+@dataclass(frozen=True)
 class TorchBuild:
     """An extra or group that brings its own build of torch: the build's label, such as cu128, and all it brings."""
 
@@ -317,7 +318,7 @@ Source: https://pytorch.org/get-started/locally/.
 """
 
 
-@record
+@dataclass(frozen=True)
 class RequirementSources:
     """The requirements as the image's installer gets them.
 
@@ -336,7 +337,7 @@ class RequirementSources:
         return bool(self.lists or self.lines)
 
 
-@record
+@dataclass(frozen=True)
 class ResolutionRequest:
     """A request to resolve the project's requirements and these, for one Python and machine.
 
@@ -358,7 +359,7 @@ class ResolutionRequest:
     undated: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Resolved:
     """Every package with its version. `from_source` are those without a wheel for this Python and machine.
 
@@ -370,7 +371,7 @@ class Resolved:
     unread: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Refused:
     """There is no resolution: uv's reason in short, and all of it."""
 

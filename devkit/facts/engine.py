@@ -1,11 +1,12 @@
 """The container engine: its clients, containers and images, and what gives it GPUs, the Container Toolkit and CDI."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import NOT_READ, Release, Unknown, record
+from devkit.facts.values import NOT_READ, Release, Unknown
 
 
-@record
+@dataclass(frozen=True)
 class Client:
     """One command on PATH: docker, podman, docker-compose, nerdctl, devcontainer.
 
@@ -20,7 +21,7 @@ class Client:
     """Whether a command of another name hands over to Podman, as the package podman-docker makes it."""
 
 
-@record
+@dataclass(frozen=True)
 class CredentialHelper:
     """A program that the docker command asks for registry logins: "desktop.exe" for docker-credential-desktop.exe."""
 
@@ -31,7 +32,7 @@ class CredentialHelper:
     """The registry that it serves, "" for all."""
 
 
-@record
+@dataclass(frozen=True)
 class DockerSettings:
     """The docker command's own config.json, without its logins."""
 
@@ -43,7 +44,7 @@ class DockerSettings:
     """Whether containers and builds get proxy variables from it."""
 
 
-@record
+@dataclass(frozen=True)
 class Clients:
     """Every command for containers that this side has.."""
 
@@ -60,7 +61,7 @@ class Clients:
 # Containers and local images, as their engine describes them.
 
 
-@record
+@dataclass(frozen=True)
 class RunningContainer:
     """One running container, as it was started. `id` is the first twelve digits."""
 
@@ -100,7 +101,7 @@ class RunningContainer:
     """"healthy", "unhealthy", "starting", "" without a health check."""
 
 
-@record
+@dataclass(frozen=True)
 class StoppedContainer:
     """A project's container that does not run: how it ended. `error` is the engine's reason when it could not start."""
 
@@ -118,7 +119,7 @@ class StoppedContainer:
     """The Compose service, "" for none."""
 
 
-@record
+@dataclass(frozen=True)
 class LocalImage:
     """An image that the engine already has."""
 
@@ -140,7 +141,7 @@ class EngineKind(StrEnum):
     PODMAN = "podman"
 
 
-@record
+@dataclass(frozen=True)
 class Runtime:
     """An OCI runtime that the engine knows: its name and the program behind it."""
 
@@ -150,7 +151,7 @@ class Runtime:
     """Where the daemon finds that program, "" for nowhere."""
 
 
-@record
+@dataclass(frozen=True)
 class Endpoint:
     """The engine's address, and what chose it: "DOCKER_HOST", "context desktop-linux", "default"."""
 
@@ -158,7 +159,7 @@ class Endpoint:
     chosen_by: str
 
 
-@record
+@dataclass(frozen=True)
 class Engine:
     """A container engine that answered on its API."""
 
@@ -206,7 +207,7 @@ class EngineEnd(StrEnum):
     ERROR = "error"
 
 
-@record
+@dataclass(frozen=True)
 class EngineFailure:
     """No engine answered at `endpoint`."""
 
@@ -219,7 +220,7 @@ class EngineFailure:
     """What runs containers here without Docker's API: "containerd of k3s", "" for nothing."""
 
 
-@record
+@dataclass(frozen=True)
 class Compose:
     """The Compose plugin on this side."""
 
@@ -230,7 +231,7 @@ DAEMON_FILE_IS_FOLDER = "it is a folder, as Docker makes one for a bind mount wh
 """The error of a daemon.json that is none."""
 
 
-@record
+@dataclass(frozen=True)
 class DaemonFile:
     """An engine's daemon.json: whether the daemon starts with it, and whether it registers the nvidia runtime."""
 
@@ -240,7 +241,7 @@ class DaemonFile:
     registers_nvidia: bool | Unknown
 
 
-@record
+@dataclass(frozen=True)
 class PodRuntime:
     """The settings of a Kubernetes node's containerd or CRI-O, with the files that it imports."""
 
@@ -264,7 +265,7 @@ class PodRuntime:
     """A file that nvidia-ctk wrote and no other one imports."""
 
 
-@record
+@dataclass(frozen=True)
 class Toolkit:
     """The NVIDIA Container Toolkit on this side."""
 
@@ -309,7 +310,7 @@ UNREADABLE_SPEC = "this user may not read it"
 """The error of a specification that the engine, as another user, may well read."""
 
 
-@record
+@dataclass(frozen=True)
 class CdiSpec:
     """One CDI specification file for nvidia.com/gpu or another kind."""
 

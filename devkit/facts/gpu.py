@@ -1,11 +1,12 @@
 """GPUs: AMD's and NVIDIA's, their driver with and without NVML, their health, and the kernel's messages about them."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown, record
+from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 
-@record
+@dataclass(frozen=True)
 class AmdGpu:
     """One GPU that computes. `node` is its number in the kernel's topology.
 
@@ -21,7 +22,7 @@ class AmdGpu:
     render_node: str
 
 
-@record
+@dataclass(frozen=True)
 class Amd:
     """The GPUs in the kernel's topology, in its order, and what a program needs to use them.
 
@@ -34,7 +35,7 @@ class Amd:
     rocm: Release | None
 
 
-@record
+@dataclass(frozen=True)
 class GpuProcess:
     """A process that holds memory of a GPU. `name` is the kernel's short one, "" where it is hidden."""
 
@@ -43,7 +44,7 @@ class GpuProcess:
     memory_bytes: int | Unknown
 
 
-@record
+@dataclass(frozen=True)
 class GpuHealth:
     """The state of one GPU by NVML. Much of it is "not supported" on GeForce, WSL and vGPU.
 
@@ -111,7 +112,7 @@ class GpuHealth:
     """Version of the GPU's firmware: "96.00.74.00.0D"."""
 
 
-@record
+@dataclass(frozen=True)
 class PciGpu:
     """An NVIDIA display or 3D function on the PCI bus, and the kernel driver that owns it ("" for none)."""
 
@@ -129,7 +130,7 @@ class PciGpu:
     """What connects the GPU, from the host bridge on: ("pci0000:00", "0000:00:01.0")."""
 
 
-@record
+@dataclass(frozen=True)
 class DriverPackage:
     """A package of the driver that the distribution's records hold. `state` is "installed", or what else dpkg says."""
 
@@ -138,7 +139,7 @@ class DriverPackage:
     state: str
 
 
-@record
+@dataclass(frozen=True)
 class AptSource:
     """A file that names a package repository of the Container Toolkit, and the key it trusts, "" for none."""
 
@@ -147,7 +148,7 @@ class AptSource:
     signed_by: str
 
 
-@record
+@dataclass(frozen=True)
 class Driver:
     """The NVIDIA kernel driver on this side, read without NVML."""
 
@@ -202,7 +203,7 @@ class Driver:
     """None when the Fabric Manager is not installed; only read on machines with an NVSwitch."""
 
 
-@record
+@dataclass(frozen=True)
 class Gpu:
     """One GPU that NVML can talk to. Memory in bytes."""
 
@@ -218,7 +219,7 @@ class Gpu:
     health: GpuHealth | Unknown = NOT_READ
 
 
-@record
+@dataclass(frozen=True)
 class FailedGpu:
     """One GPU that NVML counts but cannot talk to. `code` is the NVML return value, 15 for a lost GPU."""
 
@@ -227,7 +228,7 @@ class FailedGpu:
     message: str
 
 
-@record
+@dataclass(frozen=True)
 class NvmlAnswer:
     """NVML started: the driver version, the newest CUDA it runs, and every GPU."""
 
@@ -245,7 +246,7 @@ class NvmlEnd(StrEnum):
     CRASHED = "crashed"
 
 
-@record
+@dataclass(frozen=True)
 class NvmlFailure:
     """NVML gave no answer. `code` is its return value, the signal number for a crash, 0 for a time-out."""
 
@@ -256,7 +257,7 @@ class NvmlFailure:
     """The NVML function that was running."""
 
 
-@record
+@dataclass(frozen=True)
 class Xid:
     """One kind of error report of the NVIDIA driver on one GPU: its number, the PCI address, the newest line.
 
@@ -272,7 +273,7 @@ class Xid:
     """When it was reported last: a date, or seconds since the machine started."""
 
 
-@record
+@dataclass(frozen=True)
 class KernelLog:
     """The kernel's messages of this boot, as far as they concern GPUs. Unknown where this user may not read them."""
 

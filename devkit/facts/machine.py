@@ -1,11 +1,12 @@
 """The machine: operating system and user, storage, limits, the container around this process, and its Python."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import NOT_READ, Release, Unknown, record
+from devkit.facts.values import NOT_READ, Release, Unknown
 
 
-@record
+@dataclass(frozen=True)
 class Container:
     """This side when it is the inside of a container."""
 
@@ -29,7 +30,7 @@ class Container:
     """Libraries and vendor files of EGL and Vulkan that are absent; read where the capability graphics is requested."""
 
 
-@record
+@dataclass(frozen=True)
 class Package:
     """An installed Python distribution, by metadata only: `tag` is its wheel tag, "" when not recorded."""
 
@@ -40,7 +41,7 @@ class Package:
     """Its requirement lines on packages that matter to a GPU; those of optional extras aside."""
 
 
-@record
+@dataclass(frozen=True)
 class Copy:
     """One of several installations of the same distribution on one module path."""
 
@@ -49,7 +50,7 @@ class Copy:
     folder: str
 
 
-@record
+@dataclass(frozen=True)
 class CudaFolder:
     """A CUDA Toolkit with a compiler: where it is, what led there ("CUDA_HOME", "PATH" …), and its version."""
 
@@ -58,7 +59,7 @@ class CudaFolder:
     version: Release | Unknown
 
 
-@record
+@dataclass(frozen=True)
 class Library:
     """A shared library, with the version that its real file name carries."""
 
@@ -66,7 +67,7 @@ class Library:
     version: Release | Unknown
 
 
-@record
+@dataclass(frozen=True)
 class Torch:
     """An installed torch, read from its files without importing it. `cuda` is None for a CPU build."""
 
@@ -75,7 +76,7 @@ class Torch:
     hip: str | None
 
 
-@record
+@dataclass(frozen=True)
 class Python:
     """The Python that would run the workload: the active virtual environment's, else this one."""
 
@@ -109,7 +110,7 @@ class Python:
     """The C++ library that this Python's packages load; None when none was found."""
 
 
-@record
+@dataclass(frozen=True)
 class Mps:
     """CUDA's Multi-Process Service, as a process that is started here meets it."""
 
@@ -122,7 +123,7 @@ class Mps:
     """Whether an engine gave this container shared memory of its own, as it does with an IPC namespace of its own."""
 
 
-@record
+@dataclass(frozen=True)
 class Limits:
     """Limits of this process and its control group. Sizes in bytes, None for unlimited."""
 
@@ -175,7 +176,7 @@ class Platform(StrEnum):
     WINDOWS = "windows"
 
 
-@record
+@dataclass(frozen=True)
 class Distribution:
     """The Linux distribution by /etc/os-release: `id` ubuntu, `like` (debian,), `version` 24.04."""
 
@@ -185,7 +186,7 @@ class Distribution:
     name: str
 
 
-@record
+@dataclass(frozen=True)
 class WslSettings:
     """The file .wslconfig of the Windows user, which rules over every WSL 2 guest."""
 
@@ -199,7 +200,7 @@ class WslSettings:
     """"nat", "mirrored" …; "" when it does not say, which is NAT."""
 
 
-@record
+@dataclass(frozen=True)
 class Tegra:
     """A Jetson or another board with NVIDIA's Tegra: its model by the device tree, and its L4T release.
 
@@ -210,7 +211,7 @@ class Tegra:
     release: Release | Unknown | None
 
 
-@record
+@dataclass(frozen=True)
 class System:
     """The operating system and who is asking."""
 
@@ -235,7 +236,7 @@ class System:
     """Folders that every Linux system fills, and that are empty or may not be read."""
 
 
-@record
+@dataclass(frozen=True)
 class Directory:
     """A directory that devkit or a hub library will write to. Free space in bytes of its file system."""
 
@@ -252,7 +253,7 @@ class Directory:
     is_world_writable: bool | Unknown = NOT_READ
 
 
-@record
+@dataclass(frozen=True)
 class Storage:
     """The directories that matter, and the user who must write there."""
 
@@ -260,7 +261,7 @@ class Storage:
     directories: tuple[Directory, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Wsl:
     """The WSL 2 guest's side of the GPU."""
 
@@ -284,7 +285,7 @@ class Wsl:
     """How far the guest's clock is behind the hardware clock that Windows keeps."""
 
 
-@record
+@dataclass(frozen=True)
 class Circumstances:
     """The driver, the container and the docker command of a machine: read from a few files, to judge an error text in no time."""
 

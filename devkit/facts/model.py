@@ -1,5 +1,7 @@
 """Facts: everything devkit knows about one machine, host or container, at one moment."""
 
+from dataclasses import dataclass
+
 from devkit.facts.engine import (
     CdiSpec,
     Client,
@@ -94,7 +96,7 @@ from devkit.facts.runs import (
     Verification,
     WatchedGpu,
 )
-from devkit.facts.values import NOT_READ, Unknown, record
+from devkit.facts.values import NOT_READ, Unknown
 
 __all__ = [
     "Amd",
@@ -186,7 +188,7 @@ __all__ = [
 """The names of every fact; other packages import them from here."""
 
 
-@record
+@dataclass(frozen=True)
 class Facts:
     """One machine at one moment. `taken_at` is ISO 8601, UTC; `devkit` the version that read it."""
 

@@ -2,17 +2,18 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.facts.dependencies import LocalBuild
-from devkit.facts.values import NOT_READ, Unknown, record
+from devkit.facts.values import NOT_READ, Unknown
 
 # [policy] of devkit.toml.
 
 DOCKER_HUB = "docker.io"
 
 
-@record
+@dataclass(frozen=True)
 class Policy:
     """The rules. Empty `registries` and `indexes` allow all; `mirrors` maps what is named to where it is taken from.
 
@@ -99,7 +100,7 @@ class RequestForm(StrEnum):
     GPUS_KEY = "gpus"
 
 
-@record
+@dataclass(frozen=True)
 class GpuRequest:
     """One request for GPUs. `key` is the path of its value in the document, as a repair names it.
 
@@ -118,7 +119,7 @@ class GpuRequest:
     condition: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Key:
     """A key and its line."""
 
@@ -127,7 +128,7 @@ class Key:
     line: int
 
 
-@record
+@dataclass(frozen=True)
 class Setting:
     """A key with its plain value."""
 
@@ -137,7 +138,7 @@ class Setting:
     line: int
 
 
-@record
+@dataclass(frozen=True)
 class HostRequirement:
     """A key of hostRequirements; those of an object have names such as "gpu.memory".
 
@@ -151,7 +152,7 @@ class HostRequirement:
     line: int
 
 
-@record
+@dataclass(frozen=True)
 class RunArgument:
     """One item of runArgs. Values of environment variables in it are blanked."""
 
@@ -169,7 +170,7 @@ class Origin(StrEnum):
     """Nothing, or a stand-in such as "changeme"."""
 
 
-@record
+@dataclass(frozen=True)
 class Variable:
     """An environment variable or build argument by name. `value` only for names that hold no secrets.
 
@@ -187,7 +188,7 @@ class Variable:
     """Whether the value has the shape of an access token."""
 
 
-@record
+@dataclass(frozen=True)
 class Build:
     """The build of an image: paths relative to the project. `args` are its build arguments."""
 
@@ -199,7 +200,7 @@ class Build:
     line: int
 
 
-@record
+@dataclass(frozen=True)
 class Mount:
     """A volume or bind mount. `source` is "" for an anonymous volume; a variable in it stays as text.
 
@@ -215,7 +216,7 @@ class Mount:
     owner_uid: int | None
 
 
-@record
+@dataclass(frozen=True)
 class Command:
     """A lifecycle command: its stage, whether it runs nvidia-smi and would fail without."""
 
@@ -225,7 +226,7 @@ class Command:
     needs_gpu: bool
 
 
-@record
+@dataclass(frozen=True)
 class Requirement:
     """A package for GPUs as a requirement file or a command names it, and the version that it asks for."""
 
@@ -238,7 +239,7 @@ class Requirement:
 # A Dockerfile, as far as it decides about GPUs, users and secrets.
 
 
-@record
+@dataclass(frozen=True)
 class Install:
     """One installation of packages for GPUs: `index` is the torch index ("cu128", "cpu", "rocm6.4", "" the default).
 
@@ -257,7 +258,7 @@ class Install:
     indexes: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class MadeUser:
     """A user that the image makes; `uid` is "" for the next free one, and a variable stays as text."""
 
@@ -266,7 +267,7 @@ class MadeUser:
     line: int
 
 
-@record
+@dataclass(frozen=True)
 class Stage:
     """One FROM and what follows. `image` is what it builds on, with the defaults of arguments filled in."""
 
@@ -301,7 +302,7 @@ class Stage:
     """Packages with nvcc that it installs."""
 
 
-@record
+@dataclass(frozen=True)
 class Dockerfile:
     """One Dockerfile: the arguments before the first FROM, and its stages."""
 
@@ -325,7 +326,7 @@ class FileState(StrEnum):
     UNREADABLE = "unreadable"
 
 
-@record
+@dataclass(frozen=True)
 class ProjectFile:
     """One file. `named_by` is the file that names it, "" where tools look for it by themselves.
 
@@ -340,7 +341,7 @@ class ProjectFile:
     named_by: str
 
 
-@record
+@dataclass(frozen=True)
 class DevContainer:
     """One devcontainer.json. `service` and `compose_files` are set when it is a Compose project."""
 
@@ -374,7 +375,7 @@ class DevContainer:
     """Packages with nvcc that they install."""
 
 
-@record
+@dataclass(frozen=True)
 class Service:
     """One service of a Compose project, merged over its files as Compose merges them.
 
@@ -397,7 +398,7 @@ class Service:
     """A device list under deploy.resources.limits, where Compose knows none."""
 
 
-@record
+@dataclass(frozen=True)
 class EnvFile:
     """A .env file: the names in it, never the values. `ignored_by_git` is None without a .gitignore to ask."""
 
@@ -406,7 +407,7 @@ class EnvFile:
     ignored_by_git: bool | None
 
 
-@record
+@dataclass(frozen=True)
 class Project:
     """The workspace's files that ask for a container and a GPU. Paths are relative to `folder`, with slashes."""
 

@@ -1,11 +1,12 @@
 """Results of real runs: CUDA, torch and the hub (`--deep`), a container (`--smoke`), `devkit verify` and `finetune`."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown, record
+from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 
-@record
+@dataclass(frozen=True)
 class Proxy:
     """A proxy variable of this process: `url` is its address without user name and password."""
 
@@ -13,7 +14,7 @@ class Proxy:
     url: str
 
 
-@record
+@dataclass(frozen=True)
 class CaBundle:
     """A variable that names the certificates to trust, and whether its file is there."""
 
@@ -22,7 +23,7 @@ class CaBundle:
     exists: bool
 
 
-@record
+@dataclass(frozen=True)
 class Hub:
     """Settings of huggingface_hub on this side."""
 
@@ -43,7 +44,7 @@ class Hub:
     ca_bundles: tuple[CaBundle, ...] | Unknown = NOT_READ
 
 
-@record
+@dataclass(frozen=True)
 class HubCall:
     """The hub's answers to real requests, with `devkit doctor --deep`. Statuses are 0 for no answer."""
 
@@ -78,7 +79,7 @@ class StepEnd(StrEnum):
     """Not tried, because it is not installed or nothing is there to try it on."""
 
 
-@record
+@dataclass(frozen=True)
 class Step:
     """One thing that was tried: "import torch", "multiply on GPU 0".
 
@@ -90,7 +91,7 @@ class Step:
     detail: str
 
 
-@record
+@dataclass(frozen=True)
 class CudaCall:
     """The result of cuInit in a process of its own. `code` is its return value, 0 for success."""
 
@@ -104,7 +105,7 @@ class CudaCall:
     """The code's name as libcuda spells it, such as CUDA_ERROR_NO_DEVICE."""
 
 
-@record
+@dataclass(frozen=True)
 class CudaStop:
     """CUDA gave no return value: libcuda could not be loaded, or a call hung or crashed."""
 
@@ -115,7 +116,7 @@ class CudaStop:
     libcuda: str
 
 
-@record
+@dataclass(frozen=True)
 class TorchDevice:
     """One GPU as torch sees it."""
 
@@ -125,7 +126,7 @@ class TorchDevice:
     has_bf16: bool | Unknown
 
 
-@record
+@dataclass(frozen=True)
 class TorchCall:
     """The results of trying torch and the packages built on it in the workload's own Python."""
 
@@ -143,7 +144,7 @@ class TorchCall:
     steps: tuple[Step, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Deep:
     """The readings of the deep tier."""
 
@@ -153,7 +154,7 @@ class Deep:
     hub: HubCall | Unknown = NOT_READ
 
 
-@record
+@dataclass(frozen=True)
 class Smoke:
     """The end of a container that was started with a GPU. `request` is the form of the GPU request, `code` the exit status."""
 
@@ -176,7 +177,7 @@ class Smoke:
     """The name of the container where it could not be removed, else ""."""
 
 
-@record
+@dataclass(frozen=True)
 class ProofReading:
     """One value of a stage that was not as expected."""
 
@@ -185,7 +186,7 @@ class ProofReading:
     expected: str
 
 
-@record
+@dataclass(frozen=True)
 class ProofStage:
     """One stage of `devkit verify`. `status` is passed, failed or skipped; `wrong` holds what was not as expected."""
 
@@ -195,7 +196,7 @@ class ProofStage:
     wrong: tuple[ProofReading, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Verification:
     """A report of `devkit verify`. `log` is the last output of a process that crashed; `taken_at` ISO 8601 or ""."""
 
@@ -207,7 +208,7 @@ class Verification:
     log: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True)
 class WatchedGpu:
     """A GPU as it was sampled while a run trained. Percentages are means over the samples, or shares of them."""
 
@@ -221,7 +222,7 @@ class WatchedGpu:
     """Share of samples in which the power supply or the hardware's brake held them down."""
 
 
-@record
+@dataclass(frozen=True)
 class TrainingRun:
     """A run of `devkit finetune`, over its steps without the first ones, which load and compile."""
 
@@ -235,6 +236,6 @@ class TrainingRun:
     """Whether it trained on a GPU through CUDA."""
     peak_bytes: int | Unknown
     gpus: tuple[WatchedGpu, ...] | Unknown
-    status: str | Unknown = Unknown("the run tells no status")
+    status: str | Unknown = Unknown("the run tells no status")  # noqa: RUF009 - frozen
     """As run.json has it; "lost" where it says running, and no process of this machine holds the folder."""
-    error: str | Unknown = Unknown("the run tells no error")
+    error: str | Unknown = Unknown("the run tells no error")  # noqa: RUF009 - frozen

@@ -1,98 +1,11 @@
-"""The base of facts: records, unknowns, releases, compute capabilities."""
+"""The base of facts: unknowns, releases, compute capabilities."""
 
-import dataclasses
 import re
 from dataclasses import dataclass
-from functools import cache, total_ordering
-from typing import Any, NoReturn, TypeVar, dataclass_transform
-
-# Frozen dataclasses that take little time to define: every command starts with two hundred of them.
-
-T = TypeVar("T")
+from functools import total_ordering
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def record(kind: type[T]) -> type[T]:
-    """Make `kind` a frozen dataclass whose methods are shared, where `dataclass` compiles six for every class.
-
-    Construction, `fields`, `replace`, equality, hash and `repr` are those of `dataclass(frozen=True)`; there is no
-    `default_factory` and no `__post_init__`. See docs/decisions/0007 and 0021.
-    """
-    return _define(kind, kw_only=False)
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
-def keyword_record(kind: type[T]) -> type[T]:
-    """Make `kind` a record whose fields are given by name."""
-    return _define(kind, kw_only=True)
-
-
-def _define(kind: type[T], *, kw_only: bool) -> type[T]:
-    own = vars(kind)
-    defined: Any = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(kind)
-    if "__post_init__" in own or any(
-        field.default_factory is not dataclasses.MISSING for field in dataclasses.fields(defined)
-    ):
-        raise TypeError(f"{kind.__name__} needs what only a dataclass has")
-    defined.__init__ = _init
-    defined.__setattr__ = _refuse
-    defined.__delattr__ = _refuse
-    for name, method in (("__repr__", _repr), ("__eq__", _eq), ("__hash__", lambda self: hash(_key(self)))):
-        if name not in own:
-            setattr(defined, name, method)
-    return kind
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - any record
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-@cache
-def _compared(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - any record
-    return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
-
-
-@cache
-def _defaults(kind: Any) -> dict[str, object]:  # noqa: ANN401 - any record
-    known = dataclasses.MISSING
-    return {field.name: field.default for field in dataclasses.fields(kind) if field.default is not known}
-
-
-def _init(self: object, *values: object, **named: object) -> None:
-    kind: Any = type(self)
-    names = _names(kind)
-    if not named and len(values) == len(names):
-        # The outcome of every check is built so: at less than half the cost.
-        self.__dict__.update(zip(names, values, strict=True))
-        return
-    given = _defaults(kind) | dict(zip(names, values, strict=False)) | named
-    if len(values) > len(names) or len(given) != len(names) or not named.keys().isdisjoint(names[: len(values)]):
-        raise TypeError(f"{kind.__name__} takes {', '.join(names)}; got {len(values)} values and {', '.join(named)}")
-    # In the order of the fields, which `repr` and JSON follow.
-    self.__dict__.update((name, given[name]) for name in names)
-
-
-def _refuse(self: object, name: str, *_value: object) -> NoReturn:
-    raise dataclasses.FrozenInstanceError(f"cannot change {name!r} of {type(self).__name__}")
-
-
-def _repr(self: object) -> str:
-    kind: Any = type(self)
-    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in _names(kind))
-    return f"{kind.__qualname__}({shown})"
-
-
-def _key(self: object) -> tuple[object, ...]:
-    kind: Any = type(self)
-    return tuple(getattr(self, name) for name in _compared(kind))
-
-
-def _eq(self: object, other: object) -> bool:
-    return _key(self) == _key(other) if type(other) is type(self) else NotImplemented
-
-
-@record
+@dataclass(frozen=True)
 class Unknown:
     """A reading that could not be taken, and why. Never the same as "absent" or "fine".
 

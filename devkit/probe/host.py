@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from devkit.facts.values import Unknown, record
+from devkit.facts.values import Unknown
 
 # Programs run in groups of their own that are killed at a deadline, so that none holds up devkit, and when devkit ends,
 # so that none that hangs outlives it: in `_kill_live`, or by `_Guard` where a signal ends devkit.
@@ -39,7 +40,7 @@ _SHARE_OF_PROGRAMS = 0.8
 """The rest of an examination is for killing those that hang, and for what comes after them."""
 
 
-@record
+@dataclass(frozen=True)
 class ProgramResult:
     """A finished command: its exit status and what it printed. 127 is "no such program", 124 "took too long"."""
 
@@ -307,7 +308,7 @@ _CHUNK_BYTES = 1 << 20
 """Files under /proc/sys refuse to be read by 4 MiB or more at once. Source: Linux, fs/proc/proc_sysctl.c."""
 
 
-@record
+@dataclass(frozen=True)
 class Stat:
     """The result of `stat`, as far as probes need it. `kind`: file, directory, character, socket, other."""
 

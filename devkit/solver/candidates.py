@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from devkit.compat.rules import CudaSupport, find_newest_cuda
@@ -17,7 +17,7 @@ from devkit.compat.version_tables import (
     WheelIndex,
 )
 from devkit.facts.dependencies import Framework
-from devkit.facts.values import ComputeCapability, Release, record
+from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.plan import Machine, Plan, Request, Vendor, parse_torch
 
 SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
@@ -30,7 +30,7 @@ GPU_REQUESTS = {
 """What the container asks the engine for, and why, by vendor."""
 
 
-@record
+@dataclass(frozen=True)
 class Problem:
     """A request whose vendor is settled, with the version tables to solve it from."""
 
@@ -84,7 +84,7 @@ class Problem:
         return machine.cuda or find_newest_cuda(machine.driver, platform=machine.platform, known=self.tables)
 
 
-@record
+@dataclass(frozen=True)
 class Candidate:
     """A torch build: a release from one wheel index."""
 
@@ -114,7 +114,7 @@ class Candidate:
         return f"torch {self.release.version}+{self.index.label}"
 
 
-@record
+@dataclass(frozen=True)
 class BaseImage:
     """A base image as far as it is known. `row` is None for one that the tables do not list."""
 
@@ -127,7 +127,7 @@ class BaseImage:
     has_nvcc: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class ChosenPackage:
     """A package of the plan. `row` is None for a pin that the tables do not list."""
 
@@ -137,7 +137,7 @@ class ChosenPackage:
     because: str
 
 
-@record
+@dataclass(frozen=True)
 class Packages:
     """The packages around torch. `companions` is None where no releases fit together, `bitsandbytes` where none does."""
 
@@ -145,7 +145,7 @@ class Packages:
     bitsandbytes: ChosenPackage | None = None
 
 
-@record
+@dataclass(frozen=True)
 class Environment:
     """A candidate with everything that follows from it; settled once, and read by every later step.
 
@@ -165,7 +165,7 @@ class Environment:
         return max(self.machine_support, key=SUPPORT_ORDER.index, default=CudaSupport.FULL)
 
 
-@record
+@dataclass(frozen=True)
 class Objection:
     """An objection to a candidate. It refuses only when it rests on rows that were read at their source."""
 

@@ -1,10 +1,10 @@
 """Evaluation of candidates: settle the environment of each, and put it through the rules."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from devkit.compat.rules import CudaSupport
-from devkit.facts.values import Release, record
+from devkit.facts.values import Release
 from devkit.solver import base_image, gpu_support, packages
 from devkit.solver.candidates import SUPPORT_ORDER, Candidate, Environment, Objection, Problem
 
@@ -27,7 +27,7 @@ VALIDATORS: tuple[Validator, ...] = (
 """From "does it exist" to "can it do what was requested": the first that refuses is the root cause to report."""
 
 
-@record
+@dataclass(frozen=True)
 class Evaluation:
     """An environment with the objections to it. `passed` counts the validators before the one that refused it."""
 

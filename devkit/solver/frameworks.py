@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from devkit.compat.rules import CudaSupport, check_cuda_support, find_oldest_driver
 from devkit.compat.specifiers import satisfies, satisfies_python
 from devkit.compat.version_tables import CudaImage, FrameworkBuild, RowConfidence, TableRow
 from devkit.facts.dependencies import Framework
-from devkit.facts.values import Release, record
+from devkit.facts.values import Release
 from devkit.solver.base_image import (
     doubt_image_life,
     find_image,
@@ -20,7 +20,7 @@ from devkit.solver.plan import PYTHON, Blocker, Conflict, Plan, Reason, Vendor
 from devkit.text import join_words
 
 
-@record
+@dataclass(frozen=True)
 class _Choice:
     """A CUDA for the machines: that of an image with nvcc, or of a requirement that brings its libraries."""
 

@@ -1,85 +1,148 @@
 """Answers of the solver as text for people, and as the documents that --json prints."""
 
-from devkit.compat.refresh import count_days, format_stale_warning
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from devkit.compat.version_tables import format_stale_warning
 from devkit.facts.dependencies import Dependencies, Framework, Resolved
 from devkit.facts.values import Unknown
-from devkit.solver.plan import Conflict, Plan, Reason, Vendor
+from devkit.formats.documents import MAY_LACK, Json, build_from, encode
+from devkit.solver.plan import Blocker, CompileMode, Conflict, Plan, Reason, Vendor
 from devkit.solver.project import join_some
-from devkit.text import format_count, wrap_text
-
-SCHEMA = "devkit.plan/1"
+from devkit.text import count_days, format_count, wrap_text
 
 _INDENT = "  "
 _NARROWEST_COLUMN = 30
 _WIDEST_VALUE = 26
 """A longer value, such as an address, gets a line of its own."""
 
-Json = dict[str, object]
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledDocument:
+    """A package that compiles code against torch."""
+
+    name: str
+    mode: CompileMode
+    because: str
+    source: str
+    path: str
+    core_minutes: int
+    job_gb: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanDocument:
+    """The versions that were chosen, each with its reason."""
+
+    vendor: Vendor
+    base_image: str
+    python: str
+    torch: str
+    variant: str
+    cuda: str | None
+    rocm: str | None
+    torch_index: str
+    packages: Mapping[str, str]
+    from_project: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
+    limits: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
+    resolved_from: str | None = field(default=None, metadata=MAY_LACK)
+    framework: Framework
+    additions: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
+    capabilities: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
+    gpu_request: str
+    architectures: tuple[str, ...]
+    nvcc: str
+    compiled: tuple[CompiledDocument, ...]
+    reasons: tuple[Reason, ...]
+    data_as_of: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConflictDocument:
+    """The rules that refuse a plan, and the nearest one."""
+
+    wanted: str
+    blockers: tuple[Blocker, ...]
+    nearest: PlanDocument | None
+    nearest_changes: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolutionDocument:
+    """What uv resolved, or why that was not checked."""
+
+    status: Literal["resolved", "not checked"]
+    because: str | None = None
+    packages: Mapping[str, str] | None = field(default=None, metadata=MAY_LACK)
+    from_source: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
+    not_checked: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerDocument:
+    """Printed by devkit plan --json; exactly one of `plan` and `conflict` is not null."""
+
+    schema: Literal["devkit.plan/1"] = "devkit.plan/1"
+    verdict: Literal["plan", "conflict"]
+    plan: PlanDocument | None
+    resolution: ResolutionDocument | None
+    warnings: tuple[str, ...]
+    conflict: ConflictDocument | None
+    data_as_of: str
+    data_age_days: int | None = field(default=None, metadata=MAY_LACK)
 
 
 def serialize_answer(answer: Plan | Conflict, *, today: str | None = None) -> Json:
-    """Serialize an answer for JSON; exactly one of `plan` and `conflict` is not None.
-
-    `today`, an ISO 8601 date, lets it say how old its data is.
-    """
+    """Serialize an answer for JSON. `today`, an ISO 8601 date, lets it say how old its data is."""
     plan = answer if isinstance(answer, Plan) else answer.nearest
     stale = format_stale_warning(answer.data_as_of, today) if today else None
-    return {
-        "schema": SCHEMA,
-        "verdict": "plan" if isinstance(answer, Plan) else "conflict",
-        "plan": serialize_plan(answer) if isinstance(answer, Plan) else None,
-        "resolution": _serialize_resolution(answer) if isinstance(answer, Plan) else None,
-        "warnings": [*(plan.warnings if plan else ()), *([stale] if stale else ())],
-        "conflict": serialize_conflict(answer) if isinstance(answer, Conflict) else None,
-        **serialize_age(answer, today),
-    }
+    document: Json = encode(
+        AnswerDocument(
+            verdict="plan" if isinstance(answer, Plan) else "conflict",
+            plan=build_plan_document(answer) if isinstance(answer, Plan) else None,
+            resolution=_build_resolution_document(answer) if isinstance(answer, Plan) else None,
+            warnings=(*(plan.warnings if plan else ()), *([stale] if stale else ())),
+            conflict=build_conflict_document(answer),
+            data_as_of=answer.data_as_of,
+            data_age_days=count_age(answer, today),
+        )
+    )
+    return document
+
+
+def count_age(answer: Plan | Conflict, today: str | None) -> int | None:
+    """Count the days since an answer's data was checked; None without a day."""
+    return count_days(answer.data_as_of, today) if today else None
 
 
 def serialize_plan(plan: Plan) -> Json:
     """Serialize a plan for JSON."""
-    return {
-        "vendor": plan.vendor.value,
-        "base_image": plan.base_image,
-        "python": plan.python,
-        "torch": plan.torch,
-        "variant": plan.variant,
-        "cuda": plan.cuda,
-        "rocm": plan.rocm,
-        "torch_index": plan.torch_index,
-        "packages": plan.versions,
-        **({"from_project": [name for name, _ in plan.project_packages]} if plan.project_packages else {}),
-        **({"limits": list(plan.limits)} if plan.limits else {}),
-        **({"resolved_from": plan.resolved_from} if plan.resolved_from else {}),
-        "framework": plan.framework.value,
-        **({"additions": list(plan.additions)} if plan.additions else {}),
-        **({"capabilities": list(plan.capabilities)} if plan.framework is Framework.CUDA else {}),
-        "gpu_request": plan.gpu_request,
-        "architectures": list(plan.architectures),
-        "nvcc": plan.nvcc,
-        "compiled": [
-            {
-                "name": each.name,
-                "mode": str(each.mode),
-                "because": each.because,
-                "source": each.source,
-                "path": each.path,
-                "core_minutes": each.core_minutes,
-                "job_gb": each.job_gb,
-            }
-            for each in plan.compiled
-        ],
-        "reasons": [
-            {
-                "field": reason.field,
-                "value": reason.value,
-                "because": reason.because,
-                "source": reason.source,
-                "confidence": str(reason.confidence),
-            }
-            for reason in plan.reasons
-        ],
-        "data_as_of": plan.data_as_of,
-    }
+    document: Json = encode(build_plan_document(plan))
+    return document
+
+
+def build_plan_document(plan: Plan) -> PlanDocument:
+    """Build the document of a plan."""
+    return build_from(
+        PlanDocument,
+        plan,
+        packages=plan.versions,
+        from_project=tuple(name for name, _ in plan.project_packages) or None,
+        limits=plan.limits or None,
+        resolved_from=plan.resolved_from or None,
+        additions=plan.additions or None,
+        capabilities=plan.capabilities if plan.framework is Framework.CUDA else None,
+        compiled=tuple(build_from(CompiledDocument, each) for each in plan.compiled),
+    )
+
+
+def build_conflict_document(answer: Plan | Conflict) -> ConflictDocument | None:
+    """Build the document of a conflict; None for a plan."""
+    if isinstance(answer, Plan):
+        return None
+    nearest = build_plan_document(answer.nearest) if answer.nearest else None
+    return build_from(ConflictDocument, answer, nearest=nearest)
 
 
 def describe_resolution(plan: Plan) -> str:
@@ -88,31 +151,16 @@ def describe_resolution(plan: Plan) -> str:
     return f"resolved: {join_some(named)}" if named else ""
 
 
-def _serialize_resolution(plan: Plan) -> Json:
-    """Serialize what uv resolved, or why that was not checked."""
+def _build_resolution_document(plan: Plan) -> ResolutionDocument:
     match plan.resolution:
         case Resolved(packages, from_source, unread):
-            return {
-                "status": "resolved",
-                "because": None,
-                "packages": dict(packages),
-                "from_source": list(from_source),
-                "not_checked": list(unread),
-            }
+            return ResolutionDocument(
+                status="resolved", packages=dict(packages), from_source=from_source, not_checked=unread
+            )
         case Unknown(reason):
-            return {"status": "not checked", "because": reason}
+            return ResolutionDocument(status="not checked", because=reason)
         case None:
-            return {"status": "not checked", "because": "nothing was to be resolved"}
-
-
-def serialize_conflict(conflict: Conflict) -> Json:
-    """Serialize a conflict for JSON."""
-    return {
-        "wanted": conflict.wanted,
-        "blockers": [{"rule": each.rule, "says": each.says, "source": each.source} for each in conflict.blockers],
-        "nearest": serialize_plan(conflict.nearest) if conflict.nearest else None,
-        "nearest_changes": conflict.nearest_changes,
-    }
+            return ResolutionDocument(status="not checked", because="nothing was to be resolved")
 
 
 def serialize_dependencies(dependencies: Dependencies) -> Json:
@@ -132,12 +180,6 @@ def serialize_dependencies(dependencies: Dependencies) -> Json:
             },
         }
     }
-
-
-def serialize_age(answer: Plan | Conflict, today: str | None) -> Json:
-    """Serialize the age of an answer's data for JSON."""
-    age: Json = {"data_age_days": count_days(answer.data_as_of, today)} if today else {}
-    return {"data_as_of": answer.data_as_of, **age}
 
 
 def format_answer(

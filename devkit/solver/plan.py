@@ -1,14 +1,14 @@
 """Input and answer of the solver: a request for machines, and a plan or a conflict."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from devkit.compat.specifiers import satisfies, satisfies_python
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Framework, Resolved
 from devkit.facts.project import Policy
-from devkit.facts.values import ComputeCapability, Release, Unknown, record
+from devkit.facts.values import ComputeCapability, Release, Unknown
 
 PYTHON = "python"
 """The name of constraints on Python itself."""
@@ -43,7 +43,7 @@ class Vendor(StrEnum):
     CPU = "cpu"
 
 
-@record
+@dataclass(frozen=True)
 class Machine:
     """The part of a machine that versions depend on. `driver` and `gpus` are NVIDIA's, and empty on a CPU machine.
 
@@ -69,7 +69,7 @@ class Machine:
     """The version of its NVIDIA Container Toolkit; None where it is absent or unknown."""
 
 
-@record
+@dataclass(frozen=True)
 class Constraint:
     """A requirement in the project's own files: a PEP 440 specifier on a package or on Python, and its file and line."""
 
@@ -85,7 +85,7 @@ class Constraint:
         return (satisfies_python if self.name == PYTHON else satisfies)(version, self.specifier)
 
 
-@record
+@dataclass(frozen=True)
 class Request:
     """A request for a plan. None and empty leave the choice to the solver; `pins` are (package, version) pairs.
 
@@ -119,7 +119,7 @@ class Request:
         return tuple(each for each in self.constraints if each.name == name)
 
 
-@record
+@dataclass(frozen=True)
 class Reason:
     """The reason why `field` has `value`, with the rule's source and the table row's confidence."""
 
@@ -143,7 +143,7 @@ class CompileMode(StrEnum):
     """It is not installed."""
 
 
-@record
+@dataclass(frozen=True)
 class CompiledPackage:
     """A package that compiles code against torch, and what is done about it, `because` in words.
 
@@ -164,7 +164,7 @@ class CompiledPackage:
     variables: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Plan:
     """Versions that fit every machine of the request, with a reason for each.
 
@@ -246,7 +246,7 @@ class Plan:
         raise KeyError(name)
 
 
-@record
+@dataclass(frozen=True)
 class Blocker:
     """A rule that refuses the request. `rule` is its short name in docs, such as R4 or A1."""
 
@@ -255,7 +255,7 @@ class Blocker:
     source: str
 
 
-@record
+@dataclass(frozen=True)
 class Conflict:
     """The answer where no plan fits: the request in words, the rules that refuse it, and the nearest plan.
 

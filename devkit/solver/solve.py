@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations, groupby
 from typing import Any
 
 from devkit.compat.version_tables import RowConfidence, Tables
 from devkit.facts.dependencies import Dependencies, Framework, PackageManager
 from devkit.facts.project import Policy
-from devkit.facts.values import Release, record
+from devkit.facts.values import Release
 from devkit.solver.assemble import assemble_plan
 from devkit.solver.candidates import Problem, build_problem, describe_request, list_candidates
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_limits
@@ -217,7 +217,7 @@ def _explain_no_candidate(problem: Problem) -> Blocker:
     return Blocker("W2", f"{torch} is published for {builds}, not for {' and '.join(requested)}", named[-1].source[0])
 
 
-@record
+@dataclass(frozen=True)
 class Relaxation:
     """A request with some parts of the original given up."""
 

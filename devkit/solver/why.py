@@ -1,39 +1,64 @@
 """One choice of a plan in full: its reason, and what ruled out or ranked lower each alternative (`plan --why`)."""
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from devkit.compat.rules import CudaSupport
 from devkit.compat.specifiers import satisfies, satisfies_python, split_requirement
 from devkit.compat.version_tables import BitsandbytesRelease, PackageRelease, Tables
 from devkit.compat.wheels import describe_foreign_wheel, find_foreign_wheels
-from devkit.facts.values import Release, record
+from devkit.facts.values import Release
+from devkit.formats.documents import MAY_LACK, Json, build_from, encode
 from devkit.solver.candidates import Problem, build_problem, find_candidate, is_chosen, list_candidates
 from devkit.solver.evaluate import Evaluation, evaluate_candidate
-from devkit.solver.output import Json, format_age, format_conflict, format_reason, serialize_age, serialize_conflict
+from devkit.solver.output import (
+    ConflictDocument,
+    build_conflict_document,
+    count_age,
+    format_age,
+    format_conflict,
+    format_reason,
+)
 from devkit.solver.packages import BITSANDBYTES, explain_bitsandbytes_rejection
 from devkit.solver.plan import PYTHON, RESOLUTION, Conflict, Plan, Reason, Request, Vendor
 from devkit.text import wrap_text
 
-SCHEMA = "devkit.why/1"
 BUILD_FIELDS = ("torch", "cuda", "rocm", "torch_index")
 """Choices that are made together: each torch build is one candidate."""
 
 ReleaseT = TypeVar("ReleaseT", PackageRelease, BitsandbytesRelease)
 
 
-@record
+@dataclass(frozen=True)
 class Alternative:
-    """An alternative to a choice. `rule` is the first that refuses it, "" when it fits and ranks lower."""
+    """An alternative to a choice. `rule` is the first that refuses it, None or "" when it fits and ranks lower."""
 
     choice: str
-    rule: str
+    rule: str | None
     says: str
     source: str
 
 
-@record
+@dataclass(frozen=True, kw_only=True)
+class WhyDocument:
+    """Printed by devkit plan --why FIELD --json."""
+
+    schema: Literal["devkit.why/1"] = "devkit.why/1"
+    verdict: Literal["plan", "conflict"]
+    field: str
+    value: str | None = None
+    because: str | None = None
+    source: str | None = None
+    confidence: str | None = None
+    others: tuple[Alternative, ...]
+    conflict: ConflictDocument | None
+    data_as_of: str
+    data_age_days: int | None = dataclasses.field(default=None, metadata=MAY_LACK)
+
+
+@dataclass(frozen=True)
 class Explanation:
     """One choice: its reason, None where there is no plan, and the alternatives, newest first."""
 
@@ -58,22 +83,18 @@ def explain_choice(request: Request, tables: Tables, answer: Plan | Conflict, fi
 
 def serialize_choice(found: Explanation, answer: Plan | Conflict, *, today: str | None) -> Json:
     """Serialize one choice for JSON; without a plan it has a conflict in place of a reason."""
-    reason = found.reason
-    return {
-        "schema": SCHEMA,
-        "verdict": "plan" if isinstance(answer, Plan) else "conflict",
-        "field": found.field,
-        "value": reason.value if reason else None,
-        "because": reason.because if reason else None,
-        "source": reason.source if reason else None,
-        "confidence": str(reason.confidence) if reason else None,
-        "others": [
-            {"choice": each.choice, "rule": each.rule or None, "says": each.says, "source": each.source}
-            for each in found.others
-        ],
-        "conflict": serialize_conflict(answer) if isinstance(answer, Conflict) else None,
-        **serialize_age(answer, today),
-    }
+    why = build_from(
+        WhyDocument,
+        found.reason,
+        verdict="plan" if isinstance(answer, Plan) else "conflict",
+        field=found.field,
+        others=tuple(replace(each, rule=each.rule or None) for each in found.others),
+        conflict=build_conflict_document(answer),
+        data_as_of=answer.data_as_of,
+        data_age_days=count_age(answer, today),
+    )
+    document: Json = encode(why)
+    return document
 
 
 def format_choice(found: Explanation, answer: Plan | Conflict, *, width: int, today: str | None) -> str:

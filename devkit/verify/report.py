@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
+from devkit.formats.documents import build_from, encode
 from devkit.text import format_count, format_duration, format_number, format_table, join_words, wrap_text
 from devkit.workload.proof.stages import (
     PROGRAMS,
@@ -57,6 +58,23 @@ def hash_document(document: Mapping[str, Any]) -> str:
 def redact_secrets(text: str) -> str:
     """Replace tokens and the passwords in URLs: build logs print the proxies and indexes that they use."""
     return _SECRETS.sub("***", text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyDocument:
+    """Printed by devkit verify --json; `report_sha256` is the hash of the other fields."""
+
+    schema: Literal["devkit.verify/1"] = "devkit.verify/1"
+    taken_at: str
+    verdict: ProofVerdict
+    where: ProofLocation
+    conclusion: str
+    inputs: dict[str, Any]
+    device: dict[str, Any]
+    environment: dict[str, Any]
+    stages: tuple[StageResult, ...]
+    log: tuple[str, ...]
+    report_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,20 +130,10 @@ class VerificationReport:
 
     def to_document(self) -> dict[str, Any]:
         """Return the document behind `--json`; its fields are a contract. Its last field is the hash of the others."""
-        return add_hash(
-            {
-                "schema": REPORT_SCHEMA,
-                "taken_at": self.taken_at,
-                "verdict": self.verdict.value,
-                "where": self.where.value,
-                "conclusion": self.conclusion,
-                "inputs": self.inputs,
-                "device": self.device,
-                "environment": self.environment,
-                "stages": [replace(stage, reason=redact_secrets(stage.reason)).to_document() for stage in self.stages],
-                "log": [redact_secrets(line) for line in self.log],
-            }
-        )
+        stages = tuple(replace(stage, reason=redact_secrets(stage.reason)) for stage in self.stages)
+        log = tuple(map(redact_secrets, self.log))
+        document = encode(build_from(VerifyDocument, self, stages=stages, log=log))
+        return add_hash(document | {"stages": [stage.to_document() for stage in stages]})
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VerificationReport":

@@ -53,8 +53,3 @@ def test_help_loads_click_alone(words):
 )
 def test_a_quick_command_never_loads_torch_into_its_process(words):
     assert not loaded_by(*words) & {*HEAVY}
-
-
-def test_a_plan_needs_no_packaging_either(tmp_path):
-    loaded = loaded_by("plan", "--gpu", "H100", "--driver", "580.95.05", "--no-resolve", cwd=tmp_path)
-    assert not loaded & {*HEAVY, "packaging"}

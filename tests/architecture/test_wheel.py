@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from devkit.formats.shipped import load
+
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,9 +53,12 @@ def tracked(*patterns: str) -> set[str]:
 
 def test_every_module_and_table_is_in_the_wheel(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {name for name in tracked("devkit") if not name.endswith(".keep")}
-    assert wanted - names == set()
-    assert any(name.endswith(".toml") and "compat/tables" in name for name in names)
+    wanted = {name for name in tracked("devkit") if not name.endswith((".keep", ".toml"))}
+    tables = {name.removesuffix(".toml") + ".json" for name in tracked("devkit/**/*.toml")}
+    assert tables and (wanted | tables) - names == set()
+    assert not [name for name in names if name.startswith("devkit/compat") and name.endswith(".toml")]
+    (table,) = {name for name in tables if name.endswith("tables/gpus.json")}
+    assert json.loads(zipfile.ZipFile(wheel).read(table)) == load("devkit.compat", "tables/gpus")
 
 
 def test_every_template_is_in_the_wheel_under_the_package(wheel):

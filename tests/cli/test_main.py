@@ -312,7 +312,7 @@ def test_a_shell_that_asks_wrongly_gets_no_traceback(variables):
 # `devkit schema`, and that what its schemas are for is judged: a document with a wrong field is refused.
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, "devkit.doctor/1", "plan"])
+@pytest.mark.parametrize("name", [*DOCUMENTS, "plan"])
 def test_a_schema_is_printed_by_either_name(name):
     schema = json.loads(run_devkit("schema", name).stdout)
     Draft202012Validator.check_schema(schema)

@@ -11,8 +11,9 @@ from devkit.doctor.model import (
     Skipped,
 )
 from devkit.doctor.registry import CHECKS
+from devkit.doctor.report.documents import build_check_list_document
 from devkit.doctor.report.lines import ASCII_MARKS, UNICODE_MARKS, Tone
-from devkit.doctor.report.report import Health, build_check_list_document, build_report
+from devkit.doctor.report.report import Health, build_report
 from devkit.doctor.report.stack import build_stack
 from devkit.doctor.report.text import format_report
 from devkit.release import DOCUMENTATION_URL

@@ -12,8 +12,8 @@ from devkit.estimate.settings import (
     Precision,
     TrainingSettings,
     decode_settings,
-    encode_settings,
 )
+from devkit.formats.documents import encode
 
 # From a config.json to a shape: what is read, and what is refused.
 
@@ -92,7 +92,7 @@ def test_the_first_layers_of_a_mixture_may_be_dense():
     ],
 )
 def test_settings_survive_json(settings):
-    assert decode_settings(type(settings), json.loads(json.dumps(encode_settings(settings)))) == settings
+    assert decode_settings(type(settings), json.loads(json.dumps(encode(settings)))) == settings
 
 
 def test_what_is_left_out_has_its_default():

@@ -1,32 +1,19 @@
-import re
-import tomllib
-from pkgutil import get_data
-
 import pytest
 
 from devkit.compat.version_tables import RowConfidence
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.model_catalog import count_models, find_closest_models, find_model, list_models
+from devkit.estimate.model_catalog import find_closest_models, find_model, list_models
 
 MODELS = list_models()
 
 
 def test_at_least_sixty_models_are_known():
-    assert count_models() == len(MODELS) >= 60
+    assert len(MODELS) >= 60
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.id)
 def test_a_row_has_the_number_of_parameters_that_its_page_shows(model):
     assert build_model_shape(model.config, name=model.id).parameters == model.parameters
-
-
-def test_a_row_alone_reads_as_the_whole_table_does():
-    assert [find_model(model.id) for model in MODELS] == list(MODELS)
-
-
-def test_every_row_has_a_line_of_its_own():
-    text = (get_data("devkit.estimate", "tables/models.toml") or b"").decode()
-    assert len(re.findall(r'^  \{ id = "', text, re.MULTILINE)) == len(tomllib.loads(text)["model"])
 
 
 def test_no_name_is_given_to_two_models():

@@ -6,11 +6,11 @@ import json
 import re
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from devkit.cli.documents import build_document_schema
 from devkit.cli.output import OutputOptions, format_doctor_report
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.registry import CHECKS
@@ -23,8 +23,8 @@ from devkit.facts.values import Unknown
 from devkit.probe.gather import gather_facts
 from tests.faults.probes import PROBES
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "devkit/cli/doctor.schema.json").read_text(encoding="utf-8"))
-OUTCOME = Draft202012Validator({**SCHEMA["$defs"]["outcome"], "$defs": SCHEMA["$defs"]})
+SCHEMA = build_document_schema("devkit.doctor/1")
+OUTCOME = Draft202012Validator(SCHEMA["properties"]["outcomes"]["items"])
 DOCUMENT = Draft202012Validator(SCHEMA)
 EXITS = {
     "healthy": ExitCode.DONE,

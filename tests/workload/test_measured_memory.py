@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-
 from devkit.estimate.measured_runs import ObservedRun, parse_observed_runs
+
 from devkit.workload.proof.run_stages import FinishedRun, _compare_memory
 
 MEASURED = {"allocated_peak_bytes": 10 << 30, "reserved_peak_bytes": 11 << 30}

@@ -1,6 +1,7 @@
 """Checks of CDI specifications: readable, current, complete, where the engine looks, and the devices that it finds."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from shlex import quote
 
 from devkit.compat.version_tables import load_tables
@@ -23,7 +24,7 @@ from devkit.doctor.preconditions import (
 from devkit.doctor.thresholds import PODMAN_OF_ONE_CDI_FOLDER
 from devkit.facts.engine import UNREADABLE_SPEC
 from devkit.facts.model import CdiSpec, Engine, EngineKind, Facts, Gpu
-from devkit.facts.values import Release, Unknown, record
+from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
 
 _CDI_0_7_0 = Release.parse("0.7.0")
@@ -38,7 +39,7 @@ DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Later folders win. Source: container-device-interface, cdi.DefaultSpecDirs."""
 
 
-@record
+@dataclass(frozen=True)
 class CdiDevices:
     """Qualified names of the devices that requests resolve to, and those that two files of one folder claim."""
 

@@ -2,11 +2,11 @@
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from devkit.doctor.comparison.leaves import Leaf, Mark, Section
 from devkit.doctor.comparison.rules import EQUAL, ComparisonKind, FieldRule
-from devkit.facts.values import record
 
 _IGNORED, _EQUAL = ComparisonKind.IGNORED, ComparisonKind.EQUAL
 
@@ -173,7 +173,7 @@ def _is_measured(rule: FieldRule, value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER < value < MAX_NUMBER
 
 
-@record
+@dataclass(frozen=True)
 class UsualRange:
     """The median of a group's readings, and the distance from it that is no difference yet."""
 
@@ -201,7 +201,7 @@ def find_usual_range(values: Sequence[float], rule: FieldRule) -> UsualRange:
     return UsualRange(middle, max(rule.relative_tolerance * largest, rule.absolute_tolerance) / 2)
 
 
-@record
+@dataclass(frozen=True)
 class Deviation:
     """A field in which a node differs from the usual value, which `agreeing` of the group's nodes have."""
 
@@ -212,7 +212,7 @@ class Deviation:
     rule: FieldRule
 
 
-@record
+@dataclass(frozen=True)
 class Split:
     """A field without a value that most nodes have: the values with their nodes, the most frequent first."""
 
@@ -221,7 +221,7 @@ class Split:
     rule: FieldRule
 
 
-@record
+@dataclass(frozen=True)
 class Deviations:
     """Everything that is not the same in a group: by node, and the fields without a majority."""
 

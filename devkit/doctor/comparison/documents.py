@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from devkit.facts.store import FACTS_SCHEMA
-from devkit.facts.values import record
 from devkit.text import join_words
 
 MAX_SCHEMA_LENGTH = 80
@@ -97,7 +97,7 @@ def validate_form(document: Mapping[str, Any], kind: ReportKind) -> None:
             raise InvalidReport(f"{row.get('code')}: {inner} holds something other than a finding")
 
 
-@record
+@dataclass(frozen=True)
 class HardwareClass:
     """The GPUs of a node by model, with the number of each, and the side that it was examined from."""
 

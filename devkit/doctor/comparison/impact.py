@@ -7,7 +7,7 @@ disappears, the field causes it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.doctor.runner import mark_root_causes, run_on_host_and_container
 from devkit.facts.model import Facts
 from devkit.facts.store import InvalidFacts, parse_facts_document
-from devkit.facts.values import ComputeCapability, Release, Unknown, record
+from devkit.facts.values import ComputeCapability, Release, Unknown
 
 _MISSING = object()
 _LEAVES = (Release, ComputeCapability, Unknown)
@@ -137,7 +137,7 @@ def _make_traced_type(own_type: Any) -> Any:  # noqa: ANN401 - any type of recor
     return type(own_type.__name__, (own_type,), own)
 
 
-@record
+@dataclass(frozen=True)
 class Relevance:
     """The relevance of one difference: the checks that read the field, and those whose finding it causes."""
 
@@ -146,7 +146,7 @@ class Relevance:
     settles: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True)
 class NodeAssessment:
     """A node compared with a usual one of its group: findings of its own, and the relevance of each of its deviations.
 

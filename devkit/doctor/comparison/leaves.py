@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -10,7 +11,6 @@ from devkit.doctor.comparison.documents import ReportKind
 from devkit.doctor.comparison.rules import CAPACITY, ComparisonKind, FieldRule, Grade, find_facts_rule
 from devkit.doctor.verify_stages import find_check_for_stage
 from devkit.facts.model import ProofStage, Verification
-from devkit.facts.values import record
 
 Leaf = tuple[str, FieldRule, Hashable]
 """Path such as `nvml.gpus[3].health.pcie_width`, its rule, its value. A tuple: a thousand reports have a million."""
@@ -64,7 +64,7 @@ def to_hashable(value: object) -> Hashable:
     return value
 
 
-@record
+@dataclass(frozen=True)
 class Section:
     """The leaves of one section of the facts. `is_repeated` is true for a list that an earlier document had, too."""
 

@@ -1,13 +1,13 @@
 """The result of a comparison: groups of the same hardware, their outliers, and the fields in which they differ."""
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 from devkit.doctor.comparison.documents import HardwareClass, ReportKind
 from devkit.doctor.comparison.rules import Grade
-from devkit.facts.values import record
 
 
-@record
+@dataclass(frozen=True)
 class Difference:
     """A field in which a node differs from the usual value of its group.
 
@@ -25,7 +25,7 @@ class Difference:
     settles: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class OutlierFinding:
     """A finding of the doctor on a node that a usual one of its group does not have."""
 
@@ -33,7 +33,7 @@ class OutlierFinding:
     message: str
 
 
-@record
+@dataclass(frozen=True)
 class Outlier:
     """Nodes that differ from their group in the same way, by name."""
 
@@ -54,7 +54,7 @@ class Outlier:
         return self.grade, len(self.findings) + highest, 1 / len(self.nodes)
 
 
-@record
+@dataclass(frozen=True)
 class NoMajority:
     """A field without a usual value: values with their number of nodes and some of the nodes, most frequent first."""
 
@@ -65,7 +65,7 @@ class NoMajority:
     settles: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class ComparisonGroup:
     """Nodes of the same hardware, and of one kind of document."""
 
@@ -84,7 +84,7 @@ class ComparisonGroup:
         return max([*grades, Grade.READ if self.not_judged else Grade.NONE])
 
 
-@record
+@dataclass(frozen=True)
 class UnreadableReport:
     """A file or line that holds no report, and why."""
 
@@ -92,7 +92,7 @@ class UnreadableReport:
     problem: str
 
 
-@record
+@dataclass(frozen=True)
 class Comparison:
     """The whole result."""
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from devkit.doctor.comparison.deviations import Deviation, Deviations, Split, Tally, find_deviations
@@ -22,7 +22,6 @@ from devkit.doctor.comparison.model import ComparisonGroup, Difference, NoMajori
 from devkit.doctor.comparison.rules import TRANSIENT, ComparisonKind, FieldRule, Grade
 from devkit.facts.model import Facts
 from devkit.facts.store import InvalidFacts, parse_facts_document
-from devkit.facts.values import record
 
 Reread = Callable[[Sequence[int]], Iterator[tuple[int, dict[str, Any]]]]
 """Reads documents again, by their numbers in the order in which they were added; yields them in any order."""
@@ -149,7 +148,7 @@ _GPU_FIELDS = re.compile(
 """Fields that say no more than another number or model of GPUs does."""
 
 
-@record
+@dataclass(frozen=True)
 class DeviationPattern:
     """Nodes that deviate from their group in the same fields with the same values."""
 

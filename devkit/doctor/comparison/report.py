@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from devkit.doctor.comparison.leaves import Mark
@@ -11,7 +11,6 @@ from devkit.doctor.comparison.outliers import ComparisonBuilder
 from devkit.doctor.comparison.rules import Grade
 from devkit.doctor.report.lines import MAX_WIDTH, MIN_WIDTH, Line, Marks, Tone
 from devkit.facts import model
-from devkit.facts.values import record
 from devkit.text import format_bytes, format_count, join_words, to_one_line, wrap_text
 
 SCHEMA = "devkit.compare/1"
@@ -288,7 +287,7 @@ def format_value(value: Hashable, field: str, other: Hashable = None) -> str:
 _NAMES = ("before", "now")
 
 
-@record
+@dataclass(frozen=True)
 class Changes:
     """The fields in which a machine differs from its earlier facts, those that cause a finding first."""
 

@@ -1,10 +1,8 @@
 """Rules of comparing: for equality, within a tolerance, only where it causes a finding, or not at all."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
-
-from devkit.facts.values import record
 
 
 class ComparisonKind(IntEnum):
@@ -30,7 +28,7 @@ class Grade(IntEnum):
     """It causes a finding, or a proof failed."""
 
 
-@record
+@dataclass(frozen=True)
 class FieldRule:
     """The way in which a field is compared.
 

@@ -1,8 +1,8 @@
 """Lines of terminal output, each with a tone."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from devkit.facts.values import record
 from devkit.text import wrap_text
 
 MIN_WIDTH = 40
@@ -21,7 +21,7 @@ class Tone(StrEnum):
     COMMAND = "command"
 
 
-@record
+@dataclass(frozen=True)
 class Line:
     """One printed line and its tone."""
 
@@ -29,7 +29,7 @@ class Line:
     tone: Tone = Tone.PLAIN
 
 
-@record
+@dataclass(frozen=True)
 class Marks:
     """The glyphs in front of lines."""
 

@@ -1,27 +1,24 @@
 """The report of a run: its verdict, its root causes, and its JSON document."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.model import (
     Check,
     Crashed,
     Finding,
-    Fix,
     Found,
     Outcome,
-    Passed,
     Severity,
     Skipped,
-    find_check_page,
 )
 from devkit.doctor.preconditions import has_gpu_to_judge
+from devkit.doctor.report.documents import LostReading, build_report_document
 from devkit.doctor.runner import mark_root_causes
-from devkit.doctor.signatures.catalog import find_covered_failures, find_symptoms
 from devkit.facts.model import Facts
-from devkit.facts.values import record
 from devkit.text import to_one_line
 
 if TYPE_CHECKING:
@@ -41,7 +38,7 @@ class Health(StrEnum):
     PROBLEMS = "problems"
 
 
-@record
+@dataclass(frozen=True)
 class ReportedFinding:
     """A finding with the check that made it."""
 
@@ -49,15 +46,7 @@ class ReportedFinding:
     finding: Finding
 
 
-@record
-class LostReading:
-    """One thing that was not read: the reason, and the codes of the checks for errors that needed it."""
-
-    reason: str
-    checks: tuple[str, ...]
-
-
-@record
+@dataclass(frozen=True)
 class Report:
     """The outcomes of a run with causes marked. Build it with `build_report`."""
 
@@ -149,25 +138,7 @@ class Report:
 
     def to_document(self, layers: "Iterable[StackLayer]" = ()) -> dict[str, Any]:
         """Return the document of `--json`; its fields are a contract."""
-        return {
-            "schema": "devkit.doctor/1",
-            "devkit": self.devkit,
-            "taken_at": self.taken_at,
-            "data_as_of": self.data_as_of or None,
-            "verdict": self.health.value,
-            "root_causes": list(self.root_causes),
-            "layers": [
-                {
-                    "name": layer.name,
-                    "title": layer.title,
-                    "state": layer.state.name.lower(),
-                    "readings": [{"name": reading.name, "value": reading.value} for reading in layer.readings],
-                }
-                for layer in layers
-            ],
-            "lost": [{"reason": each.reason, "checks": list(each.checks)} for each in self.lost],
-            "outcomes": [_build_outcome_document(outcome) for outcome in self.outcomes],
-        }
+        return build_report_document(self, layers)
 
 
 def build_report(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> Report:
@@ -175,73 +146,3 @@ def build_report(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> R
     judged = mark_root_causes(outcomes)
     # Only now: checks are generators, and read their tables while they run.
     return Report(devkit, facts.taken_at, judged, load_tables().as_of, has_gpu_to_judge(facts))
-
-
-def build_check_list_document(checks: Iterable[Check]) -> dict[str, Any]:
-    """Build the document of `--list --json`."""
-    return {
-        "schema": "devkit.checks/1",
-        "checks": [
-            {
-                "code": check.code,
-                "title": check.title,
-                "covers": list(find_covered_failures(check.code)),
-                "symptoms": list(find_symptoms(check.code)),
-                "docs": find_check_page(check.code),
-            }
-            for check in checks
-        ],
-    }
-
-
-def _build_outcome_document(outcome: Outcome) -> dict[str, Any]:
-    reason = ""
-    findings: tuple[Finding, ...] = ()
-    match outcome.verdict:
-        case Passed():
-            status = "passed"
-        case Found(findings):
-            status = "found"
-        case Skipped(reason):
-            status = "skipped"
-        case Crashed(reason):
-            status = "crashed"
-        case _ as never:
-            assert_never(never)
-    return {
-        "code": outcome.check.code,
-        "title": outcome.check.title,
-        "status": status,
-        "reason": reason,
-        "ms": round(outcome.ms, 3),
-        "findings": [
-            {
-                "severity": finding.severity.value,
-                "message": finding.message,
-                "subject": finding.subject,
-                "evidence": list(finding.evidence),
-                "confidence": finding.confidence.value,
-                "follows_from": finding.follows_from,
-                "seen_in": finding.seen_in,
-                "location": {"path": where.path, "line": where.line} if (where := finding.location) else None,
-                "fix": build_fix_document(finding.fix, outcome.check.code),
-            }
-            for finding in findings
-        ],
-    }
-
-
-def build_fix_document(fix: Fix, code: str) -> dict[str, Any]:
-    """Build the part of a document about a fix. `is_automatic`: `devkit doctor --fix` can apply it.
-
-    Where the fix names no page, that of the check `code` is it; "" has none.
-    """
-    return {
-        "summary": fix.summary,
-        "commands": list(fix.commands),
-        "where": fix.where.value,
-        "root": fix.root,
-        "restart": fix.restart.value,
-        "docs": fix.docs or (find_check_page(code) if code else ""),
-        "is_automatic": bool(fix.repairs),
-    }

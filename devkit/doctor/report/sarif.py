@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 from devkit.doctor.model import Check, Confidence, Crashed, Finding, Severity, Skipped
-from devkit.doctor.report.report import Report, build_fix_document
+from devkit.doctor.report.documents import build_fix_document
+from devkit.doctor.report.report import Report
 from devkit.doctor.signatures.catalog import find_covered_failures
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

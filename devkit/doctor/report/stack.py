@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 
@@ -32,13 +33,13 @@ from devkit.facts.model import (
     Torch,
     Wsl,
 )
-from devkit.facts.values import Release, Unknown, record
+from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, format_count, join_words, to_one_line
 
 _MAX_CDI_SPECS = 4
 
 
-@record
+@dataclass(frozen=True)
 class LayerReading:
     """One reading in a few words: ("module loaded", "580.95.05").
 
@@ -240,7 +241,7 @@ class LayerState(StrEnum):
     UNJUDGED = "not judged"
 
 
-@record
+@dataclass(frozen=True)
 class StackLayer:
     """One layer: its state, its readings, and the outcomes of its checks."""
 

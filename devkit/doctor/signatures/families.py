@@ -1,38 +1,33 @@
 """Families of errors: classes with typed parameters, so that a new wording falls into one.
 
 `families.toml` has a `[[family]]` for each class and below it a `[[family.cause]]` for each cause, the most frequent
-first. A family is parsed only where the longest fixed words of one of its texts are in the text.
+first.
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from pkgutil import get_data
 from typing import Any
 
 from devkit.doctor.model import Confidence, Fix, Severity
-from devkit.doctor.signatures.catalog import list_words, load_fixes
+from devkit.doctor.signatures.catalog import load_fixes
 from devkit.doctor.signatures.log_text import Words, is_about_gpus
 from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues
 from devkit.facts.decode import decode_fields
-from devkit.facts.values import record
+from devkit.formats.shipped import load
 
 MAX_CAUSES = 3
 _PROVED = 4
 _FOR = 2
 _AGAINST = 3
 """Weights of the words for and against a cause: one against outweighs one for it, and neither a proof."""
-_START = b"\n[[family]]\n"
-_CAUSE = b"\n[[family.cause]]"
-_TEXTS = b"\ntexts = ["
 _NAMED = re.compile(r"\{(\w+)\}")
 
 
-@record
+@dataclass(frozen=True)
 class FamilyCause:
     """One cause of a family's errors.
 
@@ -59,7 +54,7 @@ class FamilyCause:
     """True if the error's own words name the cause in a text of any field."""
 
 
-@record
+@dataclass(frozen=True)
 class Family:
     """A class of errors: its texts, what decides between its causes, and the causes.
 
@@ -86,42 +81,28 @@ class Family:
 
 
 @cache
-def _split_families() -> tuple[tuple[frozenset[str], bytes], ...]:
-    """Return words, one of which a match must have, and the unparsed text of every family."""
-    blocks = (get_data(__package__, "families.toml") or b"").split(_START)[1:]
-    return tuple((list_words(block), block) for block in blocks)
-
-
-@cache
-def _split_causes(block: bytes) -> tuple[tuple[frozenset[str], bytes], ...]:
-    """Return the same for a family with the causes of its own texts, and for each cause with texts of its own."""
-    head, *causes = block.split(_CAUSE)
-    shared = _CAUSE.join((head, *(cause for cause in causes if _TEXTS not in cause)))
-    own = ((list_words(cause), head + _CAUSE + cause) for cause in causes if _TEXTS in cause)
-    return (*(((list_words(head), shared),) if _TEXTS in head else ()), *own)
-
-
 def load_families() -> tuple[Family, ...]:
-    """Return every family."""
-    return tuple(_parse_family(part) for _, block in _split_families() for _, part in _split_causes(block))
+    """Return every family; a cause with texts of its own is a family of one cause."""
+    return tuple(family for row in load(__package__, "families")["family"] for family in _parse_family(row))
 
 
-@cache
-def _parse_family(part: bytes) -> Family:
-    """Return a family, of a cause with texts of its own one for it alone."""
-    row = tomllib.loads(part.decode().replace("[[family.", "[["))
-    causes = tuple(map(_parse_cause, row.pop("cause")))
-    family = Family(**decode_fields({"texts": [], **row}, Family), causes=causes)
-    if not causes[0].texts:
-        return family
+def _parse_family(row: Mapping[str, Any]) -> Iterator[Family]:
+    causes = tuple(map(_parse_cause, row["cause"]))
+    shared = {key: value for key, value in row.items() if key != "cause"}
+    family = Family(
+        **decode_fields({"texts": [], **shared}, Family), causes=tuple(cause for cause in causes if not cause.texts)
+    )
+    if family.texts:
+        yield family
     own = replace(family, is_general=False, is_common=False) if family.is_plain else family
-    return replace(own, texts=causes[0].texts)
+    yield from (replace(own, texts=cause.texts, causes=(cause,)) for cause in causes if cause.texts)
 
 
-def _parse_cause(row: dict[str, Any]) -> FamilyCause:
-    fix, where = row.pop("fix"), row.pop("where", {})
+def _parse_cause(row: Mapping[str, Any]) -> FamilyCause:
+    fix, where = row["fix"], row.get("where", {})
     own = Fix(**decode_fields(fix, Fix)) if isinstance(fix, dict) else load_fixes()[fix]
-    return FamilyCause(**decode_fields(row, FamilyCause), fix=own, where=where)
+    plain = {key: value for key, value in row.items() if key not in ("fix", "where")}
+    return FamilyCause(**decode_fields(plain, FamilyCause), fix=own, where=where)
 
 
 def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Match]]:
@@ -130,20 +111,10 @@ def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Mat
     Args:
         values: Those of the text, and of the machine that it comes from.
     """
-    whole = frozenset(text.lowered.split(" "))
-
-    def has_any(words: frozenset[str]) -> bool:
-        return any(whole.issuperset(word.split(" ")[1:-1]) and word in text.lowered for word in words)
-
-    parts = (part for words, block in _split_families() if has_any(words) for part in _split_causes(block))
-    for words, part in parts:
-        if not has_any(words):
-            continue
-        family = _parse_family(part)
-        is_here = not family.is_general or is_about_gpus(text.lowered)
-        if not is_here or any(_finds(template, text) for template in family.unless):
-            continue
-        if match := _match_family(family, text, values):
+    has_gpus = is_about_gpus(text.lowered)
+    for family in load_families():
+        match = _match_family(family, text, values) if has_gpus or not family.is_general else None
+        if match and not any(_finds(template, text) for template in family.unless):
             yield family, match
 
 

@@ -7,11 +7,11 @@ modules, and `model:type` of what transformers loads.
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pkgutil import get_data
 
 from devkit.doctor.signatures.log_text import Words
-from devkit.facts.values import record
 
 _FRAME = re.compile(r"File \"([^\"]{1,300})\", line \d")
 _PACKAGE = re.compile(r"(?:(?:site|dist)-packages|custom_nodes)[/\\]([A-Za-z]\w{0,60})(?=[/\\.])")
@@ -37,7 +37,7 @@ _NAMED_MODULE = re.compile(r"cannot import name '\w{1,60}' from '?(?:partially i
 """The package of a name that a text without a capture of its module misses."""
 
 
-@record
+@dataclass(frozen=True)
 class Change:
     """A name that a release of a library added or removed."""
 

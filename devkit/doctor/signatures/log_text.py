@@ -3,10 +3,10 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 
 from devkit.doctor.signatures.translations import translate
-from devkit.facts.values import record
 
 HEAD = 512 * 1024
 TAIL = 1536 * 1024
@@ -125,7 +125,7 @@ _BARE = 120
 """Characters up to which a text is hardly more than its error, and says nothing about its field."""
 
 
-@record
+@dataclass(frozen=True)
 class Excerpt:
     """A part of a log, and the number of its first line."""
 
@@ -133,7 +133,7 @@ class Excerpt:
     text: str
 
 
-@record
+@dataclass(frozen=True)
 class Words:
     """A text to search, and the same in lower case with the same positions.
 

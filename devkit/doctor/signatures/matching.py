@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from devkit.doctor.model import Confidence, Severity
-from devkit.doctor.signatures.catalog import load_signatures_in
+from devkit.doctor.signatures.catalog import load_signatures
 from devkit.doctor.signatures.log_text import Words, read_words
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.patterns import Pattern, compile_pattern
@@ -52,7 +52,7 @@ def search_words(
     words: Words, signatures: Iterable[Signature] | None = None, *, find_consequences: FindConsequences = lambda _: ()
 ) -> tuple[Match, ...]:
     """Find the errors of `signatures`, those of the catalog by default, in the words of a text."""
-    signatures = None if signatures is None else tuple(signatures)
+    signatures = load_signatures() if signatures is None else tuple(signatures)
     matches = _search(words, signatures, is_squeezed=False)
     if not matches and len(words.shown) <= MAX_BROKEN:
         # A narrow terminal breaks lines within words.
@@ -72,9 +72,9 @@ def compile_template(template: str, *, is_squeezed: bool = False) -> Pattern:
     return compile_pattern(template, is_squeezed=is_squeezed)
 
 
-def _search(text: Words, signatures: tuple[Signature, ...] | None, *, is_squeezed: bool) -> list[Match]:
+def _search(text: Words, signatures: tuple[Signature, ...], *, is_squeezed: bool) -> list[Match]:
     matches = []
-    for signature in load_signatures_in(text.lowered, is_squeezed=is_squeezed) if signatures is None else signatures:
+    for signature in signatures:
         for template in signature.texts:
             pattern = compile_template(template, is_squeezed=is_squeezed)
             if is_squeezed and pattern.specificity < MIN_SQUEEZED_SPECIFICITY:

@@ -1,10 +1,11 @@
 """The rows of the failure catalog, and a match of an error text with one of them."""
 
+from dataclasses import dataclass
+
 from devkit.doctor.model import Confidence, Fix, Severity
-from devkit.facts.values import record
 
 
-@record
+@dataclass(frozen=True)
 class Signature:
     """One known error in every wording that people paste, and the check that it points to.
 
@@ -29,7 +30,7 @@ class Signature:
     is_common: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Failure:
     """One row of the failure catalog: what goes wrong, as people report it in public.
 
@@ -47,7 +48,7 @@ class Failure:
     no_recording: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class CheckRow:
     """The row of a check: its place in the report, and where its function is.
 
@@ -63,7 +64,7 @@ class CheckRow:
     worst: Severity = Severity.ERROR
 
 
-@record
+@dataclass(frozen=True)
 class Cause:
     """One of the causes that an error in a text may have: its fix, and the words of the text for and against it.
 
@@ -78,16 +79,16 @@ class Cause:
     speaks_against: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Consequence:
     """A line that only reports that something else failed: its words, its number, and the name of its family."""
 
     matched: str
-    line: int
+    line: int | None
     family: str
 
 
-@record
+@dataclass(frozen=True)
 class Match:
     """A known error in a text, with its most probable cause.
 

@@ -4,11 +4,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from devkit.doctor.signatures.catalog import load_failures
 from devkit.doctor.signatures.families import load_families
 from devkit.doctor.signatures.log_text import is_about_gpus
-from devkit.facts.values import record
 
 _WORD = re.compile(r"[a-z_][a-z0-9_]{2,40}")
 _STOP = frozenset(
@@ -24,7 +24,7 @@ _MIN_SCORE = 6.0
 """Below it a single common word is all that an entry shares with the text."""
 
 
-@record
+@dataclass(frozen=True)
 class Nearest:
     """An entry of the catalog: its code or family, what it is about, and an error text of it."""
 

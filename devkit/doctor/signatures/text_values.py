@@ -5,9 +5,10 @@ A fix that names versions comes of the tables by which `doctor` judges and `plan
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from devkit.doctor.model import Fix, Restart, Side
-from devkit.facts.values import ComputeCapability, Release, record
+from devkit.facts.values import ComputeCapability, Release
 
 MAX_READ = 256 * 1024
 """Characters at either end of a text in which values are looked for."""
@@ -39,7 +40,7 @@ _ENGINES = {
 _MACHINE = re.compile(r"(?<![a-z0-9])(x86_64|amd64|aarch64|arm64)(?![a-z0-9])")
 
 
-@record
+@dataclass(frozen=True)
 class TextValues:
     """Versions and hardware that a text names; None and empty where it names none."""
 

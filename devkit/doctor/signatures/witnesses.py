@@ -1,20 +1,19 @@
 """What a machine says about the causes of an error text, and the causes ranked by it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from devkit.doctor.model import Confidence
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.text_values import TextValues
 from devkit.facts.machine import Circumstances
-from devkit.facts.values import record
 
 if TYPE_CHECKING:
     from devkit.facts.model import Facts
 
 
-@record
+@dataclass(frozen=True)
 class Witness:
     """A reading of a machine that supports a cause, or contradicts it."""
 
@@ -81,7 +80,7 @@ def _ask_facts(facts: "Facts") -> Ask:
     return ask
 
 
-@record
+@dataclass(frozen=True)
 class Machine:
     """A machine to ask about the causes of a text, and its versions for those that the text does not name.
 

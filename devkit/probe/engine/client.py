@@ -1,10 +1,11 @@
 """The docker command and its like on PATH: endpoint, settings, credential helpers, Compose plugin."""
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from devkit.facts.model import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
-from devkit.facts.values import Release, Unknown, record
+from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.operating_system import read_user_id
@@ -39,7 +40,7 @@ _PASSWORD = re.compile(r"^(\w+://[^/@:]*):[^/@]*@")
 """Docker takes no password in an address: none is kept that could be printed."""
 
 
-@record
+@dataclass(frozen=True)
 class ChosenEndpoint:
     """An endpoint, the folder with its TLS files, and why it cannot be used ("" when it can)."""
 

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from devkit.facts.model import KernelLog, Platform, Xid
-from devkit.facts.values import Unknown, record
+from devkit.facts.values import Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.gpu.pci import has_nvidia_function
 from devkit.probe.host import NOT_FOUND, Host, ProgramResult, explain_failure
@@ -36,7 +36,7 @@ _TELLING = re.compile(
 )
 
 
-@record
+@dataclass(frozen=True)
 class _Message:
     at: str
     text: str

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from devkit.facts.values import Unknown, record
+from devkit.facts.values import Unknown
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
 
@@ -12,7 +13,7 @@ CGROUP_ROOT = "/sys/fs/cgroup"
 CGROUP_MEMBERSHIP = "/proc/self/cgroup"
 
 
-@record
+@dataclass(frozen=True)
 class Cgroup:
     """The limits of a control group. None for no limit."""
 

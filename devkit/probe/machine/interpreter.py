@@ -1,8 +1,9 @@
 """The interpreter that would run the workload, and its folders."""
 
 import re
+from dataclasses import dataclass
 
-from devkit.facts.values import Release, Unknown, record
+from devkit.facts.values import Release, Unknown
 from devkit.probe.host import NOT_FOUND, Host, explain_failure
 from devkit.probe.machine.programs import find_program
 
@@ -15,7 +16,7 @@ IMAGE_ENVIRONMENT = "/opt/devkit/"
 _SHARES_SYSTEM = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE)
 
 
-@record
+@dataclass(frozen=True)
 class WorkloadPython:
     """An interpreter and its folders."""
 

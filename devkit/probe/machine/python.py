@@ -1,10 +1,11 @@
 """The packages of the Python that would run the workload, read from its files alone: nothing of it is imported."""
 
 import re
+from dataclasses import dataclass
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.model import Copy, CudaFolder, Library, Package, Python, Torch
-from devkit.facts.values import Release, Unknown, record
+from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import get_object, get_scalar, parse_json
 from devkit.probe.host import Host
 from devkit.probe.machine.interpreter import WorkloadPython, find_workload_python, get_prefix
@@ -31,7 +32,7 @@ GPU_PACKAGES = re.compile(
 _TORCH_VALUE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*=[ \t]*(None|'[^'\n]*'|\"[^\"\n]*\")", re.MULTILINE)
 
 
-@record
+@dataclass(frozen=True)
 class _Entry:
     """A distribution's folder of metadata on the module path."""
 

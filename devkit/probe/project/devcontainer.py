@@ -5,6 +5,7 @@ Source: containers.dev, "Dev Container metadata reference"
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from devkit.facts.project import (
     Build,
@@ -19,7 +20,6 @@ from devkit.facts.project import (
     Setting,
     Variable,
 )
-from devkit.facts.values import record
 from devkit.formats.shell import ShellCommand
 from devkit.probe.documents import DocumentNode, NodeKind
 from devkit.probe.project import gpu_packages, shell
@@ -65,7 +65,7 @@ _WORKSPACE = re.compile(r"^\$\{?(?:containerWorkspaceFolder|PWD)\}?/")
 _LOCAL_FOLDER = "${localWorkspaceFolder}"
 
 
-@record
+@dataclass(frozen=True)
 class RunOption:
     """One option with its value, however it is spelled: `--name=value`, `--name`, `value`, or `--name value`."""
 
@@ -124,7 +124,7 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
     )
 
 
-@record
+@dataclass(frozen=True)
 class CommandText:
     """The commands of a text: a lifecycle command with its line, or a script of the project that one runs, with line 0."""
 

@@ -6,6 +6,7 @@ import tracemalloc
 from collections import Counter
 
 import pytest
+from devkit.verify.report_check import CHECK_SCHEMA, build_check_document, check_report
 
 from devkit.doctor.comparison.documents import InvalidReport, ReportKind, parse_report_kind
 from devkit.doctor.comparison.leaves import FactsFlattener, mask_numbers
@@ -20,7 +21,6 @@ from devkit.doctor.runner import run_on_host_and_container
 from devkit.facts.store import parse_facts_document
 from devkit.verify.report import REPORT_SCHEMA as VERIFY_SCHEMA
 from devkit.verify.report import add_hash
-from devkit.verify.report_check import CHECK_SCHEMA, build_check_document, check_report
 from tests.doctor.comparison.cluster import cluster, put, recorded, varied
 from tests.doctor.comparison.helpers import compare, differences_by_field, get_only_group, outlier_names
 from tests.doctor.comparison.proofs import changed, proof, proofs

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from devkit.facts.model import (
     Stage,
     Variable,
 )
-from devkit.facts.values import Unknown, record
+from devkit.facts.values import Unknown
 
 TORCH_PACKAGES = (
     "torch",
@@ -51,7 +52,7 @@ _TORCH_PIN = re.compile(r"={1,3}\s*(\d+(?:\.\d+)+)(?:\+(\w+(?:\.\d+)*))?(?:\s*;.
 _CUDA_IMAGES = re.compile(r"(?:^|/)nvidia/(?:cuda|tensorflow)(?::|@|$)")
 
 
-@record
+@dataclass(frozen=True)
 class ProjectContainer:
     """One container: a dev container with its Compose service, a service alone, or the image of a Dockerfile alone."""
 
@@ -264,7 +265,7 @@ class TorchOrigin(StrEnum):
     """Nothing that the files show; an image of somebody else's may have it."""
 
 
-@record
+@dataclass(frozen=True)
 class TorchSource:
     """The origin of a container's torch; `version` and `variant`, such as cu118, are "" where no file says them."""
 

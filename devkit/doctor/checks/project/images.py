@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from devkit.compat.rules import CudaSupport, check_cuda_support
 from devkit.compat.version_tables import CudaImage, load_tables
@@ -22,7 +23,7 @@ from devkit.doctor.fixes import update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import find_platform, require, require_nvml
 from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
-from devkit.facts.values import Release, Unknown, record
+from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _BUILDKIT = "https://github.com/moby/buildkit/issues/1436"
@@ -50,7 +51,7 @@ _NO_COMPILER = re.compile(
 )
 
 
-@record
+@dataclass(frozen=True)
 class CudaTag:
     """A tag of nvidia/cuda, taken apart."""
 
