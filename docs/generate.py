@@ -14,7 +14,7 @@ import click
 
 from devkit.cli import devkit
 from devkit.cli.documents import DOCUMENTS, build_document_schema
-from devkit.doctor.model import Check, split_explanation
+from devkit.doctor.model import Check
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
 from devkit.release import DOCUMENTATION_URL
@@ -165,7 +165,7 @@ def escape_cell(text: str) -> str:
 
 def render_check(check: Check) -> str:
     """Return the page of a check, from its docstring and the failure catalog."""
-    (_, summary), *sections = split_explanation(check)
+    (_, summary), *sections = check.explanation
     lines = [f"# {check.code}: {check.title}", "", summary, ""]
     for heading, body in sections:
         lines += [f"## {heading}", "", body[:1].upper() + body[1:], ""]

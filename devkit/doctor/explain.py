@@ -4,7 +4,7 @@ import re
 from difflib import get_close_matches
 
 from devkit.doctor.checks.loader import list_codes, load_check
-from devkit.doctor.model import Check, find_check_page, split_explanation
+from devkit.doctor.model import Check, find_check_page
 from devkit.doctor.report.lines import Line, Tone, fold_lines
 from devkit.doctor.signatures.catalog import find_symptoms, load_check_rows
 from devkit.text import format_count, join_words
@@ -35,7 +35,7 @@ def _normalize_code(text: str) -> str:
 def format_explanation(check: Check, *, width: int) -> tuple[Line, ...]:
     """Format a check: its condition, why it matters, how it is seen, and what follows from it."""
     lines = fold_lines(f"{check.code} {check.title}", width)
-    for heading, text in split_explanation(check):
+    for heading, text in check.explanation:
         lines += [Line(""), *fold_lines(f"{heading}: {text}" if heading else text, width)]
     if symptoms := find_symptoms(check.code):
         lines += [Line(""), Line("You may have seen:"), *(Line(f"  {words}") for words in symptoms)]

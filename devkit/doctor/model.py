@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import wraps
 from typing import TYPE_CHECKING
 
 from devkit.release import DOCUMENTATION_URL
 
 if TYPE_CHECKING:
+    from devkit.doctor.problems import Problem
     from devkit.facts.model import Facts
 
 
@@ -126,11 +128,11 @@ class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has no
 
 @dataclass(frozen=True)
 class Check:
-    """A question about a machine. `title` states the healthy condition; the docstring of `run` explains it.
+    """A question about a machine, by a generator over facts; its words are a row of the catalog.
 
-    `worst` is the severity of the worst that it can find; without a fact that a check for errors needs, no machine is healthy.
-    `causes` lists codes whose findings are consequences of this check's, and are kept quiet beside it. The failures that
-    it recognizes, and the error texts that lead to it, are data: see `signatures/catalog.py`.
+    `title` states the healthy condition, `explanation` has paragraphs with their headings. `worst` is the severity of the
+    worst that it can find; without a fact that a check for errors needs, no machine is healthy. `causes` lists codes whose
+    findings are consequences of this check's, and are kept quiet beside it.
     """
 
     code: str
@@ -138,23 +140,23 @@ class Check:
     run: "Callable[[Facts], Iterator[Finding]]"
     causes: tuple[str, ...] = ()
     worst: Severity = Severity.ERROR
-
-    @property
-    def explanation(self) -> str:
-        """The reasons for the check, from its docstring."""
-        return (self.run.__doc__ or "").strip()
+    explanation: tuple[tuple[str, str], ...] = ()
 
 
 def check(
-    code: str,
-    title: str,
-    *,
-    causes: tuple[str, ...] = (),
-) -> "Callable[[Callable[[Facts], Iterator[Finding]]], Check]":
-    """Make a `Check` of a generator over facts. `registry.CHECKS` registers it, by hand."""
+    code: str, *, causes: tuple[str, ...] = ()
+) -> "Callable[[Callable[[Facts], Iterator[Finding | Problem]]], Check]":
+    """Make a `Check` of a generator over facts. `loader.load_checks` finds it by its row, which has its words."""
 
-    def wrap(run: "Callable[[Facts], Iterator[Finding]]") -> Check:
-        return Check(code, title, run, causes)
+    def wrap(run: "Callable[[Facts], Iterator[Finding | Problem]]") -> Check:
+        @wraps(run)
+        def judge(facts: "Facts") -> "Iterator[Finding]":
+            from devkit.doctor.problems import to_finding
+
+            for each in run(facts):
+                yield each if isinstance(each, Finding) else to_finding(code, each, facts)
+
+        return Check(code, "", judge, causes)
 
     return wrap
 
@@ -201,28 +203,6 @@ class Outcome:
     ms: float = field(default=0.0, compare=False)
 
 
-EXPLANATION_HEADINGS = ("Why it matters", "How it is seen", "Source")
-
-
 def find_check_page(code: str) -> str:
     """Return the URL of a check's page."""
     return f"{DOCUMENTATION_URL}/checks/{code}/"
-
-
-def split_explanation(check: Check) -> tuple[tuple[str, str], ...]:
-    """Split a check's docstring into paragraphs with their headings; the first, the healthy condition, has none.
-
-    Raises:
-        ValueError: The docstring lacks a heading, or has them in another order.
-    """
-    if split_explanation.__doc__ is None:  # PYTHONOPTIMIZE=2
-        return (("", f"{check.title}: Python runs without docstrings; read {find_check_page(check.code)}"),)
-    summary, _, text = check.explanation.partition("\n\n")
-    starts = [text.find(f"{heading}:") for heading in EXPLANATION_HEADINGS]
-    if -1 in starts or starts != sorted(starts):
-        raise ValueError(f"the docstring must have, in this order: {', '.join(EXPLANATION_HEADINGS)}")
-    paragraphs = [
-        (heading, text[start + len(heading) + 1 : end])
-        for heading, start, end in zip(EXPLANATION_HEADINGS, starts, [*starts[1:], len(text)], strict=True)
-    ]
-    return tuple((heading, " ".join(body.split())) for heading, body in (("", summary), *paragraphs))

@@ -66,13 +66,15 @@ def find_codes(facts):
 
 
 def nothing(facts):
-    """The condition in one sentence.
-
-    Why it matters: because.
-    How it is seen: so.
-    Source: Vendor, a page, https://docs.example.org/a-page.
-    """
     yield from ()
+
+
+EXPLANATION = (
+    ("", "The condition in one sentence."),
+    ("Why it matters", "because."),
+    ("How it is seen", "so."),
+    ("Source", "Vendor, a page, https://docs.example.org/a-page."),
+)
 
 
 def a_finding(severity=Severity.ERROR, message="the cause", **changes):
@@ -85,7 +87,8 @@ def a_finding(severity=Severity.ERROR, message="the cause", **changes):
 
 
 def an_outcome(code, *findings, verdict=None, causes=()):
-    return Outcome(Check(code, f"{code} is fine", nothing, causes=causes), verdict or Found(findings), 1.5)
+    check = Check(code, f"{code} is fine", nothing, causes=causes, explanation=EXPLANATION)
+    return Outcome(check, verdict or Found(findings), 1.5)
 
 
 ROOT = an_outcome("DRV901", a_finding(), causes=("CUD901",))

@@ -9,11 +9,8 @@ from types import SimpleNamespace
 
 import yaml
 
-from devkit.doctor.checks import network
-from devkit.doctor.model import Severity, split_explanation
 from devkit.doctor.registry import CHECKS
 from devkit.release import DOCUMENTATION_URL
-from tests.doctor.machines import changed, healthy, limits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,15 +65,14 @@ def test_every_page_is_in_the_navigation_once():
     assert sorted(listed) == sorted(one_each)
 
 
-def test_the_check_that_contributing_shows_runs():
+def test_the_check_that_contributing_shows_is_in_the_code():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    example = textwrap.dedent(re.search(r"```python\n(   @check\(.*?)```", text, re.DOTALL)[1])
-    namespace = dict(vars(network))
-    exec(example, namespace)
-    shown = namespace["nccl_may_use_infiniband"]
-    turned_off = limits(has_infiniband=True, nccl=("NCCL_IB_DISABLE=1",))
-    assert [each.severity for each in shown.run(changed(healthy(), {"limits": turned_off}))] == [Severity.WARNING]
-    assert list(shown.run(changed(healthy(), {"limits": limits(has_infiniband=True, nccl=())}))) == []
+    shown = {
+        kind: textwrap.dedent(block)
+        for kind, block in re.findall(r"```(python|toml)\n(   (?:@check|\[check)(?:.|\n)*?)   ```", text)
+    }
+    assert shown["python"] in (ROOT / "devkit/doctor/checks/network.py").read_text(encoding="utf-8")
+    assert shown["toml"] in (ROOT / "devkit/doctor/signatures/failures/NET.toml").read_text(encoding="utf-8")
 
 
 PLACEHOLDERS = re.compile(
@@ -86,6 +82,6 @@ PLACEHOLDERS = re.compile(
 
 def test_no_explanation_is_that_of_the_guide():
     for check in CHECKS:
-        parts = dict(split_explanation(check))
-        assert not PLACEHOLDERS.search(check.explanation), check.code
+        parts = dict(check.explanation)
+        assert not PLACEHOLDERS.search(" ".join(parts.values())), check.code
         assert all(len(text) > 15 for text in parts.values()), (check.code, parts)

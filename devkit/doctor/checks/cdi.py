@@ -111,15 +111,8 @@ def regenerate_cdi_spec(facts: Facts, spec: CdiSpec) -> tuple[str, ...]:
     return tuple(command.replace("/etc/cdi/nvidia.yaml", quote(spec.path)) for command in commands)
 
 
-@check("CDI001", "CDI specifications are of the loaded driver", causes=("CDI004", *CONTAINER_START_CODES))
+@check("CDI001", causes=("CDI004", *CONTAINER_START_CODES))
 def cdi_is_current(facts: Facts) -> Iterator[Finding]:
-    """The library versions inside each CDI specification are the loaded driver's.
-
-    Why it matters: after a driver update an old specification mounts libraries that are gone, and containers fail to
-    start, or mix two versions.
-    How it is seen: versions in the specification's library paths against /sys/module/nvidia/version.
-    Source: NVIDIA, Container Toolkit, "Support for CDI", on regenerating after a driver change.
-    """
     specs = require_gpu_cdi_specs(facts)
     release = require_loaded_driver(facts)
     for spec in specs:
@@ -139,15 +132,8 @@ def cdi_is_current(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("CDI002", "The engine can read the CDI specifications", causes=CONTAINER_START_CODES)
+@check("CDI002", causes=CONTAINER_START_CODES)
 def engine_reads_cdi_version(facts: Facts) -> Iterator[Finding]:
-    """The engine is new enough for the version that the CDI specifications are written in.
-
-    Why it matters: Container Toolkit 1.19.1 writes version 0.7.0, which older engines skip silently; a GPU
-    that worked yesterday is then "unresolvable".
-    How it is seen: cdiVersion in each specification against the engine's version and the table of engine features.
-    Source: NVIDIA, Container Toolkit 1.19.1 release notes; NVIDIA/nvidia-container-toolkit issue 1940.
-    """
     specs = require_gpu_cdi_specs(facts)
     engine = require_gpu_engine(facts)
     name = "podman" if engine.kind is EngineKind.PODMAN else "docker"
@@ -182,16 +168,8 @@ def _is_070(spec: CdiSpec) -> bool:
         return False
 
 
-@check("CDI003", "CDI specifications are readable and name GPUs", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
+@check("CDI003", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
 def cdi_is_readable(facts: Facts) -> Iterator[Finding]:
-    """Every CDI specification for NVIDIA GPUs can be read by this user, is valid, and names at least one device.
-
-    Why it matters: an engine skips a file that it cannot read or that one wrong entry makes invalid, such as one cut off
-    in the middle; a rootless engine reads with your rights.
-    How it is seen: devkit reads the files as this user, and validates them as the engines' CDI library does.
-    Source: NVIDIA/nvidia-container-toolkit issue 146; kaito-project/kaito issue 2326; container-device-interface,
-    pkg/cdi/spec.go.
-    """
     specs = require_gpu_cdi_specs(facts)
     engine = require_container_engine(facts)
     for spec in specs:
@@ -239,15 +217,8 @@ def _needs_cdi(engine: Engine) -> bool:
     return engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and not has_runtime)
 
 
-@check("CDI004", "What CDI specifications name exists", causes=("CDI005", *CONTAINER_START_CODES))
+@check("CDI004", causes=("CDI005", *CONTAINER_START_CODES))
 def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
-    """Every device node, library and hook program that a CDI specification names is on this machine.
-
-    Why it matters: a container that asks for the device does not start when one of them is gone: render nodes change
-    their number when a GPU is added, libraries go with a driver update, hooks with the toolkit.
-    How it is seen: each host path in the specification is looked up.
-    Source: NVIDIA/nvidia-container-toolkit issue 885; NVIDIA, Container Toolkit, "Support for CDI".
-    """
     specs = require_gpu_cdi_specs(facts)
     engine = require_container_engine(facts)
     for spec in specs:
@@ -270,16 +241,8 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("CDI005", "CDI specifications describe every GPU", causes=CONTAINER_START_CODES)
+@check("CDI005", causes=CONTAINER_START_CODES)
 def cdi_describes_every_gpu(facts: Facts) -> Iterator[Finding]:
-    """Each GPU that NVML counts has its device in the CDI specification, and each device brings a device node.
-
-    Why it matters: a specification that was written while the driver did not answer names libraries and no GPU, and one
-    from before a GPU was added leaves that out; containers then start with too little.
-    How it is seen: devices of the specification that are named by number, and their device nodes, against NVML. With
-    MIG the names are others, so nothing is counted.
-    Source: kaito-project/kaito issue 2326; NVIDIA, Container Toolkit, "Support for CDI".
-    """
     specs = [spec for spec in require_gpu_cdi_specs(facts) if not spec.error and spec.devices]
     require_container_engine(facts)
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
@@ -315,15 +278,8 @@ def _incomplete_finding(facts: Facts, spec: CdiSpec, message: str) -> Finding:
     )
 
 
-@check("CDI006", "CDI specifications are renewed after a driver update")
+@check("CDI006")
 def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Finding]:
-    """The toolkit's unit that regenerates CDI specifications is enabled, where it has one.
-
-    Why it matters: the next driver update makes the specification stale, and containers fail without any change
-    to them.
-    How it is seen: the links that systemd keeps for nvidia-cdi-refresh.path, which the toolkit has since 1.18.0.
-    Source: NVIDIA, Container Toolkit, "Support for CDI".
-    """
     require_gpu_cdi_specs(facts)
     engine = require_toolkit_engine(facts)
     state = require(require_toolkit(facts).cdi_refresh)
@@ -348,14 +304,8 @@ def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CDI007", "The engine is new enough for CDI", causes=("CTK002", "CDI002", *CONTAINER_START_CODES))
+@check("CDI007", causes=("CTK002", "CDI002", *CONTAINER_START_CODES))
 def engine_supports_cdi(facts: Facts) -> Iterator[Finding]:
-    """Podman is of a version that knows CDI, its only way to a GPU.
-
-    Why it matters: an older one takes nvidia.com/gpu=all for a path, and says that there is no such file.
-    How it is seen: the engine's version against the table of engine features.
-    Source: Podman 4.1.0 release notes; docker/cli issue 3864.
-    """
     engine = require_gpu_engine(facts)
     if engine.kind is not EngineKind.PODMAN:
         raise NotApplicable("Docker has other ways to a GPU")
@@ -370,17 +320,8 @@ def engine_supports_cdi(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CDI008", "CDI specifications are where the engine looks", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
+@check("CDI008", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
 def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
-    """At least one CDI specification for NVIDIA GPUs is in a folder that the engine searches.
-
-    Why it matters: rootless engines and hand-written daemon.json files search other folders than the toolkit writes to;
-    the specification is perfect, and the device "unresolvable".
-    How it is seen: the folders that the engine names in its settings, against where the specifications are.
-    Podman 5.5 looks in /etc/cdi alone.
-    Source: Docker Engine API, `CDISpecDirs`; NVIDIA/nvidia-container-toolkit issue 63; podman-container-tools/podman
-    issue 26569.
-    """
     specs = require_gpu_cdi_specs(facts)
     engine = require_gpu_engine(facts)
     searched = engine.cdi_spec_dirs
@@ -420,16 +361,8 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CDI009", "Each CDI device is described once", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
+@check("CDI009", causes=("CTK002", "CDI010", *CONTAINER_START_CODES))
 def cdi_devices_are_unique(facts: Facts) -> Iterator[Finding]:
-    """No two CDI specifications in one folder describe the same GPU.
-
-    Why it matters: engines drop a device that two files of one folder describe, and every request for it ends with
-    "unresolvable CDI devices", although each file is perfect. It happens when a specification is written again under
-    another name, or as JSON beside YAML. A later folder (/var/run/cdi) replaces an earlier one (/etc/cdi) without conflict.
-    How it is seen: devices of the valid specifications in the engine's folders, resolved as its CDI library does.
-    Source: container-device-interface, SPEC.md and pkg/cdi/cache.go, `resolveConflict`.
-    """
     specs = require_gpu_cdi_specs(facts)
     engine = require_toolkit_engine(facts)
     conflicts = {
@@ -465,15 +398,8 @@ _SWITCH_CDI_ON = edit_daemon_file("d.setdefault('features', {})['cdi'] = True")
 """`nvidia-ctk runtime configure --cdi.enabled` would also register the nvidia runtime, whose hook such a machine may lack."""
 
 
-@check("CDI010", "The engine knows the GPUs of the CDI specifications", causes=("CTK002", *CONTAINER_START_CODES))
+@check("CDI010", causes=("CTK002", *CONTAINER_START_CODES))
 def engine_knows_cdi_gpus(facts: Facts) -> Iterator[Finding]:
-    """An engine that gives GPUs by CDI alone knows at least one device nvidia.com/gpu.
-
-    Why it matters: the hook is not installed, and each request by CDI ends with "unresolvable CDI devices".
-    How it is seen: the devices that the engine itself lists. Where they are missing: whether CDI is switched off in its
-    settings (it then names no folders), and of what vendor the specifications are.
-    Source: Docker Engine API, GET /info, `DiscoveredDevices` and `CDISpecDirs`; moby/moby, daemon/command/daemon.go.
-    """
     engine = require_toolkit_engine(facts)
     specs = tuple(spec for spec in require(facts.cdi) if spec.driver is not None or spec.kind == CDI_GPU_KIND)
     if not specs:

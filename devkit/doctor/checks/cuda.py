@@ -99,15 +99,8 @@ def _require_driver_cuda(facts: Facts) -> DriverCuda:
     return driver
 
 
-@check("CUD001", "The driver meets the image's CUDA requirement")
+@check("CUD001")
 def image_requirement_met(facts: Facts) -> Iterator[Finding]:
-    """The driver satisfies NVIDIA_REQUIRE_CUDA, which CUDA images carry.
-
-    Why it matters: the toolkit's legacy mode refuses to start such an image, so it starts for one teammate and not
-    for the next. CDI checks nothing, and the first CUDA call fails instead.
-    How it is seen: the variable's conditions against the driver's CUDA version, its branch, and the kind of GPU.
-    Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
-    """
     driver = _require_driver_cuda(facts)
     requirement = require_container(facts).require_cuda
     if not requirement:
@@ -168,19 +161,8 @@ def _is_condition_met(condition: str, driver: DriverCuda, gpu_names: tuple[str, 
     return seen is not None and value[0].isdigit() and _COMPARISONS[comparison](seen, Release.parse(value))
 
 
-@check(
-    "CUD002",
-    "No forward-compatibility libcuda is loaded that this GPU refuses",
-    causes=("CUD003", "PYT006", "CUD011", "PYT017"),
-)
+@check("CUD002", causes=("CUD003", "PYT006", "CUD011", "PYT017"))
 def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
-    """The GPU accepts the image's cuda-compat libcuda, if that comes first.
-
-    Why it matters: on GeForce and most workstation GPUs it ends every CUDA program with error 804; on any GPU an
-    older copy than the driver ends it with error 803.
-    How it is seen: the path of the first libcuda.so.1, its version, the driver's version, and the GPUs' names.
-    Source: NVIDIA, CUDA Compatibility, "Forward compatibility"; NVIDIA/nvidia-docker issue 1294.
-    """
     driver = _require_driver_cuda(facts)
     path = require_container(facts).compat_libcuda
     if not path:
@@ -211,15 +193,8 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CUD003", "libcuda is of the loaded driver", causes=("CUD011", "PYT017"))
+@check("CUD003", causes=("CUD011", "PYT017"))
 def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
-    """The libcuda.so.1 that programs load has the version of the kernel module.
-
-    Why it matters: any other version ends CUDA with error 803. It happens after an upgrade without a reboot, and with
-    copies left behind in an image or by an installer.
-    How it is seen: the version in the file name of the first libcuda.so.1 against /sys/module/nvidia/version.
-    Source: NVIDIA/nvidia-docker issue 1256.
-    """
     driver = require_driver(facts)
     release = require_loaded_driver(facts)
     if is_in_container(facts) and require_container(facts).compat_libcuda:
@@ -252,18 +227,8 @@ def libcuda_matches_module(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CUD004", "The driver is new enough for torch's CUDA", causes=("PYT006", "PYT017", "PYT018", "PYT019"))
+@check("CUD004", causes=("PYT006", "PYT017", "PYT018", "PYT019"))
 def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
-    """The driver runs the CUDA version that torch was built with, in full or by minor version compatibility.
-
-    The "CUDA Version" of nvidia-smi is the newest that the driver runs, not one that is installed: it need not be
-    torch's, and nothing is wrong while both have one major.
-
-    Why it matters: torch imports, finds no GPU, and warns that the driver is too old.
-    How it is seen: torch's CUDA in its version file against the driver, by rules R1, R2, R4 and R5 of the
-    compatibility tables. A CUDA version that differs within its major is fine.
-    Source: NVIDIA, CUDA Compatibility, "Minor version compatibility" and "Forward compatibility".
-    """
     driver = _require_driver_cuda(facts)
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
     has_compat = is_in_container(facts) and bool(require_container(facts).compat_libcuda)
@@ -297,15 +262,8 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CUD005", "libcuda is not a stub", causes=("CUD003", "CUD011", "PYT017"))
+@check("CUD005", causes=("CUD003", "CUD011", "PYT017"))
 def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Finding]:
-    """LD_LIBRARY_PATH names no folder of stubs, and the first libcuda that the loader finds is not in one.
-
-    Why it matters: a CUDA Toolkit brings an empty libcuda to link against. Where it is loaded instead of the driver's,
-    cuInit answers 34, "CUDA driver is a stub library", although everything else is right.
-    How it is seen: folders named stubs in LD_LIBRARY_PATH, and in the path of the first libcuda.so.1.
-    Source: NVIDIA, CUDA Driver API, CUDA_ERROR_STUB_LIBRARY; pytorch/pytorch issue 103417.
-    """
     require_visible_gpu(facts)
     folders = [folder for folder in require_python(facts).ld_library_path if folder.endswith(_STUBS)]
     first = (
@@ -346,16 +304,8 @@ def _require_toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
     return toolkit, Release.parse(".".join(str(number) for number in numbers))
 
 
-@check("CUD006", "The CUDA of this image knows every GPU", causes=("CUD007",))
+@check("CUD006", causes=("CUD007",))
 def cuda_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
-    """The CUDA Toolkit here, or the CUDA that the image was made for, targets the compute capability of every GPU.
-
-    Why it matters: each CUDA release drops old GPUs and learns new ones. Outside of its range nothing compiles, and the
-    libraries in the image find no kernel or, for Kepler under CUDA 11.5 and later images, no device at all.
-    How it is seen: the toolkit's version file, else NVIDIA_REQUIRE_CUDA, against the range of each GPU in the tables.
-    Where torch brings its own CUDA and nothing compiles extensions, it is only a note.
-    Source: NVIDIA, CUDA Toolkit release notes, "Deprecated architectures"; NVIDIA, CUDA images, issue 182.
-    """
     version, source = _find_cuda(facts)
     if not facts.gpus:
         raise NotApplicable("no GPU answers")
@@ -402,16 +352,8 @@ def _find_cuda(facts: Facts) -> tuple[Release, str]:
     return Release.parse(wanted[0]), "the image"
 
 
-@check("CUD007", "What is compiled here runs on this driver")
+@check("CUD007")
 def driver_compiles_toolkit_ptx(facts: Facts) -> Iterator[Finding]:
-    """The driver compiles PTX of the CUDA Toolkit that is installed here.
-
-    Why it matters: minor version compatibility covers machine code only. Code that nvcc of a newer release leaves as
-    PTX, the default of many builds, ends with error 222 at its first kernel.
-    How it is seen: the toolkit's version file against the newest CUDA that the driver runs in full (rule R3a). Machine
-    code for this GPU runs all the same within the major, so this is a note then.
-    Source: NVIDIA, CUDA Compatibility, "Minor version compatibility"; NVIDIA/nvbandwidth issue 61; vllm pull 28305.
-    """
     toolkit, version = _require_toolkit(facts)
     driver = find_driver_cuda(facts)
     if driver is None or driver.cuda is None:
@@ -440,16 +382,8 @@ def driver_compiles_toolkit_ptx(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CUD008", "The CUDA Toolkit has the major of torch's CUDA")
+@check("CUD008")
 def toolkit_fits_torch(facts: Facts) -> Iterator[Finding]:
-    """nvcc, where there is one, is of the CUDA major that torch was built with.
-
-    Why it matters: torch refuses to build extensions (flash-attn from source, DeepSpeed, Apex) with another major. A
-    minor that differs is only a warning to it, and nothing here. Torch itself needs no toolkit at all.
-    How it is seen: the toolkit by CUDA_HOME, PATH or /usr/local/cuda, against torch's version file. It is a note until
-    a package that builds such extensions is installed.
-    Source: pytorch, torch/utils/cpp_extension.py, CUDA_MISMATCH_MESSAGE.
-    """
     cuda = require_torch_cuda(facts)
     toolkit, version = _require_toolkit(facts)
     if version.major == cuda.major:
@@ -473,14 +407,8 @@ def toolkit_fits_torch(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CUD009", "Local images are for this machine's processor")
+@check("CUD009")
 def images_are_for_this_processor(facts: Facts) -> Iterator[Finding]:
-    """The images that dev containers use here are built for the processor of the engine's machine.
-
-    Why it matters: another processor's image ends with "exec format error", or runs emulated, and without a GPU.
-    How it is seen: the architecture that the engine lists for each image, against its own.
-    Source: Docker documentation, multi-platform builds; Open Container Initiative, image specification, "architecture".
-    """
     engine = require_gpu_engine(facts)
     fitting = _ENGINE_MACHINES.get(engine.machine)
     if fitting is None:
@@ -503,17 +431,8 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("CUD010", "On a Jetson, torch is a build for its JetPack", causes=("PYT001", "PYT002"))
+@check("CUD010", causes=("PYT001", "PYT002"))
 def torch_fits_jetpack(facts: Facts) -> Iterator[Finding]:
-    """On a Jetson with JetPack 6 or older, torch comes from NVIDIA's or the community's Jetson builds.
-
-    Why it matters: until JetPack 7 the CUDA libraries of a Jetson differ from those of an Arm server. The wheels of the
-    ordinary indexes install and import, and then find no GPU or end at the library level.
-    How it is seen: /proc/device-tree/model and /etc/nv_tegra_release, and the version of torch: Jetson builds carry
-    "nv" in it or come from an index of their own with a plain version.
-    Source: conda-forge/pytorch-cpu-feedstock issue 303; pinokiocomputer/pinokio issue 1027; dusty-nv/jetson-containers
-    issue 1460; NVIDIA, Installing PyTorch for Jetson Platform.
-    """
     tegra = require(require_system(facts).tegra)
     if tegra is None:
         raise NotApplicable("this is no Jetson")
@@ -547,16 +466,8 @@ def _format_l4t(tegra: Tegra) -> str:
     return f"L4T {tegra.release}" if isinstance(tegra.release, Release) else "L4T release not known"
 
 
-@check("CUD011", "CUDA starts", causes=("PYT017", "PYT018", "PYT019"))
+@check("CUD011", causes=("PYT017", "PYT018", "PYT019"))
 def cuda_starts(facts: Facts) -> Iterator[Finding]:
-    """cuInit, the first call of every CUDA program, succeeds in a process of its own.
-
-    Why it matters: nvidia-smi proves only the management library. Compute has its own kernel module and device node,
-    and each of its failures has a number that torch turns into the same few sentences.
-    How it is seen: with --deep, a child process loads libcuda and calls cuInit; its return value, or that it hung or
-    crashed, and the libcuda by the process's own map.
-    Source: NVIDIA, CUDA Driver API, cuInit and CUresult; NVIDIA/nvidia-container-toolkit issues 908 and 1967.
-    """
     require_visible_gpu(facts)
     answer = require(facts.deep).cuda
     if isinstance(answer, Unknown):

@@ -52,16 +52,8 @@ def _require_hub(facts: Facts) -> Hub:
     return require(facts.hub)
 
 
-@check("HUB001", "The model hub is not switched off", causes=("HUB007", "HUB008"))
+@check("HUB001", causes=("HUB007", "HUB008"))
 def hub_is_online(facts: Facts) -> Iterator[Finding]:
-    """No variable tells the hub library to stay offline while it has nothing in its cache.
-
-    Why it matters: HF_HUB_OFFLINE=1, left over from a cluster or an image, makes every model "not found" that is not in
-    the cache already.
-    How it is seen: HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, and whether there is a cache. With one, it may well be
-    meant.
-    Source: huggingface_hub, "Environment variables", HF_HUB_OFFLINE.
-    """
     hub = _require_hub(facts)
     if not hub.is_offline:
         return
@@ -84,15 +76,8 @@ def hub_is_online(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("HUB002", "HF_ENDPOINT is an address", causes=("HUB007", "HUB008"))
+@check("HUB002", causes=("HUB007", "HUB008"))
 def hub_endpoint_is_a_url(facts: Facts) -> Iterator[Finding]:
-    """HF_ENDPOINT, if set, has a scheme and a host.
-
-    Why it matters: the library puts the variable in front of every path. Without https:// each download ends in an
-    error that names neither the variable nor its value.
-    How it is seen: the value of the variable.
-    Source: huggingface_hub, constants.py, ENDPOINT; "Environment variables", HF_ENDPOINT.
-    """
     endpoint = _require_hub(facts).endpoint
     if not endpoint:
         return
@@ -113,16 +98,8 @@ def hub_endpoint_is_a_url(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("HUB003", "The hub token is a token", causes=("HUB008",))
+@check("HUB003", causes=("HUB008",))
 def hub_token_is_well_formed(facts: Facts) -> Iterator[Finding]:
-    """The hub library finds a token in the form of one, where it finds any.
-
-    Why it matters: the library sends whatever is there. A stand-in such as ${HF_TOKEN} or a value with quotation marks
-    is refused, and then even public models are.
-    How it is seen: by shape alone, where the value is read; neither the value nor a part of it is kept. That there is
-    no token is no finding: public models need none.
-    Source: huggingface_hub, utils/_auth.py, `get_token`; Hugging Face, "User access tokens".
-    """
     hub = _require_hub(facts)
     problem = require(hub.token_problem)
     if not hub.token_from or not problem:
@@ -143,16 +120,8 @@ def hub_token_is_well_formed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("HUB004", "The proxies lead somewhere from here", causes=("HUB007", "HUB008"))
+@check("HUB004", causes=("HUB007", "HUB008"))
 def proxies_are_usable(facts: Facts) -> Iterator[Finding]:
-    """Each proxy variable has a scheme that Python's clients know, and an address that means the same on this side.
-
-    Why it matters: in a container, 127.0.0.1 is the container itself; in WSL with NAT it is the guest. A proxy program
-    of the host is not there, and every download is refused. socks:// stops httpx before it sends anything.
-    How it is seen: the variables without their logins. A proxy may also run on this very side, so an address of the
-    machine itself is only likely to be wrong.
-    Source: microsoft/WSL issues 10379 and 10753; danielgatis/rembg issue 855; pdm-project/pdm issue 3390.
-    """
     for proxy in require(_require_hub(facts).proxies):
         scheme, separator, rest = proxy.url.partition("://")
         host = rest if separator else scheme
@@ -197,15 +166,8 @@ def _describe_loopback(facts: Facts) -> str:
     return "the WSL guest itself, not Windows"
 
 
-@check("HUB005", "The certificates that variables name are there", causes=("HUB007", "HUB008"))
+@check("HUB005", causes=("HUB007", "HUB008"))
 def certificates_exist(facts: Facts) -> Iterator[Finding]:
-    """The file of each certificate variable exists on this side.
-
-    Why it matters: a company's bundle is named in the shell, and the variable is passed into a container or kept after
-    the file moved. Every https request then fails, before it is sent.
-    How it is seen: REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE and SSL_CERT_FILE against the files.
-    Source: psf/requests, adapters.py, `cert_verify`; Python, `ssl.get_default_verify_paths`.
-    """
     for bundle in require(_require_hub(facts).ca_bundles):
         if not bundle.exists:
             yield Finding(
@@ -222,15 +184,8 @@ def certificates_exist(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("HUB006", "Fast downloads have their package")
+@check("HUB006")
 def hf_transfer_is_installed(facts: Facts) -> Iterator[Finding]:
-    """The package hf_transfer is installed if HF_HUB_ENABLE_HF_TRANSFER is set.
-
-    Why it matters: before huggingface_hub 1.0 the variable is an order, not a wish: without the package every download
-    of a large file fails.
-    How it is seen: the variable, and the packages of the workload's Python by their metadata.
-    Source: huggingface_hub 0.x, file_download.py, `http_get`; huggingface_hub 1.0 has no hf_transfer any more.
-    """
     if not require(_require_hub(facts).wants_hf_transfer):
         return
     packages = {package.name: package.version for package in require_python(facts).packages}
@@ -256,15 +211,8 @@ def _require_hub_call(facts: Facts) -> HubCall:
     return require(require(facts.deep).hub)
 
 
-@check("HUB007", "The model hub answers", causes=("HUB008",))
+@check("HUB007", causes=("HUB008",))
 def hub_answers(facts: Facts) -> Iterator[Finding]:
-    """A request for the hub's front page is answered, through the proxies and with the certificates of this side.
-
-    Why it matters: models that are not in the cache cannot be loaded, and the library's message rarely says why.
-    How it is seen: one request with a deadline, in a process of its own; how it ended tells names, proxies,
-    certificates and silence apart. Any status but a proxy's refusal counts as an answer.
-    Source: huggingface_hub, "Environment variables"; Python, urllib.request.
-    """
     call = _require_hub_call(facts)
     if not call.failure and call.status != _PROXY_AUTHENTICATION:
         return
@@ -283,16 +231,8 @@ def hub_answers(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("HUB008", "The hub accepts the token and gives the model")
+@check("HUB008")
 def hub_grants_the_model(facts: Facts) -> Iterator[Finding]:
-    """The hub knows the token, and the model that MODEL_ID names can be downloaded.
-
-    Why it matters: a gated model needs an account that accepted its license and a token that may read it; neither is
-    in a fresh container. A wrong token shuts out public models too.
-    How it is seen: one request for the owner of the token carries the token, to the hub's own host only; the model's
-    config.json is requested without it. 401 and the hub's own error name distinguish gated from unknown.
-    Source: huggingface/huggingface_hub issue 2586; skypilot-org/skypilot issue 2634.
-    """
     call = _require_hub_call(facts)
     if call.token_status == _UNAUTHORIZED:
         yield Finding(
@@ -357,14 +297,8 @@ def _find_model_problems(facts: Facts, call: HubCall) -> Iterator[Finding]:
         )
 
 
-@check("HUB009", "The clock agrees with the hub's")
+@check("HUB009")
 def clock_agrees_with_hub(facts: Facts) -> Iterator[Finding]:
-    """This side's clock tells the time that the hub tells.
-
-    Why it matters: signed download addresses are refused some minutes off, certificates somewhat later.
-    How it is seen: the Date header of the hub's answer, or of the proxy's, against the clock.
-    Source: RFC 9110, "Date"; microsoft/WSL issue 10006.
-    """
     ahead = require(_require_hub_call(facts).clock_ahead_s)
     if abs(ahead) <= CLOCK_SKEW_S.value:
         return

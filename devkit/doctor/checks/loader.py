@@ -34,4 +34,5 @@ def _import_check(row: CheckRow) -> Check:
     check = getattr(import_module(f"devkit.doctor.checks.{module}"), name, None)
     if not isinstance(check, Check):
         raise LookupError(f"{row.code}: no check named {row.function} in devkit.doctor.checks")
-    return check if check.worst is row.worst else replace(check, worst=row.worst)
+    paragraphs = (("", row.about), ("Why it matters", row.why), ("How it is seen", row.seen), ("Source", row.source))
+    return replace(check, title=row.title, worst=row.worst, explanation=paragraphs)

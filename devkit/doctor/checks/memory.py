@@ -12,15 +12,8 @@ from devkit.text import format_bytes, format_count
 _NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 
 
-@check("MEM001", "Memory may be locked for RDMA")
+@check("MEM001")
 def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
-    """The limit of locked memory is unlimited on machines with InfiniBand or RoCE.
-
-    Why it matters: network cards read and write memory by themselves, so NCCL and GPUDirect Storage lock what they
-    register; within a small limit that ends with "Cannot allocate memory" although memory is free.
-    How it is seen: "Max locked memory" in /proc/self/limits, where /sys/class/infiniband has a card.
-    Source: NVIDIA, NCCL user guide, "Troubleshooting"; NVIDIA, deep learning containers guide, on --ulimit memlock=-1.
-    """
     require_visible_gpu(facts)
     limits = require(facts.limits)
     if not require(limits.has_infiniband):
@@ -46,15 +39,8 @@ def memory_may_be_locked(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("MEM002", "Nothing was killed here for lack of memory")
+@check("MEM002")
 def no_process_was_oom_killed(facts: Facts) -> Iterator[Finding]:
-    """The kernel has killed no process of this container because its memory was used up.
-
-    Why it matters: a killed worker leaves no traceback: a run just ends with "Killed" or status 137, or hangs while the
-    others wait for it.
-    How it is seen: `oom_kill` in memory.events (control groups of version 2) or memory.oom_control (version 1).
-    Source: Linux, Documentation/admin-guide/cgroup-v2, "Memory".
-    """
     if not is_in_container(facts):
         raise NotApplicable("on a host the control group is only this session's")
     limits = require(facts.limits)
@@ -78,15 +64,8 @@ def no_process_was_oom_killed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("MEM003", "The container may use enough memory to load a model", causes=("MEM002",))
+@check("MEM003", causes=("MEM002",))
 def cgroup_memory_suffices(facts: Facts) -> Iterator[Finding]:
-    """A container with a GPU may use at least 8 GiB of the host's memory.
-
-    Why it matters: weights pass through the host's memory on their way to the GPU, so a limit that suffices for a web
-    service ends `from_pretrained` with status 137.
-    How it is seen: the tightest memory.max from this control group up to the root. The threshold is an estimate.
-    Source: huggingface/safetensors, on loading; Linux, Documentation/admin-guide/cgroup-v2, "Memory".
-    """
     if not is_in_container(facts):
         raise NotApplicable("only containers are limited this way")
     require_visible_gpu(facts)
@@ -110,15 +89,8 @@ def cgroup_memory_suffices(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("MEM004", "A GPU has memory free for a small training run")
+@check("MEM004")
 def gpu_memory_is_free(facts: Facts) -> Iterator[Finding]:
-    """At least one GPU has 4 GiB of memory free at this moment.
-
-    Why it matters: below that not even a model of a billion parameters can be fine-tuned in 4 bits: CUDA's own context,
-    the weights and the activations end in "CUDA out of memory". Whether a given model fits, `devkit estimate` says.
-    How it is seen: the free memory of each GPU by NVML, now. The threshold is an estimate.
-    Source: PyTorch documentation, "CUDA semantics", Memory management; Dettmers et al., QLoRA.
-    """
     require_visible_gpu(facts)
     free = [gpu.free_bytes for gpu in facts.gpus if not isinstance(gpu.free_bytes, Unknown)]
     if not free or len(free) < len(facts.gpus):
@@ -140,14 +112,8 @@ def gpu_memory_is_free(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("MEM005", "Activations are computed twice only where memory asks for it", causes=("GPU029",))
+@check("MEM005", causes=("GPU029",))
 def checkpointing_is_needed(facts: Facts) -> Iterator[Finding]:
-    """Gradient checkpointing is on only where a run would not fit without it.
-
-    Why it matters: it computes every activation twice, which takes about a fifth of the speed.
-    How it is seen: with --run DIR, the run's own peak of memory against that of its GPU.
-    Source: pytorch/torchtune, README, table of memory and speed.
-    """
     run = require_gpu_run(facts)
     memory = [gpu.memory_bytes for gpu in require(run.gpus) if isinstance(gpu.memory_bytes, int)]
     peak = require(run.peak_bytes)

@@ -7,6 +7,7 @@ from devkit.doctor.checks.cuda import CONSUMER_BRANDS
 from devkit.doctor.fixes import list_commands
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
 from devkit.doctor.preconditions import is_in_container, require, require_nvml, require_visible_gpu
+from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, Limits
 from devkit.facts.values import Unknown
 from devkit.text import join_words
@@ -22,17 +23,8 @@ def _find_setting(limits: Limits, name: str) -> str | None:
     return settings.get(name)
 
 
-@check("NET001", "GPUs reach each other past the IOMMU")
+@check("NET001")
 def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
-    """With several GPUs on PCI Express, the IOMMU passes their traffic through instead of translating it.
-
-    Why it matters: translation sends what one GPU writes to another up to the processor; direct transfers then are
-    slow, or the first all_reduce hangs with every GPU busy and cold.
-    How it is seen: the kind of IOMMU domain that the kernel gave each GPU (identity passes through, DMA translates),
-    where several GPUs that can transfer directly are not joined by an NVSwitch. Whether the PCI switches really
-    redirect (ACS) needs root, so this is a possibility.
-    Source: NVIDIA, NCCL user guide, "GPU troubleshooting", PCI Access Control Services; NVIDIA/nccl issue 199.
-    """
     answer = require_nvml(facts)
     require_visible_gpu(facts)
     if len(answer.gpus) < 2:
@@ -62,16 +54,8 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("NET002", "NCCL_SOCKET_IFNAME names an interface that exists")
+@check("NET002")
 def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
-    """NCCL_SOCKET_IFNAME names an interface of this machine.
-
-    Why it matters: a name copied from another node, such as eth0 where this one has eno1, ends initialization with "no
-    socket interface found".
-    How it is seen: the variable, or nccl.conf, against /sys/class/net. Names are prefixes, = asks for the whole name, ^
-    excludes.
-    Source: NVIDIA, NCCL user guide, "Environment Variables", NCCL_SOCKET_IFNAME.
-    """
     require_visible_gpu(facts)
     limits = require(facts.limits)
     wanted = _find_setting(limits, "NCCL_SOCKET_IFNAME")
@@ -95,16 +79,8 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("NET003", "Nodes can reach this one for a run over several")
+@check("NET003")
 def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
-    """In a run over several nodes, NCCL knows its interface, and a container shares the host's network.
-
-    Why it matters: NCCL offers the other nodes the address of the first interface it likes. A container's own bridge,
-    or docker0 beside the real network card, is an address that they cannot reach.
-    How it is seen: the launcher's variables speak of several nodes; NCCL_SOCKET_IFNAME is unset; the interfaces are a
-    container's single eth0, or several.
-    Source: NVIDIA, NCCL user guide, "Troubleshooting", Networking issues; NVIDIA/nccl issue 331.
-    """
     require_visible_gpu(facts)
     limits = require(facts.limits)
     signs = _find_multi_node_signs(limits)
@@ -153,29 +129,11 @@ def _unreachable_finding(facts: Facts, limits: Limits, signs: tuple[str, ...], *
     )
 
 
-@check("NET004", "NCCL may use the InfiniBand of this machine")
-def nccl_may_use_infiniband(facts: Facts) -> Iterator[Finding]:
-    """NCCL_IB_DISABLE does not turn off the InfiniBand or RoCE of this machine.
-
-    Why it matters: the variable is copied from tutorials and from debugging. NCCL then sends everything between nodes by
-    TCP sockets: training still runs, but slower, and no error says why.
-    How it is seen: NCCL_IB_DISABLE in the environment or in nccl.conf, and an RDMA device in /sys/class/infiniband.
-    Source: NVIDIA, NCCL user guide, "Environment Variables", NCCL_IB_DISABLE.
-    """
+@check("NET004")
+def nccl_may_use_infiniband(facts: Facts) -> Iterator[Problem]:
     require_visible_gpu(facts)
     limits = require(facts.limits)
     if not require(limits.has_infiniband):
         raise NotApplicable("this machine has no InfiniBand")
-    if _find_setting(limits, "NCCL_IB_DISABLE") != "1":
-        return
-    yield Finding(
-        Severity.WARNING,
-        "NCCL_IB_DISABLE=1 turns off the InfiniBand of this machine: nodes exchange gradients by TCP",
-        Fix(
-            "Remove the variable from the environment, the job's script and nccl.conf.",
-            ("unset NCCL_IB_DISABLE",),
-            where=Side.PROJECT if is_in_container(facts) else Side.HOST,
-            docs=_NCCL_VARIABLES,
-        ),
-        evidence=("NCCL_IB_DISABLE=1", "/sys/class/infiniband: not empty"),
-    )
+    if _find_setting(limits, "NCCL_IB_DISABLE") == "1":
+        yield problem("turned-off", evidence=("NCCL_IB_DISABLE=1", "/sys/class/infiniband: not empty"))

@@ -72,17 +72,8 @@ def _build_finding(pods: PodRuntime, severity: Severity, message: str, fix: Fix,
     return Finding(severity, message, fix, subject=pods.path, evidence=evidence, confidence=Confidence.LIKELY)
 
 
-@check("POD001", "The node's containerd or CRI-O reads its settings for GPUs", causes=("POD002", "POD003"))
+@check("POD001", causes=("POD002", "POD003"))
 def pod_runtime_reads_settings(facts: Facts) -> Iterator[Finding]:
-    """The settings of what runs pods are TOML, leave pods switched on, and register nvidia in the section of their version.
-
-    Why it matters: Docker's package of containerd switches pods off, and nvidia-ctk then reports success without effect. A
-    file of version 3 has another section for runtimes than version 2, and what is in the wrong one does nothing. containerd
-    does not start with an imported file of a higher version, and a file of version 1 imports none.
-    How it is seen: config.toml of containerd with its imports (k3s, RKE2 and MicroK8s have their own), or crio.conf.
-    Source: Kubernetes, "Container Runtimes"; containerd issue 10132; NVIDIA/nvidia-container-toolkit issues 1404 and 1430
-    and pull request 862; NVIDIA/aicr issue 1688; NVIDIA/cloud-native-stack issue 142.
-    """
     pods = _require_pod_runtime(facts)
     if pods.error:
         fix = Fix("Correct the file, and restart it.", _restart(pods), root=True, restart=Restart.ENGINE)
@@ -125,16 +116,8 @@ def pod_runtime_reads_settings(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("POD002", "Pods can have the nvidia runtime", causes=("POD003",))
+@check("POD002", causes=("POD003",))
 def pods_have_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
-    """The engine that runs pods registers a runtime named nvidia whose program exists, or GPUs are described by CDI.
-
-    Why it matters: a pod of the runtime class nvidia does not start without it. A default runtime that nothing registers
-    keeps every pod from starting. Without runtime and CDI the device plugin finds no GPU.
-    How it is seen: runtimes and default runtime in the settings, and their programs. Whether a runtime class exists is in
-    the cluster, not on the node: where nvidia is not the default, pods must name it, and this only notes so.
-    Source: NVIDIA/k8s-device-plugin, README and pull request 1145; K3s, "NVIDIA Container Runtime".
-    """
     pods = _require_pod_runtime(facts)
     if pods.error or pods.is_off or pods.ignored_section or pods.ignored_file:
         raise NotApplicable("its settings are not read")
@@ -168,15 +151,8 @@ def pods_have_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("POD003", "The nvidia runtime has the kubelet's cgroup driver")
+@check("POD003")
 def pods_share_cgroup_driver(facts: Facts) -> Iterator[Finding]:
-    """SystemdCgroup of containerd's nvidia runtime agrees with cgroupDriver of the kubelet.
-
-    Why it matters: each runtime has a setting of its own. A runtime that does not leave control groups to systemd while the
-    kubelet does starts no pod, or leads to two managers of one tree, and an unstable node.
-    How it is seen: options of the runtime nvidia in containerd's settings, and the kubelet's config.yaml.
-    Source: Kubernetes, "Container Runtimes", "Configuring the systemd cgroup driver".
-    """
     pods = _require_pod_runtime(facts)
     if pods.systemd_cgroup is None or not any(runtime.name == "nvidia" for runtime in pods.runtimes):
         raise NotApplicable("the runtime nvidia has no such setting of its own")

@@ -47,15 +47,8 @@ def _directories(facts: Facts) -> tuple[Directory, ...]:
 _NEEDED_BYTES = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _WINDOWS_DRIVE: WINDOWS_DRIVE_BYTES}
 
 
-@check("STO001", "The hub cache is writable")
+@check("STO001")
 def hub_cache_is_writable(facts: Facts) -> Iterator[Finding]:
-    """The folder where huggingface_hub keeps models belongs to this user.
-
-    Why it matters: Docker creates missing mount sources and new volumes as root; the first download then fails with
-    "Permission denied".
-    How it is seen: whether this user may write to the cache, or to the folder that it would be made in.
-    Source: bmaltais/kohya_ss issue 1143; jamiepine/voicebox issue 542.
-    """
     caches = [directory for directory in _directories(facts) if directory.purpose == _HUB_CACHE]
     if not caches:
         raise NotApplicable("no hub cache is set: HOME and HF_HOME are missing")
@@ -116,15 +109,8 @@ def _free_space(facts: Facts, directory: Directory) -> Fix:
     )
 
 
-@check("STO002", "Disk space suffices for images and models")
+@check("STO002")
 def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
-    """The file systems of the engine, the hub cache and the project have space left.
-
-    Why it matters: an image with torch and CUDA takes well over ten gibibytes while it is built, and a model of eight
-    billion parameters sixteen. Running full in the middle leaves half-written files.
-    How it is seen: free bytes for this user. Without a GPU only a file system that is all but full is reported.
-    Source: sizes of torch wheels and of models in safetensors; thresholds are devkit's own.
-    """
     needs_space = has_nvidia_gpu(facts) is True
     for directory in _list_judged(facts):
         if isinstance(directory.free_bytes, Unknown):
@@ -143,15 +129,8 @@ def disk_space_suffices(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("STO003", "Project and hub cache are not on a Windows drive")
+@check("STO003")
 def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
-    """In WSL the project and the hub cache are on the guest's own disk, not on a drive of Windows.
-
-    Why it matters: files under /mnt/c cross a protocol that is many times slower, which shows when weights load, when
-    packages install, and in file watchers.
-    How it is seen: the type of the file system: 9p or drvfs.
-    Source: Microsoft Learn, "Working across Windows and Linux file systems".
-    """
     if not is_in_wsl(facts):
         raise NotApplicable("this is not WSL")
     for directory in _directories(facts):
@@ -171,15 +150,8 @@ def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("STO004", "Inodes suffice for images and models")
+@check("STO004")
 def inodes_suffice(facts: Facts) -> Iterator[Finding]:
-    """The file systems of the engine, the hub cache and the project have inodes left.
-
-    Why it matters: images of Python stacks hold a hundred thousand files and more. A file system whose inodes are used
-    up says "no space left on device" while df still shows gibibytes.
-    How it is seen: free inodes, where a file system counts them; Btrfs, XFS in part, and 9p make them as they go.
-    Source: ext4, mke2fs, "bytes-per-inode"; Docker, "Prune unused Docker objects".
-    """
     wanted = FREE_FILES if has_nvidia_gpu(facts) is True else FULL_FILES
     for directory in _list_judged(facts):
         free = directory.free_files
@@ -195,16 +167,8 @@ def inodes_suffice(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("STO005", "The hub cache outlives the container")
+@check("STO005")
 def hub_cache_outlives_container(facts: Facts) -> Iterator[Finding]:
-    """In a dev container the hub cache is on a volume, not in the container's own layer.
-
-    Why it matters: the layer goes with the container. Each rebuild downloads the models again, and until then they fill
-    the engine's disk through a copying file system.
-    How it is seen: the type of the file system under the cache, beside a workspace that is mounted. Where nothing is
-    mounted, as in a batch job, this only explains.
-    Source: Docker, "Volumes"; Hugging Face, "Environment variables", HF_HOME.
-    """
     if not is_in_container(facts):
         raise NotApplicable("this is not the inside of a container")
     directories = _directories(facts)
@@ -225,15 +189,8 @@ def hub_cache_outlives_container(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("STO006", "Training does not wait for its data", causes=("GPU029",))
+@check("STO006", causes=("GPU029",))
 def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
-    """The next batch is ready when a step ends.
-
-    Why it matters: the GPU is idle while a step waits.
-    How it is seen: with --run DIR, the time in which each step waited for its batch, as part of the step; the median
-    over the run without its first steps.
-    Source: PyTorch, Performance Tuning Guide, "Enable asynchronous data loading and augmentation".
-    """
     run = require_gpu_run(facts)
     waited = require(run.waiting_percent)
     if waited >= WAITING_FOR_DATA_PERCENT.value:
@@ -251,14 +208,8 @@ def training_does_not_wait_for_data(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("STO007", "The system's folders can be read")
+@check("STO007")
 def system_folders_can_be_read(facts: Facts) -> Iterator[Finding]:
-    """/proc, /sys, /dev, /etc and /var hold something, so that what is not found there does not exist.
-
-    Why it matters: a faulty driver or engine leaves no trace in a folder that is hidden, and would pass for none.
-    How it is seen: a listing of each folder. An empty one makes the verdict incomplete.
-    Source: Filesystem Hierarchy Standard 3.0.
-    """
     hidden = require(require_system(facts).hidden_folders)
     if hidden:
         verb = "is" if len(hidden) == 1 else "are"

@@ -7,7 +7,6 @@ from devkit.compat.version_tables import RowConfidence, load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES
 from devkit.doctor.checks.cdi import CDI_GPU_KIND, has_cdi_gpus
 from devkit.doctor.fixes import (
-    CDI_GUIDE,
     TOOLKIT_GUIDE,
     TOOLKIT_TROUBLESHOOTING,
     configure_runtime,
@@ -26,6 +25,7 @@ from devkit.doctor.preconditions import (
     require_toolkit_engine,
     require_toolkit_version,
 )
+from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Engine, EngineKind, Facts, Smoke, Tegra
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
@@ -95,7 +95,6 @@ def _format_offers(facts: Facts, engine: Engine) -> str:
 
 @check(
     "CTK001",
-    "The NVIDIA Container Toolkit is installed where the engine looks",
     causes=(
         "CTK002",
         "CTK003",
@@ -110,17 +109,7 @@ def _format_offers(facts: Facts, engine: Engine) -> str:
         *CONTAINER_START_CODES,
     ),
 )
-def toolkit_installed(facts: Facts) -> Iterator[Finding]:
-    """The Container Toolkit is on this machine, and the engine's daemon finds its hook.
-
-    Why it matters: without it `docker run --gpus all` ends with "could not select device driver", the most frequent
-    failure of all.
-    How it is seen: nvidia-ctk, and nvidia-container-runtime-hook on the daemon's own PATH; Docker needs the hook for
-    `--gpus` and for Compose's device requests even where the nvidia runtime is registered. An engine that lists CDI
-    GPUs passes however it came to do so, unless the programs that the specification or the runtime calls are gone: a
-    toolkit that was removed leaves both behind. Where GPUs are given by CDI alone the hook is not needed.
-    Source: NVIDIA/nvidia-docker issue 1034; NVIDIA, Container Toolkit install guide.
-    """
+def toolkit_installed(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     has_runtime = has_nvidia_runtime(engine) and engine.kind is not EngineKind.PODMAN
     leftovers = () if has_toolkit(facts) else tuple(_list_leftovers(facts, engine))
@@ -129,41 +118,19 @@ def toolkit_installed(facts: Facts) -> Iterator[Finding]:
     needs_hook = has_runtime and engine.hook_on_path is False and not has_gpus_by_cdi(engine)
     if not leftovers and (has_other_way or has_runtime) and not needs_hook:
         return
+    offers = _format_offers(facts, engine)
     if require_toolkit(facts).version is None:
-        yield Finding(
-            Severity.ERROR,
-            "the NVIDIA Container Toolkit is not installed"
-            + (", but settings still call its programs" if leftovers else "")
-            + ", so no container can get a GPU",
-            Fix(
-                "Install the toolkit, connect it to the engine, and restart that.",
-                (*list_commands(facts, "install_toolkit"), *configure_runtime(facts, engine)),
-                where=find_host_side(facts),
-                root=True,
-                restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
-                docs=TOOLKIT_GUIDE,
-            ),
-            evidence=("nvidia-ctk: no such program", *leftovers, _format_offers(facts, engine)),
+        yield problem(
+            "removed" if leftovers else "missing", evidence=("nvidia-ctk: no such program", *leftovers, offers)
         )
     elif (
         engine.hook_on_path is False
         and engine.kind is EngineKind.DOCKER
         and (needs_hook or not gives_gpus_by_cdi_alone(facts, engine))
     ):
-        yield Finding(
-            Severity.WARNING if has_other_way else Severity.ERROR,
-            "the Container Toolkit is installed, but the Docker daemon does not find its hook"
-            + (": `--gpus` fails, with which editors ask where they see the nvidia runtime" if has_other_way else ""),
-            Fix(
-                "Install the whole toolkit, because its base package has no hook, and restart the engine, which looks"
-                " for the hook only when it starts.",
-                (*list_commands(facts, "install_toolkit"), *restart_engine(facts, engine)),
-                where=find_host_side(facts),
-                root=True,
-                restart=Restart.ENGINE,
-                docs=TOOLKIT_GUIDE,
-            ),
-            evidence=("nvidia-container-runtime-hook is not on the daemon's PATH", _format_offers(facts, engine)),
+        yield problem(
+            "no-hook-but-other-way" if has_other_way else "no-hook",
+            evidence=("nvidia-container-runtime-hook is not on the daemon's PATH", offers),
         )
 
 
@@ -178,48 +145,21 @@ def _list_leftovers(facts: Facts, engine: Engine) -> Iterator[str]:
             yield f"{spec.path}: {programs[0]} is not there"
 
 
-@check("CTK002", "The engine has a way to give GPUs to containers", causes=("CTK003", "CTK004", *CONTAINER_START_CODES))
-def engine_offers_gpus(facts: Facts) -> Iterator[Finding]:
-    """The engine offers GPUs in at least one way: the runtime named nvidia, Docker's own `--gpus`, or CDI devices.
-
-    Why it matters: with none of them every request for a GPU is refused, whatever the Compose file says.
-    How it is seen: the engine's runtimes and CDI devices as its API lists them, and the hook on the daemon's PATH.
-    Docker Desktop honors `--gpus` without listing a runtime and is not judged by name. Podman knows CDI only.
-    Source: ShaneIsrael/fireshare issue 689; NVIDIA, Container Toolkit, "Support for CDI".
-    """
+@check("CTK002", causes=("CTK003", "CTK004", *CONTAINER_START_CODES))
+def engine_offers_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     if has_cdi_gpus(facts, engine):
         return
     if engine.kind is not EngineKind.PODMAN and (has_nvidia_runtime(engine) or engine.hook_on_path is not False):
         return
-    yield Finding(
-        Severity.ERROR,
-        "Podman knows no CDI device nvidia.com/gpu, its only way to a GPU"
-        if engine.kind is EngineKind.PODMAN
-        else "the engine offers no GPU: it has no runtime named nvidia, no hook, and no CDI device",
-        Fix(
-            "Write the CDI specification; it must be readable by every user."
-            if engine.kind is EngineKind.PODMAN
-            else "Register the runtime with the engine and restart it.",
-            configure_runtime(facts, engine),
-            where=find_host_side(facts),
-            root=True,
-            restart=Restart.NONE if engine.kind is EngineKind.PODMAN else Restart.ENGINE,
-            docs=CDI_GUIDE,
-        ),
+    yield problem(
+        "no-cdi-device" if engine.kind is EngineKind.PODMAN else "no-way",
         evidence=(_format_offers(facts, engine), f"CDI folders: {', '.join(engine.cdi_spec_dirs) or 'none'}"),
     )
 
 
-@check("CTK003", "The nvidia runtime that is configured is registered", causes=CONTAINER_START_CODES)
-def runtime_registered(facts: Facts) -> Iterator[Finding]:
-    """The running engine knows the runtime that its settings file registers; without CDI there must be one.
-
-    Why it matters: `runtime: nvidia` ends with "unknown or invalid runtime name", and editors that look for the name
-    conclude that the machine has no GPU.
-    How it is seen: the engine's runtimes against the settings files. It need not be the default runtime.
-    Source: NVIDIA/nvidia-container-toolkit issue 150; devcontainers/cli, `checkDockerSupportForGPU`.
-    """
+@check("CTK003", causes=CONTAINER_START_CODES)
+def runtime_registered(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     if engine.kind is EngineKind.PODMAN:
@@ -230,34 +170,17 @@ def runtime_registered(facts: Facts) -> Iterator[Finding]:
     if not waiting and has_cdi_gpus(facts, engine):
         return
     runtimes = join_words(runtime.name for runtime in engine.runtimes) or "none"
-    yield Finding(
-        Severity.WARNING,
-        f"{waiting[0]} registers the nvidia runtime, but the running engine does not know it"
-        if waiting
-        else "the engine has no runtime named nvidia: `--gpus` may work, but `runtime: nvidia` and some editors fail",
-        Fix(
-            "Restart the engine, so that it reads its settings file." if waiting else "Register the runtime.",
-            restart_engine(facts, engine) if waiting else configure_runtime(facts, engine),
-            where=find_host_side(facts),
-            root=not engine.is_rootless,
-            restart=Restart.ENGINE,
-            docs=TOOLKIT_GUIDE,
-        ),
-        evidence=(f"engine's runtimes: {runtimes}", *(f"{path} registers nvidia" for path in waiting)),
-        # A rootless daemon reads another file than the system's.
-        confidence=Confidence.CERTAIN if len(toolkit.daemon_files) < 2 else Confidence.LIKELY,
-    )
+    evidence = (f"engine's runtimes: {runtimes}", *(f"{path} registers nvidia" for path in waiting))
+    # A rootless daemon reads another file than the system's.
+    confidence = Confidence.CERTAIN if len(toolkit.daemon_files) < 2 else Confidence.LIKELY
+    if waiting:
+        yield problem("not-loaded", path=waiting[0], evidence=evidence, confidence=confidence)
+    else:
+        yield problem("not-registered", evidence=evidence, confidence=confidence)
 
 
-@check("CTK004", "Containers keep their GPU when systemd reloads", causes=("CON007",))
+@check("CTK004", causes=("CON007",))
 def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
-    """The way GPUs are injected is known to the container runtime, so that a systemd reload does not take them away.
-
-    Why it matters: with the legacy hook and the systemd cgroup driver, any `systemctl daemon-reload` (package
-    upgrades do it) rewrites the device rules; running containers then fail with "NVML: Unknown Error".
-    How it is seen: cgroup driver systemd, the toolkit in legacy mode, and no CDI devices in the engine.
-    Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; NVIDIA, Container Toolkit, "Troubleshooting".
-    """
     engine = require_toolkit_engine(facts)
     version = require_toolkit_version(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
@@ -298,15 +221,8 @@ def is_legacy_by_default(version: Release) -> bool:
     return newest is None or newest.default_mode.startswith("legacy")
 
 
-@check("CTK005", "The toolkit's no-cgroups setting fits the engine", causes=CONTAINER_START_CODES)
+@check("CTK005", causes=CONTAINER_START_CODES)
 def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Finding]:
-    """no-cgroups is on for a rootless engine, which may not edit device rules, and off for one run by root.
-
-    Why it matters: off under a rootless engine, containers fail to start with a bpf_prog_query error; on under root,
-    they start and then may not use the GPU.
-    How it is seen: config.toml of the toolkit against the engine's security options. CDI needs neither.
-    Source: NVIDIA/nvidia-container-toolkit issue 139; NVIDIA/nvidia-docker issue 1608.
-    """
     engine = require_toolkit_engine(facts)
     require_toolkit_version(facts)
     no_cgroups = require(require_toolkit(facts).no_cgroups)
@@ -339,14 +255,8 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK006", "The NVIDIA Container Toolkit has its security fixes")
+@check("CTK006")
 def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
-    """The installed Container Toolkit is not older than the fixes of its known holes.
-
-    Why it matters: several of them let a container take over the host.
-    How it is seen: the version of nvidia-ctk against the table of vulnerabilities.
-    Source: NVIDIA security bulletins; NVIDIA, Container Toolkit release notes.
-    """
     require_engine_side(facts)
     version = require_toolkit_version(facts)
     holes = [row for row in load_tables().engines.vulnerabilities if version < row.fixed_in]
@@ -367,15 +277,8 @@ def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK007", "The toolkit looks for the driver where it is", causes=("CDI001", "CDI003", *CONTAINER_START_CODES))
+@check("CTK007", causes=("CDI001", "CDI003", *CONTAINER_START_CODES))
 def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
-    """The toolkit's driver root is the host's own, where the driver's libraries are on the host.
-
-    Why it matters: a root left behind by the GPU Operator makes the toolkit look in a folder that is gone, and every
-    GPU container fails with "libnvidia-ml.so.1: cannot open shared object file".
-    How it is seen: `root` in config.toml, while libnvidia-ml.so.1 is in the host's library cache.
-    Source: NVIDIA/nvidia-container-toolkit issue 154.
-    """
     require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     root = require(toolkit.driver_root)
@@ -396,16 +299,8 @@ def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK008", "The toolkit's settings file is valid", causes=("CTK009", "CTK010", "CTK015", *CONTAINER_START_CODES))
+@check("CTK008", causes=("CTK009", "CTK010", "CTK015", *CONTAINER_START_CODES))
 def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
-    """config.toml of the Container Toolkit is TOML, its values have the right types, and its mode is one that exists.
-
-    Why it matters: the hook and the runtime read it at the start of every container; a stray character or a quoted
-    "true" ends each GPU container before it begins.
-    How it is seen: devkit parses the file that the daemon's environment names, and compares types and mode with those
-    that the toolkit knows. A newer toolkit may know further modes.
-    Source: nvidia-container-toolkit, api/config/v1 and internal/modifier/factory.go.
-    """
     require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     error = require(toolkit.config_error)
@@ -440,15 +335,8 @@ def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK009", "The toolkit finds ldconfig", causes=CONTAINER_START_CODES)
+@check("CTK009", causes=CONTAINER_START_CODES)
 def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
-    """The ldconfig that config.toml names for the host exists.
-
-    Why it matters: the hook runs it for every container; Ubuntu keeps it as ldconfig.real, other distributions do not,
-    so a copied settings file ends every GPU container.
-    How it is seen: `ldconfig` in config.toml, where the @ means the host, and whether that file is there.
-    Source: NVIDIA/nvidia-container-toolkit issue 154; NVIDIA/nvidia-docker issue 614.
-    """
     require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     if require(toolkit.ldconfig_exists):
@@ -474,15 +362,8 @@ def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK010", "The toolkit's mode allows --gpus", causes=CONTAINER_START_CODES)
+@check("CTK010", causes=CONTAINER_START_CODES)
 def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
-    """The mode in config.toml lets the hook serve `docker run --gpus` and Compose's device requests.
-
-    Why it matters: in the modes cdi and csv the hook refuses to work, so `--gpus all` ends with an error that speaks of
-    the runtime, while `--runtime=nvidia` and CDI names work.
-    How it is seen: `mode`, and whether Docker would use the hook: from 29.2 on it answers such requests by CDI first.
-    Source: dstackai/dstack issue 2306, quoting the hook; moby/moby pull request 50228.
-    """
     engine = require_toolkit_engine(facts)
     mode = require(require_toolkit(facts).mode)
     if engine.kind is not EngineKind.DOCKER:
@@ -527,17 +408,8 @@ def has_gpus_by_cdi(engine: Engine) -> bool:
     return engine.version >= load_tables().engines.features["docker", "gpus-by-cdi"].version
 
 
-@check(
-    "CTK011", "The installed toolkit is no release with a known fault for this machine", causes=CONTAINER_START_CODES
-)
+@check("CTK011", causes=CONTAINER_START_CODES)
 def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
-    """The release of the Container Toolkit is none that is known to fail on machines of this kind.
-
-    Why it matters: settings are right, and containers fail all the same; only another release helps.
-    How it is seen: the version against a table of faults, each with the kind of machine that shows it: rootless
-    engines, control groups of version 2, Maxwell GPUs.
-    Source: NVIDIA, Container Toolkit release notes; NVIDIA/nvidia-container-toolkit issues 7, 106, 1487 and 1967.
-    """
     engine = require_toolkit_engine(facts)
     version = require_toolkit_version(facts)
     if engine.kind is not EngineKind.DOCKER:
@@ -579,15 +451,8 @@ def _is_shown_here(when: str, facts: Facts, engine: Engine) -> bool:
             return False
 
 
-@check("CTK012", "runc can name GPU devices to systemd", causes=("CON007",))
+@check("CTK012", causes=("CON007",))
 def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
-    """This runc needs no links in /dev/char for the GPU's nodes, or the links are there.
-
-    Why it matters: some releases leave devices without such a link out of what they tell systemd. Then even containers
-    with explicit devices or CDI lose their GPU at the next `systemctl daemon-reload`.
-    How it is seen: the engine's runc against the table of faults, the cgroup driver, and /dev/char/195:255.
-    Source: opencontainers/runc issues 3671 and 3708; NVIDIA, Container Toolkit, "Troubleshooting".
-    """
     engine = require_toolkit_engine(facts)
     if engine.cgroup_driver != "systemd" or engine.is_rootless:
         raise NotApplicable("systemd does not manage the devices of containers here")
@@ -611,15 +476,8 @@ def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK014", "The nvidia runtime is the toolkit's program", causes=("CTK015", "CTK010", *CONTAINER_START_CODES))
+@check("CTK014", causes=("CTK015", "CTK010", *CONTAINER_START_CODES))
 def runtime_is_toolkits(facts: Facts) -> Iterator[Finding]:
-    """The program that the engine registers as nvidia exists, and is the toolkit's.
-
-    Why it matters: where it is gone, `runtime: nvidia` ends with "executable file not found", and so does every
-    container when it is the default; where it is runc itself, containers start without a GPU and without an error.
-    How it is seen: the path in the engine's description, looked up where the daemon looks for programs.
-    Source: NVIDIA/nvidia-docker issue 1190; NVIDIA, Container Toolkit install guide.
-    """
     engine = require_toolkit_engine(facts)
     runtime = next((runtime for runtime in engine.runtimes if runtime.name == "nvidia"), None)
     if runtime is None or engine.kind is EngineKind.PODMAN:
@@ -655,16 +513,8 @@ def runtime_is_toolkits(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK015", "The programs that the toolkit calls exist", causes=CONTAINER_START_CODES)
+@check("CTK015", causes=CONTAINER_START_CODES)
 def toolkit_programs_exist(facts: Facts) -> Iterator[Finding]:
-    """nvidia-container-cli, which the hook calls, and a runtime below the nvidia one are installed.
-
-    Why it matters: without the first, `--gpus` ends with "couldn't find binary nvidia-container-cli"; without the
-    second, `runtime: nvidia` ends with "error locating runtime". Settings look right in both.
-    How it is seen: the hook is on the daemon's PATH and the program is nowhere; the names in `runtimes` of config.toml,
-    which are runc and crun by default, looked up like the toolkit does.
-    Source: NVIDIA/nvidia-docker issues 973 and 1364; domesticatedviking/TextyMcSpeechy issue 47.
-    """
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     require_toolkit_version(facts)
@@ -705,15 +555,8 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("CTK016", "Enroot can give GPUs to jobs")
+@check("CTK016")
 def enroot_gives_gpus(facts: Facts) -> Iterator[Finding]:
-    """Enroot, if installed, has its hook 98-nvidia.sh is there, and nvidia-container-cli, which the hook calls.
-
-    Why it matters: Enroot starts the containers of Slurm jobs (pyxis, `srun --container-image`) without an engine. Without the
-    program each job with a GPU ends with "Command not found: nvidia-container-cli"; without the hook it starts and has no GPU.
-    How it is seen: the hook in /etc/enroot/hooks.d, and the program on PATH. A site may keep its hooks elsewhere.
-    Source: NVIDIA/pyxis issues 101 and 110; NVIDIA/enroot, doc/standard-hooks.md.
-    """
     require_nvidia_gpu(facts)
     toolkit = require_toolkit(facts)
     hook = require(toolkit.enroot_hook)
@@ -743,15 +586,8 @@ def enroot_gives_gpus(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("CTK017", "nerdctl has a way to the GPUs")
+@check("CTK017")
 def nerdctl_has_gpus(facts: Facts) -> Iterator[Finding]:
-    """Beside nerdctl there is nvidia-container-cli, or a CDI specification describes the GPUs.
-
-    Why it matters: `nerdctl run --gpus` calls the program itself in older releases, past containerd's settings, and takes CDI in
-    newer ones. Without both it ends with "nvidia-container-cli: executable file not found", or an unresolvable device.
-    How it is seen: both commands on PATH, and the CDI specifications. Which way this release of nerdctl takes is not read.
-    Source: containerd/nerdctl issue 2716 and pull request 4617.
-    """
     require_nvidia_gpu(facts)
     if require(facts.clients).named("nerdctl") is None:
         raise NotApplicable("nerdctl is not installed")
@@ -775,15 +611,8 @@ def nerdctl_has_gpus(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CTK013", "A container that asks for the GPU gets it")
+@check("CTK013")
 def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
-    """A throw-away container, started with a request for every GPU, has the device nodes, libcuda and a working NVML.
-
-    Why it matters: settings may all look right. What counts is whether a container starts, and what it finds inside.
-    How it is seen: only with --smoke: devkit starts a container from an image that is already here, looks for
-    /dev/nvidiactl, libcuda.so.1 and `nvidia-smi -L`, and removes it.
-    Source: NVIDIA, Container Toolkit install guide, "Running a Sample Workload".
-    """
     smoke = require(facts.smoke)
     require_nvidia_gpu(facts)
     if smoke.left_behind and isinstance(smoke.left_behind, str):

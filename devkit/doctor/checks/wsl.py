@@ -31,16 +31,8 @@ _NVML_OPERATING_SYSTEM = 17
 _WSLCONFIG_GUIDE = "https://learn.microsoft.com/en-us/windows/wsl/wsl-config"
 
 
-@check("WSL001", "The WSL guest carries no Linux NVIDIA driver", causes=(*NEEDS_DRIVER_CODES, "WSL003", "WSL004"))
+@check("WSL001", causes=(*NEEDS_DRIVER_CODES, "WSL003", "WSL004"))
 def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
-    """No package in the WSL guest replaces the driver libraries that Windows provides.
-
-    Why it matters: in WSL 2 the driver is the one on Windows. A Linux driver in the guest hides its libraries, and
-    every GPU call ends with "GPU access blocked by the operating system".
-    How it is seen: driver packages in the guest's package database, and the path of the libnvidia-ml.so.1 that the
-    loader takes, which should be under /usr/lib/wsl.
-    Source: NVIDIA, CUDA on WSL user guide, "Getting started"; microsoft/WSL issues 9938 and 9166.
-    """
     guest = require_wsl_guest(facts)
     is_shadowed = bool(guest.libnvidia_ml_path) and not guest.libnvidia_ml_path.startswith(_WSL_LIBRARY_FOLDER)
     if not guest.linux_driver_packages and not is_shadowed:
@@ -69,16 +61,8 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "WSL002", "WSL is version 2 and shows the GPU device", causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001")
-)
+@check("WSL002", causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001"))
 def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
-    """The guest runs on WSL 2, whose kernel shows the Windows GPU as /dev/dxg.
-
-    Why it matters: WSL 1 has neither a GPU nor containers, and a home-made WSL kernel without dxgkrnl has no GPU.
-    How it is seen: the kernel's release, and whether /dev/dxg exists although NVIDIA libraries are there.
-    Source: Microsoft Learn, "GPU acceleration for machine learning with WSL"; NVIDIA, CUDA on WSL user guide.
-    """
     require_host(facts)
     if find_platform(facts) is Platform.WSL1:
         yield Finding(
@@ -117,15 +101,8 @@ def wsl_shows_gpu(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("WSL003", "Windows provides all NVIDIA libraries to the guest", causes=NEEDS_DRIVER_CODES)
+@check("WSL003", causes=NEEDS_DRIVER_CODES)
 def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:
-    """Every NVIDIA library that GPU programs load is in /usr/lib/wsl/lib.
-
-    Why it matters: the Windows driver puts libcuda and libnvidia-ml there. With a part missing, containers fail to
-    start with "stat failed: /usr/lib/wsl/lib/libcuda.so.1".
-    How it is seen: the names in /usr/lib/wsl/lib. No NVIDIA library at all means no NVIDIA GPU, and is no finding.
-    Source: NVIDIA, CUDA on WSL user guide; NVIDIA/nvidia-docker issue 1225.
-    """
     guest = require_wsl_guest(facts)
     missing = [name for name in WSL_NVIDIA_LIBRARIES if name not in guest.libraries]
     if not missing or len(missing) == len(WSL_NVIDIA_LIBRARIES):
@@ -144,17 +121,8 @@ def windows_provides_libraries(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("WSL004", "Windows lets the guest use its GPU", causes=(*NVML_CODES, "GPU002", "GPU003", "GPU005"))
+@check("WSL004", causes=(*NVML_CODES, "GPU002", "GPU003", "GPU005"))
 def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
-    """NVML starts in the guest: Windows passes on a whole driver, of a GPU in display mode.
-
-    Why it matters: nvidia-smi works in PowerShell, and in WSL everything ends with "GPU access blocked by the operating
-    system". Installing a driver in the guest makes it worse.
-    How it is seen: NVML returns 17 although no Linux driver is in the guest. An empty driver store under
-    /usr/lib/wsl/drivers tells that Windows passes in no driver; with one, a data center GPU in TCC mode or a driver
-    that does not fit the Windows build is the likely reason. WSL takes GPUs in WDDM mode only.
-    Source: microsoft/WSL issues 9938, 9952, 11865, 12835 and 14339.
-    """
     guest = require_wsl_guest(facts)
     require_nvidia_gpu(facts)
     failure = facts.nvml
@@ -197,14 +165,8 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("WSL005", "The settings of WSL leave the GPU on", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
+@check("WSL005", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
 def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
-    """The file .wslconfig does not switch the GPU off.
-
-    Why it matters: with gpuSupport=false no guest gets /dev/dxg or NVIDIA's libraries, and nothing there says why.
-    How it is seen: gpuSupport in %UserProfile%\\.wslconfig, read from Windows, or from the guest through /mnt/c.
-    Source: Microsoft Learn, "Advanced settings configuration in WSL", gpuSupport.
-    """
     if is_in_container(facts):
         raise NotApplicable("only the WSL guest and Windows show .wslconfig")
     settings = require(require_system(facts).wsl_settings)
@@ -227,16 +189,8 @@ def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("WSL006", "WSL has memory to load a model")
+@check("WSL006")
 def wsl_has_memory(facts: Facts) -> Iterator[Finding]:
-    """The virtual machine of WSL has memory and swap for the shards of a model on their way to the GPU.
-
-    Why it matters: WSL takes half of the machine's memory unless .wslconfig says otherwise. A process that loads
-    weights then ends with nothing but "Killed".
-    How it is seen: the guest's memory and swap against a threshold of devkit's own, which weights of seven billion
-    parameters need in bf16.
-    Source: Microsoft Learn, "Advanced settings configuration in WSL", memory and swap.
-    """
     system = require_system(facts)
     guest = require_wsl_guest(facts)
     require_nvidia_gpu(facts)
@@ -265,15 +219,8 @@ def wsl_has_memory(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("WSL007", "The guest's linker finds libcuda")
+@check("WSL007")
 def linker_finds_libcuda(facts: Facts) -> Iterator[Finding]:
-    """The loader's cache of the guest knows the plain name libcuda.so.
-
-    Why it matters: Windows puts copies where Linux expects links. ldconfig complains of it, which is harmless, but
-    leaves libcuda.so out of its cache; builds that link with -lcuda fail then.
-    How it is seen: the list that `ldconfig -p` prints. Programs that load libcuda.so.1 by themselves do not care.
-    Source: microsoft/WSL issues 5548, 5663 and 8587.
-    """
     guest = require_wsl_guest(facts)
     if "libcuda.so.1" not in guest.libraries or require(guest.libcuda_link_in_cache):
         return
@@ -289,16 +236,8 @@ def linker_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("WSL008", "The image carries no driver libraries of its own")
+@check("WSL008")
 def image_has_no_driver_libraries(facts: Facts) -> Iterator[Finding]:
-    """In WSL the image of a container holds no copy of the libraries that Windows brings.
-
-    Why it matters: the toolkit mounts libcuda.so.1 and libnvidia-ml.so.1 into the container. Where the image already
-    has files of these names, the container does not even start: "file exists".
-    How it is seen: inside of a container on WSL, such files that are no mounts and no links into /usr/lib/wsl. Building
-    with nvidia as the default runtime, or committing a container that had a GPU, leaves them behind.
-    Source: NVIDIA/nvidia-docker issues 1551 and 1699; NVIDIA/nvidia-container-toolkit issues 287 and 289.
-    """
     if not is_in_container(facts):
         raise NotApplicable("only the inside of a container shows what its image holds")
     if facts.wsl is None:
@@ -320,16 +259,8 @@ def image_has_no_driver_libraries(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("WSL009", "CDI specifications follow the driver in WSL")
+@check("WSL009")
 def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Finding]:
-    """The toolkit in the guest regenerates the CDI specification when Windows's driver changes.
-
-    Why it matters: up to toolkit 1.19.0 the conditions of nvidia-cdi-refresh never hold in WSL. After a driver update
-    on Windows the old specification names folders that are gone.
-    How it is seen: the toolkit's version, with an engine in the guest itself. What NVML does not support in WSL, such
-    as ECC and process names, is no fault and never reported.
-    Source: NVIDIA, Container Toolkit release notes, 1.19.1.
-    """
     require_wsl_guest(facts)
     require_nvidia_gpu(facts)
     if not isinstance(facts.engine, Engine) or facts.engine.kind is EngineKind.DOCKER_DESKTOP:
@@ -355,14 +286,8 @@ def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("WSL010", "The guest's clock agrees with Windows's", causes=("HUB009",))
+@check("WSL010", causes=("HUB009",))
 def clock_agrees_with_windows(facts: Facts) -> Iterator[Finding]:
-    """The guest's clock did not stand still while the machine slept.
-
-    Why it matters: certificates are "not yet valid", package indexes "not valid yet", and signed downloads refused.
-    How it is seen: the virtual machine's hardware clock, which Windows keeps, against the guest's own.
-    Source: microsoft/WSL issues 4149, 8204 and 10006.
-    """
     behind = require(require_wsl_guest(facts).clock_behind_s)
     if abs(behind) <= CLOCK_SKEW_S.value:
         return

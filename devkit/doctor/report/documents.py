@@ -18,7 +18,6 @@ from devkit.doctor.model import (
     Side,
     Skipped,
     find_check_page,
-    split_explanation,
 )
 from devkit.doctor.signatures.catalog import PREFIXES, find_covered_failures, find_symptoms
 from devkit.doctor.signatures.model import Cause, Consequence, Match
@@ -212,7 +211,7 @@ def build_matches_document(found: Iterable[Match], nearest: Iterable[Nearest] = 
 
 def build_explanation_document(check: Check) -> Json:
     """Build the document of a check, without matches."""
-    explained = _build_check(check, explanation=dict(split_explanation(check)), causes=check.causes)
+    explained = _build_check(check, explanation=dict(check.explanation), causes=check.causes)
     document: Json = encode(ExplainDocument(check=explained, matches=()))
     return document
 

@@ -57,17 +57,17 @@ def build_sarif_document(report: Report, *, exit_code: int) -> dict[str, Any]:
 
 
 def _build_rule(check: Check) -> dict[str, Any]:
-    summary, _, rest = check.explanation.partition("\n\n")
-    page = re.sub(r"[ \t]*\n[ \t]*(?!\n)", " ", rest).strip()
+    explained = dict(check.explanation)
+    page = "\n".join(f"{heading}: {text}" for heading, text in explained.items() if heading)
     rule: dict[str, Any] = {
         "id": check.code,
         "shortDescription": {"text": check.title},
-        "fullDescription": {"text": " ".join(summary.split()) or check.title},
+        "fullDescription": {"text": explained.get("") or check.title},
         "help": {"text": page or check.title},
         "properties": {"tags": ["gpu", *find_covered_failures(check.code)]},
     }
     # The first source that has an address: a URL or a GitHub thread.
-    sources = " ".join(rest.partition("Source:")[2].split())
+    sources = explained.get("Source", "")
     if url := _URL.search(sources):
         rule["helpUri"] = url[0]
     elif thread := _THREAD.search(sources):

@@ -28,7 +28,14 @@ PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET"
 def load_check_rows(prefix: str) -> Mapping[str, CheckRow]:
     """Return the checks of a code prefix, by code; none for an unknown prefix."""
     rows = load(__package__, f"failures/{prefix}")["check"] if prefix in PREFIXES else {}
-    return {code: CheckRow(**decode_fields({"code": code, **row}, CheckRow)) for code, row in rows.items()}
+    return {
+        code: CheckRow(**decode_fields({"code": code, **_without_problems(row)}, CheckRow))
+        for code, row in rows.items()
+    }
+
+
+def _without_problems(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != "problem"}
 
 
 @cache
@@ -58,8 +65,10 @@ def find_general_signature(code: str) -> Signature | None:
 
 @cache
 def load_fixes() -> Mapping[str, Fix]:
-    """Return the fixes that several rows share, by name."""
-    return {name: Fix(**decode_fields(row, Fix)) for name, row in load(__package__, "fixes").items()}
+    """Return the fixes that several rows share, by name, for a machine that nothing is known of."""
+    from devkit.doctor.problems import find_shared_fix
+
+    return {name: find_shared_fix(name) for name in load(__package__, "fixes")}
 
 
 @cache

@@ -50,7 +50,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class CheckRow:
-    """The row of a check: its place in the report, and where its function is.
+    """The row of a check: its words, its place in the report, and where its function is.
+
+    `title` states the healthy condition in a line, `about` in a sentence; `why` it matters, how it is `seen`, and by which
+    `source`.
 
     `order` is counted from the hardware up, so that causes come before consequences. `function` is a name below
     `devkit.doctor.checks`, such as "driver.kernel_module.driver_loaded". `search_terms` are what people search for and
@@ -58,6 +61,11 @@ class CheckRow:
     """
 
     code: str
+    title: str
+    about: str
+    why: str
+    seen: str
+    source: str
     order: int
     function: str
     search_terms: tuple[str, ...] = ()

@@ -45,16 +45,8 @@ _GRAPHICS_LOADERS = {"libEGL.so.1": "libegl1", "libvulkan.so.1": "libvulkan1"}
 """The loaders of EGL and Vulkan, and the Debian packages that have them."""
 
 
-@check("CON001", "The GPU was given to this container", causes=NEEDS_CONTAINER_GPU_CODES)
+@check("CON001", causes=NEEDS_CONTAINER_GPU_CODES)
 def container_has_gpu(facts: Facts) -> Iterator[Finding]:
-    """On a machine with an NVIDIA GPU, this container can open it.
-
-    Why it matters: a GPU must be requested when the container is created; it is also lost when systemd rewrites the
-    device rules of a running one. Both look alike from Python, and are repaired on different sides.
-    How it is seen: opening /dev/nvidiactl. ENOENT: never requested. EPERM: the cgroup's device filter dropped it.
-    EACCES: file mode, SELinux or a user namespace. A container whose NVML answers passes.
-    Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; microsoft/vscode-remote-release issue 9385.
-    """
     container = require_container(facts)
     require_visible_gpu(facts)
     if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
@@ -164,16 +156,8 @@ def explain_missing_gpu(facts: Facts, container: Container, driver: Driver) -> F
             )
 
 
-@check("CON002", "The container has the driver capabilities compute and utility", causes=("DRV003", "PYT006"))
+@check("CON002", causes=("DRV003", "PYT006"))
 def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
-    """NVIDIA_DRIVER_CAPABILITIES includes compute (libcuda) and utility (NVML, nvidia-smi).
-
-    Why it matters: the toolkit mounts only the libraries that were requested. Without compute torch finds no driver
-    although the device nodes are there.
-    How it is seen: the variable, and whether libcuda.so.1 and libnvidia-ml.so.1 are in the container. Unset means
-    both.
-    Source: NVIDIA, Container Toolkit, "Driver capabilities"; NVIDIA/nvidia-docker issue 954.
-    """
     require_visible_gpu(facts)
     text = require_container(facts).driver_capabilities
     if not text or (require_container(facts).visible_devices or "") in NO_VISIBLE_DEVICES:
@@ -198,15 +182,8 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CON015", "A container with graphics has the driver's EGL and Vulkan")
+@check("CON015")
 def graphics_are_complete(facts: Facts) -> Iterator[Finding]:
-    """With the capability graphics requested, loaders, the driver's library and the files that name it are there.
-
-    Why it matters: EGL and Vulkan then find no GPU, and fall back to rendering on the CPU or end with "no display" and
-    VK_ERROR_INCOMPATIBLE_DRIVER, while CUDA works.
-    How it is seen: libEGL_nvidia, libEGL and libvulkan by the loader's cache, and the vendor files of both loaders.
-    Source: NVIDIA/nvidia-container-toolkit issue 16; NVIDIA, Container Toolkit, "Driver capabilities".
-    """
     require_visible_gpu(facts)
     container = require_container(facts)
     if "graphics" not in (container.driver_capabilities or "").split(","):
@@ -259,15 +236,8 @@ def graphics_are_complete(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("CON003", "Shared memory is large enough for data loaders")
+@check("CON003")
 def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
-    """The shared memory (/dev/shm) of this container holds at least a gibibyte.
-
-    Why it matters: data loader workers and NCCL pass tensors through it. Docker's default of 64 MiB ends training
-    with "Bus error", often hours in.
-    How it is seen: the size of the /dev/shm mount.
-    Source: pytorch/pytorch issue 5040; NVIDIA/nccl issue 290.
-    """
     size_bytes = require(require_container(facts).shm_bytes)
     if size_bytes >= SHARED_MEMORY_BYTES.value:
         return
@@ -283,15 +253,8 @@ def shared_memory_suffices(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CON004", "A C compiler and Python headers are there for Triton", causes=("PYT019",))
+@check("CON004", causes=("PYT019",))
 def triton_can_compile(facts: Facts) -> Iterator[Finding]:
-    """The container has a C compiler and Python.h, where a CUDA build of torch is installed.
-
-    Why it matters: Triton compiles a small launcher at run time, so torch.compile and several quantized kernels fail
-    with "Failed to find C compiler" in slim images. nvcc is not needed.
-    How it is seen: cc, gcc or clang on PATH, and Python.h of the interpreter that runs torch.
-    Source: vllm-project/vllm issue 14075; triton-lang/triton, runtime build step.
-    """
     container = require_container(facts)
     require_torch_cuda(facts)
     if not container.c_compiler:
@@ -316,15 +279,8 @@ def _add_to_image(facts: Facts, purpose: Purpose, what: str) -> Fix:
     return Fix(f"Add {what} to the image, and rebuild it.", commands, where=Side.IMAGE, root=True)
 
 
-@check("CON005", "The loader finds libcuda", causes=("PYT019",))
+@check("CON005", causes=("PYT019",))
 def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
-    """The loader's cache knows libcuda, which Triton looks up there.
-
-    Why it matters: the driver's library is mounted at start; when the cache was not refreshed, Triton ends with
-    "libcuda.so cannot found!". Older Triton also needs the plain name libcuda.so to link against.
-    How it is seen: libcuda.so.1 and libcuda.so in the output of `ldconfig -p`, where Triton is installed.
-    Source: triton-lang/triton issues 2019 and 3053.
-    """
     container = require_container(facts)
     require_torch(facts)
     if not any("triton" in package.name for package in require_python(facts).packages):
@@ -352,16 +308,8 @@ def loader_finds_libcuda(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CON013", "The workspace is writable in this container")
+@check("CON013")
 def workspace_is_writable(facts: Facts) -> Iterator[Finding]:
-    """The user of this container may write to the workspace.
-
-    Why it matters: a bind mount keeps the host's owner. Where the container's user has another number, editors cannot
-    save, git refuses, and a checkpoint fails at the end of the first epoch. Images of Ubuntu 24.04 already have a user
-    1000, so a user added to them gets 1001.
-    How it is seen: whether this user may create files in the workspace, its owner, and the user's number.
-    Source: microsoft/vscode-remote-release issue 10030; dev container specification, `updateRemoteUserUID`.
-    """
     require_container(facts)
     storage = require(facts.storage)
     folder = next((one for one in storage.directories if one.purpose == "workspace"), None)
@@ -391,15 +339,8 @@ def workspace_is_writable(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("CON014", "Every group of this user has a name")
+@check("CON014")
 def groups_have_names(facts: Facts) -> Iterator[Finding]:
-    """Each group of this process has a name in the container's /etc/group.
-
-    Why it matters: it does not: Container Toolkit 1.19 and later adds the groups that own the host's device nodes, so
-    that users who are not root may open them. Shells complain about the missing name, and nothing else happens.
-    How it is seen: the groups of this process against /etc/group.
-    Source: NVIDIA, Container Toolkit, "Troubleshooting".
-    """
     nameless = require(require_container(facts).nameless_groups)
     if not nameless:
         return

@@ -61,16 +61,8 @@ def _format_variable(value: str | Unknown | None) -> str:
     return value if isinstance(value, str) else "(not set)"
 
 
-@check("CON006", "The project's dev container requests the GPU", causes=("CON001",))
+@check("CON006", causes=("CON001",))
 def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
-    """The running dev container of this project was created with a request for a GPU.
-
-    Why it matters: a GPU is given when a container is created, or never. The same image started by hand with `--gpus
-    all` works, so the search begins in the wrong place.
-    How it is seen: the engine's description of the container that carries the project's label: no device request, no
-    nvidia runtime, no device. Where nothing in project or image speaks of a GPU, it is only noted.
-    Source: microsoft/vscode-remote-release issue 9385; Docker Engine API, `HostConfig.DeviceRequests`.
-    """
     engine = require_gpu_engine(facts)
     if not require_nvml(facts).gpus:
         raise NotApplicable("NVML shows no GPU that could be given")
@@ -119,17 +111,8 @@ def find_gpu_containers(engine: Engine) -> tuple[RunningContainer, ...]:
     return tuple(one for one in require(engine.containers) if one.gpu_request)
 
 
-@check("CON007", "Running containers keep their GPU when systemd reloads")
+@check("CON007")
 def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
-    """No running container got its GPU from the legacy hook while systemd manages the control groups.
-
-    Why it matters: the container runtime knows nothing of what the hook allowed. The next `systemctl daemon-reload`,
-    which any package upgrade may do, resets the device rules, and training ends with "NVML: Unknown Error".
-    How it is seen: cgroup driver systemd; containers with a device request but neither CDI names nor device nodes of
-    their own. Docker 29.2 and later answers such requests by CDI where it knows the devices.
-    Source: NVIDIA, Container Toolkit, "Troubleshooting"; NVIDIA/nvidia-container-toolkit issues 48 and 1227;
-    moby/moby pull request 50228.
-    """
     engine = require_toolkit_engine(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
         raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
@@ -192,16 +175,8 @@ def is_legacy_mode(facts: Facts) -> bool:
     return isinstance(version, Release) and is_legacy_by_default(version)
 
 
-@check("CON008", "The driver meets what the project's images require", causes=("CON011", "CUD001"))
+@check("CON008", causes=("CON011", "CUD001"))
 def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
-    """The driver satisfies NVIDIA_REQUIRE_CUDA of the images that this project's containers are made of.
-
-    Why it matters: under the legacy hook such a container does not start at all; by CDI it starts, and the first CUDA
-    call may fail. It shows here before anybody tries.
-    How it is seen: the variable in the engine's description of local images, against the driver's CUDA version, its
-    branch, and the kind of GPU.
-    Source: NVIDIA/nvidia-container-toolkit issue 152; libnvidia-container, requirement syntax.
-    """
     require_host(facts)
     engine = require_gpu_engine(facts)
     require_nvml(facts)
@@ -262,15 +237,8 @@ def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
     return tuple(image for image in require(engine.images) if is_own(image))
 
 
-@check("CON009", "GPU containers have shared memory for data loaders and NCCL", causes=("CON003",))
+@check("CON009", causes=("CON003",))
 def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Finding]:
-    """Running containers with a GPU have a shared memory of at least a gibibyte, or the host's.
-
-    Why it matters: an engine's default of 64 MiB ends data loader workers with "Bus error" and NCCL with "No space left
-    on device", often hours in.
-    How it is seen: ShmSize and IpcMode in the engine's description of each container.
-    Source: pytorch/pytorch issue 5040; NVIDIA/nccl issue 290; NVIDIA, NCCL user guide, "Troubleshooting".
-    """
     engine = require_gpu_engine(facts)
     containers = find_gpu_containers(engine)
     if not containers:
@@ -294,15 +262,8 @@ def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("CON010", "GPU containers ask the toolkit for what they need", causes=("CON001", "CON002"))
+@check("CON010", causes=("CON001", "CON002"))
 def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
-    """A container under the runtime named nvidia names its devices, and capabilities include compute and utility.
-
-    Why it matters: the runtime alone gives nothing; without NVIDIA_VISIBLE_DEVICES it adds no GPU, and without the
-    capability compute no libcuda. CUDA images set both, plain ones neither.
-    How it is seen: the runtime and the two variables in the engine's description. CDI gives everything and reads none.
-    Source: NVIDIA, Container Toolkit, "Specialized configurations with Docker"; NVIDIA/nvidia-docker issue 954.
-    """
     engine = require_gpu_engine(facts)
     for container in require(engine.containers):
         if _runs_under_nvidia(container) and container.visible_devices is None and not container.gpu_request:
@@ -335,16 +296,8 @@ def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check("CON011", "The project's last container ended well")
+@check("CON011")
 def last_container_ended_well(facts: Facts) -> Iterator[Finding]:
-    """The last dev container of this project, and the last of each Compose service, could start and had enough memory.
-
-    Why it matters: editors show little more than "failed to start", and `docker compose up` may have scrolled away; the
-    engine keeps the reason.
-    How it is seen: State.Error and State.OOMKilled of the newest stopped container with the project's label, of each
-    service that does not run. The error is explained as `devkit explain` would.
-    Source: Docker Engine API, `ContainerState`; Docker Compose, labels of containers.
-    """
     engine = require_gpu_engine(facts)
     running = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
     services = {one.service for one in running if one.service}
@@ -397,16 +350,8 @@ def _judge_end(container: StoppedContainer) -> Iterator[Finding]:
         )
 
 
-@check("CON012", "SELinux lets containers use the GPU")
+@check("CON012")
 def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
-    """GPU containers are exempt from SELinux, or its policy lets containers use devices.
-
-    Why it matters: the device nodes are there and their mode is right, yet every program ends with "Insufficient
-    Permissions".
-    How it is seen: SELinux enforces and its switch container_use_devices is off; a running GPU container was created
-    without label=disable. Policies of some distributions allow GPUs all the same, so this is no certainty.
-    Source: NVIDIA, Container Toolkit, "Troubleshooting"; Podman manual, `--security-opt`.
-    """
     engine = require_toolkit_engine(facts)
     limits = require(facts.limits)
     if is_in_wsl(facts) or require(limits.selinux) != "enforcing" or not engine.has_selinux:

@@ -38,15 +38,8 @@ def list_missing_nodes(driver: Driver) -> tuple[str, ...]:
     return tuple(f"/dev/nvidia{number}" for number in range(taken) if f"/dev/nvidia{number}" not in there)
 
 
-@check("DRV005", "The driver's device nodes exist")
+@check("DRV005")
 def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
-    """/dev/nvidia-uvm is there beside the GPUs' own device nodes, and each GPU of the driver has one.
-
-    Why it matters: CUDA needs them. Engines that run without root cannot create them, so after a reboot containers fail
-    until some privileged program has used the GPU once. A CDI specification that is written meanwhile lacks them.
-    How it is seen: device nodes under /dev, and the GPUs on the PCI bus that the nvidia driver has taken.
-    Source: NVIDIA/nvidia-docker issue 396; NVIDIA/enroot issue 106; NVIDIA/nvidia-modprobe, nvidia-modprobe.1.
-    """
     require_loaded_driver(facts)
     nodes = require_driver(facts).device_nodes
     missing = () if is_in_container(facts) else list_missing_nodes(require_driver(facts))
@@ -81,15 +74,8 @@ def uvm_node_exists(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("DRV006", "This user may open the GPU's device nodes", causes=NEEDS_DRIVER_CODES)
+@check("DRV006", causes=NEEDS_DRIVER_CODES)
 def device_nodes_are_accessible(facts: Facts) -> Iterator[Finding]:
-    """The device nodes of NVIDIA's driver may be read and written by the user who asks.
-
-    Why it matters: all users may open the nodes by default. Where a module option or a rule gives them to a group,
-    every other user, and every container that runs as one, fails as if there were no GPU.
-    How it is seen: mode and owner of /dev/nvidia*, against this user and its groups.
-    Source: NVIDIA, driver README, NVreg_DeviceFileUID, -GID and -Mode; NVIDIA, Container Toolkit troubleshooting.
-    """
     driver = require_driver(facts)
     closed = require(driver.closed_nodes)
     if not closed:
@@ -114,16 +100,8 @@ def device_nodes_are_accessible(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("DRV007", "The GPU's system processor (GSP) starts", causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
+@check("DRV007", causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
 def gsp_starts(facts: Facts) -> Iterator[Finding]:
-    """The driver finds the firmware of its version, and the GPU's own processor runs it.
-
-    Why it matters: the open module, and the other one on newer GPUs, leave the GPU's management to firmware. If that
-    does not start, the GPU is on the bus and belongs to the driver, but "No devices were found".
-    How it is seen: the kernel log's lines about GSP firmware, and the folder of the loaded version under /lib/firmware.
-    It is reported while NVML misses a GPU, or as a warning where the GPU works again.
-    Source: NVIDIA/open-gpu-kernel-modules issues 246, 639, 789 and 1104; NVIDIA, driver README, "GSP Firmware".
-    """
     require_host(facts)
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
@@ -174,17 +152,8 @@ def _find_cu_init_code(facts: Facts) -> int | None:
     return cuda.code if isinstance(cuda, CudaCall) else None
 
 
-@check("DRV009", "CUDA starts after the machine has slept", causes=DEEP_CODES)
+@check("DRV009", causes=DEEP_CODES)
 def cuda_survives_suspend(facts: Facts) -> Iterator[Finding]:
-    """cuInit works on this host, also after suspend; or at least the driver keeps its memory over one.
-
-    Why it matters: the module nvidia_uvm may lose its state while the machine sleeps. nvidia-smi stays healthy, and
-    torch blames the environment variables, which is wrong.
-    How it is seen: with --deep, cuInit returns 999 on the host; the kernel log tells whether the machine has slept.
-    Without --deep a machine that has slept and does not preserve GPU memory gets a note.
-    Source: pytorch/pytorch issues 49081, 88639 and 115340; NVIDIA, driver README, "Configuring Power Management
-    Support".
-    """
     require_host(facts)
     require_loaded_driver(facts)
     driver = require_driver(facts)
@@ -228,17 +197,8 @@ def _reload_fix(driver: Driver) -> Fix:
     )
 
 
-@check("DRV010", "CUDA starts on machines without an NVSwitch", causes=DEEP_CODES)
+@check("DRV010", causes=DEEP_CODES)
 def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Finding]:
-    """Without an NVSwitch, cuInit returns neither "system not yet initialized" nor "not initialized".
-
-    Why it matters: on some kernels the module nvidia_uvm fails while it sets up shared memory management (HMM), and
-    every CUDA program with it. The error reads like a missing Fabric Manager, which such a machine does not need.
-    How it is seen: with --deep, cuInit returns 802 or 3, on a machine whose bus has no NVSwitch and whose GPUs do not
-    wait for a fabric.
-    Source: NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947; wilicc/gpu-burn issue 133; CUDA release notes, known
-    issues.
-    """
     require_host(facts)
     release = require_loaded_driver(facts)
     code = _find_cu_init_code(facts)

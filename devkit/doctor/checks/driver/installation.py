@@ -45,14 +45,8 @@ _OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
 """How Ubuntu marks its own builds: 580.95.05-0ubuntu0.24.04.2; NVIDIA's repository has 580.95.05-0ubuntu1."""
 
 
-@check("DRV011", "Package lists agree on the Container Toolkit's key")
+@check("DRV011")
 def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
-    """Files under /etc/apt/sources.list.d that name the same repository of the Container Toolkit name the same key.
-
-    Why it matters: apt then reads no list at all, so that nothing can be installed or upgraded, the driver included.
-    How it is seen: entries of nvidia.github.io in those files, with their signed-by option.
-    Source: NVIDIA, Container Toolkit troubleshooting, "Conflicting values set for option Signed-By".
-    """
     require_host(facts)
     sources = require(require_driver(facts).apt_sources)
     for url in dict.fromkeys(source.url for source in sources):
@@ -76,17 +70,8 @@ def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "DRV012", "The module on disk and the driver's libraries are of one version", causes=("DRV002", *NEEDS_DRIVER_CODES)
-)
+@check("DRV012", causes=("DRV002", *NEEDS_DRIVER_CODES))
 def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
-    """The module that the next start would load has the version of libnvidia-ml, and no package is half installed.
-
-    Why it matters: a reboot, which repairs the usual mismatch, repairs nothing here: the old module is loaded again.
-    How it is seen: `modinfo -F version nvidia` against the version in the library's file name; the states of the
-    driver's packages in dpkg's records.
-    Source: illinois-scicomp/machine-shop-maintenance issue 60; lyulyul/shine-cluster issue 30; dpkg(1), package states.
-    """
     require_host(facts)
     driver = require_driver(facts)
     if find_distro_family(facts) is DistroFamily.NIXOS:
@@ -130,20 +115,8 @@ def _find_branches(driver: Driver) -> list[DriverPackage]:
     return list(found.values())
 
 
-@check(
-    "DRV014",
-    "The driver's CUDA library is installed",
-    causes=(*CDI_CODES, *CONTAINER_START_CODES, *CUDA_CODES, *CONTAINER_CODES),
-)
+@check("DRV014", causes=(*CDI_CODES, *CONTAINER_START_CODES, *CUDA_CODES, *CONTAINER_CODES))
 def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
-    """Beside the driver's NVML there is libcuda.so.1, the library through which every CUDA program reaches the driver.
-
-    Why it matters: distributions package it apart from the kernel module and nvidia-smi. Without it nvidia-smi works and
-    CUDA does not, on the host and in every container, because the Container Toolkit mounts the host's library.
-    How it is seen: the dynamic loader finds libnvidia-ml.so.1 of the driver and no libcuda.so.1; in a container that can
-    open the GPU and did not ask for fewer libraries, too.
-    Source: NVIDIA/libnvidia-container issue 8 and NVIDIA/nvidia-docker issue 539.
-    """
     require_visible_gpu(facts)
     driver, loaded = require_driver(facts), require_loaded_driver(facts)
     if require(driver.libnvidia_ml) is None or require(driver.libcuda) is not None or require(driver.libcuda_paths):
@@ -177,16 +150,8 @@ def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("DRV013", "The driver comes from one source")
+@check("DRV013")
 def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
-    """No package of NVIDIA's repository pulls another driver over that of the distribution.
-
-    Why it matters: the package cuda, by way of cuda-drivers, installs NVIDIA's newest branch. Beside a driver of the
-    distribution the next upgrade mixes the two, or replaces a branch that was pinned on purpose.
-    How it is seen: cuda-drivers among the installed packages, beside driver packages of the distribution: on Ubuntu by
-    their version, with RPM by the names of RPM Fusion.
-    Source: NVIDIA, CUDA installation guide, "Meta Packages"; microsoft/WSL issue 9166.
-    """
     require_host(facts)
     installed = [package for package in require(require_driver(facts).packages) if package.state == "installed"]
     meta = next((package for package in installed if _META.match(package.name)), None)

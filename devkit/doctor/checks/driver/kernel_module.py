@@ -49,16 +49,8 @@ LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supp
 OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
 
 
-@check("DRV001", "The NVIDIA kernel driver is loaded", causes=NEEDS_DRIVER_CODES)
+@check("DRV001", causes=NEEDS_DRIVER_CODES)
 def driver_loaded(facts: Facts) -> Iterator[Finding]:
-    """The kernel module of the NVIDIA driver is loaded. If not, the finding says which of its causes it is.
-
-    Why it matters: without the module no program, inside or outside of a container, reaches the GPU.
-    How it is seen: /sys/module/nvidia against NVIDIA functions on the PCI bus; then the driver that owns them, the
-    module on disk for this kernel and who signed it, DKMS and its log, kernel headers, Secure Boot and the kernel log
-    tell the cause.
-    Source: NVIDIA/nvidia-docker issue 1393; NVIDIA, driver installation guide, "Troubleshooting".
-    """
     if finding := explain_driver_without_gpu(facts):
         yield finding
         return
@@ -254,15 +246,8 @@ def _explain_not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -
     )
 
 
-@check("DRV004", "The kernel module is the open flavor where the GPU needs it", causes=NEEDS_DRIVER_CODES)
+@check("DRV004", causes=NEEDS_DRIVER_CODES)
 def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
-    """GPUs of the Blackwell generation and later are driven by the open kernel module.
-
-    Why it matters: the proprietary module does not support them; nvidia-smi then prints "No devices were found".
-    How it is seen: the kernel log's own words, or PCI device ids against the first Blackwell id; and the flavor in
-    /proc/driver/nvidia/version.
-    Source: NVIDIA, driver README, "Open Linux Kernel Modules"; NVIDIA/open-gpu-kernel-modules issue 872.
-    """
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
     log_lines = find_driver_lines(facts, OPEN_MODULE_LINE)
@@ -290,16 +275,8 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("DRV008", "The driver branch still supports every GPU", causes=("DRV001", *NEEDS_DRIVER_CODES))
+@check("DRV008", causes=("DRV001", *NEEDS_DRIVER_CODES))
 def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
-    """The installed driver branch, and its flavor, drive the generation of each GPU.
-
-    Why it matters: a new branch drops old generations, and the open module has never driven anything before Turing. The
-    GPU then vanishes with an upgrade, though the driver loads and everything is of one version.
-    How it is seen: the kernel log's own words; or PCI device ids from before Turing under a branch after 580, from
-    before Maxwell under a branch after 470, or under the open module.
-    Source: NVIDIA, legacy GPUs; NVIDIA, driver README, "Open Linux Kernel Modules".
-    """
     require_host(facts)
     driver = require_driver(facts)
     log_lines = find_driver_lines(facts, *LEGACY_GPU_LINES)

@@ -31,16 +31,8 @@ _READ_KERNEL_LOG = "journalctl -k -b | grep -iE 'nvrm|xid'"
 _Explanation = tuple[str, Fix, Confidence]
 
 
-@check("DRV002", "Driver libraries match the loaded kernel module", causes=NEEDS_DRIVER_CODES)
+@check("DRV002", causes=NEEDS_DRIVER_CODES)
 def libraries_match_module(facts: Facts) -> Iterator[Finding]:
-    """libnvidia-ml on disk has the version of the kernel module in memory.
-
-    Why it matters: a package upgrade replaces the libraries while the old module stays loaded, and from then on
-    every GPU program fails with "Driver/library version mismatch". Reinstalling does not help; a reboot does.
-    How it is seen: /sys/module/nvidia/version, the version in the file name of libnvidia-ml.so.1, NVML's return
-    value 18, and the line of the package log that names the upgrade.
-    Source: NVIDIA/nvidia-container-toolkit issue 394; NVIDIA, NVML API reference, nvmlReturn_t.
-    """
     require_nvidia_gpu(facts)
     nvml_says_so = isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH
     driver = None if is_in_wsl(facts) or isinstance(facts.driver, Unknown) else facts.driver
@@ -112,18 +104,8 @@ def _is_rebooted_since_upgrade(driver: Driver) -> bool:
     return running_s is not None and running_s > DAY_S
 
 
-@check(
-    "DRV003", "NVML answers", causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES)
-)
+@check("DRV003", causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES))
 def nvml_answers(facts: Facts) -> Iterator[Finding]:
-    """The management library starts and answers within the deadline.
-
-    Why it matters: nvidia-smi, the Container Toolkit and most GPU programs begin with NVML. A call that hangs means
-    a driver that waits for hardware which never answers.
-    How it is seen: NVML runs in a child process that is killed at the deadline; its return value, signal or silence
-    is the reading.
-    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalog.
-    """
     require_visible_gpu(facts)
     if isinstance(facts.nvml, Unknown):
         raise NotApplicable(facts.nvml.reason, is_lost=facts.nvml.is_lost)

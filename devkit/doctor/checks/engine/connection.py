@@ -17,15 +17,8 @@ _ENGINE_SOCKETS = ("/run/docker.sock", "/run/user/", "/podman/", "/desktop/", "/
 """Parts of the sockets that Docker, rootless Docker, Podman and Docker Desktop make for themselves."""
 
 
-@check("ENG001", "A container engine answers")
+@check("ENG001")
 def engine_answers(facts: Facts) -> Iterator[Finding]:
-    """The container engine that the docker command talks to answers on its API.
-
-    Why it matters: dev containers are built and started by it. Without one, only the proof in place runs.
-    How it is seen: the endpoint is chosen as the docker command chooses it, then called with a deadline; a refused
-    permission, a missing socket, no answer and a wrong address are distinguished.
-    Source: docker/cli, context resolution; Docker, "Linux post-installation steps".
-    """
     if isinstance(facts.engine, Unknown):
         raise NotApplicable(facts.engine.reason, is_lost=facts.engine.is_lost)
     if isinstance(facts.engine, EngineFailure):
@@ -292,14 +285,8 @@ def _list_log_commands(facts: Facts) -> tuple[str, ...]:
     return ("journalctl -u docker -n 50 --no-pager",) if has_systemd(facts) else ()
 
 
-@check("ENG007", "The engine is on this machine")
+@check("ENG007")
 def engine_is_local(facts: Facts) -> Iterator[Finding]:
-    """The docker command talks to an engine on this machine.
-
-    Why it matters: GPUs, mounts and images are those of the engine's machine. Checks here say nothing about it.
-    How it is seen: the endpoint's scheme is neither a local socket nor a pipe.
-    Source: microsoft/vscode-remote-release issue 345.
-    """
     engine = require_container_engine(facts)
     if engine.endpoint.url.startswith(("unix:", "npipe:", "/")):
         return

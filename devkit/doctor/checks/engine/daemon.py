@@ -39,15 +39,8 @@ _SET_PROXIES = "d['proxies'] = {'http-proxy': a[1], 'https-proxy': a[1], 'no-pro
 _PROXY_GUIDE = "https://docs.docker.com/engine/daemon/proxy/"
 
 
-@check("ENG002", "The engine runs where the GPU is", causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG003"))
+@check("ENG002", causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG003"))
 def engine_is_not_linux_desktop(facts: Facts) -> Iterator[Finding]:
-    """On Linux the docker command does not talk to Docker Desktop, whose virtual machine has no GPU.
-
-    Why it matters: containers start, but "libnvidia-ml.so.1: cannot open shared object file" is all a GPU request
-    gets; with sudo it works, because root has another Docker context.
-    How it is seen: the engine calls itself Docker Desktop although the platform is Linux.
-    Source: NVIDIA/nvidia-docker issues 1647 and 1711.
-    """
     engine = require_gpu_engine(facts)
     if engine.kind is not EngineKind.DOCKER_DESKTOP or find_platform(facts) is not Platform.LINUX:
         return
@@ -64,15 +57,8 @@ def engine_is_not_linux_desktop(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("ENG003", "Docker is not the snap package", causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG009"))
+@check("ENG003", causes=(*TOOLKIT_CODES, *CDI_CODES, "ENG009"))
 def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
-    """The Docker that runs is not confined in a snap.
-
-    Why it matters: a snap sees neither the Container Toolkit nor the driver's libraries on the host, and a second
-    Docker beside it may take over after the next boot.
-    How it is seen: the engine's data directory under /var/snap.
-    Source: NVIDIA/nvidia-container-toolkit issue 154; NVIDIA/nvidia-docker issue 1711.
-    """
     engine = require_gpu_engine(facts)
     if not engine.is_snap:
         return
@@ -91,14 +77,8 @@ def docker_is_not_snap(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("ENG004", "The docker command talks to Docker", causes=("ENG012",))
+@check("ENG004", causes=("ENG012",))
 def docker_socket_is_dockers(facts: Facts) -> Iterator[Finding]:
-    """The socket named for Docker belongs to Docker, not to Podman.
-
-    Why it matters: older Podman accepts `--gpus all` and ignores it, so the container starts without a GPU.
-    How it is seen: the engine's /version names Podman Engine while the socket is docker.sock.
-    Source: NVIDIA/nvidia-container-runtime issue 190, where a maintainer calls the flag a no-op.
-    """
     engine = require_gpu_engine(facts)
     if engine.kind is not EngineKind.PODMAN or "docker.sock" not in engine.endpoint.url:
         return
@@ -115,15 +95,8 @@ def docker_socket_is_dockers(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("ENG005", "Docker Compose can request GPUs")
+@check("ENG005")
 def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
-    """The Compose plugin is installed and new enough for device reservations.
-
-    Why it matters: devkit's dev containers are Compose projects. Old Compose refuses the GPU request with
-    "Additional properties are not allowed ('devices' was unexpected)".
-    How it is seen: the version that `docker compose version` prints, against the version table.
-    Source: Compose specification, "services"; docker/compose pull request 7929.
-    """
     engine = require_container_engine(facts)
     if engine.kind is EngineKind.PODMAN:
         raise NotApplicable("Podman brings its own Compose provider")
@@ -147,17 +120,8 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("ENG006", "The engine's settings files are valid", causes=("ENG001", *TOOLKIT_CODES))
+@check("ENG006", causes=("ENG001", *TOOLKIT_CODES))
 def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
-    """Every daemon.json that concerns this user is valid JSON, and the daemon accepts what it says.
-
-    Why it matters: with a syntax error, an unknown key, a value of the wrong type, `hosts` beside the unit's own -H, or a
-    default runtime that nothing registers, the daemon does not start again, often not before the next reboot.
-    How it is seen: devkit parses the files itself and reports line and column; what is valid JSON is given to
-    `dockerd --validate` with the flags of the systemd unit, which changes nothing. Docker makes a folder of that name
-    where a container mounted a file that was not there.
-    Source: NVIDIA/nvidia-docker issue 542; moby/moby issue 22339; dockerd reference, `--validate`.
-    """
     require_engine_side(facts)
     engine = facts.engine if isinstance(facts.engine, Engine) else None
     for file in require_toolkit(facts).daemon_files:
@@ -188,15 +152,8 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Finding]:
 _TAKE_CGROUPFS = "sudo sed -i 's/native.cgroupdriver=systemd/native.cgroupdriver=cgroupfs/' /etc/docker/daemon.json"
 
 
-@check("ENG016", "The engine's cgroup driver is there", causes=CONTAINER_START_CODES)
+@check("ENG016", causes=CONTAINER_START_CODES)
 def cgroup_driver_is_there(facts: Facts) -> Iterator[Finding]:
-    """Docker leaves control groups to systemd only where systemd runs.
-
-    Why it matters: "native.cgroupdriver=systemd" is in many copied daemon.json files. Where no systemd runs, such as in WSL
-    without it, the daemon starts, and every container ends with "systemd cgroup flag passed".
-    How it is seen: the driver that the engine names, and /run/systemd/system.
-    Source: rancher/runc-cve issue 14; moby/moby issue 38753.
-    """
     require_host(facts)
     engine = require_container_engine(facts)
     runs_systemd = require(require_system(facts).runs_systemd)
@@ -218,16 +175,8 @@ def cgroup_driver_is_there(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("ENG008", "Editors can tell that this engine gives GPUs")
+@check("ENG008")
 def engine_lists_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
-    """The engine lists a runtime named nvidia, which some tools take for the sign of a GPU.
-
-    Why it matters: Docker Desktop honors `--gpus all` without listing such a runtime. A dev container that only says
-    "hostRequirements": {"gpu": "optional"} then starts without a GPU and without a warning.
-    How it is seen: Docker Desktop on Windows, a GPU, and no runtime of that name. A dev container that asks for the GPU
-    itself works all the same, so this only explains.
-    Source: microsoft/vscode-remote-release issues 7586 and 9385; tensorchord/envd issue 1133.
-    """
     engine = require_gpu_engine(facts)
     on_windows = find_platform(facts) in (Platform.WSL2, Platform.WINDOWS)
     if engine.kind is not EngineKind.DOCKER_DESKTOP or not on_windows:
@@ -247,16 +196,8 @@ def engine_lists_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("ENG009", "Only one Docker is installed")
+@check("ENG009")
 def only_one_docker(facts: Facts) -> Iterator[Finding]:
-    """No second Docker daemon waits beside the one that answers.
-
-    Why it matters: two daemons take the same socket, and which one wins may change at the next boot or when Docker
-    Desktop starts. Each has images, settings and GPU support of its own.
-    How it is seen: the daemons installed on this side: of packages, of the snap, and in WSL Docker Desktop's own
-    commands. Docker Desktop beside a Docker Engine on plain Linux has a context of its own, and is no finding.
-    Source: NVIDIA/nvidia-docker issue 1711; NVIDIA/nvidia-container-toolkit issue 154; microsoft/WSL issue 10253.
-    """
     require_host(facts)
     require_nvidia_gpu(facts)
     if isinstance(facts.clients, Unknown):
@@ -298,14 +239,8 @@ def only_one_docker(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("ENG010", "The engine is new enough to give GPUs", causes=(*TOOLKIT_CODES, *CDI_CODES))
+@check("ENG010", causes=(*TOOLKIT_CODES, *CDI_CODES))
 def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
-    """The Docker daemon knows device requests, which `--gpus` and Compose send.
-
-    Why it matters: an older daemon gives GPUs only by the name of an old runtime.
-    How it is seen: the version that the engine says, against the version table.
-    Source: Docker Engine release notes, 19.03; NVIDIA/nvidia-docker issue 1165.
-    """
     engine = require_gpu_engine(facts)
     if engine.kind is not EngineKind.DOCKER:
         raise NotApplicable("the engine is not Docker Engine")
@@ -327,16 +262,8 @@ def engine_supports_gpus(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("ENG013", "The engine has the proxy that this shell has")
+@check("ENG013")
 def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
-    """The Docker daemon and its containers use the proxy that this shell uses.
-
-    Why it matters: images are pulled by the daemon, which does not see the shell's variables. Pulls then time out
-    although curl works; builds and containers have no way to package indexes.
-    How it is seen: the proxy variables here, the proxy in the engine's own description, and `proxies` in the docker
-    command's config.json. Docker Desktop and Podman take theirs from elsewhere and are not judged.
-    Source: Docker, "Daemon proxy configuration" and "Use a proxy server with the Docker CLI".
-    """
     require_host(facts)
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
@@ -392,15 +319,8 @@ def engine_has_proxy(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("ENG015", "The engine's clock agrees with this one")
+@check("ENG015")
 def engine_clock_agrees(facts: Facts) -> Iterator[Finding]:
-    """The clock of the machine that containers run on agrees with the one here.
-
-    Why it matters: the virtual machine of Docker Desktop may sleep and wake with an old time. In its containers
-    certificates are then not yet valid, and package indexes refused.
-    How it is seen: the time that a local engine reports, against the time of the request.
-    Source: Docker Engine API, GET /info, SystemTime; microsoft/WSL issue 10006.
-    """
     engine = require_container_engine(facts)
     ahead = require(engine.clock_ahead_s)
     if not is_local_engine(engine):

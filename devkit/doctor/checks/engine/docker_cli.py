@@ -20,16 +20,8 @@ def _docker(facts: Facts) -> Client:
     return docker
 
 
-@check("ENG011", "The docker command is new enough")
+@check("ENG011")
 def docker_cli_is_current(facts: Facts) -> Iterator[Finding]:
-    """The docker command knows `--gpus`, and the engine still serves its API version.
-
-    Why it matters: before 19.03 there is no such flag. Docker 29 refuses every client older than 25.0, which a
-    distribution's package, a container or a folder early on PATH may still hold.
-    How it is seen: what `docker --version` prints, the oldest API version that the engine says it serves, and the
-    version table.
-    Source: NVIDIA/nvidia-docker issue 1165; HariSekhon/Nagios-Plugins issue 434, with the output of Docker 29.0.
-    """
     docker = _docker(facts)
     if require(docker.is_podman):
         raise NotApplicable("the docker command is Podman's")
@@ -72,16 +64,8 @@ def _find_version_problem(version: Release, engine: Engine | None) -> str:
     )
 
 
-@check("ENG012", "The docker command is Docker's own")
+@check("ENG012")
 def docker_cli_is_dockers(facts: Facts) -> Iterator[Finding]:
-    """The command named docker does not hand over to Podman.
-
-    Why it matters: Podman took `--gpus all` for years and did nothing with it: the container starts, without a GPU.
-    What always works there is CDI.
-    How it is seen: the command is a link to podman, or a short script that starts it, as the package podman-docker
-    brings. How new Podman is decides how much it matters.
-    Source: NVIDIA/nvidia-container-runtime issue 190; warmshao/FasterLivePortrait issue 116.
-    """
     docker = _docker(facts)
     require_nvidia_gpu(facts)
     if not require(docker.is_podman):
@@ -106,15 +90,8 @@ def docker_cli_is_dockers(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("ENG014", "The docker command's settings are usable")
+@check("ENG014")
 def docker_cli_config_is_usable(facts: Facts) -> Iterator[Finding]:
-    """The docker command's config.json is valid, and the helper that it names for logins is there.
-
-    Why it matters: Docker Desktop writes its helper into the file and takes it along when it leaves. From then on pulls
-    and builds end with "error getting credentials", of public images too.
-    How it is seen: devkit parses the file and looks for docker-credential-… on PATH. It reads no login.
-    Source: docker/for-win issues 12091 and 14039; docker/for-mac issue 3785.
-    """
     clients = require(facts.clients)
     _docker(facts)
     settings = require(clients.settings)

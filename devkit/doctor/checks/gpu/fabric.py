@@ -45,14 +45,8 @@ _HAS_FABRIC = (*_ON_THE_WAY, "completed")
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
 
-@check("GPU022", "The Fabric Manager is of the driver's version", causes=("GPU004",))
+@check("GPU022", causes=("GPU004",))
 def fabric_manager_matches_driver(facts: Facts) -> Iterator[Finding]:
-    """On machines with an NVSwitch the Fabric Manager has exactly the version of the loaded driver.
-
-    Why it matters: it refuses to start beside any other version, and without it every CUDA program ends with error 802.
-    How it is seen: `nv-fabricmanager --version` against /sys/module/nvidia/version.
-    Source: NVIDIA, Fabric Manager user guide; NVIDIA/gpu-operator issue 544; NVIDIA/gpu-driver-container issue 735.
-    """
     require_host(facts)
     installed = require(require_driver(facts).fabric_manager_version)
     release = require_loaded_driver(facts)
@@ -77,17 +71,8 @@ def fabric_manager_matches_driver(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("GPU004", "The Fabric Manager runs where there is an NVSwitch", causes=("DRV010", "PYT006", *DEEP_CODES))
+@check("GPU004", causes=("DRV010", "PYT006", *DEEP_CODES))
 def fabric_manager_runs(facts: Facts) -> Iterator[Finding]:
-    """On machines with an NVSwitch the service nvidia-fabricmanager is active, and every GPU has joined the fabric.
-
-    Why it matters: without it every CUDA program ends with error 802, while nvidia-smi looks healthy.
-    How it is seen: an NVIDIA bridge of class 0x0680 on the PCI bus with the state of the service; and where NVML says
-    so, how far each GPU has come in joining the fabric, which shows in containers and virtual machines too. Machines
-    without an NVSwitch need no Fabric Manager and are skipped.
-    Source: NVIDIA, Fabric Manager user guide; NVIDIA, NVML API reference, nvmlGpuFabricState_t;
-    pytorch/pytorch issue 35710.
-    """
     waiting = _find_gpus_outside_fabric(facts)
     driver = facts.driver
     is_host = isinstance(driver, Driver) and not is_in_container(facts)
@@ -159,14 +144,8 @@ def _list_cu_init_evidence(facts: Facts) -> tuple[str, ...]:
     )
 
 
-@check("GPU023", "No Fabric Manager is expected where there is no NVSwitch")
+@check("GPU023")
 def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Finding]:
-    """A machine without an NVSwitch does not try to run the Fabric Manager. This is a note: it does no harm.
-
-    Why it matters: the failed service looks like the reason of whatever else goes wrong, and is not.
-    How it is seen: the service's state beside a PCI bus without an NVSwitch.
-    Source: NVIDIA/gpu-operator issues 356 and 610; data-infra/cube-studio issue 29.
-    """
     require_host(facts)
     driver = require_driver(facts)
     if require(driver.nvswitch_present) or require(driver.fabric_manager) != "failed":
@@ -181,15 +160,8 @@ def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("GPU024", "Network cards can reach GPU memory")
+@check("GPU024")
 def gpudirect_rdma_is_available(facts: Facts) -> Iterator[Finding]:
-    """The module that lets InfiniBand read and write GPU memory directly is loaded.
-
-    Why it matters: without it NCCL copies through the processor's memory between machines, at a fraction of the speed.
-    How it is seen: an InfiniBand device beside /proc/modules. A note, because new kernels with the open module can do
-    without it by DMA-BUF, which does not show here.
-    Source: NVIDIA, GPUDirect RDMA documentation, "nvidia-peermem"; NVIDIA, NCCL environment, NCCL_NET_GDR_LEVEL.
-    """
     require_host(facts)
     driver = require_driver(facts)
     if not require(driver.has_infiniband):
@@ -219,15 +191,8 @@ def has_no_nvswitch(facts: Facts) -> bool | Unknown:
     return not driver.nvswitch_present and not _find_gpus_outside_fabric(facts)
 
 
-@check("GPU030", "The NVLink fabric reports every GPU healthy", causes=("NET001", *DEEP_CODES))
+@check("GPU030", causes=("NET001", *DEEP_CODES))
 def fabric_is_healthy(facts: Facts) -> Iterator[Finding]:
-    """The NVLink fabric has full bandwidth and sound routes to every GPU, and every GPU is in a partition.
-
-    Why it matters: a GPU may have joined the fabric and still be cut off from its peers, or reach them with fewer links:
-    collectives hang, end with an NCCL error, or are slow, while nvidia-smi looks healthy.
-    How it is seen: NVML's health mask of the fabric, which Hopper and newer with NVSwitches have.
-    Source: NVIDIA, NVML API reference, nvmlGpuFabricInfo_v2_t and NVML_GPU_FABRIC_HEALTH_MASK.
-    """
     groups: dict[tuple[str, ...], list[Gpu]] = {}
     for gpu, health in require_gpu_health_field(facts, "fabric_faults"):
         if health.fabric_faults and not isinstance(health.fabric_faults, Unknown):
@@ -253,17 +218,8 @@ def fabric_is_healthy(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("GPU031", "NVLinks are up and free of errors", causes=("NET001",))
+@check("GPU031", causes=("NET001",))
 def nvlinks_are_sound(facts: Facts) -> Iterator[Finding]:
-    """Each GPU has as many NVLinks up as others of its model, and none of them has errors at a rate that matters.
-
-    Why it matters: collectives run at the speed of the slowest link, and a link that is repaired again and again ends
-    long runs with an NCCL error.
-    How it is seen: NVML's state of each link against the other GPUs of the model, with an NVSwitch also where all of a
-    GPU's links are down; CRC errors, replays and recoveries, counted twice during the examination.
-    Source: NVIDIA, NVML API reference, NVML_FI_DEV_NVLINK_GET_STATE and NVML_FI_DEV_NVLINK_ERROR_DL_CRC; NVIDIA/DCGM,
-    dcgm_gpu_hardware_limits.h.
-    """
     states = require_gpu_health_field(facts, "nvlink_active")
     if not any(health.nvlink_count for _, health in states):
         raise NotApplicable("no GPU has an NVLink")

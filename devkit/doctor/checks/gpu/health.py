@@ -56,21 +56,8 @@ _RECOVERY_ACTIONS = {
 }
 
 
-@check(
-    "GPU006",
-    "The kernel log reports no fault of a GPU",
-    causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"),
-)
+@check("GPU006", causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"))
 def kernel_log_has_no_fault(facts: Facts) -> Iterator[Finding]:
-    """The NVIDIA driver has reported no fault (Xid) since the machine started.
-
-    Why it matters: the number says whether a program, the driver, the GPU, its link or its power is at fault, which
-    the error that a program shows does not. A program's fault needs no new GPU, a lost GPU no new program.
-    How it is seen: lines "NVRM: Xid" of the kernel log, and lines that say the same without a number, against NVIDIA's
-    table of recommended actions. A report counts as an error while NVML cannot use that GPU; afterwards it is history.
-    Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog"; NVIDIA/open-gpu-kernel-modules issue 507;
-    NVIDIA/NVSentinel issue 155 and leptonai/gpud pull request 1209 for the reports without a number.
-    """
     require_host(facts)
     require_nvidia_gpu(facts)
     log = require(facts.kernel_log)
@@ -166,15 +153,8 @@ def _xid_fix(facts: Facts, xid: Xid, meaning: XidMeaning | None) -> Fix:
             return Fix("Nothing to do now. If it is reported again and again, look it up.", docs=XID_CATALOG_URL)
 
 
-@check("GPU007", "The kernel log can be read where it matters")
+@check("GPU007")
 def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
-    """The kernel log can be read where a GPU does not work.
-
-    Why it matters: the cause of a lost GPU is in the kernel log alone, which most users may not read, and which no
-    container sees. A log that cannot be read must not be taken for one without faults.
-    How it is seen: a GPU that NVML cannot use, beside a kernel log that was refused. Nothing is said while all is well.
-    Source: journalctl(1), "Access control"; kernel documentation, sysctl kernel.dmesg_restrict.
-    """
     require_nvidia_gpu(facts)
     if not isinstance(facts.kernel_log, Unknown):
         return
@@ -200,17 +180,8 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("GPU027", "No GPU asks to be recovered", causes=("GPU009", "GPU010", *DEEP_CODES))
+@check("GPU027", causes=("GPU009", "GPU010", *DEEP_CODES))
 def no_recovery_is_required(facts: Facts) -> Iterator[Finding]:
-    """The driver considers every GPU usable as it is.
-
-    Why it matters: after a fault the driver may keep a GPU listed, and nvidia-smi may show it, while new programs fail
-    on it until it is reset. NVML then says which recovery it needs.
-    How it is seen: NVML's field for the recovery action, which drivers have from release 555 or so on; where it is not
-    supported, the newest Xid 154 of the GPU in the kernel log.
-    Source: NVIDIA, NVML API reference, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA, Xid catalog, Xid 154;
-    NVIDIA/open-gpu-kernel-modules issue 1045.
-    """
     logged: dict[str, tuple[Xid, str]] = {}
     for xid in () if isinstance(facts.kernel_log, Unknown) else facts.kernel_log.xids:
         actions = _CHANGED_TO.findall(xid.line) if xid.number == XID_RECOVERY_CHANGED else []
@@ -240,15 +211,8 @@ def _recovery_finding(facts: Facts, gpu: Gpu, request: str, evidence: str, sever
     )
 
 
-@check("GPU033", "The kernel log reports no fault of an NVSwitch", causes=("GPU030", "GPU031"))
+@check("GPU033", causes=("GPU030", "GPU031"))
 def switches_report_no_fatal_error(facts: Facts) -> Iterator[Finding]:
-    """No NVSwitch has reported a fatal error (SXid) since the machine started.
-
-    Why it matters: traffic over the links of that switch stalls, programs hang or end with Xid 45, and new work waits
-    until GPUs and switches are reset.
-    How it is seen: lines "nvidia-nvswitch: SXid … Fatal" of the kernel log. Reports that are not fatal need nothing.
-    Source: NVIDIA, Fabric Manager user guide, "NVSwitch SXid errors"; leptonai/gpud pull request 338.
-    """
     require_host(facts)
     require_nvidia_gpu(facts)
     log = require(facts.kernel_log)
@@ -273,15 +237,8 @@ def switches_report_no_fatal_error(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("GPU009", "GPU memory is sound", causes=("GPU010", "GPU011"))
+@check("GPU009", causes=("GPU010", "GPU011"))
 def memory_has_no_uncorrectable_error(facts: Facts) -> Iterator[Finding]:
-    """No GPU counts an uncorrectable memory error since its driver was loaded.
-
-    Why it matters: such an error ends the program that it hits. One alone is dealt with at the next reset; a count that
-    grows again after a reset is a GPU that fails.
-    How it is seen: NVML's volatile count of uncorrectable ECC errors. Most GeForce have no ECC.
-    Source: NVIDIA, GPU memory error management; NVIDIA, Xid catalog, Xid 48, 94 and 95.
-    """
     for gpu, health in require_gpu_health_field(facts, "ecc_uncorrected"):
         if not isinstance(health.ecc_uncorrected, int) or not health.ecc_uncorrected:
             continue
@@ -302,15 +259,8 @@ def memory_has_no_uncorrectable_error(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("GPU010", "Bad rows of GPU memory are replaced")
+@check("GPU010")
 def bad_rows_are_remapped(facts: Facts) -> Iterator[Finding]:
-    """No GPU waits for a reset to replace a bad row of its memory, and none has run out of spare rows.
-
-    Why it matters: until the reset the row is only avoided. A replacement that failed means that the spare rows of that
-    part are used up, for which NVIDIA takes a GPU back.
-    How it is seen: NVML's state of row remapping, which Ampere and newer have.
-    Source: NVIDIA, GPU memory error management, "Row remapping"; NVIDIA, Xid catalog, Xid 63 and 64.
-    """
     for gpu, health in require_gpu_health_field(facts, "remap_pending"):
         evidence = (f"{format_gpu(gpu)} {gpu.name}: pending {health.remap_pending}, failed {health.remap_failed}",)
         if health.remap_failed is True:
@@ -341,15 +291,8 @@ def bad_rows_are_remapped(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("GPU032", "No GPU has used up its SRAM errors")
+@check("GPU032")
 def sram_errors_are_few(facts: Facts) -> Iterator[Finding]:
-    """No GPU has had more uncorrectable errors of its SRAM than NVIDIA lets pass.
-
-    Why it matters: caches and register files have no spare rows. From a number of errors on, more will follow, each of
-    which ends the program that it hits, and NVIDIA takes the GPU back.
-    How it is seen: NVML's flag that the threshold is exceeded, which data center GPUs from Ampere on have.
-    Source: NVIDIA, NVML API reference, nvmlEccSramErrorStatus_t; NVIDIA, GPU memory error management.
-    """
     for gpu, health in require_gpu_health_field(facts, "sram_threshold_exceeded"):
         if health.sram_threshold_exceeded is not True:
             continue
@@ -368,14 +311,8 @@ def sram_errors_are_few(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("GPU011", "Bad pages of GPU memory are retired")
+@check("GPU011")
 def bad_pages_are_retired(facts: Facts) -> Iterator[Finding]:
-    """No GPU of the Volta generation or older waits for a reboot to retire a bad page of its memory.
-
-    Why it matters: until the driver is reloaded, programs may still get the page and end with a memory error.
-    How it is seen: NVML's pending status of page retirement; newer GPUs replace rows instead.
-    Source: NVIDIA, Dynamic Page Retirement.
-    """
     for gpu, health in require_gpu_health_field(facts, "retirement_pending"):
         if health.retirement_pending is not True:
             continue
@@ -395,15 +332,8 @@ def bad_pages_are_retired(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("GPU012", "The GPU's own record (infoROM) is intact")
+@check("GPU012")
 def inforom_is_intact(facts: Facts) -> Iterator[Finding]:
-    """NVML can read the configuration that each GPU stores on its own board.
-
-    Why it matters: the infoROM keeps the record of memory errors and of settings such as ECC. A damaged one does not
-    keep programs from running, but replaced rows and settings may be forgotten at the next start.
-    How it is seen: NVML's return value 14, "corrupted infoROM".
-    Source: NVIDIA, NVML API reference, nvmlReturn_t and nvmlDeviceGetInforomConfigurationChecksum.
-    """
     for gpu, health in require_gpu_health_field(facts, "inforom_ok"):
         if health.inforom_ok is False:
             yield Finding(

@@ -45,15 +45,8 @@ def _is_above_slowdown(health: GpuHealth) -> bool:
     return 0 < health.slowdown_c <= health.temperature_c
 
 
-@check("GPU013", "No GPU slows down for heat")
+@check("GPU013")
 def no_thermal_slowdown(facts: Facts) -> Iterator[Finding]:
-    """No GPU lowers its clocks because of its temperature.
-
-    Why it matters: a hot GPU computes at a fraction of its speed, without any error.
-    How it is seen: NVML's reasons for the present clocks: the hardware's thermal slowdown at any time, the driver's
-    under load only; and the temperature against the one at which the hardware slows down.
-    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons; NVIDIA/NVSentinel issue 890.
-    """
     for gpu, health in require_gpu_health_field(facts, "clock_reasons"):
         reasons = _find_clock_reasons(health)
         is_hot = _is_above_slowdown(health)
@@ -80,15 +73,8 @@ def _format_power(health: GpuHealth) -> str:
     return f" at {health.power_mw // 1000} of {health.power_limit_mw // 1000} W"
 
 
-@check("GPU014", "No GPU is in HW power-brake slowdown")
+@check("GPU014")
 def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
-    """No power supply or management controller tells a GPU to slow down.
-
-    Why it matters: with the brake on a GPU runs at a few hundred MHz, far below what its power limit would allow.
-    How it is seen: NVML's reasons for the present clocks: power brake, or a hardware slowdown that heat does not
-    explain, while the GPU is not idle. The driver's own power cap is normal under load and is never reported.
-    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons; NVIDIA/NVSentinel issue 890.
-    """
     for gpu, health in require_gpu_health_field(facts, "clock_reasons"):
         reasons = _find_clock_reasons(health)
         is_braked = "hw-power-brake" in reasons
@@ -110,15 +96,8 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("GPU015", "GPUs use all lanes of their PCIe slot")
+@check("GPU015")
 def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Finding]:
-    """Each GPU is connected by as many PCIe lanes as GPU and slot allow, and under load at full speed.
-
-    Why it matters: loading a model, offloading and GPUs without NVLink take as much longer as lanes are missing.
-    How it is seen: lanes in use against the most that NVML knows for this GPU in this slot. The generation is judged
-    under load alone: an idle GPU lowers it to save power. A virtual machine's view of the link is not judged.
-    Source: NVIDIA, NVML API reference, nvmlDeviceGetMaxPcieLinkWidth; NVIDIA/NVSentinel issue 890; Syllo/nvtop issue 6.
-    """
     states = [state for state in require_gpu_health_field(facts, "pcie_width") if not is_virtual_gpu(state[1])]
     if not states:
         raise NotApplicable("a virtual machine does not see the real link")
@@ -154,15 +133,8 @@ def _slow_link_finding(facts: Facts, gpu: Gpu, health: GpuHealth, message: str, 
     )
 
 
-@check("GPU016", "Clocks and power limits are not held down")
+@check("GPU016")
 def clocks_are_not_locked(facts: Facts) -> Iterator[Finding]:
-    """Nobody has set a GPU's clocks or power limit far below what it does by default.
-
-    Why it matters: such a setting stays until a reboot, and slows down later users, too.
-    How it is seen: application clocks and power limit against the defaults; and under load, a clock below half of the
-    highest one though neither heat nor power holds it back, which is what locked clocks look like: NVML does not tell.
-    Source: nvidia-smi(1), --applications-clocks, --lock-gpu-clocks and --power-limit.
-    """
     for gpu, health in require_gpu_health(facts):
         set_low = _is_below(health.application_clock_mhz, health.default_application_clock_mhz, USUAL_CLOCK_SHARE.value)
         is_free = not any(reason in _find_clock_reasons(health) for reason in (*_HELD_BACK, "gpu-idle"))
@@ -207,15 +179,8 @@ def _is_below(value: object, usual: object, share: float) -> bool:
     return isinstance(value, int) and isinstance(usual, int) and 0 < value < usual * share
 
 
-@check("GPU017", "The driver stays awake between programs")
+@check("GPU017")
 def persistence_mode_is_on(facts: Facts) -> Iterator[Finding]:
-    """Persistence mode is on where no display keeps the driver awake. This is a note: programs run either way.
-
-    Why it matters: without it the driver unloads from an idle GPU. The next program waits for seconds, on servers with
-    many GPUs for half a minute, and clock and power settings are lost each time.
-    How it is seen: NVML's persistence mode and display state, on Linux hosts.
-    Source: NVIDIA, Driver Persistence; NVIDIA, driver README, nvidia-persistenced.
-    """
     require_host(facts)
     if is_in_wsl(facts) or require_system(facts).platform is not Platform.LINUX:
         raise NotApplicable("only Linux unloads the driver from an idle GPU")
@@ -247,15 +212,8 @@ def _require_samples(facts: Facts) -> tuple[WatchedGpu, ...]:
     return tuple(gpus)
 
 
-@check("GPU028", "Clocks hold through a training run", causes=("GPU029",))
+@check("GPU028", causes=("GPU029",))
 def clocks_hold_while_training(facts: Facts) -> Iterator[Finding]:
-    """Neither heat nor the power supply held the clocks down while the run trained.
-
-    Why it matters: a GPU that is cool when doctor looks at it may slow down for hours under load, without any error.
-    How it is seen: with --run DIR, NVML's reasons for the clocks, sampled each second while the run trained. The
-    driver's own power cap is normal under load and does not count.
-    Source: NVIDIA, NVML API reference, nvmlClocksEventReasons.
-    """
     for gpu in _require_samples(facts):
         for share, what, remedy in (
             (gpu.hot_percent, "heat", "Improve the airflow, check the fans, and lower the power limit a little."),
@@ -271,15 +229,8 @@ def clocks_hold_while_training(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check("GPU029", "The GPU is busy while it trains")
+@check("GPU029")
 def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
-    """Some kernel runs on the GPU in at least four of five moments of a training run.
-
-    Why it matters: an idle GPU costs as much as a busy one. Data, attention, clocks and checkpointing have checks of
-    their own; where none of them finds the reason, steps are too small for the time that it takes to launch them.
-    How it is seen: with --run DIR, NVML's utilization, sampled each second while the run trained.
-    Source: NVIDIA, NVML API reference, nvmlDeviceGetUtilizationRates.
-    """
     for gpu in _require_samples(facts):
         if require(gpu.utilization_percent) < BUSY_WHILE_TRAINING_PERCENT.value:
             yield Finding(
@@ -296,16 +247,8 @@ def gpu_is_busy_while_training(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("GPU034", "CPUs of this process are next to its GPUs")
+@check("GPU034")
 def cpus_are_next_to_gpus(facts: Facts) -> Iterator[Finding]:
-    """This process may run on a CPU of the NUMA node to which each of its GPUs is connected.
-
-    Why it matters: a container or job that is pinned to one socket, with a GPU of the other, sends every batch and every
-    message over the link between the sockets: loading data and collectives of several nodes are slower.
-    How it is seen: the NUMA nodes of the CPUs that the process may use, against the NUMA node of each GPU in sysfs.
-    Source: NVIDIA, nvidia-smi topo, "CPU Affinity" and "NUMA Affinity"; NVIDIA/nccl issue 1017;
-    NVIDIA/go-gpuallocator issue 17.
-    """
     allowed = require(require(facts.limits).numa_nodes)
     nodes = {gpu.address: gpu.numa_node for gpu in find_pci_gpus(facts) if isinstance(gpu.numa_node, int)}
     placed = [

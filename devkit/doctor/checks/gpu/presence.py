@@ -38,17 +38,8 @@ _NVML_GPU_IS_LOST = 15
 _NVML_RESET_REQUIRED = 16
 
 
-@check("GPU001", "An NVIDIA GPU is present")
+@check("GPU001")
 def gpu_present(facts: Facts) -> Iterator[Finding]:
-    """The machine has an NVIDIA GPU. Without one that is a note: devkit works on AMD GPUs and the CPU, too.
-
-    Why it matters: everything about NVIDIA's driver and GPU containers is skipped without a GPU. Of an AMD GPU only its
-    device is looked at: a program that may not open /dev/kfd has no GPU.
-    How it is seen: NVIDIA display functions on the PCI bus; under WSL the libraries that Windows provides; NVML. For
-    AMD the topology of the kernel's compute driver, and opening /dev/kfd.
-    Source: PCI class codes 0x0300 and 0x0302 with vendor 0x10de; NVIDIA, CUDA on WSL user guide; AMD, ROCm
-    installation, "Configuring permissions for GPU access".
-    """
     if require(has_nvidia_gpu(facts)):
         return
     if isinstance(facts.amd, Amd):
@@ -98,14 +89,8 @@ def _amd_finding(facts: Facts, amd: Amd) -> Finding:
     )
 
 
-@check("GPU002", "Every GPU answers", causes=("GPU005",))
+@check("GPU002", causes=("GPU005",))
 def every_gpu_answers(facts: Facts) -> Iterator[Finding]:
-    """NVML can talk to every GPU that it counts.
-
-    Why it matters: a GPU that fell off the bus fails every job that lands on it, and may block others.
-    How it is seen: the NVML return value for each GPU; 15 means lost, 16 that a reset is required.
-    Source: NVIDIA, NVML API reference, nvmlReturn_t; NVIDIA, XID errors catalog, Xid 79.
-    """
     answer = require_nvml(facts)
     if not answer.gpus:
         raise NotApplicable("NVML lists no GPU")
@@ -125,15 +110,8 @@ def every_gpu_answers(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("GPU005", "NVML counts every GPU of the driver", causes=(*CDI_CODES, "GPU019"))
+@check("GPU005", causes=(*CDI_CODES, "GPU019"))
 def nvml_lists_every_gpu(facts: Facts) -> Iterator[Finding]:
-    """NVML lists as many GPUs as the NVIDIA driver owns on the PCI bus.
-
-    Why it matters: a GPU that the driver could not start is silently absent: jobs run on fewer GPUs, or on none.
-    How it is seen: PCI functions owned by the driver nvidia, against NVML's count, and what the kernel log says of the
-    missing ones. GPUs held by another driver, such as vfio-pci, are not counted.
-    Source: NVIDIA/open-gpu-kernel-modules issue 789; NVIDIA/NVSentinel issue 155.
-    """
     require_host(facts)
     owned = [gpu for gpu in require(require_driver(facts).pci_gpus) if gpu.kernel_driver == "nvidia"]
     counted = len(require_nvml(facts).gpus)
@@ -159,16 +137,8 @@ def nvml_lists_every_gpu(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("GPU008", "The firmware gives every GPU its memory window", causes=("DRV001", *NEEDS_DRIVER_CODES))
+@check("GPU008", causes=("DRV001", *NEEDS_DRIVER_CODES))
 def bar1_is_assigned(facts: Facts) -> Iterator[Finding]:
-    """Each GPU on the bus has a window (BAR 1) through which the processor reaches its memory.
-
-    Why it matters: without address space for it above 4 GiB the driver cannot start the GPU: nvidia-smi says "No devices were
-    found", though module, libraries and flavor are right.
-    How it is seen: the second memory region in sysfs, of GPUs that NVML does not answer for. One of size zero is an
-    error at once; one of 256 MiB, which is all right on most machines, only where the driver could not start the GPU.
-    Source: NVIDIA/open-gpu-kernel-modules issue 862; aikitoria/open-gpu-kernel-modules issue 9.
-    """
     require_host(facts)
     driver = require_driver(facts)
     gpus = [

@@ -39,16 +39,8 @@ _LICENSED = "licensed"
 _UNKNOWN_LICENSES = ("unknown", "uninitialized")
 
 
-@check("GPU018", "Compute mode lets programs share a GPU", causes=("PYT006", *DEEP_CODES))
+@check("GPU018", causes=("PYT006", *DEEP_CODES))
 def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
-    """No GPU is closed to CUDA, or taken by the one process that exclusive mode admits.
-
-    Why it matters: the second program on such a GPU ends with "all CUDA-capable devices are busy or unavailable", which
-    reads like a fault of the GPU. nvidia-smi shows nothing wrong but two letters in its table.
-    How it is seen: NVML's compute mode, and the processes on the GPU. Clusters set exclusive mode on purpose; on a GPU
-    without a process it is a note, and where MPS's server is that process, programs share the GPU through it.
-    Source: nvidia-smi(1), --compute-mode; tensorflow/tensorflow issue 526; NVIDIA/DIGITS issue 2005.
-    """
     for gpu, health in require_gpu_health_field(facts, "compute_mode"):
         if health.compute_mode in ("prohibited", "exclusive-process", "exclusive-thread"):
             processes = health.processes if isinstance(health.processes, tuple) else ()
@@ -75,17 +67,8 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("GPU035", "Programs reach the MPS daemon that they are to share the GPU by", causes=DEEP_CODES)
+@check("GPU035", causes=DEEP_CODES)
 def mps_is_reachable(facts: Facts) -> Iterator[Finding]:
-    """A control daemon answers where CUDA_MPS_* is set, and a container that sees its socket shares the host's IPC.
-
-    Why it matters: without a daemon CUDA runs without MPS and says nothing, so that no limit of CUDA_MPS_* holds. In a
-    container with its socket, which the Container Toolkit mounts by itself, and an IPC namespace of its own, CUDA ends with
-    error 805 or waits without end.
-    How it is seen: the socket `control` in CUDA_MPS_PIPE_DIRECTORY or /tmp/nvidia-mps, and whose shared memory is mounted at
-    /dev/shm. A daemon in a container that this one shares its namespace with looks the same, so that it is only possible.
-    Source: nvidia-cuda-mps-control(1); NVIDIA/nvidia-container-toolkit issues 714 and 831; aws/amazon-ecs-ami pull 771.
-    """
     require_visible_gpu(facts)
     mps = require(require(facts.limits).mps)
     if mps is None:
@@ -115,16 +98,8 @@ def mps_is_reachable(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("GPU019", "GPU memory is held by visible programs only")
+@check("GPU019")
 def gpu_memory_is_accounted_for(facts: Facts) -> Iterator[Finding]:
-    """Visible processes account for the used memory of each GPU.
-
-    Why it matters: a model that should fit ends with "out of memory" because another container, another user or a
-    program that was not fully ended holds the memory, and no list shows it.
-    How it is seen: memory in use against the sum of the processes that NVML names, on GPUs that are not divided. The
-    inside of a container never sees the host's processes; there it is a note.
-    Source: nvidia-smi(1), "Processes"; NVIDIA, NVML API reference, nvmlDeviceGetComputeRunningProcesses.
-    """
     for gpu, health in require_gpu_health_field(facts, "processes"):
         unseen_bytes = _unseen_bytes(gpu, health)
         if unseen_bytes is None:
@@ -166,14 +141,8 @@ def _find_used_bytes(gpu: Gpu) -> int:
     return gpu.memory_bytes - gpu.free_bytes
 
 
-@check("GPU003", "GPUs in MIG mode have instances", causes=(*CUDA_CODES, *PYTHON_CODES))
+@check("GPU003", causes=(*CUDA_CODES, *PYTHON_CODES))
 def mig_has_instances(facts: Facts) -> Iterator[Finding]:
-    """Every GPU whose MIG mode is on is divided into at least one instance.
-
-    Why it matters: a GPU in MIG mode without instances offers nothing to CUDA, though nvidia-smi shows it.
-    How it is seen: MIG mode and MIG devices as NVML lists them.
-    Source: NVIDIA, Multi-Instance GPU user guide, "Creating GPU instances".
-    """
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
     if not any(gpu.mig_enabled is True for gpu in gpus):
         raise NotApplicable("no GPU is in MIG mode")
@@ -193,15 +162,8 @@ def mig_has_instances(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("GPU020", "A process is given one MIG device")
+@check("GPU020")
 def process_has_one_mig_device(facts: Facts) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES names no more than one MIG device.
-
-    Why it matters: CUDA shows a process the first MIG device of its list and no other. Distributed training that counts
-    on the rest starts on one device, or fails in an assertion.
-    How it is seen: entries of CUDA_VISIBLE_DEVICES that begin with MIG-.
-    Source: NVIDIA, Multi-Instance GPU user guide, "CUDA device enumeration"; pytorch/pytorch issue 130181.
-    """
     named = [entry.strip() for entry in (require_python(facts).cuda_visible_devices or "").split(",")]
     migs = [entry for entry in named if entry.startswith("MIG-")]
     if len(migs) < 2:
@@ -220,15 +182,8 @@ def process_has_one_mig_device(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("GPU021", "CDI specifications name the current MIG devices")
+@check("GPU021")
 def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Finding]:
-    """The MIG devices in CDI specifications are those that NVML lists now.
-
-    Why it matters: the service that regenerates the specification after driver updates does not notice a new MIG
-    layout. Containers then ask for MIG devices that are gone, and the new ones cannot be requested.
-    How it is seen: MIG UUIDs and "gpu:instance" names of the specifications against NVML's list.
-    Source: NVIDIA, Container Toolkit, CDI support, known limitations of nvidia-cdi-refresh.
-    """
     require_host(facts)
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
     devices = [(spec.path, name) for spec in require(facts.cdi) for name in spec.devices]
@@ -276,15 +231,8 @@ def _require_vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
     return found
 
 
-@check("GPU025", "Virtual GPUs are licensed")
+@check("GPU025")
 def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
-    """Each virtual GPU has got its license.
-
-    Why it matters: an unlicensed one starts at full speed, and is slowed down after a grace period, in the middle of
-    the work. Nothing else looks wrong.
-    How it is seen: NVML's license state of GPUs whose virtualization mode is vGPU guest.
-    Source: NVIDIA, Virtual GPU Client Licensing User Guide; NVIDIA, NVML API reference, nvmlGridLicensableFeature_t.
-    """
     states = [(gpu, health) for gpu, health in _require_vgpus(facts) if isinstance(health.license, str)]
     reported = [(gpu, str(health.license)) for gpu, health in states if health.license not in _UNKNOWN_LICENSES]
     if not reported:
@@ -314,16 +262,8 @@ def vgpu_is_licensed(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("GPU026", "Virtual GPUs have a profile that can compute", causes=DEEP_CODES)
+@check("GPU026", causes=DEEP_CODES)
 def vgpu_profile_computes(facts: Facts) -> Iterator[Finding]:
-    """The profile of each virtual GPU is of the C or Q series, which CUDA runs on.
-
-    Why it matters: the A and B series are made for applications and desktops. Driver and nvidia-smi work, CUDA does
-    not.
-    How it is seen: the letter behind the memory in the GPU's name, such as the B of "NVIDIA A40-8B", on GPUs whose
-    virtualization mode is vGPU guest. The name is a sign, not a proof, so that this is only a warning.
-    Source: NVIDIA, Virtual GPU Software User Guide, "NVIDIA vGPU types".
-    """
     for gpu, _ in _require_vgpus(facts):
         series = _WITHOUT_CUDA.search(gpu.name)
         if series is None:

@@ -61,16 +61,8 @@ _LOST_KEYS = {
 """Keys of Compose that people write into devcontainer.json, and where the wish belongs."""
 
 
-@check("PRJ001", "The project's container files can be read")
+@check("PRJ001")
 def files_parse(facts: Facts) -> Iterator[Finding]:
-    """Every container file parses, and every file that one of them names is there.
-
-    Why it matters: an editor often answers a stray comma with a container of its own defaults, which has no GPU; a
-    missing file ends the build.
-    How it is seen: devkit parses JSON with comments, YAML and TOML itself, and follows the names in them. Files outside
-    of the project are left alone.
-    Source: containers.dev, "devcontainer.json reference"; Compose specification.
-    """
     project = require(facts.project)
     if project is None:
         raise NotApplicable("no project folder was looked into")
@@ -95,15 +87,8 @@ def files_parse(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("PRJ008", "hostRequirements is spelled as the dev container schema has it", causes=("PRJ005",))
+@check("PRJ008", causes=("PRJ005",))
 def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
-    """hostRequirements has the keys cpus, memory, storage and gpu, each with a value of its type.
-
-    Why it matters: a tool drops what it does not know: `gpus` or "all" asks for nothing, and "16GB" matches no unit,
-    because units are written small.
-    How it is seen: key by key against the schema: gpu is true, false, "optional" or an object of cores and memory.
-    Source: devcontainers/spec, devContainer.base.schema.json.
-    """
     for dev in require_project(facts).dev_containers:
         for requirement in dev.host_requirements:
             mistake = _find_requirement_problem(requirement)
@@ -153,15 +138,8 @@ def _spelling_repairs(requirement: HostRequirement, key: tuple[str, ...], correc
     return repairs if right == key else (*repairs, Repair(RepairKind.REMOVE, requirement.path, key))
 
 
-@check("PRJ009", "Every key of devcontainer.json takes effect", causes=("PRJ005",))
+@check("PRJ009", causes=("PRJ005",))
 def keys_are_supported(facts: Facts) -> Iterator[Finding]:
-    """Keys are where the tool reads them: Compose's own keys in the Compose file, runArgs only without Compose.
-
-    Why it matters: devcontainer.json takes no `gpus`, `runtime` or `shm_size`, and with dockerComposeFile no runArgs.
-    Nothing complains, and the container starts without the GPU.
-    How it is seen: top-level keys that belong to Compose, and runArgs beside dockerComposeFile.
-    Source: devcontainers/spec, devContainer.base.schema.json; devcontainers/cli, dockerCompose.ts.
-    """
     for dev in require_project(facts).dev_containers:
         for key in dev.keys:
             if key.name in _LOST_KEYS:
@@ -188,15 +166,8 @@ def keys_are_supported(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("PRJ010", "Every editor supports the keys of devcontainer.json")
+@check("PRJ010")
 def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
-    """The keys by which devcontainer.json asks for a GPU are ones that other tools than VS Code honor, too.
-
-    Why it matters: hostRequirements is read by some tools and passed over by others; a colleague's container then has
-    no GPU, and nothing says why.
-    How it is seen: a table of tools and keys. Which tool is used cannot be seen, so this only explains.
-    Source: each row of the table names its own: tool documentation and issues.
-    """
     if not require_project(facts).dev_containers:
         raise NotApplicable("the project has no devcontainer.json")
     rows = load_tables().editors.ignored
@@ -225,16 +196,8 @@ def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("PRJ036", "The dev container installs the project's packages")
+@check("PRJ036")
 def main_list_is_installed(facts: Facts) -> Iterator[Finding]:
-    """The requirement file that holds what the project needs is installed into its dev container.
-
-    Why it matters: the container opens without an error, and the first program ends with ModuleNotFoundError.
-    How it is seen: a dev container on a bare system or Python image, whose commands are all known and install neither the
-    project itself nor any requirement file. An image of somebody else's, a script that cannot be read, another list and
-    other package managers may bring it, so they are never accused.
-    Source: containers.dev, "postCreateCommand"; pip, "Requirements file format".
-    """
     for container in require_project_containers(facts):
         project, image = container.project, container.image
         path = "" if isinstance(project.main_list, Unknown) else project.main_list

@@ -97,15 +97,8 @@ def _run_args_repairs(dev: DevContainer, words: list[str]) -> tuple[Repair, ...]
     return (Repair(RepairKind.SET, dev.path, ("runArgs",), json.dumps(words, ensure_ascii=False)),)
 
 
-@check("PRJ002", "Each item of runArgs is one word of the command line", causes=("PRJ005",))
+@check("PRJ002", causes=("PRJ005",))
 def run_args_are_split(facts: Facts) -> Iterator[Finding]:
-    """An option and its value are two items of runArgs, or one with an equals sign.
-
-    Why it matters: no shell takes the items apart: "--gpus all" is one unknown flag, and "all" left alone is taken for
-    the image.
-    How it is seen: items that begin with a dash and hold a space, and a GPU count without its option before it.
-    Source: microsoft/vscode-remote-release issues 6989 and 2366; timothygrant80/cisTEM issue 472.
-    """
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
             continue
@@ -130,15 +123,8 @@ def run_args_are_split(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check("PRJ003", "Several GPUs are named within quotes of their own")
+@check("PRJ003")
 def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
-    """A list of GPUs in `--gpus` has quotes inside of the item: "\\"device=0,1\\"".
-
-    Why it matters: the engine reads the value as comma-separated fields; without the inner quotes the second GPU is
-    taken for a count, and nothing starts: "cannot set both Count and DeviceIDs on device request".
-    How it is seen: `--gpus` with device= and a comma, and no quote before it.
-    Source: NVIDIA/nvidia-docker issues 1026 and 1257.
-    """
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
             continue
@@ -178,16 +164,8 @@ def has_devcontainer_cli_gpu_flag(facts: Facts) -> bool | None:
     return any(one.name == "nvidia" and "nvidia-container-runtime" in one.path for one in facts.engine.runtimes)
 
 
-@check("PRJ004", "The GPU is requested once")
+@check("PRJ004")
 def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
-    """A container asks for its GPU in one place: a flag, the Compose file, or hostRequirements.
-
-    Why it matters: nothing joins two requests. The dev container tool adds its own flag to yours, Compose appends lists
-    of devices over files, and each request runs NVIDIA's hook again; a subset that you chose becomes all GPUs again.
-    How it is seen: more than one request that is always used, and hostRequirements.gpu beside another request where the
-    tool would add a flag on this machine.
-    Source: devcontainers/cli, singleContainer.ts and dockerCompose.ts; Compose specification, "Merge".
-    """
     for container in require_project_containers(facts):
         # Requests that are always used and do not belong together, as a list of single devices in one file does.
         # The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it may accompany any other.
@@ -254,16 +232,8 @@ def _format_request(request: GpuRequest) -> str:
     return f"{format_location(request.path, request.line)}: {request.form.value} {what}".rstrip()
 
 
-@check("PRJ005", "A container for GPU work asks for a GPU", causes=("CON006",))
+@check("PRJ005", causes=("CON006",))
 def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
-    """The files of a container with torch for CUDA ask the engine for a GPU.
-
-    Why it matters: engines give no GPU unasked. On the command line it works with `--gpus all`; the editor's container
-    of the same image has none, and torch finds no driver.
-    How it is seen: a package or image for CUDA on one side; on the other no --gpus, no runtime, no CDI device, no
-    reservation, no hostRequirements.gpu. Only judged where this machine has a GPU to give.
-    Source: microsoft/vscode-remote-release issue 9385; Docker, "Enable GPU access with Docker Compose".
-    """
     containers = [container for container in require_project_containers(facts) if container.is_started_by_files]
     if not require(has_nvidia_gpu(facts)):
         raise NotApplicable("there is no GPU on this machine that a container could ask for")
@@ -310,17 +280,8 @@ def _request_fix(container: ProjectContainer) -> Fix:
     )
 
 
-@check("PRJ006", "The dev container tool sees the GPU support that the engine has", causes=("CON006",))
+@check("PRJ006", causes=("CON006",))
 def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
-    """hostRequirements.gpu gives the container a GPU on this machine exactly if the machine can give one.
-
-    Why it matters: the dev container tool adds `--gpus all` when `docker info` lists a runtime named nvidia, whatever
-    else is there. Engines that give GPUs by CDI or in Docker Desktop's way have none: the container starts without a
-    GPU. Where the runtime outlived its GPU, the flag is added and nothing starts. Podman does not know the question.
-    How it is seen: that test, repeated on the engine's own answer, beside the GPUs, CDI devices and kind of engine.
-    Source: devcontainers/cli, utils.ts, checkDockerSupportForGPU; microsoft/vscode-remote-release issues 9385, 10307
-    and 10908.
-    """
     require_host(facts)
     requirements = [
         (container, requirement)
@@ -408,16 +369,8 @@ def _compare_with_engine(
     return None
 
 
-@check("PRJ007", "A Compose project asks for its GPU in the Compose file")
+@check("PRJ007")
 def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
-    """A dev container of Compose has the whole device reservation in its Compose file.
-
-    Why it matters: for Compose the dev container tool writes an override with the capability gpu and neither driver nor
-    count. Compose before 2.30 sends a count of zero with that, and the container gets no GPU.
-    How it is seen: hostRequirements.gpu and dockerComposeFile, and no request in the Compose files.
-    Source: devcontainers/spec issue 469; microsoft/vscode-remote-release issue 10124; compose-spec/compose-go pull
-    request 689.
-    """
     for container in require_project_containers(facts):
         requirement = find_gpu_host_requirement(container)
         if requirement is None or not container.is_compose or container.requests or container.service is None:
@@ -453,16 +406,8 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("PRJ011", "The container can start on this machine")
+@check("PRJ011")
 def container_can_start_here(facts: Facts) -> Iterator[Finding]:
-    """A machine without an NVIDIA GPU has files that do not insist on one.
-
-    Why it matters: engines have no optional GPU: a flag or a reservation stops the start on every laptop, in CI and in
-    clouds without one.
-    How it is seen: a request that is always used, on a machine that has no NVIDIA GPU. One of several dev containers,
-    or a service behind a profile, may insist: there is something else to start.
-    Source: docker/compose issue 12514; microsoft/vscode-remote-release issue 9385.
-    """
     if is_in_container(facts):
         raise NotApplicable("only the host can show this; run devkit doctor there too")
     containers = require_project_containers(facts)
@@ -546,15 +491,8 @@ def _require_services(facts: Facts) -> tuple[Service, ...]:
     return services
 
 
-@check("PRJ012", "Compose knows the form in which its files ask for a GPU", causes=("PRJ005",))
+@check("PRJ012", causes=("PRJ005",))
 def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
-    """The Compose on this machine supports the form of the files' GPU requests, and reads them where they are.
-
-    Why it matters: `gpus: all` and CDI names under `devices` are newer than the reservation. An older Compose refuses
-    the first, and takes the second for a path: "no such file or directory". Under `limits` no Compose takes devices.
-    How it is seen: the forms in the files, and the version of `docker compose` against the version table.
-    Source: Compose specification, "services"; docker/compose issues 8142 and 12197, pull request 12184.
-    """
     services = _require_services(facts)
     for service in services:
         if service.misplaced_devices is not None:
@@ -607,16 +545,8 @@ def _long_form_repairs(service: Service, request: GpuRequest) -> tuple[Repair, .
     )
 
 
-@check("PRJ013", "Each device reservation is whole")
+@check("PRJ013")
 def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
-    """A reservation names its capabilities, and either a count or devices.
-
-    Why it matters: `capabilities` is mandatory, and `count` beside `device_ids` contradicts itself; Compose refuses
-    both before anything starts.
-    How it is seen: the fields of each reservation. Schemas let count and device_ids pass together.
-    Source: Compose deploy specification, "devices"; docker/docs pull request 12315; compose-spec/compose-go pull
-    request 689.
-    """
     for service in _require_services(facts):
         for request in service.requests:
             if request.count and request.device_ids:
@@ -650,16 +580,8 @@ def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check("PRJ034", "A Compose service with a GPU can be opened in an editor")
+@check("PRJ034")
 def gpu_services_have_dev_container(facts: Facts) -> Iterator[Finding]:
-    """A project whose Compose files ask for a GPU has a dev container.
-
-    Why it matters: editors and clouds look for devcontainer.json alone. A Compose file in docker/ starts the program, and
-    the editor does not offer the same image for development.
-    How it is seen: a service with a request for a GPU, in the project's folder or in one named docker, compose, container
-    or deploy, and no devcontainer.json.
-    Source: containers.dev, "devcontainer.json"; lm-sys/FastChat, docker/docker-compose.yml.
-    """
     project = require(facts.project)
     if project is None:
         raise NotApplicable("no project folder was looked into")
@@ -686,15 +608,8 @@ def gpu_services_have_dev_container(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("PRJ031", "GPU devices come with the driver's libraries", causes=("DRV003", "PYT006", "CON002"))
+@check("PRJ031", causes=("DRV003", "PYT006", "CON002"))
 def device_nodes_have_libraries(facts: Facts) -> Iterator[Finding]:
-    """A container that can open the GPU has libcuda and NVML of the same version as the kernel module.
-
-    Why it matters: sandboxes and plain `--device /dev/nvidia0` pass the device nodes on and nothing else. The libraries
-    are normally mounted by NVIDIA's hook or by CDI; without them no program finds the driver whose devices are there.
-    How it is seen: /dev/nvidiactl opens, neither library is there, and NVIDIA_DRIVER_CAPABILITIES is not the reason.
-    Source: daytonaio/daytona pull requests 4672 and 4784; NVIDIA, Container Toolkit, "Support for CDI".
-    """
     container = require_container(facts)
     require_visible_gpu(facts)
     driver = require_driver(facts)

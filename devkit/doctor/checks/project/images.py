@@ -87,15 +87,8 @@ def _require_base_images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setti
     yield from found.values()
 
 
-@check("PRJ021", "Base images have tags that exist")
+@check("PRJ021")
 def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
-    """The tag of an nvidia/cuda base image exists, and is of a system that is still supported.
-
-    Why it matters: NVIDIA deletes tags some time after their system or CUDA line ends, and has no `latest`. The build
-    then stops with "manifest unknown", without any change to the project; a pinned digest disappears in the same way.
-    How it is seen: the tag against a list of withdrawn ones, and of those on systems past their end.
-    Source: NVIDIA, CUDA container support policy; NVIDIA/nvidia-docker issues 1735, 1768 and 1789.
-    """
     for container, image in _require_base_images(facts):
         if "nvidia/cuda" not in image.value:
             continue
@@ -138,16 +131,8 @@ def _find_newest_deleted_cuda() -> int:
     return max((tag.cuda.major for tag in named if tag is not None and tag.cuda.major < oldest), default=0)
 
 
-@check("PRJ022", "The image carries CUDA once")
+@check("PRJ022")
 def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
-    """An image with torch wheels begins with an image that has no CUDA libraries of its own.
-
-    Why it matters: the wheels bring CUDA, cuDNN and NCCL; a runtime or devel image adds gigabytes of the same. Where
-    the versions differ, a library of the one is easily found by the other.
-    How it is seen: the base image's flavor and CUDA version, or the Feature nvidia-cuda, and the CUDA version of the
-    torch that is installed.
-    Source: pytorch/pytorch issue 116696 on image sizes; PyTorch, "Get Started", wheels by CUDA version.
-    """
     for container in require_project_containers(facts):
         has_wheels = bool(list(find_torch_installs(container)))
         for feature in container.dev.features if container.dev else ():
@@ -199,15 +184,8 @@ def _find_duplicate_cuda(image: Setting, tag: CudaTag, wheels: list[Install]) ->
     )
 
 
-@check("PRJ023", "The image has a C compiler for Triton")
+@check("PRJ023")
 def image_has_compiler(facts: Facts) -> Iterator[Finding]:
-    """An image with torch for CUDA has a C compiler, which Triton calls while a program runs.
-
-    Why it matters: torch.compile and Triton kernels build a small library at their first use, and end with "Failed to
-    find C compiler" in slim and runtime images.
-    How it is seen: a base image that comes without one, torch in the Dockerfile, and no package with a compiler.
-    Source: pytorch/pytorch pull request 170235; theroyallab/tabbyAPI issue 456.
-    """
     for container, image in _require_base_images(facts):
         wheels = list(find_torch_installs(container))
         compilers = [name for stage in container.stages for name in stage.compilers]
@@ -230,15 +208,8 @@ def image_has_compiler(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("PRJ024", "The build names the torch index itself")
+@check("PRJ024")
 def build_names_index(facts: Facts) -> Iterator[Finding]:
-    """A Dockerfile gives uv a torch backend such as cu128, and never auto.
-
-    Why it matters: auto looks for a driver, and a build has none: uv then takes the wheels for the CPU. The image is
-    built without complaint, and torch.cuda.is_available() is False for ever.
-    How it is seen: --torch-backend=auto or UV_TORCH_BACKEND=auto in a RUN or ENV of a Dockerfile.
-    Source: uv, "Using uv with PyTorch", automatic backend selection; tgm-team/tgm issue 73; moby/buildkit issue 1436.
-    """
     for container, install in _list_installs(facts):
         by_variable = container.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
         is_built = any(install in stage.installs for stage in container.stages)
@@ -268,17 +239,8 @@ def _list_installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
                 yield container, install
 
 
-@check("PRJ025", "The build needs no GPU")
+@check("PRJ025")
 def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
-    """No step of a Dockerfile asks for a GPU, and extensions are built for named GPUs.
-
-    Why it matters: BuildKit has no --gpus. A test of torch.cuda fails the build, and an extension that asks torch for
-    the GPU's architecture finds none: TORCH_CUDA_ARCH_LIST tells it instead.
-    How it is seen: nvidia-smi or torch.cuda in a RUN that ends with it, and packages that compile CUDA code by way of
-    torch without TORCH_CUDA_ARCH_LIST before them.
-    Source: moby/buildkit issue 1436; pytorch/pytorch issue 28955; rahul-goel/fused-ssim issue 19;
-    open-edge-platform/anomalib issue 584.
-    """
     seen: set[str] = set()
     for container in require_project_containers(facts):
         for stage in container.stages:
@@ -331,16 +293,8 @@ def _find_extensions(container: ProjectContainer, stage: Stage) -> Iterator[Find
             )
 
 
-@check("PRJ035", "What compiles CUDA code has nvcc")
+@check("PRJ035")
 def compiled_packages_have_nvcc(facts: Facts) -> Iterator[Finding]:
-    """An image, or a lifecycle command, that compiles CUDA code against torch has nvcc.
-
-    Why it matters: torch's wheels bring CUDA's libraries and no compiler. flash-attn, mamba-ssm and others come as source
-    where no prebuilt wheel fits, and end with "CUDA_HOME environment variable is not set" after minutes.
-    How it is seen: such a package, or the project itself with a CUDAExtension, installed on an image that is known to have
-    no nvcc, and no package with nvcc in the same build.
-    Source: PyTorch, torch.utils.cpp_extension; Dao-AILab/flash-attention README, "Installation and features".
-    """
     for container in require_project_containers(facts):
         builds = container.project.builds
         extensions = () if isinstance(builds, Unknown) else tuple(one for one in builds if one.has_cuda)
@@ -395,15 +349,8 @@ def _no_compiler_finding(install: Install, names: str, image: str) -> Finding:
     )
 
 
-@check("PRJ026", "torch is pinned")
+@check("PRJ026")
 def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
-    """The image installs one version of torch, named in a Dockerfile, a requirement file or a lock.
-
-    Why it matters: an unpinned torch is the newest one on the day of the build, for the newest CUDA; the next rebuild
-    may need another driver than this machine has, and two people's containers differ.
-    How it is seen: torch without == in what the image installs, while no lock and no other line pins it.
-    Source: PyTorch, release notes on CUDA versions per release; pip, "Repeatable installs".
-    """
     for container in require_project_containers(facts):
         found = [
             one for install in find_torch_installs(container) for one in install.requirements if one.name == "torch"
@@ -433,16 +380,8 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("PRJ027", "This machine's driver runs the CUDA that the files choose")
+@check("PRJ027")
 def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
-    """The torch index in the Dockerfile and the CUDA of the base image are ones that the driver here runs.
-
-    Why it matters: the image builds for ten minutes, and only then torch calls the driver too old, or NVIDIA's
-    Container Toolkit refuses the start.
-    How it is seen: the index label and the tag against the driver that NVML names, by the tables of CUDA versions.
-    Torch runs by minor version compatibility; the base image's own demand does not know it.
-    Source: NVIDIA, "CUDA Compatibility"; PyTorch, wheel indexes; nvidia/cuda images, NVIDIA_REQUIRE_CUDA.
-    """
     containers = require_project_containers(facts)
     driver, newest = require(require_nvml(facts).driver), require(require_nvml(facts).cuda)
     platform = "wsl2" if find_platform(facts) in (Platform.WSL2, Platform.WINDOWS) else "linux"
@@ -468,15 +407,8 @@ def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
             yield _too_new_finding(facts, image.value, image, tag.cuda)
 
 
-@check("PRJ033", "nvcc of the image compiles for this machine's GPUs")
+@check("PRJ033")
 def compiler_knows_every_gpu(facts: Facts) -> Iterator[Finding]:
-    """The CUDA Toolkit of a devel image targets the compute capability of every GPU.
-
-    Why it matters: each CUDA release drops old GPUs and learns new ones. CMake ends with "Unsupported gpu architecture",
-    or the program finds no kernel for the GPU when it starts.
-    How it is seen: the tag of a nvidia/cuda devel image, against the range of each GPU in the tables.
-    Source: NVIDIA, CUDA Toolkit release notes, "Deprecated architectures"; CMake, CMAKE_CUDA_ARCHITECTURES.
-    """
     images = [(image, tag) for _, image in _require_base_images(facts) if (tag := CudaTag.of(image.value))]
     images = [(image, tag) for image, tag in images if tag.flavor == "devel"]
     if not images or not facts.gpus:

@@ -59,15 +59,8 @@ _ROOT_IMAGES = re.compile(
 _ROOT = ("root", "0")
 
 
-@check("PRJ014", "Shared memory is sized, and not the host's own")
+@check("PRJ014")
 def ipc_namespace_is_private(facts: Facts) -> Iterator[Finding]:
-    """The container has shared memory of its own, of a size that the files state.
-
-    Why it matters: `ipc: host` opens the shared memory of every program on the host to the container, and the other
-    way round. `shm_size` gives loader workers and NCCL what they need without that.
-    How it is seen: ipc set to host in runArgs or in the Compose file.
-    Source: Docker, "docker run", --ipc; NVIDIA deep learning containers, user guide, which offers both.
-    """
     for container in require_project_containers(facts):
         for setting in container.settings("ipc"):
             if setting.value == "host":
@@ -93,15 +86,8 @@ def _shm_size_repairs(container: ProjectContainer, setting: Setting) -> tuple[Re
     return (*repairs, Repair(RepairKind.SET, setting.path, (*above, "shm_size"), f'"{SHM_SIZE}"'))
 
 
-@check("PRJ015", "The container is not privileged")
+@check("PRJ015")
 def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
-    """The container runs without `privileged`, without the host's processes, and with the engine's system call filter.
-
-    Why it matters: a privileged container owns the host: every disk, every device, every kernel setting. A GPU needs
-    none of that; the Container Toolkit passes on exactly its device nodes.
-    How it is seen: privileged, pid: host and seccomp=unconfined in runArgs, devcontainer.json or the Compose file.
-    Source: Docker, "docker run", --privileged; NVIDIA/nvidia-container-toolkit, which needs no privileges.
-    """
     for container in require_project_containers(facts):
         for setting in container.settings("privileged", "pid", "security_opt"):
             problem = {
@@ -142,15 +128,8 @@ def _removal_repairs(container: ProjectContainer, setting: Setting) -> tuple[Rep
     return (Repair(RepairKind.REMOVE, setting.path, (setting.name,)),) if is_own_key else ()
 
 
-@check("PRJ016", "The container cannot command the engine")
+@check("PRJ016")
 def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
-    """The engine's socket is not mounted into the container.
-
-    Why it matters: who can talk to the engine can start a privileged container, and so is root on the host. Downloaded
-    models and packages run code in there.
-    How it is seen: a mount of docker.sock or podman.sock, or a Feature that makes one.
-    Source: Docker, "Protect the Docker daemon socket"; OWASP, Docker Security Cheat Sheet, rule 1.
-    """
     for container in require_project_containers(facts):
         for mount in container.mounts:
             if mount.source.endswith(("docker.sock", "podman.sock")) or mount.target in _ENGINE_SOCKETS:
@@ -170,16 +149,8 @@ def engine_socket_is_not_mounted(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check("PRJ019", "Mounted folders belong to the container's user")
+@check("PRJ019")
 def mounts_belong_to_user(facts: Facts) -> Iterator[Finding]:
-    """A named volume covers a folder that the image made for its user, and the source of a bind mount exists.
-
-    Why it matters: a new volume takes its owner from the folder that it covers, and is root's where there is none; a
-    missing bind source is made by the engine, as root. The first download then fails with "Permission denied".
-    How it is seen: volumes at folders that no chown, install or USER of the Dockerfile gave away, for a user other than
-    root; bind sources that do not exist on this side, or belong to root.
-    Source: vllm-project/vllm issue 51503; bmaltais/kohya_ss issue 1143; Docker, "Volumes".
-    """
     for container in require_project_containers(facts):
         for mount in container.mounts:
             if mount.kind == "volume" and mount.source and _becomes_roots(container, mount.target):
@@ -233,16 +204,8 @@ def _becomes_roots(container: ProjectContainer, target: str) -> bool:
     return not any(above == folder or above.startswith(f"{folder}/") for folder in given) and above != home
 
 
-@check("PRJ020", "The container has shared memory for loader workers")
+@check("PRJ020")
 def shared_memory_is_sized(facts: Facts) -> Iterator[Finding]:
-    """The files of a container for GPU work state the size of its shared memory.
-
-    Why it matters: engines give 64 MiB. PyTorch's loader workers and NCCL pass tensors through it, and end with a bus
-    error, often hours into a run.
-    How it is seen: torch for CUDA in the container and a request for a GPU, without shm_size, --shm-size or ipc; or a
-    size below a gibibyte.
-    Source: pytorch/pytorch issue 5040; PyTorch README, "Docker image".
-    """
     for container in require_project_containers(facts):
         wants = find_torch_evidence(container)
         if not container.is_started_by_files or wants is None or container.setting("ipc") is not None:
@@ -300,15 +263,8 @@ def _size_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
     return (Repair(RepairKind.SET, container.dev.path, ("runArgs",), f"[{listed}]"),)
 
 
-@check("PRJ028", "The container's user can have the ids of the host's")
+@check("PRJ028")
 def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
-    """On Ubuntu 23.04 and later the image removes or reuses the user ubuntu, who has the ids that it needs itself.
-
-    Why it matters: these images have a user `ubuntu` with id 1000. Another user gets 1001, and the editor cannot
-    change that to the host's 1000, which is taken, and says nothing: files in the workspace then belong to another user.
-    How it is seen: such a base image, a useradd, and neither userdel nor usermod.
-    Source: microsoft/vscode-remote-release issues 10030 and 9007; jupyterhub/repo2docker issue 1346.
-    """
     for container in require_project_containers(facts):
         image = container.image
         tag = CudaTag.of(image.value) if image else None
@@ -335,16 +291,8 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("PRJ037", "The container's user may write to the workspace", causes=("CON013",))
+@check("PRJ037", causes=("CON013",))
 def user_may_write_workspace(facts: Facts) -> Iterator[Finding]:
-    """The dev container's user has the number that owns the workspace, or the dev container tool gives it that.
-
-    Why it matters: a bind mount keeps the host's owner. The tool gives your number to the container's user, but not root's:
-    where everybody is root, as on rented GPU hosts, and in a folder that sudo made, the user cannot save a file.
-    How it is seen: owner of the folder, your number, and the user that the files name. A number is taken from the files
-    alone; what the base image's user has is not known.
-    Source: devcontainers/cli, scripts/updateUID.Dockerfile; dev container specification, `updateRemoteUserUID`.
-    """
     require_host(facts)
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless or not is_local_engine(engine):
@@ -412,15 +360,8 @@ def is_root_image(image: str) -> bool:
     return _ROOT_IMAGES.search(image) is not None
 
 
-@check("PRJ029", "The container does not work as root")
+@check("PRJ029")
 def container_is_not_root(facts: Facts) -> Iterator[Finding]:
-    """The image or devcontainer.json names a user other than root.
-
-    Why it matters: with an ordinary Docker what root writes into the workspace belongs to root on the host, too: files
-    that you cannot edit, and a checkout that git refuses.
-    How it is seen: a base image whose user is root, and no USER, user, containerUser or remoteUser.
-    Source: Visual Studio Code, "Add a non-root user to a container"; Docker, "Dockerfile best practices", USER.
-    """
     for container in require_project_containers(facts):
         image, user = container.image, container.user
         if image is None or not find_gpu_evidence(container) or not is_root_image(image.value):
@@ -444,15 +385,8 @@ def container_is_not_root(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("PRJ030", "Rootless Podman keeps the user's ids")
+@check("PRJ030")
 def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
-    """A dev container for rootless Podman maps the user to the same id inside.
-
-    Why it matters: without --userns=keep-id your files belong to root in the container, and the editor's server may be
-    put into /root, where the container's user cannot write. Current dev container tools add the option themselves.
-    How it is seen: rootless Podman, a devcontainer.json without Compose, and no userns in runArgs.
-    Source: microsoft/vscode-remote-release issues 9656 and 4443; devcontainers/cli pull request 985.
-    """
     if is_in_container(facts) or not isinstance(facts.engine, Engine):
         raise NotApplicable("there is no engine on this side")
     if facts.engine.kind is not EngineKind.PODMAN or not facts.engine.is_rootless:
@@ -479,16 +413,8 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("PRJ032", "The project's containers keep its own policy")
+@check("PRJ032")
 def containers_follow_policy(facts: Facts) -> Iterator[Finding]:
-    """Images, package indexes, users, privileges and labels are those that [policy] in devkit.toml allows.
-
-    Why it matters: a company lets images in from registries that it scans, and keeps root and privileged containers off
-    its machines. A violation is stopped by an admission rule later, or not at all.
-    How it is seen: each FROM and image against policy.registries, each index that an installation of GPU packages names
-    against policy.indexes, the user and `privileged` of each container, and the labels of images that are built here.
-    Source: Kubernetes, "Pod Security Standards" (Restricted); Docker, "Dockerfile reference", LABEL and USER.
-    """
     project = require_project(facts)
     policy = require(project.policy)
     if policy is None:

@@ -19,16 +19,8 @@ _HUB_VARIABLES = "https://huggingface.co/docs/huggingface_hub/package_reference/
 _OF_BUILD = ("ARG", "ENV", "build argument")
 
 
-@check("PRJ017", "No token gets into an image or into the project's files")
+@check("PRJ017")
 def no_token_in_images(facts: Facts) -> Iterator[Finding]:
-    """Tokens come in when the container runs, or as a secret mount of one build step: never by ARG, ENV or COPY.
-
-    Why it matters: build arguments remain in the image's history and provenance, variables in its settings, copied files
-    in a layer. Whoever gets the image, or the repository, has the token.
-    How it is seen: names such as HF_TOKEN and WANDB_API_KEY under ARG, ENV and build arguments; values in the shape of
-    a token anywhere; files with tokens that COPY takes in, the ignore file respected. Values are never kept.
-    Source: Docker, "Build secrets" and build check SecretsUsedInArgOrEnv.
-    """
     seen: set[tuple[str, int, str]] = set()
     for container in require_project_containers(facts):
         for found in _find_in_container(container):
@@ -131,16 +123,8 @@ def _is_token_name(name: str) -> bool:
     return name.upper().endswith(("TOKEN", "API_KEY", "SECRET_KEY", "SECRET_ACCESS_KEY", "ACCESS_KEY"))
 
 
-@check("PRJ018", "The shared model cache holds no token")
+@check("PRJ018")
 def shared_cache_holds_no_token(facts: Facts) -> Iterator[Finding]:
-    """The mount for models has the hub's cache alone, or the token has a path of its own.
-
-    Why it matters: HF_HOME holds the cache and the stored token. A volume that other projects or people mount, or a
-    bind mount of the host's folder, hands them the token as well.
-    How it is seen: a mount at HF_HOME or over it, while HF_TOKEN_PATH does not lead elsewhere. One whose last folder is
-    hub is the cache alone.
-    Source: Hugging Face, huggingface_hub, "Environment variables", HF_HOME and HF_TOKEN_PATH.
-    """
     for container in require_project_containers(facts):
         home = container.value("HF_HOME")
         token_path = container.value("HF_TOKEN_PATH")

@@ -22,16 +22,8 @@ _PLUGIN = re.compile(r"jax-cuda(\d+)-plugin")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
-@check("PYT025", "JAX and TensorFlow are built for the driver and the GPUs")
+@check("PYT025")
 def frameworks_fit_the_gpus(facts: Facts) -> Iterator[Finding]:
-    """The installed JAX has a CUDA plugin of its own version, and JAX and TensorFlow a CUDA that driver and GPUs run.
-
-    Why it matters: both fall back to the CPU with one warning among many; what starts on the GPU fails at its first
-    kernel.
-    How it is seen: the names and versions of the installed packages, against the version tables. Builds of others,
-    such as NVIDIA's with "+nv", are not judged.
-    Source: jax-ml/jax, docs/installation.md and jaxlib/plugin_support.py; tensorflow/tensorflow issue 89272.
-    """
     require_visible_gpu(facts)
     packages = find_python_packages(facts)
     installed = [packages[name] for name in ("jaxlib", "tensorflow") if name in packages]

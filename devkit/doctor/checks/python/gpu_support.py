@@ -43,15 +43,8 @@ def _reinstall_fix(facts: Facts, summary: str) -> Fix:
     )
 
 
-@check("PYT001", "torch is built for CUDA", causes=("PYT003", "PYT017", "PYT018", "PYT019", "PYT020"))
+@check("PYT001", causes=("PYT003", "PYT017", "PYT018", "PYT019", "PYT020"))
 def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
-    """On a machine with an NVIDIA GPU the installed torch is a CUDA build.
-
-    Why it matters: a CPU build ignores the GPU without an error until something asks for CUDA. A later dependency,
-    or the default index on aarch64, swaps it in silently.
-    How it is seen: the version file of the installed torch; torch itself is not imported.
-    Source: pytorch/pytorch issues 28111 and 160162.
-    """
     torch = require_torch(facts)
     if require(torch.cuda) is not None:
         return
@@ -69,19 +62,8 @@ def torch_is_cuda_build(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "PYT002",
-    "torch has kernels for every GPU",
-    causes=("PYT003", "PYT012", "CON004", "CON005", "PYT017", "PYT018", "PYT019", "PYT020"),
-)
+@check("PYT002", causes=("PYT003", "PYT012", "CON004", "CON005", "PYT017", "PYT018", "PYT019", "PYT020"))
 def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
-    """The installed torch wheel carries machine code, or compilable PTX, for the compute capability of every GPU.
-
-    Why it matters: torch.cuda.is_available() is True all the same; the first kernel then fails with "no kernel image
-    is available". New GPUs need a newer wheel, and old ones were dropped from newer wheels.
-    How it is seen: the architectures in the wheel by the version tables, against each GPU, by rules A1 to A3.
-    Source: pytorch/pytorch issues 167244 and 172352; NVIDIA, CUDA C++ Programming Guide, "Binary compatibility".
-    """
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
     if not facts.gpus:
         raise NotApplicable("no GPU answers")
@@ -103,14 +85,8 @@ def torch_has_kernels(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("PYT006", "CUDA_VISIBLE_DEVICES selects existing GPUs", causes=("CUD011", "PYT017"))
+@check("PYT006", causes=("CUD011", "PYT017"))
 def visible_devices_exist(facts: Facts) -> Iterator[Finding]:
-    """Every entry of CUDA_VISIBLE_DEVICES is a GPU or MIG instance of this machine.
-
-    Why it matters: CUDA stops reading at the first entry that it does not know, and silently uses only those before.
-    How it is seen: the variable against the GPUs that NVML lists.
-    Source: NVIDIA, CUDA C++ Programming Guide, "CUDA Environment Variables".
-    """
     value = require_python(facts).cuda_visible_devices
     if value is None:
         raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")
@@ -154,14 +130,8 @@ def _find_older_gpus(facts: Facts, feature: str) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in facts.gpus if require(gpu.capability) < needed)
 
 
-@check("PYT013", "Every GPU calculates in bfloat16")
+@check("PYT013")
 def gpus_support_bf16(facts: Facts) -> Iterator[Finding]:
-    """Every GPU has arithmetic units for bfloat16, which most recipes for fine-tuning assume.
-
-    Why it matters: below compute capability 8.0 the Trainer refuses bf16=True, and torch emulates it slowly.
-    How it is seen: each GPU's compute capability against the feature's in the tables.
-    Source: NVIDIA, CUDA C++ Programming Guide, "Arithmetic instructions"; huggingface/transformers, training_args.py.
-    """
     for gpu in _find_older_gpus(facts, "bf16"):
         yield Finding(
             Severity.NOTE,
@@ -179,14 +149,8 @@ def gpus_support_bf16(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("PYT014", "Every GPU multiplies 8-bit integers for LLM.int8()")
+@check("PYT014")
 def gpus_support_int8(facts: Facts) -> Iterator[Finding]:
-    """Every GPU has the 8-bit units that load_in_8bit of an installed bitsandbytes uses.
-
-    Why it matters: below compute capability 7.5 8-bit models are slow or refused. 4-bit models are not concerned.
-    How it is seen: each GPU's compute capability against the feature's in the tables.
-    Source: bitsandbytes, installation guide and diagnostics.
-    """
     if "bitsandbytes" not in find_python_packages(facts):
         raise NotApplicable("bitsandbytes is not installed in this Python")
     for gpu in _find_older_gpus(facts, "llm-int8"):
@@ -204,14 +168,8 @@ def gpus_support_int8(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("PYT015", "CUDA numbers the GPUs as nvidia-smi does")
+@check("PYT015")
 def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Finding]:
-    """CUDA_DEVICE_ORDER is PCI_BUS_ID if CUDA_VISIBLE_DEVICES selects among unlike GPUs by number.
-
-    Why it matters: CUDA counts the fastest GPU first, nvidia-smi by PCI address. GPU 0 of one is GPU 1 of the other.
-    How it is seen: the two variables, and the names of the GPUs.
-    Source: NVIDIA, CUDA C++ Programming Guide, "CUDA environment variables".
-    """
     python = require_python(facts)
     selected = python.cuda_visible_devices or ""
     if not any(entry.strip().isdigit() for entry in selected.split(",")):
@@ -234,14 +192,8 @@ def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("PYT022", "Attention takes a fast path on the GPU", causes=("GPU029",))
+@check("PYT022", causes=("GPU029",))
 def attention_is_fused(facts: Facts) -> Iterator[Finding]:
-    """Attention runs in one fused kernel and not in separate ones that write all scores to memory.
-
-    Why it matters: written out, attention takes memory with the square of the sequence, and the time to move it.
-    How it is seen: with --run DIR, the attention that the run chose.
-    Source: PyTorch, documentation of torch.nn.functional.scaled_dot_product_attention.
-    """
     run = require_gpu_run(facts)
     if require(run.attention) == "eager":
         yield Finding(

@@ -50,15 +50,8 @@ def _is_falling_back(package: Package) -> bool:
         return False
 
 
-@check("PYT003", "bitsandbytes has a library for torch's CUDA", causes=("PYT018",))
+@check("PYT003", causes=("PYT018",))
 def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
-    """The installed bitsandbytes carries a library for the CUDA version that torch was built with.
-
-    Why it matters: QLoRA needs it. bitsandbytes imports without it and fails at the first 4-bit layer.
-    How it is seen: the names of the libraries in the installed package against torch's CUDA version. From 0.50.0 on
-    bitsandbytes takes the nearest library of the same major by itself; before, BNB_CUDA_VERSION must name it.
-    Source: bitsandbytes, `cextension.py` of 0.49.2 and 0.50.0, and installation guide.
-    """
     cuda = require_torch_cuda(facts)
     package = _require_package(facts, "bitsandbytes")
     shipped = require_python(facts).bitsandbytes_cuda
@@ -89,16 +82,8 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("PYT024", "Wheels that are built for some CUDA fit torch's", causes=("PYT018", "PYT020"))
+@check("PYT024", causes=("PYT018", "PYT020"))
 def wheels_fit_torch_cuda(facts: Facts) -> Iterator[Finding]:
-    """torchaudio, vLLM and SGLang's kernels are built for the CUDA of the installed torch.
-
-    Why it matters: their metadata does not say for which CUDA a wheel is built. Beside another torch the import ends with
-    "PyTorch and TorchAudio were compiled with different CUDA versions", or without libcudart.so.12 or .13.
-    How it is seen: the releases against the table of what their wheels on the public index are built for. A wheel that
-    names torch's own CUDA in its version was built by somebody for it.
-    Source: pytorch/pytorch issue 193651; pytorch/audio issue 4194; the libraries that the wheels name as needed.
-    """
     cuda = require_torch_cuda(facts)
     versions = {name: package.version for name, package in find_python_packages(facts).items()}
     for row in find_foreign_wheels(versions, str(cuda), load_tables()):
@@ -136,14 +121,8 @@ def _format_torch_reinstall(facts: Facts, row: CudaWheel, *, has_torchvision: bo
     return (format_install_command(facts, *names, index=fitting[max(fitting)], replace=True),)
 
 
-@check("PYT004", "flash-attn was built for the installed torch", causes=("PYT020",))
+@check("PYT004", causes=("PYT020",))
 def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
-    """A prebuilt flash-attn wheel names the torch release and CUDA major that are installed.
-
-    Why it matters: it is compiled against one torch release; with another, its import ends with "undefined symbol".
-    How it is seen: the local part of its version, such as +cu12torch2.6cxx11abiTRUE, against torch.
-    Source: Dao-AILab/flash-attention issues 1644 and 1832.
-    """
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
     package = _require_package(facts, "flash-attn")
     built = re.search(r"\+.*?cu(\d\d).*?torch(\d+\.\d+)", package.version)
@@ -206,16 +185,8 @@ def _is_applicable(requirement: Requirement, facts: Facts) -> bool:
     )
 
 
-@check("PYT007", "The installed packages agree on each other's versions", causes=("PYT018", "PYT019", "PYT020"))
+@check("PYT007", causes=("PYT018", "PYT019", "PYT020"))
 def packages_agree(facts: Facts) -> Iterator[Finding]:
-    """Every requirement that an installed GPU package states on another holds; a torch that needs NumPy 1 has it.
-
-    Why it matters: pip changes one package and leaves the others, so that torchvision, triton or an inference engine
-    meets a torch that it was not built for. It ends in missing operators, undefined symbols or a crash.
-    How it is seen: Requires-Dist in the packages' metadata, and the version tables where a wheel keeps its need silent.
-    Packages that do not bear on GPUs are not looked at.
-    Source: Python packaging specifications, core metadata; TorchIO-project/torchio pull 1183 for NumPy 2.
-    """
     packages = find_python_packages(facts)
     if not packages:
         raise NotApplicable("no package that matters to a GPU is installed in this Python")
@@ -252,16 +223,8 @@ def packages_agree(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@check("PYT008", "transformers has what it needs for quantized models and adapters")
+@check("PYT008")
 def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
-    """accelerate, bitsandbytes and peft are as new as an installed transformers requires.
-
-    Why it matters: transformers asks for them only when it loads a quantized model, and says that a package is missing
-    or must be "the latest" although it is installed.
-    How it is seen: versions by metadata against the floors in transformers' own source; the metadata does not state
-    them. Packages in a user's own folder or in another Python are not seen from here either, which looks the same.
-    Source: huggingface/transformers, import_utils.py and quantizer_bnb_4bit.py; bitsandbytes issue 1100.
-    """
     packages = find_python_packages(facts)
     transformers = packages.get("transformers")
     if transformers is None or "bitsandbytes" not in packages:
@@ -292,15 +255,8 @@ def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("PYT009", "Every package is installed once")
+@check("PYT009")
 def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
-    """No GPU package is on the module path twice in different versions.
-
-    Why it matters: the first folder wins, and pip changes another one. A user's own folder (~/.local) comes before the
-    system's, follows its owner into containers through a mounted home, and survives every rebuild.
-    How it is seen: metadata folders of the same name in the folders that this Python reads, in their order.
-    Source: Python documentation, module site, ENABLE_USER_SITE and PYTHONNOUSERSITE.
-    """
     python = require_python(facts)
     copies = sorted(require(python.copies), key=lambda copy: copy.name)
     for name, group in groupby(copies, key=lambda copy: copy.name):
@@ -329,20 +285,8 @@ def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check(
-    "PYT010",
-    "The C and C++ libraries are new enough for the installed wheels",
-    causes=("PYT017", "PYT018", "PYT019", "PYT020"),
-)
+@check("PYT010", causes=("PYT017", "PYT018", "PYT019", "PYT020"))
 def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
-    """glibc is at least what each wheel's tag names, and libstdc++ has the symbols that such wheels may use.
-
-    Why it matters: the import ends with "version GLIBC_2.34 not found". pip refuses such wheels, so it happens after an
-    environment was copied to an older image, or when conda or LD_LIBRARY_PATH puts an older libstdc++ first.
-    How it is seen: the manylinux tag in each wheel's metadata against the running glibc; the number in the file name of
-    the libstdc++ that this Python finds first (6.0.30 has GLIBCXX up to 3.4.30) against the policy of that platform.
-    Source: PEP 600; pypa/auditwheel, manylinux-policy.json; GCC manual, "ABI Policy and Guidelines".
-    """
     # 2.28 from cp312-cp312-manylinux_2_28_x86_64; the lowest where a tag names several.
     platforms = {
         package.name: min(Release.parse(f"{major}.{minor}") for major, minor in named)
@@ -390,15 +334,8 @@ def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[
     )
 
 
-@check("PYT016", "BNB_CUDA_VERSION names a library that fits torch, or is unset", causes=("PYT018",))
+@check("PYT016", causes=("PYT018",))
 def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Finding]:
-    """BNB_CUDA_VERSION, where it is set, names a library of the CUDA major of torch that the package carries.
-
-    Why it matters: the variable, left in a profile or Dockerfile from another setup, switches the choice off. A library
-    of another major does not load, and bitsandbytes then only pretends to be there.
-    How it is seen: the variable against torch's CUDA and the libraries in the package.
-    Source: bitsandbytes, `cextension.py`; bitsandbytes-foundation/bitsandbytes issue 1559.
-    """
     cuda = require_torch_cuda(facts)
     package = _require_package(facts, "bitsandbytes")
     python = require_python(facts)

@@ -69,18 +69,8 @@ def _format_shadowing(facts: Facts, library: Library) -> str:
     return f"{library.path}{version}" + (f" before {wheel.version} of {wheel.name}" if wheel else "")
 
 
-@check(
-    "PYT005", "LD_LIBRARY_PATH hides none of torch's CUDA libraries", causes=("PYT017", "PYT018", "PYT019", "PYT020")
-)
+@check("PYT005", causes=("PYT017", "PYT018", "PYT019", "PYT020"))
 def no_library_is_shadowed(facts: Facts) -> Iterator[Finding]:
-    """No folder in LD_LIBRARY_PATH holds CUDA libraries of another release that come before the ones in the wheels.
-
-    Why it matters: torch wheels bring their own cuBLAS, NCCL and nvJitLink. Another version in LD_LIBRARY_PATH wins,
-    and the import ends with "undefined symbol".
-    How it is seen: CUDA libraries in the folders of LD_LIBRARY_PATH, the wheels' own folders aside, and the version in
-    their real file names beside that of the wheel. The same release twice does no harm.
-    Source: pytorch/pytorch issues 111469 and 134929.
-    """
     require_torch_cuda(facts)
     shadowing = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) != _CUDNN]
     if not shadowing:
@@ -104,16 +94,8 @@ def no_library_is_shadowed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("PYT011", "One cuDNN, the one that torch was built with", causes=("PYT017",))
+@check("PYT011", causes=("PYT017",))
 def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
-    """LD_LIBRARY_PATH brings no cuDNN of another release than the wheel that torch installed.
-
-    Why it matters: cuDNN is a set of libraries that load each other by name. Some from the wheel and some from the
-    system end in a missing symbol or in CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH at the first convolution.
-    How it is seen: libcudnn files in the folders of LD_LIBRARY_PATH, with the version in their real file names, beside
-    the version of the wheel nvidia-cudnn. Without that wheel a cuDNN of the system shadows nothing.
-    Source: NVIDIA, cuDNN API reference, cudnnStatus_t; pytorch, torch/backends/cudnn/__init__.py.
-    """
     require_torch_cuda(facts)
     wheel = _find_wheel(facts, _CUDNN)
     if wheel is None:
@@ -136,15 +118,8 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
     )
 
 
-@check("PYT012", "NVRTC compiles for every GPU")
+@check("PYT012")
 def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
-    """The run-time compiler that torch's wheels bring is of a CUDA release that knows every GPU here.
-
-    Why it matters: some kernels of torch and CuPy are compiled at run time. An NVRTC older than the GPU refuses its
-    architecture, although torch itself may have code for it; one newer than CUDA 12 refuses what CUDA 13 dropped.
-    How it is seen: the version of the wheel nvidia-cuda-nvrtc against the range of each GPU in the tables.
-    Source: NVIDIA, NVRTC documentation, "Supported compile options"; CUDA Toolkit release notes.
-    """
     require_visible_gpu(facts)
     wheel = _find_wheel(facts, "libnvrtc")
     if wheel is None:

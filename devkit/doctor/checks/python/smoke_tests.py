@@ -57,14 +57,8 @@ def _step_finding(facts: Facts, step: Step, command: str, *, severity: Severity 
     )
 
 
-@check("PYT017", "torch multiplies on every GPU", causes=("PYT018", "PYT019", "PYT020"))
+@check("PYT017", causes=("PYT018", "PYT019", "PYT020"))
 def torch_works(facts: Facts) -> Iterator[Finding]:
-    """torch imports, starts CUDA, and multiplies two small matrices on each GPU with the right result.
-
-    Why it matters: torch.cuda.is_available() is true of a GPU that it has no code for. Only a kernel proves it.
-    How it is seen: with --deep, in a child process of the workload's own Python, each step announced before it runs.
-    Source: pytorch/pytorch issues 167244 and 115340.
-    """
     steps = _require_steps(
         facts, "import torch", "torch.cuda", "start CUDA", "count GPUs", "look at GPU", "multiply on GPU"
     )
@@ -74,15 +68,8 @@ def torch_works(facts: Facts) -> Iterator[Finding]:
         yield _step_finding(facts, step, "")
 
 
-@check("PYT018", "bitsandbytes quantizes on the GPU")
+@check("PYT018")
 def bitsandbytes_works(facts: Facts) -> Iterator[Finding]:
-    """bitsandbytes imports with its real native library, and quantizes a tensor to 4 bits and back.
-
-    Why it matters: without a library that loads it imports all the same, with one that only pretends, and fails at the
-    first 4-bit layer: after the model was downloaded.
-    How it is seen: with --deep, the type of the loaded library and a round trip through NF4 on the first GPU.
-    Source: bitsandbytes, `cextension.py`; bitsandbytes-foundation/bitsandbytes issue 1559.
-    """
     library = _require_torch_call(facts).bitsandbytes_library
     steps = _require_steps(facts, "import bitsandbytes", "quantize")
     command = format_upgrade_command(facts, "bitsandbytes")
@@ -103,29 +90,15 @@ def bitsandbytes_works(facts: Facts) -> Iterator[Finding]:
         yield _step_finding(facts, broken, command)
 
 
-@check("PYT019", "Triton compiles a kernel")
+@check("PYT019")
 def triton_works(facts: Facts) -> Iterator[Finding]:
-    """Triton imports, compiles a kernel of three lines and runs it.
-
-    Why it matters: torch.compile and many quantized layers rely on it. It needs a C compiler, the Python headers and
-    a libcuda to link against, each of which slim images leave out.
-    How it is seen: with --deep, a kernel compiled into a cache of its own, which is removed afterwards.
-    Source: triton-lang/triton, runtime build step; vllm-project/vllm issue 14075.
-    """
     for step in _require_steps(facts, "import triton", "compile a Triton kernel"):
         if step.end in _BROKEN:
             yield _step_finding(facts, step, "", severity=Severity.WARNING)
 
 
-@check("PYT020", "flash-attn loads its compiled part")
+@check("PYT020")
 def flash_attention_works(facts: Facts) -> Iterator[Finding]:
-    """The compiled module of flash-attn imports beside the installed torch.
-
-    Why it matters: it is bound to one torch release and one C++ ABI, which a version cannot always tell. transformers
-    fails with it as soon as a model asks for flash attention.
-    How it is seen: with --deep, the import of flash_attn_2_cuda, and torch's own word on the C++11 ABI.
-    Source: Dao-AILab/flash-attention issues 919 and 1644.
-    """
     command = format_install_command(
         facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation --no-cache-dir"
     )
@@ -148,16 +121,8 @@ def flash_attention_works(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("PYT021", "The proof of fine-tuning passes")
+@check("PYT021")
 def verification_passes(facts: Facts) -> Iterator[Finding]:
-    """Every stage of a report of `devkit verify` passed, or had nothing to prove on its machine.
-
-    Why it matters: the proof shows that something is broken, and each stage only what it needed. The check behind it
-    says what to do.
-    How it is seen: only with --verification REPORT. The reason of each failed stage is looked up among known errors,
-    then the stage in a table of what is likely behind it; where neither knows, that is said.
-    Source: devkit, docs/guides/verifying.md.
-    """
     proof = require(facts.verification)
     for stage in proof.stages:
         if stage.status != "failed" and not stage.wrong:
@@ -209,14 +174,8 @@ def _stage_fix(facts: Facts, cause: "StageCause") -> Fix:
     )
 
 
-@check("PYT023", "The training run ended as it was meant to")
+@check("PYT023")
 def training_run_did_not_fail(facts: Facts) -> Iterator[Finding]:
-    """The run ended as its record says, and not in an error, or killed before it could record one.
-
-    Why it matters: a killed process leaves a record that says running for ever, which waits for nothing.
-    How it is seen: with --run DIR, the status in run.json, and whether a process of this machine holds the folder.
-    Source: devkit finetune, run.json.
-    """
     run = require(facts.training)
     status = require(run.status)
     reached = f"it reached step {run.steps}" if run.steps else "it reached no step"

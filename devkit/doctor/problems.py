@@ -1,0 +1,230 @@
+"""Problems: what a check found, told by the row of the catalog that has its words and its fix.
+
+A check yields `problem("not-loaded", path=…)`. The row `[check.CTK003.problem.not-loaded]` has message and severity, and
+its fixes by variant; the first whose `when` holds for the machine counts. Message and summary are templates over the
+values; a command quotes them for the shell, and a command that is one name in braces stands for all of this machine's
+commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from shlex import quote
+from typing import Any
+
+from devkit.doctor import fixes
+from devkit.doctor.model import Confidence, Finding, Fix, Location, Repair, Restart, Severity, Side
+from devkit.doctor.preconditions import find_platform, is_in_container
+from devkit.doctor.wheels import find_workload_side
+from devkit.facts.decode import decode_fields
+from devkit.facts.model import Engine, EngineKind, Facts
+from devkit.facts.values import Unknown
+from devkit.formats.shipped import load
+
+_CATALOG = "devkit.doctor.signatures"
+_MACRO = re.compile(r"\{(\w+)\}")
+
+SIDES: Mapping[str, Callable[[Facts], Side]] = {
+    "machine": fixes.find_host_side,
+    "driver": fixes.find_driver_side,
+    "workload": find_workload_side,
+}
+"""`where` of a fix that depends on the machine: around the GPU, of its driver, or where the workload runs."""
+
+
+@dataclass(frozen=True)
+class FixRow:
+    """A fix as the catalog has it. `when` maps a word of `describe_variant`, or a value, to those for which it counts.
+
+    `where` is a `Side`, or a key of SIDES. `restart` "engine" is none for Podman, which has no daemon. `docs` is an
+    address, or a name in docs.toml.
+    """
+
+    summary: str
+    commands: tuple[str, ...] = ()
+    when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    where: str = "host"
+    root: bool = False
+    restart: Restart = Restart.NONE
+    docs: str = ""
+
+
+@dataclass(frozen=True)
+class ProblemRow:
+    """What a check may find: a message with named values, and its fixes by variant."""
+
+    message: str
+    severity: Severity = Severity.ERROR
+    confidence: Confidence = Confidence.CERTAIN
+    fixes: tuple[FixRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a check found: the name of its row, the values in it, and what only the facts have."""
+
+    name: str
+    values: Mapping[str, object]
+    subject: str = ""
+    evidence: tuple[str, ...] = ()
+    location: Location | None = None
+    severity: Severity | None = None
+    confidence: Confidence | None = None
+    repairs: tuple[Repair, ...] = ()
+
+
+def problem(
+    name: str,
+    /,
+    *,
+    subject: str = "",
+    evidence: Iterable[str] = (),
+    location: Location | None = None,
+    severity: Severity | None = None,
+    confidence: Confidence | None = None,
+    repairs: tuple[Repair, ...] = (),
+    **values: object,
+) -> Problem:
+    """Make a problem of a check, by the name of its row. `severity` and `confidence` are those of the row if None."""
+    return Problem(name, values, subject, tuple(evidence), location, severity, confidence, repairs)
+
+
+def to_finding(code: str, found: Problem, facts: Facts) -> Finding:
+    """Render a problem of a check with the words and the fix of its row.
+
+    Raises:
+        KeyError: no row has the name, or a template names a value that was not given.
+        LookupError: no fix of the row is for this machine.
+    """
+    row = find_problem_row(code, found.name)
+    return Finding(
+        found.severity or row.severity,
+        row.message.format_map(found.values),
+        render_fix(row.fixes, found.values, facts, repairs=found.repairs),
+        subject=found.subject,
+        evidence=found.evidence,
+        confidence=found.confidence or row.confidence,
+        location=found.location,
+    )
+
+
+def render_fix(
+    rows: Iterable[FixRow], values: Mapping[str, object], facts: Facts, *, repairs: tuple[Repair, ...] = ()
+) -> Fix:
+    """Render the first fix that is for this machine. Raises LookupError where none is."""
+    variant = {**describe_variant(facts), **{name: str(value) for name, value in values.items()}}
+    row = next((row for row in rows if all(variant.get(name) in wanted for name, wanted in row.when.items())), None)
+    if row is None:
+        raise LookupError(f"no fix is for {variant}")
+    has_no_daemon = variant["engine"] == "podman" and row.restart is Restart.ENGINE
+    return Fix(
+        row.summary.format_map(values),
+        tuple(each for command in row.commands for each in _expand(command, values, facts)),
+        where=SIDES[row.where](facts) if row.where in SIDES else Side(row.where),
+        root=row.root,
+        restart=Restart.NONE if has_no_daemon else row.restart,
+        docs=load(_CATALOG, "docs").get(row.docs, row.docs),
+        repairs=repairs,
+    )
+
+
+def describe_variant(facts: Facts) -> dict[str, str]:
+    """Describe what decides between the variants of a fix: machine, engine, side, platform, family, inside, init."""
+    return {
+        "machine": "unknown" if isinstance(facts.system, Unknown) else "known",
+        "engine": _name_engine(facts),
+        "side": str(fixes.find_host_side(facts)),
+        "platform": str(find_platform(facts)),
+        "family": str(fixes.find_distro_family(facts)),
+        "inside": "container" if is_in_container(facts) else "host",
+        "init": "systemd" if fixes.has_systemd(facts) else "other",
+    }
+
+
+def _name_engine(facts: Facts) -> str:
+    """Name the engine as variants do: none, podman, desktop, snap, rootless, or docker."""
+    engine = facts.engine
+    if not isinstance(engine, Engine):
+        return "none"
+    if engine.kind is EngineKind.PODMAN:
+        return "podman"
+    if engine.kind is EngineKind.DOCKER_DESKTOP:
+        return "desktop"
+    return "snap" if engine.is_snap else "rootless" if engine.is_rootless else "docker"
+
+
+def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterator[str]:
+    """Yield the commands that one template stands for."""
+    found = _MACRO.fullmatch(command)
+    if found is None:
+        yield command.format_map({name: _quote(value) for name, value in values.items()})
+        return
+    name = found[1]
+    if isinstance(given := values.get(name), tuple):
+        yield from given
+    elif given is not None:
+        yield str(given)
+    else:
+        engine = facts.engine if isinstance(facts.engine, Engine) else None
+        match name:
+            case "configure_runtime":
+                yield from fixes.configure_runtime(facts, engine)
+            case "restart_engine":
+                yield from fixes.restart_engine(facts, engine)
+            case "refresh_cdi":
+                yield from fixes.refresh_cdi(facts)
+            case _:
+                yield from fixes.list_commands(facts, name, **values)  # type: ignore[arg-type]
+
+
+def _quote(value: object) -> str:
+    return " ".join(map(quote, value)) if isinstance(value, tuple) else quote(str(value))
+
+
+@cache
+def find_problem_row(code: str, name: str) -> ProblemRow:
+    """Find the row of a problem. Raises KeyError for an unknown one."""
+    rows = load(_CATALOG, f"failures/{code[:3]}")["check"][code].get("problem", {})
+    if name not in rows:
+        raise KeyError(f"no row [check.{code}.problem.{name}]")
+    return decode_problem_row(rows[name])
+
+
+def list_problem_rows(code: str) -> dict[str, ProblemRow]:
+    """List the rows of a check's problems, by name."""
+    rows = load(_CATALOG, f"failures/{code[:3]}")["check"][code].get("problem", {})
+    return {name: find_problem_row(code, name) for name in rows}
+
+
+def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
+    """Decode a row. `fix` is a table, an array of them, or the name of one in fixes.toml. Raises as `decode_fields`."""
+    given = row.get("fix", ())
+    own = {key: value for key, value in row.items() if key != "fix"}
+    return ProblemRow(**decode_fields(own, ProblemRow), fixes=decode_fix_rows(given))
+
+
+def decode_fix_rows(given: Any) -> tuple[FixRow, ...]:  # noqa: ANN401 - as TOML has it
+    """Decode a table, an array of tables, or the name of one of them in fixes.toml."""
+    if isinstance(given, str):
+        given = load(_CATALOG, "fixes")[given]
+    rows = []
+    for each in given if isinstance(given, list) else [given]:
+        when = {
+            name: (value,) if isinstance(value, str) else tuple(value) for name, value in each.get("when", {}).items()
+        }
+        rows.append(FixRow(**decode_fields({key: each[key] for key in each if key != "when"}, FixRow), when=when))
+    return tuple(rows)
+
+
+@cache
+def find_shared_fix(name: str) -> Fix:
+    """Return a fix of fixes.toml for a machine that nothing is known of. Raises KeyError for an unknown name."""
+    return render_fix(decode_fix_rows(name), {}, build_unknown_facts())
+
+
+@cache
+def build_unknown_facts() -> Facts:
+    """Build the facts of a machine that nobody has read."""
+    unknown = Unknown("no machine was read")
+    return Facts(**{each.name: "" if each.type in (str, "str") else unknown for each in fields(Facts)})  # type: ignore[arg-type]
