@@ -14,9 +14,12 @@ import click
 
 from devkit.cli import devkit
 from devkit.cli.documents import DOCUMENTS, build_document_schema
+from devkit.doctor.fixes import DistroFamily
 from devkit.doctor.model import Check
+from devkit.doctor.problems import FixRow, list_problem_rows, show_commands, show_condition, show_template
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
+from devkit.formats.shipped import load
 from devkit.release import DOCUMENTATION_URL
 from devkit.render.devkit_toml import SECTIONS
 from devkit.render.html import render_report_page
@@ -164,16 +167,50 @@ def escape_cell(text: str) -> str:
 
 
 def render_check(check: Check) -> str:
-    """Return the page of a check, from its docstring and the failure catalog."""
+    """Return the page of a check, from its row of the catalog."""
     (_, summary), *sections = check.explanation
     lines = [f"# {check.code}: {check.title}", "", summary, ""]
     for heading, body in sections:
         lines += [f"## {heading}", "", body[:1].upper() + body[1:], ""]
+    if rows := list_problem_rows(check.code):
+        lines += ["## How to fix it", ""]
+    for row in rows.values():
+        lines += [f"### {show_template(row.message)}".replace("<", "&lt;"), ""]
+        for fix in row.known_fixes:
+            lines += list(_render_fix(fix, is_only=len(row.known_fixes) == 1))
     lines += ["## What you may have searched for", "", *(f"- `{words}`" for words in find_symptoms(check.code)), ""]
     if check.causes:
         links = join_words(f"[{code}]({code}.md)" for code in sorted(check.causes))
         lines += ["## What follows from it", "", f"Findings of these checks: {links}.", ""]
     return "\n".join([*lines, "[All checks](README.md)", ""])
+
+
+FAMILIES = {
+    **{"ubuntu": "Ubuntu", "debian": "Debian", "fedora": "Fedora", "rhel": "RHEL"},
+    **{"suse": "SUSE", "arch": "Arch", "nixos": "NixOS"},
+}
+
+
+def _render_fix(fix: FixRow, *, is_only: bool) -> Iterator[str]:
+    """Yield the lines of one fix, its commands with a tab for each distribution where they differ."""
+    condition = show_condition(fix) or ("" if is_only else "elsewhere")
+    where = {"machine": "the host", "driver": "the host", "workload": "where the program runs"}.get(
+        fix.where, fix.where
+    )
+    yield f"{f'**{condition}**: ' if condition else ''}{show_template(fix.summary)} ({where})".replace("<", "&lt;")
+    yield ""
+    by_family = {family: show_commands(fix, family=DistroFamily(family)) for family in FAMILIES}
+    if len(set(by_family.values())) == 1:
+        by_family = {"": show_commands(fix)}
+    for family, commands in by_family.items():
+        indent = "    " if family else ""
+        yield from ([f'=== "{FAMILIES[family]}"', ""] if family else [])
+        yield from (
+            [f"{indent}```sh", *(f"{indent}{line}" for line in commands), f"{indent}```", ""] if commands else []
+        )
+    if fix.docs:
+        address = load("devkit.doctor.signatures", "docs").get(fix.docs, fix.docs)
+        yield from (f"See <{address}>.", "")
 
 
 def render_settings() -> str:

@@ -95,7 +95,8 @@ Purpose = Literal[
 
 
 @cache
-def _load_commands() -> Mapping[str, Mapping[str, list[str]]]:
+def load_commands() -> Mapping[str, Mapping[str, list[str]]]:
+    """Load the commands of each purpose, by distribution family."""
     return load("devkit.doctor", "commands")
 
 
@@ -110,7 +111,7 @@ def list_commands(
         family: another distribution than the machine's own, such as that of a container's image.
         values: what the words in braces stand for, such as `branch`.
     """
-    rows = _load_commands()[purpose]
+    rows = load_commands()[purpose]
     commands = rows.get(family or find_distro_family(facts), rows.get(DistroFamily.OTHER, []))
     for name, value in values.items():
         commands = [command.replace(f"{{{name}}}", str(value)) for command in commands]
@@ -128,19 +129,31 @@ DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-gui
 WSL_GUIDE = "https://docs.nvidia.com/cuda/wsl-user-guide/"
 
 
+def name_engine(engine: object) -> str:
+    """Name the engine as variants of fixes do: none, podman, desktop, snap, rootless, or docker."""
+    if not isinstance(engine, Engine):
+        return "none"
+    if engine.kind is EngineKind.PODMAN:
+        return "podman"
+    if engine.kind is EngineKind.DOCKER_DESKTOP:
+        return "desktop"
+    return "snap" if engine.is_snap else "rootless" if engine.is_rootless else "docker"
+
+
 def restart_engine(facts: Facts, engine: Engine | None) -> tuple[str, ...]:
     """List the commands that restart this machine's engine; Podman has no daemon to restart."""
-    if engine is not None and engine.kind is EngineKind.PODMAN:
-        return ()
-    if engine is not None and engine.kind is EngineKind.DOCKER_DESKTOP:
-        return ("docker desktop restart",)
-    if engine is not None and engine.is_snap:
-        return ("sudo snap restart docker",)
-    if engine is not None and engine.is_rootless:
-        return ("systemctl --user restart docker",)
-    if has_systemd(facts):
-        return ("sudo systemctl restart docker",)
-    return ("sudo service docker restart",)
+    return list_restart_commands(name_engine(engine), with_systemd=has_systemd(facts))
+
+
+def list_restart_commands(engine: str, *, with_systemd: bool = True) -> tuple[str, ...]:
+    """List the commands that restart an engine, by its name."""
+    commands = {
+        "podman": (),
+        "desktop": ("docker desktop restart",),
+        "snap": ("sudo snap restart docker",),
+        "rootless": ("systemctl --user restart docker",),
+    }
+    return commands.get(engine, ("sudo systemctl restart docker" if with_systemd else "sudo service docker restart",))
 
 
 def edit_daemon_file(change: str, *arguments: str) -> str:
@@ -164,15 +177,21 @@ def configure_runtime(facts: Facts, engine: Engine | None) -> tuple[str, ...]:
 
     Where no engine answered it is Docker.
     """
-    if engine is not None and engine.kind is EngineKind.PODMAN:
+    return list_configure_commands(name_engine(engine), with_systemd=has_systemd(facts))
+
+
+def list_configure_commands(engine: str, *, with_systemd: bool = True) -> tuple[str, ...]:
+    """List the commands that offer GPUs to an engine's containers, by its name."""
+    restart = list_restart_commands(engine, with_systemd=with_systemd)
+    if engine == "podman":
         return ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",)
-    if engine is not None and engine.is_rootless:
+    if engine == "rootless":
         return (
             "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json",
-            *restart_engine(facts, engine),
+            *restart,
             "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place",
         )
-    return ("sudo nvidia-ctk runtime configure --runtime=docker", *restart_engine(facts, engine))
+    return ("sudo nvidia-ctk runtime configure --runtime=docker", *restart)
 
 
 def refresh_cdi(facts: Facts) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from devkit.doctor.model import Confidence, Finding, Fix, Location, Repair, Rest
 from devkit.doctor.preconditions import find_platform, is_in_container
 from devkit.doctor.wheels import find_workload_side
 from devkit.facts.decode import decode_fields
-from devkit.facts.model import Engine, EngineKind, Facts
+from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.formats.shipped import load
 
@@ -31,6 +31,13 @@ SIDES: Mapping[str, Callable[[Facts], Side]] = {
     "workload": find_workload_side,
 }
 """`where` of a fix that depends on the machine: around the GPU, of its driver, or where the workload runs."""
+
+
+_BY_ENGINE: Mapping[str, Callable[..., tuple[str, ...]]] = {
+    "configure_runtime": fixes.list_configure_commands,
+    "restart_engine": fixes.list_restart_commands,
+}
+"""Purposes whose commands depend on the engine."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,11 @@ class ProblemRow:
     severity: Severity = Severity.ERROR
     confidence: Confidence = Confidence.CERTAIN
     fixes: tuple[FixRow, ...] = ()
+
+    @property
+    def known_fixes(self) -> tuple[FixRow, ...]:
+        """The fixes for machines that were read."""
+        return tuple(each for each in self.fixes if "machine" not in each.when)
 
 
 @dataclass(frozen=True)
@@ -133,25 +145,13 @@ def describe_variant(facts: Facts) -> dict[str, str]:
     """Describe what decides between the variants of a fix: machine, engine, side, platform, family, inside, init."""
     return {
         "machine": "unknown" if isinstance(facts.system, Unknown) else "known",
-        "engine": _name_engine(facts),
+        "engine": fixes.name_engine(facts.engine),
         "side": str(fixes.find_host_side(facts)),
         "platform": str(find_platform(facts)),
         "family": str(fixes.find_distro_family(facts)),
         "inside": "container" if is_in_container(facts) else "host",
         "init": "systemd" if fixes.has_systemd(facts) else "other",
     }
-
-
-def _name_engine(facts: Facts) -> str:
-    """Name the engine as variants do: none, podman, desktop, snap, rootless, or docker."""
-    engine = facts.engine
-    if not isinstance(engine, Engine):
-        return "none"
-    if engine.kind is EngineKind.PODMAN:
-        return "podman"
-    if engine.kind is EngineKind.DOCKER_DESKTOP:
-        return "desktop"
-    return "snap" if engine.is_snap else "rootless" if engine.is_rootless else "docker"
 
 
 def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterator[str]:
@@ -165,17 +165,12 @@ def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterato
         yield from given
     elif given is not None:
         yield str(given)
+    elif name in _BY_ENGINE:
+        yield from _BY_ENGINE[name](fixes.name_engine(facts.engine), with_systemd=fixes.has_systemd(facts))
+    elif name == "refresh_cdi":
+        yield from fixes.refresh_cdi(facts)
     else:
-        engine = facts.engine if isinstance(facts.engine, Engine) else None
-        match name:
-            case "configure_runtime":
-                yield from fixes.configure_runtime(facts, engine)
-            case "restart_engine":
-                yield from fixes.restart_engine(facts, engine)
-            case "refresh_cdi":
-                yield from fixes.refresh_cdi(facts)
-            case _:
-                yield from fixes.list_commands(facts, name, **values)  # type: ignore[arg-type]
+        yield from fixes.list_commands(facts, name, **values)  # type: ignore[arg-type]
 
 
 def _quote(value: object) -> str:
@@ -195,6 +190,40 @@ def list_problem_rows(code: str) -> dict[str, ProblemRow]:
     """List the rows of a check's problems, by name."""
     rows = load(_CATALOG, f"failures/{code[:3]}")["check"][code].get("problem", {})
     return {name: find_problem_row(code, name) for name in rows}
+
+
+def show_template(text: str) -> str:
+    """Show a template to people: a value that only a machine has is <its name>."""
+    return text.format_map(_Names())
+
+
+class _Names(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return f"<{name.replace('_', ' ')}>"
+
+
+def show_commands(row: FixRow, *, family: fixes.DistroFamily = fixes.DistroFamily.OTHER) -> tuple[str, ...]:
+    """Show the commands of a fix for a machine of that distribution family, of which nothing else is known."""
+    return tuple(each for command in row.commands for each in _show_command(command, row, family))
+
+
+def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iterator[str]:
+    found, facts = _MACRO.fullmatch(command), build_unknown_facts()
+    if found is None:
+        yield show_template(command)
+    elif found[1] in _BY_ENGINE:
+        yield from _BY_ENGINE[found[1]](row.when.get("engine", ("docker",))[0])
+    elif found[1] == "refresh_cdi":
+        yield from fixes.refresh_cdi(facts)
+    elif found[1] in fixes.load_commands():
+        yield from map(show_template, fixes.list_commands(facts, found[1], family=family))  # type: ignore[arg-type]
+    else:
+        yield f"<{found[1].replace('_', ' ')}>"
+
+
+def show_condition(row: FixRow) -> str:
+    """Show for which machines a fix is; "" where it is for all others."""
+    return ", ".join(f"{name}: {' or '.join(words)}" for name, words in row.when.items())
 
 
 def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
