@@ -131,7 +131,7 @@ def doctor(
     if setup:
         from devkit.cli.setup_steps import print_setup_steps
 
-        print_setup_steps(examination.read(), as_json=as_json)
+        print_setup_steps(*examination.run(), as_json=as_json)
         ctx.exit(ExitCode.DONE)
     if fix:
         ctx.with_resource(hold_project(examination.reading.project))

@@ -8,22 +8,27 @@ import click
 from devkit.cli.output import print_wrapped
 
 if TYPE_CHECKING:
+    from devkit.doctor.report.report import Report
     from devkit.facts.model import Facts
 
 SCHEMA = "devkit.toolkit/1"
 
 
-def print_setup_steps(facts: "Facts", *, as_json: bool) -> None:
-    """Print the steps for driver, engine and Container Toolkit, with the distribution's commands."""
-    from devkit.doctor.fixes import list_setup_steps
+def print_setup_steps(facts: "Facts", report: "Report", *, as_json: bool) -> None:
+    """Print the parts that are ready, and the steps for those that are missing, with the distribution's commands."""
     from devkit.doctor.report.documents import build_fix_document
+    from devkit.doctor.setup import plan_setup
 
-    steps = list_setup_steps(facts)
+    setup = plan_setup(facts, report)
     if as_json:
-        document = {"schema": SCHEMA, "steps": [build_fix_document(step, "") for step in steps]}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        steps = [build_fix_document(step, "") for step in setup.steps]
+        click.echo(json.dumps({"schema": SCHEMA, "ready": setup.ready, "steps": steps}, indent=2, ensure_ascii=False))
         return
-    for number, step in enumerate(steps, 1):
+    for part in setup.ready:
+        click.echo(f"✓ {part}")
+    if len(setup.steps) == 1:
+        click.echo("Nothing to install.")
+    for number, step in enumerate(setup.steps, 1):
         print_wrapped(f"{number}. {step.summary}")
         for command in step.commands:
             click.echo(f"     {command}")

@@ -261,22 +261,3 @@ def reset_gpu_or_reboot(facts: Facts, gpu: Gpu | FailedGpu | None) -> Fix:
         root=True,
         docs=XID_CATALOG_URL,
     )
-
-
-def list_setup_steps(facts: Facts) -> tuple[Fix, ...]:
-    """List what a machine needs for GPUs in containers, in its order: driver, engine, Container Toolkit, and a trial."""
-    engine = facts.engine if isinstance(facts.engine, Engine) else None
-    side = find_host_side(facts)
-    steps = [update_driver(facts, "for its GPU")]
-    if side is not Side.WINDOWS:
-        if engine is None:
-            install = list_commands(facts, "install_engine")
-            steps.append(
-                Fix("Install Docker.", install, where=side, root=True, restart=Restart.LOGIN, docs=ENGINE_GUIDE)
-            )
-        toolkit = (*list_commands(facts, "install_toolkit"), *configure_runtime(facts, engine))
-        summary = "Install the NVIDIA Container Toolkit, and let the engine offer GPUs to containers."
-        steps.append(Fix(summary, toolkit, where=side, root=True, docs=TOOLKIT_GUIDE))
-    device = "--device nvidia.com/gpu=all" if engine and engine.kind is EngineKind.PODMAN else "--gpus all"
-    program = "podman" if engine and engine.kind is EngineKind.PODMAN else "docker"
-    return (*steps, Fix("Try it.", (f"{program} run --rm {device} ubuntu nvidia-smi", "devkit doctor"), where=side))

@@ -7,8 +7,9 @@ import sys
 import pytest
 from packaging.version import Version
 
-from devkit.doctor.fixes import list_setup_steps
+from devkit.doctor.setup import plan_setup
 from tests.cli.test_init import GPU, assert_refused, devkit
+from tests.doctor.running import build_full_report
 from tests.hosts import facts_of
 from tests.wheels import make_index, make_wheel
 
@@ -51,17 +52,18 @@ def test_run_installs_into_the_virtual_environment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "not_said"),
+    ("name", "ready", "said", "not_said"),
     [
-        ("toolkit-missing", "sudo apt-get install -y nvidia-container-toolkit", "podman"),
-        ("toolkit-missing", "ubuntu-drivers install", "wsl.exe"),
-        ("rootless-docker", "systemctl --user restart docker", "sudo systemctl restart docker"),
-        ("wsl2-docker-ce", "wsl.exe --shutdown", "ubuntu-drivers"),
-        ("in-container-ok", "nvidia-ctk runtime configure", "apt-get"),
+        ("toolkit-missing", ["driver", "Docker"], "sudo apt-get install -y nvidia-container-toolkit", "ubuntu-drivers"),
+        ("ubuntu-4090-ok", ["driver", "Docker", "Container Toolkit"], "docker run --rm --gpus all", "install"),
+        ("wsl2-desktop", ["driver", "Docker Desktop", "Container Toolkit"], "docker run", "install"),
     ],
 )
-def test_the_steps_are_those_of_the_machine(name, said, not_said):
-    commands = "\n".join(command for step in list_setup_steps(facts_of(name)) for command in step.commands)
+def test_the_steps_are_those_that_the_machine_needs(name, ready, said, not_said):
+    facts = facts_of(name)
+    setup = plan_setup(facts, build_full_report(facts))
+    assert [each.split(" ")[0] for each in setup.ready] == [each.split(" ")[0] for each in ready]
+    commands = "\n".join(command for step in setup.steps for command in step.commands)
     assert said in commands
     assert not_said not in commands
 

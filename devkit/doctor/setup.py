@@ -1,0 +1,95 @@
+"""What a machine needs for GPUs in containers: the parts that are ready, and the steps for those that are not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from devkit.doctor.fixes import (
+    ENGINE_GUIDE,
+    TOOLKIT_GUIDE,
+    configure_runtime,
+    find_host_side,
+    list_commands,
+    update_driver,
+)
+from devkit.doctor.model import Fix, Restart, Severity, Side
+from devkit.doctor.report.report import Report
+from devkit.facts.model import Engine, EngineKind, Facts, NvmlAnswer, Toolkit
+from devkit.facts.values import Release, Unknown
+
+_ENGINES = {EngineKind.DOCKER: "Docker", EngineKind.DOCKER_DESKTOP: "Docker Desktop", EngineKind.PODMAN: "Podman"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts that are ready, each with its version, and the steps for the others; none of them is run."""
+
+    ready: tuple[str, ...]
+    steps: tuple[Fix, ...]
+
+
+def plan_setup(facts: Facts, report: Report) -> Setup:
+    """Find which of driver, engine and Container Toolkit are missing or faulty, and what installs or repairs them.
+
+    A part that a root error of the report is about gets the fix of that finding; one that is not there is installed.
+    """
+    ready, steps = [], []
+    parts = (
+        (("DRV", "WSL"), _describe_driver(facts), tuple(_install_driver(facts))),
+        (("ENG",), _describe_engine(facts), tuple(_install_engine(facts))),
+        (("CTK", "CDI"), _describe_toolkit(facts), tuple(_install_toolkit(facts))),
+    )
+    for prefixes, description, installation in parts:
+        faults = [
+            each.finding.fix
+            for each in report.roots
+            if each.check.code.startswith(prefixes) and each.finding.severity is Severity.ERROR
+        ]
+        if faults:
+            steps += faults
+        elif description:
+            ready.append(description)
+        else:
+            steps += installation
+    return Setup(tuple(ready), (*steps, _try_it(facts)))
+
+
+def _describe_driver(facts: Facts) -> str:
+    return f"driver {facts.nvml.driver}" if isinstance(facts.nvml, NvmlAnswer) else ""
+
+
+def _describe_engine(facts: Facts) -> str:
+    if not isinstance(facts.engine, Engine):
+        return ""
+    version = "" if isinstance(facts.engine.version, Unknown) else f" {facts.engine.version}"
+    return f"{_ENGINES[facts.engine.kind]}{version}"
+
+
+def _describe_toolkit(facts: Facts) -> str:
+    if isinstance(facts.engine, Engine) and facts.engine.kind is EngineKind.DOCKER_DESKTOP:
+        return "Container Toolkit: part of Docker Desktop"
+    version = facts.toolkit.version if isinstance(facts.toolkit, Toolkit) else None
+    return f"Container Toolkit {version}" if isinstance(version, Release) else ""
+
+
+def _install_driver(facts: Facts) -> Iterator[Fix]:
+    yield update_driver(facts, "for its GPU")
+
+
+def _install_engine(facts: Facts) -> Iterator[Fix]:
+    if (side := find_host_side(facts)) is not Side.WINDOWS:
+        commands = list_commands(facts, "install_engine")
+        yield Fix("Install Docker.", commands, where=side, root=True, restart=Restart.LOGIN, docs=ENGINE_GUIDE)
+
+
+def _install_toolkit(facts: Facts) -> Iterator[Fix]:
+    if (side := find_host_side(facts)) is not Side.WINDOWS:
+        engine = facts.engine if isinstance(facts.engine, Engine) else None
+        commands = (*list_commands(facts, "install_toolkit"), *configure_runtime(facts, engine))
+        summary = "Install the NVIDIA Container Toolkit, and let the engine offer GPUs to containers."
+        yield Fix(summary, commands, where=side, root=True, docs=TOOLKIT_GUIDE)
+
+
+def _try_it(facts: Facts) -> Fix:
+    is_podman = isinstance(facts.engine, Engine) and facts.engine.kind is EngineKind.PODMAN
+    run = "podman run --rm --device nvidia.com/gpu=all" if is_podman else "docker run --rm --gpus all"
+    return Fix("Try it.", (f"{run} ubuntu nvidia-smi", "devkit doctor"), where=find_host_side(facts))
