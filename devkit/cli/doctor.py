@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devkit.cli.command import Command, section
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
 from devkit.cli.names import complete_codes
 from devkit.cli.output import OutputOptions, format_check_list, format_doctor_report, write_facts, write_output
@@ -34,52 +35,77 @@ _NOT_FOR_LISTS = ("sarif", "markdown", "html", "prometheus", "line")
 _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; short for --format json.")
-@click.option("--format", "style", type=click.Choice(_FORMATS), help="Format of the report. Default: text.")
-@click.option("--output", metavar="FILE", type=_FILE, help="Write the report to FILE instead of printing it.")
-@click.option("--project", metavar="DIR", type=_FOLDER, help="The project to check. Default: this directory.")
-@click.option(
-    "--facts",
-    "facts_files",
-    metavar="FILE",
-    type=_FILE,
-    multiple=True,
-    help="Judge a saved machine instead of this one; twice for a host and its container.",
+@click.command(cls=Command)
+@section(
+    "What to examine",
+    click.option("--project", metavar="DIR", type=_FOLDER, help="The project to check. Default: this directory."),
+    click.option(
+        "--facts",
+        "facts_files",
+        metavar="FILE",
+        type=_FILE,
+        multiple=True,
+        help="Judge a saved machine instead of this one; twice for a host and its container.",
+    ),
+    click.option("--verification", metavar="FILE", type=_FILE, help="Also judge a report of devkit verify."),
+    click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune."),
+    click.option(
+        "--log", "log_file", metavar="FILE", type=_FILE, help="Also explain the errors in a log of this machine."
+    ),
+    click.option(
+        "--only",
+        metavar="CODE",
+        multiple=True,
+        shell_complete=complete_codes,
+        help="Run only this check. May be repeated.",
+    ),
+    click.option(
+        "--timeout",
+        metavar="SECONDS",
+        type=_SECONDS,
+        default=DEFAULT_TIMEOUT_S,
+        help="Time limit for reading the machine, without --deep and --smoke. Default: 5.",
+    ),
 )
-@click.option("--verification", metavar="FILE", type=_FILE, help="Also judge a report of devkit verify.")
-@click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune.")
-@click.option("--log", "log_file", metavar="FILE", type=_FILE, help="Also explain the errors in a log of this machine.")
-@click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets.")
-@click.option(
-    "--since-last", is_flag=True, help="Also show what changed since the last run with this option, and keep the facts."
+@section(
+    "Experiments",
+    click.option("--deep", is_flag=True, help="Also try CUDA and torch in child processes (up to 90 s)."),
+    click.option("--smoke", is_flag=True, help="Also start a temporary container with a GPU (up to 60 s)."),
 )
-@click.option(
-    "--watch",
-    is_flag=True,
-    help="Examine again and again until Ctrl-C; elsewhere than on a terminal a line per change.",
+@section(
+    "Report",
+    click.option("--format", "style", type=click.Choice(_FORMATS), help="Format of the report. Default: text."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document; short for --format json."),
+    click.option("--output", metavar="FILE", type=_FILE, help="Write the report to FILE instead of printing it."),
+    click.option("--verbose", is_flag=True, help="Show consequences, passed and skipped checks, and each step."),
+    click.option("--strict", is_flag=True, help="End with 1 on warnings, and when incomplete."),
+    click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else."),
 )
-@click.option(
-    "--every", metavar="SECONDS", type=_SECONDS, help="With --watch: the pause between examinations. Default: 5."
+@section(
+    "Over time",
+    click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets."),
+    click.option(
+        "--since-last",
+        is_flag=True,
+        help="Also show what changed since the last run with this option, and keep the facts.",
+    ),
+    click.option(
+        "--watch",
+        is_flag=True,
+        help="Examine again and again until Ctrl-C; elsewhere than on a terminal a line per change.",
+    ),
+    click.option(
+        "--every", metavar="SECONDS", type=_SECONDS, help="With --watch: the pause between examinations. Default: 5."
+    ),
 )
-@click.option(
-    "--only", metavar="CODE", multiple=True, shell_complete=complete_codes, help="Run only this check. May be repeated."
+@section(
+    "Repair",
+    click.option(
+        "--setup", is_flag=True, help="Print the steps that install driver, engine and Container Toolkit here."
+    ),
+    click.option("--fix", is_flag=True, help="Repair your own files: shows each change, asks first, keeps a copy."),
+    click.option("--yes", is_flag=True, help="With --fix: do not ask."),
 )
-@click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else.")
-@click.option("--setup", is_flag=True, help="Print the steps that install driver, engine and Container Toolkit here.")
-@click.option("--deep", is_flag=True, help="Also try CUDA and torch in child processes (up to 90 s).")
-@click.option("--smoke", is_flag=True, help="Also start a temporary container with a GPU (up to 60 s).")
-@click.option("--fix", is_flag=True, help="Repair your own files: shows each change, asks first, keeps a copy.")
-@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
-@click.option("--strict", is_flag=True, help="End with 1 on warnings, and when incomplete.")
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=_SECONDS,
-    default=DEFAULT_TIMEOUT_S,
-    help="Time limit for reading the machine, without --deep and --smoke. Default: 5.",
-)
-@click.option("--verbose", is_flag=True, help="Show consequences, passed and skipped checks, and each step.")
 @click.pass_context
 def doctor(
     ctx: click.Context,
