@@ -302,7 +302,7 @@ def _find_conflicts_over_time(flags: Mapping[str, object]) -> Iterator[tuple[str
     if flags["since_last"] and flags["facts_files"]:
         yield (
             "--since-last compares this machine, and --facts judges a saved one",
-            "Compare two files: devkit compare A B",
+            "Compare two files: devkit fleet compare A B",
         )
     if flags["since_last"] and flags["style"] in _NOT_FOR_LISTS:
         yield f"--since-last has no {flags['style']} form", "Use --format text or json."

@@ -14,7 +14,6 @@ from typing import Any, Literal, NotRequired, TypedDict, Union, get_args, get_or
 import click
 
 from devkit.devcontainer.onboarding import Need
-from devkit.doctor.comparison.documents import ReportKind
 from devkit.doctor.model import Confidence, Restart, Severity, Side
 from devkit.errors import DevkitError
 from devkit.estimate.memory import Interval, Term
@@ -127,12 +126,11 @@ class GpuVerdict(TypedDict):
 class Group(TypedDict):
     """Machines with the same hardware."""
 
-    kind: ReportKind
+    kind: str
     of: str
     nodes: int
     odd: Objects
     without_majority: Objects
-    not_judged: int
 
 
 class _Answer(Age):
@@ -290,7 +288,7 @@ DOCUMENTS: dict[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
     "devkit.compare/1": (
-        "devkit compare --json",
+        "devkit fleet compare --json",
         {"verdict": Literal["alike", "differ"], "nodes": int, "groups": list[Group], "unreadable": Objects},
     ),
     "devkit.data/1": ("devkit data show --json", {"tables": list[TableState], "faults": Objects | list[str]}),
