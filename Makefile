@@ -54,8 +54,8 @@ clean: ## remove everything that make wrote, downloads included
 	@touch $@
 
 .venv/.with-workload: WANTED = workload
-.venv/.with-test: WANTED = workload,mcp,exporter test
+.venv/.with-test: WANTED = workload,mcp test
 # Linting needs no torch: the types of the workload are then checked less strictly, and the output says so.
-.venv/.with-lint: WANTED = mcp,exporter lint
+.venv/.with-lint: WANTED = mcp lint
 .venv/.with-audit: WANTED = "" audit
 .venv/.with-docs: WANTED = "" docs

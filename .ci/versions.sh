@@ -66,8 +66,8 @@ name_the_package() {
 }
 
 python311=$(.venv/bin/python -c 'import sys; print(sys.executable)')
-stage newest "$python311" workload,mcp,exporter --upgrade
-stage lowest "$python311" workload,mcp,exporter --resolution lowest-direct
+stage newest "$python311" workload,mcp --upgrade
+stage lowest "$python311" workload,mcp --resolution lowest-direct
 # Those that uv knows, and pyenv's, which it does not look for.
 newest=$({
     "$uv" python list --only-installed --output-format json 2>/dev/null | grep -o '"path": *"[^"]*"' | cut -d'"' -f4
@@ -77,7 +77,7 @@ newest=$({
 done | sort -V | tail -n 1 | cut -d' ' -f2)
 if [[ -n $newest ]]; then
     # Without the workload: torch for another Python is another download of gigabytes.
-    stage newest-python "$newest" mcp,exporter --upgrade
+    stage newest-python "$newest" mcp --upgrade
 else
     echo "==> LEFT OUT: no Python newer than $("$python311" --version) is installed here" >&2
 fi

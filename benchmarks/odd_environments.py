@@ -66,7 +66,7 @@ OTHERS = {
     "generate": ("generate", "--model", "x", "--prompt", "hi"),
     "serve": ("serve", "smollm2-135m"),
     "fleet": ("fleet", "doctor", "10.255.255.1", "--timeout", "3"),
-    "compare": ("compare", "/srv/a.json", "/srv/b.json"),
+    "fleet compare": ("fleet", "compare", "/srv/a.json", "/srv/b.json"),
     "mcp": ("mcp",),
     "completion": ("completion", "bash"),
     "schema": ("schema", "plan"),

@@ -22,8 +22,6 @@ MAX_IGNORE_BYTES = 256 << 10
 """Ignore files, each line of which is matched with every path."""
 MAX_GENERATED_BYTES = 64 << 20
 """Files that devkit carries whole without parsing them, such as wheels and lists of hashes."""
-MAX_PIPED_BYTES = 2 << 30
-"""Reports of many machines, one a line, which are kept on the disk."""
 MAX_LOG_BYTES = 512 << 20
 """Logs, of which little is kept."""
 PIPE_TIMEOUT_S = 10.0

@@ -11,8 +11,5 @@ INSTALL_COMMAND = "uv tool install ."
 INSTALL_MCP_COMMAND = "uv tool install '.[mcp]'"
 """How to install devkit with its server for AI assistants."""
 
-INSTALL_EXPORTER_COMMAND = "uv tool install '.[exporter]'"
-"""How to install devkit with its exporter for Prometheus."""
-
 INSTALL_WORKLOAD_COMMAND = "devkit plan --pip | uv pip install --requirements -"
 """How to install what training needs: in the versions and from the index that fit this machine's driver and GPUs."""

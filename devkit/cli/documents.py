@@ -8,7 +8,7 @@ import click
 
 from devkit.cli.tables import TablesDocument
 from devkit.devcontainer.onboarding import Need
-from devkit.doctor.comparison.documents import ReportKind
+from devkit.doctor.comparison import Group
 from devkit.doctor.report.documents import ChecksDocument, DoctorDocument, ExplainDocument
 from devkit.errors import DevkitError
 from devkit.estimate.report import EstimateDocument
@@ -131,24 +131,12 @@ class ExportDocument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupDocument:
-    """Machines with the same hardware."""
-
-    kind: ReportKind
-    of: str
-    nodes: int
-    odd: list[Json]
-    without_majority: list[Json]
-    not_judged: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class CompareDocument:
     """Machines that are compared."""
 
     verdict: Literal["alike", "differ"]
     nodes: int
-    groups: list[GroupDocument]
+    groups: list[Group]
     unreadable: list[Json]
 
 
@@ -176,7 +164,7 @@ DOCUMENTS: dict[str, tuple[str, type]] = {
     "devkit.generate/1": ("devkit generate --json", GenerateDocument),
     "devkit.model/1": ("devkit fetch --json", ModelDocument),
     "devkit.export/1": ("devkit export TARGET --json", ExportDocument),
-    "devkit.compare/1": ("devkit compare --json", CompareDocument),
+    "devkit.compare/1": ("devkit fleet compare --json", CompareDocument),
     "devkit.data/1": ("devkit tables --json", TablesDocument),
     "devkit.benchmark/1": ("devkit verify --bench --json", BenchmarkDocument),
 }

@@ -1,4 +1,4 @@
-"""`devkit fleet`: diagnose many machines over ssh, and write the files by which others watch them."""
+"""`devkit fleet`: diagnose many machines over ssh, compare them, and write the files by which others watch them."""
 
 import json
 import shlex
@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from devkit.cli.compare import compare
 from devkit.cli.facts import DEFAULT_TIMEOUT_S
 from devkit.cli.output import format_json
 from devkit.errors import DevkitError, ExitCode
@@ -26,7 +27,10 @@ _VERDICTS = ("problems", _NO_ANSWER, "incomplete", "warnings", "no-gpu", "health
 
 @click.group()
 def fleet() -> None:
-    """Diagnose many machines over ssh, and write the files by which others watch them."""
+    """Diagnose many machines over ssh, compare them, and write the files by which others watch them."""
+
+
+fleet.add_command(compare)
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,10 @@ class _Answer:
 
     def find_roots(self) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
         """Yield code, message, fix and its commands of each root cause that is more than a note."""
-        for outcome in self.document["outcomes"] if self.document else ():
-            for finding in outcome["findings"]:
-                if finding["follows_from"] is None and finding["severity"] != "note":
-                    fix = finding["fix"]
-                    commands = tuple(str(line) for line in fix["commands"])
-                    yield str(outcome["code"]), str(finding["message"]), str(fix["summary"]), commands
+        from devkit.doctor.comparison import find_report_roots
+
+        for code, message, fix in find_report_roots(self.document) if self.document else ():
+            yield code, message, str(fix["summary"]), tuple(str(line) for line in fix["commands"])
 
 
 @fleet.command("doctor", short_help="Run devkit doctor on each HOST over ssh, side by side.")
@@ -80,7 +82,7 @@ class _Answer:
     "--save",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep each report as DIR/HOST.json, for devkit compare.",
+    help="Keep each report as DIR/HOST.json, for devkit fleet compare.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context

@@ -6,18 +6,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import zip_longest
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import click
 
 from devkit.cli.output import OutputOptions, format_json
-from devkit.text import wrap_text
+from devkit.text import join_words, to_one_line, wrap_text
 from devkit.user_folder import require_user_file, write_user_file
 
 if TYPE_CHECKING:
-    from devkit.doctor.comparison.report import Changes
+    from devkit.doctor.comparison import Difference
     from devkit.doctor.report.report import Report
     from devkit.facts.model import Facts
 
@@ -32,16 +32,14 @@ def watch(
 ) -> "Report":
     """Examine until Ctrl-C, and return the last report. Before the first one Ctrl-C is raised.
 
-    A terminal shows the report on one screen, of which only the lines that change are drawn again. Elsewhere there is a
-    line for each change.
+    A terminal shows the report on one screen. Elsewhere there is a line for each change.
     """
-    screen = _Screen() if sys.stdout.isatty() else None
     before: tuple[Facts, Report] | None = None
     try:
         while True:
             now = examine()
-            if screen is not None:
-                screen.draw([f"{_clock()}, every {every_s:g} s; Ctrl-C ends", "", *format_report(*now).splitlines()])
+            if sys.stdout.isatty():
+                draw_screen([f"{_clock()}, every {every_s:g} s; Ctrl-C ends", "", *format_report(*now).splitlines()])
             else:
                 for line in _list_changes(before, now):
                     click.echo(f"{_clock()} {line}")
@@ -58,31 +56,16 @@ def _clock() -> str:
     return time.strftime("%H:%M:%S")
 
 
-class _Screen:
-    """One screen of a terminal, of which only changed lines are written."""
-
-    def __init__(self) -> None:
-        self._shown: list[str] = []
-        self._size = (0, 0)
-
-    def draw(self, lines: Sequence[str]) -> None:
-        """Show the lines, as many as the terminal has."""
-        columns, rows = size = shutil.get_terminal_size()
-        kept = list(lines if len(lines) < rows else [*lines[: rows - 2], f"… {len(lines) - rows + 2} more lines"])
-        if (columns, rows) != self._size:
-            click.echo(_CLEAR, nl=False, color=True)
-            self._shown, self._size = [], (size.columns, size.lines)
-        for row, (before, now) in enumerate(zip_longest(self._shown, kept, fillvalue=""), 1):
-            if before != now:
-                click.echo(f"\x1b[{row};1H\x1b[2K{now}", nl=False, color=True)
-        click.echo(f"\x1b[{len(kept) + 1};1H", nl=False, color=True)
-        sys.stdout.flush()
-        self._shown = kept
+def draw_screen(lines: Sequence[str]) -> None:
+    """Replace what a terminal shows by the lines, as many as it has room for."""
+    rows = shutil.get_terminal_size().lines
+    kept = lines if len(lines) < rows else [*lines[: rows - 2], f"… {len(lines) - rows + 2} more lines"]
+    click.echo("\n".join([f"{_CLEAR}{kept[0]}", *kept[1:]]), color=True)
 
 
 def _list_changes(before: "tuple[Facts, Report] | None", now: "tuple[Facts, Report]") -> Iterator[str]:
     """List the verdict, findings and facts that differ from those before."""
-    from devkit.doctor.comparison.report import find_changes
+    from devkit.doctor.comparison import list_changes
     from devkit.facts.redact import redact_facts
     from devkit.facts.store import format_facts
 
@@ -98,8 +81,20 @@ def _list_changes(before: "tuple[Facts, Report] | None", now: "tuple[Facts, Repo
         yield f"gone {key[0]}: {old[key].finding.message}"
     if before is not None:
         documents = [json.loads(format_facts(redact_facts(facts))) for facts in (before[0], now[0])]
-        for line in find_changes(*documents).describe():
-            yield f"changed {line}"
+        for each in list_changes(*documents):
+            yield f"changed {describe_change(each)}"
+
+
+def describe_change(each: "Difference") -> str:
+    """Describe what became of a field in a line. Its usual value is the earlier one."""
+    from devkit.doctor.comparison import format_value, list_missing
+
+    lost, gained = list_missing(each.value, each.usual), list_missing(each.usual, each.value)
+    words = [*([f"lost {lost}"] if lost else []), *([f"gained {gained}"] if gained else [])]
+    said = (
+        "; ".join(words) or f"{format_value(each.usual, each.field)} before, now {format_value(each.value, each.field)}"
+    )
+    return to_one_line(f"{each.field}: {said}{f' (causes {join_words(each.settles)})' if each.settles else ''}")
 
 
 # Facts of this machine that `devkit doctor --since-last` keeps from one examination to the next.
@@ -108,13 +103,20 @@ KEPT = 10
 """The newest facts of each machine that are kept."""
 
 
-def compare_with_last(facts: "Facts") -> "Changes | None":
+@dataclass(frozen=True)
+class Changes:
+    """The fields in which a machine differs from its facts of `since`."""
+
+    since: str
+    differences: "tuple[Difference, ...]"
+
+
+def compare_with_last(facts: "Facts") -> Changes | None:
     """Return what changed since the facts that were kept last, None the first time, and keep these instead.
 
     Raises DevkitError where they cannot be written.
     """
-    from devkit.doctor.comparison.documents import InvalidReport
-    from devkit.doctor.comparison.report import find_changes
+    from devkit.doctor.comparison import InvalidReport, list_changes
     from devkit.facts.model import System
     from devkit.facts.redact import redact_facts
     from devkit.facts.store import format_facts
@@ -129,7 +131,8 @@ def compare_with_last(facts: "Facts") -> "Changes | None":
     for path in earlier:
         # A file that is damaged, or of an older devkit, is passed over.
         with suppress(OSError, ValueError, RecursionError, InvalidReport):
-            changes = find_changes(json.loads(LocalHost().read(str(path)) or ""), json.loads(text))
+            before = json.loads(LocalHost().read(str(path)) or "")
+            changes = Changes(str(before["taken_at"]), list_changes(before, json.loads(text)))
             break
     write_user_file(f"{folder}/{facts.taken_at.replace(':', '')}.json", text.encode())
     for path in earlier[KEPT - 1 :]:
@@ -137,17 +140,18 @@ def compare_with_last(facts: "Facts") -> "Changes | None":
     return changes
 
 
-def add_changes(text: str, changes: "Changes | None", options: OutputOptions) -> str:
+def add_changes(text: str, changes: Changes | None, options: OutputOptions) -> str:
     """Return a report in text or JSON with the changes behind it; None is the first time."""
+    found = () if changes is None else changes.differences
     if options.style == "json":
-        document = {"since": None, "fields": []} if changes is None else changes.to_document()
-        return format_json({**json.loads(text), "changes": document})
+        fields = [
+            {"field": each.field, "before": each.usual, "now": each.value, "causes": each.settles} for each in found
+        ]
+        return format_json({**json.loads(text), "changes": {"since": changes and changes.since, "fields": fields}})
     if changes is None:
         return f"{text}\nThese facts are kept for the next --since-last.\n"
-    lines = [
-        wrap_text(line, width=shutil.get_terminal_size().columns, indent="  ", hanging="  ")
-        for line in changes.describe()
-    ]
+    width = shutil.get_terminal_size().columns
+    lines = [wrap_text(describe_change(each), width=width, indent="  ", hanging="  ") for each in found]
     return "\n".join(
         [text, f"{'Changed' if lines else 'Nothing changed'} since {changes.since}{':' if lines else ''}", *lines, ""]
     )

@@ -1,9 +1,8 @@
-"""HTML: the doctor's report and comparisons as pages that need no network, font or other file, and fragments for notebooks."""
+"""HTML: the doctor's report as a page that needs no network, font or other file, and fragments for notebooks."""
 
 import base64
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
 from devkit.doctor.model import Confidence, Crashed, Passed, Restart, Severity, Skipped
 from devkit.doctor.report.report import Health, Report
@@ -120,11 +119,3 @@ def render_estimate(report: EstimateReport) -> str:
         terms=[(term.name, format_bytes(term.bytes), round(100 * term.bytes / max(1, largest))) for term in terms],
         gpus=[(each.gpu.name, format_bytes(each.gpu.memory_bytes), each.verdict.value) for each in report.gpus],
     )
-
-
-def render_comparison_page(document: Mapping[str, Any]) -> str:
-    """Render the document devkit.compare/1 as a page that needs nothing else: a row for each node that differs."""
-    groups = document["groups"]
-    outliers = sum(len(outlier["nodes"]) for group in groups for outlier in group["odd"])
-    rows = outliers + sum(len(group["without_majority"]) for group in groups) + len(document["unreadable"])
-    return render_html("comparison/page.html.j2", rows=rows, **document)

@@ -43,7 +43,7 @@ def test_the_readme_is_short_and_shows_every_main_command():
         "finetune",
         "generate",
         "export",
-        "compare",
+        "fleet",
     )
     assert not [name for name in commands if f"\ndevkit {name}" not in text]
 

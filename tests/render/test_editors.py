@@ -113,7 +113,7 @@ def test_every_lifecycle_command_has_a_name_and_its_own_moment():
     [
         pytest.param(
             {"source": FromCheckout()},
-            "uv pip install --constraints .ci/constraints.txt --group test --editable '.[workload,mcp,exporter]'",
+            "uv pip install --constraints .ci/constraints.txt --group test --editable '.[workload,mcp]'",
             id="devkit's own checkout",
         ),
         pytest.param(

@@ -105,7 +105,7 @@ def _build_project_install(settings: ContainerSettings, compiled: Iterable[Compi
     """
     found = settings.dependencies
     if isinstance(settings.source, FromCheckout):
-        return "uv pip install --constraints .ci/constraints.txt --group test --editable '.[workload,mcp,exporter]'"
+        return "uv pip install --constraints .ci/constraints.txt --group test --editable '.[workload,mcp]'"
     steps = [FETCH_SUBMODULES] if found.submodules else []
     if not settings.uses_wheelhouse:
         planned = {each.path: each for each in compiled if each.path}

@@ -21,7 +21,7 @@ export MSYS_NO_PATHCONV=1
 
 name=tide
 image=registry.example.org/tide/tune:1
-made=796f2a8a214f
+made=f61baa39e3d6
 wait_s=${DEVKIT_WAIT_S:-10}
 
 engine() {

@@ -2,7 +2,7 @@
 # Written by devkit 0.2.0. To change it, edit [job] and [job.kubernetes] in devkit.toml and run `devkit export
 # kubernetes` again.
 #
-# Fetches what the checks of tide printed, as one file for each node: what devkit compare reads.
+# Fetches what the checks of tide printed, as one file for each node: what devkit fleet compare reads.
 #     sh collect.sh [FOLDER]
 # FOLDER/facts and FOLDER/doctor come from the pods of checks/doctor, FOLDER/facts-with-gpus and FOLDER/verify from
 # those of checks/verify. Ends with 1 when a pod has said nothing yet.
@@ -82,5 +82,5 @@ if [ "$all" -eq 0 ]; then
     echo "error: there are no pods of the checks: kubectl apply -k $checks/doctor" >&2
     exit 1
 fi
-echo "$((all - silent)) of $all pods have reported, in $folder. What differs: devkit compare $folder/facts"
+echo "$((all - silent)) of $all pods have reported, in $folder. What differs: devkit fleet compare $folder/facts"
 [ "$silent" -eq 0 ]
