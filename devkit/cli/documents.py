@@ -18,7 +18,6 @@ from devkit.solver.output import AnswerDocument, ConflictDocument, PlanDocument
 from devkit.solver.why import WhyDocument
 from devkit.text import format_table, join_words
 from devkit.verify.report import VerifyDocument
-from devkit.verify.report_check import PointStatus, ReportPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +91,6 @@ class OnboardDocument:
     needs: list[Need]
     steps: list[StepDocument]
     next: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportCheckDocument:
-    """The check of another report."""
-
-    of: str
-    verdict: PointStatus
-    points: list[ReportPoint]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +174,6 @@ DOCUMENTS: dict[str, tuple[str, type]] = {
     "devkit.onboard/1": ("devkit onboard --json", OnboardDocument),
     "devkit.estimate/1": ("devkit estimate --json", EstimateDocument),
     "devkit.verify/1": ("devkit verify --json", VerifyDocument),
-    "devkit.verify-check/1": ("devkit verify --check REPORT --json", ReportCheckDocument),
     "devkit.generate/1": ("devkit generate --json", GenerateDocument),
     "devkit.model/1": ("devkit model fetch --json", ModelDocument),
     "devkit.export/1": ("devkit export TARGET --json", ExportDocument),

@@ -48,13 +48,6 @@ DEFAULT_TIMEOUT_S = 600.0
 @click.option(
     "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as JSON."
 )
-@click.option(
-    "--check",
-    "report_file",
-    metavar="REPORT",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Check a written report: its hash, its consistency, and its first losses by repeating them.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--timeout",
@@ -76,7 +69,6 @@ def verify(
     job: str,
     command: str,
     output: Path | None,
-    report_file: Path | None,
     as_json: bool,
     timeout_s: float,
 ) -> None:
@@ -93,8 +85,6 @@ def verify(
         # Now, and not after the proof.
         raise DevkitError(f"{output.parent} is no directory, so {output.name} cannot be written there", "make it first")
     with interrupt_on_termination():
-        if report_file is not None:
-            ctx.exit(_check_report(report_file, timeout_s=timeout_s, as_json=as_json))
         if job and here:
             # Now, and not after the other stages.
             read_settings_file(Path(job))
@@ -141,28 +131,6 @@ def _require_local_model(model: str) -> None:
             f"there is no model {model}: no such folder, and it is not in {cache}",
             f"Name a folder, or download it first, for the proof downloads nothing: hf download {model}",
         )
-
-
-def _check_report(file: Path, *, timeout_s: float, as_json: bool) -> int:
-    """Compare a report with itself and with this machine. Returns the exit code."""
-    from devkit.probe.host import LocalHost
-    from devkit.verify.report import VerificationReport
-    from devkit.verify.report_check import (
-        PointStatus,
-        build_check_document,
-        check_report,
-        format_report_check,
-        repeat_reference,
-        summarize_points,
-    )
-
-    document = read_verification_report(file)
-    report = VerificationReport.from_document(document)
-    points = check_report(document)
-    with contextlib.closing(StepPrinter()) as progress:
-        points += repeat_reference(report, LocalHost(), timeout_s=timeout_s, progress=progress)
-    click.echo(json.dumps(build_check_document(points), indent=2) if as_json else format_report_check(points))
-    return ExitCode.DONE if summarize_points(points) is PointStatus.AGREES else ExitCode.ANSWER_IS_NO
 
 
 def read_verification_report(file: Path) -> dict[str, Any]:

@@ -28,8 +28,6 @@ def verify(*words, **environment):
         pytest.param(["--here", "--output", "/nowhere/report.json"], "/nowhere is no directory", id="no such folder"),
         pytest.param(["/nowhere"], "devkit init", id="a directory that does not exist"),
         pytest.param(["--hear"], "--here", id="a misspelled flag"),
-        pytest.param(["--check", "/nowhere/report.json"], "cannot read /nowhere/report.json", id="no such report"),
-        pytest.param(["--check", __file__], "holds no report of devkit verify", id="a file that is no report"),
     ],
 )
 def test_wrong_input_is_refused_at_once(words, said):
@@ -70,7 +68,7 @@ def test_the_proof_here_prints_one_document_and_writes_the_same(tmp_path):
     assert json.loads(file.read_text()) == document
     assert "lora-memorizes passed" in done.stderr
     assert "Warning" not in done.stderr and "Loading weights" not in done.stderr
-    assert_another_machine_can_check(file)
+    assert document["report_sha256"] == hash_document(document)
 
 
 @pytest.mark.full
@@ -82,22 +80,6 @@ def test_a_report_that_cannot_be_written_is_shown_all_the_same():
     assert done.returncode == 2
     assert json.loads(done.stdout)["schema"] == "devkit.verify/1"
     assert "Error: cannot write /dev/full: No space left on device" in done.stderr.splitlines()
-
-
-def assert_another_machine_can_check(file):
-    """The report just written holds, and no longer once a loss in it was polished."""
-    held = verify("--check", str(file), "--json")
-    assert held.returncode == 0, held.stdout
-    points = {point["name"]: point for point in json.loads(held.stdout)["points"]}
-    assert points["repeated"]["status"] == points["adapter"]["status"] == "agrees"
-    document = json.loads(file.read_text())
-    reference = next(stage for stage in document["stages"] if stage["name"] == "reference")
-    reference["series"]["losses"][3] *= 0.5
-    document["report_sha256"] = hash_document(document)
-    file.write_text(json.dumps(document))
-    forged = verify("--check", str(file))
-    assert forged.returncode == 1
-    assert forged.stdout.splitlines()[-1].startswith("the report does not hold: repeated")
 
 
 @pytest.mark.full

@@ -22,7 +22,6 @@ class ReportKind(StrEnum):
     FACTS = FACTS_SCHEMA
     DOCTOR = "devkit.doctor/1"
     VERIFY = "devkit.verify/1"
-    VERIFY_CHECK = "devkit.verify-check/1"
 
     @property
     def plural(self) -> str:
@@ -34,7 +33,6 @@ _PLURALS = {
     ReportKind.FACTS: "saved facts",
     ReportKind.DOCTOR: "reports of devkit doctor",
     ReportKind.VERIFY: "reports of devkit verify",
-    ReportKind.VERIFY_CHECK: "checks of reports of devkit verify",
 }
 
 
@@ -62,7 +60,6 @@ def parse_report_kind(document: object) -> ReportKind:
 _ROWS: dict[ReportKind, tuple[str, str, str, type | None]] = {
     ReportKind.DOCTOR: ("outcomes", "code", "findings", list),
     ReportKind.VERIFY: ("stages", "name", "measured", dict),
-    ReportKind.VERIFY_CHECK: ("points", "name", "", None),
 }
 """By kind: the list of rows in a report, the name of a row, and a field of a row with its type."""
 
@@ -141,7 +138,7 @@ def find_hardware_class(document: Mapping[str, Any], kind: ReportKind) -> Hardwa
             name, count = str(device.get("name", device.get("kind", "unknown"))), device.get("count")
             model = (name, count if isinstance(count, int) and count > 0 else 1)
             return HardwareClass((model,), str(document.get("where", "")))
-        case ReportKind.DOCTOR | ReportKind.VERIFY_CHECK:
+        case ReportKind.DOCTOR:
             return ANY_HARDWARE
 
 

@@ -210,7 +210,7 @@ def _add_fields(value: dict[str, Any], place: _Place, found: list[Leaf], section
 RATE_TOLERANCE = 0.1
 """Part of the usual rate by which healthy boards of one model differ: their data sheets hold within a few percent."""
 LOSS_TOLERANCE = 1e-3
-"""As in `devkit verify --check`: the effect of another order of summation within the few steps."""
+"""The effect of another order of summation within the few steps."""
 
 _RATE = re.compile(r".*(_per_s|tflops)")
 _LOSS = re.compile(r"(first|last)_loss|losses")
@@ -247,11 +247,6 @@ def flatten_report(document: Mapping[str, Any], kind: ReportKind) -> Iterator[Le
                 yield f"{code}.ms", _IGNORED, to_hashable(outcome.get("ms"))
         case ReportKind.VERIFY:
             yield from _flatten_proof(document)
-        case ReportKind.VERIFY_CHECK:
-            for point in document["points"]:
-                name, status = point["name"], point["status"]
-                yield name, _make_rule(Grade.DECIDES if status == "differs" else Grade.NONE, name), status
-                yield f"{name}.says", _NOTE, mask_numbers(str(point.get("says", "")))
         case ReportKind.FACTS:
             raise AssertionError("facts have leaves of their own")
 

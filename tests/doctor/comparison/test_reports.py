@@ -20,7 +20,6 @@ from devkit.doctor.runner import run_on_host_and_container
 from devkit.facts.store import parse_facts_document
 from devkit.verify.report import REPORT_SCHEMA as VERIFY_SCHEMA
 from devkit.verify.report import add_hash
-from devkit.verify.report_check import CHECK_SCHEMA, build_check_document, check_report
 from tests.doctor.comparison.cluster import cluster, put, recorded, varied
 from tests.doctor.comparison.helpers import compare, differences_by_field, get_only_group, outlier_names
 from tests.doctor.comparison.proofs import changed, proof, proofs
@@ -44,7 +43,7 @@ def doctor_report(document):
 
 
 def test_the_schemas_are_those_of_whoever_writes_them():
-    assert {ReportKind.VERIFY, ReportKind.VERIFY_CHECK} == {VERIFY_SCHEMA, CHECK_SCHEMA}
+    assert ReportKind.VERIFY == VERIFY_SCHEMA
     assert doctor_report(cluster(1)["node-0001"])["schema"] == ReportKind.DOCTOR
 
 
@@ -135,13 +134,6 @@ class TestProofs:
         assert [each.field for each in get_only_group(comparison).no_majority] == ["stages.nccl.bus_gb_per_s"]
         assert comparison.has_differences
 
-    def test_checks_of_reports_are_compared_by_their_points(self):
-        right = build_check_document(check_report(proof(1)))
-        wrong = build_check_document(check_report({**proof(2), "conclusion": "proved on a toaster"}))
-        comparison = compare({"a": right, "b": right, "c": wrong})
-        assert outlier_names(comparison) == ["c"]
-        assert set(differences_by_field(get_only_group(comparison).outliers[0])) == {"hash", "conclusion"}
-
 
 class TestDoctorReports:
     def test_times_and_numbers_in_messages_are_no_difference(self):
@@ -199,7 +191,6 @@ class TestDoctorReports:
         ),
         pytest.param({"schema": "devkit.verify/1", "stages": {}}, "stages: expected a list", id="stages by name"),
         pytest.param({"schema": "devkit.verify/1", "stages": []}, "device: expected an object", id="no device"),
-        pytest.param({"schema": "devkit.verify-check/1", "points": [{}]}, "points[0]", id="a point without a name"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_the_reason(document, says):
