@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -53,7 +52,6 @@ FACTS = (
     ("estimate", "meta-llama/Llama-3.1-8B", "--facts", "{}/input"),
 )
 REPORT = (
-    ("verify", "--check", "{}/input"),
     ("compare", "{}/input", "{}/input"),
     ("doctor", "--verification", "{}/input"),
 )
@@ -61,7 +59,6 @@ LOG = (("explain", "-"),)
 CONFIG = (("estimate", "{}/config.json"), ("estimate", "{}"))
 JOB = (("export", "kubernetes", "{}"), ("export", "slurm", "{}"), ("export", "--check", "--project", "{}"))
 PRICES = (("estimate", "meta-llama/Llama-3.1-8B", "--prices", "{}/input"),)
-DATA = (("data", "update", "{}/input"),)
 FLEET = (("fleet", "doctor", "--hosts-file", "{}/input", "--ssh", "false", "--timeout", "1"),)
 CASE = (("doctor", "--log", "{}/input"), ("doctor", "--log", "{}/input", "--facts", "{}/input"))
 MODEL_AND_STEPS = ("--model", "{}/model", "--output", "{}/tuned", "--steps", "1", "--batch", "1")
@@ -160,20 +157,6 @@ def gzip_bomb(path: str, megabytes: int = 2000) -> Write:
             for _ in range(megabytes):
                 file.write(b"a" * MEBIBYTE)
             file.write(b'"}')
-
-    return write
-
-
-def zip_bomb(path: str, name: str, megabytes: int = 2000) -> Write:
-    """Return what writes an archive whose one member unpacks to a large file."""
-
-    def write(folder: Path) -> None:
-        with (
-            zipfile.ZipFile(folder / path, "w", zipfile.ZIP_DEFLATED) as archive,
-            archive.open(name, "w", force_zip64=True) as file,
-        ):
-            for _ in range(megabytes):
-                file.write(b"\n" * MEBIBYTE)
 
     return write
 
@@ -1041,10 +1024,6 @@ INPUTS = (
     Hostile("prices: 200 MB", PRICES, large("input", "a = [", "]")),
     Hostile("prices: deep", PRICES, text("input", "a = ", "[" * DEEP, "]" * DEEP)),
     Hostile("prices: a named pipe", PRICES, fifo("input")),
-    Hostile(
-        "tables: a zip bomb", DATA, several(zip_bomb("input.zip", "tables/drivers.toml"), link("input", "input.zip"))
-    ),
-    Hostile("tables: /dev/zero", DATA, link("input", "/dev/zero")),
 )
 
 

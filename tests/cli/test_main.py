@@ -74,7 +74,6 @@ SUBCOMMANDS = {
     "model": ("fetch",),
     "export": ("kubernetes", "slurm", "skypilot", "dstack", "daytona", "docker"),
     "fleet": ("doctor", "files"),
-    "data": ("show", "update", "reset"),
 }
 
 
