@@ -70,7 +70,7 @@ OTHERS = {
     "mcp": ("mcp",),
     "completion": ("completion", "bash"),
     "schema": ("schema", "plan"),
-    "data": ("data", "show"),
+    "data": ("data",),
     "help": ("--help",),
     "usage": ("docto",),
 }

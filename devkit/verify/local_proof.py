@@ -84,7 +84,6 @@ def prove_here(
     timeout_s: float,
     progress: Progress,
     command: ProofCommand | None = None,
-    only: tuple[str, ...] = (),
     model: str = "",
     job: str = "",
 ) -> VerificationReport:
@@ -94,7 +93,6 @@ def prove_here(
 
     Args:
         command: replaces the command that starts the proof.
-        only: the stages to run; all of the depth when empty.
         model: a model of the user's to be proved, too.
         job: a file with the settings of a run of the user's, of which a few steps are proved.
 
@@ -105,11 +103,11 @@ def prove_here(
     )
     if program.not_full_because:
         progress(f"the proof that needs torch alone: {program.not_full_because}")
-        if model or job or only:
+        if model or job:
             raise DevkitError(
                 f"this needs the full proof, and {program.not_full_because}", "Leave --model and --job out."
             )
-    run = _ProofRun(tuple(stage for stage in program.stages if stage.name in only or not only), timeout_s, progress)
+    run = _ProofRun(program.stages, timeout_s, progress)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
     ends_at = time.monotonic() + timeout_s
     # The folder belongs to this process, because the child may not live to remove it.

@@ -47,7 +47,7 @@ REFERENCE_STEPS = 12
 def prove_reference(models: ProofModels) -> Iterator[StageReading]:
     """Prove that LoRA starts to learn the sentence on the CPU, in fp32.
 
-    `devkit verify --check` repeats it on another machine and compares the losses: equal software on an equal processor
+    another machine repeats it, and its losses are compared: equal software on an equal processor
     gives bitwise identical losses; others round differently.
     """
     settings = replace(models.settings, precision=Precision.FP32)
