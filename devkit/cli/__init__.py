@@ -32,7 +32,7 @@ COMMANDS = {
     "feature": "Write a dev container Feature that brings devkit into any dev container.",
     "bundle": "Collect everything the image is built from, for a place without a network.",
     "estimate": "Estimate how much GPU memory a model takes, where it fits, and what to change.",
-    "onboard": "Take a fresh clone to its first training step.",
+    "onboard": "Take a fresh clone to a proved dev container.",
     "up": "Start the project's dev container, and say what it builds.",
     "shell": "Open a shell in the running dev container.",
     "run": "Run a command in the running dev container.",
