@@ -5,8 +5,8 @@ __version__ = "0.2.0"
 DOCUMENTATION_URL = "https://devkit-gpu.readthedocs.io/en/latest"
 """The documentation site, which `make docs` builds; `docs/generate.py` hands it to mkdocs."""
 
-INSTALL_COMMAND = "uv tool install ."
-"""How to install devkit itself: from a clone, until a package index has it."""
+GENERATED_MARK = "Written by devkit"
+"""Begins the files that devkit writes."""
 
 INSTALL_MCP_COMMAND = "uv tool install '.[mcp]'"
 """How to install devkit with its server for AI assistants."""

@@ -18,10 +18,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from devkit.cli.dev_container import BuildSteps
 from devkit.cli.output import draw_report
 from devkit.cli.terminal import StepPrinter, draw_bar, make_console
-from devkit.devcontainer.starting import watch_build
+from devkit.devcontainer.build_log import BuildLog
 from devkit.doctor.report.lines import UNICODE_MARKS
 from devkit.text import format_duration, wrap_text
 from devkit.workload.finetune.events import METRICS_FILE, ProgressPrinter, plot_run
@@ -100,11 +99,11 @@ def show_finetune() -> Callable[[], object]:
 
 def show_up() -> Callable[[], object]:
     """Show the build of a dev container at its last step but one."""
-    steps = BuildSteps(clock=lambda: 0.0)
-    log = watch_build(steps)
+    steps = StepPrinter()
+    log = BuildLog(steps)
     for line in (FOLDER / "up.txt").read_text(encoding="utf-8").splitlines():
         log.take(line)
-    return lambda: [steps.drop(f"build {step.name}") for step in log.steps]
+    return steps.close
 
 
 SCREENS = {

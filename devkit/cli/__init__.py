@@ -29,7 +29,7 @@ GROUPS = {
         "shell": "Open a shell in the running dev container.",
         "run": "Run a command in the running dev container.",
         "down": "Stop the dev container.",
-        "onboard": "Take a fresh clone to its first training step.",
+        "onboard": "Go from a fresh clone to a proven dev container, step by step.",
     },
     "Decide": {
         "plan": "Choose versions that fit the driver and GPUs, with reasons.",

@@ -365,18 +365,6 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
     )
 
 
-def load_project_job(directory: Path) -> "ExportedProject | None":
-    """Load the job of devkit.toml; None where it names no settings of devkit finetune. Raises DevkitError for a wrong one."""
-    project, lock = _open_project(directory)
-    content, document = _read_devkit_toml(project.root)
-    text = content.decode("utf-8-sig")
-    job = read_export_settings(document, text, load_target("docker"), ExportOptions({}, {})).job
-    if not job.settings or not lock.files:
-        return None
-    project, plan = _load_plan(project, lock, job)
-    return load_exported_project(project, plan, job)
-
-
 def _read_model_config(folder: Path, model: str) -> Mapping[str, Any] | None:
     """Return the model's config.json, from its folder or the catalog; None where neither has it. No network."""
     from devkit.estimate.model_catalog import find_model

@@ -17,6 +17,7 @@ from devkit.errors import DevkitError
 from devkit.facts.values import Unknown
 from devkit.formats.jsonc import parse_jsonc
 from devkit.probe.host import Host
+from devkit.release import GENERATED_MARK
 from devkit.text import format_duration
 from devkit.verify.engine import WorkingEngine, require_engine
 from devkit.verify.process import CompletedCommand, Progress, run_streaming
@@ -32,7 +33,6 @@ HOST_SCRIPTS = (
 """A shell, its options, and the script that detects the host's GPU in it; the first shell that is installed is used."""
 DEVCONTAINER_FILE = Path(".devcontainer/devcontainer.json")
 LIFECYCLE_COMMANDS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
-GENERATED_MARK = "Written by devkit"
 
 _QUERY_DEADLINE_S = 30.0
 _SCRIPT_DEADLINE_S = 60.0
@@ -185,9 +185,17 @@ def list_opening_commands(folder: Path) -> list[list[str]]:
     except (OSError, ValueError):
         return []
     known: dict[str, Any] = document if isinstance(document, dict) else {}
-    found = [known.get(key) for key in LIFECYCLE_COMMANDS]
-    commands = [each for value in found for each in (value.values() if isinstance(value, dict) else (value,))]
-    return [["sh", "-c", each] if isinstance(each, str) else [str(word) for word in each] for each in commands if each]
+    return [words for key in LIFECYCLE_COMMANDS for words in list_commands(known.get(key))]
+
+
+def list_commands(command: Any) -> list[list[str]]:  # noqa: ANN401 - JSON
+    """List the command lines of a lifecycle command: a text for the shell, a list of words, or an object of them."""
+    each = command.values() if isinstance(command, dict) else (command,)
+    return [
+        ["sh", "-c", one] if isinstance(one, str) else [str(word) for word in one]
+        for one in each
+        if one and isinstance(one, (str, list))
+    ]
 
 
 def _run_opening_commands(project: ComposeProject, commands: list[list[str]]) -> StageResult:

@@ -87,20 +87,6 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     return EngineFailure(end, endpoint, get_text(reply, "message"), elsewhere, pod_runtime)
 
 
-def read_engine_over_ssh(host: Host, endpoint: Endpoint, *, deadline_s: float) -> Engine | EngineFailure:
-    """Read an engine on another machine through the docker command, which speaks ssh with the user's own settings."""
-    reply = {}
-    for name, words in (("version", ("version", "{{json .Server}}")), ("info", ("info", "{{json .}}"))):
-        done = host.run(("docker", words[0], "--format", words[1]), deadline_s=deadline_s)
-        try:
-            reply[name] = parse_json(done.out) if done.code == 0 else None
-        except ValueError:
-            reply[name] = None
-        if not isinstance(reply[name], dict):
-            return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, done.err.strip() or f"status {done.code}")
-    return _engine(host, endpoint, reply)
-
-
 def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: float) -> EngineFailure | Unknown:
     if get_text(reply, "waiting_for") in ("", "the Docker SDK") and "version" not in reply:
         return Unknown(f"the engine child had not yet begun after {deadline_s:g} s", is_lost=True)

@@ -47,8 +47,7 @@ REFERENCE_STEPS = 12
 def prove_reference(models: ProofModels) -> Iterator[StageReading]:
     """Prove that LoRA starts to learn the sentence on the CPU, in fp32.
 
-    another machine repeats it, and its losses are compared: equal software on an equal processor
-    gives bitwise identical losses; others round differently.
+    Equal software on an equal processor gives bitwise identical losses; others round differently.
     """
     settings = replace(models.settings, precision=Precision.FP32)
     own = ProofModels(settings, choose_cpu(Precision.FP32), models.folder)
