@@ -29,7 +29,7 @@ from devkit.render.files import (
 from devkit.render.ignore_files import IGNORE_FILES, merge_ignore_file
 
 if TYPE_CHECKING:
-    from devkit.render.splice.merge import MergeConflict
+    from devkit.render.merge import MergeConflict
 
 _DEFAULT_MODE = 0o644
 
@@ -201,7 +201,7 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
         return FileChange(action, Artifact(artifact.path, content, artifact.mode), change.before)
     if change.before is None or change.action is not Action.UPDATE or _may_replace(change, known, force):
         return change
-    from devkit.render.splice.merge import has_conflict_markers, merge_file
+    from devkit.render.merge import has_conflict_markers, merge_file
 
     if has_conflict_markers(change.before):
         raise DevkitError(

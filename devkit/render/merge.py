@@ -1,23 +1,25 @@
 """The three-way merge of a generated file: devkit's last version (base), the user's file (ours), devkit's new one (theirs).
 
-Both sides' changes are kept. Where they meet, a text file takes both between the markers that git uses, and a document
-keeps the user's side: markers would break the very file that starts the container.
+Both sides' changes are kept. Where they meet, a text file takes both between the markers that git uses. A format that
+markers would break keeps the user's side. JSON is merged key by key: merged line by line it can lose a comma.
 
 Not taken from a library: merge3 is under the GPL, which this project is not, and three-merge merges single characters,
 so that half of a line of the one could meet half of a line of the other.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from enum import Enum
 from pathlib import PurePosixPath
 
-from devkit.render.splice.document import CannotSplice, Syntax, dump_json, remove_value, set_value
+from devkit.formats.jsonc import load_jsonc
+from devkit.render.text_edits import MISSING, CannotEdit, remove_value, set_value
 
 OURS_MARKER, MIDDLE_MARKER, THEIRS_MARKER = "<<<<<<< yours", "=======", ">>>>>>> devkit"
 _BOM = "\ufeff"
-_WITHOUT_MARKERS = frozenset({".toml", ".env", ".xml"})
+_BY_KEYS = frozenset({".json", ".jsonc"})
+_WITHOUT_MARKERS = frozenset({".toml", ".yml", ".yaml", ".env", ".xml"})
 """Suffixes of files that markers would break, and that are merged line by line all the same."""
 
 
@@ -62,39 +64,23 @@ def has_conflict_markers(content: bytes) -> bool:
 
 def _merge_text(path: str, base: str, ours: str, theirs: str) -> tuple[str, list[MergeConflict]]:
     regions = list(merge_lines(*(text.splitlines(keepends=True) for text in (base, ours, theirs))))
-    name = PurePosixPath(path)
-    suffix = name.suffix.lower() or name.name
-    syntax = _find_syntax(suffix)
-    if syntax is None:
+    suffix = PurePosixPath(path).suffix.lower() or PurePosixPath(path).name
+    if suffix not in _BY_KEYS:
         return _join_regions(regions, is_marked=suffix not in _WITHOUT_MARKERS)
     try:
-        by_keys, rejected = merge_document(base, ours, theirs, syntax)
+        by_keys, conflicts = _merge_json(base, ours, theirs)
     except ValueError:
         # It does not parse at present, and keeps the user's text.
         return ours, [MergeConflict("", "the whole file", theirs, is_marked=False)]
-    if not rejected and not any(region.is_conflict for region in regions):
+    if not conflicts and not any(region.is_conflict for region in regions):
         by_lines = "".join("".join(region.ours) for region in regions)
         try:
-            if syntax.loads(by_lines) == syntax.loads(by_keys):
+            if load_jsonc(by_lines) == load_jsonc(by_keys):
                 # Merged by lines it has devkit's new comments as well.
                 return by_lines, []
         except ValueError:
-            pass
-    return by_keys, [
-        MergeConflict("", ".".join(each.key) or "the document", each.describe(), is_marked=False) for each in rejected
-    ]
-
-
-def _find_syntax(suffix: str) -> Syntax | None:
-    if suffix in (".json", ".jsonc"):
-        from devkit.render.splice.jsonc import JSONC
-
-        return JSONC
-    if suffix in (".yml", ".yaml"):
-        from devkit.render.splice.compose_yaml import YAML
-
-        return YAML
-    return None
+            return by_keys, []
+    return by_keys, conflicts
 
 
 @dataclass(frozen=True)
@@ -178,94 +164,58 @@ def _end_line(text: str) -> str:
     return text if not text or text.endswith("\n") else f"{text}\n"
 
 
-DocumentKey = tuple[str, ...]
+_Key = tuple[str, ...]
 
 
-class Missing(Enum):
-    """The value of a key that is not there; null is a value."""
-
-    MISSING = "missing"
-
-
-MISSING = Missing.MISSING
-
-
-@dataclass(frozen=True)
-class RejectedChange:
-    """A change of devkit's that the user's document does not take. `value` is MISSING for a removal."""
-
-    key: DocumentKey
-    value: object
-
-    def describe(self) -> str:
-        """Return the change in one line."""
-        name = ".".join(self.key) or "the document"
-        return f"{name}: removed" if self.value is MISSING else f"{name}: {dump_json(self.value)}"
-
-
-def merge_document(base: str, ours: str, theirs: str, syntax: Syntax) -> tuple[str, tuple[RejectedChange, ...]]:
-    """Merge a JSON or YAML document key by key; the user's layout and comments stay as they are.
-
-    Merged line by line such a document can lose a comma, and conflict markers would break it.
-
-    Returns: `ours` with the changes from `base` to `theirs` that nothing in it contradicts, and the other changes.
-    Raises: ValueError when one of the three does not parse.
-    """
-    before, wanted = syntax.loads(base), syntax.loads(theirs)
-    syntax.loads(ours)
-    merge = _DocumentMerge(ours, syntax)
+def _merge_json(base: str, ours: str, theirs: str) -> tuple[str, list[MergeConflict]]:
+    """Merge JSON key by key; the user's layout and comments stay. Raises ValueError when one of the three does not parse."""
+    before, wanted, text = load_jsonc(base), load_jsonc(theirs), ours
+    load_jsonc(ours)
+    conflicts: list[MergeConflict] = []
     for key, value in _find_changes(before, wanted):
-        now = merge.get(key)
-        if now != value and now != _get_value(before, key):
-            merge.rejected.append(RejectedChange(key, value))
-        elif now != value:
-            merge.put(key, value)
-    for key, old, new in _find_lists(before, wanted):
-        merge.merge_items(key, old, new)
-    return merge.text, tuple(merge.rejected)
-
-
-class _DocumentMerge:
-    """The user's document while changes are made to it one by one."""
-
-    def __init__(self, text: str, syntax: Syntax) -> None:
-        self.text = text
-        self.rejected: list[RejectedChange] = []
-        self._syntax = syntax
-
-    def get(self, key: DocumentKey) -> object:
-        return _get_value(self._syntax.loads(self.text), key)
-
-    def put(self, key: DocumentKey, value: object) -> None:
-        """Set or remove a value; a layout that does not allow it rejects the change."""
+        now = _get_value(load_jsonc(text), key)
+        if now == value:
+            continue
         try:
-            if value is MISSING:
-                self.text = remove_value(self.text, key, self._syntax)
-            else:
-                self.text = set_value(self.text, key, value, self._syntax)
-        except CannotSplice:
-            self.rejected.append(RejectedChange(key, value))
-
-    def merge_items(self, key: DocumentKey, old: list[object], new: list[object]) -> None:
-        """Add and remove the items of a plain list that devkit added and removed, each one by itself."""
-        for item in new:
-            now = self.get(key)
-            if item not in old and isinstance(now, list) and item not in now:
-                self.put((*key, str(len(now))), item)
-        for item in old:
-            now = self.get(key)
-            if item not in new and isinstance(now, list) and item in now:
-                self.put((*key, str(now.index(item))), MISSING)
+            if now != _get_value(before, key):
+                raise CannotEdit("the user changed it, too")
+            text = remove_value(text, key) if value is MISSING else set_value(text, key, value)
+        except CannotEdit:
+            conflicts.append(_reject(key, value))
+    for key, old, new in _find_lists(before, wanted):
+        try:
+            text = _merge_items(text, key, old, new)
+        except CannotEdit:
+            conflicts.append(_reject(key, new))
+    return text, conflicts
 
 
-def _find_changes(before: object, wanted: object, key: DocumentKey = ()) -> Iterator[tuple[DocumentKey, object]]:
+def _reject(key: _Key, value: object) -> MergeConflict:
+    """Return the conflict for a change of devkit's that the user's document does not take."""
+    place = ".".join(key) or "the document"
+    shown = "removed" if value is MISSING else json.dumps(value, ensure_ascii=False)
+    return MergeConflict("", place, f"{place}: {shown}", is_marked=False)
+
+
+def _merge_items(text: str, key: _Key, old: list[object], new: list[object]) -> str:
+    """Add and remove the items of a plain list that devkit added and removed, each one by itself."""
+    for item in (*new, *old):
+        now = _get_value(load_jsonc(text), key)
+        if isinstance(now, list) and item not in old and item not in now:
+            text = set_value(text, (*key, "-"), item)
+        elif isinstance(now, list) and item not in new and item in now:
+            text = remove_value(text, (*key, str(now.index(item))))
+    return text
+
+
+def _find_changes(before: object, wanted: object, key: _Key = ()) -> Iterator[tuple[_Key, object]]:
     """Yield the values to set or remove to turn one document into the other; not for lists of plain values."""
     if before == wanted or (_is_plain_list(before) and _is_plain_list(wanted)):
         return
     if not (isinstance(before, dict) and isinstance(wanted, dict)):
         yield key, wanted
         return
-    for name in [*before, *(name for name in wanted if name not in before)]:
+    for name in dict.fromkeys((*before, *wanted)):
         if name not in wanted:
             yield (*key, str(name)), MISSING
         elif name not in before:
@@ -274,9 +224,7 @@ def _find_changes(before: object, wanted: object, key: DocumentKey = ()) -> Iter
             yield from _find_changes(before[name], wanted[name], (*key, str(name)))
 
 
-def _find_lists(
-    before: object, wanted: object, key: DocumentKey = ()
-) -> Iterator[tuple[DocumentKey, list[object], list[object]]]:
+def _find_lists(before: object, wanted: object, key: _Key = ()) -> Iterator[tuple[_Key, list[object], list[object]]]:
     """Yield the lists of plain values that both documents have."""
     if isinstance(before, list) and isinstance(wanted, list) and _is_plain_list(before) and _is_plain_list(wanted):
         yield key, before, wanted
@@ -289,7 +237,7 @@ def _is_plain_list(value: object) -> bool:
     return isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value)
 
 
-def _get_value(document: object, key: DocumentKey) -> object:
+def _get_value(document: object, key: _Key) -> object:
     for name in key:
         if not isinstance(document, dict) or name not in document:
             return MISSING

@@ -1,0 +1,210 @@
+"""The edits of a devcontainer.json that somebody wrote: its GPU, its shared memory, and the torch of its commands.
+
+Each edit leaves a file alone that has what it gives, so that a second run changes nothing.
+"""
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from devkit.doctor.checks.project.containers import ProjectContainer
+from devkit.doctor.checks.project.privileges import SHM_SIZE
+from devkit.errors import DevkitError
+from devkit.facts.project import Service
+from devkit.formats.jsonc import load_jsonc, parse_jsonc
+from devkit.probe.host import LocalHost
+from devkit.probe.project.compose import read_compose_services
+from devkit.probe.project.files import ProjectFiles
+from devkit.release import __version__
+from devkit.render.adopt.gpu_overlay import OVERLAY_FOLDER
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
+from devkit.render.text_edits import remove_value, set_value
+from devkit.solver.plan import Plan
+from devkit.text import join_words
+
+_ONE_ITEM = re.compile(r"(--gpus|--shm-size|--runtime|--device)\s+(\S.*)")
+_SEVERAL_GPUS = re.compile(r"(--gpus=)?(device=[^\",]+,[^\"]+)")
+_OTHER_REQUEST = re.compile(r"--gpus|--runtime[= ]nvidia|nvidia\.com/gpu")
+_MISSPELLED = ("gpus", "GPU", "nvidia", "cuda")
+
+
+def request_gpu(text: str) -> str:
+    """Request the GPU in a form that also starts on a host without one, and that engines and editors read.
+
+    `--gpus all` becomes an optional GPU. Other requests in runArgs stay: hostRequirements cannot say them. JetBrains's
+    tools ignore hostRequirements, so a file for them keeps its flag. Raises CannotEdit.
+    """
+    items = _list_run_args(text)
+    for place, item in enumerate(items):
+        spelled = _SEVERAL_GPUS.sub(r'\1"\2"', _ONE_ITEM.sub(r"\1=\2", item), count=1)
+        if spelled != item:
+            text, items[place] = set_value(text, ("runArgs", str(place)), spelled), spelled
+    flags = [place for place, item in enumerate(items) if item == "--gpus=all"]
+    pairs = [place for place in range(len(items) - 1) if items[place : place + 2] == ["--gpus", "all"]]
+    places = sorted([*flags, *pairs, *(place + 1 for place in pairs)])
+    others = " ".join(item for place, item in enumerate(items) if place not in places)
+    if (
+        len(flags) + len(pairs) > 1
+        or _OTHER_REQUEST.search(others)
+        or "jetbrains" in _read_object(text, "customizations")
+    ):
+        return text
+    for place in reversed(places):
+        text = remove_value(text, ("runArgs", str(place)))
+    if places and len(places) == len(items):
+        listed = next(member.value for member in parse_jsonc(text).members if member.key == "runArgs")
+        # A comment in the list may be about items that somebody adds later.
+        text = text if "/" in text[listed.start : listed.end] else remove_value(text, ("runArgs",))
+    requirements = _read_object(text, "hostRequirements")
+    for name in (name for name in _MISSPELLED if name in requirements):
+        text = remove_value(text, ("hostRequirements", name))
+    gpu = requirements.get("gpu")
+    is_valid = gpu is True or gpu == "optional" or isinstance(gpu, dict)
+    return text if is_valid else set_value(text, ("hostRequirements", "gpu"), "optional")
+
+
+def set_shared_memory(text: str) -> str:
+    """Give the container shared memory that suffices for loader workers. Raises CannotEdit."""
+    items = _list_run_args(text)
+    for place, item in enumerate(items):
+        if re.match(r"--shm-size[= ]", item):
+            return set_value(text, ("runArgs", str(place)), f"--shm-size={SHM_SIZE}")
+        if item == "--shm-size" and place + 1 < len(items):
+            return set_value(text, ("runArgs", str(place + 1)), SHM_SIZE)
+    return set_value(text, ("runArgs", "-"), f"--shm-size={SHM_SIZE}")
+
+
+def _list_run_args(text: str) -> list[str]:
+    listed = load_jsonc(text).get("runArgs")
+    return [str(item) for item in listed] if isinstance(listed, list) else []
+
+
+def _read_object(text: str, key: str) -> dict[str, object]:
+    """Return an object of devcontainer.json, an empty one where it has none of that name."""
+    found = load_jsonc(text).get(key)
+    return found if isinstance(found, dict) else {}
+
+
+# The plan's torch for lifecycle commands that install torch: environment variables of pip and uv, and a constraints file.
+#
+# The commands themselves stay as they are.
+# Source: pip, "Environment Variables" and "Constraints Files"; uv, "Environment variables"; containers.dev, `containerEnv`.
+
+CONSTRAINTS_PATH = f"{OVERLAY_FOLDER}/constraints.txt"
+_LOCAL_FOLDER, _LOCAL_NAME = "${localWorkspaceFolder}", "${localWorkspaceFolderBasename}"
+_SUDO = re.compile(r"\bsudo\s+(?:-\S+\s+)*(?:\S*python\S*\s+-m\s+)?(?:uv|pip)\b")
+_BIND = re.compile(r"(?:^|,)(?:target|dst)=([^,]+)")
+
+
+def render_constraints(plan: Plan) -> Artifact:
+    """Render the constraints file."""
+    return Artifact.from_text(
+        CONSTRAINTS_PATH,
+        f"# Written by devkit {__version__}: the torch that fits the machines of devkit.lock, from {plan.torch_index}\n"
+        f"torch=={plan.torch}+{plan.variant}\n",
+    )
+
+
+def bind_torch(text: str, container: ProjectContainer, plan: Plan, *, name: str) -> str | None:
+    """Set the variables by which the container's pip and uv take the plan's torch; `name` is that of the host's folder.
+
+    None where the file has other values for them, where sudo drops them, and where the constraints file is not known to
+    be in the container. Raises CannotEdit.
+    """
+    document = load_jsonc(text)
+    folder = _find_project_folder(container, document, name=name)
+    if folder is None or _SUDO.search(text):
+        return None
+    path = f"{folder}/{CONSTRAINTS_PATH}"
+    tools = {install.tool for install in container.dev.installs} if container.dev else set()
+    environment: dict[str, str] = {}
+    if "pip" in tools:
+        environment |= {"PIP_CONSTRAINT": path, "PIP_EXTRA_INDEX_URL": plan.torch_index}
+    if "uv" in tools:
+        environment |= {"UV_CONSTRAINT": path, "UV_TORCH_BACKEND": plan.variant}
+    present = _read_object(text, "remoteEnv") | _read_object(text, "containerEnv")
+    is_ours = any(str(value).endswith(f"/{CONSTRAINTS_PATH}") for value in present.values())
+    if not environment or (not is_ours and present.keys() & environment.keys()):
+        return None
+    for variable, value in environment.items():
+        text = set_value(text, ("containerEnv", variable), value)
+    return text
+
+
+def _find_project_folder(container: ProjectContainer, document: Mapping[str, object], *, name: str) -> str | None:
+    """Find the project's folder in the container; None where the files do not show it, or pip could not read its name."""
+    folder = "${containerWorkspaceFolder}"
+    shown = str(document.get("workspaceFolder", f"/workspaces/{name}"))
+    if container.is_compose:
+        files = container.dev.compose_files if container.dev else ()
+        base = posixpath.dirname(files[0]) if files else "."
+        targets = [
+            each.target.rstrip("/")
+            for each in container.mounts
+            if each.source == _LOCAL_FOLDER or posixpath.normpath(posixpath.join(base, each.source)) == "."
+        ]
+        folder = targets[0] if targets else ""
+        shown = folder.replace(_LOCAL_NAME, name)
+    elif "workspaceMount" in document:
+        mount = str(document["workspaceMount"])
+        found = _BIND.search(mount)
+        folder = found[1].rstrip("/") if found and f"source={_LOCAL_FOLDER}," in mount else ""
+        shown = folder.replace(_LOCAL_NAME, name)
+    # pip and uv split these variables at blanks.
+    return folder if folder and not re.search(r"\s", shown) else None
+
+
+# A dev container made of a service in one of the project's own Compose files.
+
+DEV_CONTAINER_PATH = f"{DEVCONTAINER_FOLDER}/devcontainer.json"
+
+
+def render_compose_dev_container(root: Path, name: str, *, compose: Path, service: str | None) -> bytes:
+    """Render the devcontainer.json of a service; without a `service`, of the only one that asks for a GPU.
+
+    Raises: DevkitError for a file outside of the project or without services, and for a service that it does not have.
+    """
+    path, services = _read_services(root, compose)
+    chosen = _choose_service(services, service, path)
+    # The service runs what it is released for: the editor needs a container that waits, and the project's files.
+    folder = posixpath.dirname(path)
+    sources = ((posixpath.normpath(posixpath.join(folder, each.source)), each.target) for each in chosen.mounts)
+    mounted = next((target for source, target in sources if source == "."), "")
+    folder = mounted or f"/workspaces/{_LOCAL_NAME}"
+    document = {
+        "name": name,
+        "dockerComposeFile": posixpath.relpath(path, DEVCONTAINER_FOLDER),
+        "service": chosen.name,
+        "workspaceFolder": folder,
+        **({} if mounted else {"mounts": [f"source={_LOCAL_FOLDER},target={folder},type=bind"]}),
+        "overrideCommand": True,
+        "shutdownAction": "stopCompose",
+    }
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _read_services(root: Path, compose: Path) -> tuple[str, tuple[Service, ...]]:
+    """Return the path of the file in the project, and its services."""
+    files = ProjectFiles(LocalHost(), str(root.resolve()))
+    path = files.within(str(compose if compose.is_absolute() else root.resolve() / compose))
+    if path is None:
+        raise DevkitError(f"{compose} is outside of the project", f"Name a Compose file in {root}.")
+    services = read_compose_services((path,), files)
+    if not services:
+        problem = next((each.problem for each in files.seen if each.path == path and each.problem), "")
+        what = "does not exist" if not files.has(path) else problem or "has no services"
+        raise DevkitError(f"{compose} {what}", "Name a Compose file of the project, relative to its folder.")
+    return path, services
+
+
+def _choose_service(services: tuple[Service, ...], name: str | None, path: str) -> Service:
+    wanted = [each for each in services if (each.name == name if name else each.requests)]
+    if len(wanted) == 1:
+        return wanted[0]
+    names = join_words([each.name for each in services])
+    if name:
+        raise DevkitError(f"{path} has no service {name!r}", f"It has {names}.")
+    which = "several services ask" if wanted else "no service asks"
+    raise DevkitError(f"{which} for a GPU in {path}", f"Choose one with --service: {names}.")
