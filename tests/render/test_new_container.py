@@ -17,7 +17,7 @@ from devkit.render.adopt.dockerfile import (
     replace_base_image,
 )
 from devkit.render.ignore_files import merge_ignore_file, update_gitignore
-from devkit.render.splice import jsonc
+from devkit.formats import jsonc
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit
 

@@ -10,7 +10,7 @@ import yaml
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.render.container.compose import render_gpu_files
-from devkit.render.splice import compose_yaml, jsonc
+from devkit.formats import jsonc
 
 from .gpu_host import GPU as HOST_GPU
 from .gpu_host import PLAN, RUNTIME, Machine, docker_info, moved

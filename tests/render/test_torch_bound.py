@@ -15,7 +15,7 @@ from devkit.probe.host import LocalHost
 from devkit.probe.project.reader import read_project
 from devkit.render.adopt import adoption
 from devkit.render.adopt.adoption import format_torch_source
-from devkit.render.splice import jsonc
+from devkit.formats import jsonc
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit
 from tests.repositories import write_repository

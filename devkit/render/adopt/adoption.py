@@ -404,8 +404,9 @@ class _ContainerRepair:
             if container.is_compose:
                 self._overlay_service(container, about)
             else:
-                self._edit(container.name, about, _GPU_CODES, request_gpu)
+                # The memory first: a list that loses its only item would go, and come again at the end of the file.
                 self._edit(container.name, about, _MEMORY_CODES, set_shared_memory)
+                self._edit(container.name, about, _GPU_CODES, request_gpu)
             self._pin_torch(container, about)
             self._bind_torch(container)
         after = self._files.gather_facts()

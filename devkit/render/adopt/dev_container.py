@@ -25,7 +25,7 @@ from devkit.solver.plan import Plan
 from devkit.text import join_words
 
 _ONE_ITEM = re.compile(r"(--gpus|--shm-size|--runtime|--device)\s+(\S.*)")
-_SEVERAL_GPUS = re.compile(r"(--gpus=)?(device=[^\",]+,[^\"]+)")
+_SEVERAL_GPUS = re.compile(r"^(--gpus=)?(device=[^\",]+,[^\"]+)$")
 _OTHER_REQUEST = re.compile(r"--gpus|--runtime[= ]nvidia|nvidia\.com/gpu")
 _MISSPELLED = ("gpus", "GPU", "nvidia", "cuda")
 
@@ -38,7 +38,7 @@ def request_gpu(text: str) -> str:
     """
     items = _list_run_args(text)
     for place, item in enumerate(items):
-        spelled = _SEVERAL_GPUS.sub(r'\1"\2"', _ONE_ITEM.sub(r"\1=\2", item), count=1)
+        spelled = _SEVERAL_GPUS.sub(r'\1"\2"', _ONE_ITEM.sub(r"\1=\2", item))
         if spelled != item:
             text, items[place] = set_value(text, ("runArgs", str(place)), spelled), spelled
     flags = [place for place, item in enumerate(items) if item == "--gpus=all"]
@@ -58,11 +58,12 @@ def request_gpu(text: str) -> str:
         # A comment in the list may be about items that somebody adds later.
         text = text if "/" in text[listed.start : listed.end] else remove_value(text, ("runArgs",))
     requirements = _read_object(text, "hostRequirements")
+    gpu = requirements.get("gpu")
+    if gpu is not True and gpu != "optional" and not isinstance(gpu, dict):
+        text = set_value(text, ("hostRequirements", "gpu"), "optional")
     for name in (name for name in _MISSPELLED if name in requirements):
         text = remove_value(text, ("hostRequirements", name))
-    gpu = requirements.get("gpu")
-    is_valid = gpu is True or gpu == "optional" or isinstance(gpu, dict)
-    return text if is_valid else set_value(text, ("hostRequirements", "gpu"), "optional")
+    return text
 
 
 def set_shared_memory(text: str) -> str:

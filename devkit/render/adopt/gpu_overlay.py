@@ -92,7 +92,7 @@ def build_service_overlay(container: ProjectContainer, files: ProjectFiles, plan
         removed = dict(_remove_requests(requests, node))
     except DevkitError:
         return None  # A variable decides which GPUs, or what belongs to others would go: their author decides.
-    shm_size = "" if container.settings("shm_size", "ipc") else SHM_SIZE
+    shm_size = "" if any(each.name in ("shm_size", "ipc") for each in service.settings) else SHM_SIZE
     return ServiceOverlay(dev.path, service.name, folder, devices, removed, shm_size)
 
 
