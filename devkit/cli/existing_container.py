@@ -19,10 +19,9 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.output import print_wrapped
-from devkit.cli.plan import plan_with_packages
 from devkit.cli.plan_options import solve_request
 from devkit.errors import DevkitError, ExitCode
-from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Framework
+from devkit.facts.dependencies import NO_DEPENDENCIES, Framework
 from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ def adopt_existing_container(
     request: "Request",
     options: WriteOptions,
     *,
-    no_resolve: bool,
     is_check: bool = False,
     compose: Path | None = None,
     service: str | None = None,
@@ -67,11 +65,7 @@ def adopt_existing_container(
         raise DevkitError("--service belongs to --compose", "Name the Compose file, too: --compose FILE.")
     if not paths:
         return
-    from devkit.render.adopt.adoption import (
-        compute_adopted_changes,
-        format_torch_source,
-        read_existing_container,
-    )
+    from devkit.render.adopt.adoption import compute_adopted_changes, format_torch_source, read_existing_container
 
     existing = read_existing_container(project.root, paths, project.dependencies, new=new)
     _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project has a dev container of its own, {paths[0]}")
@@ -81,12 +75,13 @@ def adopt_existing_container(
     if not existing.takes_plan:
         path, source = next(iter(existing.torch.items()))
         _refuse_options(ctx, _VERSION_OPTIONS, f"the versions are those of {path}, {format_torch_source(source)}")
-    plan = _solve(ctx, project, existing, request, options, no_resolve=no_resolve, is_check=is_check)
+    answer = _solve(project, existing, request)
+    plan = require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
     changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
     if not options.as_json:
-        _print_adoption(plan, existing, changes, adoption, options)
+        _print_adoption(adoption, changes, options)
     # Half a repair would hide what the project's own policy forbids.
-    breaks_policy = any(left.code == _POLICY for left in adoption.left)
+    breaks_policy = any(left.check.code == _POLICY for left in adoption.left)
     if not breaks_policy:
         confirm_and_write(project.root, changes, options)
     verdict, message = "written", "repaired {yours}, and wrote {own}."
@@ -98,55 +93,50 @@ def adopt_existing_container(
     elif options.is_dry_run:
         verdict, message = "would-write", "would change {yours} and write {own}; nothing was written."
     if options.as_json:
-        _print_document(plan, existing, changes, adoption, options, verdict=verdict)
+        _print_document(adoption, changes, options, verdict=verdict)
     else:
         _print_end(changes, adoption, message)
     ctx.exit(ExitCode.ANSWER_IS_NO if breaks_policy or (is_check and select_changed(changes)) else ExitCode.DONE)
 
 
-def _print_adoption(
-    plan: "Plan",
-    existing: "ExistingContainer",
-    changes: "tuple[FileChange, ...]",
-    adoption: "Adoption",
-    options: WriteOptions,
-) -> None:
+def _print_adoption(adoption: "Adoption", changes: "tuple[FileChange, ...]", options: WriteOptions) -> None:
     """Print the torch of each dev container, the changes, and what is left to the user."""
-    _print_torch({each.path: each.describe(plan) for each in adoption.torch if plan.torch or each.source.is_known})
+    plan = adoption.plan
+    _print_torch({each.path: each.describe() for each in adoption.torch if plan.torch or each.source.is_known})
     if not plan.torch:
         print_wrapped(f"{plan.framework.label}: {plan.because('framework')}")
-    print_warnings(plan if existing.takes_plan else replace(plan, warnings=()), wants_cpu=True)
+    print_warnings(plan if adoption.existing.takes_plan else replace(plan, warnings=()), wants_cpu=True)
     print_changes(changes, show_diff=options.shows_diff)
     for repair in adoption.repairs:
         did = "would repair" if options.is_dry_run else "repairs"
         print_wrapped(f"{did} {repair.code} in {repair.path}, which was: {repair.message}")
     for left in adoption.left:
-        print_wrapped(f"! left to you: {left.code} {left.place}: {left.message}. {left.advice}")
-        click.echo("".join(f"    {line}\n" for line in left.lines), nl=False)
+        finding = left.finding
+        print_wrapped(f"! left to you: {left.check.code} {finding.subject}: {finding.message}. {finding.fix.summary}")
+        click.echo("".join(f"    {line}\n" for line in adoption.list_lines(left)), nl=False)
 
 
 def _print_document(
-    plan: "Plan",
-    existing: "ExistingContainer",
-    changes: "tuple[FileChange, ...]",
-    adoption: "Adoption",
-    options: WriteOptions,
-    *,
-    verdict: str,
+    adoption: "Adoption", changes: "tuple[FileChange, ...]", options: WriteOptions, *, verdict: str
 ) -> None:
-    fields = build_plan_fields(plan, changes) | {
+    fields = build_plan_fields(adoption.plan, changes) | {
         "verdict": verdict,
         "repairs": [{"code": each.code, "path": each.path, "says": each.message} for each in adoption.repairs],
         "left": [
-            {"code": each.code, "place": each.place, "message": each.message, "lines": list(each.lines)}
+            {
+                "code": each.check.code,
+                "place": each.finding.subject,
+                "message": each.finding.message,
+                "lines": adoption.list_lines(each),
+            }
             for each in adoption.left
         ],
         "containers": [
-            {"path": each.path, "torch": each.describe(plan), "is_changed": each.is_changed or each.is_bound}
-            for each in adoption.torch
+            {"path": each.path, "torch": each.describe(), "is_changed": each.is_changed} for each in adoption.torch
         ],
     }
-    if not existing.takes_plan and not any(source.version == plan.torch for source in existing.torch.values()):
+    existing = adoption.existing
+    if not existing.takes_plan and all(each.version != adoption.plan.torch for each in existing.torch.values()):
         del fields["plan"]  # No container has these versions.
     click.echo(format_document(fields, schema=options.schema))
 
@@ -236,17 +226,8 @@ def _print_torch(torch: Mapping[str, str]) -> None:
         print_wrapped(f"{paths}: {text}", hanging="  ")
 
 
-def _solve(
-    ctx: click.Context,
-    project: "DevkitProject",
-    existing: "ExistingContainer",
-    request: "Request",
-    options: WriteOptions,
-    *,
-    no_resolve: bool,
-    is_check: bool,
-) -> "Plan":
-    """Return the plan for the container: with its own torch where devkit does not choose it. Ends the command otherwise."""
+def _solve(project: "DevkitProject", existing: "ExistingContainer", request: "Request") -> "Plan | Conflict":
+    """Plan for the container: with its own torch where devkit does not choose it."""
     from devkit.solver.plan import Plan, Request
 
     # Flags and devkit.toml override the project's own files; pins that an earlier run wrote there do not count.
@@ -256,14 +237,11 @@ def _solve(
         python=request.python or existing.python or None,
         constraints=(*request.constraints, *existing.constraints),
     )
+    found = project.dependencies
     if existing.takes_plan:
-        return require_plan(
-            ctx,
-            _plan_project(project, existing, with_files, no_resolve=no_resolve, is_check=is_check),
-            schema=options.schema,
-            as_json=options.as_json,
-        )
-    framework, because = project.dependencies.framework, project.dependencies.framework_because
+        needs = [need for need in found.needs if not existing.own_pins.include(need.path, need.name, need.specifier)]
+        return solve_request(with_files, replace(NO_DEPENDENCIES, needs=tuple(needs), python=found.python))
+    framework, because = found.framework, found.framework_because
     if any(source.is_known for source in existing.torch.values()):
         framework = Framework.TORCH
     answer = solve_request(replace(with_files, framework=framework, framework_because=because))
@@ -271,24 +249,4 @@ def _solve(
         return answer
     # Whatever the tables say of these versions, they stay: only the machines decide how the GPU is passed on.
     open_request = Request(machines=request.machines, vendor=request.vendor, policy=request.policy)
-    answer = solve_request(replace(open_request, framework=framework, framework_because=because))
-    return require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
-
-
-def _plan_project(
-    project: "DevkitProject", existing: "ExistingContainer", request: "Request", *, no_resolve: bool, is_check: bool
-) -> "Plan | Conflict":
-    """Plan the torch of a container that takes it: uv resolves the project with it where a command installs the project."""
-    extras = existing.extras or ()
-    known = {*project.dependencies.extras, *project.dependencies.available.extras}
-    chosen = tuple(dict.fromkeys((*project.settings.extras, *(name for name in extras if name in known))))
-    found = project.with_settings(replace(project.settings, extras=chosen)).dependencies
-    needs = (need for need in found.needs if not existing.is_own_pin(need.path, need.name, need.specifier))
-    # What else the dependencies say is about devkit's own image, which this project does not have.
-    wanted = replace(
-        found, needs=tuple(needs), available=NOTHING_CHOSEN, indexes=(), unread=(), left_out=(), builds=(), system=()
-    )
-    # A Python that no file names is not guessed: uv would refuse what fits the real one.
-    if existing.extras is None or not existing.python:
-        return solve_request(request, replace(NO_DEPENDENCIES, needs=wanted.needs, python=wanted.python))
-    return plan_with_packages(request, wanted, project.root, project.settings, no_resolve=no_resolve, is_check=is_check)
+    return solve_request(replace(open_request, framework=framework, framework_because=because))

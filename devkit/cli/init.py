@@ -102,7 +102,7 @@ def init(
     project = open_project(directory, build_settings_from_options(options, container), container.paths)
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
-    adopt_existing_container(ctx, project, request, writing, no_resolve=no_resolve, compose=compose, service=service)
+    adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
     offers = list_compose_offers(project.root)
     as_written, asks = project, not (dry_run or as_json)
     project, imports = add_imports(as_written, is_wanted=with_imports, is_confirmed=yes, asks=asks)

@@ -80,7 +80,7 @@ def update(
     request = build_project_request(project, machines=parse_lock(lock).machines)
     dry_run, show_diff = check or dry_run, show_diff or check
     options = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
-    adopt_existing_container(ctx, project, request, options, no_resolve=no_resolve, is_check=check)
+    adopt_existing_container(ctx, project, request, options, is_check=check)
     planned = plan_with_packages(
         request, project.dependencies, project.root, project.settings, no_resolve=no_resolve, is_check=check
     )

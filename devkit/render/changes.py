@@ -406,14 +406,6 @@ def require_root(root: Path) -> None:
         ) from None
 
 
-def make_directory(path: Path) -> None:
-    """Make a directory and its parents. Raises DevkitError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DevkitError(f"cannot make {path}: {error.strerror}", "Make it yourself, as a user who may.") from None
-
-
 def _make_directories(directory: Path) -> list[Path]:
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     for each in reversed(missing):

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devkit.doctor.model import Repair, RepairKind
-from devkit.render.changes import format_unified_diff, replace_file
+from devkit.errors import DevkitError
+from devkit.reading import MAX_CONFIG_BYTES, read_bounded
+from devkit.render.changes import replace_file
+from devkit.render.files import resolve_inside
 from devkit.render.text_edits import CannotEdit, remove_value, set_value
 
-MAX_EDITED_BYTES = 1 << 20
-
-
-class CannotRepair(Exception):  # noqa: N818 - a refusal, not a bug
-    """A file that must be changed by hand. The text begins with the file's name and gives the reason."""
+_BY_HAND = "Change it by hand."
 
 
 @dataclass(frozen=True)
@@ -30,64 +29,41 @@ class FileEdit:
     before: bytes
     after: bytes
 
-    def format_diff(self) -> str:
-        """Return a unified diff."""
-        return format_unified_diff(self.path, self.before, self.after)
-
 
 def compute_edits(repairs: Iterable[Repair], project: Path, *, home: Path) -> tuple[FileEdit, ...]:
     """Compute the edits that the repairs make, one for each file. Reads the disk, writes nothing.
 
-    Paths are absolute, in `home` when they begin with a tilde, or relative to `project`.
-    Raises: CannotRepair for a file that is not the user's, leads out of both folders, or does not allow the change.
+    Paths are in `home` when they are absolute or begin with a tilde, otherwise relative to `project`.
+    Raises: DevkitError for a file that is not the user's, leads out of its folder, or does not allow the change.
     """
     edits: dict[Path, FileEdit] = {}
     for repair in repairs:
-        target = _resolve_target(repair.path, project, home)
-        edit = edits.get(target) or _read_target(repair.path, target)
-        edits[target] = FileEdit(edit.path, target, edit.before, apply_repair(edit.after, repair).encode())
+        is_in_home = repair.path.startswith("~/") or Path(repair.path).is_absolute()
+        target = resolve_inside(home if is_in_home else project, repair.path.removeprefix("~/"))
+        before = edits[target].before if target in edits else _read_own_file(repair.path, target)
+        content = edits[target].after if target in edits else before
+        edits[target] = FileEdit(repair.path, target, before, apply_repair(content, repair).encode())
     return tuple(edit for edit in edits.values() if edit.before != edit.after)
 
 
-def _resolve_target(path: str, project: Path, home: Path) -> Path:
-    """Follow the path, which must end in the project or the user's home."""
-    is_in_home = path.startswith("~/")
-    named = home / path[2:] if is_in_home else project / path
+def _read_own_file(path: str, target: Path) -> bytes:
     try:
-        target = named.resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise CannotRepair(f"{path}: cannot be followed: {error}") from error
-    # A path in the project must stay in it; a link to elsewhere may be somebody else's file.
-    is_in_project = Path(os.path.abspath(named)).is_relative_to(os.path.abspath(project))  # noqa: PTH100 - links stay
-    root = project if is_in_project and not is_in_home else home
-    if not target.is_relative_to(root.resolve()):
-        raise CannotRepair(f"{path}: leads to {target}, which is outside of {root}")
-    return target
-
-
-def _read_target(path: str, target: Path) -> FileEdit:
-    try:
-        status = target.stat()
-        content = target.read_bytes() if status.st_size <= MAX_EDITED_BYTES else None
+        owner, content = target.stat().st_uid, read_bounded(target, MAX_CONFIG_BYTES)
     except OSError as error:
-        raise CannotRepair(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
-        raise CannotRepair(f"{path}: belongs to another user (uid {status.st_uid})")
-    if content is None:
-        raise CannotRepair(f"{path}: is not a file of ordinary size")
-    return FileEdit(path, target, content, content)
+        raise DevkitError(f"{path}: {(error.strerror or str(error)).lower()}", _BY_HAND) from None
+    if hasattr(os, "geteuid") and owner != os.geteuid():
+        raise DevkitError(f"{path}: belongs to another user (uid {owner})", _BY_HAND)
+    return content
 
 
 def apply_repair(content: bytes, repair: Repair) -> str:
-    """Return the text of a file with the repair made. Raises CannotRepair."""
+    """Return the text of a file with the repair made. Raises DevkitError."""
     try:
         if repair.kind is RepairKind.REMOVE:
             return remove_value(content.decode(), repair.key)
         return set_value(content.decode(), repair.key, json.loads(repair.value))
-    except UnicodeDecodeError as error:
-        raise CannotRepair(f"{repair.path}: is not UTF-8") from error
-    except CannotEdit as error:
-        raise CannotRepair(f"{repair.path}: {error}") from error
+    except (CannotEdit, UnicodeDecodeError) as error:
+        raise DevkitError(f"{repair.path}: {error}", _BY_HAND) from None
 
 
 def apply_edit(edit: FileEdit) -> str:

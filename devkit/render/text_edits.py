@@ -17,7 +17,6 @@ KeyPath = Sequence[str]
 
 _SAME_LINE = re.compile(r"[ \t]*(?:/\*[^\n]*?\*/[ \t]*)*(?://[^\n]*)?")
 _COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|(//[^\r\n]*|/\*.*?\*/)', re.DOTALL)
-_SHORT = 60
 
 
 class CannotEdit(Exception):  # noqa: N818 - a refusal, not a bug
@@ -57,8 +56,7 @@ def set_value(text: str, key: KeyPath, value: object) -> str:
     if rest and node.kind in (JsonKind.OBJECT, JsonKind.LIST):
         edits = list(_insert_entry(text, node, rest, value))
     else:
-        shown = _format_value(text, _nest_value(rest, value), _detect_indent(text, node.start), at=node)
-        edits = [TextEdit(node.start, node.end, shown)]
+        edits = [TextEdit(node.start, node.end, _dump(_nest_value(rest, value)))]
     after = _verify(apply_text_edits(text, edits), wanted)
     if lost := Counter(_find_comments(text)) - Counter(_find_comments(after)):
         raise CannotEdit(f"the comment {next(iter(lost))!r} would be lost")
@@ -148,19 +146,16 @@ def _nest_value(key: KeyPath, value: object) -> object:
 def _insert_entry(text: str, node: JsonValue, key: KeyPath, value: object) -> Iterator[TextEdit]:
     """Insert a new entry at the end of an object or a list."""
     name = f"{_dump(key[0])}: " if node.kind is JsonKind.OBJECT else ""
-    inner, entries = _nest_value(key[1:], value), _list_entries(node)
+    shown, entries = name + _dump(_nest_value(key[1:], value)), _list_entries(node)
     last = entries[-1].value.end if entries else node.start + 1
-    if "\n" not in text or ("\n" not in text[node.start : node.end] and entries):
-        yield TextEdit(last, last, f"{', ' if entries else ''}{name}{_dump(inner)}")
+    if "\n" not in text[node.start : node.end]:
+        yield TextEdit(last, last, f"{', ' if entries else ''}{shown}")
     elif entries:
-        indent = _detect_indent(text, entries[0].start)
-        yield from _append_after(text, last, indent + name + _format_value(text, inner, indent, at=node))
+        yield from _append_after(text, last, _detect_indent(text, entries[0].start) + shown)
     else:
-        outer = _detect_indent(text, node.start)
-        newline, indent = detect_newline(text), outer + _detect_indent_step(text, node)
-        shown = f"{newline}{indent}{name}{_format_value(text, inner, indent, at=node)}"
-        is_bare = not text[last : node.end - 1].strip() and "\n" not in text[last : node.end]
-        yield TextEdit(last, node.end - 1, f"{shown}{newline}{outer}") if is_bare else TextEdit(last, last, shown)
+        indent = _detect_indent(text, node.start)
+        step = re.search(r"\n([ \t]+)\S", text)
+        yield TextEdit(last, last, f"{detect_newline(text)}{indent}{step[1] if step else '  '}{shown}")
 
 
 def _append_after(text: str, last: int, shown: str) -> Iterator[TextEdit]:
@@ -197,17 +192,6 @@ def _remove_entry(text: str, node: JsonValue, name: str) -> Iterator[TextEdit]:
         yield TextEdit(begin + len(text[begin:start].rstrip(" \t")), end, "")
 
 
-def _format_value(text: str, value: object, indent: str, *, at: JsonValue) -> str:
-    """Format a value: short ones on one line, others with the document's own indentation."""
-    flat = _dump(value)
-    if not isinstance(value, (dict, list)) or (len(flat) <= _SHORT and not isinstance(value, dict)) or "\n" not in text:
-        return flat
-    step = _detect_indent_step(text, at)
-    first, *lines = json.dumps(value, indent=1, ensure_ascii=False).split("\n")
-    shown = (indent + step * (len(line) - len(line.lstrip(" "))) + line.lstrip(" ") for line in lines)
-    return detect_newline(text).join([first, *shown])
-
-
 def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -219,14 +203,3 @@ def _find_line_start(text: str, offset: int) -> int:
 def _detect_indent(text: str, offset: int) -> str:
     """Return the blanks at the start of the line."""
     return re.compile(r"[ \t]*").match(text, _find_line_start(text, offset))[0]  # type: ignore[index] # matches always
-
-
-def _detect_indent_step(text: str, node: JsonValue) -> str:
-    """Return the indentation of this document's members."""
-    outer = _detect_indent(text, node.start)
-    for entry in _list_entries(node):
-        own = _detect_indent(text, entry.start)
-        if len(own) > len(outer):
-            return own[len(outer) :]
-    guess = re.search(r"\n([ \t]+)\S", text)
-    return guess[1] if guess else "  "

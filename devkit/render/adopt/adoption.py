@@ -6,9 +6,9 @@ because a finding of the doctor calls for each edit, and those that are left are
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from devkit.compat.images import find_image_system
@@ -20,7 +20,6 @@ from devkit.doctor.checks.project.containers import (
     TorchOrigin,
     TorchSource,
     find_gpu_evidence,
-    find_project_extras,
     find_torch_source,
     format_location,
     require_project_containers,
@@ -40,15 +39,10 @@ from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost, Stat
 from devkit.probe.project.files import ProjectFiles
 from devkit.release import __version__
-from devkit.render.adopt.dev_container import (
-    CONSTRAINTS_PATH,
-    bind_torch,
-    render_constraints,
-    request_gpu,
-    set_shared_memory,
-)
+from devkit.render.adopt.dev_container import request_gpu, set_shared_memory
 from devkit.render.adopt.dockerfile import TorchPin, is_dev_container_file, pin_container
 from devkit.render.adopt.gpu_overlay import (
+    OVERLAY_FOLDER,
     SETTLED_BY_OVERLAY,
     ServiceOverlay,
     add_overlay,
@@ -68,9 +62,10 @@ from devkit.solver.project import strip_line_numbers
 
 _PROJECT_CHECKS = tuple(check for check in CHECKS if check.code.startswith("PRJ"))
 _START_CHECKS = tuple(check for check in CHECKS if check.code == "PRJ011")
-_GPU_CODES = ("PRJ002", "PRJ003", "PRJ005", "PRJ008", "PRJ011")
-_MEMORY_CODES = ("PRJ020",)
-_TORCH_CODES = ("PRJ024", "PRJ026")
+_GPU_CODES = frozenset(("PRJ002", "PRJ003", "PRJ005", "PRJ008", "PRJ011"))
+_MEMORY_CODES = frozenset(("PRJ020",))
+_TORCH_CODES = frozenset(("PRJ024", "PRJ026"))
+_CONSTRAINTS_PATH = f"{OVERLAY_FOLDER}/constraints.txt"
 _PYTHON_IMAGE = re.compile(r"(?:^|/)python:(?:\d+-)?(3\.\d+)")
 _SYSTEM = re.compile(r"([a-z]+)([\d.]+)")
 
@@ -86,11 +81,8 @@ class PatchedHost(LocalHost):
         return self._texts[path] if path in self._texts else super().read(path)
 
     def stat(self, path: str) -> Stat | None:
-        """Return the status of a file, with the size of its other text; an ordinary file where there is none yet."""
-        found = super().stat(path)
-        if path not in self._texts:
-            return found
-        return replace(found or Stat("file", 0o644, 0, 0, 0), size=len(self._texts[path]))
+        """Return the status of a file; an ordinary one where there is none yet."""
+        return super().stat(path) or (Stat("file", 0o644, 0, 0, 0) if path in self._texts else None)
 
     def link(self, path: str) -> str | None:
         """Return the path that `path` resolves to; itself where there is no file yet."""
@@ -150,14 +142,25 @@ class EditedFiles:
 
 
 @dataclass(frozen=True)
+class OwnPins:
+    """The files in which earlier runs pinned torch, and the versions that they pinned: such a pin constrains nothing."""
+
+    paths: frozenset[str]
+    versions: frozenset[str]
+
+    def include(self, path: str, name: str, specifier: str) -> bool:
+        """Return True when an earlier run wrote this version into this file."""
+        version = specifier.removeprefix("==").partition("+")[0]
+        return name == "torch" and path in self.paths and version in self.versions
+
+
+@dataclass(frozen=True)
 class ExistingContainer:
     """The dev containers that somebody wrote, and their requirements for a plan; "" leaves the choice to the plan.
 
     `torch` is the torch of each dev container by path. `takes_plan` says that devkit can give one of them the plan's
     torch: otherwise the constraints are those of the torch that they have. `needs_gpu` is False for containers without
-    GPU work. `lock` is that of an earlier adoption, an empty one before the first, and `own_torch` are the versions that
-    earlier runs pinned. `extras` are those with which a container that takes the plan installs the project itself, None
-    where none does.
+    GPU work. `lock` is that of an earlier adoption, an empty one before the first.
     """
 
     files: EditedFiles
@@ -166,20 +169,10 @@ class ExistingContainer:
     python: str
     constraints: tuple[Constraint, ...]
     lock: DevkitLock
-    own_torch: frozenset[str]
+    own_pins: OwnPins
     torch: Mapping[str, TorchSource]
     takes_plan: bool
     needs_gpu: bool
-    extras: tuple[str, ...] | None
-
-    def is_own_pin(self, path: str, name: str, specifier: str) -> bool:
-        """Return True when an earlier run wrote this version into this file: then it constrains nothing."""
-        return _is_own_pin(self.lock, self.own_torch, path, name, specifier)
-
-
-def _is_own_pin(lock: DevkitLock, own_torch: frozenset[str], path: str, name: str, specifier: str) -> bool:
-    is_pinned = any(code in _TORCH_CODES for code in lock.repaired.get(path, ()))
-    return is_pinned and name == "torch" and specifier.removeprefix("==").partition("+")[0] in own_torch
 
 
 def read_existing_container(
@@ -189,22 +182,21 @@ def read_existing_container(
 
     `new` are files that are yet to be written, by path.
     """
-    lock, own_torch = _read_locks(root)
+    lock, own_pins = _read_locks(root)
     files = EditedFiles(root, paths, new)
     facts = files.gather_facts()
-    containers = [each for each in _list_containers(facts) if each.dev is not None]
-    sources = [(each, find_torch_source(each, has_project_torch=requires_torch(dependencies))) for each in containers]
-    open_ones = [each for each, source in sources if _can_take_plan(source, lock, own_torch)]
-    image, python = _select_image(open_ones or containers)
+    sources = find_torch_sources(facts, dependencies)
+    open_ones = [each for each, source in sources if _can_take_plan(source, own_pins)]
+    image, python = _select_image(open_ones or [each for each, _ in sources])
     constraints = [
         Constraint(each.name, each.specifier, f"{each.path}:{each.line}")
-        for container in open_ones or containers
+        for container in open_ones or [each for each, _ in sources]
         for install in container.installs
         for each in install.requirements
         # Those of the project itself come from its dependencies, of which extras and markers are known.
         if each.path not in MANIFESTS
         and re.match(r"[=<>!~]", each.specifier)
-        and not _is_own_pin(lock, own_torch, each.path, each.name, each.specifier)
+        and not own_pins.include(each.path, each.name, each.specifier)
     ]
     return ExistingContainer(
         files,
@@ -213,16 +205,15 @@ def read_existing_container(
         python,
         tuple(constraints),
         lock,
-        own_torch,
+        own_pins,
         torch={container.name: source for container, source in sources},
         takes_plan=bool(open_ones),
         needs_gpu=any(_needs_gpu(each, source) or has_overlay(files.read(each.name)) for each, source in sources),
-        extras=_find_extras(open_ones),
     )
 
 
-def _read_locks(root: Path) -> tuple[DevkitLock, frozenset[str]]:
-    """Read devkit.lock with that of a run that was killed, and the versions of torch that they name.
+def _read_locks(root: Path) -> tuple[DevkitLock, OwnPins]:
+    """Read devkit.lock with that of a run that was killed, and the pins of both.
 
     A killed run leaves its lock staged. What it edited before that is no longer found, and must still be known.
     """
@@ -232,37 +223,31 @@ def _read_locks(root: Path) -> tuple[DevkitLock, frozenset[str]]:
         with suppress(DevkitError):  # One that is not whole was killed before any other file was written.
             locks.append(parse_lock(staged))
     repaired = {path: codes for lock in locks for path, codes in lock.repaired.items()}
-    versions = frozenset(str(lock.plan["torch"]) for lock in locks if lock.plan.get("torch"))
-    return replace(locks[0], repaired=repaired), versions
+    pinned = frozenset(path for path, codes in repaired.items() if not _TORCH_CODES.isdisjoint(codes))
+    versions = frozenset(str(lock.plan.get("torch")) for lock in locks)
+    return replace(locks[0], repaired=repaired), OwnPins(pinned, versions)
 
 
-def _list_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
+def list_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
+    """List the containers that the project's files describe."""
     try:
         return require_project_containers(facts)
     except NotApplicable:
         return ()
 
 
-def _find_extras(containers: list[ProjectContainer]) -> tuple[str, ...] | None:
-    """Find the extras with which the containers' commands install the project; None where they do not."""
-    found = [find_project_extras(install) for container in containers for install in container.installs]
-    itself = [extras for extras in found if extras is not None]
-    return tuple(dict.fromkeys(name for extras in itself for name in extras)) if itself else None
+def find_torch_sources(facts: Facts, dependencies: Dependencies) -> list[tuple[ProjectContainer, TorchSource]]:
+    """Find what brings torch into each dev container."""
+    has_torch = any(need.name in TORCH_PACKAGES for need in dependencies.needs)
+    containers = [each for each in list_containers(facts) if each.dev is not None]
+    return [(each, find_torch_source(each, has_project_torch=has_torch)) for each in containers]
 
 
-def requires_torch(dependencies: Dependencies) -> bool:
-    """Return whether the project itself requires torch, or a package of its family."""
-    return any(need.name in TORCH_PACKAGES for need in dependencies.needs)
-
-
-def _can_take_plan(source: TorchSource, lock: DevkitLock, own_torch: frozenset[str]) -> bool:
-    """Say if devkit can give the container the plan's torch: by its commands' environment, or in its own Dockerfile."""
-    if source.tool not in ("pip", "uv") or source.variant == "cpu":
-        return False
-    if source.origin is TorchOrigin.COMMAND:
-        return not (source.version and source.variant)
-    is_own = not source.version or _is_own_pin(lock, own_torch, source.place.path, "torch", f"=={source.version}")
-    return source.origin is TorchOrigin.BUILD and is_own and is_dev_container_file(source.place.path)
+def _can_take_plan(source: TorchSource, own_pins: OwnPins) -> bool:
+    """Say if devkit can give the container the plan's torch: pip or uv installs one without a version in its own Dockerfile."""
+    is_open = not source.version or own_pins.include(source.place.path, "torch", source.version)
+    is_own = source.origin is TorchOrigin.BUILD and is_dev_container_file(source.place.path)
+    return is_own and is_open and source.tool in ("pip", "uv") and source.variant != "cpu"
 
 
 def _needs_gpu(container: ProjectContainer, source: TorchSource) -> bool:
@@ -297,34 +282,16 @@ class AppliedRepair:
 
 
 @dataclass(frozen=True)
-class LeftToUser:
-    """A finding that devkit does not repair: its place as path:line, and what to do, with the lines that would."""
-
-    code: str
-    place: str
-    message: str
-    advice: str
-    lines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class ContainerTorch:
-    """The torch that one dev container has after the repair.
-
-    `is_bound` says that the plan's constraints file holds it, `is_changed` that devkit changed the file that installs it.
-    """
+    """The torch that one dev container has after the repair; `is_changed` where devkit changed what installs it."""
 
     path: str
     source: TorchSource
-    is_bound: bool
     is_changed: bool
 
-    def describe(self, plan: Plan) -> str:
+    def describe(self) -> str:
         """Return a sentence on which torch it is, and what brings it."""
-        if self.is_bound:
-            where = format_location(self.source.place.path, self.source.place.line)
-            return f"torch {plan.torch} ({plan.variant}), installed by {where} and held by {CONSTRAINTS_PATH}"
-        is_kept = not self.is_changed and self.source.origin is not TorchOrigin.UNKNOWN
+        is_kept = self.source.is_known and not self.is_changed
         return format_torch_source(self.source) + (", and stays so" if is_kept else "")
 
 
@@ -341,65 +308,30 @@ def format_torch_source(source: TorchSource) -> str:
     return f"torch {source.version} {build}, as {where} {verb} it"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Adoption:
-    """The repairs of the user's files, what is left to the user, and the torch of each dev container."""
+    """The repairs of one project's dev containers, the findings that are left to the user, and the torch of each container.
 
-    overlay_files: tuple[Artifact, ...]
-    repairs: tuple[AppliedRepair, ...]
-    left: tuple[LeftToUser, ...]
-    torch: tuple[ContainerTorch, ...]
-
-
-def compute_adopted_changes(
-    project: DevkitProject, existing: ExistingContainer, plan: Plan, machines: tuple[Machine, ...]
-) -> tuple[tuple[FileChange, ...], Adoption]:
-    """Compute the changes that fit the project's own dev container to the plan. Reads the disk, writes nothing.
-
-    Raises: DevkitError for files that cannot be read or do not parse.
+    `overlay_files` are devkit's own files, `overlays` those that devcontainer.json files name.
     """
-    repair = _ContainerRepair(project, existing, plan, machines)
-    adoption = repair.run()
-    local = [each.folder for each in repair.overlays.values()]
-    ignored_paths = tuple(dict.fromkeys(".env" if folder == "." else f"{folder}/.env" for folder in local))
-    repaired = dict(existing.lock.repaired)
-    for each in adoption.repairs:
-        repaired[each.path] = tuple(sorted({*repaired.get(each.path, ()), each.code}))
-    ignore_files, ignored = update_gitignore(project.root, ignored_paths, existing.lock.ignored)
-    # An edit may move the line that a reason names: the plan is the same for all that.
-    plan = strip_line_numbers(plan, project.dependencies)
-    for constraint in existing.constraints:
-        line = re.compile(rf"({re.escape(constraint.origin.rpartition(':')[0])}):\d+")
-        reasons = (replace(reason, because=line.sub(r"\1", reason.because)) for reason in plan.reasons)
-        plan = replace(plan, reasons=tuple(reasons))
-    lock = render_lock(plan, adoption.overlay_files, machines, repaired, ignored=ignored)
-    edited = [*render_user_files(project), *ignore_files, *existing.files.list_changed()]
-    return compute_changes(project.root, (*adoption.overlay_files, lock), edited, adopts=True), adoption
 
+    project: DevkitProject
+    existing: ExistingContainer
+    plan: Plan
+    machines: tuple[Machine, ...]
+    overlays: dict[str, ServiceOverlay] = field(default_factory=dict)
+    overlay_files: list[Artifact] = field(default_factory=list)
+    repairs: list[AppliedRepair] = field(default_factory=list)
+    left: list[ReportedFinding] = field(default_factory=list)
+    torch: list[ContainerTorch] = field(default_factory=list)
 
-class _ContainerRepair:
-    """The edits of one project's dev containers, each called for by a finding."""
-
-    def __init__(
-        self, project: DevkitProject, existing: ExistingContainer, plan: Plan, machines: tuple[Machine, ...]
-    ) -> None:
-        self._project = project
-        self._files = existing.files
-        self._existing = existing
-        self._plan = plan
-        self._machines = machines
-        self._for_windows = is_for_windows(project)
-        self._repairs: list[AppliedRepair] = []
-        self._left: list[LeftToUser] = []
-        self.overlays: dict[str, ServiceOverlay] = {}
-
-    def run(self) -> Adoption:
-        """Make the edits in memory. Returns what was repaired, and what is left."""
-        facts = self._existing.facts
+    def make_edits(self) -> None:
+        """Make the edits in memory."""
+        files, facts = self.existing.files, self.existing.facts
         findings = self._find_findings(facts)
-        containers = [each for each in _list_containers(facts) if each.dev is not None]
+        containers = [each for each in list_containers(facts) if each.dev is not None]
         # An overlay of an earlier run comes first: it decides which GPUs the others can have.
-        for container in sorted(containers, key=lambda each: not has_overlay(self._files.read(each.name))):
+        for container in sorted(containers, key=lambda each: not has_overlay(files.read(each.name))):
             about = [each for each in findings if _is_about(each, container)]
             if container.is_compose:
                 self._overlay_service(container, about)
@@ -408,21 +340,28 @@ class _ContainerRepair:
                 self._edit(container.name, about, _MEMORY_CODES, set_shared_memory)
                 self._edit(container.name, about, _GPU_CODES, request_gpu)
             self._pin_torch(container, about)
-            self._bind_torch(container)
-        after = self._files.gather_facts()
-        for reported in self._find_findings(after):
-            self._leave(reported)
-        overlay_files = [*render_service_overlays(self.overlays.values(), self._plan, for_windows=self._for_windows)]
-        torch = [self._describe_torch(each) for each in _list_containers(after) if each.dev is not None]
-        # A file that a command no longer needs stays as long as devcontainer.json names it.
-        if any(CONSTRAINTS_PATH in self._files.read(container.name) for container in containers):
-            overlay_files.append(render_constraints(self._plan))
-        return Adoption(tuple(overlay_files), tuple(self._repairs), tuple(self._left), tuple(torch))
+        for_windows = is_for_windows(self.project)
+        self.overlay_files += render_service_overlays(self.overlays.values(), self.plan, for_windows=for_windows)
+        # Releases up to 0.2.0 held the torch of lifecycle commands by this file: it stays as long as it is named.
+        held = files.read(_CONSTRAINTS_PATH)
+        if held and any(_CONSTRAINTS_PATH in files.read(container.name) for container in containers):
+            self.overlay_files.append(Artifact.from_text(_CONSTRAINTS_PATH, held))
+        after = files.gather_facts()
+        self.left += [each for each in self._find_findings(after) if each.finding.severity is not Severity.NOTE]
+        changed = {artifact.path for artifact in files.list_changed()}
+        for container, source in find_torch_sources(after, self.project.dependencies):
+            self.torch.append(ContainerTorch(container.name, source, source.place.path in changed))
+
+    def list_lines(self, left: ReportedFinding) -> list[str]:
+        """List the lines that do what a finding calls for: with the plan's torch, or the commands of its fix."""
+        if left.check.code not in _TORCH_CODES:
+            return list(left.finding.fix.commands)
+        return [f"pip install torch=={self.plan.torch}+{self.plan.variant} --extra-index-url {self.plan.torch_index}"]
 
     def _find_findings(self, facts: Facts) -> list[ReportedFinding]:
         """Return the findings on all machines of the plan, each once, without those that an overlay settles."""
-        on_machines = [(_on_machine(facts, machine), _PROJECT_CHECKS) for machine in self._machines]
-        if any(machine.gpus for machine in self._machines):
+        on_machines = [(_on_machine(facts, machine), _PROJECT_CHECKS) for machine in self.machines]
+        if any(machine.gpus for machine in self.machines):
             # The container has to start on a teammate's machine without a GPU as well.
             on_machines.append((_without_gpu(facts), _START_CHECKS))
         found: dict[tuple[str, str], ReportedFinding] = {}
@@ -430,7 +369,7 @@ class _ContainerRepair:
             outcomes = run_checks(checks, machine, clock=lambda: 0.0)
             for root in build_report(machine, outcomes, devkit=__version__).roots:
                 found.setdefault((root.check.code, root.finding.message), root)
-        containers = _list_containers(facts)
+        containers = list_containers(facts)
         return [each for each in found.values() if not self._is_settled(each, containers)]
 
     def _is_settled(self, reported: ReportedFinding, containers: Iterable[ProjectContainer]) -> bool:
@@ -446,98 +385,47 @@ class _ContainerRepair:
     def _overlay_service(self, container: ProjectContainer, about: list[ReportedFinding]) -> None:
         """Give the service its GPU and its shared memory by an overlay, where a finding or an earlier run calls for it."""
         settled = [each for each in about if each.check.code in SETTLED_BY_OVERLAY]
-        had_overlay = has_overlay(self._files.read(container.name))
+        had_overlay = has_overlay(self.existing.files.read(container.name))
         if not settled and not had_overlay:
             return
-        files = ProjectFiles(self._files.make_host(), str(self._project.root.resolve()))
-        overlay = build_service_overlay(container, files, self._plan)
+        files = ProjectFiles(self.existing.files.make_host(), str(self.project.root.resolve()))
+        overlay = build_service_overlay(container, files, self.plan)
         # All overlays share the files for each way to pass on GPUs, and these name the GPUs.
         if overlay is None or any(each.devices != overlay.devices for each in self.overlays.values()):
             return
-        try:
-            text = add_overlay(self._files.read(container.name), overlay, for_windows=self._for_windows)
-        except CannotEdit:
-            return
-        self._files.write(container.name, text)
-        self.overlays[container.name] = overlay
-        if not had_overlay:
-            self._note(container.name, settled)
+        with suppress(CannotEdit):
+            text = add_overlay(
+                self.existing.files.read(container.name), overlay, for_windows=is_for_windows(self.project)
+            )
+            self.overlays[container.name] = overlay
+            self._write(container.name, text, [] if had_overlay else settled)
 
     def _edit(
-        self,
-        path: str,
-        about: list[ReportedFinding],
-        codes: tuple[str, ...],
-        edit: Callable[[str], str],
+        self, path: str, about: list[ReportedFinding], codes: Collection[str], edit: Callable[[str], str]
     ) -> None:
-        """Edit devcontainer.json where one of these findings calls for it."""
+        """Edit devcontainer.json where a finding calls for it. One that cannot be edited is left to the user."""
         called = [each for each in about if each.check.code in codes]
-        if not called:
-            return
-        try:
-            if self._files.write(path, edit(self._files.read(path))):
-                self._note(path, called)
-        except CannotEdit:
-            return  # The finding stays, and is left to the user.
+        if called:
+            with suppress(CannotEdit):
+                self._write(path, edit(self.existing.files.read(path)), called)
 
-    def _note(self, path: str, findings: Iterable[ReportedFinding]) -> None:
-        self._repairs += [AppliedRepair(each.check.code, path, each.finding.message) for each in findings]
+    def _write(self, path: str, text: str, findings: Iterable[ReportedFinding]) -> None:
+        if self.existing.files.write(path, text):
+            self.repairs += [AppliedRepair(each.check.code, path, each.finding.message) for each in findings]
 
     def _pin_torch(self, container: ProjectContainer, about: list[ReportedFinding]) -> None:
-        """Pin the plan's torch in a Dockerfile of the dev container's own, anew where an earlier run did."""
+        """Pin the plan's torch in a Dockerfile of the dev container's own, and again where an earlier run did."""
         path = container.dockerfile.path if container.dockerfile else ""
         called = [each for each in about if each.check.code in _TORCH_CODES]
-        is_renewed = any(code in _TORCH_CODES for code in self._existing.lock.repaired.get(path, ()))
+        is_renewed = path in self.existing.own_pins.paths
         if not is_dev_container_file(path) or not (called or is_renewed):
             return
-        pin = TorchPin(self._plan.torch, self._plan.variant, self._plan.torch_index, self._existing.own_torch)
-        for changed, text in pin_container(container, pin, self._files.read):
-            if self._files.write(changed, text):
-                code, message = "PRJ026", "the plan has other versions now"
-                for each in called:
-                    code, message = each.check.code, each.finding.message
-                    self._repairs.append(AppliedRepair(code, changed, message))
-                if not called:
-                    self._repairs.append(AppliedRepair(code, changed, message))
-
-    def _bind_torch(self, container: ProjectContainer) -> None:
-        """Give the plan's torch to lifecycle commands that install torch, by the environment of the container."""
-        source = find_torch_source(container, has_project_torch=requires_torch(self._project.dependencies))
-        is_fixed = source.variant == "cpu" or (source.version and source.variant)
-        if source.origin is not TorchOrigin.COMMAND or is_fixed:
-            return
-        place = format_location(source.place.path, source.place.line)
-        message = f"{place} installs torch, and nothing holds it at a build that fits the driver"
-        path = container.name
-        try:
-            bound = bind_torch(self._files.read(path), container, self._plan, name=self._project.root.resolve().name)
-        except CannotEdit:
-            bound = None
-        if bound is None:
-            advice = "Let this command install torch before it."
-            self._left.append(LeftToUser("PRJ026", place, message, advice, (self._format_install(),)))
-        elif self._files.write(path, bound):
-            self._repairs.append(AppliedRepair("PRJ026", path, message))
-
-    def _format_install(self) -> str:
-        plan = self._plan
-        return f"pip install torch=={plan.torch}+{plan.variant} --extra-index-url {plan.torch_index}"
-
-    def _leave(self, reported: ReportedFinding) -> None:
-        """Leave a finding to the user, but for a note."""
-        code, finding = reported.check.code, reported.finding
-        if finding.severity is not Severity.NOTE:
-            lines = (self._format_install(),) if code in _TORCH_CODES else finding.fix.commands
-            self._left.append(LeftToUser(code, finding.subject, finding.message, finding.fix.summary, lines))
-
-    def _describe_torch(self, container: ProjectContainer) -> ContainerTorch:
-        """Return the torch of a dev container, as its files are by now."""
-        source = find_torch_source(container, has_project_torch=requires_torch(self._project.dependencies))
-        values = (container.value("PIP_CONSTRAINT"), container.value("UV_CONSTRAINT"))
-        is_bound = source.origin is TorchOrigin.COMMAND and any(each.endswith(CONSTRAINTS_PATH) for each in values)
-        changed = {each.path for each in self._files.list_changed()}
-        is_changed = source.origin is TorchOrigin.BUILD and source.place.path in changed
-        return ContainerTorch(container.name, source, is_bound, is_changed)
+        versions = self.existing.own_pins.versions
+        pin = TorchPin(self.plan.torch, self.plan.variant, self.plan.torch_index, versions if is_renewed else ())
+        for changed, text in pin_container(container, pin, self.existing.files.read):
+            if not called and text != self.existing.files.read(changed):
+                self.repairs.append(AppliedRepair("PRJ026", changed, "the plan has other versions now"))
+            self._write(changed, text, called)
 
 
 def _is_about(reported: ReportedFinding, container: ProjectContainer) -> bool:
@@ -549,6 +437,32 @@ def _is_about(reported: ReportedFinding, container: ProjectContainer) -> bool:
     files = {each.path for each in (container.dev, container.dockerfile) if each is not None}
     files |= {install.path for install in container.installs}
     return finding.location is not None and finding.location.path in files
+
+
+def compute_adopted_changes(
+    project: DevkitProject, existing: ExistingContainer, plan: Plan, machines: tuple[Machine, ...]
+) -> tuple[tuple[FileChange, ...], Adoption]:
+    """Compute the changes that fit the project's own dev container to the plan. Reads the disk, writes nothing.
+
+    Raises: DevkitError for files that cannot be read or do not parse.
+    """
+    adoption = Adoption(project, existing, plan, machines)
+    adoption.make_edits()
+    folders = [each.folder for each in adoption.overlays.values()]
+    local = tuple(dict.fromkeys(".env" if folder == "." else f"{folder}/.env" for folder in folders))
+    repaired = dict(existing.lock.repaired)
+    for each in adoption.repairs:
+        repaired[each.path] = tuple(sorted({*repaired.get(each.path, ()), each.code}))
+    ignore_files, ignored = update_gitignore(project.root, local, existing.lock.ignored)
+    # An edit may move the line that a reason names: the plan is the same for all that.
+    plan = strip_line_numbers(plan, project.dependencies)
+    for constraint in existing.constraints:
+        line = re.compile(rf"({re.escape(constraint.origin.rpartition(':')[0])}):\d+")
+        reasons = (replace(reason, because=line.sub(r"\1", reason.because)) for reason in plan.reasons)
+        plan = replace(plan, reasons=tuple(reasons))
+    lock = render_lock(plan, adoption.overlay_files, machines, repaired, ignored=ignored)
+    edited = [*render_user_files(project), *ignore_files, *existing.files.list_changed()]
+    return compute_changes(project.root, (*adoption.overlay_files, lock), edited, adopts=True), adoption
 
 
 def _on_machine(facts: Facts, machine: Machine) -> Facts:

@@ -1,4 +1,4 @@
-"""The edits of a devcontainer.json that somebody wrote: its GPU, its shared memory, and the torch of its commands.
+"""The edits of a devcontainer.json that somebody wrote: its GPU and its shared memory.
 
 Each edit leaves a file alone that has what it gives, so that a second run changes nothing.
 """
@@ -6,10 +6,8 @@ Each edit leaves a file alone that has what it gives, so that a second run chang
 import json
 import posixpath
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from devkit.doctor.checks.project.containers import ProjectContainer
 from devkit.doctor.checks.project.privileges import SHM_SIZE
 from devkit.errors import DevkitError
 from devkit.facts.project import Service
@@ -17,11 +15,8 @@ from devkit.formats.jsonc import load_jsonc, parse_jsonc
 from devkit.probe.host import LocalHost
 from devkit.probe.project.compose import read_compose_services
 from devkit.probe.project.files import ProjectFiles
-from devkit.release import __version__
-from devkit.render.adopt.gpu_overlay import OVERLAY_FOLDER
-from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
+from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.text_edits import remove_value, set_value
-from devkit.solver.plan import Plan
 from devkit.text import join_words
 
 _ONE_ITEM = re.compile(r"(--gpus|--shm-size|--runtime|--device)\s+(\S.*)")
@@ -88,75 +83,6 @@ def _read_object(text: str, key: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-# The plan's torch for lifecycle commands that install torch: environment variables of pip and uv, and a constraints file.
-#
-# The commands themselves stay as they are.
-# Source: pip, "Environment Variables" and "Constraints Files"; uv, "Environment variables"; containers.dev, `containerEnv`.
-
-CONSTRAINTS_PATH = f"{OVERLAY_FOLDER}/constraints.txt"
-_LOCAL_FOLDER, _LOCAL_NAME = "${localWorkspaceFolder}", "${localWorkspaceFolderBasename}"
-_SUDO = re.compile(r"\bsudo\s+(?:-\S+\s+)*(?:\S*python\S*\s+-m\s+)?(?:uv|pip)\b")
-_BIND = re.compile(r"(?:^|,)(?:target|dst)=([^,]+)")
-
-
-def render_constraints(plan: Plan) -> Artifact:
-    """Render the constraints file."""
-    return Artifact.from_text(
-        CONSTRAINTS_PATH,
-        f"# Written by devkit {__version__}: the torch that fits the machines of devkit.lock, from {plan.torch_index}\n"
-        f"torch=={plan.torch}+{plan.variant}\n",
-    )
-
-
-def bind_torch(text: str, container: ProjectContainer, plan: Plan, *, name: str) -> str | None:
-    """Set the variables by which the container's pip and uv take the plan's torch; `name` is that of the host's folder.
-
-    None where the file has other values for them, where sudo drops them, and where the constraints file is not known to
-    be in the container. Raises CannotEdit.
-    """
-    document = load_jsonc(text)
-    folder = _find_project_folder(container, document, name=name)
-    if folder is None or _SUDO.search(text):
-        return None
-    path = f"{folder}/{CONSTRAINTS_PATH}"
-    tools = {install.tool for install in container.dev.installs} if container.dev else set()
-    environment: dict[str, str] = {}
-    if "pip" in tools:
-        environment |= {"PIP_CONSTRAINT": path, "PIP_EXTRA_INDEX_URL": plan.torch_index}
-    if "uv" in tools:
-        environment |= {"UV_CONSTRAINT": path, "UV_TORCH_BACKEND": plan.variant}
-    present = _read_object(text, "remoteEnv") | _read_object(text, "containerEnv")
-    is_ours = any(str(value).endswith(f"/{CONSTRAINTS_PATH}") for value in present.values())
-    if not environment or (not is_ours and present.keys() & environment.keys()):
-        return None
-    for variable, value in environment.items():
-        text = set_value(text, ("containerEnv", variable), value)
-    return text
-
-
-def _find_project_folder(container: ProjectContainer, document: Mapping[str, object], *, name: str) -> str | None:
-    """Find the project's folder in the container; None where the files do not show it, or pip could not read its name."""
-    folder = "${containerWorkspaceFolder}"
-    shown = str(document.get("workspaceFolder", f"/workspaces/{name}"))
-    if container.is_compose:
-        files = container.dev.compose_files if container.dev else ()
-        base = posixpath.dirname(files[0]) if files else "."
-        targets = [
-            each.target.rstrip("/")
-            for each in container.mounts
-            if each.source == _LOCAL_FOLDER or posixpath.normpath(posixpath.join(base, each.source)) == "."
-        ]
-        folder = targets[0] if targets else ""
-        shown = folder.replace(_LOCAL_NAME, name)
-    elif "workspaceMount" in document:
-        mount = str(document["workspaceMount"])
-        found = _BIND.search(mount)
-        folder = found[1].rstrip("/") if found and f"source={_LOCAL_FOLDER}," in mount else ""
-        shown = folder.replace(_LOCAL_NAME, name)
-    # pip and uv split these variables at blanks.
-    return folder if folder and not re.search(r"\s", shown) else None
-
-
 # A dev container made of a service in one of the project's own Compose files.
 
 DEV_CONTAINER_PATH = f"{DEVCONTAINER_FOLDER}/devcontainer.json"
@@ -173,13 +99,13 @@ def render_compose_dev_container(root: Path, name: str, *, compose: Path, servic
     folder = posixpath.dirname(path)
     sources = ((posixpath.normpath(posixpath.join(folder, each.source)), each.target) for each in chosen.mounts)
     mounted = next((target for source, target in sources if source == "."), "")
-    folder = mounted or f"/workspaces/{_LOCAL_NAME}"
+    folder = mounted or "/workspaces/${localWorkspaceFolderBasename}"
     document = {
         "name": name,
         "dockerComposeFile": posixpath.relpath(path, DEVCONTAINER_FOLDER),
         "service": chosen.name,
         "workspaceFolder": folder,
-        **({} if mounted else {"mounts": [f"source={_LOCAL_FOLDER},target={folder},type=bind"]}),
+        **({} if mounted else {"mounts": [f"source=${{localWorkspaceFolder}},target={folder},type=bind"]}),
         "overrideCommand": True,
         "shutdownAction": "stopCompose",
     }
