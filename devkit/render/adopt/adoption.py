@@ -350,7 +350,8 @@ class Adoption:
         self.left += [each for each in self._find_findings(after) if each.finding.severity is not Severity.NOTE]
         changed = {artifact.path for artifact in files.list_changed()}
         for container, source in find_torch_sources(after, self.project.dependencies):
-            self.torch.append(ContainerTorch(container.name, source, source.place.path in changed))
+            is_changed = source.origin is TorchOrigin.BUILD and source.place.path in changed
+            self.torch.append(ContainerTorch(container.name, source, is_changed))
 
     def list_lines(self, left: ReportedFinding) -> list[str]:
         """List the lines that do what a finding calls for: with the plan's torch, or the commands of its fix."""
