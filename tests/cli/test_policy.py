@@ -84,7 +84,13 @@ def foreign(project, dockerfile, **dev):
             'required_labels = { "org.example.team" = "ml" }', "USER dev\n", {}, "lacks labels", id="a label is missing"
         ),
         pytest.param("", "USER root\n", {}, "works as root", id="root"),
-        pytest.param('registries = ["r.example.org"]', "USER dev\n", {}, "python:3.9-own", id="a registry"),
+        pytest.param(
+            'registries = ["r.example.org"]\nmirrors = { "docker.io" = "r.example.org/hub" }',
+            "USER dev\n",
+            {},
+            "left to you: PRJ032 .devcontainer/Dockerfile:1",
+            id="an image that has a mirror",
+        ),
         pytest.param(
             'indexes = ["https://pypi.org/simple", "https://download.pytorch.org/whl"]',
             "RUN pip install --extra-index-url https://u:secret@wheels.example.org/simple vllm\nUSER dev\n",
