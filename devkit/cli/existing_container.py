@@ -239,7 +239,7 @@ def _solve(project: "DevkitProject", existing: "ExistingContainer", request: "Re
     )
     found = project.dependencies
     if existing.takes_plan:
-        needs = [need for need in found.needs if not existing.own_pins.include(need.path, need.name, need.specifier)]
+        needs = [each for each in found.needs if (each.path, each.name, each.specifier) not in existing.own_pins]
         return solve_request(with_files, replace(NO_DEPENDENCIES, needs=tuple(needs), python=found.python))
     framework, because = found.framework, found.framework_because
     if any(source.is_known for source in existing.torch.values()):

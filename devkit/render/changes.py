@@ -215,8 +215,9 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
         merged = merge_file(artifact.path, base=base.decode(), ours=change.before, theirs=artifact.content)
     if merged is None:
         return change
-    action = Action.UNCHANGED if merged.content == change.before else Action.MERGE
-    return FileChange(action, Artifact(artifact.path, merged.content, artifact.mode), change.before, merged.conflicts)
+    content, conflicts = merged
+    action = Action.UNCHANGED if content == change.before else Action.MERGE
+    return FileChange(action, Artifact(artifact.path, content, artifact.mode), change.before, conflicts)
 
 
 def _may_replace(change: FileChange, known: KnownFiles, force: bool) -> bool:

@@ -8,7 +8,7 @@ so that half of a line of the one could meet half of a line of the other.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import PurePosixPath
 
@@ -34,25 +34,18 @@ class MergeConflict:
     is_marked: bool
 
 
-@dataclass(frozen=True)
-class MergedFile:
-    """The merged file and the conflicts that need a decision."""
+def merge_file(path: str, *, base: str, ours: bytes, theirs: bytes) -> tuple[bytes, tuple[MergeConflict, ...]] | None:
+    """Merge the changes of both sides. Returns the file and the conflicts that need a decision; None for one that is not text.
 
-    content: bytes
-    conflicts: tuple[MergeConflict, ...] = ()
-
-
-def merge_file(path: str, *, base: str, ours: bytes, theirs: bytes) -> MergedFile | None:
-    """Merge the changes of both sides; None for a file that is not text. Line ends and a BOM are the user's."""
+    Line ends and a byte order mark are the user's.
+    """
     try:
         now, new = ours.decode(), theirs.decode()
     except UnicodeDecodeError:
         return None
     bom = _BOM if now.startswith(_BOM) else ""
-    has_crlf = "\r\n" in now
-    merged, conflicts = _merge_text(path, base, now.removeprefix(_BOM).replace("\r\n", "\n"), new)
-    text = bom + (merged.replace("\n", "\r\n") if has_crlf else merged)
-    return MergedFile(text.encode(), tuple(replace(conflict, path=path) for conflict in conflicts))
+    text, conflicts = _merge_text(path, base, now.removeprefix(_BOM).replace("\r\n", "\n"), new)
+    return (bom + (text.replace("\n", "\r\n") if "\r\n" in now else text)).encode(), tuple(conflicts)
 
 
 def has_conflict_markers(content: bytes) -> bool:
@@ -67,14 +60,14 @@ def _merge_text(path: str, base: str, ours: str, theirs: str) -> tuple[str, list
         if mine == new:
             text += mine
             continue
-        conflicts.append(MergeConflict("", f"line {text.count(chr(10)) + 1}", new, is_marked))
+        conflicts.append(MergeConflict(path, f"line {text.count(chr(10)) + 1}", new, is_marked))
         marked = f"{OURS_MARKER}\n{_end_line(mine)}{MIDDLE_MARKER}\n{_end_line(new)}{THEIRS_MARKER}\n"
         text += marked if is_marked else mine
     if suffix in _JSON:
         try:
             parse_jsonc(text)
         except ValueError:
-            return ours, [MergeConflict("", "the whole file", theirs, is_marked=False)]
+            return ours, [MergeConflict(path, "the whole file", theirs, is_marked=False)]
     return text, conflicts
 
 

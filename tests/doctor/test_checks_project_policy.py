@@ -1,6 +1,5 @@
 """Checks of rules in devkit.toml, and of secrets, mounts and powers in the project's files."""
 
-
 import pytest
 
 from devkit.facts.project import FileState

@@ -14,7 +14,9 @@ def merge(path: str, base: str, ours: str, theirs: str) -> tuple[str, list[str]]
     """The merged text, and where it needs a decision."""
     result = merge_file(path, base=base, ours=ours.encode(), theirs=theirs.encode())
     assert result is not None
-    return result.content.decode(), [conflict.place for conflict in result.conflicts]
+    content, conflicts = result
+    assert {conflict.path for conflict in conflicts} <= {path}
+    return content.decode(), [conflict.place for conflict in conflicts]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_changes_of_both_sides_are_kept(ours, theirs, both):
     merged = merge_file("Dockerfile", base=BASE, ours=ours.encode(), theirs=theirs.encode())
     if "\r\n" in ours:
         both = "zero\r\n" + BASE.replace("\n", "\r\n")
-    assert (merged.content.decode(), merged.conflicts) == (both, ())
+    assert merged == (both.encode(), ())
 
 
 def test_where_changes_meet_a_text_gets_both_between_markers():

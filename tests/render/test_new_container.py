@@ -174,7 +174,7 @@ def test_a_here_document_is_a_script_too():
 
 def test_a_renewal_touches_only_what_was_pinned_before():
     text = "FROM x\nRUN pip install torch==2.12.0+cu126 peft\nRUN pip install torch==2.11.0\n"
-    renewed = pin_dockerfile(text, replace(PIN, before=("2.12.0",)))
+    renewed = pin_dockerfile(text, replace(PIN, before=("==2.12.0+cu126",)))
     assert renewed == text.replace("install torch==2.12.0+cu126", f"install {ADDED} torch==2.13.0+cu130")
 
 

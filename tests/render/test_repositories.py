@@ -169,16 +169,18 @@ def test_a_flag_of_files_that_the_repository_does_not_have_is_refused(tmp_path, 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_run_after_a_kill_between_two_files_leaves_the_same_lock(tmp_path):
+@pytest.mark.parametrize("name", ["seed", "production-image"], ids=["an image", "Compose"])
+@pytest.mark.parametrize("before", [".devcontainer.json", ".devkit.lock"], ids=["the first half", "all but the lock"])
+def test_after_a_kill_between_two_files_the_next_run_ends_where_a_whole_one_does(tmp_path, name, before):
     whole, killed = tmp_path / "whole/project", tmp_path / "killed/project"
     for root in (whole, killed):
-        write_repository("seed", root)
+        write_repository(name, root)
     devkit("init", whole, *GPU)
     child = os.fork()
     if child == 0:
 
         def kill_between_two_files(event, arguments):
-            if event == "os.rename" and Path(arguments[0]).name == ".devcontainer.json.devkit-new":
+            if event == "os.rename" and Path(arguments[0]).name == f"{before}.devkit-new":
                 os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(kill_between_two_files)
@@ -187,4 +189,4 @@ def test_a_run_after_a_kill_between_two_files_leaves_the_same_lock(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert not (killed / "devkit.lock").exists()
     devkit("init", killed, *GPU)
-    assert (killed / "devkit.lock").read_bytes() == (whole / "devkit.lock").read_bytes()
+    assert tree(killed) == tree(whole)

@@ -67,7 +67,6 @@ _MEMORY_CODES = frozenset(("PRJ020",))
 _TORCH_CODES = frozenset(("PRJ024", "PRJ026"))
 _CONSTRAINTS_PATH = f"{OVERLAY_FOLDER}/constraints.txt"
 _PYTHON_IMAGE = re.compile(r"(?:^|/)python:(?:\d+-)?(3\.\d+)")
-_SYSTEM = re.compile(r"([a-z]+)([\d.]+)")
 
 
 class PatchedHost(LocalHost):
@@ -141,17 +140,8 @@ class EditedFiles:
         return [Artifact(path, text.encode(errors="surrogateescape")) for path, text in changed]
 
 
-@dataclass(frozen=True)
-class OwnPins:
-    """The files in which earlier runs pinned torch, and the versions that they pinned: such a pin constrains nothing."""
-
-    paths: frozenset[str]
-    versions: frozenset[str]
-
-    def include(self, path: str, name: str, specifier: str) -> bool:
-        """Return True when an earlier run wrote this version into this file."""
-        version = specifier.removeprefix("==").partition("+")[0]
-        return name == "torch" and path in self.paths and version in self.versions
+Pin = tuple[str, str, str]
+"""A file's path, a package and its specifier, such as "==2.9.1"."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +150,8 @@ class ExistingContainer:
 
     `torch` is the torch of each dev container by path. `takes_plan` says that devkit can give one of them the plan's
     torch: otherwise the constraints are those of the torch that they have. `needs_gpu` is False for containers without
-    GPU work. `lock` is that of an earlier adoption, an empty one before the first.
+    GPU work. `lock` is that of an earlier adoption, an empty one before the first. `own_pins` are those that earlier runs
+    wrote: they constrain nothing.
     """
 
     files: EditedFiles
@@ -169,7 +160,7 @@ class ExistingContainer:
     python: str
     constraints: tuple[Constraint, ...]
     lock: DevkitLock
-    own_pins: OwnPins
+    own_pins: frozenset[Pin]
     torch: Mapping[str, TorchSource]
     takes_plan: bool
     needs_gpu: bool
@@ -196,7 +187,7 @@ def read_existing_container(
         # Those of the project itself come from its dependencies, of which extras and markers are known.
         if each.path not in MANIFESTS
         and re.match(r"[=<>!~]", each.specifier)
-        and not own_pins.include(each.path, each.name, each.specifier)
+        and (each.path, each.name, each.specifier) not in own_pins
     ]
     return ExistingContainer(
         files,
@@ -212,7 +203,7 @@ def read_existing_container(
     )
 
 
-def _read_locks(root: Path) -> tuple[DevkitLock, OwnPins]:
+def _read_locks(root: Path) -> tuple[DevkitLock, frozenset[Pin]]:
     """Read devkit.lock with that of a run that was killed, and the pins of both.
 
     A killed run leaves its lock staged. What it edited before that is no longer found, and must still be known.
@@ -223,9 +214,10 @@ def _read_locks(root: Path) -> tuple[DevkitLock, OwnPins]:
         with suppress(DevkitError):  # One that is not whole was killed before any other file was written.
             locks.append(parse_lock(staged))
     repaired = {path: codes for lock in locks for path, codes in lock.repaired.items()}
-    pinned = frozenset(path for path, codes in repaired.items() if not _TORCH_CODES.isdisjoint(codes))
-    versions = frozenset(str(lock.plan.get("torch")) for lock in locks)
-    return replace(locks[0], repaired=repaired), OwnPins(pinned, versions)
+    plans = [lock.plan for lock in locks if "torch" in lock.plan]
+    versions = [f"=={plan['torch']}{label}" for plan in plans for label in ("", f"+{plan['variant']}")]
+    paths = [path for path, codes in repaired.items() if not _TORCH_CODES.isdisjoint(codes)]
+    return replace(locks[0], repaired=repaired), frozenset((path, "torch", each) for path in paths for each in versions)
 
 
 def list_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
@@ -243,9 +235,9 @@ def find_torch_sources(facts: Facts, dependencies: Dependencies) -> list[tuple[P
     return [(each, find_torch_source(each, has_project_torch=has_torch)) for each in containers]
 
 
-def _can_take_plan(source: TorchSource, own_pins: OwnPins) -> bool:
+def _can_take_plan(source: TorchSource, own_pins: frozenset[Pin]) -> bool:
     """Say if devkit can give the container the plan's torch: pip or uv installs one without a version in its own Dockerfile."""
-    is_open = not source.version or own_pins.include(source.place.path, "torch", source.version)
+    is_open = not source.version or (source.place.path, "torch", f"=={source.version}") in own_pins
     is_own = source.origin is TorchOrigin.BUILD and is_dev_container_file(source.place.path)
     return is_own and is_open and source.tool in ("pip", "uv") and source.variant != "cpu"
 
@@ -260,16 +252,15 @@ def _needs_gpu(container: ProjectContainer, source: TorchSource) -> bool:
 
 
 def _select_image(containers: list[ProjectContainer]) -> tuple[str, str]:
-    """Return the image to plan for, and its Python: the system of a CUDA image without CUDA, any other as it is."""
+    """Return the image to plan for, and its Python, "" where it does not say one."""
     image = next((each.image.value for each in containers if each.image is not None), "")
-    tag = CudaTag.of(image)
-    if tag is not None and tag.flavor != "devel" and (matched := _SYSTEM.fullmatch(tag.system)):
-        image = f"{matched[1]}:{matched[2]}"
     if found := _PYTHON_IMAGE.search(image):
         return image, found[1]
     # A bare system, such as ubuntu:22.04, comes with a Python of its own.
+    tag = CudaTag.of(image)
     system = find_image_system(image, load_tables().images.systems)
-    return image, system.python if system and re.search(rf"(?:^|/){system.name}:", image) else ""
+    is_bare = system is not None and (tag is not None or re.search(rf"(?:^|/){system.name}:", image))
+    return image, system.python if system is not None and is_bare else ""
 
 
 @dataclass(frozen=True)
@@ -418,11 +409,10 @@ class Adoption:
         """Pin the plan's torch in a Dockerfile of the dev container's own, and again where an earlier run did."""
         path = container.dockerfile.path if container.dockerfile else ""
         called = [each for each in about if each.check.code in _TORCH_CODES]
-        is_renewed = path in self.existing.own_pins.paths
-        if not is_dev_container_file(path) or not (called or is_renewed):
+        before = {specifier for pinned, _, specifier in self.existing.own_pins if pinned == path}
+        if not is_dev_container_file(path) or not (called or before):
             return
-        versions = self.existing.own_pins.versions
-        pin = TorchPin(self.plan.torch, self.plan.variant, self.plan.torch_index, versions if is_renewed else ())
+        pin = TorchPin(self.plan.torch, self.plan.variant, self.plan.torch_index, before)
         for changed, text in pin_container(container, pin, self.existing.files.read):
             if not called and text != self.existing.files.read(changed):
                 self.repairs.append(AppliedRepair("PRJ026", changed, "the plan has other versions now"))

@@ -11,7 +11,7 @@ from devkit.probe.project.dockerfile import parse_instructions
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.text_edits import TextEdit, apply_text_edits
 
-_TORCH = re.compile(r"torch(?P<extras>\[[^\]]*\])?(?:==(?P<version>[\w.!-]+)(?:\+\w+)?)?", re.IGNORECASE)
+_TORCH = re.compile(r"torch(?P<extras>\[[^\]]*\])?(?P<specifier>==[\w.!+-]+)?", re.IGNORECASE)
 _REQUIREMENT_LINE = re.compile(r"\s*([\w.-]+(?:\[[^\]]*\])?(?:==[\w.+!-]+)?)(?=\s*(?:[;#\\]|$))")
 _TORCH_URL = re.compile(r"https?://download\.pytorch\.org/whl[^\s\"']*")
 
@@ -20,7 +20,7 @@ _TORCH_URL = re.compile(r"https?://download\.pytorch\.org/whl[^\s\"']*")
 class TorchPin:
     """The torch of a plan: its version, the variant such as cu126, and the index of that variant.
 
-    A requirement without a version gets it, and one with a version of `before`, which earlier runs wrote.
+    A requirement without a version gets it, and one with a specifier of `before`, which earlier runs wrote.
     """
 
     version: str
@@ -31,7 +31,7 @@ class TorchPin:
     def pin(self, text: str, *, with_variant: bool) -> str | None:
         """Return the requirement with the plan's version; None for another package, and for a version of the user's."""
         found = _TORCH.fullmatch(text)
-        if found is None or (found["version"] and found["version"] not in self.before):
+        if found is None or (found["specifier"] and found["specifier"] not in self.before):
             return None
         return f"torch{found['extras'] or ''}=={self.version}{f'+{self.variant}' if with_variant else ''}"
 
