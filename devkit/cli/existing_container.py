@@ -1,6 +1,7 @@
 """`devkit init` and `devkit update` in a project with its own dev container: edited in place, never replaced."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,7 +85,7 @@ def adopt_existing_container(
     breaks_policy = any(left.check.code == _POLICY for left in adoption.left)
     if not breaks_policy:
         confirm_and_write(project.root, changes, options)
-    verdict, message = "written", "repaired {yours}, and wrote {own}."
+    verdict, message = "written", f"{'wrote' if new else 'repaired'} {{yours}}, and wrote {{own}}."
     if breaks_policy:
         verdict = "refused"
         message = "nothing was written: the [policy] of devkit.toml forbids what is left to you above."
@@ -152,7 +153,7 @@ def _print_end(changes: "tuple[FileChange, ...]", adoption: "Adoption", message:
     named = f"{format_count(len(yours), 'file')} of yours ({', '.join(yours)})" if yours else "no file of yours"
     beside = f"{format_count(len(changed) - len(yours), 'file')} of devkit's own"
     print_wrapped(message.format(yours=named, own=beside))
-    if yours and message.startswith("repaired"):
+    if yours and message.startswith(("repaired", "wrote")):
         click.echo("Next: read `git diff`, rebuild the container, commit.")
 
 
@@ -167,13 +168,11 @@ def list_compose_offers(root: Path) -> list[str]:
     from devkit.probe.gather import gather_facts
     from devkit.probe.host import LocalHost
 
-    try:
-        findings = list(
-            gpu_services_have_dev_container.run(gather_facts(LocalHost(), only=("project",), project=str(root)))
-        )
-    except NotApplicable:
-        return []
-    return [f"note: {finding.message}. To open it: {finding.fix.commands[0]}" for finding in findings]
+    with suppress(NotApplicable):
+        facts = gather_facts(LocalHost(), only=("project",), project=str(root))
+        findings = gpu_services_have_dev_container.run(facts)
+        return [f"note: {finding.message}. To open it: {finding.fix.commands[0]}" for finding in findings]
+    return []
 
 
 def _build_compose_dev_container(

@@ -460,20 +460,11 @@ def _on_machine(facts: Facts, machine: Machine) -> Facts:
     """Return the project's facts on a machine of the plan, of which only the driver and the GPUs are known."""
     if not machine.gpus:
         return _without_gpu(facts)
-    gpus = tuple(
-        Gpu(
-            index=index,
-            uuid=NOT_READ,
-            name=name,
-            capability=capability,
-            memory_bytes=NOT_READ,
-            free_bytes=NOT_READ,
-            mig_enabled=NOT_READ,
-            mig_instances=(),
-        )
+    gpus = [
+        Gpu(index, NOT_READ, name, capability, NOT_READ, NOT_READ, NOT_READ, ())
         for index, (name, capability) in enumerate(machine.gpus)
-    )
-    return replace(facts, nvml=NvmlAnswer(machine.driver or NOT_READ, machine.cuda or NOT_READ, gpus))
+    ]
+    return replace(facts, nvml=NvmlAnswer(machine.driver or NOT_READ, machine.cuda or NOT_READ, tuple(gpus)))
 
 
 def _without_gpu(facts: Facts) -> Facts:
