@@ -104,6 +104,16 @@ def test_other_devices_of_the_service_stay(tmp_path):
     assert reset(root)["devices"] == '!override ["/dev/fuse:/dev/fuse"]'
 
 
+def test_an_overlay_stays_although_the_service_asks_for_no_gpu_any_more(tmp_path):
+    root = project(tmp_path, {"gpus": "all"})
+    (root / "Dockerfile").write_text("FROM python:3.12.9-slim-bookworm\n")
+    devkit("init", root, *GPU)
+    (root / "compose.yaml").write_text(yaml.safe_dump({"services": {"app": SERVICE}}))
+    assert "asks for no GPU" not in devkit("init", root).stdout
+    assert dev_container(root)["dockerComposeFile"] == ["../compose.yaml", "devkit/compose.gpu.yml"]
+    assert not (root / OVERLAYS / "compose.reset.yml").exists()
+
+
 def test_gpus_that_a_variable_names_are_left_to_their_author(tmp_path):
     gpu = {"driver": "nvidia", "device_ids": ["${GPU_ID}"], "capabilities": ["gpu"]}
     root = project(tmp_path, {"deploy": {"resources": {"reservations": {"devices": [gpu]}}}})

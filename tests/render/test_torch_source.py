@@ -188,3 +188,11 @@ def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_pat
         devkit("init", tmp_path / "project", *GPU, "--yes")
     assert refused.value.hint
     assert tree(tmp_path / "project") == before
+
+
+def test_a_line_that_moves_in_the_users_files_is_no_change_of_the_plan(tmp_path):
+    dockerfile = "FROM python:3.12\nCOPY requirements.txt .\nRUN pip install torch -r requirements.txt\n"
+    root = dev(tmp_path / "x", BUILT, dockerfile, {"requirements.txt": "torch>=2.7\n"})
+    assert devkit("init", root, *GPU).return_value == 0
+    (root / "requirements.txt").write_text("# mine\n\ntorch>=2.7\n")
+    assert devkit("update", root, "--check").return_value == 0
