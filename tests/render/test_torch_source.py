@@ -190,9 +190,21 @@ def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_pat
     assert tree(tmp_path / "project") == before
 
 
-def test_a_line_that_moves_in_the_users_files_is_no_change_of_the_plan(tmp_path):
-    dockerfile = "FROM python:3.12\nCOPY requirements.txt .\nRUN pip install torch -r requirements.txt\n"
-    root = dev(tmp_path / "x", BUILT, dockerfile, {"requirements.txt": "torch>=2.7\n"})
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("requirements.txt", "torch<2.14\n"),
+        ("pyproject.toml", PYPROJECT.replace("torch>=2.7", "torch<2.14")),
+        (".devcontainer/Dockerfile", "FROM python:3.12\nRUN pip install 'torch<2.14'\n"),
+    ],
+    ids=["a list that the Dockerfile installs", "the project itself", "the Dockerfile"],
+)
+def test_a_line_that_moves_in_the_users_files_is_no_change_of_the_plan(tmp_path, path, text):
+    dockerfile = (
+        "FROM python:3.12\nCOPY . .\nRUN pip install torch\nRUN pip install -e .\nRUN pip install -r requirements.txt\n"
+    )
+    root = dev(tmp_path / "x", BUILT, dockerfile, {path: text})
     assert devkit("init", root, *GPU).return_value == 0
-    (root / "requirements.txt").write_text("# mine\n\ntorch>=2.7\n")
+    assert f"{path} wants torch<2.14" in (root / "devkit.lock").read_text()
+    (root / path).write_text(f"# mine\n\n{text}")
     assert devkit("update", root, "--check").return_value == 0
