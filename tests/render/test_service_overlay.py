@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devkit.errors import DevkitError
 from devkit.formats.jsonc import load_jsonc
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.render.container.compose import render_gpu_files
+from tests.cli.test_init import tree
 
 from .gpu_host import GPU as HOST_GPU
 from .gpu_host import PLAN, RUNTIME, Machine, docker_info, moved
@@ -121,6 +123,18 @@ def test_gpus_that_a_variable_names_are_left_to_their_author(tmp_path):
     assert "left to you: PRJ011" in done.stdout
     assert not (root / OVERLAYS).exists()
     assert dev_container(root)["dockerComposeFile"] == "../compose.yaml"
+
+
+def test_an_overlay_that_can_not_follow_its_service_is_not_taken_from_under_it(tmp_path):
+    root = project(tmp_path, {"gpus": "all"})
+    devkit("init", root, *GPU)
+    gpu = {"driver": "nvidia", "device_ids": ["${GPU_ID}"], "capabilities": ["gpu"]}
+    reserved = {"deploy": {"resources": {"reservations": {"devices": [gpu]}}}}
+    (root / "compose.yaml").write_text(yaml.safe_dump({"services": {"app": SERVICE | reserved}}))
+    before = tree(root)
+    with pytest.raises(DevkitError, match="does not fit its service any more"):
+        devkit("init", root)
+    assert tree(root) == before
 
 
 @pytest.mark.parametrize(

@@ -384,6 +384,9 @@ class Adoption:
         overlay = build_service_overlay(container, files, self.plan)
         # All overlays share the files for each way to pass on GPUs, and these name the GPUs.
         if overlay is None or any(each.devices != overlay.devices for each in self.overlays.values()):
+            if had_overlay:
+                advice = "Take the files in devkit/ out of dockerComposeFile, and run this again."
+                raise DevkitError(f"the overlay in {container.name} does not fit its service any more", advice)
             return
         with suppress(CannotEdit):
             text = add_overlay(
