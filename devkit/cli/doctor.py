@@ -364,6 +364,7 @@ def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tup
     The dialog is on standard error: standard output holds the report alone. --yes does not cover findings that are
     only possible, or only a note: somebody has to look at those.
     """
+    from devkit.render.changes import format_unified_diff
     from devkit.render.repair import apply_edit
 
     repaired = []
@@ -371,7 +372,7 @@ def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tup
         finding = shown.finding
         _print(f"{shown.check.code} {finding.message}")
         _print(f"  {finding.fix.summary}")
-        for line in (line for edit in edits for line in edit.format_diff().split("\n")):
+        for line in "\n".join(format_unified_diff(each.path, each.before, each.after) for each in edits).split("\n"):
             color = {"+": "green", "-": "red"}.get(line[:1])
             _print(click.style(f"    {line}", fg=color) if color else f"    {line}")
         is_safe = finding.severity != "note" and finding.confidence != "possible"
@@ -400,14 +401,14 @@ def print_repair_results(codes: tuple[str, ...], after: "Report") -> None:
 
 def _find_repairs(report: "Report", project: Path) -> "Iterator[tuple[ReportedFinding, tuple[FileEdit, ...]]]":
     """Yield root findings with their edits, computed one by one: an earlier edit may have changed the same file."""
-    from devkit.render.repair import CannotRepair, compute_edits
+    from devkit.render.repair import compute_edits
 
     for shown in report.roots:
         if not shown.finding.fix.repairs:
             continue
         try:
             edits = compute_edits(shown.finding.fix.repairs, project.resolve(), home=Path.home())
-        except CannotRepair as refusal:
+        except DevkitError as refusal:
             _print(f"{shown.check.code} cannot be repaired from here: {refusal}")
             continue
         if edits:

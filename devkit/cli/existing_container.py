@@ -1,6 +1,7 @@
-"""`devkit init` and `devkit update` in a project with its own dev container: repaired in place, never replaced."""
+"""`devkit init` and `devkit update` in a project with its own dev container: edited in place, never replaced."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +20,9 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.output import print_wrapped
-from devkit.cli.plan import plan_with_packages
 from devkit.cli.plan_options import solve_request
 from devkit.errors import DevkitError, ExitCode
-from devkit.facts.dependencies import NO_DEPENDENCIES, NOTHING_CHOSEN, Framework
+from devkit.facts.dependencies import NO_DEPENDENCIES, Framework
 from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
@@ -36,19 +36,16 @@ _GENERATED_FILE_OPTIONS = frozenset(
     {"engine", "editors", "profiles", "assignments", "ca_certificate", "wheelhouse"} | {"lock", "lock_only"}
 )
 """Options about the contents of devkit's own files, by their names in Click."""
-
 _VERSION_OPTIONS = frozenset({"torch", "cuda", "python", "image", "pins", "features"})
-
 _POLICY = "PRJ032"
 
 
-def repair_existing_container(
+def adopt_existing_container(
     ctx: click.Context,
     project: "DevkitProject",
     request: "Request",
     options: WriteOptions,
     *,
-    no_resolve: bool,
     is_check: bool = False,
     compose: Path | None = None,
     service: str | None = None,
@@ -68,18 +65,95 @@ def repair_existing_container(
         raise DevkitError("--service belongs to --compose", "Name the Compose file, too: --compose FILE.")
     if not paths:
         return
-    from devkit.render.adopt.adoption import format_torch_source, read_existing_container
+    from devkit.render.adopt.adoption import compute_adopted_changes, format_torch_source, read_existing_container
 
     existing = read_existing_container(project.root, paths, project.dependencies, new=new)
     _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project has a dev container of its own, {paths[0]}")
     if not existing.needs_gpu and not new:
-        _print_left_alone(existing, options)
+        _print_left_alone({path: format_torch_source(each) for path, each in existing.torch.items()}, options)
         ctx.exit(ExitCode.DONE)
     if not existing.takes_plan:
         path, source = next(iter(existing.torch.items()))
         _refuse_options(ctx, _VERSION_OPTIONS, f"the versions are those of {path}, {format_torch_source(source)}")
-    changed = _repair(ctx, project, existing, request, options, no_resolve=no_resolve, is_check=is_check)
-    ctx.exit(ExitCode.ANSWER_IS_NO if is_check and changed else ExitCode.DONE)
+    answer = _solve(project, existing, request)
+    plan = require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
+    changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
+    if not options.as_json:
+        _print_adoption(adoption, changes, options)
+    # Half a repair would hide what the project's own policy forbids.
+    breaks_policy = any(left.check.code == _POLICY for left in adoption.left)
+    if not breaks_policy:
+        confirm_and_write(project.root, changes, options)
+    verdict, message = "written", f"{'wrote' if new else 'repaired'} {{yours}}, and wrote {{own}}."
+    if breaks_policy:
+        verdict = "refused"
+        message = "nothing was written: the [policy] of devkit.toml forbids what is left to you above."
+    elif not select_changed(changes):
+        verdict, message = "unchanged", "unchanged: your dev container is as this plan wants it."
+    elif options.is_dry_run:
+        verdict, message = "would-write", "would change {yours} and write {own}; nothing was written."
+    if options.as_json:
+        _print_document(adoption, changes, options, verdict=verdict)
+    else:
+        _print_end(changes, adoption, message)
+    ctx.exit(ExitCode.ANSWER_IS_NO if breaks_policy or (is_check and select_changed(changes)) else ExitCode.DONE)
+
+
+def _print_adoption(adoption: "Adoption", changes: "tuple[FileChange, ...]", options: WriteOptions) -> None:
+    """Print the torch of each dev container, the changes, and what is left to the user."""
+    plan = adoption.plan
+    _print_torch({each.path: each.describe() for each in adoption.torch if plan.torch or each.source.is_known})
+    if not plan.torch:
+        print_wrapped(f"{plan.framework.label}: {plan.because('framework')}")
+    print_warnings(plan if adoption.existing.takes_plan else replace(plan, warnings=()), wants_cpu=True)
+    print_changes(changes, show_diff=options.shows_diff)
+    for repair in adoption.repairs:
+        did = "would repair" if options.is_dry_run else "repairs"
+        print_wrapped(f"{did} {repair.code} in {repair.path}, which was: {repair.message}")
+    for left in adoption.left:
+        finding = left.finding
+        print_wrapped(f"! left to you: {left.check.code} {finding.subject}: {finding.message}. {finding.fix.summary}")
+        click.echo("".join(f"    {line}\n" for line in adoption.list_lines(left)), nl=False)
+
+
+def _print_document(
+    adoption: "Adoption", changes: "tuple[FileChange, ...]", options: WriteOptions, *, verdict: str
+) -> None:
+    fields = build_plan_fields(adoption.plan, changes) | {
+        "verdict": verdict,
+        "repairs": [{"code": each.code, "path": each.path, "says": each.message} for each in adoption.repairs],
+        "left": [
+            {
+                "code": each.check.code,
+                "place": each.finding.subject,
+                "message": each.finding.message,
+                "lines": adoption.list_lines(each),
+            }
+            for each in adoption.left
+        ],
+        "containers": [
+            {"path": each.path, "torch": each.describe(), "is_changed": each.is_changed} for each in adoption.torch
+        ],
+    }
+    existing = adoption.existing
+    if not existing.takes_plan and all(each.version != adoption.plan.torch for each in existing.torch.values()):
+        del fields["plan"]  # No container has these versions.
+    click.echo(format_document(fields, schema=options.schema))
+
+
+def _print_end(changes: "tuple[FileChange, ...]", adoption: "Adoption", message: str) -> None:
+    """Print what was done, with the files of the user and of devkit in its place, and what to do next."""
+    from devkit.render.devkit_lock import LOCK_PATH
+    from devkit.render.devkit_toml import DEVKIT_TOML
+
+    own = {DEVKIT_TOML, LOCK_PATH, *(file.path for file in adoption.overlay_files)}
+    changed = [change.path for change in select_changed(changes)]
+    yours = [path for path in changed if path not in own]
+    named = f"{format_count(len(yours), 'file')} of yours ({', '.join(yours)})" if yours else "no file of yours"
+    beside = f"{format_count(len(changed) - len(yours), 'file')} of devkit's own"
+    print_wrapped(message.format(yours=named, own=beside))
+    if yours and message.startswith(("repaired", "wrote")):
+        click.echo("Next: read `git diff`, rebuild the container, commit.")
 
 
 def list_compose_offers(root: Path) -> list[str]:
@@ -93,20 +167,18 @@ def list_compose_offers(root: Path) -> list[str]:
     from devkit.probe.gather import gather_facts
     from devkit.probe.host import LocalHost
 
-    try:
-        findings = list(
-            gpu_services_have_dev_container.run(gather_facts(LocalHost(), only=("project",), project=str(root)))
-        )
-    except NotApplicable:
-        return []
-    return [f"note: {finding.message}. To open it: {finding.fix.commands[0]}" for finding in findings]
+    with suppress(NotApplicable):
+        facts = gather_facts(LocalHost(), only=("project",), project=str(root))
+        findings = gpu_services_have_dev_container.run(facts)
+        return [f"note: {finding.message}. To open it: {finding.fix.commands[0]}" for finding in findings]
+    return []
 
 
 def _build_compose_dev_container(
     project: "DevkitProject", paths: tuple[str, ...], compose: Path, service: str | None
 ) -> tuple[tuple[str, ...], dict[str, bytes]]:
     """Return the path and the text of the dev container to write. Raises DevkitError where there is one."""
-    from devkit.render.adopt.adoption import DEV_CONTAINER_PATH, render_compose_dev_container
+    from devkit.render.adopt.dev_container import DEV_CONTAINER_PATH, render_compose_dev_container
 
     if paths or (project.root / DEV_CONTAINER_PATH).exists():
         raise DevkitError(
@@ -131,10 +203,7 @@ def _refuse_options(ctx: click.Context, names: frozenset[str], because: str) -> 
         )
 
 
-def _print_left_alone(existing: "ExistingContainer", options: WriteOptions) -> None:
-    from devkit.render.adopt.adoption import format_torch_source
-
-    torch = {path: format_torch_source(source) for path, source in existing.torch.items()}
+def _print_left_alone(torch: Mapping[str, str], options: WriteOptions) -> None:
     if options.as_json:
         containers = [{"path": path, "torch": text, "is_changed": False} for path, text in torch.items()]
         fields: dict[str, object] = {"verdict": "unchanged", "files": [], "repairs": [], "left": []}
@@ -155,54 +224,8 @@ def _print_torch(torch: Mapping[str, str]) -> None:
         print_wrapped(f"{paths}: {text}", hanging="  ")
 
 
-def _repair(
-    ctx: click.Context,
-    project: "DevkitProject",
-    existing: "ExistingContainer",
-    request: "Request",
-    options: WriteOptions,
-    *,
-    no_resolve: bool,
-    is_check: bool,
-) -> bool:
-    """Plan, repair and write. Returns True if there was something to change."""
-    from devkit.render.adopt.adoption import compute_adopted_changes
-
-    plan = _solve(ctx, project, existing, request, options, no_resolve=no_resolve, is_check=is_check)
-    changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
-    if not options.as_json:
-        _print_torch({each.path: each.describe(plan) for each in adoption.torch if plan.torch or each.source.is_known})
-        if not plan.torch:
-            print_wrapped(f"{plan.framework.label}: {plan.because('framework')}")
-        print_warnings(plan if existing.takes_plan else replace(plan, warnings=()), wants_cpu=True)
-        print_changes(changes, show_diff=options.shows_diff)
-        for repair in adoption.repairs:
-            did = "would repair" if options.is_dry_run else "repairs"
-            print_wrapped(f"{did} {repair.code} in {repair.path}, which was: {repair.message}")
-        for left in adoption.left:
-            print_wrapped(f"! left to you: {left.code} {left.message}. {left.advice}")
-            click.echo("".join(f"    {line}\n" for line in left.lines), nl=False)
-    # Half a repair would hide what the project's own policy forbids.
-    breaks_policy = any(left.code == _POLICY for left in adoption.left)
-    if not breaks_policy:
-        confirm_and_write(project.root, changes, options)
-    _print_end(plan, existing, changes, adoption, options, breaks_policy=breaks_policy)
-    if breaks_policy:
-        ctx.exit(ExitCode.ANSWER_IS_NO)
-    return bool(select_changed(changes))
-
-
-def _solve(
-    ctx: click.Context,
-    project: "DevkitProject",
-    existing: "ExistingContainer",
-    request: "Request",
-    options: WriteOptions,
-    *,
-    no_resolve: bool,
-    is_check: bool,
-) -> "Plan":
-    """Return the plan for the container: with its own torch where devkit does not choose it. Ends the command otherwise."""
+def _solve(project: "DevkitProject", existing: "ExistingContainer", request: "Request") -> "Plan | Conflict":
+    """Plan for the container: with its own torch where devkit does not choose it."""
     from devkit.solver.plan import Plan, Request
 
     # Flags and devkit.toml override the project's own files; pins that an earlier run wrote there do not count.
@@ -212,14 +235,11 @@ def _solve(
         python=request.python or existing.python or None,
         constraints=(*request.constraints, *existing.constraints),
     )
+    found = project.dependencies
     if existing.takes_plan:
-        return require_plan(
-            ctx,
-            _plan_project(project, existing, with_files, no_resolve=no_resolve, is_check=is_check),
-            schema=options.schema,
-            as_json=options.as_json,
-        )
-    framework, because = project.dependencies.framework, project.dependencies.framework_because
+        needs = [each for each in found.needs if (each.path, each.name, each.specifier) not in existing.own_pins]
+        return solve_request(with_files, replace(NO_DEPENDENCIES, needs=tuple(needs), python=found.python))
+    framework, because = found.framework, found.framework_because
     if any(source.is_known for source in existing.torch.values()):
         framework = Framework.TORCH
     answer = solve_request(replace(with_files, framework=framework, framework_because=because))
@@ -227,72 +247,4 @@ def _solve(
         return answer
     # Whatever the tables say of these versions, they stay: only the machines decide how the GPU is passed on.
     open_request = Request(machines=request.machines, vendor=request.vendor, policy=request.policy)
-    answer = solve_request(replace(open_request, framework=framework, framework_because=because))
-    return require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
-
-
-def _plan_project(
-    project: "DevkitProject", existing: "ExistingContainer", request: "Request", *, no_resolve: bool, is_check: bool
-) -> "Plan | Conflict":
-    """Plan the torch of a container that takes it: uv resolves the project with it where a command installs the project."""
-    from devkit.render.adopt.adoption import is_own_pin
-
-    extras = existing.extras or ()
-    known = {*project.dependencies.extras, *project.dependencies.available.extras}
-    chosen = tuple(dict.fromkeys((*project.settings.extras, *(name for name in extras if name in known))))
-    found = project.with_settings(replace(project.settings, extras=chosen)).dependencies
-    needs = (need for need in found.needs if not is_own_pin(existing.lock, need.path, need.name, need.specifier))
-    # What else the dependencies say is about devkit's own image, which this project does not have.
-    wanted = replace(
-        found, needs=tuple(needs), available=NOTHING_CHOSEN, indexes=(), unread=(), left_out=(), builds=(), system=()
-    )
-    # A Python that no file names is not guessed: uv would refuse what fits the real one.
-    if existing.extras is None or not existing.python:
-        return solve_request(request, replace(NO_DEPENDENCIES, needs=wanted.needs, python=wanted.python))
-    return plan_with_packages(request, wanted, project.root, project.settings, no_resolve=no_resolve, is_check=is_check)
-
-
-def _print_end(
-    plan: "Plan",
-    existing: "ExistingContainer",
-    changes: "tuple[FileChange, ...]",
-    adoption: "Adoption",
-    options: WriteOptions,
-    *,
-    breaks_policy: bool,
-) -> None:
-    from devkit.render.devkit_lock import LOCK_PATH
-    from devkit.render.devkit_toml import DEVKIT_TOML
-
-    changed = [change.path for change in select_changed(changes)]
-    own = {DEVKIT_TOML, LOCK_PATH, *(file.path for file in adoption.overlay_files)}
-    yours = [path for path in changed if path not in own]
-    files = f"{format_count(len(yours), 'file')} of yours ({', '.join(yours)})" if yours else "no file of yours"
-    beside = f"{format_count(len(changed) - len(yours), 'file')} of devkit's own"
-    did = "wrote" if existing.new else "repaired"
-    if breaks_policy:
-        verdict = "refused"
-        message = "nothing was written: the [policy] of devkit.toml forbids what is left to you above."
-    elif not changed:
-        verdict, message = "unchanged", "unchanged: your dev container is as this plan wants it."
-    elif options.is_dry_run:
-        verdict, message = "would-write", f"would change {files} and write {beside}; nothing was written."
-    else:
-        verdict = "written"
-        message = f"{did} {files}, and wrote {beside}."
-    if not options.as_json:
-        print_wrapped(message)
-        if verdict == "written" and yours:
-            click.echo("Next: read `git diff`, rebuild the container, commit.")
-        return
-    repairs = [{"code": repair.code, "path": repair.path, "says": repair.message} for repair in adoption.repairs]
-    left = [{"code": left.code, "message": left.message, "lines": list(left.lines)} for left in adoption.left]
-    containers = [
-        {"path": each.path, "torch": each.describe(plan), "is_changed": each.is_changed or each.is_bound}
-        for each in adoption.torch
-    ]
-    fields = build_plan_fields(plan, changes)
-    if not existing.takes_plan and not any(source.version == plan.torch for source in existing.torch.values()):
-        del fields["plan"]  # No container has these versions.
-    fields |= {"verdict": verdict, "repairs": repairs, "left": left, "containers": containers}
-    click.echo(format_document(fields, schema=options.schema))
+    return solve_request(replace(open_request, framework=framework, framework_because=because))

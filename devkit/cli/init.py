@@ -24,7 +24,7 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.command import Command
-from devkit.cli.existing_container import list_compose_offers, repair_existing_container
+from devkit.cli.existing_container import adopt_existing_container, list_compose_offers
 from devkit.cli.locks import LockOptions, lock_options, lock_project
 from devkit.cli.output import print_wrapped
 from devkit.cli.plan import plan_with_packages, resolve_option
@@ -121,7 +121,7 @@ def init(
     project = open_project(directory, build_settings_from_options(options, container), container.paths)
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
-    repair_existing_container(ctx, project, request, writing, no_resolve=no_resolve, compose=compose, service=service)
+    adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
     offers = list_compose_offers(project.root)
     as_written, asks = project, not (dry_run or as_json)
     project, imports = add_imports(as_written, is_wanted=with_imports, is_confirmed=yes, asks=asks)

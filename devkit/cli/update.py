@@ -20,7 +20,7 @@ from devkit.cli.changes import (
     select_changed,
 )
 from devkit.cli.command import Command
-from devkit.cli.existing_container import repair_existing_container
+from devkit.cli.existing_container import adopt_existing_container
 from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
 from devkit.cli.plan import plan_with_packages, resolve_option
 from devkit.cli.plan_options import build_project_request
@@ -81,7 +81,7 @@ def update(
     request = build_project_request(project, machines=parse_lock(lock).machines)
     dry_run, show_diff = check or dry_run, show_diff or check
     options = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
-    repair_existing_container(ctx, project, request, options, no_resolve=no_resolve, is_check=check)
+    adopt_existing_container(ctx, project, request, options, is_check=check)
     planned = plan_with_packages(
         request, project.dependencies, project.root, project.settings, no_resolve=no_resolve, is_check=check
     )

@@ -55,17 +55,14 @@ class RepairKind(StrEnum):
 
     SET = "set"
     REMOVE = "remove"
-    REPLACE = "replace"
-    MAKE_DIRECTORY = "make-directory"
 
 
 @dataclass(frozen=True)
 class Repair:
-    """One change to one file that the user owns, as data: `render` makes it, shows the diff, and writes the file.
+    """One change to one JSON file that the user owns, as data: `render` makes it, shows the diff, and writes the file.
 
-    For JSON, JSON with comments and YAML `key` is the path in the document, such as ("services", "dev", "shm_size"),
-    and `value` the JSON text of what belongs there. REPLACE turns the one line that reads `key[0]` into `value`.
-    MAKE_DIRECTORY makes `path`.
+    `key` is the path in the document, such as ("hostRequirements", "gpu"), where "-" is the place behind a list's last
+    item, and `value` the JSON text of what belongs there.
     """
 
     kind: RepairKind

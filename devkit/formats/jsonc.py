@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 MAX_DEPTH = 60
 
@@ -89,6 +90,11 @@ def skip_blanks(text: str, start: int) -> int:
 def parse_jsonc(text: str) -> JsonValue:
     """Parse a document. Raises InvalidJsonc."""
     return _Parser(text).document()
+
+
+def load_jsonc(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return what the text means. Raises InvalidJsonc, which is a ValueError."""
+    return parse_jsonc(text).to_python()
 
 
 @dataclass(frozen=True)

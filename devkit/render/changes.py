@@ -29,7 +29,7 @@ from devkit.render.files import (
 from devkit.render.ignore_files import IGNORE_FILES, merge_ignore_file
 
 if TYPE_CHECKING:
-    from devkit.render.splice.merge import MergeConflict
+    from devkit.render.merge import MergeConflict
 
 _DEFAULT_MODE = 0o644
 
@@ -201,7 +201,7 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
         return FileChange(action, Artifact(artifact.path, content, artifact.mode), change.before)
     if change.before is None or change.action is not Action.UPDATE or _may_replace(change, known, force):
         return change
-    from devkit.render.splice.merge import has_conflict_markers, merge_file
+    from devkit.render.merge import has_conflict_markers, merge_file
 
     if has_conflict_markers(change.before):
         raise DevkitError(
@@ -215,8 +215,9 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
         merged = merge_file(artifact.path, base=base.decode(), ours=change.before, theirs=artifact.content)
     if merged is None:
         return change
-    action = Action.UNCHANGED if merged.content == change.before else Action.MERGE
-    return FileChange(action, Artifact(artifact.path, merged.content, artifact.mode), change.before, merged.conflicts)
+    content, conflicts = merged
+    action = Action.UNCHANGED if content == change.before else Action.MERGE
+    return FileChange(action, Artifact(artifact.path, content, artifact.mode), change.before, conflicts)
 
 
 def _may_replace(change: FileChange, known: KnownFiles, force: bool) -> bool:
@@ -404,14 +405,6 @@ def require_root(root: Path) -> None:
         raise DevkitError(
             f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
         ) from None
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and its parents. Raises DevkitError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DevkitError(f"cannot make {path}: {error.strerror}", "Make it yourself, as a user who may.") from None
 
 
 def _make_directories(directory: Path) -> list[Path]:

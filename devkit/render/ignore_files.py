@@ -9,7 +9,7 @@ from pathlib import Path
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
 from devkit.render.devkit_lock import LOCK_PATH
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file
-from devkit.render.splice.document import detect_newline
+from devkit.render.text_edits import detect_newline
 
 GIT_IGNORE = ".gitignore"
 IGNORE_FILES = (

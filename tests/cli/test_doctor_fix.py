@@ -17,7 +17,7 @@ BROKEN = """{
   "hostRequirements": { "gpu": "true" }
 }
 """
-WELL = BROKEN.replace('"--gpus all"', '"--gpus", "all"').replace('"true"', "true")
+WELL = BROKEN.replace('"--gpus all"', '"--gpus=all"').replace('"true"', "true")
 ONLY = ("--only", "PRJ002", "--only", "PRJ008")
 
 
@@ -64,7 +64,7 @@ def test_with_yes_everything_is_repaired_and_looked_at_again(project):
 def test_the_change_is_shown_before_it_is_made_and_can_be_undone(project):
     done = fix(project, "--yes")
     assert '-  "runArgs": ["--gpus all"], // the GPU' in done.stderr
-    assert '+  "runArgs": ["--gpus", "all"], // the GPU' in done.stderr
+    assert '+  "runArgs": ["--gpus=all"], // the GPU' in done.stderr
     undo = [line.partition("to undo it: ")[2] for line in done.stderr.splitlines() if "to undo it" in line]
     for command in reversed(undo):
         assert subprocess.run(shlex.split(command), check=False).returncode == 0
@@ -86,9 +86,7 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_changes(project):
         pytest.param("y\ny\n", WELL, 0, id="yes to both"),
         pytest.param("n\nn\n", BROKEN, 1, id="no to both"),
         pytest.param("\n\n", BROKEN, 1, id="silence is a no"),
-        pytest.param(
-            "y\nn\n", BROKEN.replace('"--gpus all"', '"--gpus", "all"'), 0, id="yes to one: a warning is left"
-        ),
+        pytest.param("y\nn\n", BROKEN.replace('"--gpus all"', '"--gpus=all"'), 0, id="yes to one: a warning is left"),
     ],
 )
 def test_each_change_is_asked_for(project, answers, after, code):

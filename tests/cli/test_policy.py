@@ -77,16 +77,6 @@ def foreign(project, dockerfile, **dev):
     (project / ".devcontainer/devcontainer.json").write_text(json.dumps(written, indent=2))
 
 
-def test_a_repair_takes_images_from_where_the_policy_has_them(project):
-    with_policy(project, '[policy]\nregistries = ["r.example.org"]\nmirrors = { "docker.io" = "r.example.org/hub" }\n')
-    foreign(project, "FROM python:3.9-own\nRUN pip install torch\nRUN useradd dev\nUSER dev\n")
-    done = devkit(project, "init", *TARGET, "--yes")
-    assert done.returncode == 0, done.stdout
-    first = (project / ".devcontainer/Dockerfile").read_text().splitlines()[0]
-    assert first == "FROM r.example.org/hub/library/python:3.9-own"
-    assert "unchanged" in devkit(project, "init", "--yes").stdout
-
-
 @pytest.mark.parametrize(
     ("policy", "dockerfile", "dev", "says"),
     [
@@ -94,6 +84,13 @@ def test_a_repair_takes_images_from_where_the_policy_has_them(project):
             'required_labels = { "org.example.team" = "ml" }', "USER dev\n", {}, "lacks labels", id="a label is missing"
         ),
         pytest.param("", "USER root\n", {}, "works as root", id="root"),
+        pytest.param(
+            'registries = ["r.example.org"]\nmirrors = { "docker.io" = "r.example.org/hub" }',
+            "USER dev\n",
+            {},
+            "left to you: PRJ032 .devcontainer/Dockerfile:1",
+            id="an image that has a mirror",
+        ),
         pytest.param(
             'indexes = ["https://pypi.org/simple", "https://download.pytorch.org/whl"]',
             "RUN pip install --extra-index-url https://u:secret@wheels.example.org/simple vllm\nUSER dev\n",

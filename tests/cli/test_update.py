@@ -107,7 +107,7 @@ def test_a_conflict_in_json_keeps_yours_and_says_what_devkit_wants(project):
     edit(project / "devkit.toml", "name = ", 'name = "other" # was: ')
     done = devkit("update", project)
     assert done.returncode == 1
-    assert 'devkit: name: "other"' in done.stderr
+    assert 'devkit:   "name": "other"' in done.stderr
     assert json.loads(path.read_text())["name"] == "ours"
     assert devkit("update", project).returncode == 0, "decided: the user's stays"
 

@@ -1,10 +1,7 @@
 """Checks of rules in devkit.toml, and of secrets, mounts and powers in the project's files."""
 
-import json
-
 import pytest
 
-from devkit.doctor.model import RepairKind
 from devkit.facts.project import FileState
 from devkit.facts.values import Unknown
 from tests.doctor.judging import judge, list_codes, list_wrong, list_wrong_projects
@@ -185,11 +182,11 @@ CASES = [
     ("PRJ020", shm("64M"), "warning", "the engine's own"),
     ("PRJ020", shm("1073741824"), "passed", "bytes"),
     ("PRJ020", shm("${SHM:-8gb}"), "passed", "a variable"),
-    ("PRJ020", shm(""), "warning: set services.dev.shm_size", "not set"),
+    ("PRJ020", shm(""), "warning: Set shm_size | never set services", "not set"),
     (
         "PRJ020",
         with_args("--gpus", '"device=0,1"'),
-        'warning: set runArgs ["--gpus", "\\"device=0,1\\"", "--shm-size=8gb"]',
+        'warning: set runArgs.- "--shm-size=8gb"',
         "the repair of runArgs keeps what is there",
     ),
     ("PRJ020", with_args("--gpus", "all", image=CUDA), "passed", "shared memory matters for torch alone"),
@@ -273,12 +270,6 @@ def test_the_source_of_a_bind_mount_exists(tmp_path):
     assert list(judge("PRJ019", on(tmp_path, files), expected)) == []
     assert list(judge("PRJ019", on(tmp_path, files, system__is_root=True), "passed")) == []
     assert list(judge("PRJ019", on(tmp_path, files, inside()), "passed")) == []
-
-
-def test_the_repair_sizes_shared_memory_instead(tmp_path):
-    removed, sized = find_only("PRJ014", on(tmp_path, with_service("ipc: host", shm=""))).fix.repairs
-    assert (removed.kind, removed.key) == (RepairKind.REMOVE, ("services", "dev", "ipc"))
-    assert (sized.kind, sized.key, json.loads(sized.value)) == (RepairKind.SET, ("services", "dev", "shm_size"), "8gb")
 
 
 BARE = {"driver.libcuda": None, "driver.libnvidia_ml": None}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render.splice import jsonc
+from devkit.formats import jsonc
 from tests.render.matrix import distinct_compose
 from tests.render.test_repositories import GPU, WITH_OVERLAY, devkit
 from tests.repositories import write_repository

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from devkit.render.splice import jsonc
+from devkit.formats import jsonc
 from tests.render.test_new_container import COMPOSE as NEW_COMPOSE
 from tests.render.test_repositories import GPU, devkit
 from tests.repositories import write_repository

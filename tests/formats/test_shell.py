@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from devkit.formats.shell import find_package_install, parse_commands, unquote
 from devkit.probe.project.dockerfile import parse_dockerfile
-from devkit.render.adopt.dockerfile import PinnedVersions, pin_dockerfile
+from devkit.render.adopt.dockerfile import TorchPin, pin_dockerfile
 
-PLAN = PinnedVersions({"torch": "2.9.1", "bitsandbytes": "0.48.2"}, "https://download.pytorch.org/whl/cu128", "cu128")
+PLAN = TorchPin("2.9.1", "cu128", "https://download.pytorch.org/whl/cu128")
+INDEX = f"--extra-index-url {PLAN.index}"
 
 
 def read(command):
@@ -31,29 +32,29 @@ def pinned(command):
         pytest.param("echo ok # pip install torch", [], "echo ok # pip install torch", id="a comment"),
         # init had taken the option's value for a package, and pinned it.
         pytest.param(
-            "pip install --no-binary torch bitsandbytes",
-            [("pip", ["bitsandbytes"])],
-            "pip install --no-binary torch bitsandbytes==0.48.2",
+            "pip install --no-binary bitsandbytes torch",
+            [("pip", ["torch"])],
+            f"pip install {INDEX} --no-binary bitsandbytes torch==2.9.1+cu128",
             id="an option with a value",
         ),
         # The doctor's table of options had conda's -n for uv, too, where it has no value.
         pytest.param(
-            "uv pip install -n bitsandbytes",
-            [("uv", ["bitsandbytes"])],
-            "uv pip install -n bitsandbytes==0.48.2",
+            "uv pip install -n torch",
+            [("uv", ["torch"])],
+            "uv pip install --torch-backend=cu128 -n torch==2.9.1",
             id="uv's -n",
         ),
         # The doctor had named the program that starts pip.
         pytest.param(
-            "poetry run pip install bitsandbytes",
-            [("pip", ["bitsandbytes"])],
-            "poetry run pip install bitsandbytes==0.48.2",
+            "poetry run pip install torch",
+            [("pip", ["torch"])],
+            f"poetry run pip install {INDEX} torch==2.9.1+cu128",
             id="pip that another tool starts",
         ),
         pytest.param(
-            "sudo -H env A=1 PIP=2 B=3 C=4 D=5 pip install 'bitsandbytes'",
-            [("pip", ["bitsandbytes"])],
-            "sudo -H env A=1 PIP=2 B=3 C=4 D=5 pip install 'bitsandbytes==0.48.2'",
+            "sudo -H env A=1 PIP=2 B=3 C=4 D=5 pip install 'torch'",
+            [("pip", ["torch"])],
+            f"sudo -H env A=1 PIP=2 B=3 C=4 D=5 pip install {INDEX} 'torch==2.9.1+cu128'",
             id="a long way to pip",
         ),
         pytest.param("conda install -n torch numpy", [], "conda install -n torch numpy", id="an environment of conda"),

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devkit.errors import DevkitError
+from devkit.formats.jsonc import load_jsonc
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.render.container.compose import render_gpu_files
-from devkit.render.splice import compose_yaml, jsonc
+from tests.cli.test_init import tree
 
 from .gpu_host import GPU as HOST_GPU
 from .gpu_host import PLAN, RUNTIME, Machine, docker_info, moved
@@ -38,17 +40,16 @@ def project(folder: Path, described: dict[str, object], **dev: object) -> Path:
 
 
 def dev_container(root: Path) -> dict[str, object]:
-    document = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
+    document = load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
     assert isinstance(document, dict)
     return document
 
 
-def reset(root: Path) -> dict[str, object]:
-    """What is taken out of the service, as YAML's tags and values."""
+def reset(root: Path) -> dict[str, str]:
+    """What is taken out of the service: each key with its text."""
     path = root / OVERLAYS / "compose.reset.yml"
-    if not path.exists():
-        return {}
-    return compose_yaml.load_compose_yaml(path.read_text())["services"]["app"]
+    text = path.read_text() if path.exists() else ""
+    return dict(re.findall(r"^    (\w+):\s(.*)$", text, re.MULTILINE))
 
 
 def naming(root: Path) -> str:
@@ -102,7 +103,17 @@ def test_the_doctor_follows_the_overlay_to_what_the_script_wrote(tmp_path):
 def test_other_devices_of_the_service_stay(tmp_path):
     root = project(tmp_path, {"devices": ["/dev/fuse:/dev/fuse", "nvidia.com/gpu=all"]})
     devkit("init", root, *GPU)
-    assert reset(root)["devices"] == ("override", ["/dev/fuse:/dev/fuse"])
+    assert reset(root)["devices"] == '!override ["/dev/fuse:/dev/fuse"]'
+
+
+def test_an_overlay_stays_although_the_service_asks_for_no_gpu_any_more(tmp_path):
+    root = project(tmp_path, {"gpus": "all"})
+    (root / "Dockerfile").write_text("FROM python:3.12.9-slim-bookworm\n")
+    devkit("init", root, *GPU)
+    (root / "compose.yaml").write_text(yaml.safe_dump({"services": {"app": SERVICE}}))
+    assert "asks for no GPU" not in devkit("init", root).stdout
+    assert dev_container(root)["dockerComposeFile"] == ["../compose.yaml", "devkit/compose.gpu.yml"]
+    assert not (root / OVERLAYS / "compose.reset.yml").exists()
 
 
 def test_gpus_that_a_variable_names_are_left_to_their_author(tmp_path):
@@ -112,6 +123,18 @@ def test_gpus_that_a_variable_names_are_left_to_their_author(tmp_path):
     assert "left to you: PRJ011" in done.stdout
     assert not (root / OVERLAYS).exists()
     assert dev_container(root)["dockerComposeFile"] == "../compose.yaml"
+
+
+def test_an_overlay_that_can_not_follow_its_service_is_not_taken_from_under_it(tmp_path):
+    root = project(tmp_path, {"gpus": "all"})
+    devkit("init", root, *GPU)
+    gpu = {"driver": "nvidia", "device_ids": ["${GPU_ID}"], "capabilities": ["gpu"]}
+    reserved = {"deploy": {"resources": {"reservations": {"devices": [gpu]}}}}
+    (root / "compose.yaml").write_text(yaml.safe_dump({"services": {"app": SERVICE | reserved}}))
+    before = tree(root)
+    with pytest.raises(DevkitError, match="does not fit its service any more"):
+        devkit("init", root)
+    assert tree(root) == before
 
 
 @pytest.mark.parametrize(
@@ -157,7 +180,7 @@ def test_each_of_several_dev_containers_has_an_overlay_and_the_script_writes_for
     root = several(tmp_path, {"gpus": "all"}, {"deploy": RESERVED})
     assert devkit("init", root, *GPU).return_value == 0
     for name in ("box0", "box1"):
-        dev = jsonc.load_jsonc((root / ".devcontainer" / name / "devcontainer.json").read_text())
+        dev = load_jsonc((root / ".devcontainer" / name / "devcontainer.json").read_text())
         assert dev["dockerComposeFile"][1:] == [f"../devkit/compose.{name}.{kind}.yml" for kind in ("reset", "gpu")]
         assert dev["initializeCommand"].startswith(f"sh {OVERLAYS}/gpu.sh {name} ||")
         overlay = yaml.safe_load((root / OVERLAYS / f"compose.{name}.gpu.yml").read_text())
@@ -178,7 +201,7 @@ def test_a_dev_container_file_in_the_root_is_named_from_there(tmp_path):
     (root / ".devcontainer/devcontainer.json").unlink()
     (root / ".devcontainer.json").write_text(json.dumps(dev, indent=2))
     devkit("init", root, *GPU)
-    named = jsonc.load_jsonc((root / ".devcontainer.json").read_text())["dockerComposeFile"]
+    named = load_jsonc((root / ".devcontainer.json").read_text())["dockerComposeFile"]
     assert named == ["compose.yaml", f"{OVERLAYS}/compose.reset.yml", f"{OVERLAYS}/compose.gpu.yml"]
     assert devkit("update", root, "--check").return_value == 0
 

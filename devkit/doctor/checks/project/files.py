@@ -94,7 +94,6 @@ def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
             mistake = _find_requirement_problem(requirement)
             if mistake is not None:
                 problem, correction = mistake
-                key = ("hostRequirements", *requirement.name.split("."))
                 yield build_file_finding(
                     requirement,
                     Severity.WARNING,
@@ -103,7 +102,7 @@ def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
                         f"Write {correction}." if correction else "Leave the key out.",
                         where=Side.PROJECT,
                         docs="https://containers.dev/implementors/json_reference/#min-host-reqs",
-                        repairs=_spelling_repairs(requirement, key, correction),
+                        repairs=_spelling_repairs(requirement, correction),
                     ),
                     evidence=(f"{requirement.name}: {requirement.value or requirement.kind}",),
                 )
@@ -128,14 +127,14 @@ def _find_requirement_problem(requirement: HostRequirement) -> tuple[str, str] |
     return "is no key of the schema", ""
 
 
-def _spelling_repairs(requirement: HostRequirement, key: tuple[str, ...], correction: str) -> tuple[Repair, ...]:
-    """The value as JSON; a key that is itself wrong goes, and its right name takes over."""
-    if not correction:
-        return (Repair(RepairKind.REMOVE, requirement.path, key),)
+def _spelling_repairs(requirement: HostRequirement, correction: str) -> tuple[Repair, ...]:
+    """Request the GPU by its right name and value; every other correction is the author's."""
     name, _, value = correction.partition(": ")
-    right = (*key[:-1], name.strip('"'))
-    repairs = (Repair(RepairKind.SET, requirement.path, right, value),)
-    return repairs if right == key else (*repairs, Repair(RepairKind.REMOVE, requirement.path, key))
+    if name != '"gpu"':
+        return ()
+    repairs = (Repair(RepairKind.SET, requirement.path, ("hostRequirements", "gpu"), value),)
+    wrong = Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", requirement.name))
+    return repairs if requirement.name == "gpu" else (*repairs, wrong)
 
 
 @check("PRJ009", causes=("PRJ005",))
@@ -160,7 +159,6 @@ def keys_are_supported(facts: Facts) -> Iterator[Finding]:
                 Fix(
                     "Move the options into the Compose file, and remove runArgs.",
                     where=Side.PROJECT,
-                    repairs=(Repair(RepairKind.REMOVE, dev.path, ("runArgs",)),) if not asks else (),
                 ),
                 evidence=(" ".join(argument.text for argument in dev.run_args),),
             )

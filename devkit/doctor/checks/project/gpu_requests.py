@@ -82,19 +82,10 @@ _SEVERAL = re.compile(r"^(?:\"?)device=[^\",]+,")
 _GPU_VALUE = re.compile(r"^(?:all|\d+)$")
 
 
-def _split_run_args(dev: DevContainer) -> list[str]:
-    words: list[str] = []
-    for argument in dev.run_args:
-        found = _ONE_STRING.match(argument.text)
-        words += [found[1], found[2].strip()] if found else [argument.text]
-    return words
-
-
-def _run_args_repairs(dev: DevContainer, words: list[str]) -> tuple[Repair, ...]:
-    """No repair where a value was blanked: it would be lost."""
-    if any("…" in word for word in words):
-        return ()
-    return (Repair(RepairKind.SET, dev.path, ("runArgs",), json.dumps(words, ensure_ascii=False)),)
+def _spell_item(dev: DevContainer, place: int, text: str) -> tuple[Repair, ...]:
+    """Replace one item of runArgs. No repair where a value was blanked: it would be lost."""
+    item = json.dumps(text, ensure_ascii=False)
+    return () if "…" in text else (Repair(RepairKind.SET, dev.path, ("runArgs", str(place)), item),)
 
 
 @check("PRJ002", causes=("PRJ005",))
@@ -102,22 +93,25 @@ def run_args_are_split(facts: Facts) -> Iterator[Finding]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
             continue
-        words = _split_run_args(container.dev)
         items = [argument.text for argument in container.dev.run_args]
         for place, argument in enumerate(container.dev.run_args):
-            is_one_string = bool(_ONE_STRING.match(argument.text))
+            one_string = _ONE_STRING.match(argument.text)
             before = items[place - 1] if place else ""
             is_lost = bool(_GPU_VALUE.match(argument.text)) and not before.startswith("-")
-            if is_one_string or is_lost:
+            if one_string or is_lost:
                 yield build_file_finding(
                     Location(container.dev.path, argument.line),
                     Severity.ERROR,
                     f"runArgs has {argument.text!r} as one item: "
-                    + ("the engine knows no such flag" if is_one_string else "the engine takes it for an image"),
+                    + ("the engine knows no such flag" if one_string else "the engine takes it for an image"),
                     Fix(
-                        "Make it two items." if is_one_string else 'Write "--gpus" before it, or take it out as well.',
+                        "Make it two items, or one with an equals sign."
+                        if one_string
+                        else 'Write "--gpus" before it, or take it out as well.',
                         where=Side.PROJECT,
-                        repairs=_run_args_repairs(container.dev, words) if is_one_string else (),
+                        repairs=_spell_item(container.dev, place, f"{one_string[1]}={one_string[2].strip()}")
+                        if one_string
+                        else (),
                     ),
                     evidence=(f"runArgs: {json.dumps(items, ensure_ascii=False)}",),
                 )
@@ -131,7 +125,8 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
         for request in container.dev.requests:
             if request.form is RequestForm.GPUS_FLAG and _SEVERAL.match(request.count) and '"' not in request.count:
                 quoted = f'"{request.count}"'
-                words = [word.replace(request.count, quoted) for word in _split_run_args(container.dev)]
+                items = [argument.text for argument in container.dev.run_args]
+                place = next(number for number, item in enumerate(items) if request.count in item)
                 yield build_file_finding(
                     request,
                     Severity.ERROR,
@@ -140,7 +135,7 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
                         f"Write {json.dumps(quoted)}: the quotes belong to the value.",
                         where=Side.PROJECT,
                         docs="https://github.com/NVIDIA/nvidia-docker/issues/1257",
-                        repairs=_run_args_repairs(container.dev, words),
+                        repairs=_spell_item(container.dev, place, items[place].replace(request.count, quoted)),
                     ),
                     evidence=(f"--gpus {request.count}",),
                 )
@@ -193,9 +188,6 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
                     else "Keep one of them.",
                     where=Side.PROJECT,
                     docs="https://docs.docker.com/reference/compose-file/merge/",
-                    repairs=()
-                    if over_files
-                    else (() if last.key == ("runArgs",) else (Repair(RepairKind.REMOVE, last.path, last.key),)),
                 ),
                 evidence=tuple(_format_request(request) for request in certain),
             )
@@ -265,12 +257,11 @@ def _format_evidence(shows: Requirement | Setting) -> str:
 
 def _request_fix(container: ProjectContainer) -> Fix:
     if container.service is not None:
-        key = ("services", container.service.name, "deploy", "resources", "reservations", "devices")
         return Fix(
-            "Reserve the GPU in the Compose file; hosts without one need a file of their own.",
+            f"Reserve the GPU in the Compose file: devices: {GPU_RESERVATION} under deploy.resources.reservations. Hosts"
+            " without one need a file of their own, which devkit init writes for a dev container.",
             where=Side.PROJECT,
             docs="https://docs.docker.com/compose/how-tos/gpu-support/",
-            repairs=(Repair(RepairKind.SET, container.service.path, key, GPU_RESERVATION),),
         )
     path = container.dev.path if container.dev else container.name
     return Fix(
@@ -388,15 +379,6 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
                 "Put the whole reservation into the Compose file, and remove hostRequirements.gpu.",
                 where=Side.PROJECT,
                 docs="https://docs.docker.com/compose/how-tos/gpu-support/",
-                repairs=(
-                    Repair(
-                        RepairKind.SET,
-                        container.service.path,
-                        ("services", container.service.name, "deploy", "resources", "reservations", "devices"),
-                        GPU_RESERVATION,
-                    ),
-                    Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
-                ),
             ),
             evidence=(
                 f"{format_location(requirement.path, requirement.line)}: hostRequirements.gpu",
@@ -525,24 +507,12 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
                         where=find_host_side(facts),
                         root=True,
                         docs=_GUIDE,
-                        repairs=_long_form_repairs(service, request),
                     ),
                     evidence=(
                         f"{format_location(request.path, request.line)}: {request.form.value}",
                         f"Compose {compose.version}",
                     ),
                 )
-
-
-def _long_form_repairs(service: Service, request: GpuRequest) -> tuple[Repair, ...]:
-    if request.form is not RequestForm.GPUS_KEY or request.count != "all" or len(service.requests) > 1:
-        return ()
-    above = request.key[:2]
-    value = '[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]'
-    return (
-        Repair(RepairKind.SET, request.path, (*above, "deploy", "resources", "reservations", "devices"), value),
-        Repair(RepairKind.REMOVE, request.path, request.key),
-    )
 
 
 @check("PRJ013")
@@ -559,7 +529,6 @@ def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
                         "Keep device_ids for these devices, or count for any.",
                         where=Side.PROJECT,
                         docs=_GUIDE,
-                        repairs=(Repair(RepairKind.REMOVE, request.path, (*request.key, "count")),),
                     ),
                     evidence=(
                         f"{format_location(request.path, request.line)}: count {request.count}, device_ids {ids}",
@@ -574,7 +543,6 @@ def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
                         "Add capabilities: [gpu].",
                         where=Side.PROJECT,
                         docs=_GUIDE,
-                        repairs=(Repair(RepairKind.SET, request.path, (*request.key, "capabilities"), '["gpu"]'),),
                     ),
                     evidence=(f"{format_location(request.path, request.line)}: capabilities missing",),
                 )

@@ -71,19 +71,8 @@ def ipc_namespace_is_private(facts: Facts) -> Iterator[Finding]:
                     Fix(
                         "Give it shared memory of its own: shm_size, or --shm-size.",
                         where=Side.PROJECT,
-                        repairs=_shm_size_repairs(container, setting),
                     ),
                 )
-
-
-def _shm_size_repairs(container: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
-    if container.service is None or setting not in container.service.settings or setting.path != container.service.path:
-        return ()
-    above = ("services", container.service.name)
-    repairs = (Repair(RepairKind.REMOVE, setting.path, (*above, "ipc")),)
-    if container.setting("shm_size"):
-        return repairs
-    return (*repairs, Repair(RepairKind.SET, setting.path, (*above, "shm_size"), f'"{SHM_SIZE}"'))
 
 
 @check("PRJ015")
@@ -108,24 +97,8 @@ def container_is_not_privileged(facts: Facts) -> Iterator[Finding]:
                     Fix(
                         "Leave it out; a GPU needs --gpus or a reservation alone.",
                         where=Side.PROJECT,
-                        repairs=_removal_repairs(container, setting),
                     ),
                 )
-
-
-def _removal_repairs(container: ProjectContainer, setting: Setting) -> tuple[Repair, ...]:
-    if setting.name not in ("privileged", "pid"):
-        return ()
-    if (
-        container.service is not None
-        and setting in container.service.settings
-        and setting.path == container.service.path
-    ):
-        return (Repair(RepairKind.REMOVE, setting.path, ("services", container.service.name, setting.name)),)
-    is_own_key = container.dev is not None and any(
-        key.name == setting.name and key.line == setting.line for key in container.dev.keys
-    )
-    return (Repair(RepairKind.REMOVE, setting.path, (setting.name,)),) if is_own_key else ()
 
 
 @check("PRJ016")
@@ -244,23 +217,9 @@ def _parse_size(text: str) -> int | None:
 
 
 def _size_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
-    if container.service is not None:
-        key = ("services", container.service.name, "shm_size")
-        return (Repair(RepairKind.SET, container.service.path, key, f'"{SHM_SIZE}"'),)
-    words = [argument.text for argument in container.dev.run_args] if container.dev else []
-    if (
-        container.dev is None
-        or container.is_compose
-        or container.setting("shm_size")
-        or any("…" in word for word in words)
-    ):
+    if container.dev is None or container.is_compose or container.setting("shm_size"):
         return ()
-    if any(word.startswith("-") and " " in word for word in words):
-        return ()
-    listed = ", ".join(
-        '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in (*words, f"--shm-size={SHM_SIZE}")
-    )
-    return (Repair(RepairKind.SET, container.dev.path, ("runArgs",), f"[{listed}]"),)
+    return (Repair(RepairKind.SET, container.dev.path, ("runArgs", "-"), f'"--shm-size={SHM_SIZE}"'),)
 
 
 @check("PRJ028")
@@ -323,7 +282,7 @@ def user_may_write_workspace(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING,
             f"user {name} of the container{f' ({uid})' if uid else ''} cannot write to the workspace, which belongs to"
             f" {'root' if folder.owner_uid == 0 else folder.owner_uid}",
-            _give_workspace(container, facts, uid=uid, owner_uid=folder.owner_uid),
+            _give_workspace(facts, uid=uid, owner_uid=folder.owner_uid),
             Confidence.LIKELY,
         )
 
@@ -334,8 +293,7 @@ def _mounts_workspace(container: ProjectContainer) -> bool:
     return container.dev is not None and all(key.name != "workspaceMount" for key in container.dev.keys)
 
 
-def _give_workspace(container: ProjectContainer, facts: Facts, *, uid: str, owner_uid: int) -> Fix:
-    path = container.dev.path if container.dev else ""
+def _give_workspace(facts: Facts, *, uid: str, owner_uid: int) -> Fix:
     if owner_uid == 0 and uid:
         return Fix(
             "In the project's folder on the host, give it to the number that the container's user will have.",
@@ -351,7 +309,6 @@ def _give_workspace(container: ProjectContainer, facts: Facts, *, uid: str, owne
         (f'"{name}": {value}',),
         where=Side.PROJECT,
         docs="https://containers.dev/implementors/json_reference/",
-        repairs=(Repair(RepairKind.SET, path, (name,), value),),
     )
 
 
@@ -394,9 +351,6 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose or container.setting("userns") is not None:
             continue
-        words = [argument.text for argument in container.dev.run_args]
-        has_blank = any("…" in word or '"' in word for word in words)
-        value = ", ".join(f'"{word}"' for word in (*words, "--userns=keep-id"))
         yield Finding(
             Severity.NOTE,
             f"{container.dev.path} lacks --userns=keep-id, which rootless Podman needs and older tools do not add",
@@ -404,7 +358,6 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Finding]:
                 'Add "--userns=keep-id" to runArgs, and name the user with containerUser.',
                 where=Side.PROJECT,
                 docs="https://code.visualstudio.com/remote/advancedcontainers/docker-options#_podman",
-                repairs=() if has_blank else (Repair(RepairKind.SET, container.dev.path, ("runArgs",), f"[{value}]"),),
             ),
             subject=container.dev.path,
             evidence=(f"{container.dev.path}: no userns", "the engine is rootless Podman"),

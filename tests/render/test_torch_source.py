@@ -1,25 +1,21 @@
-"""What brings torch into a dev container of somebody else, and how its own commands come to take the plan's."""
+"""What brings torch into a dev container of somebody else, and which of it stays as it is."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
 
 from devkit.doctor.checks.project.containers import find_torch_source, require_project_containers
 from devkit.errors import DevkitError
+from devkit.formats.jsonc import load_jsonc
 from devkit.probe.gather import gather_facts
 from devkit.probe.host import LocalHost
 from devkit.probe.project.reader import read_project
 from devkit.render.adopt import adoption
 from devkit.render.adopt.adoption import format_torch_source
-from devkit.render.splice import jsonc
 from tests.cli.test_init import GPU, tree
 from tests.render.test_repositories import devkit
 from tests.repositories import write_repository
-from tests.wheels import make_index, make_wheel
 
 CU126 = "https://download.pytorch.org/whl/cu126"
 BUILT = '{"build": {"dockerfile": "Dockerfile"}}'
@@ -108,116 +104,31 @@ def test_what_brings_torch(tmp_path, text, dockerfile, files, expected):
     assert format_torch_source(find_torch_source(container)) == expected
 
 
-@pytest.fixture
-def indexes(tmp_path):
-    """Stand-ins for PyPI, whose newest torch is for a newer driver, and for torch's own index."""
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    others = [make_wheel(wheels, "lightning", "1.0", requires=["torch>=2"])]
-    newest = [make_wheel(wheels, "torch", version) for version in ("2.15.0", "2.14.1")]
-    built = [make_wheel(wheels, "torch", version) for version in ("2.15.0+cu126", "2.14.1+cu126")]
-    return make_index(tmp_path / "pypi", [*others, *newest]), make_index(tmp_path / "torch", built)
-
-
-def environment_of(root, torch_index):
-    """The variables of the dev container, with its folder and a stand-in for torch's index."""
-    document = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
-    values = {
-        name: value.replace("${containerWorkspaceFolder}", str(root))
-        for name, value in document["containerEnv"].items()
-    }
-    return {name: value.replace(CU126, torch_index) for name, value in values.items()}
-
-
-@pytest.mark.full
-def test_the_command_that_took_the_newest_torch_takes_the_plan_s(tmp_path, indexes):
-    root = tmp_path / "commands-install"
-    write_repository("commands-install", root)
-    pypi, torch = indexes
-    command = [sys.executable, "-m", "pip", "install", "-U", "--ignore-installed", "--no-build-isolation", "--dry-run"]
-    command += ["--quiet", "--report", "-", "torch>=2.7", "lightning"]
-
-    def installed(variables):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
-        done = subprocess.run(
-            command, env=clean | {"PIP_INDEX_URL": pypi} | variables, capture_output=True, text=True, check=True
-        )
-        found = {each["metadata"]["name"]: each["metadata"]["version"] for each in json.loads(done.stdout)["install"]}
-        return found["torch"]
-
-    assert installed({}) == "2.15.0"
-    assert devkit("init", root, *GPU).return_value == 0
-    assert installed(environment_of(root, torch)) == "2.14.1+cu126"
-
-
-def test_the_constraints_file_stays_as_long_as_it_is_named(tmp_path):
-    text = '{"image": "python:3.12", "runArgs": ["--gpus=all"], "postCreateCommand": "pip install torch"}'
-    root = dev(tmp_path / "x", text)
-    devkit("init", root, *GPU)
-    path = root / ".devcontainer/devcontainer.json"
-    path.write_text(path.read_text().replace("pip install torch", "pip install rich"))
-    devkit("init", root)
-    assert (root / ".devcontainer/devkit/constraints.txt").exists()
-
-
-def test_a_renewed_plan_renews_the_constraint(tmp_path):
-    root = tmp_path / "commands-install"
-    write_repository("commands-install", root)
-    assert devkit("init", root, *GPU).return_value == 0
-    assert devkit("init", root, "--driver", "580.95.05", "--gpu", "RTX 4090").return_value == 0
-    variables = environment_of(root, "")
-    held = (root / ".devcontainer/devkit/constraints.txt").read_text().splitlines()[-1]
-    assert variables["PIP_EXTRA_INDEX_URL"].endswith(held.rpartition("+")[2])
-    assert not held.endswith("cu126")
-
-
 @pytest.mark.parametrize(
-    ("text", "files"),
-    [
-        pytest.param(
-            '{"image": "python:3.12", "postCreateCommand": "pip install torch", "remoteEnv": {"PIP_CONSTRAINT": "/c"}}',
-            {},
-            id="a constraints file of the user's",
-        ),
-        pytest.param(
-            '{"image": "python:3.12", "postCreateCommand": "sudo -H pip install torch"}', {}, id="sudo drops variables"
-        ),
-        pytest.param(
-            '{"image": "x", "postCreateCommand": "pip install torch", "workspaceFolder": "/w",'
-            ' "workspaceMount": "source=code,target=/w,type=volume"}',
-            {},
-            id="a volume instead of the folder",
-        ),
-        pytest.param(
-            '{"image": "x", "postCreateCommand": "conda install -y pytorch"}', {}, id="conda, which pip cannot hold"
-        ),
-    ],
+    "command",
+    ["pip install torch", "sudo -H pip install torch", "conda install -y pytorch"],
+    ids=["pip", "pip by sudo", "conda"],
 )
-def test_what_cannot_be_held_is_left_to_the_user_with_the_line(tmp_path, text, files):
-    root = dev(tmp_path / "x", text, files=files)
+def test_a_command_that_installs_torch_stays_and_the_line_to_write_is_said(tmp_path, command):
+    root = dev(tmp_path / "x", f'{{"image": "python:3.12", "postCreateCommand": "{command}"}}')
     said = json.loads(devkit("init", root, *GPU, "--json").stdout)
-    (left,) = (each for each in said["left"] if each["lines"] and "nothing holds it" in each["message"])
-    assert left["lines"] == [f"pip install torch==2.14.1+cu126 --extra-index-url {CU126}"]
-    after = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())
-    assert "containerEnv" not in after
     assert said["containers"][0]["torch"].endswith("and stays so")
+    assert load_jsonc((root / ".devcontainer/devcontainer.json").read_text())["postCreateCommand"] == command
+    (left,) = (each for each in said["left"] if each["code"] == "PRJ026")
+    assert left["place"] == ".devcontainer/devcontainer.json:1"
+    assert left["lines"] == [f"pip install torch==2.14.1+cu126 --extra-index-url {CU126}"]
 
 
-@pytest.mark.parametrize(
-    ("text", "mounted"),
-    [
-        ('"workspaceFolder": "/w", "workspaceMount": "source=${localWorkspaceFolder},target=/w/x,type=bind"', "/w/x"),
-        ('"workspaceFolder": "/w"', "${containerWorkspaceFolder}"),
-        ("", "${containerWorkspaceFolder}"),
-    ],
-    ids=["a mount of its own", "a folder of its own", "neither"],
-)
-def test_the_constraints_file_is_named_where_the_project_is_mounted(tmp_path, text, mounted):
-    more = f", {text}" if text else ""
-    root = dev(tmp_path / "x", f'{{"image": "python:3.12", "postCreateCommand": "pip install torch"{more}}}')
+def test_a_constraints_file_of_an_earlier_release_stays_as_long_as_it_is_named(tmp_path):
+    held = ".devcontainer/devkit/constraints.txt"
+    environment = {"PIP_CONSTRAINT": f"${{containerWorkspaceFolder}}/{held}"}
+    text = {"image": "python:3.12", "runArgs": ["--gpus=all"], "containerEnv": environment}
+    files = {held: "torch==2.9.1+cu126\n", "devkit.lock": ""}
+    root = dev(tmp_path / "x", json.dumps(text | {"postCreateCommand": "pip install torch"}, indent=2), files=files)
     assert devkit("init", root, *GPU).return_value == 0
-    variables = jsonc.load_jsonc((root / ".devcontainer/devcontainer.json").read_text())["containerEnv"]
-    assert variables["PIP_CONSTRAINT"] == f"{mounted}/.devcontainer/devkit/constraints.txt"
+    assert json.loads((root / "devkit.lock").read_text())["files"].keys() == {held}
+    assert devkit("init", root, "--driver", "580.95.05", "--gpu", "RTX 4090").return_value == 0
+    assert (root / held).read_text() == "torch==2.9.1+cu126\n"
 
 
 @pytest.mark.parametrize(
@@ -242,10 +153,11 @@ def test_a_dev_container_without_gpu_work_is_left_alone(tmp_path, text, dockerfi
     assert json.loads(devkit("init", root, *GPU, "--json").stdout)["verdict"] == "unchanged"
 
 
-def test_several_dev_containers_are_all_repaired_and_each_is_named(tmp_path):
+def test_several_dev_containers_are_all_edited_and_each_is_named(tmp_path):
     root = dev(
         tmp_path / "x",
-        '{"image": "python:3.12", "postCreateCommand": "pip install torch"}',
+        BUILT,
+        "FROM python:3.12\nRUN pip install torch\n",
         files={
             ".devcontainer/ngc/devcontainer.json": '{"image": "nvcr.io/nvidia/pytorch:26.04-py3", "runArgs": ["--gpus=all"]}',
             ".devcontainer/docs/devcontainer.json": '{"image": "python:3.12", "postCreateCommand": "pip install mkdocs"}',
@@ -258,15 +170,6 @@ def test_several_dev_containers_are_all_repaired_and_each_is_named(tmp_path):
         ".devcontainer/docs/devcontainer.json": False,
     }
     assert (root / ".devcontainer/docs/devcontainer.json").read_text().endswith('"pip install mkdocs"}')
-
-
-def test_the_extras_that_the_command_installs_limit_the_plan(tmp_path):
-    manifest = PYPROJECT + 'optional-dependencies.old = ["torch<2.10"]\noptional-dependencies.other = ["torch<2.8"]\n'
-    text = '{"image": "python:3.12", "postCreateCommand": "pip install -e \'.[old]\'"}'
-    root = dev(tmp_path / "x", text, files={"pyproject.toml": manifest})
-    assert devkit("init", root, *GPU, "--no-resolve").return_value == 0
-    held = (root / ".devcontainer/devkit/constraints.txt").read_text().splitlines()[-1]
-    assert held.startswith("torch==2.9.")
 
 
 def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_path, monkeypatch):
@@ -285,3 +188,23 @@ def test_a_dev_container_that_is_not_read_in_time_is_one_line_and_a_hint(tmp_pat
         devkit("init", tmp_path / "project", *GPU, "--yes")
     assert refused.value.hint
     assert tree(tmp_path / "project") == before
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("requirements.txt", "torch<2.14\n"),
+        ("pyproject.toml", PYPROJECT.replace("torch>=2.7", "torch<2.14")),
+        (".devcontainer/Dockerfile", "FROM python:3.12\nRUN pip install 'torch<2.14'\n"),
+    ],
+    ids=["a list that the Dockerfile installs", "the project itself", "the Dockerfile"],
+)
+def test_a_line_that_moves_in_the_users_files_is_no_change_of_the_plan(tmp_path, path, text):
+    dockerfile = (
+        "FROM python:3.12\nCOPY . .\nRUN pip install torch\nRUN pip install -e .\nRUN pip install -r requirements.txt\n"
+    )
+    root = dev(tmp_path / "x", BUILT, dockerfile, {path: text})
+    assert devkit("init", root, *GPU).return_value == 0
+    assert f"{path} wants torch<2.14" in (root / "devkit.lock").read_text()
+    (root / path).write_text(f"# mine\n\n{text}")
+    assert devkit("update", root, "--check").return_value == 0
