@@ -27,14 +27,6 @@ def render_yaml_block(text: str, indent: int) -> str:
     return chomping + "".join(f"\n{shift}{line}" if line else "\n" for line in lines)
 
 
-def quote_compose(text: str) -> str:
-    """Quote for a Compose file, which replaces $NAME by variables: a doubled dollar is a dollar.
-
-    Source: https://docs.docker.com/reference/compose-file/interpolation/
-    """
-    return quote_yaml(text.replace("$", "$$"))
-
-
 def format_comment_line(text: str) -> str:
     """Format text for a comment, which ends with its line."""
     return "".join(char if char.isprintable() else " " for char in text)

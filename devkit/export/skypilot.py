@@ -4,7 +4,7 @@ Source: https://docs.skypilot.co/en/latest/reference/yaml-spec.html
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from devkit.errors import DevkitError
@@ -12,14 +12,12 @@ from devkit.export.launcher_gpus import find_launcher_gpu
 from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell, quote_yaml, render_yaml_block
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
-from devkit.export.values import parse_duration, round_up_to_gib
-from devkit.export.workspace import build_workspace
+from devkit.export.values import round_up_to_gib
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
 from devkit.render.files import Artifact
 from devkit.render.templates import render_template
 
-WORKSPACE_FILE = "workspace.yaml"
 IMAGE_GIB = 40
 """The unpacked image and the system of the node."""
 SIGKILL_AFTER_S = 30
@@ -39,10 +37,6 @@ class SkypilotSettings:
         str, SettingInfo("User of a private registry; its password comes with --secret SKYPILOT_DOCKER_PASSWORD.")
     ] = ""
     accelerator: Annotated[str, SettingInfo("SkyPilot's own name of the GPU, where devkit does not know it.")] = ""
-    workspace: Annotated[
-        bool, SettingInfo("Also write workspace.yaml: the dev container on one node, entered by ssh or an editor.")
-    ] = False
-    idle: Annotated[str, SettingInfo("Time without work after which a workspace ends.", example="2h")] = "2h"
 
 
 @dataclass(frozen=True)
@@ -59,24 +53,14 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     if settings.infra and not _INFRA.fullmatch(settings.infra):
         raise DevkitError(f"--infra {settings.infra!r} is no place", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
     volumes = _list_volumes(task, settings)
-    files = [Artifact.from_text("task.yaml", _render_task(task, settings))] if task.command else []
+    files = [Artifact.from_text("task.yaml", _render_task(task, settings, volumes))]
     new = [_render_volume(task, settings, each) for each in volumes if not each.source]
     token = " --secret HF_TOKEN" if task.needs_token else ""
     if settings.registry_user:
         token += " --secret SKYPILOT_DOCKER_PASSWORD"
     steps = [f"sky volumes apply {quote_shell([f'{context.folder}/{each.path}'])}" for each in new]
-    if task.command:
-        steps.append(f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
+    steps.append(f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
     notes = []
-    if settings.workspace:
-        workspace = build_workspace(task, idle=settings.idle)
-        # New storage is named after the job, whose it is, too.
-        text = _render_task(replace(workspace, name=task.name), settings, cluster=workspace.name)
-        files.append(Artifact.from_text(WORKSPACE_FILE, text))
-        file = quote_shell([f"{context.folder}/{WORKSPACE_FILE}"])
-        steps += [f"sky launch --cluster {workspace.name}{token} {file}", f"ssh {workspace.name}"]
-        kept = "is deleted, but for its storage" if _is_on_cluster(settings) else "stops, and keeps its disk"
-        notes.append(f"the workspace {kept}, after {settings.idle} without an ssh connection; VS Code: Remote-SSH")
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
             f"SkyPilot kills a job {SIGKILL_AFTER_S} s after SIGTERM, and sends no signal when a spot node is reclaimed:"
@@ -87,9 +71,7 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     return TargetFiles((*files, *new), tuple(steps), tuple(notes))
 
 
-def _render_task(task: Task, settings: SkypilotSettings, *, cluster: str = "") -> str:
-    """Render the job's task, or the workspace of the name `cluster`."""
-    volumes = _list_volumes(task, settings)
+def _render_task(task: Task, settings: SkypilotSettings, volumes: list[Volume]) -> str:
     return render_template(
         "launchers/skypilot.yaml.j2",
         devkit_version=__version__,
@@ -102,9 +84,7 @@ def _render_task(task: Task, settings: SkypilotSettings, *, cluster: str = "") -
         mounts=[_build_file_mount(task, each) for each in task.volumes if each not in volumes],
         registry=task.image.partition("/")[0],
         volumes=[(each.path, _volume_name(task, each), each.because) for each in volumes],
-        run=render_yaml_block(_render_script(task, is_workspace=bool(cluster)), 2),
-        cluster=cluster,
-        idle_minutes=-(-parse_duration(settings.idle, "--idle") // 60),
+        run=render_yaml_block(_render_script(task), 2),
         yaml=quote_yaml,
         comment=format_comment_line,
     )
@@ -184,7 +164,7 @@ def _render_volume(task: Task, settings: SkypilotSettings, volume: Volume) -> Ar
     return Artifact.from_text(f"volume-{volume.role}.yaml", text)
 
 
-def _render_script(task: Task, *, is_workspace: bool) -> str:
+def _render_script(task: Task) -> str:
     """Render the script of every node. It execs nothing: SkyPilot appends lines that wait for uploads."""
     address, rank = "127.0.0.1", "0"
     if task.nodes > 1:
@@ -198,13 +178,8 @@ def _render_script(task: Task, *, is_workspace: bool) -> str:
         variables=build_rendezvous_variables(task, address=address, rank=rank),
         time_s=task.time_s,
         grace_s=task.grace_s,
-        command="" if is_workspace else fold_shell_command(task.command, indent=2),
+        command=fold_shell_command(task.command, indent=2),
     )
 
 
-TARGET = ExportTarget(
-    "skypilot",
-    SkypilotSettings,
-    render_skypilot,
-    has_workspace=lambda settings: settings.workspace,
-)
+TARGET = ExportTarget("skypilot", SkypilotSettings, render_skypilot)

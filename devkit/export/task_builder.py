@@ -127,9 +127,7 @@ def build_task(
     output = resolve_output(workspace, finetune.output.as_posix() if finetune is not None else job.results)
     if finetune is None:
         variables = (("DEVKIT_OUTPUT", output), *variables)
-        command = job.command and wrap_command(
-            job.command, by_torchrun=bool(job.processes), has_devkit=not job.foreign_image
-        )
+        command = wrap_command(job.command, by_torchrun=bool(job.processes), has_devkit=not job.foreign_image)
     else:
         command = build_node_command(finetune, is_distributed=is_distributed)
     if job.foreign_image:
@@ -160,7 +158,6 @@ def build_task(
         is_own_command=finetune is None,
         is_foreign_image=job.foreign_image,
         node_processes=node_processes,
-        min_nodes=job.min_nodes,
         workdir=job.workdir,
     )
     notes, refusal = tuple(_list_notes(task, job, needs)), None
@@ -343,9 +340,7 @@ def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) ->
 
 
 def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
-    if not task.command:
-        yield "no job is named, and a workspace's memory is a guess, which --memory replaces"
-    elif task.is_own_command:
+    if task.is_own_command:
         yield "no estimate for a command of your own: memory and storage are guesses, which --memory and --models-size replace"
         if job.settings:
             yield f"the job runs the command, and not devkit finetune with {job.settings}"

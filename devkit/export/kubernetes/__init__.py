@@ -3,19 +3,12 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.batch_job import render_batch_job
-from devkit.export.kubernetes.jobset import find_max_name_length, render_jobset, render_trainjob
-from devkit.export.kubernetes.kustomize import build_overlays, render_folder, render_kustomization, render_overlay
-from devkit.export.kubernetes.manifest import JobManifests, build_training_selector
-from devkit.export.kubernetes.monitoring import list_monitoring_notes, render_monitoring
-from devkit.export.kubernetes.node_checks import list_check_notes, render_node_checks
-from devkit.export.kubernetes.pytorchjob import render_pytorchjob
-from devkit.export.kubernetes.rayjob import MAX_RAYJOB_NAME_LENGTH, render_rayjob
-from devkit.export.kubernetes.resources import build_claim_template, find_gpu_resource, list_gpu_notes
+from devkit.export.kubernetes.kinds import build_job, find_max_name_length
+from devkit.export.kubernetes.manifest import build_training_selector, render_folder
+from devkit.export.kubernetes.node_checks import render_node_checks
+from devkit.export.kubernetes.resources import find_gpu_resource, list_gpu_notes
 from devkit.export.kubernetes.settings import (
     JobKind,
     KubernetesSettings,
@@ -24,60 +17,34 @@ from devkit.export.kubernetes.settings import (
     validate_subdomain,
 )
 from devkit.export.kubernetes.storage import TOKEN_KEY, build_files_pod, build_new_claims, is_node_folder
-from devkit.export.kubernetes.workspace import render_workspace
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, split_export_folder
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import Task
 from devkit.export.values import validate_dns_label
 from devkit.text import join_words
-
-_RENDERERS: dict[JobKind, Callable[[Task, KubernetesSettings], JobManifests]] = {
-    JobKind.JOB: render_batch_job,
-    JobKind.TRAINJOB: render_trainjob,
-    JobKind.PYTORCHJOB: render_pytorchjob,
-    JobKind.JOBSET: render_jobset,
-    JobKind.RAYJOB: render_rayjob,
-}
 
 
 def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportContext) -> TargetFiles:
     """Render the manifests. Raises DevkitError for what no cluster accepts."""
     kind = choose_job_kind(task, settings)
-    workspace = TargetFiles((), ())
-    if settings.workspace:
-        validate_job(replace(task, nodes=1), replace(settings, kind=None, runtime=""), JobKind.JOB)
-        workspace = render_workspace(task, settings, context)
-        if not task.command:
-            return workspace
     validate_job(task, settings, kind)
-    job = _RENDERERS[kind](task, settings)
-    files = dict(job.files)
-    if settings.device_class:
-        files["gpu.yaml"] = [build_claim_template(task, settings)]
-    keeps_order = len(files) > 1
-    artifacts = render_folder("base", f"The {job.kind} alone.", files, settings, keeps_order=keeps_order)
-    top = "base"
-    for overlay in build_overlays(task, settings, job):
-        artifacts.append(render_overlay(overlay, top, settings, keeps_order=keeps_order))
-        top = f"overlays/{overlay.name}"
-    about = "The job with all its overlays. Every folder below can be applied by itself, too."
-    artifacts.insert(0, render_kustomization("", about, [top], settings, keeps_order=keeps_order))
+    job = build_job(task, settings, kind)
+    namespace = settings.namespace
+    artifacts = render_folder("", "The job. Its storage is in a folder of its own.", "job.yaml", job.objects, namespace)
     claims = build_new_claims(task, settings)
     if claims:
         about = "The job's storage. Apart from the job, so that `kubectl delete -k` of the job leaves the checkpoints."
-        artifacts += render_folder("storage", about, {"claims.yaml": claims}, settings)
+        artifacts += render_folder("storage", about, "claims.yaml", claims, namespace)
     about = "A pod without a GPU that mounts the job's storage: to copy the project in, and the result out."
-    artifacts += render_folder("files", about, {"pod.yaml": [build_files_pod(task, settings)]}, settings)
+    artifacts += render_folder("files", about, "pod.yaml", [build_files_pod(task, settings)], namespace)
     notes = [*job.notes, *list_gpu_notes(task, settings), *_list_storage_notes(task, settings)]
     if settings.node_checks and task.is_foreign_image:
         notes.append("no checks of the nodes: the image has no devkit in it")
     elif settings.node_checks:
-        artifacts += render_node_checks(task, settings, context.folder)
-        notes += list_check_notes(context.folder)
-    if settings.monitoring:
-        artifacts += render_monitoring(task, settings, context)
-        notes += list_monitoring_notes(task, context)
+        checks, note = render_node_checks(task, settings, context.folder)
+        artifacts += checks
+        notes.append(note)
     steps = _list_next_steps(task, settings, context.folder, makes_storage=bool(claims))
-    return TargetFiles((*artifacts, *workspace.artifacts), (*steps, *workspace.next_steps), (*notes, *workspace.notes))
+    return TargetFiles(tuple(artifacts), steps, tuple(notes))
 
 
 def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> None:
@@ -87,12 +54,7 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
     """
     validate_kubernetes_settings(settings)
     find_gpu_resource(task, settings)
-    if settings.runtime and kind is not JobKind.TRAINJOB:
-        raise DevkitError(f"--runtime is for a TrainJob, and this is a {kind}", "Give --kind trainjob.")
-    if kind is JobKind.RAYJOB:
-        validate_dns_label(task.name, "--name", longest=MAX_RAYJOB_NAME_LENGTH)
-    if kind in (JobKind.TRAINJOB, JobKind.JOBSET):
-        validate_dns_label(task.name, "--name", longest=find_max_name_length(task))
+    validate_dns_label(task.name, "--name", longest=find_max_name_length(task, kind))
     # A Service is named after the job, and its name is a label by RFC 1035.
     if (kind is not JobKind.JOB or task.nodes > 1) and not re.match("[a-z]", task.name):
         raise DevkitError(f"--name {task.name!r} must begin with a letter", f"Such as --name job-{task.name}.")
@@ -115,9 +77,7 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
 def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str, *, makes_storage: bool) -> tuple[str, ...]:
     """List the commands to run next, in order."""
     kubectl = f"kubectl --namespace {settings.namespace}" if settings.namespace else "kubectl"
-    project, _ = split_export_folder(folder, "kubernetes")
-    # Without the dot at the end kubectl would create a folder of that name in the other.
-    here, where, pod = shlex.quote(f"{project or '.'}/."), shlex.quote(folder), f"{task.name}-files"
+    where, pod = shlex.quote(folder), f"{task.name}-files"
     selector = ",".join(f"{name}={value}" for name, value in build_training_selector(task).items())
     steps = []
     if task.needs_token:
@@ -127,7 +87,8 @@ def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str, *, m
         steps.append(f"kubectl apply -k {where}/storage")
     steps += [
         f"kubectl apply -k {where}/files && {kubectl} wait --for=condition=Ready --timeout=15m pod/{pod}",
-        f"{kubectl} cp {here} {pod}:{task.workspace}",
+        # Without the dot at the end kubectl would create a folder of that name in the other.
+        f"{kubectl} cp ./. {pod}:{task.workspace}",
         f"kubectl delete -k {where}/files",
         f"kubectl apply -k {where}",
         f"{kubectl} logs --follow --selector {selector}",
@@ -144,7 +105,7 @@ def _list_storage_notes(task: Task, settings: KubernetesSettings) -> tuple[str, 
         )
         if any(each.startswith("/dev/") for each in folders):
             notes.append(
-                "only a privileged container opens the node's devices; --rdma requests those of a device plugin"
+                "only a privileged container opens the node's devices; --set rdma requests those of a device plugin"
             )
     if task.nodes == 1:
         return tuple(notes)
@@ -157,10 +118,4 @@ def _list_storage_notes(task: Task, settings: KubernetesSettings) -> tuple[str, 
     return tuple(notes)
 
 
-TARGET = ExportTarget(
-    "kubernetes",
-    KubernetesSettings,
-    render_kubernetes,
-    is_elastic=lambda settings: settings.kind is JobKind.PYTORCHJOB,
-    has_workspace=lambda settings: settings.workspace is not None,
-)
+TARGET = ExportTarget("kubernetes", KubernetesSettings, render_kubernetes)

@@ -1,4 +1,4 @@
-"""Manifests as plain structures whose values may carry a comment, their YAML text, labels, and a job's objects.
+"""Manifests as plain structures whose values may carry a comment, their YAML text, folders of them, and labels.
 
 PyYAML writes no comments, so the text is made here. Read back, it is the structure that it was made from.
 """
@@ -13,6 +13,8 @@ import yaml
 
 from devkit.errors import DevkitError
 from devkit.export.task import Task
+from devkit.release import __version__
+from devkit.render.files import Artifact
 from devkit.text import wrap_text
 
 Manifest = dict[str, Any]
@@ -145,33 +147,26 @@ def build_labels(task: Task, component: str) -> dict[str, str]:
     }
 
 
-RETRIES = 3
-"""Attempts after failures that may not recur: a lost GPU, node or network."""
-JOB_TTL_S = 7 * 86400
-"""The time that a finished job is kept, with its pods' logs."""
-RESUME_EXIT_CODE = 75
-"""The exit code of a run that was stopped and has saved (docs/guides/long-runs.md)."""
+GENERATED_NOTICE = (
+    f"Written by devkit {__version__}. To change it, edit [job] and [job.kubernetes] in devkit.toml and run "
+    "`devkit export kubernetes` again."
+)
 
 
-@dataclass(frozen=True)
-class PatchTarget:
-    """A place that kustomize patches: the object's kind and name, and a JSON pointer."""
+def render_folder(folder: str, about: str, name: str, objects: Sequence[Manifest], namespace: str) -> list[Artifact]:
+    """Render a folder for `kubectl apply -k`, "" for the topmost: a file of objects, in their order, and its kustomization.
 
-    kind: str
-    name: str
-    pointer: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobManifests:
-    """The objects of a kind of job, by file, and the places to patch in them.
-
-    `owner` is the object that a queue admits, `suspend` its field for that, `pods` are the pod templates.
+    kubectl warns of sortOptions at each `apply -k`, since it has a flag of its own for the same.
     """
-
-    kind: str
-    files: dict[str, list[Manifest]]
-    owner: PatchTarget
-    suspend: PatchTarget
-    pods: tuple[PatchTarget, ...]
-    notes: tuple[str, ...] = ()
+    content: Manifest = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    if namespace:
+        content["namespace"] = namespace
+    if len(objects) > 1:
+        order = "In this order: a TrainJob whose runtime comes after it is refused."
+        content["sortOptions"] = {"order": Commented("fifo", order)}
+    content["resources"] = [name]
+    files = {"kustomization.yaml": ([content], f"{GENERATED_NOTICE}\n{about}"), name: (objects, GENERATED_NOTICE)}
+    return [
+        Artifact.from_text(f"{folder}/{file}".lstrip("/"), render_yaml(documents, heading=heading))
+        for file, (documents, heading) in files.items()
+    ]

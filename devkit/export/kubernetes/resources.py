@@ -1,4 +1,4 @@
-"""Resources of a pod: GPUs by resource, MIG resource or claim of dynamic resource allocation; memory and cores."""
+"""Resources of a pod: GPUs by resource or MIG resource; memory and cores; tolerations."""
 
 import re
 from typing import Any
@@ -12,13 +12,8 @@ from devkit.solver.plan import Vendor
 GPU_RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
 """The resources of the vendors' device plugins.
 Sources: https://github.com/NVIDIA/k8s-device-plugin, https://github.com/ROCm/k8s-device-plugin"""
-CLAIM_NAME = "gpu"
-"""The name of the pod's claim, and of the one request in it."""
-
-GPU_TAINTS = GPU_RESOURCES
-"""Taints by which clusters reserve GPU nodes for pods that request GPUs: they have the names of the resources.
-Source: https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the first by itself)"""
-
+SPOT_TAINTS = ("cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriority", "spot")
+"""Taints of spot nodes: the first is GKE's advice, the second is set by AKS, the third by hand in many clusters."""
 _MIG = re.compile(r"nvidia\.com/mig-(\d+)g\.(\d+)gb.*")
 
 
@@ -28,14 +23,13 @@ Source: https://github.com/NVIDIA/k8s-device-plugin#shared-access-to-gpus"""
 
 
 def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
-    """Return the resource to request; "" without GPUs, and for those of a claim. Raises DevkitError."""
+    """Return the resource to request; "" without GPUs. Raises DevkitError."""
     count = task.accelerator.count
-    requested = settings.gpu_resource or settings.device_class
     if not count:
-        if requested:
-            raise DevkitError(f"{requested} is requested, and no GPU", "Give --gpus 1, or plan for machines with GPUs.")
-        return ""
-    if settings.device_class:
+        if settings.gpu_resource:
+            raise DevkitError(
+                f"{settings.gpu_resource} is requested, and no GPU", "Give --gpus 1, or plan for machines with GPUs."
+            )
         return ""
     resource = settings.gpu_resource or GPU_RESOURCES[task.accelerator.vendor]
     is_shared = resource.endswith(SHARED)
@@ -69,8 +63,6 @@ def build_resources(task: Task, settings: KubernetesSettings) -> Manifest:
     if resource:
         found["limits"][resource] = task.accelerator.count
     found["limits"] |= parse_rdma_devices(settings)
-    if settings.device_class:
-        found["claims"] = [{"name": CLAIM_NAME}]
     return found
 
 
@@ -85,34 +77,18 @@ def _build_cpu_request(task: Task) -> Commented:
     return Commented(f"{task.cpus * 875}m" if thousandths else whole, f"{less} {no_limit}")
 
 
-def build_claim_template(task: Task, settings: KubernetesSettings) -> Manifest:
-    """Build the template of each pod's claim. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/\
-dynamic-resource-allocation/ (stable since Kubernetes 1.34)."""
-    exactly = {
-        "deviceClassName": settings.device_class,
-        "allocationMode": "ExactCount",
-        "count": task.accelerator.count,
-    }
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name_claim_template(task)},
-        "spec": {"spec": {"devices": {"requests": [{"name": CLAIM_NAME, "exactly": exactly}]}}},
-    }
-
-
 def build_tolerations(task: Task, settings: KubernetesSettings) -> list[Any]:
-    """Build the tolerations of the pods."""
-    tolerations: list[Any] = []
+    """Build the tolerations of the pods: clusters reserve GPU nodes by a taint with the name of the resource.
+
+    Source: https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds it by itself)
+    """
+    found: list[Any] = []
     if task.accelerator.count:
-        taint = {"key": GPU_TAINTS[task.accelerator.vendor], "operator": "Exists", "effect": "NoSchedule"}
-        tolerations.append(Commented(taint, "Clusters reserve GPU nodes by this taint."))
-    return tolerations + parse_tolerations(settings)
-
-
-def name_claim_template(task: Task) -> str:
-    """Return the name of the claim template."""
-    return f"{task.name}-gpu"
+        taint = {"key": GPU_RESOURCES[task.accelerator.vendor], "operator": "Exists", "effect": "NoSchedule"}
+        found.append(Commented(taint, "Clusters reserve GPU nodes by this taint."))
+    if task.is_spot:
+        found += [{"key": taint, "operator": "Exists", "effect": "NoSchedule"} for taint in SPOT_TAINTS]
+    return found + parse_tolerations(settings)
 
 
 def list_gpu_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
@@ -123,7 +99,7 @@ def list_gpu_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
     is_amd = task.accelerator.vendor is Vendor.ROCM and task.accelerator.count
     if is_amd and settings.gpu_group is None:
         group = (
-            "on most nodes /dev/kfd opens to one group alone: give --gpu-group with the answer of stat -c %g /dev/kfd"
+            "on most nodes /dev/kfd opens to one group alone: --set gpu_group=NUMBER, the answer of stat -c %g /dev/kfd"
         )
         return (*_list_placement_notes(task, settings), group)
     return _list_placement_notes(task, settings)
@@ -136,7 +112,7 @@ def _list_placement_notes(task: Task, settings: KubernetesSettings) -> tuple[str
     if settings.gpu_resource.endswith(SHARED):
         gpu = name or "NAME"
         return (f'the GPU is shared, and its memory is not divided: estimate a share, such as --gpu "{gpu}/4" of four',)
-    if not name or settings.node_selector or settings.device_class:
+    if not name or settings.node_selector:
         return ()
     if task.accelerator.vendor is Vendor.NVIDIA:
         return (

@@ -21,14 +21,18 @@ _NO_ESCALATION = {"allowPrivilegeEscalation": False}
 def build_pod_security(task: Task, settings: KubernetesSettings) -> Manifest:
     """Build the security context of a pod: what the restricted Pod Security Standard requires.
 
-    A foreign image runs as its own user, which is mostly root, unless --user names another.
+    A foreign image runs as its own user, which is mostly root, unless the settings name another.
     Source: https://kubernetes.io/docs/concepts/security/pod-security-standards/
     """
     seccomp = {"seccompProfile": {"type": "RuntimeDefault"}}
     user = settings.user or (None if task.is_foreign_image else USER_ID)
     if user is None:
         return seccomp
-    why = "Requested." if settings.user else "The image's user dev. For an image built for another one: --user."
+    why = (
+        "Requested."
+        if settings.user
+        else "The image's user dev. For an image built for another one: --set user=NUMBER."
+    )
     return {
         "runAsNonRoot": True,
         "runAsUser": Commented(user, why),
@@ -69,8 +73,8 @@ def build_new_claims(task: Task, settings: KubernetesSettings) -> list[Manifest]
     mode = settings.access_mode or (AccessMode.MANY_NODES if task.nodes > 1 else AccessMode.ONE_NODE)
     if task.nodes > 1 and mode is not AccessMode.MANY_NODES:
         raise DevkitError(
-            f"--access-mode {mode} lets one node mount what {task.nodes} nodes must share",
-            "Give --access-mode ReadWriteMany and a --storage-class that offers it (NFS, CephFS, EFS, Filestore, …).",
+            f"access mode {mode} lets one node mount what {task.nodes} nodes must share",
+            "Give --set access_mode=ReadWriteMany and a --storage-class that offers it (NFS, CephFS, EFS, Filestore, …).",
         )
     why = "Every node mounts it." if mode is AccessMode.MANY_NODES else "One node at a time mounts it."
     claims = []
@@ -92,8 +96,7 @@ def build_pod_volumes(task: Task, settings: KubernetesSettings) -> list[Any]:
     shm = {"medium": "Memory", "sizeLimit": size}
     why = "Without it /dev/shm has 64 MiB, and loader workers and NCCL fail. It is memory, in the container's limit."
     volumes.append(Commented({"name": "shm", "emptyDir": shm}, why))
-    if not _keeps_compiled(task):
-        volumes.append({"name": "compile-cache", "emptyDir": {}})
+    volumes.append({"name": "compile-cache", "emptyDir": {}})
     if task.needs_token:
         secret = {
             "secretName": settings.token_secret,
@@ -109,8 +112,7 @@ def build_volume_mounts(task: Task) -> list[Manifest]:
     """Build the mounts, at the paths of the dev container."""
     mounts = _build_claim_mounts(task)
     mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - inside the container
-    if not _keeps_compiled(task):
-        mounts.append({"name": "compile-cache", "mountPath": COMPILE_CACHE})
+    mounts.append({"name": "compile-cache", "mountPath": COMPILE_CACHE})
     if task.needs_token:
         mounts.append({"name": "hub-token", "mountPath": TOKEN_FOLDER, "readOnly": True})
     return mounts
@@ -142,10 +144,6 @@ def build_files_pod(task: Task, settings: KubernetesSettings) -> Manifest:
         spec["imagePullSecrets"] = [{"name": settings.pull_secret}]
     metadata = {"name": f"{task.name}-files", "labels": build_labels(task, "files")}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def _keeps_compiled(task: Task) -> bool:
-    return any(each.path == COMPILE_CACHE for each in task.volumes)
 
 
 def _build_claim_volumes(task: Task) -> list[Manifest]:
