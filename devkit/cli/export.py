@@ -32,8 +32,8 @@ from devkit.export.job_settings import (
 )
 from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_target
 from devkit.facts.settings import describe_settings, format_flag
-from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
+from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.text import format_count, wrap_text
 
 if TYPE_CHECKING:

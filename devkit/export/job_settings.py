@@ -327,7 +327,7 @@ def select_flags_to_store(
     They are stored for this target alone: a job for another one is another job.
     """
     table = document.get(JOB_TABLE, {}).get(target.name, {})
-    stored = {}
+    stored: dict[tuple[str, ...], object] = {}
     for name, value in given.items():
         key = next((key for key in table if _to_name(key) == name), name)
         if key not in table or table[key] != _to_toml(value):

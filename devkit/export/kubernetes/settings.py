@@ -53,18 +53,26 @@ def parse_label(text: str, flag: str) -> tuple[str, str]:
     )
 
 
-def parse_toleration(text: str, flag: str) -> dict[str, str]:
-    """Parse a taint as kubectl prints it, KEY or KEY=VALUE, with or without :EFFECT, into its toleration.
+@dataclass(frozen=True)
+class Toleration:
+    """A toleration of a taint. `value` is None for any, `effect` "" for all."""
 
-    Raises DevkitError. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    key: str
+    value: str | None
+    effect: str
+    because: str = ""
+
+
+def parse_toleration(text: str, flag: str) -> Toleration:
+    """Parse a taint as kubectl prints it, KEY or KEY=VALUE, with or without :EFFECT. Raises DevkitError.
+
+    Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
     """
     taint, mark, effect = text.partition(":")
     if mark and effect not in _EFFECTS:
         raise DevkitError(f"{flag} {text!r} has an unknown effect", f"Write one of {', '.join(_EFFECTS)}.")
-    toleration = {"key": validate_label_key(taint.partition("=")[0], flag), "operator": "Exists"}
-    if "=" in taint:
-        toleration |= {"operator": "Equal", "value": parse_label(taint, flag)[1]}
-    return toleration | ({"effect": effect} if mark else {})
+    key, has_value, _ = taint.partition("=")
+    return Toleration(validate_label_key(key, flag), parse_label(taint, flag)[1] if has_value else None, effect)
 
 
 class JobKind(StrEnum):
@@ -186,14 +194,8 @@ def validate_kubernetes_settings(settings: KubernetesSettings) -> KubernetesSett
         validate_dns_label(settings.namespace, "--namespace", longest=MAX_LABEL_LENGTH)
     if settings.gpu_resource:
         validate_label_key(settings.gpu_resource, "--gpu-resource")
-    for text in settings.label:
-        parse_label(text, "--set label")
     for text in settings.annotation:
         validate_label_key(text.partition("=")[0], "--set annotation")
-    parse_rdma_devices(settings)
-    # Parsing raises what is wrong with them.
-    parse_node_selector(settings)
-    parse_tolerations(settings)
     return settings
 
 
@@ -208,16 +210,6 @@ def parse_rdma_devices(settings: KubernetesSettings) -> dict[str, int]:
             )
         found[validate_label_key(name, "--set rdma")] = int(count or 1)
     return found
-
-
-def parse_node_selector(settings: KubernetesSettings) -> dict[str, str]:
-    """Parse the labels that nodes must have."""
-    return dict(parse_label(text, "--node-selector") for text in settings.node_selector)
-
-
-def parse_tolerations(settings: KubernetesSettings) -> list[dict[str, str]]:
-    """Parse the taints that nodes may have."""
-    return [parse_toleration(text, "--toleration") for text in settings.toleration]
 
 
 def choose_job_kind(task: Task, settings: KubernetesSettings) -> JobKind:
