@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,11 +205,8 @@ def _finish(ctx: click.Context, result: "ExportResult", flags: dict[str, Any], *
 
 
 def _print_end(result: "ExportResult", changed: int, *, is_dry_run: bool) -> None:
-    if result.settings.stored:
-        click.echo("From devkit.toml, for want of a flag:")
     for each in result.settings.stored:
-        value = shlex.join(each.value) if isinstance(each.value, tuple) else each.value
-        click.echo(f"  {each.name} {value}: {each.where}")
+        click.echo(f"  {each}")
     for note in result.notes:
         click.echo(wrap_text(f"! note: {note}", width=80))
     if not changed:
@@ -293,7 +290,7 @@ def plan_export(
     root = project.root
     content, document = _read_devkit_toml(root)
     settings = read_export_settings(document, content.decode("utf-8-sig"), target, given)
-    _require_settings(project, lock, target, settings, given, document)
+    _require_settings(project, lock, target, settings, document)
     project, plan = _load_plan(project, lock, settings.job)
     exported = load_exported_project(project, plan, settings.job)
     folder = _find_folder(project, target, settings, output)
@@ -449,56 +446,40 @@ def _require_settings(
     lock: "DevkitLock",
     target: ExportTarget,
     settings: ExportSettings,
-    given: Mapping[str, Any],
     document: Mapping[str, Any],
 ) -> None:
     """Raise DevkitError that names everything that a job lacks, with the commands that end in the export."""
-    missing: list[str] = []
-    steps: list[str] = []
-    where = [str(project.root)] if project.root != Path.cwd() else []
-    words = ["devkit", "export", target.name, *where, *_format_flags(target, given)]
-    has_lock = bool(lock.files and not lock.target)
-    if not has_lock:
+    from devkit.render.container.settings import slugify
+    from devkit.render.files import DEVCONTAINER_FOLDER
+
+    missing, steps, words = [], [], ["devkit", "export", target.name]
+    if not lock.files or lock.target:
         missing.append(f"there is no devkit.lock of a dev container in {project.root}")
+        steps.append("devkit init")
     if not settings.job.image and target.needs_image(settings.target):
         missing.append("no image is named, and the job runs where no image is built")
-        name, publish = _build_publish_command(project)
-        named = _find_of_another_target(document, "image")
-        bake = ["--bake"] if project.settings.engine != "podman" and not project.settings.bake and not named else []
-        steps = [shlex.join(["devkit", "init", *where, *bake])] if bake or not has_lock else []
-        steps += [] if named else publish
-        words += ["--image", named or name]
-    elif not has_lock:
-        steps.append(shlex.join(["devkit", "init", *where]))
-    other = ""
+        image = _find_of_another_target(document, "image")
+        if not image:
+            image = f"registry.example.org/{slugify(project.settings.name)}:1"
+            bakes = project.settings.engine != "podman"
+            docker = f'docker buildx bake --file {DEVCONTAINER_FOLDER}/docker-bake.hcl --push --set "*.tags={image}"'
+            podman = f"podman build --tag {image} {DEVCONTAINER_FOLDER} && podman push {image}"
+            steps = ["devkit init --bake", docker] if bakes else [*steps, podman]
+        words += ["--image", image]
     if not settings.job.settings and not settings.job.command:
         missing.append("nothing says what the job shall run")
         words += ["--settings", _find_of_another_target(document, "settings") or "run.toml"]
-        other = "\nOr, for a command of your own instead of devkit finetune with those settings: -- python train.py"
     if missing:
-        command = ["--", *settings.job.command] if given.get("command") else []
-        raise DevkitError("; ".join(missing), " && \\\n".join([*steps, shlex.join([*words, *command])]) + other)
+        hint = " && \\\n".join([*steps, f"{shlex.join(words)} …"])
+        raise DevkitError(
+            "; ".join(missing), f"{hint}\nA command of your own takes the place of --settings: -- python train.py"
+        )
 
 
 def _find_of_another_target(document: Mapping[str, Any], name: str) -> str:
     """Return the setting of the first target that has it in devkit.toml; "" without one."""
     tables = document.get(JOB_TABLE, {})
     return next((str(tables[each][name]) for each in TARGETS if name in tables.get(each, {})), "")
-
-
-def _format_flags(target: ExportTarget, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the flags of settings that were given, as they were."""
-    for name, value in given.items():
-        kind = JobSettings if name in describe_settings(JobSettings) else target.settings
-        for each in value if isinstance(value, tuple) and name != "command" else (value,):
-            if name == "command":
-                continue
-            if not describe_settings(kind)[name][1].has_flag:
-                yield from ("--set", f"{name}={str(each).lower() if isinstance(each, bool) else each}")
-            elif isinstance(each, bool):
-                yield format_flag(name) if each else f"--no-{format_flag(name)[2:]}"
-            else:
-                yield from (format_flag(name), str(each))
 
 
 def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:
@@ -508,17 +489,6 @@ def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:
 
     content = read_file(root, DEVKIT_TOML) or b""
     return content, parse_toml(content.decode("utf-8-sig"))
-
-
-def _build_publish_command(project: "DevkitProject") -> tuple[str, list[str]]:
-    """Return a name for the project's image, and the commands that build it and push it to the registry."""
-    from devkit.render.container.settings import slugify
-    from devkit.render.files import DEVCONTAINER_FOLDER
-
-    name = f"registry.example.org/{slugify(project.settings.name)}:1"
-    if project.settings.engine == "podman":
-        return name, [f"podman build --tag {name} {DEVCONTAINER_FOLDER}", f"podman push {name}"]
-    return name, [f'docker buildx bake --file {DEVCONTAINER_FOLDER}/docker-bake.hcl --push --set "*.tags={name}"']
 
 
 def _find_folder(project: "DevkitProject", target: ExportTarget, settings: ExportSettings, output: Path | None) -> Path:

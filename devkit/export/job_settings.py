@@ -1,6 +1,7 @@
 """Settings of a job, whatever engine runs it: the table [job] of devkit.toml, and flags of the same names."""
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -129,6 +130,11 @@ class StoredSetting:
     name: str
     value: Any
     where: str
+
+    def __str__(self) -> str:
+        """Return NAME VALUE: FILE:LINE."""
+        value = shlex.join(self.value) if isinstance(self.value, tuple) else self.value
+        return f"{self.name} {str(value).lower() if isinstance(value, bool) else value}: {self.where}"
 
 
 @dataclass(frozen=True)

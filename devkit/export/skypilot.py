@@ -52,14 +52,10 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     """Render the files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
     if settings.infra and not _INFRA.fullmatch(settings.infra):
         raise DevkitError(f"--infra {settings.infra!r} is no place", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
-    volumes = _list_volumes(task, settings)
-    files = [Artifact.from_text("task.yaml", _render_task(task, settings, volumes))]
-    new = [_render_volume(task, settings, each) for each in volumes if not each.source]
     token = " --secret HF_TOKEN" if task.needs_token else ""
     if settings.registry_user:
         token += " --secret SKYPILOT_DOCKER_PASSWORD"
-    steps = [f"sky volumes apply {quote_shell([f'{context.folder}/{each.path}'])}" for each in new]
-    steps.append(f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
+    step = f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}"
     notes = []
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
@@ -68,10 +64,13 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
         )
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
         notes.append("every node must see the checkpoints: a bucket shows a file to other nodes once it is uploaded")
-    return TargetFiles((*files, *new), tuple(steps), tuple(notes))
+    if _is_on_cluster(settings) and not all(each.source for each in task.volumes):
+        notes.append("new storage is a bucket of a cloud; on a cluster, name volumes of sky volumes ls, --checkpoints")
+    return TargetFiles((Artifact.from_text("task.yaml", _render_task(task, settings)),), (step,), tuple(notes))
 
 
-def _render_task(task: Task, settings: SkypilotSettings, volumes: list[Volume]) -> str:
+def _render_task(task: Task, settings: SkypilotSettings) -> str:
+    volumes = [each for each in task.volumes if each.source and not _BUCKET.fullmatch(each.source)]
     return render_template(
         "launchers/skypilot.yaml.j2",
         devkit_version=__version__,
@@ -83,7 +82,7 @@ def _render_task(task: Task, settings: SkypilotSettings, volumes: list[Volume]) 
         disk_gib=IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes),
         mounts=[_build_file_mount(task, each) for each in task.volumes if each not in volumes],
         registry=task.image.partition("/")[0],
-        volumes=[(each.path, _volume_name(task, each), each.because) for each in volumes],
+        volumes=[(each.path, _validate_volume(each), each.because) for each in volumes],
         run=render_yaml_block(_render_script(task), 2),
         yaml=quote_yaml,
         comment=format_comment_line,
@@ -113,24 +112,14 @@ def _list_accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...
     )
 
 
-def _list_volumes(task: Task, settings: SkypilotSettings) -> list[Volume]:
-    """List what SkyPilot mounts as a volume: storage with a plain name, or a new claim in a cluster."""
-    on_cluster = _is_on_cluster(settings)
-    return [
-        each
-        for each in task.volumes
-        if (not _BUCKET.fullmatch(each.source) if each.source else on_cluster and each.role is not VolumeRole.DATA)
-    ]
-
-
-def _volume_name(task: Task, volume: Volume) -> str:
-    name = volume.source or task.name_new_volume(volume.role)
-    if not _NAME.fullmatch(name):
+def _validate_volume(volume: Volume) -> str:
+    """Return the name of storage that SkyPilot mounts as a volume. Raises DevkitError."""
+    if not _NAME.fullmatch(volume.source):
         raise DevkitError(
-            f"--{volume.role} {name!r} is neither a bucket nor a volume of SkyPilot's",
+            f"--{volume.role} {volume.source!r} is neither a bucket nor a volume of SkyPilot's",
             "Write it as s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, or as sky volumes ls shows it.",
         )
-    return name
+    return volume.source
 
 
 def _build_file_mount(task: Task, volume: Volume) -> _Mount:
@@ -149,19 +138,6 @@ def _mode(volume: Volume) -> str:
     Source: https://docs.skypilot.co/en/latest/reference/storage.html#storage-mounting-modes
     """
     return "MOUNT" if volume.role is VolumeRole.DATA else "MOUNT_CACHED"
-
-
-def _render_volume(task: Task, settings: SkypilotSettings, volume: Volume) -> Artifact:
-    text = render_template(
-        "launchers/skypilot-volume.yaml.j2",
-        devkit_version=__version__,
-        name=_volume_name(task, volume),
-        infra=quote_yaml(settings.infra),
-        size_gib=round_up_to_gib(volume.size_bytes),
-        access_mode="ReadWriteMany" if task.nodes > 1 else "ReadWriteOnce",
-        because=format_comment_line(volume.because),
-    )
-    return Artifact.from_text(f"volume-{volume.role}.yaml", text)
 
 
 def _render_script(task: Task) -> str:

@@ -19,7 +19,6 @@ from devkit.export.sizing import (
     explain_misfit,
     find_fitting_gpus,
     list_duration_notes,
-    validate_checkpoint_interval,
     validate_gpu,
 )
 from devkit.export.task import (
@@ -110,7 +109,6 @@ def build_task(
         _validate_run(finetune, job, hardware)
         _validate_hub_data(exported)
         needs = estimate_needs(finetune, config, hardware) if config is not None else None
-        validate_checkpoint_interval(needs, finetune, time_s=time_s)
         if config is not None and needs is not None and hardware.vendor is Vendor.NVIDIA:
             fitting = tuple(find_fitting_gpus(plan, finetune, config, hardware))
     accelerator = Accelerator(
@@ -162,7 +160,7 @@ def build_task(
     )
     notes, refusal = tuple(_list_notes(task, job, needs)), None
     if finetune is not None:
-        notes += tuple(list_duration_notes(needs, finetune, time_s=time_s, grace_s=grace_s))
+        notes += tuple(list_duration_notes(needs, grace_s=grace_s))
         refusal = explain_misfit(needs, finetune, config, hardware, fitting)
     return TaskAndEstimate(replace(task, reasons=_explain_sizes(task, job, needs), notes=notes), needs, refusal)
 

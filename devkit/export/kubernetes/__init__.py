@@ -97,8 +97,8 @@ def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str) -> t
     )
     steps = []
     if task.needs_token:
-        secret = '--from-file=token="$HOME/.cache/huggingface/token"'
-        steps.append(f"{kubectl} create secret generic {settings.token_secret} {secret}")
+        source = '--from-file=token="$HOME/.cache/huggingface/token"'
+        steps.append(f"{kubectl} create secret generic {settings.token_secret} {source}")
     if not all(each.source for each in task.volumes):
         steps.append(f"kubectl apply -k {where}/storage")
     steps += [
