@@ -143,7 +143,7 @@ def build_task(
         accelerator=accelerator,
         cpus=job.cpus or CORES_PER_GPU * max(1, count),
         memory_bytes=_size_memory(job, needs, hardware, processes=max(1, count), is_own=finetune is None),
-        shm_bytes=parse_size(job.shm, "--shm") if job.shm else max(SHM_BYTES, SHM_BYTES_PER_GPU * count),
+        shm_bytes=parse_size(job.shm, "--set shm") if job.shm else max(SHM_BYTES, SHM_BYTES_PER_GPU * count),
         volumes=(
             *plan_volumes(exported, job, needs, workspace=workspace, output=output),
             *plan_mounts(job, {workspace, output, HUB_CACHE, COMPILE_CACHE, TOKEN_FOLDER, "/dev/shm"}),  # noqa: S108
@@ -293,13 +293,13 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
         because = f"{content}: {format_bytes(min_bytes)}" if min_bytes else "the minimum: its content is unknown here"
         size = max(MIN_VOLUME_BYTES, padded_gib * GIB)
         if job.command and role is not VolumeRole.DATA:
-            because, size = f"a guess for a command of your own: --{role}-size", OWN_COMMAND_VOLUME_BYTES
+            because, size = f"a guess for a command of your own: --set {role}_size", OWN_COMMAND_VOLUME_BYTES
         return Volume(role=role, path=path, source=source, size_bytes=size, because=because)
-    flag = f"--{role}-size"
+    flag = f"--set {role}_size"
     size = parse_size(requested, flag)
     if size < min_bytes:
         raise DevkitError(
-            f"{flag} {requested} is less than {content}: {format_bytes(min_bytes)}", f"Give {flag} {padded_gib}Gi."
+            f"{flag} {requested} is less than {content}: {format_bytes(min_bytes)}", f"Give {flag}={padded_gib}Gi."
         )
     return Volume(role=role, path=path, source=source, size_bytes=size, because=REQUESTED)
 
@@ -339,7 +339,7 @@ def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) ->
 
 def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
     if task.is_own_command:
-        yield "no estimate for a command of your own: memory and storage are guesses, which --memory and --models-size replace"
+        yield "no estimate for a command of your own: memory and storage are guesses, which --memory and --set models_size replace"
         if job.settings:
             yield f"the job runs the command, and not devkit finetune with {job.settings}"
     elif needs is None:

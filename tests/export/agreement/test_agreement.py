@@ -60,6 +60,8 @@ FORMS = {
     "slurm": {f"slurm, {flavor}" for flavor in ContainerRuntime},
 }
 """The outputs of a target that writes the job in several ways; any other target has one, of its name."""
+
+
 def test_every_output_of_the_product_has_a_reader():
     outputs = {output for target in TARGETS for output in FORMS.get(target, {target})}
     assert set(READERS) == {*outputs, "dev container"}, "give each output a reader, and remove those of others"

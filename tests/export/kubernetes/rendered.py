@@ -11,6 +11,7 @@ from devkit.export.task import Task
 
 from .sample_jobs import context
 
+
 def made(task: Task, **options: Any) -> TargetFiles:
     """The job's own files: no check of the nodes, unless the options say so."""
     values = {"node_checks": False} | options
