@@ -201,9 +201,9 @@ def _refuse_cluster(_ctx: click.Context, _option: click.Parameter, cluster: str 
     if cluster:
         raise DevkitError(
             f"devkit up builds an image and starts it, and {cluster!r} runs one that is published",
-            "Publish it and write the workspace, then run the commands that this prints:"
-            " devkit export kubernetes --workspace kubectl --image REGISTRY/NAME:TAG"
-            " (or export slurm, skypilot or dstack). Another machine's engine: devkit up --host ssh://HOST",
+            "Publish it, write a job that waits, and enter it:"
+            " devkit export kubernetes --image REGISTRY/NAME:TAG -- devkit launch --idle 7200"
+            " (or export slurm or skypilot). Another machine's engine: devkit up --host ssh://HOST",
         )
 
 

@@ -18,7 +18,6 @@ from devkit.facts.settings import (
     SettingInfo,
     describe_settings,
     find_setting_type,
-    format_flag,
     format_option,
     validate_ranges,
 )
@@ -58,9 +57,6 @@ class JobSettings:
         bool,
         SettingInfo("The image is not of this project: no devkit, no user dev and no /opt/venv in it.", section=WHAT),
     ] = False
-    workdir: Annotated[
-        str, SettingInfo("Folder of the container to start in, not the project's.", example="/PATH", section=WHAT)
-    ] = ""
     env: Annotated[
         tuple[str, ...],
         SettingInfo("Environment variable of the container. Repeat.", example="NAME=VALUE", section=WHAT),
@@ -90,6 +86,9 @@ class JobSettings:
         tuple[str, ...],
         SettingInfo("Other storage at a path of your own. Repeat.", example="SOURCE:/PATH", section=STORAGE),
     ] = ()
+    workdir: Annotated[
+        str, SettingInfo("Folder of the container in which a command of your own starts.", has_flag=False)
+    ] = ""
     results: Annotated[
         str, SettingInfo("Folder in the project that a command of your own writes to.", has_flag=False)
     ] = "outputs"
@@ -177,12 +176,12 @@ def _validate_command(settings: JobSettings) -> None:
         for name in ("processes", "foreign_image", "workdir"):
             if getattr(settings, name):
                 raise DevkitError(
-                    f"{format_flag(name)} is for a command of your own: devkit finetune knows its processes, image and folder",
+                    f"{format_option(JobSettings, name)} is for a command of your own: devkit finetune knows these by itself",
                     "Give the command after two dashes: -- python train.py",
                 )
         return
     if settings.workdir and not PurePosixPath(settings.workdir).is_absolute():
-        raise DevkitError(f"--workdir {settings.workdir!r} is no absolute path", "Such as --workdir /workspace")
+        raise DevkitError(f"--set workdir {settings.workdir!r} is no absolute path", "Such as --set workdir=/workspace")
     if not settings.command[0]:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):

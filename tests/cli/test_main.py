@@ -72,7 +72,7 @@ def test_an_interrupt_ends_quietly_with_130(monkeypatch, capsys, error):
 
 SUBCOMMANDS = {
     "model": ("fetch",),
-    "export": ("kubernetes", "slurm", "skypilot", "dstack", "daytona", "docker"),
+    "export": ("kubernetes", "slurm", "skypilot", "daytona", "docker"),
     "fleet": ("doctor", "files"),
     "data": ("show", "update", "reset"),
 }
@@ -358,7 +358,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
             ["verify", "--here", "--model", "nothere"], "there is no model nothere: no such folder", id="no model"
         ),
         pytest.param(["fleet", "doctor"], "or reports: --reports DIR", id="no hosts"),
-        pytest.param(["up", "--on", "slurm"], "devkit export kubernetes --workspace", id="a cluster as an engine"),
+        pytest.param(["up", "--on", "slurm"], "devkit export kubernetes --image", id="a cluster as an engine"),
         pytest.param(["doctor", "--jsn"], "--json", id="a misspelled flag"),
         pytest.param(["doctor", "-project", "x"], "No such option", id="one dash of two"),
         pytest.param(["doctor", "-help"], "Did you mean --help or", id="help with one dash"),
