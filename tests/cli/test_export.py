@@ -156,7 +156,7 @@ def test_a_folder_elsewhere_keeps_nothing_and_both_stay_apart(project):
 def test_a_folder_of_other_files_of_devkits_is_never_taken(project, folder):
     exported(project, "slurm", *JOB)
     before = tree(project)
-    assert_refused(export(project, "docker", "--output", folder), "holds")
+    assert_refused(export(project, "docker", *JOB, "--output", folder), "holds")
     assert tree(project) == before
 
 
