@@ -31,7 +31,7 @@ from devkit.export.job_settings import (
     select_flags_to_store,
 )
 from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_target
-from devkit.facts.settings import describe_settings, format_flag
+from devkit.facts.settings import SettingInfo, describe_settings, format_flag
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.text import format_count, wrap_text
@@ -113,7 +113,15 @@ class _TargetCommand(click.Command):
             args, words = args[:at], tuple(args[at + 1 :])
             if not words:
                 raise DevkitError("no command follows the two dashes", "Such as -- python train.py")
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").removeprefix("no-").replace("-", "_")
+            if name in self._describe_settings():
+                raise DevkitError(
+                    f"{error.option_name} is a setting without a flag", f"Give --set {name}=VALUE."
+                ) from None
+            raise
         ctx.params["command"] = words
         return rest
 
@@ -123,19 +131,23 @@ class _TargetCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Format the flags by what they are about, and the settings that have none."""
-        name = self.name or ""
-        settings = describe_settings(JobSettings) | describe_settings(load_target(name).settings)
+        settings = self._describe_settings()
         sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            info = settings[parameter.name or ""][1] if parameter.name in settings else None
-            if record := parameter.get_help_record(ctx):
-                sections.setdefault((info.section or name) if info else "Files", []).append(record)
+        for option in self.get_params(ctx):
+            info = settings[option.name or ""][1] if option.name in settings else None
+            record = option.get_help_record(ctx)
+            if record and isinstance(option, click.Option):
+                title = info.section or f"Only for {self.name}" if info else "Files"
+                sections.setdefault(title, []).append(record)
         sections["Settings without a flag, for --set"] = [
             (name, info.meaning) for name, (_, info) in settings.items() if not info.has_flag and name != "command"
         ]
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+    def _describe_settings(self) -> dict[str, tuple[Any, SettingInfo]]:
+        return describe_settings(JobSettings) | describe_settings(load_target(self.name or "").settings)
 
 
 def _build_command(target: ExportTarget) -> click.Command:
