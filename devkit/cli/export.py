@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,20 +18,23 @@ from devkit.cli.changes import (
     print_merge_conflicts,
     select_changed,
 )
+from devkit.cli.command import Command
 from devkit.cli.runtime import hold_project
 from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError, ExitCode
 from devkit.export.job_settings import (
-    ExportOptions,
+    JOB_TABLE,
     ExportSettings,
     JobSettings,
     describe_setting,
+    parse_assignments,
     read_export_settings,
     select_flags_to_store,
 )
 from devkit.export.targets import TARGETS, ExportContext, ExportTarget, load_target
-from devkit.facts.settings import format_flag
+from devkit.facts.settings import SettingInfo, describe_settings, format_flag
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
+from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.text import format_count, wrap_text
 
 if TYPE_CHECKING:
@@ -100,8 +103,8 @@ def export(ctx: click.Context, *, check: bool, project: Path, as_json: bool) -> 
     ctx.exit(ExitCode.ANSWER_IS_NO if drifted else ExitCode.DONE)
 
 
-class _TargetCommand(click.Command):
-    """A target's command: words after two dashes are the command that the job runs."""
+class _TargetCommand(Command):
+    """A target's command: words after two dashes are the command that the job runs, and its help has sections."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags before the dashes, and keep the words after them."""
@@ -111,12 +114,15 @@ class _TargetCommand(click.Command):
             args, words = args[:at], tuple(args[at + 1 :])
             if not words:
                 raise DevkitError("no command follows the two dashes", "Such as -- python train.py")
-        for at, word in enumerate(args):
-            found = re.fullmatch(r"(--nodes=)?(\d+):(\d+)", word)
-            if found and (found[1] or args[at - 1 : at] == ["--nodes"]):
-                args = [*args[:at], f"{found[1] or ''}{found[3]}", "--min-nodes", found[2], *args[at + 1 :]]
-                break
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").removeprefix("no-").replace("-", "_")
+            if name in self._describe_settings():
+                raise DevkitError(
+                    f"{error.option_name} is a setting without a flag", f"Give --set {name}=VALUE."
+                ) from None
+            raise
         ctx.params["command"] = words
         return rest
 
@@ -124,17 +130,33 @@ class _TargetCommand(click.Command):
         """Show the words after the dashes in the usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND …]"]
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Format the flags by what they are about, and the settings that have none."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Settings without a flag, for --set"):
+            formatter.write_dl(
+                [
+                    (name, info.meaning)
+                    for name, (_, info) in self._describe_settings().items()
+                    if not info.has_flag and name != "command"
+                ]
+            )
+
+    def _describe_settings(self) -> dict[str, tuple[Any, SettingInfo]]:
+        return describe_settings(JobSettings) | describe_settings(load_target(self.name or "").settings)
+
 
 def _build_command(target: ExportTarget) -> click.Command:
     @click.command(cls=_TargetCommand, name=target.name, help=TARGETS[target.name])
     @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
     @setting_options(JobSettings)
-    @setting_options(target.settings)
+    @setting_options(target.settings, title=f"Only for {target.name}")
+    @click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting. Repeat.")
     @click.option(
         "--output",
         metavar="DIR",
         type=_OUTPUT,
-        help=f"Write there once, and keep no flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
+        help=f"Write there once, and store no flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
     @click.option("--force", is_flag=True, help="Write a job that the estimate says cannot fit, and lose your edits.")
     @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
@@ -146,7 +168,12 @@ def _build_command(target: ExportTarget) -> click.Command:
     def command(ctx: click.Context, /, *, directory: Path, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
         if directory.is_dir() and not (flags["check"] or flags["dry_run"]):
             ctx.with_resource(hold_project(directory))
-        result = plan_export(target, directory, flags)
+        given = {
+            **parse_assignments(flags["assignments"], target),
+            **collect_setting_flags(JobSettings, flags),
+            **collect_setting_flags(target.settings, flags),
+        }
+        result = plan_export(target, directory, given, output=flags["output"], force=flags["force"])
         if result.refusal is not None:
             message, hint = result.refusal
             if as_json:
@@ -164,7 +191,7 @@ def _finish(ctx: click.Context, result: "ExportResult", flags: dict[str, Any], *
     """Show, confirm and write the changes, and end the command."""
     is_dry_run, show_diff = flags["check"] or flags["dry_run"], flags["show_diff"] or flags["check"]
     # The settings first: with them alone, the next run writes the same files.
-    settings = (*((result.settings_change,) if result.settings_change is not None else ()), *result.project_changes)
+    settings = (result.settings_change,) if result.settings_change is not None else ()
     changed = select_changed((*settings, *result.changes))
     if not as_json:
         print_changes((*settings, *result.changes), show_diff=show_diff)
@@ -186,6 +213,8 @@ def _finish(ctx: click.Context, result: "ExportResult", flags: dict[str, Any], *
 
 
 def _print_end(result: "ExportResult", changed: int, *, is_dry_run: bool) -> None:
+    for each in result.settings.stored:
+        click.echo(f"  {each}")
     for note in result.notes:
         click.echo(wrap_text(f"! note: {note}", width=80))
     if not changed:
@@ -205,7 +234,6 @@ class ExportResult:
     """The result of one export, before it is written.
 
     `settings_change` is the change to the project's devkit.toml, None where no flag is to be stored there;
-    `project_changes` are those to other files of the project, which get a line;
     `stored_settings` names those flags. `refusal` is message and hint where the job does not fit, unless forced.
     """
 
@@ -213,9 +241,9 @@ class ExportResult:
     root: Path
     folder: Path
     task: "TaskAndEstimate"
+    settings: ExportSettings
     changes: "tuple[FileChange, ...]" = ()
     settings_change: "FileChange | None" = None
-    project_changes: "tuple[FileChange, ...]" = ()
     stored_settings: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -232,6 +260,9 @@ class ExportResult:
             "task": asdict(self.task.task),
             "estimate": estimate,
             "kept": list(self.stored_settings),
+            "stored": [
+                {"setting": each.name, "value": each.value, "where": each.where} for each in self.settings.stored
+            ],
             "files": [{"path": change.path, "action": str(change.action)} for change in self.changes],
             "notes": list(self.notes),
             "next": list(self.next_steps),
@@ -239,39 +270,49 @@ class ExportResult:
 
 
 def plan_export(
-    target: ExportTarget, directory: Path, flags: Mapping[str, Any], *, refuses: bool = True
+    target: ExportTarget,
+    directory: Path,
+    given: Mapping[str, Any],
+    *,
+    output: Path | None = None,
+    force: bool = False,
+    ignores_misfit: bool = False,
 ) -> ExportResult:
     """Compute what exporting to the target would write. Raises DevkitError for input that cannot be a job.
 
-    With `refuses` false, a job that does not fit is written all the same, as was decided with --force before.
+    Args:
+        target: the target.
+        directory: the project's folder.
+        given: the settings that flags gave.
+        output: another folder for the files, in which case no flag is stored.
+        force: true to write a job that does not fit, and to replace files with edits.
+        ignores_misfit: true to write a job that does not fit, as was decided with --force before.
     """
     from devkit.export.task_builder import build_task
     from devkit.render.changes import RefusalTexts, compute_change, compute_changes
     from devkit.render.devkit_lock import render_lock
-    from devkit.render.devkit_toml import DEVKIT_TOML
     from devkit.render.files import Artifact
     from devkit.render.toml_tables import set_toml_values
 
     project, lock = _open_project(directory)
-    root, force = project.root, bool(flags.get("force"))
+    root = project.root
     content, document = _read_devkit_toml(root)
-    options = ExportOptions(collect_setting_flags(JobSettings, flags), collect_setting_flags(target.settings, flags))
-    settings = read_export_settings(document, content.decode("utf-8-sig"), target, options)
-    if settings.job.min_nodes and not target.is_elastic(settings.target):
-        raise DevkitError(
-            f"--min-nodes: {target.name} starts no elastic job, which continues with fewer nodes",
-            "Export to slurm, or to kubernetes with --kind pytorchjob; or leave it out: the job then waits for all nodes.",
-        )
-    _require_settings(project, lock, target, settings, options)
+    settings = read_export_settings(document, content.decode("utf-8-sig"), target, given)
+    _require_settings(project, lock, target, settings, document)
     project, plan = _load_plan(project, lock, settings.job)
     exported = load_exported_project(project, plan, settings.job)
-    task = build_task(exported, settings.job, target.validate_name)
-    folder = _find_folder(project, target, settings, flags.get("output"))
-    if refuses and task.refusal is not None and not force:
-        return ExportResult(target.name, root, folder, task, refusal=task.refusal, notes=task.task.notes)
+    folder = _find_folder(project, target, settings, output)
     # Relative to the project, wherever the command runs: files may name it.
     shown = folder.relative_to(root) if folder.is_relative_to(root) else folder
-    rendered = target.render(task.task, settings.target, ExportContext(plan, exported.project, shown.as_posix()))
+    try:
+        task = build_task(exported, settings.job, target.validate_name)
+        if task.refusal is not None and not (force or ignores_misfit):
+            return ExportResult(target.name, root, folder, task, settings, refusal=task.refusal, notes=task.task.notes)
+        rendered = target.render(task.task, settings.target, ExportContext(plan, exported.project, shown.as_posix()))
+    except DevkitError as error:
+        words = f"{error.message} {error.hint}".split()
+        places = [f"({each.name}: {each.where})" for each in settings.stored if format_flag(each.name) in words]
+        raise DevkitError(error.message, " ".join((error.hint, *places))) from error
     texts = RefusalTexts(
         foreign_files=f"{folder} holds files that devkit did not write",
         move_away="Move them away, or write elsewhere with --output.",
@@ -279,10 +320,10 @@ def plan_export(
     )
     own_lock = render_lock(plan, rendered.artifacts, lock.machines, target=target.name)
     artifacts = (*rendered.artifacts, own_lock)
-    stored = {} if flags.get("output") else select_flags_to_store(document, target, options)
+    stored = {} if output else select_flags_to_store(document, target, given)
     settings_change = None
     if stored:
-        comments = {path: describe_setting(path, target).removesuffix(".") for path in stored}
+        comments = {path: describe_setting(path[-1], target).removesuffix(".") for path in stored}
         written = set_toml_values(content or None, stored, comments, shown_as=DEVKIT_TOML)
         settings_change = compute_change(root, Artifact(DEVKIT_TOML, written))
     return ExportResult(
@@ -290,25 +331,13 @@ def plan_export(
         root=root,
         folder=folder,
         task=task,
+        settings=settings,
         changes=compute_changes(folder, artifacts, (), force=force, may_conflict=True, texts=texts),
         settings_change=settings_change,
-        project_changes=tuple(_add_lines(root, rendered.project_lines)),
         stored_settings=tuple(".".join(path) for path in stored),
         next_steps=rendered.next_steps,
         notes=(*task.task.notes, *rendered.notes),
     )
-
-
-def _add_lines(root: Path, lines: tuple[tuple[str, str], ...]) -> "Iterator[FileChange]":
-    """Yield the changes to files of the project that lack a line."""
-    from devkit.render.changes import compute_change
-    from devkit.render.files import Artifact, read_file
-
-    for name, line in lines:
-        content = read_file(root, name) or b""
-        if line.encode() not in content.splitlines():
-            end = b"" if not content or content.endswith(b"\n") else b"\n"
-            yield compute_change(root, Artifact(name, content + end + line.encode() + b"\n"))
 
 
 def find_drifted_targets(directory: Path) -> "dict[str, tuple[FileChange, ...]]":
@@ -320,10 +349,10 @@ def find_drifted_targets(directory: Path) -> "dict[str, tuple[FileChange, ...]]"
     drifted = {}
     for name in TARGETS:
         target = load_target(name)
-        settings = read_export_settings(document, content.decode("utf-8-sig"), target, ExportOptions({}, {}))
+        settings = read_export_settings(document, content.decode("utf-8-sig"), target, {})
         if (_find_folder(project, target, settings, None) / LOCK_PATH).is_file():
             try:
-                changes = plan_export(target, directory, {}, refuses=False).changes
+                changes = plan_export(target, directory, {}, ignores_misfit=True).changes
             except DevkitError as error:
                 raise DevkitError(f"{name}: {error.message}", error.hint) from error
             if select_changed(changes):
@@ -408,66 +437,53 @@ def _load_plan(project: "DevkitProject", lock: "DevkitLock", job: JobSettings) -
 
 
 def _require_settings(
-    project: "DevkitProject", lock: "DevkitLock", target: ExportTarget, settings: ExportSettings, options: ExportOptions
+    project: "DevkitProject",
+    lock: "DevkitLock",
+    target: ExportTarget,
+    settings: ExportSettings,
+    document: Mapping[str, Any],
 ) -> None:
     """Raise DevkitError that names everything that a job lacks, with the commands that end in the export."""
-    missing: list[str] = []
-    steps: list[str] = []
-    where = [str(project.root)] if project.root != Path.cwd() else []
-    words = ["devkit", "export", target.name, *where, *_format_flags({**options.job, **options.target})]
-    has_lock = bool(lock.files and not lock.target)
-    if not has_lock:
+    from devkit.render.container.settings import slugify
+    from devkit.render.files import DEVCONTAINER_FOLDER
+
+    missing, steps, words = [], [], ["devkit", "export", target.name]
+    if not lock.files or lock.target:
         missing.append(f"there is no devkit.lock of a dev container in {project.root}")
+        steps.append("devkit init")
     if not settings.job.image and target.needs_image(settings.target):
         missing.append("no image is named, and the job runs where no image is built")
-        name, publish = _build_publish_command(project)
-        bake = ["--set", "bake=true"] if project.settings.engine != "podman" and not project.settings.bake else []
-        steps = [shlex.join(["devkit", "init", *where, *bake])] if bake or not has_lock else []
-        steps += publish
-        words += ["--image", name]
-    elif not has_lock:
-        steps.append(shlex.join(["devkit", "init", *where]))
-    other = ""
-    has_job = settings.job.settings or settings.job.command
-    if not has_job and not target.has_workspace(settings.target):
+        image = _find_of_another_target(document, "image")
+        if not image:
+            image = f"registry.example.org/{slugify(project.settings.name)}:1"
+            bakes = project.settings.engine != "podman"
+            docker = f'docker buildx bake --file {DEVCONTAINER_FOLDER}/docker-bake.hcl --push --set "*.tags={image}"'
+            podman = f"podman build --tag {image} {DEVCONTAINER_FOLDER} && podman push {image}"
+            steps = ["devkit init --set bake=true", docker] if bakes else [*steps, podman]
+        words += ["--image", image]
+    if not settings.job.settings and not settings.job.command:
         missing.append("nothing says what the job shall run")
-        words += ["--settings", "run.toml"]
-        other = "\nOr, for a command of your own instead of devkit finetune with those settings: -- python train.py"
+        words += ["--settings", _find_of_another_target(document, "settings") or "run.toml"]
     if missing:
-        command = ["--", *settings.job.command] if options.job.get("command") else []
-        raise DevkitError("; ".join(missing), " && \\\n".join([*steps, shlex.join([*words, *command])]) + other)
+        hint = " && \\\n".join([*steps, f"{shlex.join(words)} …"])
+        raise DevkitError(
+            "; ".join(missing), f"{hint}\nA command of your own takes the place of --settings: -- python train.py"
+        )
 
 
-def _format_flags(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the flags of settings that were given, as they were."""
-    for name, value in given.items():
-        flag = format_flag(name)
-        if isinstance(value, bool):
-            yield flag if value else f"--no-{flag[2:]}"
-        elif name != "command":
-            for each in value if isinstance(value, tuple) else (value,):
-                yield from (flag, str(each))
+def _find_of_another_target(document: Mapping[str, Any], name: str) -> str:
+    """Return the setting of the first target that has it in devkit.toml; "" without one."""
+    tables = document.get(JOB_TABLE, {})
+    return next((str(tables[each][name]) for each in TARGETS if name in tables.get(each, {})), "")
 
 
 def _read_devkit_toml(root: Path) -> tuple[bytes, dict[str, Any]]:
     """Return the content of devkit.toml, b"" without one, and its tables."""
     from devkit.probe.documents import parse_toml
-    from devkit.render.devkit_toml import DEVKIT_TOML
     from devkit.render.files import read_file
 
     content = read_file(root, DEVKIT_TOML) or b""
     return content, parse_toml(content.decode("utf-8-sig"))
-
-
-def _build_publish_command(project: "DevkitProject") -> tuple[str, list[str]]:
-    """Return a name for the project's image, and the commands that build it and push it to the registry."""
-    from devkit.render.container.settings import slugify
-    from devkit.render.files import DEVCONTAINER_FOLDER
-
-    name = f"registry.example.org/{slugify(project.settings.name)}:1"
-    if project.settings.engine == "podman":
-        return name, [f"podman build --tag {name} {DEVCONTAINER_FOLDER}", f"podman push {name}"]
-    return name, [f'docker buildx bake --file {DEVCONTAINER_FOLDER}/docker-bake.hcl --push --set "*.tags={name}"']
 
 
 def _find_folder(project: "DevkitProject", target: ExportTarget, settings: ExportSettings, output: Path | None) -> Path:

@@ -32,13 +32,16 @@ def group_options(options: Sequence[Decorator], into: type, argument: str, *, ti
     return decorate
 
 
-def setting_options(settings: type) -> Decorator:
-    """Return a decorator that gives a command one flag for each setting of the class, in its order."""
+def setting_options(settings: type, *, title: str = OTHER) -> Decorator:
+    """Return a decorator that gives a command one flag for each setting of the class, in its order.
+
+    A setting without a section of its own stands in the section `title` of the help.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, (_, info) in reversed(describe_settings(settings).items()):
             if info.has_flag:
-                command = _setting_option(settings, name)(command)
+                command = section(info.section or title, _setting_option(settings, name))(command)
         return command
 
     return decorate

@@ -532,37 +532,6 @@ class DashboardPanel(TableRow):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlertRule(TableRow):
-    """A rule that Prometheus watches while a job runs. `vendor` is "" for jobs with a GPU of any.
-
-    In `query`, `<job>` is replaced by the matchers that pick the job's pods, `<pods>` for the same without braces as
-    kube-state-metrics labels them, `<of METRIC>` for a metric of the job's GPUs labeled like that, `<xids KIND>` for
-    the driver's fault reports of a kind. `holds` is how long it must be so, `counter` a line for the exporter's list of
-    counters where its own has none.
-    """
-
-    vendor: str
-    name: str
-    query: str
-    holds: str
-    severity: str
-    says: str
-    advice: str
-    counter: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExporterService(TableRow):
-    """A vendor's exporter in a cluster, by what installed it: a label of its Service, the port's name."""
-
-    vendor: str
-    installed_by: str
-    label: str
-    value: str
-    port: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class SystemNeed(TableRow):
     """Debian packages (`apt`) that a Python package needs and its wheel does not hold.
 
@@ -854,14 +823,11 @@ class EditorTable(Table):
 
 
 class ProfileTable(Table):
-    """Services next to the dev container, and panels, alerts and exporters of a cluster."""
+    """Services next to the dev container, and the panels of their dashboard."""
 
     packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
     images = KeyedArray("profile_image", ProfileImage, unique=("service",))
     panels = Array("panel", DashboardPanel, unique=("vendor", "title"))
-    cluster_panels = Array("cluster_panel", DashboardPanel, unique=("title",))
-    alerts = Array("alert", AlertRule, unique=("vendor", "name"))
-    exporters = KeyedArray("exporter_service", ExporterService, unique=("vendor", "installed_by"))
 
 
 class CompiledTable(Table):

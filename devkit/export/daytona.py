@@ -83,7 +83,7 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
     if task.nodes > 1:
         raise DevkitError(
             f"a sandbox of Daytona's is one machine, and the job needs {task.nodes}",
-            "Use kubernetes, slurm, skypilot or dstack for several, or --nodes 1.",
+            "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
         )
     for volume in task.volumes:
         if volume.source:

@@ -1,4 +1,4 @@
-"""One machine over a Docker context: a Compose file, and a script with docker run that resumes after exit code 75."""
+"""One machine over a Docker context: a script that runs the container, and resumes it after exit code 75."""
 
 import hashlib
 import re
@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.export.quoting import fold_shell_command, format_comment_line, quote_compose, quote_shell
+from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, find_path_to_project
-from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, USER_ID, Task, Volume, VolumeRole, build_rendezvous_variables
+from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
 from devkit.render.files import Artifact
@@ -71,11 +71,11 @@ class _QuotedMount:
 
 
 def render_docker(task: Task, settings: DockerContextSettings, context: ExportContext) -> TargetFiles:
-    """Render the files. Raises DevkitError for a task of several nodes."""
+    """Render run.sh. Raises DevkitError for a task of several nodes."""
     if task.nodes > 1:
         raise DevkitError(
             f"a Docker context is one machine, and the job needs {task.nodes}",
-            "Use kubernetes, slurm, skypilot or dstack for several, or --nodes 1.",
+            "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
         )
     if settings.context and not _CONTEXT.fullmatch(settings.context):
         raise DevkitError(f"--context {settings.context!r} is no name of one", "See docker context ls.")
@@ -87,35 +87,7 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
         notes.append("nothing restarts the job when the machine is reclaimed: start run.sh again on the next one")
     script = _render_run_script(task, settings, find_path_to_project(context.folder))
     step = f"sh {quote_shell([f'{context.folder}/run.sh'])}"
-    return TargetFiles((script, *_render_compose_files(task, settings)), (step,), tuple(notes))
-
-
-def _render_compose_files(task: Task, settings: DockerContextSettings) -> tuple[Artifact, ...]:
-    """Render compose.yml, and one overlay for each mode in which an engine passes on GPUs, the usual one first."""
-    modes: tuple[str, ...] = ()
-    if task.accelerator.count:
-        modes = ("rocm",) if task.accelerator.vendor is Vendor.ROCM else ("nvidia", "cdi")
-    mounts = _list_mounts(task)
-    text = render_template(
-        "launchers/docker-compose.yml.j2",
-        devkit_version=__version__,
-        task=task,
-        context=format_comment_line(settings.context),
-        modes=modes,
-        user=settings.user,
-        owner=settings.user or f"{USER_ID}:{USER_ID}",
-        variables=_build_environment(task),
-        mounts=mounts,
-        volumes=[each for each in mounts if not each.is_folder],
-        owned=[each for each in mounts if each.is_new],
-        copies_project=_build_mount(task, task.volume(VolumeRole.DATA)).is_new,
-        compose=quote_compose,
-    )
-    values = {"devkit_version": __version__, "devices": _list_device_numbers(task)}
-    overlays = {
-        f"compose.{mode}.yml": render_template("launchers/docker-gpu.yml.j2", mode=mode, **values) for mode in modes
-    }
-    return tuple(Artifact.from_text(name, content) for name, content in {"compose.yml": text, **overlays}.items())
+    return TargetFiles((script,), (step,), tuple(notes))
 
 
 def _render_run_script(task: Task, settings: DockerContextSettings, project: str) -> Artifact:

@@ -1,6 +1,7 @@
 """Settings of a job, whatever engine runs it: the table [job] of devkit.toml, and flags of the same names."""
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +14,18 @@ from devkit.errors import DevkitError
 from devkit.export.targets import TARGETS, ExportTarget
 from devkit.export.values import parse_duration, parse_size
 from devkit.facts.redact import SECRETS
-from devkit.facts.settings import SettingInfo, describe_settings, format_flag, validate_ranges
+from devkit.facts.settings import (
+    SettingInfo,
+    describe_settings,
+    find_setting_type,
+    format_option,
+    validate_ranges,
+)
+from devkit.render.devkit_toml import DEVKIT_TOML
 from devkit.render.toml_tables import TableSource, parse_table
 
-TARGET_SPECIFIC_SETTINGS = ("models", "data", "checkpoints", "mount")
-"""Settings that name an engine's own objects: flags for one target are stored in its table, [job.TARGET], alone."""
+WHAT, MACHINES, STORAGE = "What runs", "Machines", "Storage"
+"""The sections of the job's settings in the help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,61 +36,66 @@ class JobSettings:
     Kubernetes, a folder in Slurm, a bucket or volume elsewhere.
     """
 
-    name: Annotated[str, SettingInfo("Name of the job.")] = ""
-    image: Annotated[str, SettingInfo("The published image.", example="REGISTRY/NAME:TAG")] = ""
-    settings: Annotated[str, SettingInfo("Settings of devkit finetune, in the project.", example="FILE.toml")] = ""
+    name: Annotated[str, SettingInfo("Name of the job.", section=WHAT)] = ""
+    image: Annotated[str, SettingInfo("The published image.", example="REGISTRY/NAME:TAG", section=WHAT)] = ""
+    settings: Annotated[
+        str, SettingInfo("Settings of devkit finetune, in the project.", example="FILE.toml", section=WHAT)
+    ] = ""
     command: Annotated[
         tuple[str, ...], SettingInfo("Command to run instead of devkit finetune: after two dashes.", has_flag=False)
     ] = ()
     processes: Annotated[
         str,
         SettingInfo(
-            "Processes that torchrun starts on each node with that command: a number, or auto for one for each GPU."
-            " Without it, the command is started once on each node.",
+            "Processes that torchrun starts on each node with a command of your own: a number, or auto for one for each"
+            " GPU. Without it, the command is started once on each node.",
             example="auto",
+            section=WHAT,
         ),
     ] = ""
-    results: Annotated[
-        str, SettingInfo("Folder in the project that the command writes to; DEVKIT_OUTPUT there.", example="DIR")
-    ] = "outputs"
     foreign_image: Annotated[
-        bool, SettingInfo("The image is not of this project: no devkit, no user dev and no /opt/venv in it.")
+        bool,
+        SettingInfo("The image is not of this project: no devkit, no user dev and no /opt/venv in it.", section=WHAT),
     ] = False
-    gpu: Annotated[str, SettingInfo("GPU to request, such as H100. The memory estimate must fit it.")] = ""
-    gpus: Annotated[int, SettingInfo("GPUs on each node; 0 for none.", at_least=0, at_most=64)] = 1
-    nodes: Annotated[int, SettingInfo("Number of nodes.", at_least=1, at_most=4096)] = 1
-    min_nodes: Annotated[
-        int,
-        SettingInfo(
-            "Nodes with which the job continues when others are lost; --nodes 1:4 is short for both. 0: all of them.",
-            at_least=0,
-            at_most=4096,
-        ),
-    ] = 0
-    time: Annotated[str, SettingInfo("Time limit of the run.", example="24h")] = "24h"
+    env: Annotated[
+        tuple[str, ...],
+        SettingInfo("Environment variable of the container. Repeat.", example="NAME=VALUE", section=WHAT),
+    ] = ()
+    gpu: Annotated[
+        str, SettingInfo("GPU to request, such as H100. The memory estimate must fit it.", section=MACHINES)
+    ] = ""
+    gpus: Annotated[int, SettingInfo("GPUs on each node; 0 for none.", at_least=0, at_most=64, section=MACHINES)] = 1
+    nodes: Annotated[int, SettingInfo("Number of nodes.", at_least=1, at_most=4096, section=MACHINES)] = 1
+    time: Annotated[str, SettingInfo("Time limit of the run.", example="24h", section=MACHINES)] = "24h"
     grace: Annotated[
-        str, SettingInfo("Grace period between SIGTERM and SIGKILL, to save a checkpoint.", example="120s")
+        str, SettingInfo("Time between SIGTERM and SIGKILL, to save a checkpoint.", example="120s", section=MACHINES)
     ] = "120s"
-    spot: Annotated[bool, SettingInfo("Run on spot nodes, which may be reclaimed at any time.")] = False
-    cpus: Annotated[int | None, SettingInfo("CPU cores on each node.", at_least=1, at_most=4096)] = None
-    memory: Annotated[str, SettingInfo("Memory of each node, instead of the estimate.", example="64Gi")] = ""
-    shm: Annotated[str, SettingInfo("Shared memory of each node.", example="8Gi")] = ""
-    models: Annotated[str, SettingInfo("Storage of models from the hub: claim, folder or volume.")] = ""
-    data: Annotated[str, SettingInfo("Storage of the project with its data: claim, folder or volume.")] = ""
-    checkpoints: Annotated[str, SettingInfo("Storage of the output: claim, folder or volume.")] = ""
-    models_size: Annotated[str, SettingInfo("Size of new storage for models.", example="200Gi")] = ""
-    data_size: Annotated[str, SettingInfo("Size of new storage for the data.", example="50Gi")] = ""
-    checkpoints_size: Annotated[str, SettingInfo("Size of new storage for the output.", example="100Gi")] = ""
+    spot: Annotated[bool, SettingInfo("Run on spot nodes, which may be reclaimed at any time.", section=MACHINES)] = (
+        False
+    )
+    cpus: Annotated[int | None, SettingInfo("CPU cores on each node.", at_least=1, at_most=4096, section=MACHINES)] = (
+        None
+    )
+    memory: Annotated[
+        str, SettingInfo("Memory of each node, instead of the estimate.", example="64Gi", section=MACHINES)
+    ] = ""
+    models: Annotated[str, SettingInfo("Models from the hub: claim, folder or volume.", section=STORAGE)] = ""
+    data: Annotated[str, SettingInfo("The project with its data: claim, folder or volume.", section=STORAGE)] = ""
+    checkpoints: Annotated[str, SettingInfo("The output: claim, folder or volume.", section=STORAGE)] = ""
     mount: Annotated[
         tuple[str, ...],
-        SettingInfo("Other storage at a path of your own: claim, folder or volume. Repeat.", example="SOURCE:/PATH"),
+        SettingInfo("Other storage at a path of your own. Repeat.", example="SOURCE:/PATH", section=STORAGE),
     ] = ()
     workdir: Annotated[
-        str, SettingInfo("Folder of the container to start in, instead of the project's.", example="/PATH")
+        str, SettingInfo("Folder of the container in which a command of your own starts.", has_flag=False)
     ] = ""
-    env: Annotated[
-        tuple[str, ...], SettingInfo("Environment variable of the container. Repeat.", example="NAME=VALUE")
-    ] = ()
+    results: Annotated[
+        str, SettingInfo("Folder in the project that a command of your own writes to.", has_flag=False)
+    ] = "outputs"
+    shm: Annotated[str, SettingInfo("Shared memory of each node.", has_flag=False)] = ""
+    models_size: Annotated[str, SettingInfo("Size of new storage for models.", has_flag=False)] = ""
+    data_size: Annotated[str, SettingInfo("Size of new storage for the data.", has_flag=False)] = ""
+    checkpoints_size: Annotated[str, SettingInfo("Size of new storage for the output.", has_flag=False)] = ""
 
 
 MAX_TEXT = 1000
@@ -110,20 +123,30 @@ _SECRET_NAME = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCE
 
 
 @dataclass(frozen=True)
+class StoredSetting:
+    """A setting that devkit.toml decided, and its place there: FILE:LINE."""
+
+    name: str
+    value: Any
+    where: str
+
+    def __str__(self) -> str:
+        """Return NAME VALUE: FILE:LINE."""
+        value = shlex.join(self.value) if isinstance(self.value, tuple) else self.value
+        return f"{self.name} {str(value).lower() if isinstance(value, bool) else value}: {self.where}"
+
+
+@dataclass(frozen=True)
 class ExportSettings:
-    """The settings of one export: the job's, the target's (of its settings class), and its folder, "" by default."""
+    """The settings of one export: the job's, the target's (of its settings class), and its folder, "" by default.
+
+    `stored` are those that no flag gave.
+    """
 
     job: JobSettings
     target: Any
     output: str = ""
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """The flags given on the command line, by setting: those of the job, and those of the target."""
-
-    job: Mapping[str, Any]
-    target: Mapping[str, Any]
+    stored: tuple[StoredSetting, ...] = ()
 
 
 def validate_job_settings(settings: JobSettings) -> JobSettings:
@@ -132,20 +155,11 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
     validate_printable(settings)
     for name in SIZE_SETTINGS:
         if text := getattr(settings, name):
-            parse_size(text, format_flag(name))
+            parse_size(text, format_option(JobSettings, name))
     if parse_duration(settings.grace, "--grace") >= parse_duration(settings.time, "--time"):
         raise DevkitError(
             f"--grace {settings.grace} leaves nothing of --time {settings.time}",
             "SIGTERM comes that long before the end: give more time, or a shorter grace period.",
-        )
-    if settings.min_nodes > settings.nodes:
-        raise DevkitError(
-            f"--min-nodes {settings.min_nodes} is more than --nodes {settings.nodes}", "Give --nodes MIN:MAX."
-        )
-    if settings.min_nodes and settings.command and not settings.processes:
-        raise DevkitError(
-            "--min-nodes is for processes that torchrun starts, and starts again when a node is lost",
-            "Give --processes auto, or leave it out.",
         )
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
         raise DevkitError(
@@ -162,12 +176,12 @@ def _validate_command(settings: JobSettings) -> None:
         for name in ("processes", "foreign_image", "workdir"):
             if getattr(settings, name):
                 raise DevkitError(
-                    f"{format_flag(name)} is for a command of your own: devkit finetune knows its processes, image and folder",
+                    f"{format_option(JobSettings, name)} is for a command of your own: devkit finetune knows these by itself",
                     "Give the command after two dashes: -- python train.py",
                 )
         return
     if settings.workdir and not PurePosixPath(settings.workdir).is_absolute():
-        raise DevkitError(f"--workdir {settings.workdir!r} is no absolute path", "Such as --workdir /workspace")
+        raise DevkitError(f"--set workdir {settings.workdir!r} is no absolute path", "Such as --set workdir=/workspace")
     if not settings.command[0]:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
@@ -189,13 +203,14 @@ def validate_printable(settings: object) -> None:
                 continue
             if len(text) > MAX_TEXT and name not in ("command", "env"):
                 raise DevkitError(
-                    f"{format_flag(name)} has {len(text)} characters", f"Give at most {MAX_TEXT}: names have fewer."
+                    f"{format_option(kind, name)} has {len(text)} characters",
+                    f"Give at most {MAX_TEXT}: names have fewer.",
                 )
             # A word of a command may be a script.
             shown = re.sub(r"[\n\t]", "", text) if name == "command" else text
             if any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in shown):
                 raise DevkitError(
-                    f"{format_flag(name)} {text!r} holds a line break or another invisible character",
+                    f"{format_option(kind, name)} {text!r} holds a line break or another invisible character",
                     "Write it on one line, in visible characters.",
                 )
 
@@ -225,7 +240,7 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
 
 
 def read_export_settings(
-    document: Mapping[str, Any], text: str, target: ExportTarget, options: ExportOptions
+    document: Mapping[str, Any], text: str, target: ExportTarget, given: Mapping[str, Any]
 ) -> ExportSettings:
     """Read [job], overridden by [job.TARGET], overridden by flags.
 
@@ -236,38 +251,72 @@ def read_export_settings(
         document: the tables of devkit.toml.
         text: its text.
         target: the target.
-        options: the flags given.
+        given: the settings that flags gave, the job's and the target's.
     """
-    job_table, target_path = _require_table(document, (JOB_TABLE,), text), (JOB_TABLE, target.name)
+    job_table = _require_table(document, (JOB_TABLE,), text)
     for key, value in job_table.items():
         if isinstance(value, Mapping) and key not in TARGETS:
             close = get_close_matches(key, TARGETS, n=1)
             raise DevkitError(
-                f"{TableSource('devkit.toml', text, (JOB_TABLE,)).at(key)}: there is no target {key!r}",
+                f"{TableSource(DEVKIT_TOML, text, (JOB_TABLE,)).at(key)}: there is no target {key!r}",
                 f"Did you mean [{JOB_TABLE}.{close[0]}]?" if close else f"The targets are {', '.join(TARGETS)}.",
             )
-    target_table = _require_table(job_table, target_path, text)
-    target_source = TableSource("devkit.toml", text, target_path)
+    own_path = (JOB_TABLE, target.name)
+    own_table = _require_table(job_table, own_path, text)
+    source, own_source = (TableSource(DEVKIT_TOML, text, path) for path in (own_path[:1], own_path))
     shared = {key: value for key, value in job_table.items() if key not in TARGETS}
-    of_job = {
-        key: value for key, value in target_table.items() if key.replace("-", "_") in describe_settings(JobSettings)
+    of_job = {key: value for key, value in own_table.items() if _to_name(key) in describe_settings(JobSettings)}
+    of_target = {key: value for key, value in own_table.items() if key not in of_job and key != OUTPUT_KEY}
+    values = parse_table(shared, JobSettings, source)
+    values |= parse_table(of_job, JobSettings, own_source) | parse_table(of_target, target.settings, own_source)
+    places = {_to_name(key): source.at(key) for key in shared} | {
+        _to_name(key): own_source.at(key) for key in own_table
     }
-    of_target = {key: value for key, value in target_table.items() if key not in of_job and key != OUTPUT_KEY}
-    job = parse_table(shared, JobSettings, TableSource("devkit.toml", text, (JOB_TABLE,)))
-    job |= parse_table(of_job, JobSettings, target_source) | dict(options.job)
-    settings = target.settings(**parse_table(of_target, target.settings, target_source) | dict(options.target))
+    stored = tuple(
+        StoredSetting(name, value, places[name].rpartition(":")[0])
+        for name, value in values.items()
+        if name not in given
+    )
+    values |= given
+    settings = target.settings(
+        **{name: values.pop(name) for name in describe_settings(target.settings) if name in values}
+    )
     validate_printable(settings)
-    output = target_table.get(OUTPUT_KEY, "")
+    output = own_table.get(OUTPUT_KEY, "")
     if not isinstance(output, str):
-        where = target_source.at(OUTPUT_KEY)
+        where = own_source.at(OUTPUT_KEY)
         raise DevkitError(f"{where}: output must be a string in quotes, not {output!r}", "Name a folder.")
-    return ExportSettings(JobSettings(**job), settings, output)
+    return ExportSettings(JobSettings(**values), settings, output, stored)
+
+
+def parse_assignments(texts: tuple[str, ...], target: ExportTarget) -> dict[str, Any]:
+    """Parse NAME=VALUE of --set into settings of the job and the target. Raises DevkitError for others."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, mark, value = text.partition("=")
+        name = _to_name(key.strip())
+        kind = next(
+            (each for each in (JobSettings, target.settings) if name in describe_settings(each)), target.settings
+        )
+        if not mark or name == "command":
+            raise DevkitError(f"--set {text!r} is no setting", "Write it as NAME=VALUE; --help lists the names.")
+        made: object = value
+        if name in describe_settings(kind):
+            setting_type = find_setting_type(kind, name)
+            if setting_type is tuple:
+                made = [*found.get(name, ()), value]
+            elif setting_type in (int, bool):
+                made = {"true": True, "false": False}.get(
+                    value, int(value) if value.isascii() and value.isdigit() else value
+                )
+        found |= parse_table({name: made}, kind, TableSource("--set", ""))
+    return found
 
 
 def _require_table(parent: Mapping[str, Any], path: tuple[str, ...], text: str) -> Mapping[str, Any]:
     table = parent.get(path[-1], {})
     if not isinstance(table, Mapping):
-        where = TableSource("devkit.toml", text, path[:-1]).at(path[-1])
+        where = TableSource(DEVKIT_TOML, text, path[:-1]).at(path[-1])
         raise DevkitError(
             f"{where}: {'.'.join(path)} must be a table, not {table!r}",
             f"Write [{'.'.join(path)}] and its settings below.",
@@ -276,42 +325,29 @@ def _require_table(parent: Mapping[str, Any], path: tuple[str, ...], text: str) 
 
 
 def select_flags_to_store(
-    document: Mapping[str, Any], target: ExportTarget, options: ExportOptions
+    document: Mapping[str, Any], target: ExportTarget, given: Mapping[str, Any]
 ) -> dict[tuple[str, ...], object]:
-    """Return the given flags that differ from devkit.toml: their paths in it, and their values in TOML's types.
+    """Return the given flags that differ from [job.TARGET]: their paths in devkit.toml, and their values in TOML's types.
 
-    A setting of the job is stored for all targets, in [job], unless [job.TARGET] has it, or it names an engine's own
-    objects.
+    They are stored for this target alone: a job for another one is another job.
     """
-    job_table = document.get(JOB_TABLE, {})
-    target_table = job_table.get(target.name, {})
+    table = document.get(JOB_TABLE, {}).get(target.name, {})
     stored: dict[tuple[str, ...], object] = {}
-
-    def store(name: str, value: object, table: Mapping[str, Any], path: tuple[str, ...]) -> None:
-        key = _find_key(name, table)
-        if key not in table or table[key] != value:
-            stored[*path, key] = value
-
-    for name, value in options.job.items():
-        if name in TARGET_SPECIFIC_SETTINGS or _find_key(name, target_table) in target_table:
-            store(name, _to_toml(value), target_table, (JOB_TABLE, target.name))
-        else:
-            store(name, _to_toml(value), job_table, (JOB_TABLE,))
-    for name, value in options.target.items():
-        store(name, _to_toml(value), target_table, (JOB_TABLE, target.name))
+    for name, value in given.items():
+        key = next((key for key in table if _to_name(key) == name), name)
+        if key not in table or table[key] != _to_toml(value):
+            stored[JOB_TABLE, target.name, key] = _to_toml(value)
     return stored
 
 
-def describe_setting(path: tuple[str, ...], target: ExportTarget) -> str:
-    """Return the meaning of the setting at a path in devkit.toml, for a comment beside it."""
-    name = path[-1].replace("-", "_")
-    settings = describe_settings(JobSettings) if name in describe_settings(JobSettings) else None
-    return (settings or describe_settings(target.settings))[name][1].meaning
+def describe_setting(name: str, target: ExportTarget) -> str:
+    """Return the meaning of a setting, for a comment beside it in devkit.toml."""
+    return (describe_settings(JobSettings) | describe_settings(target.settings))[_to_name(name)][1].meaning
 
 
-def _find_key(name: str, table: Mapping[str, Any]) -> str:
-    """Return the setting's key as it is spelled in the table: with dashes, perhaps."""
-    return next((key for key in table if key.replace("-", "_") == name), name)
+def _to_name(key: str) -> str:
+    """Return the setting's name of a key that may be spelled with dashes."""
+    return key.replace("-", "_")
 
 
 def _to_toml(value: object) -> object:

@@ -19,14 +19,11 @@ _SIZE = re.compile(r"\b(\d+) ?gi?b\b", re.IGNORECASE)
 class LauncherGpu:
     """The names of one GPU at each launcher; () and "" where it has none.
 
-    `skypilot` are all names under which clouds offer it. `gib` is for dstack, which has one name for GPUs of several
-    memory sizes; 0 where the name is unambiguous.
+    `skypilot` are all names under which clouds offer it.
     """
 
     skypilot: tuple[str, ...] = ()
-    dstack: str = ""
     daytona: str = ""
-    gib: int = 0
 
 
 def find_launcher_gpu(name: str) -> LauncherGpu:
@@ -39,15 +36,10 @@ def find_launcher_gpu(name: str) -> LauncherGpu:
     except DevkitError:
         return LauncherGpu()
     found, size = find_gpu(gpu.name), _SIZE.search(gpu.name)
-    if found is None or found.model is None or is_mig_slice(gpu.name):
+    if found is None or found.model is None or " mig " in f" {gpu.name.lower()} ":
         return LauncherGpu()
     rows, key = load_launcher_gpus(), found.model.id
     return rows.get(f"{key}@{size[1]}" if size else key) or rows.get(key, LauncherGpu())
-
-
-def is_mig_slice(name: str) -> bool:
-    """True for the name of a MIG slice, which no launcher rents."""
-    return " mig " in f" {name.lower()} "
 
 
 @cache

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 _UNPRINTABLE = re.compile(r"[\x7f-\x9f\ud800-\udfff\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON keeps and YAML does not: not printable, or a line break to YAML 1.1.
 Source: https://yaml.org/spec/1.2.2/#51-character-set, https://yaml.org/spec/1.1/#id871136"""
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./@-]*(?::[A-Za-z0-9_./@-]+)*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
+"""Words that readers of YAML 1.1, such as Kubernetes' own, may not take for strings."""
 _PLAIN_LINES = re.compile(r"[\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]*")
 
 
@@ -15,6 +18,12 @@ def quote_yaml(text: str) -> str:
     """Quote as a double-quoted YAML scalar: a JSON string, with the rest of YAML's line breaks escaped."""
     written = json.dumps(text, ensure_ascii=False)
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+
+
+def format_yaml(text: str) -> str:
+    """Format a YAML scalar that is this text to every reader, those of YAML 1.1 included: quoted unless it is plain."""
+    is_plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+    return text if is_plain else quote_yaml(text)
 
 
 def render_yaml_block(text: str, indent: int) -> str:
@@ -25,14 +34,6 @@ def render_yaml_block(text: str, indent: int) -> str:
     lines = text[:-1].split("\n") if text.endswith("\n") else text.split("\n")
     shift = " " * indent
     return chomping + "".join(f"\n{shift}{line}" if line else "\n" for line in lines)
-
-
-def quote_compose(text: str) -> str:
-    """Quote for a Compose file, which replaces $NAME by variables: a doubled dollar is a dollar.
-
-    Source: https://docs.docker.com/reference/compose-file/interpolation/
-    """
-    return quote_yaml(text.replace("$", "$$"))
 
 
 def format_comment_line(text: str) -> str:

@@ -11,7 +11,7 @@ from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.gpus import OLDEST_MAJOR, Fit, GpuSpec, find_gpu_spec
 from devkit.estimate.memory import MemoryEstimate
-from devkit.estimate.resources import HostRequirements, estimate_host, estimate_seconds
+from devkit.estimate.resources import HostRequirements, estimate_host
 from devkit.estimate.settings import Method, Precision, Sharding, TrainingSettings
 from devkit.estimate.shape import ModelShape, count_adapter_parameters
 from devkit.estimate.training import estimate_training
@@ -264,58 +264,15 @@ def _propose_changes(settings: FinetuneSettings, config: Mapping[str, Any], hard
     yield from (f"{text} ({format_bytes(needs.peak_bytes)} on each)" for text, needs in fitting.items() if needs)
 
 
-def estimate_step_seconds(needs: ResourceNeeds | None, settings: FinetuneSettings) -> tuple[float, float] | None:
-    """Return the shortest and longest time of one optimizer step; None where model or GPU is unknown.
-
-    Rows count as full, which holds for packed ones; unpacked short texts take less.
-    """
-    if needs is None or needs.gpu is None or needs.gpu.flops is None:
-        return None
-    tokens = settings.batch * settings.sequence
-    return estimate_seconds(tokens, needs.shape, needs.training, flops=needs.gpu.flops)
-
-
-def validate_checkpoint_interval(needs: ResourceNeeds | None, settings: FinetuneSettings, *, time_s: int) -> None:
-    """Raise DevkitError where even the fastest run ends before its first checkpoint."""
-    step_s = estimate_step_seconds(needs, settings)
-    if step_s is None:
+def list_duration_notes(needs: ResourceNeeds | None, *, grace_s: int) -> Iterator[str]:
+    """Yield a note on a checkpoint that takes longer to write than the grace period."""
+    if needs is None:
         return
-    steps = min(settings.save_every, settings.steps or settings.save_every)
-    fastest, slowest = (steps * each for each in step_s)
-    if fastest <= time_s:
-        return
-    within = int(time_s / 2 / step_s[1])
-    shorter = f"Set save_every = {within} in the settings of the run, or give" if within else "Give"
-    raise DevkitError(
-        f"a checkpoint every {steps} steps comes after {format_duration(fastest)} at the earliest, and --time ends the"
-        f" run after {format_duration(time_s)}",
-        f"{shorter} --time {max(1, -(-int(2 * slowest) // 3600))}h.",
-    )
-
-
-def list_duration_notes(
-    needs: ResourceNeeds | None, settings: FinetuneSettings, *, time_s: int, grace_s: int
-) -> Iterator[str]:
-    """Yield notes on checkpoints and steps that may come too late."""
-    if needs is not None:
-        size = needs.host.checkpoint_bytes
-        write_s = size / WRITE_BYTES_PER_S
-        if write_s > grace_s:
-            yield (
-                f"one checkpoint is {format_bytes(size)}: a plain network volume takes {format_duration(write_s)} to"
-                f" write it, and --grace is {format_duration(grace_s)}; a save that is not complete by then is lost,"
-                " and the run resumes from the checkpoint before"
-            )
-    step_s = estimate_step_seconds(needs, settings)
-    if step_s is None:
-        return
-    if settings.save_every * step_s[1] > time_s:
+    size = needs.host.checkpoint_bytes
+    write_s = size / WRITE_BYTES_PER_S
+    if write_s > grace_s:
         yield (
-            f"a checkpoint every {settings.save_every} steps may come only after"
-            f" {format_duration(settings.save_every * step_s[1])}: a smaller save_every loses less"
-        )
-    if settings.steps is not None and settings.steps * step_s[0] > time_s:
-        yield (
-            f"{settings.steps} steps take {format_duration(settings.steps * step_s[0])} at least, longer than --time:"
-            " start the same job again and it resumes where it stopped"
+            f"one checkpoint is {format_bytes(size)}: a plain network volume takes {format_duration(write_s)} to"
+            f" write it, and --grace is {format_duration(grace_s)}; a save that is not complete by then is lost,"
+            " and the run resumes from the checkpoint before"
         )

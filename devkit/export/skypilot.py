@@ -4,7 +4,7 @@ Source: https://docs.skypilot.co/en/latest/reference/yaml-spec.html
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from devkit.errors import DevkitError
@@ -12,14 +12,12 @@ from devkit.export.launcher_gpus import find_launcher_gpu
 from devkit.export.quoting import fold_shell_command, format_comment_line, quote_shell, quote_yaml, render_yaml_block
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import TOKEN_FOLDER, TOKEN_PATH, Task, Volume, VolumeRole, build_rendezvous_variables
-from devkit.export.values import parse_duration, round_up_to_gib
-from devkit.export.workspace import build_workspace
+from devkit.export.values import round_up_to_gib
 from devkit.facts.settings import SettingInfo
 from devkit.release import __version__
 from devkit.render.files import Artifact
 from devkit.render.templates import render_template
 
-WORKSPACE_FILE = "workspace.yaml"
 IMAGE_GIB = 40
 """The unpacked image and the system of the node."""
 SIGKILL_AFTER_S = 30
@@ -39,10 +37,6 @@ class SkypilotSettings:
         str, SettingInfo("User of a private registry; its password comes with --secret SKYPILOT_DOCKER_PASSWORD.")
     ] = ""
     accelerator: Annotated[str, SettingInfo("SkyPilot's own name of the GPU, where devkit does not know it.")] = ""
-    workspace: Annotated[
-        bool, SettingInfo("Also write workspace.yaml: the dev container on one node, entered by ssh or an editor.")
-    ] = False
-    idle: Annotated[str, SettingInfo("Time without work after which a workspace ends.", example="2h")] = "2h"
 
 
 @dataclass(frozen=True)
@@ -58,25 +52,11 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     """Render the files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
     if settings.infra and not _INFRA.fullmatch(settings.infra):
         raise DevkitError(f"--infra {settings.infra!r} is no place", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
-    volumes = _list_volumes(task, settings)
-    files = [Artifact.from_text("task.yaml", _render_task(task, settings))] if task.command else []
-    new = [_render_volume(task, settings, each) for each in volumes if not each.source]
     token = " --secret HF_TOKEN" if task.needs_token else ""
     if settings.registry_user:
         token += " --secret SKYPILOT_DOCKER_PASSWORD"
-    steps = [f"sky volumes apply {quote_shell([f'{context.folder}/{each.path}'])}" for each in new]
-    if task.command:
-        steps.append(f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}")
+    step = f"sky jobs launch{token} {quote_shell([f'{context.folder}/task.yaml'])}"
     notes = []
-    if settings.workspace:
-        workspace = build_workspace(task, idle=settings.idle)
-        # New storage is named after the job, whose it is, too.
-        text = _render_task(replace(workspace, name=task.name), settings, cluster=workspace.name)
-        files.append(Artifact.from_text(WORKSPACE_FILE, text))
-        file = quote_shell([f"{context.folder}/{WORKSPACE_FILE}"])
-        steps += [f"sky launch --cluster {workspace.name}{token} {file}", f"ssh {workspace.name}"]
-        kept = "is deleted, but for its storage" if _is_on_cluster(settings) else "stops, and keeps its disk"
-        notes.append(f"the workspace {kept}, after {settings.idle} without an ssh connection; VS Code: Remote-SSH")
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
             f"SkyPilot kills a job {SIGKILL_AFTER_S} s after SIGTERM, and sends no signal when a spot node is reclaimed:"
@@ -84,12 +64,13 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
         )
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
         notes.append("every node must see the checkpoints: a bucket shows a file to other nodes once it is uploaded")
-    return TargetFiles((*files, *new), tuple(steps), tuple(notes))
+    if _is_on_cluster(settings) and not all(each.source for each in task.volumes):
+        notes.append("new storage is a bucket of a cloud; on a cluster, name volumes of sky volumes ls, --checkpoints")
+    return TargetFiles((Artifact.from_text("task.yaml", _render_task(task, settings)),), (step,), tuple(notes))
 
 
-def _render_task(task: Task, settings: SkypilotSettings, *, cluster: str = "") -> str:
-    """Render the job's task, or the workspace of the name `cluster`."""
-    volumes = _list_volumes(task, settings)
+def _render_task(task: Task, settings: SkypilotSettings) -> str:
+    volumes = [each for each in task.volumes if each.source and not _BUCKET.fullmatch(each.source)]
     return render_template(
         "launchers/skypilot.yaml.j2",
         devkit_version=__version__,
@@ -101,10 +82,8 @@ def _render_task(task: Task, settings: SkypilotSettings, *, cluster: str = "") -
         disk_gib=IMAGE_GIB + sum(round_up_to_gib(each.size_bytes) for each in task.volumes),
         mounts=[_build_file_mount(task, each) for each in task.volumes if each not in volumes],
         registry=task.image.partition("/")[0],
-        volumes=[(each.path, _volume_name(task, each), each.because) for each in volumes],
-        run=render_yaml_block(_render_script(task, is_workspace=bool(cluster)), 2),
-        cluster=cluster,
-        idle_minutes=-(-parse_duration(settings.idle, "--idle") // 60),
+        volumes=[(each.path, _validate_volume(each), each.because) for each in volumes],
+        run=render_yaml_block(_render_script(task), 2),
         yaml=quote_yaml,
         comment=format_comment_line,
     )
@@ -133,24 +112,14 @@ def _list_accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...
     )
 
 
-def _list_volumes(task: Task, settings: SkypilotSettings) -> list[Volume]:
-    """List what SkyPilot mounts as a volume: storage with a plain name, or a new claim in a cluster."""
-    on_cluster = _is_on_cluster(settings)
-    return [
-        each
-        for each in task.volumes
-        if (not _BUCKET.fullmatch(each.source) if each.source else on_cluster and each.role is not VolumeRole.DATA)
-    ]
-
-
-def _volume_name(task: Task, volume: Volume) -> str:
-    name = volume.source or task.name_new_volume(volume.role)
-    if not _NAME.fullmatch(name):
+def _validate_volume(volume: Volume) -> str:
+    """Return the name of storage that SkyPilot mounts as a volume. Raises DevkitError."""
+    if not _NAME.fullmatch(volume.source):
         raise DevkitError(
-            f"--{volume.role} {name!r} is neither a bucket nor a volume of SkyPilot's",
+            f"--{volume.role} {volume.source!r} is neither a bucket nor a volume of SkyPilot's",
             "Write it as s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, or as sky volumes ls shows it.",
         )
-    return name
+    return volume.source
 
 
 def _build_file_mount(task: Task, volume: Volume) -> _Mount:
@@ -171,20 +140,7 @@ def _mode(volume: Volume) -> str:
     return "MOUNT" if volume.role is VolumeRole.DATA else "MOUNT_CACHED"
 
 
-def _render_volume(task: Task, settings: SkypilotSettings, volume: Volume) -> Artifact:
-    text = render_template(
-        "launchers/skypilot-volume.yaml.j2",
-        devkit_version=__version__,
-        name=_volume_name(task, volume),
-        infra=quote_yaml(settings.infra),
-        size_gib=round_up_to_gib(volume.size_bytes),
-        access_mode="ReadWriteMany" if task.nodes > 1 else "ReadWriteOnce",
-        because=format_comment_line(volume.because),
-    )
-    return Artifact.from_text(f"volume-{volume.role}.yaml", text)
-
-
-def _render_script(task: Task, *, is_workspace: bool) -> str:
+def _render_script(task: Task) -> str:
     """Render the script of every node. It execs nothing: SkyPilot appends lines that wait for uploads."""
     address, rank = "127.0.0.1", "0"
     if task.nodes > 1:
@@ -198,13 +154,8 @@ def _render_script(task: Task, *, is_workspace: bool) -> str:
         variables=build_rendezvous_variables(task, address=address, rank=rank),
         time_s=task.time_s,
         grace_s=task.grace_s,
-        command="" if is_workspace else fold_shell_command(task.command, indent=2),
+        command=fold_shell_command(task.command, indent=2),
     )
 
 
-TARGET = ExportTarget(
-    "skypilot",
-    SkypilotSettings,
-    render_skypilot,
-    has_workspace=lambda settings: settings.workspace,
-)
+TARGET = ExportTarget("skypilot", SkypilotSettings, render_skypilot)

@@ -14,27 +14,22 @@ from devkit.render.files import Artifact
 from devkit.solver.plan import Plan
 
 TARGETS = {
-    "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet, RayJob; with Kueue, storage, checks, monitoring.",
+    "kubernetes": "Kubernetes: Job, Kubeflow TrainJob or PyTorchJob, JobSet, RayJob; with Kueue, storage, a check of the nodes.",
     "slurm": "Slurm: batch scripts for one node or several, in a container or not, requeued when preempted.",
     "skypilot": "SkyPilot: a task for clouds and clusters, spot included.",
-    "dstack": "dstack: a task and a development environment.",
     "daytona": "Daytona: a snapshot of the same image, and a sandbox from it.",
-    "docker": "One machine over a Docker context: Compose file and docker run script.",
+    "docker": "One machine over a Docker context: a script that runs the container, and resumes it.",
 }
 """Name -> summary, in the order of the help. Each is `TARGET` of the module or package of its name."""
 
 
 @dataclass(frozen=True)
 class TargetFiles:
-    """A target's files, relative to their folder, the commands to run next, and notes.
-
-    `project_lines` are lines that files of the project must have, each with the name of its file.
-    """
+    """A target's files, relative to their folder, the commands to run next, and notes."""
 
     artifacts: tuple[Artifact, ...]
     next_steps: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    project_lines: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,6 @@ class ExportTarget:
     `render` raises DevkitError for a task that the engine cannot run. `needs_image` tells by the target's settings
     if the job runs in the published image: without one it is refused, so `render` never sees an empty name.
     `validate_name` returns a job's name that the engine takes, given with its flag, or raises DevkitError.
-    `is_elastic` tells by the target's settings if a job can continue with fewer nodes, `has_workspace` if a workspace is
-    written, which needs no job.
     """
 
     name: str
@@ -62,8 +55,6 @@ class ExportTarget:
     render: Callable[[Task, Any, ExportContext], TargetFiles]
     needs_image: Callable[[Any], bool] = lambda _settings: True
     validate_name: Callable[[str, str], str] = validate_dns_label
-    is_elastic: Callable[[Any], bool] = lambda _settings: False
-    has_workspace: Callable[[Any], bool] = lambda _settings: False
 
 
 def load_target(name: str) -> ExportTarget:
@@ -80,15 +71,3 @@ def find_path_to_project(folder: str) -> str:
     if path.is_absolute() or ".." in path.parts:
         return ""
     return "/".join([".."] * len(path.parts)) or "."
-
-
-def split_export_folder(folder: str, target: str) -> tuple[str, str]:
-    """Split `ExportContext.folder` into the project's folder, "" for this one, and the target's folder in it.
-
-    A folder other than the default one says nothing of the project.
-    """
-    path, default = PurePosixPath(folder), PurePosixPath("deploy", target)
-    if path.parts[-2:] != default.parts:
-        return "", folder
-    project = str(path.parent.parent)
-    return ("" if project == "." else project), str(default)

@@ -17,9 +17,6 @@ REQUESTED = "requested"
 USER_ID = 1000
 """The id of the image's user `dev`, unless the image is built for another."""
 
-ELASTIC_RESTARTS = 10
-"""How often torchrun starts an elastic job's processes again, with the nodes that are there, before it gives up."""
-
 RENDEZVOUS_PORT = 29500
 """torchrun's own default. Source: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 
@@ -67,10 +64,9 @@ class Task:
     flags come from PET_* variables that each target fills in (`build_rendezvous_variables`). `environment` is the
     same everywhere. `output` is the absolute output folder in the container. `needs_token` is true if models or data
     come from the hub. `fitting_gpus` are GPUs that hold the job as it is, the least memory first; () where the
-    model's shape is unknown. `command` is () where there is a workspace alone. `is_own_command` is true for one other
-    than devkit finetune, and `is_foreign_image` for an image without devkit, its folders and its user. `workdir` is
-    where it starts, "" for `workspace`. `node_processes` are those that torchrun starts on a node, 0 for one for each
-    GPU. An elastic job continues with `min_nodes`, 0 for all of them.
+    model's shape is unknown. `is_own_command` is true for one other than devkit finetune, and
+    `is_foreign_image` for an image without devkit, its folders and its user. `workdir` is where it starts, "" for
+    `workspace`. `node_processes` are those that torchrun starts on a node, 0 for one for each GPU.
     """
 
     name: str
@@ -94,7 +90,6 @@ class Task:
     is_own_command: bool = False
     is_foreign_image: bool = False
     node_processes: int = 0
-    min_nodes: int = 0
     workdir: str = ""
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -118,11 +113,6 @@ class Task:
     def is_distributed(self) -> bool:
         """True for several processes."""
         return self.processes > 1
-
-    @property
-    def is_elastic(self) -> bool:
-        """True for a job that continues with fewer nodes."""
-        return 0 < self.min_nodes < self.nodes
 
     @property
     def min_cpus(self) -> int:
@@ -160,16 +150,4 @@ def build_rendezvous_variables(task: Task, *, address: str, rank: str) -> tuple[
         ("PET_NODE_RANK", rank),
         ("PET_MASTER_ADDR", address),
         ("PET_MASTER_PORT", str(RENDEZVOUS_PORT)),
-    )
-
-
-def build_elastic_variables(task: Task) -> tuple[tuple[str, str], ...]:
-    """Build the flags of an elastic job that are the same on every engine, without the prefix of the variables.
-
-    Source: https://docs.pytorch.org/docs/stable/elastic/run.html#elastic-min-1-max-4-tolerates-up-to-3-membership-changes-or-failures
-    """
-    return (
-        ("RDZV_BACKEND", "c10d"),
-        ("MAX_RESTARTS", str(ELASTIC_RESTARTS)),
-        ("NPROC_PER_NODE", str(task.processes_per_node)),
     )

@@ -19,7 +19,6 @@ from devkit.export.sizing import (
     explain_misfit,
     find_fitting_gpus,
     list_duration_notes,
-    validate_checkpoint_interval,
     validate_gpu,
 )
 from devkit.export.task import (
@@ -110,7 +109,6 @@ def build_task(
         _validate_run(finetune, job, hardware)
         _validate_hub_data(exported)
         needs = estimate_needs(finetune, config, hardware) if config is not None else None
-        validate_checkpoint_interval(needs, finetune, time_s=time_s)
         if config is not None and needs is not None and hardware.vendor is Vendor.NVIDIA:
             fitting = tuple(find_fitting_gpus(plan, finetune, config, hardware))
     accelerator = Accelerator(
@@ -127,9 +125,7 @@ def build_task(
     output = resolve_output(workspace, finetune.output.as_posix() if finetune is not None else job.results)
     if finetune is None:
         variables = (("DEVKIT_OUTPUT", output), *variables)
-        command = job.command and wrap_command(
-            job.command, by_torchrun=bool(job.processes), has_devkit=not job.foreign_image
-        )
+        command = wrap_command(job.command, by_torchrun=bool(job.processes), has_devkit=not job.foreign_image)
     else:
         command = build_node_command(finetune, is_distributed=is_distributed)
     if job.foreign_image:
@@ -147,7 +143,7 @@ def build_task(
         accelerator=accelerator,
         cpus=job.cpus or CORES_PER_GPU * max(1, count),
         memory_bytes=_size_memory(job, needs, hardware, processes=max(1, count), is_own=finetune is None),
-        shm_bytes=parse_size(job.shm, "--shm") if job.shm else max(SHM_BYTES, SHM_BYTES_PER_GPU * count),
+        shm_bytes=parse_size(job.shm, "--set shm") if job.shm else max(SHM_BYTES, SHM_BYTES_PER_GPU * count),
         volumes=(
             *plan_volumes(exported, job, needs, workspace=workspace, output=output),
             *plan_mounts(job, {workspace, output, HUB_CACHE, COMPILE_CACHE, TOKEN_FOLDER, "/dev/shm"}),  # noqa: S108
@@ -160,12 +156,11 @@ def build_task(
         is_own_command=finetune is None,
         is_foreign_image=job.foreign_image,
         node_processes=node_processes,
-        min_nodes=job.min_nodes,
         workdir=job.workdir,
     )
     notes, refusal = tuple(_list_notes(task, job, needs)), None
     if finetune is not None:
-        notes += tuple(list_duration_notes(needs, finetune, time_s=time_s, grace_s=grace_s))
+        notes += tuple(list_duration_notes(needs, grace_s=grace_s))
         refusal = explain_misfit(needs, finetune, config, hardware, fitting)
     return TaskAndEstimate(replace(task, reasons=_explain_sizes(task, job, needs), notes=notes), needs, refusal)
 
@@ -298,13 +293,13 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
         because = f"{content}: {format_bytes(min_bytes)}" if min_bytes else "the minimum: its content is unknown here"
         size = max(MIN_VOLUME_BYTES, padded_gib * GIB)
         if job.command and role is not VolumeRole.DATA:
-            because, size = f"a guess for a command of your own: --{role}-size", OWN_COMMAND_VOLUME_BYTES
+            because, size = f"a guess for a command of your own: --set {role}_size", OWN_COMMAND_VOLUME_BYTES
         return Volume(role=role, path=path, source=source, size_bytes=size, because=because)
-    flag = f"--{role}-size"
+    flag = f"--set {role}_size"
     size = parse_size(requested, flag)
     if size < min_bytes:
         raise DevkitError(
-            f"{flag} {requested} is less than {content}: {format_bytes(min_bytes)}", f"Give {flag} {padded_gib}Gi."
+            f"{flag} {requested} is less than {content}: {format_bytes(min_bytes)}", f"Give {flag}={padded_gib}Gi."
         )
     return Volume(role=role, path=path, source=source, size_bytes=size, because=REQUESTED)
 
@@ -343,10 +338,8 @@ def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) ->
 
 
 def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
-    if not task.command:
-        yield "no job is named, and a workspace's memory is a guess, which --memory replaces"
-    elif task.is_own_command:
-        yield "no estimate for a command of your own: memory and storage are guesses, which --memory and --models-size replace"
+    if task.is_own_command:
+        yield "no estimate for a command of your own: memory and storage are guesses, which --memory and --set models_size replace"
         if job.settings:
             yield f"the job runs the command, and not devkit finetune with {job.settings}"
     elif needs is None:

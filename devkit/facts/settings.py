@@ -14,7 +14,7 @@ class SettingInfo:
     """The description of a setting for people, and the range of its number. `example` is a flag's placeholder for a text.
 
     With `has_flag` false it has no flag: `--set KEY=VALUE`, or what the command says, gives it. `unsupported` are members
-    of an enumeration that are no choices here.
+    of an enumeration that are no choices here. `section` is its heading in the help, "" for the command's own.
     """
 
     meaning: str
@@ -23,6 +23,7 @@ class SettingInfo:
     example: str = ""
     has_flag: bool = True
     unsupported: tuple[str, ...] = ()
+    section: str = ""
 
 
 @cache
@@ -55,6 +56,11 @@ def format_setting(settings: type, name: str, value: object) -> tuple[str, ...]:
     return (flag, f"{value}")
 
 
+def format_option(settings: type, name: str) -> str:
+    """Format a setting as it is given on the command line: its flag, or --set NAME for one without a flag."""
+    return format_flag(name) if describe_settings(settings)[name][1].has_flag else f"--set {name}"
+
+
 def find_setting_type(settings: type, name: str) -> Any:  # noqa: ANN401 - a type, or a tuple of one
     """Return the type of a setting's value when it is given: int, float, bool, str, Path, a StrEnum or tuple."""
     hint = describe_settings(settings)[name][0]
@@ -67,7 +73,7 @@ def validate_ranges(settings: object) -> None:
     """Raise DevkitError for a number outside of its range."""
     kind: type = type(settings)
     for name, (_, info) in describe_settings(kind).items():
-        value, flag = getattr(settings, name), format_flag(name) if info.has_flag else name
+        value, flag = getattr(settings, name), format_option(kind, name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
         if not math.isfinite(value):

@@ -14,7 +14,7 @@ from devkit import cli
 from tests.cli.test_init import GPU, assert_refused, devkit, tree
 
 JOB = ("--settings", "run.toml", "--gpu", "RTX 4090", "--image", "registry.example.org/tide:1")
-TARGETS = ("kubernetes", "slurm", "skypilot", "dstack", "daytona", "docker")
+TARGETS = ("kubernetes", "slurm", "skypilot", "daytona", "docker")
 
 
 @pytest.fixture(scope="module")
@@ -76,37 +76,56 @@ def test_every_target_writes_its_files_and_is_then_up_to_date(project, target):
     files = deployed(project, target)
     assert "devkit.lock" in files
     assert all(b"\0" not in content for content in files.values())
-    beside = {".dstackignore"} if target == "dstack" else set()
-    assert {path for path in tree(project) if not path.startswith("deploy/")} == {*before, *beside}
+    assert {path for path in tree(project) if not path.startswith("deploy/")} == {*before}
     assert exported(project, target).splitlines()[-1] == "up to date: nothing to change."
     assert deployed(project, target) == files
     assert exported(project, target, "--check").splitlines()[-1] == "up to date: nothing to change."
 
 
-@pytest.mark.parametrize("words", [("--nodes", "1:4"), ("--nodes=1:4",)], ids=str)
-def test_a_range_of_nodes_is_an_elastic_job_where_there_are_any(project, words):
-    exported(project, "slurm", *JOB, *words)
-    assert "#SBATCH --nodes=1-4\n#SBATCH --no-kill" in (project / "deploy/slurm/job.sbatch").read_text()
-    assert tomllib.loads((project / "devkit.toml").read_text())["job"]["min_nodes"] == 1
-    exported(project, "kubernetes", *JOB, *words, "--kind", "pytorchjob")
-    done = export(project, "kubernetes", *JOB, *words, "--kind", "trainjob")
-    assert (done.returncode, "starts no elastic job" in done.stderr) == (2, True)
-
-
 def test_typed_flags_are_kept_with_comments_and_the_next_run_needs_none(project):
     before = (project / "devkit.toml").read_text()
-    exported(project, "slurm", *JOB, "--partition", "gpu", "--models", "/scratch/hub", "--time", "1h")
+    exported(project, "slurm", *JOB, "--partition", "gpu", "--models", "/scratch/hub", "--set", "shm=3Gi")
     text = (project / "devkit.toml").read_text()
     assert text.startswith(before)
     assert tomllib.loads(text)["job"] == {
-        "image": "registry.example.org/tide:1",
-        "settings": "run.toml",
-        "gpu": "RTX 4090",
-        "time": "1h",
-        "slurm": {"models": "/scratch/hub", "partition": "gpu"},
+        "slurm": {
+            **{"image": "registry.example.org/tide:1", "settings": "run.toml", "gpu": "RTX 4090"},
+            **{"models": "/scratch/hub", "partition": "gpu", "shm": "3Gi"},
+        }
     }
-    edit(project / "devkit.toml", 'time = "1h"', 'time = "2h"')
+    edit(project / "devkit.toml", 'partition = "gpu"', 'partition = "long"')
     assert "update  job.sbatch" in exported(project, "slurm")
+
+
+def test_nothing_that_one_target_was_told_sticks_to_another_and_what_is_stored_is_said_with_its_line(project):
+    exported(project, "skypilot", *JOB, "--gpus", "8", "--nodes", "2")
+    exported(project, "daytona", *JOB)
+    exported(project, "slurm", *JOB)
+    assert "#SBATCH --nodes=1\n" in (project / "deploy/slurm/job.sbatch").read_text()
+    lines = (project / "devkit.toml").read_text().splitlines()
+    shown = exported(project, "skypilot", "--gpus", "4")
+    assert (
+        f"  nodes 2: devkit.toml:{lines.index(next(each for each in lines if each.startswith('nodes'))) + 1}\n" in shown
+    )
+    assert "  gpus " not in shown
+    stored = json.loads(exported(project, "skypilot", "--nodes", "1", "--json"))["stored"]
+    assert {each["setting"]: each["value"] for each in stored}["gpus"] == 4
+
+
+def test_a_table_for_all_targets_is_still_read_and_a_refusal_names_its_line(project):
+    with (project / "devkit.toml").open("a") as file:
+        file.write('\n[job]\nsettings = "run.toml"\nnodes = 2\n')
+    line = len((project / "devkit.toml").read_text().splitlines())
+    done = export(project, "daytona", "--image", "registry.example.org/tide:1", "--gpu", "H100")
+    assert_refused(done, "one machine, and the job needs 2")
+    assert f"(nodes: devkit.toml:{line})" in done.stderr
+
+
+def test_what_another_target_was_told_is_proposed(project):
+    exported(project, "docker", *JOB)
+    done = export(project, "slurm")
+    assert_refused(done, "no image is named")
+    assert "devkit export slurm --image registry.example.org/tide:1 --settings run.toml …" in done.stderr
 
 
 def test_init_and_update_leave_the_job_alone_and_plan_and_doctor_do_not_mind_it(project):
@@ -117,7 +136,7 @@ def test_init_and_update_leave_the_job_alone_and_plan_and_doctor_do_not_mind_it(
     assert devkit("init", project, "--python", "3.11").returncode == 0
     job = tomllib.loads(text)["job"]
     assert tomllib.loads((project / "devkit.toml").read_text())["job"] == job
-    assert text[text.index("[job]") :] in (project / "devkit.toml").read_text()
+    assert text[text.index("[job.slurm]") :] in (project / "devkit.toml").read_text()
     assert devkit("plan", "--project", project, *GPU).returncode == 0
     assert devkit("doctor", "--project", project, "--only", "PRJ001").returncode in (0, 1)
 
@@ -125,7 +144,7 @@ def test_init_and_update_leave_the_job_alone_and_plan_and_doctor_do_not_mind_it(
 def test_a_folder_elsewhere_keeps_nothing_and_both_stay_apart(project):
     exported(project, "docker", *JOB)
     text, first = (project / "devkit.toml").read_text(), deployed(project)
-    shown = exported(project, "docker", "--output", "other", "--shm", "3Gi")
+    shown = exported(project, "docker", "--output", "other", "--set", "shm=3Gi")
     assert f"in {project / 'other'}" in " ".join(shown.split())
     assert (project / "devkit.toml").read_text() == text
     assert deployed(project) == first
@@ -137,7 +156,7 @@ def test_a_folder_elsewhere_keeps_nothing_and_both_stay_apart(project):
 def test_a_folder_of_other_files_of_devkits_is_never_taken(project, folder):
     exported(project, "slurm", *JOB)
     before = tree(project)
-    assert_refused(export(project, "docker", "--output", folder), "holds")
+    assert_refused(export(project, "docker", *JOB, "--output", folder), "holds")
     assert tree(project) == before
 
 
@@ -173,8 +192,8 @@ def test_an_edit_that_meets_a_change_is_marked_and_ends_with_one(project):
 
 def test_check_writes_nothing_and_shows_the_difference(project):
     exported(project, "slurm", *JOB)
-    exported(project, "docker")
-    edit(project / "devkit.toml", 'gpu = "RTX 4090"', 'gpu = "RTX 4090"\ntime = "5h"\ngrace = "60s"')
+    exported(project, "docker", *JOB)
+    edit(project / "devkit.toml", "[job.slurm]", '[job]\ntime = "5h"\ngrace = "60s"\n\n[job.slurm]')
     before = tree(project)
     one, every = export(project, "slurm", "--check"), export(project, "--check")
     assert (one.returncode, every.returncode) == (1, 1)
@@ -199,7 +218,7 @@ def test_flags_of_check_without_it_are_refused(tmp_path, words):
 
 def test_check_names_the_target_that_can_no_longer_be(project):
     exported(project, "docker", *JOB)
-    exported(project, "slurm", "--nodes", "2")
+    edit(project / "devkit.toml", "[job.docker]", "[job.docker]\nnodes = 2")
     assert_refused(export(project, "--check"), "docker: a Docker context is one machine")
 
 
@@ -225,7 +244,7 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would(project, flag):
 def test_json_is_one_document_with_the_task(project):
     document = json.loads(exported(project, "docker", *JOB, "--json"))
     assert (document["schema"], document["verdict"], document["target"]) == ("devkit.export/1", "written", "docker")
-    assert document["kept"] == ["job.image", "job.settings", "job.gpu"]
+    assert document["kept"] == ["job.docker.image", "job.docker.settings", "job.docker.gpu"]
     assert document["task"]["command"][:2] == ["devkit", "finetune"]
     assert document["estimate"]["verdict"] == "fits"
     assert {"path": "run.sh", "action": "create"} in document["files"]
@@ -255,8 +274,9 @@ def test_a_job_that_cannot_fit_is_refused_with_one_and_written_when_forced(proje
         pytest.param((*JOB[:4], "--image", "a b"), "is no name of an image", id="no image's name"),
         pytest.param((*JOB, "--name", "My Job"), "is no DNS label", id="no label"),
         pytest.param((*JOB, "--gpus", "17"), "cannot share a batch of 16 rows", id="more GPUs than rows"),
-        pytest.param((*JOB, "--checkpoints-size", "1M"), "--checkpoints-size 1M is less than", id="too little room"),
-        pytest.param((*JOB, "--time", "30s", "--grace", "1s"), "comes after", id="no time for a checkpoint"),
+        pytest.param((*JOB, "--set", "checkpoints_size=1M"), "checkpoints_size 1M is less than", id="too little room"),
+        pytest.param((*JOB, "--checkpoints-size", "1G"), "Give --set checkpoints_size=", id="no flag"),
+        pytest.param((*JOB, "--set", "checkpoint=1"), "there is no setting 'checkpoint'", id="no setting"),
         pytest.param((*JOB, "--gpus", "two"), "Invalid value for '--gpus'", id="no number"),
         pytest.param((*JOB, "--output", "run.toml"), "is a file", id="a file for a folder"),
     ],
@@ -297,7 +317,7 @@ def test_a_command_after_two_dashes_is_exported_and_kept(project, target):
     words = (*JOB[2:], "--", "python", "train.py", "--lr=1e-4", "a b", "--check")
     exported(project, target, *words)
     assert any(b"train.py" in content for content in deployed(project, target).values())
-    assert tomllib.loads((project / "devkit.toml").read_text())["job"]["command"] == list(words[5:])
+    assert tomllib.loads((project / "devkit.toml").read_text())["job"][target]["command"] == list(words[5:])
     assert exported(project, target, "--check").splitlines()[-1] == "up to date: nothing to change."
 
 
@@ -308,13 +328,6 @@ def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_i
     message = done.stderr.splitlines()[0]
     assert "no image is named" in message and "nothing says what the job shall run" in message
     assert "devkit init --set bake=true && " in done.stderr
-    assert "devkit export kubernetes --gpu H100 --image registry.example.org/" in done.stderr
+    assert "devkit export kubernetes --image registry.example.org/" in done.stderr
     done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")
-    assert "devkit export kubernetes --image a/b:1 -- python train.py" in done.stderr
-
-
-def test_dstack_uploads_no_wheel_of_devkit(project):
-    (project / ".dstackignore").write_text("mine")
-    exported(project, "dstack", *JOB)
-    assert (project / ".dstackignore").read_text() == "mine\n/.devcontainer/\n"
-    assert exported(project, "dstack", "--check").splitlines()[-1] == "up to date: nothing to change."
+    assert "devkit init && " in done.stderr and "--settings" not in done.stderr.split("own")[0]

@@ -71,7 +71,7 @@ def test_an_interrupt_ends_quietly_with_130(monkeypatch, capsys, error):
 
 
 SUBCOMMANDS = {
-    "export": ("kubernetes", "slurm", "skypilot", "dstack", "daytona", "docker"),
+    "export": ("kubernetes", "slurm", "skypilot", "daytona", "docker"),
     "fleet": ("doctor", "files"),
 }
 

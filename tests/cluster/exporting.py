@@ -63,8 +63,7 @@ def export(project: Path, folder: Path, *flags: str, venv: Path | None = None) -
         *(
             "--output",
             folder / "job",
-            "--log",
-            f"{folder}/log-%j-%a.txt",
+            f"--sbatch=--output={folder}/log-%j-%a.txt",
             "--cpus",
             "1",
             "--memory",

@@ -22,7 +22,7 @@ def with_gpus(project, tmp_path_factory):
 @pytest.mark.parametrize("request_form", ["gres", "gpus-per-node"])
 @pytest.mark.parametrize("kind", ["h100", "any"])
 def test_a_job_sees_the_gpus_that_it_asked_for_and_no_others(cluster, with_gpus, tmp_path, request_form, kind):
-    flags = ("--gpu", "H100", "--gpus", "2", "--gpu-request", request_form, "--gpu-type", kind)
+    flags = ("--gpu", "H100", "--gpus", "2", "--set", f"gpu_request={request_form}", "--gpu-type", kind)
     # Two processes share the node's work: the stand-in leaves through torchrun's place as devkit would.
     job = export(with_gpus, tmp_path, *flags, venv=stand_in(tmp_path / "venv", "exit 0"))
     (tmp_path / "venv/bin/torchrun").symlink_to("devkit")
@@ -54,9 +54,15 @@ def test_what_no_node_has_is_refused_before_it_is_queued(cluster, with_gpus, tmp
 
 
 @pytest.mark.parametrize("flavor", ["apptainer", "pyxis", "none"])
-@pytest.mark.parametrize("extra", [[], ["--nodes", "2", "--gpus", "8"], ["--sweep", "rank=8,16", "--at-once", "1"]])
+@pytest.mark.parametrize("extra", [[], ["--nodes", "2", "--gpus", "8"]])
 def test_every_kind_of_script_is_one_that_slurm_would_start(cluster, with_gpus, tmp_path, flavor, extra):
-    everything = ("--account", "team", "--mail", "me@example.org", "--constraint", "gpupod", "--sbatch=--nice=10")
+    everything = (
+        "--account",
+        "team",
+        "--sbatch=--mail-user=me@example.org",
+        "--sbatch=--constraint=gpupod",
+        "--sbatch=--nice=10",
+    )
     words = (
         "--settings",
         "run.toml",

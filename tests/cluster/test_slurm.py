@@ -3,7 +3,6 @@
 All jobs are there at once, because one that is queued again waits some seconds for its old credentials to expire.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,11 +38,12 @@ STORIES = {
     "requeued": Story(UNTIL_TOLD, event=lambda cluster, number: cluster.run("scontrol", "requeue", number)),
     "canceled": Story(FOREVER, event=lambda cluster, number: cluster.run("scancel", number)),
     "must not be requeued": Story(
-        UNTIL_TOLD, ("--requeues", "0"), lambda cluster, number: cluster.run("scancel", "--signal=TERM", number)
+        UNTIL_TOLD, ("--set", "requeues=0"), lambda cluster, number: cluster.run("scancel", "--signal=TERM", number)
     ),
-    "gets nowhere": Story('ln -sfn step-5 "$output/latest"; exit 75', ("--requeues", "2")),
+    "gets nowhere": Story('ln -sfn step-5 "$output/latest"; exit 75', ("--set", "requeues=2")),
     "gets on": Story(
-        'if [ "$starts" -gt 3 ]; then exit 0; fi; ln -sfn "step-$starts" "$output/latest"; exit 75', ("--requeues", "1")
+        'if [ "$starts" -gt 3 ]; then exit 0; fi; ln -sfn "step-$starts" "$output/latest"; exit 75',
+        ("--set", "requeues=1"),
     ),
 }
 
@@ -121,23 +121,6 @@ def test_a_job_that_always_stops_at_the_same_checkpoint_is_given_up(cluster, pla
 
 def test_a_job_that_comes_further_each_time_is_not_given_up(cluster, played):
     assert ended(cluster, played["gets on"]) == ("COMPLETED", "0:0", 3)
-
-
-def test_each_task_of_a_sweep_has_its_value_and_its_folder_and_only_the_interrupted_one_starts_again(
-    cluster, project, tmp_path
-):
-    does = f'if [ "$rank" != 32 ] || [ "$starts" -gt 1 ]; then sleep 1; exit 0; fi; {FOREVER}'
-    job = export(project, tmp_path, "--sweep", "rank=8,16,32", venv=stand_in(tmp_path / "venv", does))
-    number = job.submit(cluster)
-    until(lambda: all(map(job.starts, ("rank-8", "rank-16", "rank-32"))), "a start of every task")
-    # The last task of an array has the array's own number, by which all of them would be queued again.
-    cluster.run("scancel", "--signal=TERM", f"{number}_2")
-    until(lambda: cluster.job(f"{number}_2")["Restarts"] == "1", "a requeue")
-    shown = [cluster.reach(f"{number}_{task}", "COMPLETED", "FAILED") for task in range(3)]
-    assert [each["JobState"] for each in shown] == ["COMPLETED"] * 3
-    assert [each["Restarts"] for each in shown] == ["0", "0", "1"]
-    ranks = [[re.findall(r"rank=(\S+)", line)[0] for line in job.starts(f"rank-{rank}")] for rank in (8, 16, 32)]
-    assert ranks == [["8"], ["16"], ["32", "32"]]
 
 
 # Slurm looks at time limits twice a minute.

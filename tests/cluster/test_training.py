@@ -80,18 +80,3 @@ def test_two_nodes_train_together_stop_together_and_go_on_together(cluster, sett
     ended = cluster.reach(number, "COMPLETED", "FAILED")
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.log()
     assert all(math.isclose(*pair, rel_tol=1e-3) for pair in zip(trained(job), uninterrupted, strict=True))
-
-
-def test_an_elastic_job_goes_on_with_the_node_that_is_left(cluster, settings, tmp_path, uninterrupted):
-    (settings / "elastic.toml").write_text(LONG_RUN.replace("save_every = 1000", "save_every = 5"), encoding="ascii")
-    job = export(settings, tmp_path, "--settings", "elastic.toml", "--nodes", "1:2")
-    number = job.submit(cluster)
-    try:
-        until(lambda: len(job.steps()) >= 12, f"step 12: {job.log()}")
-        assert cluster.job(number)["NumNodes"] == "2"
-        cluster.run("scontrol", "update", "NodeName=two", "State=DOWN", "Reason=the test")
-        ended = cluster.reach(number, "COMPLETED", "FAILED")
-        assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "0"), job.log()
-    finally:
-        cluster.run("scontrol", "update", "NodeName=two", "State=RESUME", expect=None)
-    assert all(math.isclose(*pair, rel_tol=1e-3) for pair in zip(trained(job), uninterrupted, strict=True))

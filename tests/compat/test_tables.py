@@ -283,8 +283,5 @@ def test_launchers_know_the_gpus_of_the_table_by_its_ids():
     rented, models = load_launcher_gpus(), {row.id: row for row in KNOWN.gpus.models}
     amd = {row.name for row in KNOWN.rocm.gpus}
     assert {key.partition("@")[0] for key in rented} <= models.keys() | amd
-    for key, row in rented.items():
-        model = models.get(key.partition("@")[0])
-        assert not row.gib or row.gib in model.memory_gib, key
     of_data_centers = {each.id for each in models.values() if each.kind == "datacenter" and each.capability.major >= 7}
     assert of_data_centers - rented.keys() == NOT_RENTED

@@ -1,6 +1,5 @@
-"""What `devkit export docker` writes, on real engines: started, stopped, started again; and read by real Compose."""
+"""What `devkit export docker` writes, on real engines: started, stopped, started again."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from devkit.export.docker import DockerContextSettings, render_docker
-from devkit.export.task import Task, VolumeRole
-from tests.export.launchers.tasks import CPU, NASTY, TASKS, context, gpus
+from devkit.export.task import Task
+from tests.export.launchers.tasks import CPU, NASTY, context, gpus
 
-from . import binaries, image
-from .commands import environment, run
-from .conftest import every_flavor, one_engine, programs
+from . import image
+from .commands import run
+from .conftest import every_flavor, one_engine
 from .daemon import Engine, Flavor
 
 IMAGE = "devkit-test-base:latest"
@@ -110,23 +109,3 @@ def test_the_gpus_that_the_task_counts_are_passed_on(based, tmp_path):
         assert [each["Count"] for each in requests] == [2]
     else:
         assert sorted(done.stdout.split()) == ["DEVKIT_CDI_DEVICE_0=0", "DEVKIT_CDI_DEVICE_1=1"]
-
-
-@pytest.mark.parametrize("suite", binaries.SUITES)
-def test_compose_reads_every_file_as_the_task_says(suite: str, tmp_path: Path):
-    found = programs(suite)
-    for number, task in enumerate(replace(each, nodes=1) for each in TASKS.values()):
-        script = written(tmp_path / str(number), task)
-        overlays = sorted(script.parent.glob("compose.?*.yml"))
-        assert bool(overlays) is bool(task.accelerator.count)
-        for overlay in [None, *overlays]:
-            files = [script.parent / "compose.yml", *([overlay] if overlay else [])]
-            named = [word for file in files for word in ("--file", file)]
-            done = run([found.plugins / "docker-compose", *named, "config", "--format", "json"], env=environment())
-            service = json.loads(done.stdout)["services"]["train"]
-            # `config` writes what a Compose file would say, dollars doubled again.
-            assert [word.replace("$$", "$") for word in service["command"]] == list(task.command)
-            for name, value in task.environment:
-                assert service["environment"][name].replace("$$", "$") == value
-            assert int(service["shm_size"]) == task.shm_bytes
-            assert {each["target"] for each in service["volumes"]} >= {task.volume(role).path for role in VolumeRole}

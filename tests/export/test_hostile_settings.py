@@ -32,16 +32,13 @@ STORAGE = ("models", "data", "checkpoints")
 SHAPES = ("{}", "NAME={}", "example.org/name={}", "{}:1", "/{}", "{}/1", "--comment={}")
 """What a setting may be made of; the first that is accepted is used."""
 BESIDE = {
-    "runtime": {"kind": "trainjob"},
     "venv": {"flavor": ContainerRuntime.NONE},
     "conda": {"flavor": ContainerRuntime.NONE},
-    "backend": {"region": "x"},
-    "region": {"backend": "x"},
 }
 """Settings that need others."""
 CLOSED = {
     *("processes", "gpu", "time", "grace", "memory", "shm", "models_size", "data_size", "checkpoints_size"),
-    *("flavor", "gpu_request", "ide", "kind", "gpu_api", "sweep", "idle"),
+    *("flavor", "gpu_request", "kind", "access_mode"),
 }
 """Settings that take numbers or some words, and no text."""
 SHELL_OF_THE_USER = "setup"
@@ -62,8 +59,6 @@ def render(target: str, kind: type, name: str, value: str) -> dict[str, str]:
     """The files of a job with this setting."""
     default = getattr(kind(), name)
     given = {name: (value,) if isinstance(default, tuple) else type(default)(value), **BESIDE.get(name, {})}
-    if target == "dstack" and name.startswith("registry_"):
-        given = {"registry_user": "x", "registry_secret": "x", **given}
     job = validate_job_settings(replace(JOB, **given) if kind is JobSettings else JOB)
     own = load_target(target).settings(**(given if kind is not JobSettings else {}))
     validate_printable(own)

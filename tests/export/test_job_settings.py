@@ -22,8 +22,6 @@ def test_the_defaults_can_be_a_job():
     [
         pytest.param({"gpus": 65}, "--gpus is 65, which is above 64", id="more GPUs than any node has"),
         pytest.param({"nodes": 0}, "--nodes is 0", id="no node"),
-        pytest.param({"nodes": 2, "min_nodes": 3}, "--min-nodes 3 is more than --nodes 2", id="more than all nodes"),
-        pytest.param({"min_nodes": 1, "command": ("a",)}, "--min-nodes is for processes that", id="nothing to restart"),
         pytest.param({"memory": "lots"}, "--memory is 'lots', which is no size", id="a memory that is no size"),
         pytest.param({"time": "soon"}, "--time is 'soon', which is no time", id="a time that is none"),
         pytest.param({"time": "2m", "grace": "120s"}, "--grace 120s leaves nothing of --time 2m", id="grace is all"),

@@ -1,31 +1,43 @@
 """[job] and [job.TARGET] of devkit.toml: what wins, where flags are kept, and the place of what is wrong."""
 
+import re
 import tomllib
 
+import click.testing
 import pytest
 
+from devkit.cli.export import export
 from devkit.errors import DevkitError
-from devkit.export.job_settings import ExportOptions, describe_setting, read_export_settings, select_flags_to_store
-from devkit.export.targets import load_target
+from devkit.export.job_settings import (
+    JobSettings,
+    describe_setting,
+    parse_assignments,
+    read_export_settings,
+    select_flags_to_store,
+)
+from devkit.export.kubernetes.settings import AccessMode
+from devkit.export.targets import TARGETS, load_target
+from devkit.facts.settings import describe_settings
 from devkit.render.toml_tables import set_toml_values
 
 KUBERNETES = load_target("kubernetes")
 SLURM = load_target("slurm")
-NOTHING = ExportOptions({}, {})
 
 
-def options(text, target=KUBERNETES, typed=NOTHING):
-    return read_export_settings(tomllib.loads(text), text, target, typed)
+def options(text, target=KUBERNETES, **given):
+    return read_export_settings(tomllib.loads(text), text, target, given)
 
 
-def kept_in(text, typed, target=KUBERNETES):
-    return {".".join(path): value for path, value in select_flags_to_store(tomllib.loads(text), target, typed).items()}
+def kept_in(text, target=KUBERNETES, **given):
+    return {".".join(path): value for path, value in select_flags_to_store(tomllib.loads(text), target, given).items()}
 
 
 def test_the_target_wins_over_the_job_and_flags_win_over_both():
     text = '[job]\ngpus = 1\nmodels = "a"\ntime = "1h"\n[job.kubernetes]\ngpus = 2\nmodels = "b"\nnamespace = "n"\n'
-    found = options(text, typed=ExportOptions({"models": "c"}, {"namespace": "m"}))
+    found = options(text, models="c", namespace="m")
     assert (found.job.gpus, found.job.models, found.job.time, found.target.namespace) == (2, "c", "1h", "m")
+    # What no flag gave is said with its place.
+    assert [str(each) for each in found.stored] == ["gpus 2: devkit.toml:6", "time 1h: devkit.toml:4"]
     assert options('[job]\ngpus = 1\n[job.slurm]\ngpus = 2\npartition = "p"\n').job.gpus == 1
     found = options('name = "x"\n[target]\ngpus = ["H100"]\n')
     assert (found.job.gpus, found.job.gpu, found.target, found.output) == (1, "", KUBERNETES.settings(), "")
@@ -60,31 +72,48 @@ def test_what_is_wrong_is_refused_with_its_place(text, said):
     assert refused.value.hint
 
 
-def test_flags_of_the_job_are_kept_for_all_targets_and_storage_and_a_targets_own_for_it_alone():
-    job = {"gpus": 2, "env": ("A=1", "B=2"), "models": "hub", "models_size": "5Gi"}
-    assert kept_in("", ExportOptions(job, {"namespace": "n"})) == {
-        "job.gpus": 2,
-        "job.env": ["A=1", "B=2"],
-        "job.kubernetes.models": "hub",
-        "job.models_size": "5Gi",
-        "job.kubernetes.namespace": "n",
-    }
+def test_flags_are_kept_for_this_target_alone_as_its_table_spells_them():
+    given = {"gpus": 2, "env": ("A=1", "B=2"), "models_size": "5Gi", "namespace": "n"}
+    stored = {"gpus": 2, "env": ["A=1", "B=2"], "models_size": "5Gi", "namespace": "n"}
+    assert kept_in("[job]\ngpus = 1\n", **given) == {f"job.kubernetes.{name}": value for name, value in stored.items()}
+    text = '[job]\ngpus = 4\n[job.kubernetes]\ngpus = 2\ndata-size = "1Gi"\n'
+    assert kept_in(text, gpus=4, data_size="2Gi") == {"job.kubernetes.gpus": 4, "job.kubernetes.data-size": "2Gi"}
+    assert kept_in('[job.kubernetes]\ngpus = 2\nenv = ["A=1"]\n', gpus=2, env=("A=1",)) == {}
 
 
-def test_a_setting_in_the_targets_table_is_kept_there_as_it_is_spelled():
-    text = '[job]\nmodels-size = "1Gi"\ngpus = 1\n[job.kubernetes]\ngpus = 2\ndata-size = "1Gi"\n'
-    typed = ExportOptions({"gpus": 4, "data_size": "2Gi", "models_size": "3Gi"}, {})
-    assert kept_in(text, typed) == {
-        "job.kubernetes.gpus": 4,
-        "job.kubernetes.data-size": "2Gi",
-        "job.models-size": "3Gi",
-    }
-    assert kept_in('[job]\ngpus = 2\nenv = ["A=1"]\n', ExportOptions({"gpus": 2, "env": ("A=1",)}, {})) == {}
-
-
-def test_what_was_kept_is_what_is_read():
-    typed = ExportOptions({"gpus": 2, "models": "/a b", "env": ("A=${x}",), "spot": True}, {"partition": "gpu"})
-    stored = select_flags_to_store({"job": {}}, SLURM, typed)
-    assert all(describe_setting(path, SLURM) for path in stored)
+def test_what_was_kept_is_what_is_read_and_no_other_target_sees_it():
+    given = {"gpus": 2, "models": "/a b", "env": ("A=${x}",), "spot": True, "partition": "gpu"}
+    stored = select_flags_to_store({"job": {}}, SLURM, given)
+    assert all(describe_setting(path[-1], SLURM) for path in stored)
     text = set_toml_values(b"[job]\n", stored, {}, shown_as="devkit.toml").decode()
-    assert options(text, SLURM) == options("", SLURM, typed)
+    kept, typed = options(text, SLURM), options("", SLURM, **given)
+    assert (kept.job, kept.target) == (typed.job, typed.target)
+    assert options(text, KUBERNETES) == options("", KUBERNETES)
+
+
+def test_settings_without_a_flag_are_assigned_and_others_are_refused():
+    texts = ("shm=4Gi", "label=a=b", "label=c=d", "node-checks=false", "user=7", "access_mode=ReadWriteMany")
+    assert parse_assignments(texts, KUBERNETES) == {
+        **{"shm": "4Gi", "label": ("a=b", "c=d"), "node_checks": False, "user": 7},
+        "access_mode": AccessMode.MANY_NODES,
+    }
+    wrong = {"shm": "is no setting", "command=x": "is no setting", "labels=a=b": "there is no setting 'labels'"}
+    wrong |= {"user=me": "user must be", "node_checks=perhaps": "node_checks must be", "access_mode=All": "must be"}
+    for text, said in wrong.items():
+        with pytest.raises(DevkitError, match=said) as refused:
+            parse_assignments((text,), KUBERNETES)
+        assert refused.value.hint
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_has_at_most_35_flags_in_sections_and_every_other_setting_is_listed(name):
+    command = export.get_command(None, name)
+    flags = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    assert len(flags) <= 35
+    spelled = [flag for each in flags for flag in (*each.opts, *each.secondary_opts)]
+    assert len(spelled) == len(set(spelled))
+    shown = click.testing.CliRunner().invoke(command, ["--help"], prog_name=name, max_content_width=200).output
+    for section in ("What runs", "Machines", "Storage", f"Only for {name}", "Files"):
+        assert f"{section}:\n" in shown
+    for each in {*describe_settings(JobSettings), *describe_settings(load_target(name).settings)} - {"command"}:
+        assert re.search(rf"^  (--{each.replace('_', '-')}|{each})\b", shown, re.MULTILINE), each

@@ -59,7 +59,7 @@ def test_torchrun_starts_processes_where_it_is_asked_to():
 
 
 def pod_of(answer: TaskAndEstimate, settings=None) -> dict:
-    (job,) = yaml.safe_load_all(files(answer.task, "kubernetes", settings)["base/job.yaml"])
+    (job,) = yaml.safe_load_all(files(answer.task, "kubernetes", settings)["job.yaml"])
     assert problems(job) == []
     return job["spec"]["template"]["spec"]
 
@@ -83,7 +83,7 @@ def test_a_foreign_image_gets_nothing_of_devkit_and_says_nothing_of_the_gpus():
 
 
 def test_any_exception_of_a_program_is_tried_again_and_wrong_arguments_are_not():
-    (job,) = yaml.safe_load_all(files(built().task, "kubernetes")["base/job.yaml"])
+    (job,) = yaml.safe_load_all(files(built().task, "kubernetes")["job.yaml"])
     rules = job["spec"]["podFailurePolicy"]["rules"]
     assert [rule["onExitCodes"]["values"] for rule in rules if rule["action"] == "FailJob"] == [[2, 126, 127]]
 
@@ -101,13 +101,9 @@ def test_storage_of_the_users_own_is_at_its_path_on_every_engine_and_the_command
     assert pod["containers"][0]["workingDir"] == "/usr/src/app"
     script = files(built(replace(job, mount=("$SCRATCH/a b:/nas",))).task, "slurm")["job.sbatch"]
     assert '--bind "${SCRATCH}/a b:/nas"' in script and "--pwd /usr/src/app" in script
-    compose = yaml.safe_load(files(built(job).task, "docker")["compose.yml"])
-    (service,) = (each for each in compose["services"].values() if "working_dir" in each)
-    assert {("nas", "/nas"), ("/scratch/set", "/nas/set")} <= {(e["source"], e["target"]) for e in service["volumes"]}
-    assert service["working_dir"] == "/usr/src/app"
-    shown = yaml.safe_load(files(built(job).task, "dstack")["task.dstack.yml"])
-    assert {"name": "nas", "path": "/nas"} in shown["volumes"]
-    assert {"instance_path": "/scratch/set", "path": "/nas/set"} in shown["volumes"]
+    script = files(built(job).task, "docker")["run.sh"]
+    assert "source=nas,target=/nas" in script and "source=/scratch/set,target=/nas/set" in script
+    assert "--workdir /usr/src/app" in script
     bucket = yaml.safe_load(files(built(replace(job, mount=("s3://b/set:/nas",))).task, "skypilot")["task.yaml"])
     assert bucket["file_mounts"]["/nas"]["source"] == "s3://b/set"
     twice = pod_of(built(replace(OWN, data="nas", checkpoints="nas", mount=("nas:/nas",))))
@@ -161,5 +157,3 @@ def test_slurm_without_a_container_needs_no_devkit_and_mounts_nothing():
     assert "set -- torchrun" in script and 'export checkpoints="$data/outputs"' in script
     with pytest.raises(DevkitError, match="--flavor none mounts nothing"):
         files(built(replace(OWN, mount=STORAGE)).task, "slurm", bare)
-    with pytest.raises(DevkitError, match="another command"):
-        files(built().task, "slurm", SlurmSettings(sweep=("rank=8,16",)))

@@ -2,19 +2,14 @@
 
 from dataclasses import replace
 
-import pytest
-
-from devkit.errors import DevkitError
 from devkit.estimate.gpus import Fit
 from devkit.estimate.settings import Method, Optimizer, Sharding
-from devkit.export.sizing import estimate_step_seconds
 
 from .subjects import JOB, RUN, made
 
 LARGE = replace(RUN, model="meta-llama/Llama-3.1-70B")
 WHOLE = replace(LARGE, method=Method.FULL)
 ADAMW = replace(RUN, method=Method.FULL, optimizer=Optimizer.ADAMW)
-ON_H100 = replace(JOB, gpu="H100", grace="10s")
 
 
 def refusal(run, **options):
@@ -61,25 +56,7 @@ def test_more_gpus_are_advised_where_no_setting_helps_but_never_more_than_the_ba
     assert "--gpus 4" not in hint and "--gpus 8" not in hint
 
 
-def test_a_time_too_short_for_the_first_checkpoint_is_refused_and_the_advised_interval_is_taken():
-    fastest, slowest = estimate_step_seconds(made(job=ON_H100).needs, RUN)
-    limit = int(RUN.save_every * fastest) - 1
-    short = replace(ON_H100, time=f"{limit}s")
-    with pytest.raises(DevkitError) as refused:
-        made(job=short)
-    assert "a checkpoint every 100 steps comes after" in refused.value.message
-    assert "save_every = " in refused.value.hint and "--time" in refused.value.hint
-    assert made(replace(RUN, save_every=int(limit / 2 / slowest)), job=short).task.time_s == limit
-    notes = made(job=replace(ON_H100, time=f"{limit + 2}s")).task.notes
-    assert any("a smaller save_every loses less" in note for note in notes)
-    # Its end is a checkpoint, and without a GPU by name nothing is known of the pace.
-    assert made(replace(RUN, steps=2), job=replace(ON_H100, time=f"{int(3 * fastest) + 1}s", grace="1s")).task
-    assert made(job=replace(short, gpu="")).task.time_s == limit
-
-
 def test_what_may_come_late_is_said():
-    long = made(replace(RUN, steps=1_000_000), job=ON_H100).task.notes
-    assert any("resumes where it stopped" in note for note in long)
     notes = [made(run, job=replace(JOB, gpu="B300")).task.notes for run in (replace(RUN, method=Method.FULL), RUN)]
     slow = [any("one checkpoint is" in note and "--grace is 2 min" in note for note in each) for each in notes]
     assert slow == [True, False]

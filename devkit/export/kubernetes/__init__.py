@@ -3,19 +3,16 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.batch_job import render_batch_job
-from devkit.export.kubernetes.jobset import find_max_name_length, render_jobset, render_trainjob
-from devkit.export.kubernetes.kustomize import build_overlays, render_folder, render_kustomization, render_overlay
-from devkit.export.kubernetes.manifest import JobManifests, build_training_selector
-from devkit.export.kubernetes.monitoring import list_monitoring_notes, render_monitoring
-from devkit.export.kubernetes.node_checks import list_check_notes, render_node_checks
-from devkit.export.kubernetes.pytorchjob import render_pytorchjob
-from devkit.export.kubernetes.rayjob import MAX_RAYJOB_NAME_LENGTH, render_rayjob
-from devkit.export.kubernetes.resources import build_claim_template, find_gpu_resource, list_gpu_notes
+from devkit.export.kubernetes.manifests import (
+    MIG_RESOURCE,
+    SHARED_SUFFIX,
+    build_labels,
+    is_node_folder,
+    render_manifests,
+)
 from devkit.export.kubernetes.settings import (
     JobKind,
     KubernetesSettings,
@@ -23,61 +20,35 @@ from devkit.export.kubernetes.settings import (
     validate_kubernetes_settings,
     validate_subdomain,
 )
-from devkit.export.kubernetes.storage import TOKEN_KEY, build_files_pod, build_new_claims, is_node_folder
-from devkit.export.kubernetes.workspace import render_workspace
-from devkit.export.targets import ExportContext, ExportTarget, TargetFiles, split_export_folder
+from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import Task
-from devkit.export.values import validate_dns_label
+from devkit.export.values import MAX_JOB_NAME_LENGTH, MAX_LABEL_LENGTH, validate_dns_label
+from devkit.solver.plan import Vendor
 from devkit.text import join_words
 
-_RENDERERS: dict[JobKind, Callable[[Task, KubernetesSettings], JobManifests]] = {
-    JobKind.JOB: render_batch_job,
-    JobKind.TRAINJOB: render_trainjob,
-    JobKind.PYTORCHJOB: render_pytorchjob,
-    JobKind.JOBSET: render_jobset,
-    JobKind.RAYJOB: render_rayjob,
+_SELECTED = ("app.kubernetes.io/instance", "app.kubernetes.io/component")
+"""Labels that together select the pods that train, and no others."""
+_KIND_NOTES = {
+    # Evicted pods are recreated (https://github.com/kubeflow/trainer/pull/1572), those of a node that is gone stay
+    # (https://github.com/kubeflow/trainer/issues/2072).
+    JobKind.PYTORCHJOB: (
+        "a PyTorchJob counts every end of a container as a failure, 75 too, and waits forever for a node that is lost "
+        "without notice: kubectl delete pod --force lets it continue. --kind trainjob handles both",
+    ),
+    JobKind.RAYJOB: (
+        "the image must have Ray, in the project's requirements, of a release that the operator supports",
+        "Ray ends a command without a signal first: a RayJob that is preempted resumes from its last checkpoint",
+    ),
 }
 
 
 def render_kubernetes(task: Task, settings: KubernetesSettings, context: ExportContext) -> TargetFiles:
     """Render the manifests. Raises DevkitError for what no cluster accepts."""
     kind = choose_job_kind(task, settings)
-    workspace = TargetFiles((), ())
-    if settings.workspace:
-        validate_job(replace(task, nodes=1), replace(settings, kind=None, runtime=""), JobKind.JOB)
-        workspace = render_workspace(task, settings, context)
-        if not task.command:
-            return workspace
     validate_job(task, settings, kind)
-    job = _RENDERERS[kind](task, settings)
-    files = dict(job.files)
-    if settings.device_class:
-        files["gpu.yaml"] = [build_claim_template(task, settings)]
-    keeps_order = len(files) > 1
-    artifacts = render_folder("base", f"The {job.kind} alone.", files, settings, keeps_order=keeps_order)
-    top = "base"
-    for overlay in build_overlays(task, settings, job):
-        artifacts.append(render_overlay(overlay, top, settings, keeps_order=keeps_order))
-        top = f"overlays/{overlay.name}"
-    about = "The job with all its overlays. Every folder below can be applied by itself, too."
-    artifacts.insert(0, render_kustomization("", about, [top], settings, keeps_order=keeps_order))
-    claims = build_new_claims(task, settings)
-    if claims:
-        about = "The job's storage. Apart from the job, so that `kubectl delete -k` of the job leaves the checkpoints."
-        artifacts += render_folder("storage", about, {"claims.yaml": claims}, settings)
-    about = "A pod without a GPU that mounts the job's storage: to copy the project in, and the result out."
-    artifacts += render_folder("files", about, {"pod.yaml": [build_files_pod(task, settings)]}, settings)
-    notes = [*job.notes, *list_gpu_notes(task, settings), *_list_storage_notes(task, settings)]
-    if settings.node_checks and task.is_foreign_image:
-        notes.append("no checks of the nodes: the image has no devkit in it")
-    elif settings.node_checks:
-        artifacts += render_node_checks(task, settings, context.folder)
-        notes += list_check_notes(context.folder)
-    if settings.monitoring:
-        artifacts += render_monitoring(task, settings, context)
-        notes += list_monitoring_notes(task, context)
-    steps = _list_next_steps(task, settings, context.folder, makes_storage=bool(claims))
-    return TargetFiles((*artifacts, *workspace.artifacts), (*steps, *workspace.next_steps), (*notes, *workspace.notes))
+    artifacts = render_manifests(task, settings, kind, context.folder)
+    steps = _list_next_steps(task, settings, context.folder)
+    return TargetFiles(tuple(artifacts), steps, tuple(_list_notes(task, settings, kind, context.folder)))
 
 
 def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> None:
@@ -86,13 +57,7 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
     Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#volumes-1 (mountPath)
     """
     validate_kubernetes_settings(settings)
-    find_gpu_resource(task, settings)
-    if settings.runtime and kind is not JobKind.TRAINJOB:
-        raise DevkitError(f"--runtime is for a TrainJob, and this is a {kind}", "Give --kind trainjob.")
-    if kind is JobKind.RAYJOB:
-        validate_dns_label(task.name, "--name", longest=MAX_RAYJOB_NAME_LENGTH)
-    if kind in (JobKind.TRAINJOB, JobKind.JOBSET):
-        validate_dns_label(task.name, "--name", longest=find_max_name_length(task))
+    validate_dns_label(task.name, "--name", longest=_find_max_name_length(task, kind))
     # A Service is named after the job, and its name is a label by RFC 1035.
     if (kind is not JobKind.JOB or task.nodes > 1) and not re.match("[a-z]", task.name):
         raise DevkitError(f"--name {task.name!r} must begin with a letter", f"Such as --name job-{task.name}.")
@@ -112,22 +77,34 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
         )
 
 
-def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str, *, makes_storage: bool) -> tuple[str, ...]:
+def _find_max_name_length(task: Task, kind: JobKind) -> int:
+    """Return the maximum length of the job's name: its pods' names must be DNS labels, too.
+
+    Sources: https://github.com/kubernetes-sigs/jobset/blob/v0.12.0/pkg/webhooks/jobset_webhook.go (JOBSET-node-0-INDEX-xxxxx);
+    ray-operator/controllers/ray/utils/constant.go of KubeRay, whose pods add a suffix of 16.
+    """
+    if kind in (JobKind.TRAINJOB, JobKind.JOBSET):
+        return MAX_LABEL_LENGTH - len(f"-node-0-{task.nodes - 1}-xxxxx")
+    return MAX_LABEL_LENGTH - 16 if kind is JobKind.RAYJOB else MAX_JOB_NAME_LENGTH
+
+
+def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str) -> tuple[str, ...]:
     """List the commands to run next, in order."""
     kubectl = f"kubectl --namespace {settings.namespace}" if settings.namespace else "kubectl"
-    project, _ = split_export_folder(folder, "kubernetes")
-    # Without the dot at the end kubectl would create a folder of that name in the other.
-    here, where, pod = shlex.quote(f"{project or '.'}/."), shlex.quote(folder), f"{task.name}-files"
-    selector = ",".join(f"{name}={value}" for name, value in build_training_selector(task).items())
+    where, pod = shlex.quote(folder), f"{task.name}-files"
+    selector = ",".join(
+        f"{name}={value}" for name, value in build_labels(task, "training").items() if name in _SELECTED
+    )
     steps = []
     if task.needs_token:
-        token = f'--from-file={TOKEN_KEY}="$HOME/.cache/huggingface/token"'
-        steps.append(f"{kubectl} create secret generic {settings.token_secret} {token}")
-    if makes_storage:
+        source = '--from-file=token="$HOME/.cache/huggingface/token"'
+        steps.append(f"{kubectl} create secret generic {settings.token_secret} {source}")
+    if not all(each.source for each in task.volumes):
         steps.append(f"kubectl apply -k {where}/storage")
     steps += [
         f"kubectl apply -k {where}/files && {kubectl} wait --for=condition=Ready --timeout=15m pod/{pod}",
-        f"{kubectl} cp {here} {pod}:{task.workspace}",
+        # Without the dot at the end kubectl would create a folder of that name in the other.
+        f"{kubectl} cp ./. {pod}:{task.workspace}",
         f"kubectl delete -k {where}/files",
         f"kubectl apply -k {where}",
         f"{kubectl} logs --follow --selector {selector}",
@@ -135,32 +112,42 @@ def _list_next_steps(task: Task, settings: KubernetesSettings, folder: str, *, m
     return tuple(steps)
 
 
-def _list_storage_notes(task: Task, settings: KubernetesSettings) -> tuple[str, ...]:
-    """List the access modes that several nodes need, since those of claims are unknown here, and folders of nodes."""
-    notes = []
+def _list_notes(task: Task, settings: KubernetesSettings, kind: JobKind, folder: str) -> Iterator[str]:
+    """Yield notes on what is not known here: the kind's limits, the nodes, their devices, and the claims."""
+    yield from _KIND_NOTES.get(kind, ())
+    yield from _list_gpu_notes(task, settings)
     if folders := [volume.source for volume in task.volumes if is_node_folder(volume)]:
-        notes.append(
-            f"{join_words(folders)} of the node: clusters that keep the baseline Pod Security Standard refuse it"
-        )
+        yield f"{join_words(folders)} of the node: clusters that keep the baseline Pod Security Standard refuse it"
         if any(each.startswith("/dev/") for each in folders):
-            notes.append(
-                "only a privileged container opens the node's devices; --rdma requests those of a device plugin"
-            )
-    if task.nodes == 1:
-        return tuple(notes)
-    named = [volume.source for volume in task.volumes if volume.source and not is_node_folder(volume)]
-    if named:
-        names = ", ".join(dict.fromkeys(named))
-        notes.append(f"{task.nodes} nodes mount {names}: only a claim with ReadWriteMany lets them")
-    if not all(volume.source for volume in task.volumes) and not settings.storage_class:
-        notes.append("new storage is ReadWriteMany, which the cluster's default class often is not: --storage-class")
-    return tuple(notes)
+            yield "only a privileged container opens the node's devices; --set rdma requests those of a device plugin"
+    if task.nodes > 1:
+        named = [volume.source for volume in task.volumes if volume.source and not is_node_folder(volume)]
+        if named:
+            names = ", ".join(dict.fromkeys(named))
+            yield f"{task.nodes} nodes mount {names}: only a claim with ReadWriteMany lets them"
+        if not all(volume.source for volume in task.volumes) and not settings.storage_class:
+            yield "new storage is ReadWriteMany, which the cluster's default class often is not: --storage-class"
+    if settings.node_checks and task.is_foreign_image:
+        yield "no check of the nodes: the image has no devkit in it"
+    elif settings.node_checks:
+        where = shlex.quote(f"{folder}/checks")
+        yield f"to check the nodes first: kubectl apply -k {where}, then sh {where}/collect.sh"
 
 
-TARGET = ExportTarget(
-    "kubernetes",
-    KubernetesSettings,
-    render_kubernetes,
-    is_elastic=lambda settings: settings.kind is JobKind.PYTORCHJOB,
-    has_workspace=lambda settings: settings.workspace is not None,
-)
+def _list_gpu_notes(task: Task, settings: KubernetesSettings) -> Iterator[str]:
+    """Yield notes on the GPUs of the nodes. Source: https://github.com/ROCm/k8s-device-plugin/issues/39 (the group)."""
+    name, is_nvidia = task.accelerator.name, task.accelerator.vendor is Vendor.NVIDIA
+    if mig := MIG_RESOURCE.fullmatch(settings.gpu_resource):
+        yield f"the estimate knows nothing of MIG: that instance has {mig[2]} GB of {name or 'its GPU'}"
+    elif settings.gpu_resource.endswith(SHARED_SUFFIX):
+        gpu = name or "NAME"
+        yield f'the GPU is shared, and its memory is not divided: estimate a share, such as --gpu "{gpu}/4" of four'
+    elif name and not settings.node_selector:
+        label = "nvidia.com/gpu.product=VALUE" if is_nvidia else "a label of its nodes"
+        shown = ": see kubectl get nodes -L nvidia.com/gpu.product, then" if is_nvidia else ":"
+        yield f"nothing binds the pods to {name}{shown} give --node-selector {label}"
+    if task.accelerator.vendor is Vendor.ROCM and task.accelerator.count and settings.gpu_group is None:
+        yield "on most nodes /dev/kfd opens to one group alone: --set gpu_group=NUMBER, the answer of stat -c %g /dev/kfd"
+
+
+TARGET = ExportTarget("kubernetes", KubernetesSettings, render_kubernetes)

@@ -8,7 +8,7 @@ from typing import Annotated
 from devkit.errors import DevkitError
 from devkit.export.task import Task
 from devkit.export.values import MAX_LABEL_LENGTH, validate_dns_label
-from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
+from devkit.facts.settings import SettingInfo, format_option, validate_ranges
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -53,18 +53,26 @@ def parse_label(text: str, flag: str) -> tuple[str, str]:
     )
 
 
-def parse_toleration(text: str, flag: str) -> dict[str, str]:
-    """Parse a taint as kubectl prints it, KEY or KEY=VALUE, with or without :EFFECT, into its toleration.
+@dataclass(frozen=True)
+class Toleration:
+    """A toleration of a taint. `value` is None for any, `effect` "" for all."""
 
-    Raises DevkitError. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    key: str
+    value: str | None
+    effect: str
+    because: str = ""
+
+
+def parse_toleration(text: str, flag: str) -> Toleration:
+    """Parse a taint as kubectl prints it, KEY or KEY=VALUE, with or without :EFFECT. Raises DevkitError.
+
+    Source: https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
     """
     taint, mark, effect = text.partition(":")
     if mark and effect not in _EFFECTS:
         raise DevkitError(f"{flag} {text!r} has an unknown effect", f"Write one of {', '.join(_EFFECTS)}.")
-    toleration = {"key": validate_label_key(taint.partition("=")[0], flag), "operator": "Exists"}
-    if "=" in taint:
-        toleration |= {"operator": "Equal", "value": parse_label(taint, flag)[1]}
-    return toleration | ({"effect": effect} if mark else {})
+    key, has_value, _ = taint.partition("=")
+    return Toleration(validate_label_key(key, flag), parse_label(taint, flag)[1] if has_value else None, effect)
 
 
 class JobKind(StrEnum):
@@ -88,23 +96,6 @@ class AccessMode(StrEnum):
     ONE_POD = "ReadWriteOncePod"
 
 
-class WorkspaceEntry(StrEnum):
-    """The way into a workspace: kubectl, and editors that attach to pods; DevPod; or Coder."""
-
-    KUBECTL = "kubectl"
-    DEVPOD = "devpod"
-    CODER = "coder"
-
-
-class Exporter(StrEnum):
-    """The installer of the GPU exporter, or the way in which Prometheus scrapes it already."""
-
-    OPERATOR = "operator"
-    CHART = "chart"
-    SCRAPED = "scraped"
-    SCRAPED_HONORED = "scraped-honored"
-
-
 @dataclass(frozen=True, kw_only=True)
 class KubernetesSettings:
     """The settings of Kubernetes alone. "", None and () leave the choice to devkit."""
@@ -117,16 +108,6 @@ class KubernetesSettings:
     gpu_resource: Annotated[
         str, SettingInfo("Resource to request, instead of the vendor's.", example="nvidia.com/mig-1g.10gb")
     ] = ""
-    gpu_group: Annotated[
-        int | None,
-        SettingInfo(
-            "Group that may open AMD's devices on the nodes: stat --format %g /dev/kfd.", at_least=1, at_most=2**31 - 1
-        ),
-    ] = None
-    device_class: Annotated[
-        str,
-        SettingInfo("Request GPUs by dynamic resource allocation, with this DeviceClass.", example="gpu.nvidia.com"),
-    ] = ""
     node_selector: Annotated[
         tuple[str, ...], SettingInfo("Label that nodes must have. Repeat.", example="NAME=VALUE")
     ] = ()
@@ -134,79 +115,64 @@ class KubernetesSettings:
         tuple[str, ...],
         SettingInfo("Taint to tolerate: KEY, KEY=VALUE, each with :EFFECT or without. Repeat.", example="TAINT"),
     ] = ()
-    topology: Annotated[
-        str, SettingInfo("Node label whose value all nodes must share.", example="topology.kubernetes.io/zone")
-    ] = ""
-    topology_preferred: Annotated[
-        bool, SettingInfo("Nodes outside of one topology domain will do where no domain has enough.")
-    ] = False
-    runtime: Annotated[
-        str,
-        SettingInfo("ClusterTrainingRuntime of a TrainJob, instead of its own runtime.", example="torch-distributed"),
-    ] = ""
     storage_class: Annotated[str, SettingInfo("StorageClass of new storage. Without it, the cluster's default.")] = ""
-    access_mode: Annotated[
-        AccessMode | None, SettingInfo("Access mode of new storage: one node, or all of the job's.")
-    ] = None
-    token_secret: Annotated[str, SettingInfo("Secret with the hub's token under the key `token`.")] = "devkit-hub"  # noqa: S105
     pull_secret: Annotated[str, SettingInfo("Secret that the image is pulled with.")] = ""
-    user: Annotated[
-        int | None,
-        SettingInfo(
-            "User of the pods, by number; else dev of the project's image, or a foreign image's own.", at_least=1
-        ),
+    access_mode: Annotated[
+        AccessMode | None,
+        SettingInfo("Access mode of new storage: ReadWriteOnce, ReadWriteMany, ReadWriteOncePod.", has_flag=False),
     ] = None
+    token_secret: Annotated[str, SettingInfo("Secret with the hub's token under the key `token`.", has_flag=False)] = (
+        "devkit-hub"  # noqa: S105 - its name
+    )
     label: Annotated[
-        tuple[str, ...], SettingInfo("Label of the job and its pods, such as a team's. Repeat.", example="NAME=VALUE")
+        tuple[str, ...], SettingInfo("Label NAME=VALUE of the job and its pods. Repeat.", has_flag=False)
     ] = ()
-    annotation: Annotated[tuple[str, ...], SettingInfo("Annotation of the pods. Repeat.", example="NAME=VALUE")] = ()
+    annotation: Annotated[
+        tuple[str, ...],
+        SettingInfo("Annotation NAME=VALUE of the pods, such as Kueue's topology. Repeat.", has_flag=False),
+    ] = ()
+    service_account: Annotated[str, SettingInfo("ServiceAccount of the pods.", has_flag=False)] = ""
+    priority_class: Annotated[str, SettingInfo("PriorityClass of the pods.", has_flag=False)] = ""
     scheduler: Annotated[
-        str, SettingInfo("Scheduler of the pods, such as volcano or kai-scheduler.", example="NAME")
+        str, SettingInfo("Scheduler of the pods, such as volcano or kai-scheduler.", has_flag=False)
     ] = ""
     rdma: Annotated[
         tuple[str, ...],
         SettingInfo(
             "Network device for NCCL that each pod requests: rdma/hca, vpc.amazonaws.com/efa=4. Repeat.",
-            example="RESOURCE=COUNT",
+            has_flag=False,
         ),
     ] = ()
-    host_network: Annotated[bool, SettingInfo("Pods use the node's network, as some RDMA set-ups require.")] = False
-    service_account: Annotated[str, SettingInfo("ServiceAccount of the pods.")] = ""
-    priority_class: Annotated[str, SettingInfo("PriorityClass of the pods.")] = ""
-    workspace: Annotated[
-        WorkspaceEntry | None,
-        SettingInfo("Also write a workspace: the dev container itself, for kubectl and editors, DevPod or Coder."),
-    ] = None
-    idle: Annotated[str, SettingInfo("Time without work after which a workspace ends.", example="2h")] = "2h"
-    workspace_size: Annotated[
-        str, SettingInfo("Size of a workspace's volume: home, project, caches.", example="100Gi")
-    ] = "100Gi"
-    node_checks: Annotated[bool, SettingInfo("Also write checks of the nodes.")] = True
-    monitoring: Annotated[bool, SettingInfo("Also write rules and a dashboard for Prometheus and Grafana.")] = True
-    verify_nodes: Annotated[
+    host_network: Annotated[
+        bool, SettingInfo("Pods use the node's network, as some RDMA set-ups require: true or false.", has_flag=False)
+    ] = False
+    user: Annotated[
         int | None,
-        SettingInfo("Nodes that checks/verify proves; as many as the job has, unless said otherwise.", at_least=1),
-    ] = None
-    runtime_class: Annotated[
-        str,
-        SettingInfo("RuntimeClass of the doctor's pods, which request no GPU and should see all.", example="nvidia"),
-    ] = ""
-    exporter: Annotated[
-        Exporter | None,
         SettingInfo(
-            "The GPUs' exporter: of NVIDIA's operator, of its own chart, or scraped already: then the pods' names are"
-            " in exported_pod, or in pod where labels are honored."
+            "User of the pods, by number; else dev of the project's image, or a foreign image's own.",
+            at_least=1,
+            has_flag=False,
         ),
     ] = None
-    prometheus_label: Annotated[
-        str, SettingInfo("Label by which Prometheus picks its rules and monitors.", example="NAME=VALUE")
-    ] = "release=kube-prometheus-stack"
+    gpu_group: Annotated[
+        int | None,
+        SettingInfo(
+            "Group that may open AMD's devices on the nodes: stat --format %g /dev/kfd.",
+            at_least=1,
+            at_most=2**31 - 1,
+            has_flag=False,
+        ),
+    ] = None
+    node_checks: Annotated[
+        bool, SettingInfo("Also write a check of the nodes, by devkit doctor: true or false.", has_flag=False)
+    ] = True
+    runtime_class: Annotated[
+        str, SettingInfo("RuntimeClass of that check, which requests no GPU and should see all.", has_flag=False)
+    ] = ""
 
 
 _OBJECTS = (
     "queue",
-    "device_class",
-    "runtime",
     "storage_class",
     "token_secret",
     "pull_secret",
@@ -223,25 +189,13 @@ def validate_kubernetes_settings(settings: KubernetesSettings) -> KubernetesSett
     validate_ranges(settings)
     for name in _OBJECTS:
         if text := getattr(settings, name):
-            validate_subdomain(text, format_flag(name))
+            validate_subdomain(text, format_option(KubernetesSettings, name))
     if settings.namespace:
         validate_dns_label(settings.namespace, "--namespace", longest=MAX_LABEL_LENGTH)
-    for name in ("gpu_resource", "topology"):
-        if text := getattr(settings, name):
-            validate_label_key(text, format_flag(name))
-    if settings.device_class and settings.gpu_resource:
-        raise DevkitError(
-            "--device-class and --gpu-resource both say how to ask for a GPU",
-            "Keep the one that the cluster has: kubectl get deviceclasses; kubectl describe nodes.",
-        )
-    for text in settings.label:
-        parse_label(text, "--label")
+    if settings.gpu_resource:
+        validate_label_key(settings.gpu_resource, "--gpu-resource")
     for text in settings.annotation:
-        validate_label_key(text.partition("=")[0], "--annotation")
-    parse_rdma_devices(settings)
-    # Parsing raises what is wrong with them.
-    parse_node_selector(settings)
-    parse_tolerations(settings)
+        validate_label_key(text.partition("=")[0], "--set annotation")
     return settings
 
 
@@ -252,20 +206,10 @@ def parse_rdma_devices(settings: KubernetesSettings) -> dict[str, int]:
         name, _, count = text.partition("=")
         if not re.fullmatch(r"[1-9]\d{0,2}", count or "1") or "/" not in name:
             raise DevkitError(
-                f"--rdma {text!r} is no resource: DOMAIN/NAME=COUNT", "kubectl describe nodes shows them."
+                f"--set rdma={text!r} is no resource: DOMAIN/NAME=COUNT", "kubectl describe nodes shows them."
             )
-        found[validate_label_key(name, "--rdma")] = int(count or 1)
+        found[validate_label_key(name, "--set rdma")] = int(count or 1)
     return found
-
-
-def parse_node_selector(settings: KubernetesSettings) -> dict[str, str]:
-    """Parse the labels that nodes must have."""
-    return dict(parse_label(text, "--node-selector") for text in settings.node_selector)
-
-
-def parse_tolerations(settings: KubernetesSettings) -> list[dict[str, str]]:
-    """Parse the taints that nodes may have."""
-    return [parse_toleration(text, "--toleration") for text in settings.toleration]
 
 
 def choose_job_kind(task: Task, settings: KubernetesSettings) -> JobKind:

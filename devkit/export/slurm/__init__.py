@@ -1,29 +1,22 @@
 """Slurm: a batch script for one node or several, in Apptainer, Pyxis or the cluster's own Python."""
 
 import shlex
-from dataclasses import replace
 
-from devkit.export.slurm.job_array import expand_sweep
 from devkit.export.slurm.script import (
     format_enroot_reference,
-    list_queue_notes,
+    list_gpu_notes,
     locate_image_file,
     render_batch_script,
-    render_prefetch_script,
 )
 from devkit.export.slurm.settings import ContainerRuntime, SlurmSettings, validate_job_name, validate_slurm_settings
 from devkit.export.targets import ExportContext, ExportTarget, TargetFiles
 from devkit.export.task import Task
-from devkit.export.workspace import build_workspace
 from devkit.release import __version__
 from devkit.render.files import Artifact
 from devkit.render.templates import render_template
 
 SCRIPT_FILE = "job.sbatch"
-DEFINITION_FILE = "image.def"
 BUILD_FILE = "build-image.sh"
-PREFETCH_FILE = "prefetch.sh"
-WORKSPACE_FILE = "workspace.sh"
 
 
 def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) -> TargetFiles:
@@ -37,14 +30,7 @@ def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) ->
     elif settings.flavor is ContainerRuntime.PYXIS and settings.image_file and task.image:
         source = shlex.quote(f"docker://{format_enroot_reference(task.image)}")
         build = f"enroot import --output {image_file} {source}"
-    artifacts = []
-    if settings.workspace:
-        workspace, own = build_workspace(task, idle=settings.idle), replace(settings, srun_processes=False)
-        script = render_batch_script(workspace, own, (), build=build, is_workspace=True)
-        artifacts.append(Artifact.from_text(WORKSPACE_FILE, script, 0o755))
-    if task.command:
-        script = render_batch_script(task, settings, expand_sweep(settings.sweep), build=build)
-        artifacts.append(Artifact.from_text(SCRIPT_FILE, script, 0o755))
+    artifacts = [Artifact.from_text(SCRIPT_FILE, render_batch_script(task, settings, build=build), 0o755)]
     if builds:
         values = {
             "devkit_version": __version__,
@@ -52,31 +38,19 @@ def render_slurm(task: Task, settings: SlurmSettings, context: ExportContext) ->
             "image_file": image_file,
             "modules": list(settings.module),
             "program": str(settings.flavor),
-            "project": task.project,
             "has_devkit": not task.is_foreign_image,
         }
         artifacts += [
-            Artifact.from_text(DEFINITION_FILE, render_template("slurm/image.def.j2", **values)),
+            Artifact.from_text("image.def", render_template("slurm/image.def.j2", **values)),
             Artifact.from_text(BUILD_FILE, render_template("slurm/build-image.sh.j2", **values), 0o755),
         ]
     path = shlex.quote(f"{context.folder}/{SCRIPT_FILE}")
-    fetch = []
-    if settings.prefetch:
-        artifacts.append(Artifact.from_text(PREFETCH_FILE, render_prefetch_script(task, settings), 0o755))
-        fetch = [f"bash {shlex.quote(f'{context.folder}/{PREFETCH_FILE}')}"]
-    submit = (f"sbatch --test-only {path}", f"sbatch {path}", "squeue --me") if task.command else ()
-    enter = [f"bash {shlex.quote(f'{context.folder}/{WORKSPACE_FILE}')}"] if settings.workspace else []
-    steps = (*([build] if build else []), *fetch, *submit, *enter)
-    notes = list_queue_notes(task, settings)
+    steps = (*([build] if build else []), f"sbatch --test-only {path}", f"sbatch {path}", "squeue --me")
+    notes = list_gpu_notes(task, settings)
     if task.nodes > 1:
         notes.append("the folders for models, data and checkpoints must be the same on all nodes: a shared file system")
-    if task.is_elastic:
-        notes.append(
-            f"Slurm starts the job on {task.min_nodes} to {task.nodes} nodes, and torchrun continues with those that are left;"
-            " only the loss of the first node queues it again"
-        )
-    if task.is_spot and not (settings.partition or settings.qos):
-        notes.append("which nodes may be reclaimed depends on the site: name their --partition or --qos")
+    if task.is_spot and not settings.partition:
+        notes.append("which nodes may be reclaimed depends on the site: name their --partition, or --sbatch=--qos=NAME")
     if not settings.requeues:
         notes.append("a job that is preempted or out of time is not requeued: submit it again, and it resumes")
     return TargetFiles(tuple(artifacts), steps, tuple(notes))
@@ -88,6 +62,4 @@ TARGET = ExportTarget(
     render_slurm,
     needs_image=lambda settings: settings.flavor is not ContainerRuntime.NONE and not settings.image_file,
     validate_name=validate_job_name,
-    is_elastic=lambda _settings: True,
-    has_workspace=lambda settings: settings.workspace,
 )

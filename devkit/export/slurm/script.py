@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 from devkit.errors import DevkitError
 from devkit.export.launch import strip_launchers
 from devkit.export.quoting import format_comment_line
-from devkit.export.slurm.job_array import ArrayTask
 from devkit.export.slurm.settings import ContainerRuntime, GpuRequestStyle, SlurmSettings
 from devkit.export.task import (
     COMPILE_CACHE,
@@ -21,28 +20,20 @@ from devkit.export.task import (
     MountRole,
     Task,
     VolumeRole,
-    build_elastic_variables,
     build_rendezvous_variables,
 )
 from devkit.export.values import GIB, format_slurm_time
 from devkit.release import __version__
 from devkit.render.templates import render_template
 from devkit.solver.plan import Vendor
-from devkit.text import join_words
 
 ANY_GPU = "any"
 SCRATCH_FOLDER = "${SCRATCH:-$HOME}"
 """Fast storage under the name that many sites give it; else home."""
-MODELS_FOLDER = f'"{SCRATCH_FOLDER}/devkit/huggingface"'
+_COMPILED_FOLDER = f'"{SCRATCH_FOLDER}/devkit/compiled"'
 MAX_SIGNAL_NOTICE_S = 65535
 """The longest notice that --signal takes."""
 MIB = 1 << 20
-OUTPUT_VARIABLE = '"$output"'
-"""The shell variable with the folder of the array task."""
-
-_OF_BATCH_JOBS = ("--signal", "--requeue", "--no-requeue", "--open-mode", "--output", "--mail")
-"""Options that no terminal has a use for."""
-_SITE_SETTINGS = ("account", "partition", "qos", "constraint", "reservation")
 _GPU_FLAGS = {Vendor.NVIDIA: "--nv", Vendor.ROCM: "--rocm"}
 """Apptainer's options for GPUs. Source: https://apptainer.org/docs/user/main/gpu.html"""
 _PASSED_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_NODEID")
@@ -58,148 +49,127 @@ _MEMORY_SIZE = re.compile(r"\b\d+ ?gi?b\b", re.IGNORECASE)
 _NOISE = re.compile(
     r"\b(nvidia|amd|geforce|tesla|quadro|instinct|radeon|generation|edition|sxm\d?|pcie|nvl|gpu)\b", re.IGNORECASE
 )
-_MAX_NAMED_GPUS = 4
 
 
-def render_batch_script(
-    task: Task, settings: SlurmSettings, array: tuple[ArrayTask, ...], *, build: str, is_workspace: bool = False
-) -> str:
-    """Render job.sbatch, or workspace.sh, whose task waits for people. Raises DevkitError for what Slurm cannot run.
-
-    Args:
-        task: the task.
-        settings: the target's settings.
-        array: the array tasks, () for none.
-        build: the command that builds the image file.
-        is_workspace: true for a task of `build_workspace`.
-    """
-    is_inside = settings.flavor.mounts_folders
+def render_batch_script(task: Task, settings: SlurmSettings, *, build: str) -> str:
+    """Render job.sbatch. Raises DevkitError for what Slurm cannot run. `build` is the command that makes the image file."""
+    is_inside = settings.flavor.is_container
     if is_inside:
         validate_mountable(task.output, "--output")
-    if array and task.is_own_command:
-        raise DevkitError("--sweep tries settings of devkit finetune, and the job is another command", "Leave one out.")
     if settings.srun_processes and (not task.is_own_command or "torchrun" in task.command):
         raise DevkitError(
-            "--srun-processes and torchrun would both start the processes",
+            "srun_processes and torchrun would both start the processes",
             "It is for a command of your own without --processes: -- python train.py",
         )
-    is_moved = not task.is_own_command and (bool(array) or not is_inside)
-    tokens = quote_command(task, is_inside=is_inside or is_workspace, is_moved=is_moved)
-    reasons = [f"{each.field}: {each.value} ({each.because})" for each in task.reasons if each.field != "shm"]
     has_gpus, vendor = task.accelerator.count > 0, task.accelerator.vendor
-    own = sorted((each for each in task.volumes if each.role is MountRole.OWN), key=lambda each: each.path)
-    if own and not is_inside:
-        raise DevkitError(
-            f"--mount is for a container, and --flavor {settings.flavor} mounts nothing",
-            "Leave it out: the job sees the cluster's folders under their own names.",
-        )
-    for each in own:
-        validate_mountable(each.path, "--mount")
-    output, project = PurePosixPath(task.output), escape_double_quoted(task.project)
+    output = PurePosixPath(task.output)
     # The output folder within the project must exist to be mounted over.
     is_nested = is_inside and output.is_relative_to(task.workspace)
-    mounts = {
-        "models": HUB_CACHE,
-        "compiled": COMPILE_CACHE,
-        "data": task.workspace,
-        "checkpoints": escape_double_quoted(task.output),
-    }
-    default_folders = {
-        VolumeRole.MODELS: MODELS_FOLDER,
-        VolumeRole.DATA: '"${SLURM_SUBMIT_DIR:-$PWD}"',
-        VolumeRole.CHECKPOINTS: f'"{SCRATCH_FOLDER}/devkit/{project}/{escape_double_quoted(output.name)}"',
-    }
-    if task.is_own_command and not is_inside and output.is_relative_to(task.workspace):
-        # Nothing is mounted: where the command writes by itself.
-        default_folders[VolumeRole.CHECKPOINTS] = (
-            f'"$data/{escape_double_quoted(output.relative_to(task.workspace).as_posix())}"'
-        )
-    sources = {role: task.volume(role).source for role in default_folders}
-    storage = [
-        (str(role), quote_folder(sources[role], f"--{role}") if sources[role] else default)
-        for role, default in default_folders.items()
-    ]
-    options = build_sbatch_options(task, settings, tasks=len(array))
-    if is_workspace:
-        options = [each for each in options if not each.startswith(_OF_BATCH_JOBS)]
     return render_template(
-        "slurm/workspace.sh.j2" if is_workspace else "slurm/job.sbatch.j2",
+        "slurm/job.sbatch.j2",
         devkit_version=__version__,
-        options=options,
-        reasons=[format_comment_line(each) for each in reasons],
+        options=build_sbatch_options(task, settings),
+        reasons=[
+            format_comment_line(f"{each.field}: {each.value} ({each.because})")
+            for each in task.reasons
+            if each.field != "shm"
+        ],
         flavor=str(settings.flavor),
-        **_list_setup(settings),
-        storage=[*storage, ("compiled", f'"{SCRATCH_FOLDER}/devkit/compiled"')],
+        modules=list(settings.module),
+        venv=quote_folder(settings.venv, "--venv") if settings.venv else "",
+        conda=f'"{settings.conda.replace("~/", "$HOME/", 1) if settings.conda[:2] == "~/" else settings.conda}"'
+        if settings.conda
+        else "",
+        setup=list(settings.setup),
+        storage=_list_storage(task, is_inside=is_inside),
         image=_quote_image(task, settings),
+        image_is_file=bool(locate_image_file(task, settings)),
         build=escape_double_quoted(build),
         nested=escape_double_quoted(output.relative_to(task.workspace).as_posix()) if is_nested else "",
-        inside=escape_double_quoted(task.output),
         start_folder=quote_word(task.start_folder) if is_inside or task.workdir else '"$data"',
-        # Parent folders before those inside of them.
-        mounts=[
-            *(f"${variable}:{folder}" for variable, folder in mounts.items() if is_inside),
-            *(f"{quote_folder(each.source, '--mount')[1:-1]}:{escape_double_quoted(each.path)}" for each in own),
-        ],
+        mounts=_list_mounts(task, settings),
         token_path=TOKEN_PATH if task.needs_token else "",
         variables=list(_list_variables(task, settings)),
         passed=[
             name
-            for name in (
-                *_PASSED_VARIABLES,
-                *(_PASSED_TASK_VARIABLES if settings.srun_processes else ()),
-                *(("TERM",) if is_workspace else ()),
-            )
+            for name in (*_PASSED_VARIABLES, *(_PASSED_TASK_VARIABLES if settings.srun_processes else ()))
             if has_gpus or not name.endswith("_DEVICES")
         ],
         gpu_flag=_GPU_FLAGS.get(vendor, "") if has_gpus else "",
         is_nvidia=has_gpus and vendor is Vendor.NVIDIA,
-        variants=[(at, each.folder, " ".join(map(quote_word, each.flags))) for at, each in enumerate(array)],
         is_own_command=task.is_own_command,
-        needs_devkit=settings.flavor is ContainerRuntime.NONE and not task.is_own_command,
-        srun_processes=settings.srun_processes,
+        needs_devkit=not is_inside and not task.is_own_command,
         tasks_per_node=_count_tasks(task, settings),
-        command=" ".join(tokens) if is_workspace else fold_tokens(tokens, indent=4),
-        is_moved=is_moved,
+        command=fold_tokens(quote_command(task, is_inside=is_inside), indent=4),
         is_distributed=task.is_distributed,
         nodes=task.nodes,
-        is_elastic=task.is_elastic,
         cpus=max(1, task.cpus // _count_tasks(task, settings)),
         grace_s=task.grace_s,
         requeues=settings.requeues,
     )
 
 
-def build_sbatch_options(task: Task, settings: SlurmSettings, *, tasks: int) -> list[str]:
-    """Build the #SBATCH options, one for each line. `tasks` are those of the array, 0 for none. Raises DevkitError."""
+def _list_storage(task: Task, *, is_inside: bool) -> list[tuple[str, str]]:
+    """List the shell variables with folders of the cluster."""
+    output = PurePosixPath(task.output)
+    folders = {
+        VolumeRole.MODELS: f'"{SCRATCH_FOLDER}/devkit/huggingface"',
+        VolumeRole.DATA: '"${SLURM_SUBMIT_DIR:-$PWD}"',
+        VolumeRole.CHECKPOINTS: f'"{SCRATCH_FOLDER}/devkit/{escape_double_quoted(f"{task.project}/{output.name}")}"',
+    }
+    if task.is_own_command and not is_inside and output.is_relative_to(task.workspace):
+        # Nothing is mounted: where the command writes by itself.
+        inner = output.relative_to(task.workspace).as_posix()
+        folders[VolumeRole.CHECKPOINTS] = f'"$data/{escape_double_quoted(inner)}"'
+    sources = {role: task.volume(role).source for role in folders}
+    named = {role: quote_folder(source, f"--{role}") for role, source in sources.items() if source}
+    return [*((str(role), place) for role, place in (folders | named).items()), ("compiled", _COMPILED_FOLDER)]
+
+
+def _list_mounts(task: Task, settings: SlurmSettings) -> list[str]:
+    """List FOLDER:PATH of all mounts, parent folders before those inside of them. Raises DevkitError."""
+    own = sorted((each for each in task.volumes if each.role is MountRole.OWN), key=lambda each: each.path)
+    if not settings.flavor.is_container:
+        if own:
+            raise DevkitError(
+                f"--mount is for a container, and --flavor {settings.flavor} mounts nothing",
+                "Leave it out: the job sees the cluster's folders under their own names.",
+            )
+        return []
+    for each in own:
+        validate_mountable(each.path, "--mount")
+    output = escape_double_quoted(task.output)
+    return [
+        *(f"$models:{HUB_CACHE}", f"$compiled:{COMPILE_CACHE}", f"$data:{task.workspace}", f"$checkpoints:{output}"),
+        *(f"{quote_folder(each.source, '--mount')[1:-1]}:{escape_double_quoted(each.path)}" for each in own),
+    ]
+
+
+def build_sbatch_options(task: Task, settings: SlurmSettings) -> list[str]:
+    """Build the #SBATCH options, one for each line. Raises DevkitError for a notice that is too long."""
     if task.grace_s > MAX_SIGNAL_NOTICE_S:
         raise DevkitError(
             f"--grace of {task.grace_s} s is longer than Slurm's longest notice, {MAX_SIGNAL_NOTICE_S} s",
             "Give --grace 18h.",
         )
-    limit = f"%{settings.at_once}" if settings.at_once is not None else ""
     # Slurm's G and M are powers of two.
     mebibytes = -(-task.memory_bytes // MIB)
     memory = f"{task.memory_bytes // GIB}G" if task.memory_bytes % GIB == 0 else f"{mebibytes}M"
-    return [
+    options = [
         f"--job-name={task.name}",
-        *(f"--{name}={getattr(settings, name)}" for name in _SITE_SETTINGS if getattr(settings, name)),
-        *([f"--array=0-{tasks - 1}{limit}"] if tasks else []),
-        f"--nodes={f'{task.min_nodes}-' if task.is_elastic else ''}{task.nodes}",
-        *(["--no-kill"] if task.is_elastic else []),
-        *([f"--image=docker:{task.image}"] if settings.flavor is ContainerRuntime.SHIFTER else []),
-        # With a range of nodes Slurm would take that for the number of tasks, and give the fewest nodes.
-        *([] if task.is_elastic else [f"--ntasks-per-node={_count_tasks(task, settings)}"]),
+        *(f"--{name}={getattr(settings, name)}" for name in ("account", "partition") if getattr(settings, name)),
+        f"--nodes={task.nodes}",
+        f"--ntasks-per-node={_count_tasks(task, settings)}",
         f"--cpus-per-task={max(1, task.cpus // _count_tasks(task, settings))}",
         f"--mem={memory}",
         *build_gpu_options(task, settings),
         f"--time={format_slurm_time(task.time_s)}",
         f"--signal=TERM@{task.grace_s}",
         "--requeue" if settings.requeues else "--no-requeue",
-        f"--output={settings.log or ('%x-%A_%a.out' if tasks else '%x-%j.out')}",
         "--open-mode=append",
-        *([f"--mail-user={settings.mail}", "--mail-type=END,FAIL,REQUEUE"] if settings.mail else []),
-        *settings.sbatch,
     ]
+    has_log = any(each.startswith("--output=") for each in settings.sbatch)
+    return [*options, *([] if has_log else ["--output=%x-%j.out"]), *settings.sbatch]
 
 
 def build_gpu_options(task: Task, settings: SlurmSettings) -> list[str]:
@@ -231,33 +201,14 @@ def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
     return _shorten_gpu_name(_MEMORY_SIZE.sub("", name))
 
 
-def list_queue_notes(task: Task, settings: SlurmSettings) -> list[str]:
-    """List notes on the GPU's name, and on smaller GPUs with a shorter queue."""
-    if not task.accelerator.count:
+def list_gpu_notes(task: Task, settings: SlurmSettings) -> list[str]:
+    """List notes on the GPU's name, which is the site's own."""
+    kind = choose_gpu_type(task, settings) if task.accelerator.count and not settings.gpu_type else ""
+    if not kind:
         return []
-    notes = []
-    kind = choose_gpu_type(task, settings)
-    if kind and not settings.gpu_type:
-        notes.append(
-            f"the cluster is assumed to call the GPU {kind}: see sinfo -o '%P %G', and give --gpu-type for another name"
-        )
-    smaller = find_smaller_gpus(task)
-    if smaller:
-        notes.append(
-            f"the job also fits on {join_words(smaller, 'or')}, for which the queue may be shorter: "
-            "sbatch --test-only says when a job would start"
-        )
-    return notes
-
-
-def find_smaller_gpus(task: Task) -> tuple[str, ...]:
-    """Return the first few GPUs that hold the job with less memory than the requested one."""
-    requested, smaller = _shorten_gpu_name(task.accelerator.name), []
-    for name in task.fitting_gpus:
-        if requested and requested in _shorten_gpu_name(name):
-            break
-        smaller.append(name)
-    return tuple(smaller[:_MAX_NAMED_GPUS])
+    return [
+        f"the cluster is assumed to call the GPU {kind}: see sinfo -o '%P %G', and give --gpu-type for another name"
+    ]
 
 
 def _shorten_gpu_name(name: str) -> str:
@@ -277,7 +228,7 @@ def format_enroot_reference(image: str) -> str:
 def locate_image_file(task: Task, settings: SlurmSettings) -> str:
     """Return the path of the image file as a shell word; "" for Pyxis without one, which pulls from the registry."""
     if settings.image_file:
-        return quote_folder(settings.image_file, "--image-file")
+        return quote_folder(settings.image_file, "image_file")
     has_file = settings.flavor.has_image_file
     return f'"{SCRATCH_FOLDER}/devkit/{escape_double_quoted(task.project)}.sif"' if has_file else ""
 
@@ -288,39 +239,11 @@ def _quote_image(task: Task, settings: SlurmSettings) -> str:
         return ""
     if file := locate_image_file(task, settings):
         return file
-    if settings.flavor is ContainerRuntime.PYXIS:
-        return f'"{escape_double_quoted(format_enroot_reference(task.image))}"'
-    return shlex.quote(f"docker:{task.image}" if settings.flavor is ContainerRuntime.SHIFTER else task.image)
-
-
-def _list_setup(settings: SlurmSettings) -> dict[str, object]:
-    """List what a script does before anything else, for its template."""
-    return {
-        "modules": list(settings.module),
-        "venv": quote_folder(settings.venv, "--venv") if settings.venv else "",
-        "conda": f'"{settings.conda.replace("~/", "$HOME/", 1) if settings.conda[:2] == "~/" else settings.conda}"'
-        if settings.conda
-        else "",
-        "setup": list(settings.setup),
-    }
+    return f'"{escape_double_quoted(format_enroot_reference(task.image))}"'
 
 
 def _count_tasks(task: Task, settings: SlurmSettings) -> int:
     return task.processes_per_node if settings.srun_processes else 1
-
-
-def render_prefetch_script(task: Task, settings: SlurmSettings) -> str:
-    """Render the script that fetches what the job reads of the hub."""
-    source = task.volume(VolumeRole.MODELS).source
-    return render_template(
-        "slurm/prefetch.sh.j2",
-        devkit_version=__version__,
-        **_list_setup(settings),
-        storage=f"models={quote_folder(source, '--models') if source else MODELS_FOLDER}",
-        program=str(settings.flavor),
-        image=_quote_image(task, settings),
-        names=" ".join(map(shlex.quote, settings.prefetch)),
-    )
 
 
 def quote_folder(text: str, flag: str) -> str:
@@ -357,15 +280,15 @@ def escape_double_quoted(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def quote_command(task: Task, *, is_inside: bool, is_moved: bool) -> tuple[str, ...]:
-    """Quote the command. With `is_moved`, the shell's `$output` replaces the output folder.
+def quote_command(task: Task, *, is_inside: bool) -> tuple[str, ...]:
+    """Quote the command. Outside of a container the shell's `$checkpoints` replaces the output folder.
 
     A command of the user's own gets its signals from Slurm: outside of the image nothing of devkit is required for it.
     """
     words = list(task.command if is_inside or not task.is_own_command else strip_launchers(task.command))
     tokens = [quote_word(word) for word in words]
-    if is_moved:
-        tokens[words.index("--output") + 1] = OUTPUT_VARIABLE
+    if not is_inside and not task.is_own_command:
+        tokens[words.index("--output") + 1] = '"$checkpoints"'
     return tuple(tokens)
 
 
@@ -389,13 +312,11 @@ def fold_tokens(tokens: Iterable[str], *, indent: int) -> str:
 def _list_variables(task: Task, settings: SlurmSettings) -> Iterator[str]:
     """Yield NAME=VALUE words of the environment, in double quotes where the value is a shell variable."""
     variables = task.environment
-    if settings.prefetch:
-        yield "HF_HUB_OFFLINE=1"
     if settings.srun_processes and task.is_distributed:
         for name, value in (("RANK", "SLURM_PROCID"), ("LOCAL_RANK", "SLURM_LOCALID"), ("WORLD_SIZE", "SLURM_NTASKS")):
             yield f'"{name}=${value}"'
         yield from ('"MASTER_ADDR=$first"', '"MASTER_PORT=$port"')
-    if settings.flavor.mounts_folders:
+    if settings.flavor.is_container:
         yield f"HOME={COMPILE_CACHE}/home"
     else:
         yield '"HF_HUB_CACHE=$models/hub"'
@@ -405,18 +326,11 @@ def _list_variables(task: Task, settings: SlurmSettings) -> Iterator[str]:
         if task.needs_token:
             yield '"HF_TOKEN_PATH=$token"'
         if task.is_own_command:
-            yield '"DEVKIT_OUTPUT=$kept"'
+            yield '"DEVKIT_OUTPUT=$checkpoints"'
         moved = ("HF_TOKEN_PATH", "DEVKIT_OUTPUT", "HF_HOME")
         variables = tuple((name, value) for name, value in variables if name not in moved)
     yield from (quote_word(f"{name}={value}") for name, value in variables)
     if settings.srun_processes:
-        return
-    if task.is_elastic:
-        yield f'"PET_NNODES={task.min_nodes}:$SLURM_JOB_NUM_NODES"'
-        yield from ('"PET_RDZV_ENDPOINT=$first:$port"', '"PET_RDZV_ID=$SLURM_JOB_ID"')
-        # torchrun guesses by host names who keeps the store, which others than the first node may then do.
-        yield '"PET_RDZV_CONF=is_host=$((SLURM_NODEID == 0))"'
-        yield from (f"PET_{name}={value}" for name, value in build_elastic_variables(task))
         return
     for name, value in build_rendezvous_variables(task, address="$first", rank="$SLURM_NODEID"):
         yield f'"{name}={"$port" if name == "PET_MASTER_PORT" else value}"'

@@ -27,26 +27,45 @@ class FinetuneSettings:
     `micro_batch` must shrink. `sequence` is the longest row in tokens. `steps` overrides `epochs`.
     """
 
-    model: Annotated[str, SettingInfo("Folder or hub id of the base model.")] = ""
-    data: Annotated[tuple[str, ...], SettingInfo("File, folder or hub id of the data. Repeat.")] = ()
-    output: Annotated[Path, SettingInfo("Folder for adapter, checkpoints and metrics.")] = Path("finetuned")
-    method: Annotated[Method, SettingInfo("Training method: adapter type and precision of the base.")] = Method.LORA
-    rank: Annotated[int, SettingInfo("LoRA rank.", at_least=1, at_most=2**31 - 1)] = 16
-    alpha: Annotated[int, SettingInfo("LoRA alpha; the adapter is scaled by alpha / rank.", at_least=1)] = 32
+    model: Annotated[str, SettingInfo("Folder or hub id of the base model.", section="Model and output")] = ""
+    data: Annotated[tuple[str, ...], SettingInfo("File, folder or hub id of the data. Repeat.", section="Data")] = ()
+    output: Annotated[Path, SettingInfo("Folder for adapter, checkpoints and metrics.", section="Model and output")] = (
+        Path("finetuned")
+    )
+    method: Annotated[
+        Method, SettingInfo("Training method: adapter type and precision of the base.", section="Method")
+    ] = Method.LORA
+    rank: Annotated[int, SettingInfo("LoRA rank.", at_least=1, at_most=2**31 - 1, section="Method")] = 16
+    alpha: Annotated[
+        int, SettingInfo("LoRA alpha; the adapter is scaled by alpha / rank.", at_least=1, section="Method")
+    ] = 32
     dropout: Annotated[float, SettingInfo("LoRA dropout.", at_least=0.0, at_most=0.99, has_flag=False)] = 0.0
-    targets: Annotated[tuple[str, ...], SettingInfo("Target modules of the adapter. Repeat.")] = ALL_LINEAR
+    targets: Annotated[tuple[str, ...], SettingInfo("Target modules of the adapter. Repeat.", section="Method")] = (
+        ALL_LINEAR
+    )
     modules_to_save: Annotated[
-        tuple[str, ...], SettingInfo("Modules trained whole and saved with the adapter: lm_head, a norm. Repeat.")
+        tuple[str, ...],
+        SettingInfo("Modules trained whole and saved with the adapter: lm_head, a norm. Repeat.", section="Method"),
     ] = ()
-    dora: Annotated[bool, SettingInfo("Train DoRA: weight-decomposed LoRA.")] = False
-    sequence: Annotated[int, SettingInfo("Sequence length: longest row, in tokens.", at_least=2)] = 2048
-    packing: Annotated[bool | None, SettingInfo("Pack short sequences into one row, without cross-attention.")] = None
-    completion_only: Annotated[bool, SettingInfo("Train on completions only: mask the prompt out of the loss.")] = True
-    batch: Annotated[int, SettingInfo("Effective batch: rows per optimizer step, over all ranks.", at_least=1)] = 16
-    micro_batch: Annotated[int | None, SettingInfo("Rows per forward and backward pass.", at_least=1)] = None
-    epochs: Annotated[float, SettingInfo("Passes over the data.", at_least=0.0)] = 1.0
-    steps: Annotated[int | None, SettingInfo("Optimizer steps; overrides --epochs.", at_least=1)] = None
-    learning_rate: Annotated[float | None, SettingInfo("Peak learning rate.", at_least=0.0)] = None
+    dora: Annotated[bool, SettingInfo("Train DoRA: weight-decomposed LoRA.", section="Method")] = False
+    sequence: Annotated[int, SettingInfo("Sequence length: longest row, in tokens.", at_least=2, section="Data")] = 2048
+    packing: Annotated[
+        bool | None, SettingInfo("Pack short sequences into one row, without cross-attention.", section="Data")
+    ] = None
+    completion_only: Annotated[
+        bool, SettingInfo("Train on completions only: mask the prompt out of the loss.", section="Data")
+    ] = True
+    batch: Annotated[
+        int, SettingInfo("Effective batch: rows per optimizer step, over all ranks.", at_least=1, section="Steps")
+    ] = 16
+    micro_batch: Annotated[
+        int | None, SettingInfo("Rows per forward and backward pass.", at_least=1, section="Steps")
+    ] = None
+    epochs: Annotated[float, SettingInfo("Passes over the data.", at_least=0.0, section="Steps")] = 1.0
+    steps: Annotated[int | None, SettingInfo("Optimizer steps; overrides --epochs.", at_least=1, section="Steps")] = (
+        None
+    )
+    learning_rate: Annotated[float | None, SettingInfo("Peak learning rate.", at_least=0.0, section="Steps")] = None
     schedule: Annotated[Schedule, SettingInfo("Learning rate schedule after the warmup.", has_flag=False)] = (
         Schedule.COSINE
     )
@@ -60,15 +79,24 @@ class FinetuneSettings:
     gradient_limit: Annotated[
         float, SettingInfo("Maximum gradient norm (clipping); 0 for none.", at_least=0.0, has_flag=False)
     ] = 1.0
-    precision: Annotated[Precision | None, SettingInfo("Data type of the base model and the computation.")] = None
-    adapter_precision: Annotated[Precision | None, SettingInfo("Data type of the adapter weights.")] = None
-    attention: Annotated[Attention | None, SettingInfo("Attention implementation.")] = None
-    checkpointing: Annotated[bool | None, SettingInfo("Gradient checkpointing: recompute activations.")] = None
-    optimizer: Annotated[Optimizer | None, SettingInfo("Optimizer.")] = None
+    precision: Annotated[
+        Precision | None, SettingInfo("Data type of base model and computation.", section="Memory and speed")
+    ] = None
+    adapter_precision: Annotated[
+        Precision | None, SettingInfo("Data type of the adapter weights.", section="Memory and speed")
+    ] = None
+    attention: Annotated[Attention | None, SettingInfo("Attention implementation.", section="Memory and speed")] = None
+    checkpointing: Annotated[
+        bool | None, SettingInfo("Gradient checkpointing: recompute activations.", section="Memory and speed")
+    ] = None
+    optimizer: Annotated[Optimizer | None, SettingInfo("Optimizer.", section="Memory and speed")] = None
     loss: Annotated[Loss | None, SettingInfo("Implementation of the cross-entropy loss.", has_flag=False)] = None
     compile: Annotated[bool | None, SettingInfo("Compile the model with torch.compile.", has_flag=False)] = None
     sharding: Annotated[
-        Sharding | None, SettingInfo("Data parallelism: DDP, or FSDP2 (zero2, zero3).", unsupported=("zero1",))
+        Sharding | None,
+        SettingInfo(
+            "Data parallelism: DDP, or FSDP2 (zero2, zero3).", unsupported=("zero1",), section="Memory and speed"
+        ),
     ] = None
     shard_size: Annotated[
         int,
@@ -78,15 +106,17 @@ class FinetuneSettings:
             has_flag=False,
         ),
     ] = 0
-    eval_data: Annotated[tuple[str, ...], SettingInfo("Held-out data to evaluate on. Repeat.")] = ()
+    eval_data: Annotated[tuple[str, ...], SettingInfo("Held-out data to evaluate on. Repeat.", section="Data")] = ()
     eval_share: Annotated[
         float, SettingInfo("Share of the data held out to evaluate on.", at_least=0.0, at_most=0.9, has_flag=False)
     ] = 0.0
-    eval_every: Annotated[int, SettingInfo("Steps between evaluations.", at_least=1)] = 100
-    seed: Annotated[int, SettingInfo("Seed of data order, dropout and adapter.", at_least=0, at_most=2**63 - 1)] = 0
-    save_every: Annotated[int, SettingInfo("Steps between checkpoints.", at_least=1)] = 100
+    eval_every: Annotated[int, SettingInfo("Steps between evaluations.", at_least=1, section="Data")] = 100
+    seed: Annotated[
+        int, SettingInfo("Seed of data order, dropout and adapter.", at_least=0, at_most=2**63 - 1, section="Steps")
+    ] = 0
+    save_every: Annotated[int, SettingInfo("Steps between checkpoints.", at_least=1, section="Steps")] = 100
     keep: Annotated[int, SettingInfo("Checkpoints to keep.", at_least=2, has_flag=False)] = 2
-    resume: Annotated[bool, SettingInfo("Resume from the newest checkpoint in --output.")] = True
+    resume: Annotated[bool, SettingInfo("Resume from the newest checkpoint in --output.", section="Steps")] = True
     timeout: Annotated[
         int,
         SettingInfo(

@@ -34,11 +34,17 @@ _MADE_BY_SHELL = "made in the container by the script, from the engine's own sec
 _OF_A_POD = {"mount /home/dev/.config/huggingface": _TOKEN, "mount /opt/cache/compile": _COMPILED}
 _ALONE = "torchrun's own variables do nothing without torchrun"
 _MASTER = "the controller names the first pod of several and of one"
-_OF_SLURM = {
+_OF_SLURM: dict[str, Accepted] = {
     "mount /home/dev/.config/huggingface/token": _TOKEN,
     "mount /opt/cache/compile": _COMPILED,
     "shared memory": (None, "the node's own /dev/shm, which no script sets; the request for memory holds it"),
     "variable PET_MASTER_PORT": ("20012", "by the job's number: two jobs may share a node"),
+}
+_OF_APPTAINER: dict[str, Accepted] = {
+    **_OF_SLURM,
+    "variable HOME": ("/opt/cache/compile/home", "the user's home is not mounted, the image's is read-only"),
+    "variable SLURM_JOB_ID": ("12", "what Slurm says of the job passes through"),
+    "variable SLURM_NODEID": ("0", "the same"),
 }
 _OF_EDITORS = "an editor attaches to the dev container, and people start training by hand"
 _BESIDE = "no volumes: the script copies the project there and the output back"
@@ -53,8 +59,7 @@ ACCEPTED: dict[str, dict[str, Accepted]] = {
         **{f"variable {name}": (None, _OF_EDITORS) for name in ("NCCL_DEBUG", "SAID")},
         **{f"variable {name}": (None, _OF_EDITORS) for name in TORCHRUN},
     },
-    "compose": {"mount /home/dev/.config/huggingface": _TOKEN},
-    "docker run": {"mount /home/dev/.config/huggingface": _TOKEN},
+    "docker": {"mount /home/dev/.config/huggingface": _TOKEN},
     "job": {**_OF_A_POD, "variable PET_MASTER_ADDR": ("localhost", "another word for this node")},
     "jobset": {**_OF_A_POD, "variable PET_MASTER_ADDR": ("localhost", "another word for this node")},
     "rayjob": {
@@ -80,15 +85,8 @@ ACCEPTED: dict[str, dict[str, Accepted]] = {
         "variable WORLD_SIZE": (_every_process, "the same"),
         "variable PYTHONUNBUFFERED": ("0", "its operator's, which to Python is the same as 1"),
     },
-    "slurm, apptainer": {
-        **_OF_SLURM,
-        "variable HOME": (
-            "/opt/cache/compile/home",
-            "the user's home is not mounted, the image's is read-only",
-        ),
-        "variable SLURM_JOB_ID": ("12", "what Slurm says of the job passes through"),
-        "variable SLURM_NODEID": ("0", "the same"),
-    },
+    "slurm, apptainer": _OF_APPTAINER,
+    "slurm, singularity": _OF_APPTAINER,
     "slurm, pyxis": _OF_SLURM,
     "slurm, none": {
         "image": ("", "the cluster's own Python"),
@@ -102,7 +100,6 @@ ACCEPTED: dict[str, dict[str, Accepted]] = {
         "variable PET_MASTER_PORT": _OF_SLURM["variable PET_MASTER_PORT"],
     },
     "skypilot": {},
-    "dstack": {},
     "daytona": {
         **{f"mount {path}": (None, _BESIDE) for path in PATHS},
         "shared memory": (None, "Daytona's sandboxes take no size"),

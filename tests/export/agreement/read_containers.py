@@ -1,4 +1,4 @@
-"""What the dev container, the Compose file and run.sh of one machine say, read back."""
+"""What the dev container and run.sh of one machine say, read back."""
 
 import os
 import re
@@ -10,12 +10,10 @@ from typing import Any
 
 import yaml
 
-from devkit.export.docker import DockerContextSettings, render_docker
 from devkit.export.task import COMPILE_CACHE, HUB_CACHE, Task, VolumeRole
 from devkit.render.container.settings import ContainerSettings
 from devkit.render.project import render_devcontainer
 from devkit.solver.plan import Plan
-from tests.export.launchers.tasks import texts
 from tests.export.launchers.test_docker_script import prepared
 
 from .seen import COMPILED, TOKEN, Seen
@@ -69,29 +67,6 @@ def _shm(script: str, default: str, gpus: int) -> int:
     text = asked or default.removeprefix("${DEVKIT_SHM_SIZE:-").removesuffix("}")
     number, unit = re.fullmatch(r"(\d+)([a-z]*)", text).groups()
     return int(number) * _SIZES[unit]
-
-
-def of_compose(task: Task, context: Any) -> Seen:
-    """The service `train`; Compose puts a dollar in the place of two."""
-    files = texts(render_docker(task, DockerContextSettings(), context))
-    service = yaml.safe_load(files["compose.yml"])["services"]["train"]
-    gpus = 0
-    if task.accelerator.count:
-        overlay = yaml.safe_load(files["compose.nvidia.yml"])["services"]["train"]
-        (device,) = overlay["deploy"]["resources"]["reservations"]["devices"]
-        gpus = device["count"]
-    return Seen(
-        image=service["image"],
-        command=tuple(word.replace("$$", "$") for word in service["command"]),
-        environment={name: value.replace("$$", "$") for name, value in service["environment"].items()},
-        gpus=gpus,
-        nodes=1,
-        mounts={each["target"]: _role(each["source"]) for each in service["volumes"]},
-        shm_bytes=int(service["shm_size"]),
-        stop=service["stop_signal"],
-        grace_s=int(service["stop_grace_period"].removesuffix("s")),
-        folder=service["working_dir"],
-    )
 
 
 def of_script(task: Task, scratch: Path) -> Seen:

@@ -5,7 +5,7 @@ from typing import Any
 from devkit.export.task import Task
 from devkit.export.values import parse_size
 from tests.export.kubernetes.operators import started
-from tests.export.kubernetes.rendered import container, job_templates, made, objects
+from tests.export.kubernetes.rendered import container, job_templates, made, of_job
 
 from .seen import COMPILED, FIRST, TOKEN, Seen
 
@@ -16,9 +16,6 @@ def of_kubernetes(task: Task, *, kind: str) -> Seen:
     command, variables = started(rendered, 0)
     found = container(rendered)
     pod = job_templates(rendered)[0]["spec"]
-    folder = found.get("workingDir", "")
-    if command[:2] == ["env", "-C"]:  # what a TrainJob cannot say otherwise
-        folder, command = command[2], command[3:]
     volumes = {each["name"]: each for each in pod["volumes"]}
     roles = {each["mountPath"]: _role(volumes[each["name"]]) for each in found["volumeMounts"]}
     (shm,) = (volumes[each["name"]] for each in found["volumeMounts"] if each["mountPath"] == "/dev/shm")
@@ -31,12 +28,12 @@ def of_kubernetes(task: Task, *, kind: str) -> Seen:
         command=tuple(command),
         environment=variables,
         gpus=int(found["resources"]["limits"].get("nvidia.com/gpu", 0)),
-        nodes=_nodes(objects(rendered, "base/")),
+        nodes=_nodes(of_job(rendered)),
         mounts={path: role for path, role in roles.items() if path != "/dev/shm"},
         shm_bytes=parse_size(shm["emptyDir"]["sizeLimit"], "sizeLimit"),
         stop="SIGTERM" if "lifecycle" not in found else "another",
         grace_s=pod["terminationGracePeriodSeconds"],
-        folder=folder,
+        folder=found["workingDir"],
     )
 
 

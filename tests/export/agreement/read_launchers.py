@@ -1,4 +1,4 @@
-"""What SkyPilot's, dstack's and Daytona's files say, read back; their scripts are run with recorders."""
+"""What SkyPilot's and Daytona's files say, read back; their scripts are run with recorders."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from devkit.export import daytona, dstack, skypilot
+from devkit.export import daytona, skypilot
 from devkit.export.task import Task
 
 from .seen import FIRST, Seen
@@ -73,35 +73,6 @@ def of_skypilot(task: Task, context: Any, scratch: Path) -> Seen:
         shm_bytes=int(next(each for each in options if each.startswith("--shm-size=")).partition("=")[2]),
         stop="SIGTERM" if "--signal=TERM" in found["run"] else "",
         grace_s=int(re.search(r"--kill-after=(\d+)", found["run"])[1]),
-        folder=folder,
-    )
-
-
-def of_dstack(task: Task, context: Any, scratch: Path) -> Seen:
-    found = yaml.safe_load(_text(dstack.render_dstack, dstack.DstackSettings, task, context, "task.dstack.yml"))
-    (script,) = found["commands"]
-    # dstack puts one dollar in the place of two.
-    assert all("$" not in each.replace("$$", "") for each in found["env"])
-    environment = {
-        name: value.replace("$$", "$")
-        for name, _, value in (each.partition("=") for each in found["env"] if "=" in each)
-    }
-    environment |= {"DSTACK_NODE_RANK": "0", "DSTACK_MASTER_NODE_IP": "first", "DSTACK_NODES_NUM": "2"}
-    command, variables, folder = _ran(script, task, scratch, environment)
-    mounts = {each["path"]: "data" for each in found["files"]}
-    for each in found["volumes"]:
-        mounts[each["path"]] = (each.get("instance_path") or each["name"]).rpartition("-")[2]
-    resources = found["resources"]
-    return Seen(
-        image=found["image"],
-        command=command,
-        environment=_at_first(variables, task),
-        gpus=resources["gpu"]["count"] if resources.get("gpu") else 0,
-        nodes=found["nodes"],
-        mounts=mounts,
-        shm_bytes=int(resources["shm_size"].removesuffix("GB")) << 30,
-        stop="SIGTERM",
-        grace_s=int(found["stop_duration"].removesuffix("s")),
         folder=folder,
     )
 

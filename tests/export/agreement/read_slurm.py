@@ -21,6 +21,7 @@ def of_slurm(task: Task, scratch: Path, *, flavor: ContainerRuntime) -> Seen:
     assert (done.returncode, done.stderr) == (0, "")
     read = {
         ContainerRuntime.APPTAINER: _by_apptainer,
+        ContainerRuntime.SINGULARITY: _by_apptainer,
         ContainerRuntime.PYXIS: _by_pyxis,
         ContainerRuntime.NONE: _by_nobody,
     }[flavor]
@@ -60,7 +61,7 @@ def _roles(login: Login, pairs: list[str]) -> dict[str, str]:
 
 
 def _by_apptainer(login: Login, task: Task):
-    words = login.calls("apptainer")[0]["words"]
+    words = (login.calls("apptainer") or login.calls("singularity"))[0]["words"]
     split = words.index("env")
     flags, rest = words[1:split], words[split + 1 :]
     variables = {}

@@ -15,7 +15,6 @@ FULL = {
     "queue": "team-queue",
     "node_selector": ("nvidia.com/gpu.product=NVIDIA-A10G",),
     "toleration": ("spot=true:NoSchedule", "dedicated"),
-    "topology": "topology.kubernetes.io/zone",
     "storage_class": "fast-rwx",
     "access_mode": AccessMode.MANY_NODES,
     "pull_secret": "registry",
@@ -25,9 +24,7 @@ OPTIONS = {
     "as it comes": {},
     "everything asked for": FULL,
     "its own storage": {"storage_class": "gp3"},
-    "topology alone": {"topology": "topology.kubernetes.io/zone"},
-    "a priority": {"priority_class": "high"},
-    "a claim of devices": {"device_class": "gpu.nvidia.com"},
+    "a priority and networks": {"priority_class": "high", "rdma": ("rdma/hca",), "host_network": True},
 }
 
 
@@ -50,13 +47,6 @@ def jobs() -> dict[str, tuple[Task, dict[str, object]]]:
         alone = task()
         alone = replace(alone, accelerator=replace(alone.accelerator, count=1))
         found[f"a {kind} on one MIG instance"] = (alone, {"kind": kind, "gpu_resource": "nvidia.com/mig-1g.10gb"})
-    found["an elastic pytorchjob"] = (replace(task(nodes=3), min_nodes=1), {"kind": JobKind.PYTORCHJOB})
-    for nodes in (1, 3):
-        on_theirs = {name: value for name, value in FULL.items() if name != "priority_class"}
-        found[f"a trainjob of {nodes} on a runtime of the cluster"] = (
-            task(nodes=nodes, is_spot=True),
-            on_theirs | {"runtime": "torch-distributed", "kind": JobKind.TRAINJOB},
-        )
     return found
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from devkit.export.targets import TargetFiles
 
-from .rendered import container, objects
+from .rendered import container, of_job
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 def started(rendered: TargetFiles, rank: int) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the container of the node with that rank."""
-    kinds = {manifest["kind"]: manifest for manifest in objects(rendered, "base/")}
+    kinds = {manifest["kind"]: manifest for manifest in of_job(rendered)}
     found = container(rendered)
     variables: dict[str, str] = {}
     for entry in [*found["env"], *_injected(kinds, rank)]:

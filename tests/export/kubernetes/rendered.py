@@ -1,30 +1,20 @@
 """The files of a job, read back: the objects of every folder, and what a container of each kind of job gets."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from devkit.export.kubernetes import TARGET, KubernetesSettings
-from devkit.export.kubernetes.settings import JobKind
 from devkit.export.targets import TargetFiles
 from devkit.export.task import Task
 
 from .sample_jobs import context
 
-KINDS = {
-    JobKind.JOB: "Job",
-    JobKind.TRAINJOB: "TrainJob",
-    JobKind.PYTORCHJOB: "PyTorchJob",
-    JobKind.JOBSET: "JobSet",
-    JobKind.RAYJOB: "RayJob",
-}
-
 
 def made(task: Task, **options: Any) -> TargetFiles:
-    """The job's own files: neither checks nor monitoring, unless the options say so."""
-    values = {"node_checks": False, "monitoring": False} | options
+    """The job's own files: no check of the nodes, unless the options say so."""
+    values = {"node_checks": False} | options
     return TARGET.render(task, KubernetesSettings(**values), context(task.accelerator.vendor))
 
 
@@ -40,19 +30,16 @@ def objects(rendered: TargetFiles, folder: str = "") -> list[dict[str, Any]]:
     ]
 
 
+def of_job(rendered: TargetFiles) -> list[dict[str, Any]]:
+    """The objects of the job itself."""
+    return objects(rendered, "job.yaml")
+
+
 def named(rendered: TargetFiles, kind: str) -> dict[str, Any]:
     """The one object of that kind: the job's own, or else that of another folder."""
-    of_job, others = ([each for each in objects(rendered, folder) if each["kind"] == kind] for folder in ("base/", ""))
-    (found,) = of_job or others
+    own, others = ([each for each in objects(rendered, folder) if each["kind"] == kind] for folder in ("job.", ""))
+    (found,) = own or others
     return found
-
-
-def on_disk(rendered: TargetFiles, folder: Path) -> Path:
-    for artifact in rendered.artifacts:
-        path = folder / artifact.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(artifact.content)
-    return folder
 
 
 def templates(value: Any) -> Iterator[dict[str, Any]]:
@@ -70,13 +57,13 @@ def templates(value: Any) -> Iterator[dict[str, Any]]:
 
 def job_templates(rendered: TargetFiles) -> list[dict[str, Any]]:
     """The pod templates of the job: one, or a PyTorchJob's two. A TrainJob's is as its runtime says it."""
-    return [each for manifest in objects(rendered, "base/") for each in templates(manifest)]
+    return [each for manifest in of_job(rendered) for each in templates(manifest)]
 
 
 def container(rendered: TargetFiles) -> dict[str, Any]:
     """The first container, with what a TrainJob puts over its runtime's."""
     (found,) = job_templates(rendered)[0]["spec"]["containers"]
-    for manifest in objects(rendered, "base/"):
+    for manifest in of_job(rendered):
         if manifest["kind"] == "TrainJob":
             trainer = manifest["spec"]["trainer"]
             found = found | {name: trainer[name] for name in ("image", "command", "env")}

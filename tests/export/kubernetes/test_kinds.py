@@ -1,17 +1,19 @@
 """All kinds of job start the same command in the same environment; and each starts again what may be started again."""
 
+import shlex
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.pod import escape_variables
+from devkit.export.kubernetes.manifests import escape_variables
 from devkit.export.kubernetes.settings import JobKind
 from devkit.export.task import build_rendezvous_variables
 from devkit.solver.plan import Vendor
 
 from .operators import expanded, started
-from .rendered import container, job_templates, made, named, objects
+from .rendered import container, job_templates, made, named, of_job
 from .sample_jobs import every_kind, task
 
 ADDRESSES = {
@@ -49,31 +51,22 @@ def test_one_process_gets_no_incomplete_launcher_variables(kind):
 @given(st.text(alphabet="$()Aa", max_size=12))
 def test_what_is_written_literally_is_what_the_kubelet_makes_of_it(text):
     assert expanded(escape_variables(text), {"A": "1", "": "2", "a": "3", "$A": "4"}) == text
-    plain = "trap 'x' TERM; \"$@\" & child=$!"
-    assert escape_variables(plain) == plain
 
 
 def test_a_job_counts_neither_preemptions_nor_75_and_gives_up_what_is_hopeless():
     spec = named(made(task(Vendor.CPU)), "Job")["spec"]
     assert (spec["backoffLimit"], spec["podReplacementPolicy"]) == (3, "Failed")
     assert spec["activeDeadlineSeconds"] == task().time_s
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"
-
-    def on_codes(action, *codes):
-        return {"action": action, "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [*codes]}}
-
-    assert spec["podFailurePolicy"]["rules"] == [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        on_codes("Ignore", 75),
-        on_codes("FailJob", 1, 2, 126, 127),
-    ]
+    disrupted, saved, hopeless = spec["podFailurePolicy"]["rules"]
+    assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    assert (saved["action"], saved["onExitCodes"]["values"]) == ("Ignore", [75])
+    assert (hopeless["action"], hopeless["onExitCodes"]["values"]) == ("FailJob", [1, 2, 126, 127])
 
 
 def test_several_nodes_of_a_job_find_each_other_and_torchruns_codes_say_too_little_to_give_up():
     rendered = made(task(nodes=2), kind=JobKind.JOB)
     job, service = named(rendered, "Job")["spec"], named(rendered, "Service")
     assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 2, 2)
-    assert job["backoffLimit"] == 6
     assert [rule["action"] for rule in job["podFailurePolicy"]["rules"]] == ["Ignore", "Ignore"]
     assert job["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
@@ -87,11 +80,8 @@ def test_all_nodes_start_again_together_and_preemptions_are_not_counted(kind):
     spec = spec if kind is JobKind.JOBSET else spec["template"]["spec"]
     policy = spec["failurePolicy"]
     assert (policy["maxRestarts"], policy["restartStrategy"]) == (3, "BlockingRecreate")
-    assert policy["rules"][0] == {
-        "name": "preempted",
-        "action": "RestartJobSetAndIgnoreMaxRestarts",
-        "onJobFailureReasons": ["PodFailurePolicy"],
-    }
+    actions = {rule["action"]: rule["onJobFailureReasons"] for rule in policy["rules"]}
+    assert actions["RestartJobSetAndIgnoreMaxRestarts"] == ["PodFailurePolicy"]
     (replicated,) = spec["replicatedJobs"]
     inner = replicated["template"]["spec"]
     assert (replicated["replicas"], inner["backoffLimit"], inner["completions"], inner["parallelism"]) == (1, 0, 2, 2)
@@ -101,35 +91,19 @@ def test_all_nodes_start_again_together_and_preemptions_are_not_counted(kind):
     assert saved["onExitCodes"] == {"containerName": "node", "operator": "In", "values": [75]}
 
 
-def test_a_trainjob_brings_its_own_runtime():
-    rendered = made(task(nodes=2))
-    job, runtime = named(rendered, "TrainJob")["spec"], named(rendered, "TrainingRuntime")
-    assert job["runtimeRef"] == {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "tune"}
-    assert runtime["metadata"]["name"] == "tune"
-    assert (job["trainer"]["numNodes"], job["trainer"]["numProcPerNode"]) == (2, 2)
+def test_a_trainjob_brings_its_own_runtime_which_is_applied_first():
+    runtime, job = of_job(made(task(nodes=2)))
+    assert job["spec"]["runtimeRef"] == {"apiGroup": "trainer.kubeflow.org", "kind": runtime["kind"], "name": "tune"}
+    assert (runtime["kind"], runtime["metadata"]["name"]) == ("TrainingRuntime", "tune")
+    assert (job["spec"]["trainer"]["numNodes"], job["spec"]["trainer"]["numProcPerNode"]) == (2, 2)
     assert runtime["spec"]["mlPolicy"] == {"numNodes": 2, "torch": {}}
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    assert replicated["name"] == "node"
     assert replicated["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-    assert job["activeDeadlineSeconds"] == task().time_s
-
-
-def test_a_trainjob_on_a_runtime_of_the_cluster_patches_what_it_may_and_takes_not_every_setting():
-    rendered = made(task(nodes=2), runtime="torch-distributed", service_account="me")
-    (manifest,) = objects(rendered, "base/")
-    assert manifest["spec"]["runtimeRef"]["kind"] == "ClusterTrainingRuntime"
-    (patch,) = manifest["spec"]["runtimePatches"]
-    assert patch["manager"] == "devkit.export/kubernetes"
-    (template,) = job_templates(rendered)
-    assert (template["spec"]["serviceAccountName"], template["spec"]["terminationGracePeriodSeconds"]) == ("me", 120)
-    assert "restartPolicy" not in template["spec"]
-    assert manifest["spec"]["trainer"]["command"] == ["env", "-C", "/workspaces/tune", *task().command]
-    assert any("nothing does" in note for note in rendered.notes)
-    for setting in ({"device_class": "gpu.nvidia.com"}, {"priority_class": "high"}, {"scheduler": "volcano"}):
-        with pytest.raises(DevkitError, match="has no place in a TrainJob on the runtime torch-distributed"):
-            made(task(nodes=2), runtime="torch-distributed", **setting)
-    with pytest.raises(DevkitError, match="--runtime is for a TrainJob"):
-        made(task(), runtime="torch-distributed")
+    groups = [
+        named(made(task(nodes=2), scheduler=name), "TrainingRuntime")["spec"].get("podGroupPolicy")
+        for name in ("volcano", "")
+    ]
+    assert groups == [{"volcano": {}}, None]
 
 
 def test_a_pytorchjob_has_a_master_and_workers_and_says_what_it_cannot():
@@ -137,17 +111,16 @@ def test_a_pytorchjob_has_a_master_and_workers_and_says_what_it_cannot():
     spec = named(rendered, "PyTorchJob")["spec"]
     assert {role: each["replicas"] for role, each in spec["pytorchReplicaSpecs"].items()} == {"Master": 1, "Worker": 2}
     assert all(each["restartPolicy"] == "OnFailure" for each in spec["pytorchReplicaSpecs"].values())
-    assert (spec["nprocPerNode"], spec["runPolicy"]["activeDeadlineSeconds"]) == ("2", task().time_s)
     assert any("a node that is lost" in note for note in rendered.notes)
     alone = named(made(task(), kind=JobKind.PYTORCHJOB), "PyTorchJob")
     assert list(alone["spec"]["pytorchReplicaSpecs"]) == ["Master"]
 
 
 def test_a_rayjob_starts_the_command_on_each_node_by_a_script_in_every_pod():
-    rendered = made(task(nodes=3, command=("python", "train.py", "--name", "a b")), kind=JobKind.RAYJOB)
-    assert named(rendered, "RayJob")["spec"]["entrypoint"] == (
-        "python /etc/devkit/nodes.py 3 2 python train.py --name 'a b'"
-    )
+    words = ("python", "train.py", "--name", "a b")
+    rendered = made(task(nodes=3, command=words), kind=JobKind.RAYJOB)
+    entrypoint = shlex.split(named(rendered, "RayJob")["spec"]["entrypoint"])
+    assert entrypoint == ["python", "/etc/devkit/nodes.py", "3", "2", *words]
     compile(named(rendered, "ConfigMap")["data"]["nodes.py"], "nodes.py", "exec")
     assert len(job_templates(rendered)) == 2
     for template in job_templates(rendered):
@@ -156,19 +129,25 @@ def test_a_rayjob_starts_the_command_on_each_node_by_a_script_in_every_pod():
         assert "command" not in template["spec"]["containers"][0]
 
 
+@every_kind
+def test_a_queue_admits_the_job_and_the_job_alone(kind):
+    *others, owner = of_job(made(task(nodes=2), kind=kind, queue="team"))
+    assert owner["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert (owner["spec"].get("runPolicy", owner["spec"]))["suspend"] is True
+    assert not any("kueue" in str(each) or "suspend" in str(each) for each in others)
+    assert "suspend" not in str(of_job(made(task(nodes=2), kind=kind)))
+
+
 @pytest.mark.parametrize(
     ("kind", "nodes", "longest"),
     [(JobKind.JOBSET, 10, 48), (JobKind.JOBSET, 11, 47), (JobKind.TRAINJOB, 101, 46), (JobKind.RAYJOB, 1, 47)],
 )
 def test_names_are_short_enough_for_those_of_pods_and_begin_with_a_letter_where_services_do(kind, nodes, longest):
-    assert kind is JobKind.RAYJOB or len(f"{'a' * longest}-node-0-{nodes - 1}-abcde") == 63
     made(task(nodes=nodes, name="a" * longest), kind=kind)
-    with pytest.raises(DevkitError, match="--name"):
-        made(task(nodes=nodes, name="a" * (longest + 1)), kind=kind)
+    for name, said in (("a" * (longest + 1), "--name"), ("7b", "must begin with a letter")):
+        with pytest.raises(DevkitError, match=said):
+            made(task(nodes=nodes, name=name), kind=kind)
     made(task(name="7b"))
-    for count, with_service in ((2, JobKind.JOB), (1, JobKind.TRAINJOB), (1, JobKind.PYTORCHJOB), (1, JobKind.JOBSET)):
-        with pytest.raises(DevkitError, match="must begin with a letter"):
-            made(task(nodes=count, name="7b"), kind=with_service)
 
 
 @every_kind

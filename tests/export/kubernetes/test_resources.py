@@ -1,15 +1,14 @@
-"""How pods ask for their GPUs, networks and schedulers, and which nodes they go to."""
+"""How pods ask for their GPUs, networks and schedulers, and which nodes they and the check of the nodes go to."""
 
 from dataclasses import replace
 
 import pytest
 
 from devkit.errors import DevkitError
-from devkit.export.kubernetes.settings import JobKind
 from devkit.solver.plan import Reason, Vendor
 
 from .api import problems
-from .rendered import container, job_templates, made, named, objects
+from .rendered import container, job_templates, made, named, of_job
 from .sample_jobs import every_kind, task
 
 
@@ -32,14 +31,12 @@ def test_gpus_are_requested_by_the_vendors_resource_and_amds_are_opened_by_their
         rendered = made(task(vendor), kind=kind)
         assert container(rendered)["resources"]["limits"][resource] == 2
         assert [each["key"] for each in pod_of(rendered)["tolerations"]] == [resource]
-        assert has_note(rendered, "--gpu-group") is (vendor is Vendor.ROCM)
-        assert "supplementalGroups" not in pod_of(rendered)["securityContext"]
+        assert has_note(rendered, "gpu_group") is (vendor is Vendor.ROCM)
     grouped = made(task(Vendor.ROCM), kind=kind, gpu_group=109)
     assert all(each["spec"]["securityContext"]["supplementalGroups"] == [109] for each in job_templates(grouped))
-    assert not has_note(grouped, "--gpu-group")
     without = made(task(Vendor.CPU), kind=kind)
     assert container(without)["resources"]["limits"].keys() == {"memory"}
-    assert pod_of(without)["tolerations"] == []
+    assert "tolerations" not in pod_of(without)
 
 
 def test_parts_of_a_gpu_are_requested_one_at_a_time():
@@ -54,24 +51,8 @@ def test_parts_of_a_gpu_are_requested_one_at_a_time():
         assert has_note(rendered, noted)
         with pytest.raises(DevkitError, match=refused):
             made(with_gpus(2), gpu_resource=resource)
-    for setting in ({"gpu_resource": "nvidia.com/gpu"}, {"device_class": "gpu.nvidia.com"}):
-        with pytest.raises(DevkitError, match="and no GPU"):
-            made(task(Vendor.CPU), **setting)
-
-
-@every_kind
-def test_a_claim_of_devices_takes_the_place_of_the_resource(kind):
-    rendered = made(task(nodes=2), kind=kind, device_class="gpu.nvidia.com")
-    template = named(rendered, "ResourceClaimTemplate")
-    (request,) = template["spec"]["spec"]["devices"]["requests"]
-    assert request["exactly"] == {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 2}
-    claim = [{"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}]
-    assert all(each["spec"]["resourceClaims"] == claim for each in job_templates(rendered))
-    resources = container(rendered)["resources"]
-    assert (resources["claims"], "nvidia.com/gpu" in resources["limits"]) == ([{"name": "gpu"}], False)
-    if kind is JobKind.TRAINJOB:
-        trainer = named(rendered, "TrainJob")["spec"]["trainer"]
-        assert "resourcesPerNode" not in trainer  # they would take the place of the runtime's, claims and all
+    with pytest.raises(DevkitError, match="and no GPU"):
+        made(task(Vendor.CPU), gpu_resource="nvidia.com/gpu")
 
 
 def test_a_node_with_just_as_many_processors_is_taken():
@@ -81,12 +62,20 @@ def test_a_node_with_just_as_many_processors_is_taken():
 
 
 def test_nothing_binds_pods_to_a_gpu_by_itself_and_a_note_says_how():
-    rendered = made(with_gpus(2, "H100"))
-    assert "nodeSelector" not in pod_of(rendered)
-    assert has_note(rendered, "nothing binds the pods to H100", "nvidia.com/gpu.product")
+    assert has_note(made(with_gpus(2, "H100")), "nothing binds the pods to H100", "nvidia.com/gpu.product")
     bound = made(with_gpus(2, "H100"), node_selector=("nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3",))
     assert pod_of(bound)["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert not bound.notes and not made(with_gpus(2)).notes
+
+
+@every_kind
+def test_spot_nodes_are_found_by_their_labels_or_by_those_that_are_given(kind):
+    for template in job_templates(made(task(nodes=2, is_spot=True), kind=kind)):
+        assert {each["key"] for each in template["spec"]["tolerations"]} >= {"nvidia.com/gpu", "spot"}
+        terms = template["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        keys = [term["matchExpressions"][0]["key"] for term in terms["nodeSelectorTerms"]]
+        assert {"cloud.google.com/gke-spot", "eks.amazonaws.com/capacityType", "karpenter.sh/capacity-type"} < {*keys}
+    assert "affinity" not in pod_of(made(task(is_spot=True), kind=kind, node_selector=("pool=spot",)))
 
 
 @every_kind
@@ -103,31 +92,38 @@ def test_settings_of_the_pod_reach_it_and_labels_are_the_jobs_too_but_devkits_ow
             {"key": "spot", "operator": "Exists"},
         ]
         assert (metadata["labels"]["team"], metadata["annotations"]["owner"]) == ("vision", "a=b")
-    owner = next(each for each in objects(rendered, f"base/{kind}.yaml"))
-    found = {name: owner["metadata"]["labels"][name] for name in ("team", "app.kubernetes.io/name")}
+    found = {name: of_job(rendered)[-1]["metadata"]["labels"][name] for name in ("team", "app.kubernetes.io/name")}
     assert found == {"team": "vision", "app.kubernetes.io/name": "tune"}
 
 
-def test_network_devices_are_requested_beside_the_gpus_and_memory_may_be_pinned():
-    rendered = made(task(), rdma=("rdma/hca", "vpc.amazonaws.com/efa=4"))
+def test_networks_and_schedulers_are_requested_beside_the_gpus_and_memory_may_be_pinned():
+    rendered = made(task(), rdma=("rdma/hca", "vpc.amazonaws.com/efa=4"), host_network=True, scheduler="kai-scheduler")
     limits = container(rendered)["resources"]["limits"]
     assert (limits["nvidia.com/gpu"], limits["rdma/hca"], limits["vpc.amazonaws.com/efa"]) == (2, 1, 4)
     assert container(rendered)["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert "IPC_LOCK" not in str(named(rendered, "Pod"))
+    pod = pod_of(rendered)
+    assert (pod["hostNetwork"], pod["dnsPolicy"], pod["schedulerName"]) == (
+        True,
+        "ClusterFirstWithHostNet",
+        "kai-scheduler",
+    )
     assert problems(named(rendered, "Job")) == []
-    assert "IPC_LOCK" not in str(objects(rendered, "files/")) + str(objects(made(task())))
     for wrong in ("hca", "rdma/hca=0"):
-        with pytest.raises(DevkitError, match=r"--rdma .* is no resource"):
+        with pytest.raises(DevkitError, match=r"--set rdma=.* is no resource"):
             made(task(), rdma=(wrong,))
 
 
-def test_pods_may_use_the_nodes_network_and_another_scheduler():
-    pod = pod_of(made(task(), host_network=True, scheduler="kai-scheduler"))
-    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
-    assert pod["schedulerName"] == "kai-scheduler"
-    assert not {"hostNetwork", "dnsPolicy", "schedulerName"} & set(pod_of(made(task())))
-    # Volcano starts the nodes of a TrainJob together.
-    groups = [
-        named(made(task(nodes=2), scheduler=name), "TrainingRuntime")["spec"].get("podGroupPolicy")
-        for name in ("volcano", "")
-    ]
-    assert groups == [{"volcano": {}}, None]
+@pytest.mark.parametrize("vendor", Vendor)
+def test_the_check_runs_the_doctor_on_every_node_with_a_gpu_and_requests_none(vendor):
+    found = named(made(task(vendor), node_checks=True, runtime_class="nvidia", pull_secret="registry"), "DaemonSet")
+    spec, pod = found["spec"], found["spec"]["template"]["spec"]
+    (inside,) = pod["containers"]
+    assert problems(found) == []
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+    assert "gpu" not in str(inside["resources"])
+    assert "devkit doctor" in inside["command"][-1] and pod["imagePullSecrets"] == [{"name": "registry"}]
+    is_nvidia = vendor is Vendor.NVIDIA
+    assert (pod.get("runtimeClassName"), bool(inside.get("env"))) == ("nvidia" if is_nvidia else None, is_nvidia)
+    assert ("nodeSelector" in pod) is (vendor is not Vendor.CPU)
+    assert not any("component: doctor" in str(each) for each in of_job(made(task(vendor))))

@@ -1,13 +1,9 @@
-"""Every object of every job is one that a cluster takes, with no field that it would drop; and what every file says."""
+"""Every object of every job is one that a cluster takes, with no field that it would drop."""
 
 import pytest
-
-from devkit.export.kubernetes.manifest import strip_comments
-from devkit.export.kubernetes.node_checks import build_doctor_daemonset, build_verify_job
-from devkit.export.kubernetes.settings import KubernetesSettings
+import yaml
 
 from .api import CUSTOM, custom_problems, problems
-from .kustomize_model import built
 from .matrix import JOBS, every_job, every_kinds_jobs
 from .rendered import made, named, objects, templates
 from .sample_jobs import task
@@ -17,39 +13,32 @@ from .sample_jobs import task
 def test_a_cluster_takes_the_core_objects_of_every_job_and_the_pods_within_others(jobs):
     """The definitions of Trainer, JobSet and the operator copy a pod's fields; these are its own."""
     for name, (made_task, options) in jobs.items():
-        for manifest in built(made(made_task, **options)):
+        for manifest in objects(made(made_task, **options)):
             if manifest["kind"] not in CUSTOM:
                 assert problems(manifest) == [], name
                 continue
             for template in templates(manifest):
-                if "runtimePatches" in manifest["spec"]:
-                    template["spec"]["containers"][0].setdefault("image", "patched")
                 pod = {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": "one"}}
                 assert problems(pod | {"spec": template["spec"]}) == [], name
 
 
-def test_the_same_settings_give_the_same_files_and_each_says_who_wrote_it():
-    for name, (made_task, options) in list(JOBS.items())[::5]:
-        found = made(made_task, **options)
-        assert found == made(made_task, **options), name
-        paths = [artifact.path for artifact in found.artifacts]
-        assert len(paths) == len(set(paths))
-        assert paths[0] == "kustomization.yaml"
-        for artifact in found.artifacts:
-            text = artifact.content.decode()
-            assert text.startswith("# Written by devkit ")
-            assert "devkit export" in text.replace("\n# ", " ").splitlines()[0]
-            assert "\t" not in text
-            assert text.endswith("\n")
-
-
 @pytest.mark.full
 @every_job
-def test_a_cluster_takes_every_object_and_what_is_laid_over_and_the_checks(made_task, options):
-    rendered, settings = made(made_task, **options), KubernetesSettings(**options)
-    checks = [*build_doctor_daemonset(made_task, settings), *build_verify_job(made_task, settings)]
-    found = [*map(strip_comments, checks), *objects(rendered), *built(rendered)]
+def test_a_cluster_takes_every_object(made_task, options):
+    found = objects(made(made_task, node_checks=True, **options))
     assert [problem for manifest in found for problem in problems(manifest)] == []
+
+
+def test_each_folder_is_applied_by_itself_and_says_who_wrote_it():
+    for made_task, options in list(JOBS.values())[::5]:
+        files = {each.path: each.content.decode() for each in made(made_task, node_checks=True, **options).artifacts}
+        for path, text in files.items():
+            assert text.splitlines()[path.endswith(".sh")].startswith(("# Written by devkit ", "# Fetch what"))
+            assert "\t" not in text and text.endswith("\n") and not text.endswith("\n\n")
+            if path.endswith("kustomization.yaml"):
+                content = yaml.safe_load(text)
+                assert all(f"{path.removesuffix('kustomization.yaml')}{each}" in files for each in content["resources"])
+                assert content.get("namespace", "") == options.get("namespace", "")
 
 
 @pytest.mark.full

@@ -32,7 +32,7 @@ if name == "srun":
     for node in range(nodes):
         code = subprocess.run(sys.argv[at:], env=dict(os.environ) | {{"SLURM_NODEID": str(node)}}).returncode
     sys.exit(code)
-sys.exit(int(os.environ.get("CODE", "0")) if name in ("apptainer", "devkit", "torchrun", "python") else 0)
+sys.exit(int(os.environ.get("CODE", "0")) if name in ("apptainer", "singularity", "devkit", "torchrun", "python") else 0)
 """
 
 
@@ -81,7 +81,7 @@ def context() -> ExportContext:
 
 
 PROGRAMS = (
-    *("srun", "scancel", "scontrol", "apptainer", "singularity", "shifter", "podman-hpc"),
+    *("srun", "scancel", "scontrol", "apptainer", "singularity"),
     *("devkit", "torchrun", "python", "python3"),
 )
 

@@ -108,7 +108,7 @@ def test_words_of_users_arrive_as_they_were_written(login, flavor):
     (call,) = login.calls(str(flavor) if runs_image else "devkit")
     words = call["words"][-len(made.command) + 1 :]
     expected = list(made.command[1:])
-    if not flavor.mounts_folders:
+    if not flavor.is_container:
         expected[expected.index("--output") + 1] = f"{login.home}/devkit/my-project/{finetune.output.name}"
     assert words == expected
     if runs_image:
@@ -118,33 +118,12 @@ def test_words_of_users_arrive_as_they_were_written(login, flavor):
     assert not list(login.project.glob("**/pwned")) and not list(login.home.glob("**/pwned"))
 
 
-def test_a_sweep_gives_each_task_its_values_and_a_folder_of_its_own(login):
-    script = script_of(task(), sweep=("rank=8,16", "packing=true,false"), at_once=2)
-    assert "#SBATCH --array=0-3%2\n" in script
-    assert "#SBATCH --output=%x-%A_%a.out\n" in script
-    expected = {
-        "0": ("rank-8_packing-true", ["--rank", "8", "--packing"]),
-        "3": ("rank-16_packing-false", ["--rank", "16", "--no-packing"]),
-    }
-    for number, (folder, flags) in expected.items():
-        done = login.run(script, SLURM_ARRAY_TASK_ID=number, SLURM_ARRAY_JOB_ID="9")
-        assert (done.returncode, done.stderr) == (0, "")
-        words = login.calls("apptainer")[-1]["words"]
-        at = words.index("--output")
-        assert words[at + 1 :] == [f"/workspaces/my-project/tuned/{folder}", *flags]
-        assert (login.home / "devkit/my-project/tuned" / folder).is_dir()
-    assert "there is no task 4" in login.run(script, SLURM_ARRAY_TASK_ID="4").stderr
-
-
 def test_only_codes_that_say_try_again_are_tried_again(login):
     script, requeues = script_of(task()), 0
     for code, is_tried in {75: 1, 0: 0, 1: 0, 2: 0, 69: 1, 74: 0, 76: 0, 137: 1}.items():
         assert login.run(script, CODE=str(code)).returncode == code
         requeues += is_tried
         assert len(login.calls("scontrol")) == requeues, code
-    sweep = script_of(task(), sweep=("rank=8,16",))
-    assert login.run(sweep, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="9", CODE="75").returncode == 75
-    assert login.calls("scontrol")[-1]["words"] == ["requeue", "Incomplete", "9_1"]
 
 
 def test_what_is_missing_is_said_before_anything_is_made(login):
@@ -204,7 +183,7 @@ def test_the_image_is_built_beside_its_place_and_takes_it_when_it_is_whole(login
 
 @pytest.mark.full
 def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path):
-    variants = ({}, {"sweep": ("rank=8,16",), "module": ("apptainer",), "requeues": 0}, {"image_file": "~/my image"})
+    variants = ({}, {"module": ("apptainer",), "requeues": 0}, {"image_file": "~/my image", "setup": ("ulimit -n 9",)})
     for flavor, (nodes, gpus), number in product(ContainerRuntime, ((1, 0), (1, 8), (2, 8)), range(len(variants))):
         settings = dict(variants[number])
         if flavor is ContainerRuntime.NONE and number == 2:
