@@ -3,7 +3,7 @@
 import re
 
 DEPENDENCY_FILE_NAMES = re.compile(
-    r"(?i:[\w.-]*(?:requirements?|reqs)[\w.-]*)|pyproject\.toml|(?:uv|poetry|pdm|pixi)\.lock|pixi\.toml|Pipfile(?:\.lock)?"
+    r"(?i:[\w.-]*(?:requirements?|reqs)[\w.-]*)|pyproject\.toml|(?:uv|poetry|pdm)\.lock|pixi\.toml|Pipfile(?:\.lock)?"
     r"|environment\.ya?ml|conda-lock\.ya?ml|setup\.(?:cfg|py)|\.python-version"
 )
 """The names of all files in a project's own folder that are read."""

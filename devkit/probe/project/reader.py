@@ -29,7 +29,7 @@ from devkit.probe.project.files import ProjectFiles
 if TYPE_CHECKING:
     from devkit.probe.host import Host
 
-MAX_LOCK_BYTES = 16 << 20
+MAX_LOCK_BYTES = 8 << 20
 """A lock file of a large project holds a few mebibytes."""
 
 
