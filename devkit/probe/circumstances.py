@@ -19,8 +19,7 @@ def read_circumstances(host: Host) -> Circumstances:
     return Circumstances(
         driver=version[0] if version else "",
         has_device=any(host.stat(path) is not None for path in ("/dev/nvidia0", "/dev/nvidiactl", DXG)),
-        is_wsl="microsoft" in (host.read("/proc/sys/kernel/osrelease") or "").lower()
-        or "WSL_DISTRO_NAME" in host.env,
+        is_wsl="microsoft" in (host.read("/proc/sys/kernel/osrelease") or "").lower() or "WSL_DISTRO_NAME" in host.env,
         container=detect_container(host),
         docker=_find_docker(host),
     )

@@ -9,7 +9,15 @@ from devkit.facts.project import DevContainer, Dockerfile, EnvFile, InvalidPolic
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.local_builds import find_local_builds
 from devkit.probe.dependencies.requirement_lists import choose_main_list, find_lists
-from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, find_toml_line, parse_jsonc_tree, parse_toml
+from devkit.probe.documents import (
+    DocumentNode,
+    InvalidDocument,
+    NodeKind,
+    find_toml_line,
+    parse_env,
+    parse_jsonc_tree,
+    parse_toml,
+)
 from devkit.probe.project.compose import (
     COMPOSE_FILE,
     find_default_compose_files,
@@ -32,8 +40,6 @@ MAX_OTHER_FILES = 20
 _CONTAINER_FOLDER = re.compile(r"(?i)^(?!\.devcontainer).*(?:docker|compose|container|deploy)")
 DOCKERFILES = ("Dockerfile", ".devcontainer/Dockerfile")
 """Looked at when nothing names a Dockerfile."""
-_ENV_LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
-_COMPOSE_FILE = re.compile(r"^[ \t]*COMPOSE_FILE[ \t]*=[ \t]*[\"']?([^\"'\n#]+)", re.MULTILINE)
 
 
 def read_project_contents(files: ProjectFiles) -> Project:
@@ -87,8 +93,8 @@ def _services(roots: tuple[DocumentNode, ...], files: ProjectFiles) -> tuple[tup
     named: list[tuple[DocumentNode | str, ...]] = [find_compose_file_nodes(root) for root in roots]
     if not roots:
         # Compose reads COMPOSE_FILE from .env. Source: Docker, "Pre-defined environment variables".
-        chosen = _COMPOSE_FILE.search(files.read(".env", ".env") or "")
-        listed = tuple(name.strip() for name in re.split(r"[:;]", chosen[1]) if name.strip()) if chosen else ()
+        chosen = parse_env(files.read(".env", ".env") or "").get("COMPOSE_FILE", "")
+        listed = tuple(name.strip() for name in re.split(r"[:;]", chosen) if name.strip())
         named.append(listed or find_default_compose_files(files))
     services: list[Service] = []
     arguments: dict[str, str] = {}
@@ -146,7 +152,7 @@ def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:
         lists = [listed for name in ignore_files if (listed := files.read(name, "ignore")) is not None]
         lines = {line.strip() for listed in lists for line in listed.splitlines()}
         is_ignored = bool(lines & {".env", "/.env", "*.env", ".env*", "**/.env", ".env.*", path, f"/{path}", "*"})
-        found.append(EnvFile(path, tuple(dict.fromkeys(_ENV_LINE.findall(text))), is_ignored if lists else None))
+        found.append(EnvFile(path, tuple(parse_env(text)), is_ignored if lists else None))
     return tuple(found)
 
 
