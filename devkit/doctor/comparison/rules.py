@@ -90,7 +90,7 @@ _FACTS: tuple[tuple[str, FieldRule], ...] = (
     (r"deep\.hub\.took_ms", IGNORED),
     (r"(system|nvml\.gpus\[\]|amd\.gpus\[\])\.memory_bytes|(limits|wsl)\.swap_bytes", CAPACITY),
     (r".*\.(temperature_c|utilization_percent)", HEAT),
-    (r".*\.(free_bytes|free_files|available_bytes|power_mw|sm_clock_mhz)|training(\..*)?", SHARE),
+    (r".*\.(free_bytes|free_files|power_mw|sm_clock_mhz)|training(\..*)?", SHARE),
     (
         r".*\.(ecc_uncorrected|nvlink_errors|nvlink_errors_per_s|out_of_memory_kills|clock_ahead_s|clock_behind_s)",
         FieldRule(ComparisonKind.TRANSIENT, absolute_tolerance=1),

@@ -136,7 +136,7 @@ def _client(host: Host, name: str) -> Client | None:
         version = Release.find(done.out.partition("version")[2]) or explain_failure(
             command, done, f"{path} --version ended with status {done.code}", is_lost=done.code != NOT_FOUND
         )
-    return Client(name=name, path=path, version=version, real_path=real, is_podman=is_podman)
+    return Client(name=name, path=path, version=version, is_podman=is_podman)
 
 
 def _docker_settings(host: Host) -> DockerSettings:
