@@ -51,7 +51,6 @@ from devkit.probe.dependencies.requirement_lists import (
 )
 from devkit.probe.dependencies.requirements import (
     RequirementCollector,
-    find_line,
     number_lines,
     read_requirements_file,
 )
@@ -179,7 +178,7 @@ def _name_unread_formats(
     for path in filter(found.files.has, NOT_READ if tool is not PackageManager.CONDA else ()):
         found.add_unreadable(path, 1, NOT_READ[path])
     if "pixi" in get_object(document, "tool"):
-        found.add_unreadable(PYPROJECT, find_line(content, "[tool.pixi"), NOT_READ["pixi.toml"])
+        found.add_unreadable(PYPROJECT, LineFinder(content).find("[tool.pixi"), NOT_READ["pixi.toml"])
 
 
 def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) -> Iterator[TorchBuild]:

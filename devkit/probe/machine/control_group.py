@@ -76,9 +76,3 @@ def _ratio(fields: list[str]) -> float | None:
 def _kills(text: str | None, path: str) -> int | Unknown:
     found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
     return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")
-
-
-def parse_memory_size(text: str | None, name: str) -> int | Unknown:
-    """Parse a size of /proc/meminfo, such as MemAvailable, in bytes."""
-    found = re.search(rf"^{name}:\s+(\d{{1,18}}) kB", text or "", re.MULTILINE)
-    return int(found[1]) * 1024 if found else Unknown(f"/proc/meminfo does not say {name}")

@@ -29,7 +29,7 @@ from devkit.probe.project.devcontainer import (
     parse_dev_container,
     read_dev_container_build_args,
 )
-from devkit.probe.project.dockerfile import find_secret_files, parse_dockerfile
+from devkit.probe.project.dockerfile import find_secret_files, is_ignored, parse_dockerfile, parse_ignore_file
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirements
 
@@ -149,10 +149,11 @@ def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:
             continue
         # Whether a .gitignore names .env files, as far as plain lines say; None without a .gitignore.
         ignore_files = dict.fromkeys((".gitignore", f"{path.rpartition('/')[0]}/.gitignore".lstrip("/")))
-        lists = [listed for name in ignore_files if (listed := files.read(name, "ignore")) is not None]
-        lines = {line.strip() for listed in lists for line in listed.splitlines()}
-        is_ignored = bool(lines & {".env", "/.env", "*.env", ".env*", "**/.env", ".env.*", path, f"/{path}", "*"})
-        found.append(EnvFile(path, tuple(parse_env(text)), is_ignored if lists else None))
+        lists = [
+            parse_ignore_file(listed) for name in ignore_files if (listed := files.read(name, "ignore")) is not None
+        ]
+        is_hidden = any(is_ignored(name, lines) for lines in lists for name in (".env", path))
+        found.append(EnvFile(path, tuple(parse_env(text)), is_hidden if lists else None))
     return tuple(found)
 
 
