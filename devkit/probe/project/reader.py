@@ -29,8 +29,8 @@ from devkit.probe.project.files import ProjectFiles
 if TYPE_CHECKING:
     from devkit.probe.host import Host
 
-MAX_LOCK_BYTES = 8 << 20
-"""A lock file of a large project holds a few mebibytes."""
+MAX_LOCK_BYTES = 4 << 20
+"""A lock file of a large project holds two mebibytes."""
 
 
 def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
