@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from devkit.facts.model import FileState, RequestForm
 from devkit.facts.project import Origin
 from devkit.probe.host import LocalHost
-from devkit.probe.project.file_names import CONTAINER_FILE_NAMES
+from devkit.probe.project.files import CONTAINER_FILE_NAMES
 from devkit.probe.project.reader import read_project
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, read, service
 from tests.hosts import MACHINES, written
