@@ -467,12 +467,6 @@ def test_a_file_is_handed_over_where_an_installer_can_take_it_whole(tmp_path, fi
     assert roles(found)["rich"] is (RequirementRole.PASSED_THROUGH if lists else RequirementRole.GENERATED)
 
 
-@pytest.mark.parametrize("group", ["dev", "docs"])
-def test_only_the_groups_of_a_development_environment_count(tmp_path, group):
-    text = f'{PROJECT}dependencies = []\n[dependency-groups]\n{group} = ["pytest"]\n'
-    assert read(tmp_path, {"pyproject.toml": text}).groups == (("dev",) if group == "dev" else ())
-
-
 def test_groups_of_an_older_pdm_are_written_out(tmp_path):
     text = f'{PROJECT}dependencies = ["rich"]\n[tool.pdm.dev-dependencies]\ndev = ["pytest"]\n'
     found = read(tmp_path, {"pyproject.toml": text})
