@@ -341,9 +341,8 @@ def test_every_recorded_machine_has_circumstances_and_answers():
             assert find_known_errors(NO_GPU, machine=machine)[0].code in {"CON001", "PYT006"}, name
 
 
-def test_podman_behind_the_name_docker_is_seen(tmp_path, monkeypatch):
+def test_a_script_named_docker_is_what_it_hands_over_to(tmp_path, monkeypatch):
     (tmp_path / "docker").write_text('#!/bin/sh\nexec /usr/bin/podman "$@"\n')
-
     monkeypatch.setenv("PATH", str(tmp_path))
     assert read_circumstances(LocalHost()).docker == "podman"
 
