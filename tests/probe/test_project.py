@@ -270,7 +270,7 @@ def test_the_index_of_a_requirement_file(tmp_path):
     ],
 )
 def test_whether_git_ignores_an_env_file(tmp_path, ignored, verdict):
-    both = {".env": "A=1\nno assignment\n", ".devcontainer/.env": "A=1\n"}
+    both = {".env": "A=1\nhf_bare_token\nno assignment\n", ".devcontainer/.env": "A=1\n"}
     found = read(tmp_path, both | ({".gitignore": ignored} if ignored else {})).env_files
     assert [(file.names, file.ignored_by_git) for file in found] == [(("A",), verdict)] * 2
 
