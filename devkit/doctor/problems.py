@@ -2,7 +2,7 @@
 
 A check yields `problem("not-loaded", path=…)`. The row `[check.CTK003.problem.not-loaded]` has message and severity, and
 its fixes by variant; the first whose `when` holds for the machine counts. Message and summary are templates over the
-values; a command quotes them for the shell, and a command that is one name in braces stands for all of this machine's
+values; a command quotes them for the shell, and a command that is one name in braces becomes all of this machine's
 commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`.
 """
 
@@ -59,7 +59,7 @@ class FixRow:
 
 @dataclass(frozen=True)
 class ProblemRow:
-    """What a check may find: a message with named values, and its fixes by variant."""
+    """The row of a problem: a message with named values, and its fixes by variant."""
 
     message: str
     severity: Severity = Severity.ERROR
@@ -74,7 +74,7 @@ class ProblemRow:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check found: the name of its row, the values in it, and what only the facts have."""
+    """A problem that a check found: the name of its row, the values in it, and what only the facts have."""
 
     name: str
     values: Mapping[str, object]
@@ -167,7 +167,7 @@ def describe_variant(facts: Facts) -> dict[str, str]:
 
 
 def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterator[str]:
-    """Yield the commands that one template stands for."""
+    """Yield the commands of one template."""
     found = _MACRO.fullmatch(command)
     if found is None:
         yield command.format_map({name: _quote(value) for name, value in values.items()})
