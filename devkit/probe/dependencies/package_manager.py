@@ -64,8 +64,8 @@ PYTHON_VERSION = ".python-version"
 IGNORE = ".dockerignore"
 ENVIRONMENTS = ("environment.yml", "environment.yaml")
 NOT_READ = {
-    "pixi.toml": "not read; `pixi workspace export conda-environment environment.yml` writes a file that is",
-    **dict.fromkeys(("conda-lock.yml", "conda-lock.yaml"), "not read; the environment.yml that it was made from is"),
+    "pixi.toml": "`pixi workspace export conda-environment environment.yml` writes what devkit reads",
+    **dict.fromkeys(("conda-lock.yml", "conda-lock.yaml"), "devkit reads the environment.yml that it was made from"),
 }
 """Files of tools whose formats devkit does not read, each with what it reads instead."""
 _BY_FILE = (
