@@ -84,6 +84,7 @@ class Problem:
     severity: Severity | None = None
     confidence: Confidence | None = None
     repairs: tuple[Repair, ...] = ()
+    fix: Fix | None = None
 
 
 def problem(
@@ -96,10 +97,11 @@ def problem(
     severity: Severity | None = None,
     confidence: Confidence | None = None,
     repairs: tuple[Repair, ...] = (),
+    fix: Fix | None = None,
     **values: object,
 ) -> Problem:
-    """Make a problem of a check, by the name of its row. `severity` and `confidence` are those of the row if None."""
-    return Problem(name, values, subject, tuple(evidence), location, severity, confidence, repairs)
+    """Make a problem of a check, by the name of its row. `severity`, `confidence` and `fix` are those of the row if None."""
+    return Problem(name, values, subject, tuple(evidence), location, severity, confidence, repairs, fix)
 
 
 def render_problems(check: Check) -> Check:
@@ -125,7 +127,7 @@ def to_finding(code: str, found: Problem, facts: Facts) -> Finding:
     return Finding(
         found.severity or row.severity,
         row.message.format_map(found.values),
-        render_fix(row.fixes, found.values, facts, repairs=found.repairs),
+        found.fix or render_fix(row.fixes, found.values, facts, repairs=found.repairs),
         subject=found.subject,
         evidence=found.evidence,
         confidence=found.confidence or row.confidence,
@@ -182,7 +184,8 @@ def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterato
     elif name == "refresh_cdi":
         yield from fixes.refresh_cdi(facts)
     else:
-        yield from fixes.list_commands(facts, name, **values)  # type: ignore[arg-type]
+        quoted = {key: _quote(value) for key, value in values.items()}
+        yield from fixes.list_commands(facts, name, **quoted)  # type: ignore[arg-type]
 
 
 def _quote(value: object) -> str:

@@ -7,7 +7,7 @@ from string import Formatter
 
 import pytest
 
-from devkit.doctor.model import Finding, Restart, Severity, Side
+from devkit.doctor.model import Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
     FixRow,
     build_unknown_facts,
@@ -87,6 +87,17 @@ def test_commands_quote_values_and_stand_for_those_of_the_machine():
         else facts
     )
     assert render_fix(ROWS_BY_ENGINE, values, podman).restart is Restart.NONE
+
+
+def test_a_problem_may_bring_the_fix_of_an_error_that_it_recognized():
+    found = to_finding("CTK003", problem("not-registered", fix=(own := Fix("Do this."))), facts_of("toolkit-missing"))
+    assert found.fix == own
+
+
+def test_commands_of_the_distribution_quote_values():
+    rows = (FixRow("Remove them.", ("{remove_packages}",)),)
+    fix = render_fix(rows, {"packages": ("one", "two; reboot")}, facts_of("toolkit-missing"))
+    assert fix.commands == ("sudo apt-get purge -y one 'two; reboot'",)
 
 
 def test_a_machine_without_a_fix_is_a_bug():
