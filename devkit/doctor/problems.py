@@ -3,7 +3,8 @@
 A check yields `problem("not-loaded", path=…)`. The row `[check.CTK003.problem.not-loaded]` has message and severity, and
 its fixes by variant; the first whose `when` holds for the machine counts. Message and summary are templates over the
 values; a command quotes them for the shell, and a command that is one name in braces becomes all of this machine's
-commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`.
+commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`. Where uv
+made the environment, a command that begins with `pip` is uv's.
 """
 
 import re
@@ -16,7 +17,7 @@ from typing import Any
 from devkit.doctor import fixes
 from devkit.doctor.model import Check, Confidence, Finding, Fix, Location, Repair, Restart, Severity, Side
 from devkit.doctor.preconditions import find_platform, is_in_container
-from devkit.doctor.wheels import find_workload_side
+from devkit.doctor.wheels import adapt_to_installer, find_workload_side
 from devkit.facts.decode import decode_fields
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
@@ -172,7 +173,7 @@ def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterato
     """Yield the commands of one template."""
     found = _MACRO.fullmatch(command)
     if found is None:
-        yield command.format_map({name: _quote(value) for name, value in values.items()})
+        yield adapt_to_installer(command.format_map({name: _quote(value) for name, value in values.items()}), facts)
         return
     name = found[1]
     if isinstance(given := values.get(name), tuple):
@@ -238,7 +239,7 @@ def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iter
 
 def show_condition(row: FixRow) -> str:
     """Show for which machines a fix is; "" where it is for all others."""
-    return ", ".join(f"{name}: {' or '.join(words)}" for name, words in row.when.items())
+    return ", ".join(f"{name}: {' or '.join(word or 'none' for word in words)}" for name, words in row.when.items())
 
 
 def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
