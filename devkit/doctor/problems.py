@@ -3,7 +3,8 @@
 A check yields `problem("not-loaded", path=…)`. The row `[check.CTK003.problem.not-loaded]` has message and severity, and
 its fixes by variant; the first whose `when` holds for the machine counts. Message and summary are templates over the
 values; a command quotes them for the shell, and a command that is one name in braces becomes all of this machine's
-commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`.
+commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`. Where uv
+made the environment, a command that begins with `pip` is uv's.
 """
 
 import re
@@ -16,7 +17,7 @@ from typing import Any
 from devkit.doctor import fixes
 from devkit.doctor.model import Check, Confidence, Finding, Fix, Location, Repair, Restart, Severity, Side
 from devkit.doctor.preconditions import find_platform, is_in_container
-from devkit.doctor.wheels import find_workload_side
+from devkit.doctor.wheels import adapt_to_installer, find_workload_side
 from devkit.facts.decode import decode_fields
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
@@ -158,7 +159,7 @@ def render_fix(
 def describe_variant(facts: Facts) -> dict[str, str]:
     """Describe what decides between the variants of a fix: machine, engine, side, platform, family, inside, init."""
     return {
-        "machine": "unknown" if isinstance(facts.system, Unknown) else "known",
+        "machine": "unknown" if facts is build_unknown_facts() else "known",
         "engine": fixes.name_engine(facts.engine),
         "side": str(fixes.find_host_side(facts)),
         "platform": str(find_platform(facts)),
@@ -172,7 +173,7 @@ def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterato
     """Yield the commands of one template."""
     found = _MACRO.fullmatch(command)
     if found is None:
-        yield command.format_map({name: _quote(value) for name, value in values.items()})
+        yield adapt_to_installer(command.format_map({name: _quote(value) for name, value in values.items()}), facts)
         return
     name = found[1]
     if isinstance(given := values.get(name), tuple):
@@ -238,7 +239,7 @@ def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iter
 
 def show_condition(row: FixRow) -> str:
     """Show for which machines a fix is; "" where it is for all others."""
-    return ", ".join(f"{name}: {' or '.join(words)}" for name, words in row.when.items())
+    return ", ".join(f"{name}: {' or '.join(word or 'none' for word in words)}" for name, words in row.when.items())
 
 
 def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
@@ -249,15 +250,21 @@ def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
 
 
 def decode_fix_rows(given: Any) -> tuple[FixRow, ...]:  # noqa: ANN401 - as TOML has it
-    """Decode a table, an array of tables, or the name of one of them in fixes.toml."""
+    """Decode a table, an array of tables, or the name of one of them in fixes.toml.
+
+    A table of nothing but `when` and `use` stands for the fix that `use` names there, under that condition too.
+    """
     if isinstance(given, str):
         given = load(_CATALOG, "fixes")[given]
-    rows = []
+    rows: list[FixRow] = []
     for each in given if isinstance(given, list) else [given]:
         when = {
             name: (value,) if isinstance(value, str) else tuple(value) for name, value in each.get("when", {}).items()
         }
-        rows.append(FixRow(**decode_fields({key: each[key] for key in each if key != "when"}, FixRow), when=when))
+        if "use" in each:
+            rows += (replace(used, when={**when, **used.when}) for used in decode_fix_rows(each["use"]))
+        else:
+            rows.append(FixRow(**decode_fields({key: each[key] for key in each if key != "when"}, FixRow), when=when))
     return tuple(rows)
 
 

@@ -1,21 +1,11 @@
 """Checks of the NVIDIA Container Toolkit: installed, connected to the engine, configured, without known faults."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from devkit.compat.version_tables import RowConfidence, load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES
 from devkit.doctor.checks.cdi import CDI_GPU_KIND, has_cdi_gpus
-from devkit.doctor.fixes import (
-    TOOLKIT_GUIDE,
-    TOOLKIT_TROUBLESHOOTING,
-    configure_runtime,
-    find_host_side,
-    list_commands,
-    refresh_cdi,
-    restart_engine,
-)
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     is_in_wsl,
     require,
@@ -37,38 +27,17 @@ _HELP_LINES = ("Run 'docker", "See 'docker", "See 'podman")
 
 _SMI_FAILURES = ("Failed to initialize", "couldn't communicate", "No devices", "Unknown Error", "Unable to determine")
 
-_ADVICE = {
-    "starts, but finds no GPU in it": (
-        "Where settings look right, regenerate the CDI specification and request the GPU by its CDI name.",
-        ("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", "docker run --device nvidia.com/gpu=all ..."),
-    ),
-    "starts, but may not open /dev/nvidiactl": (
-        "The device rules or SELinux refuse it: see no-cgroups in config.toml, and try --security-opt=label=disable.",
-        ("nvidia-ctk config", "getenforce"),
-    ),
-    "gets the GPU, but not the driver's library libcuda.so.1": (
-        "Ask for the capabilities compute and utility.",
-        ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
-    ),
-}
-
 _CDI_HOOKS = ("nvidia-cdi-hook", "nvidia-ctk")
 """Programs of the toolkit that a specification calls. Source: nvidia-container-toolkit, pkg/nvcdi."""
 
 _MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
 """Source: nvidia-container-toolkit, internal/modifier/factory.go and internal/info/auto.go."""
 
-_MAKE_CHAR_LINKS = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
-
-_CHAR_LINKS_RULE = (
-    'ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia",'
-    ' RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks --create-all"'
-)
-"""Source: NVIDIA/nvidia-container-toolkit issue 48."""
-
 _PLAIN_RUNTIMES = ("runc", "crun", "youki", "runsc")
 
 _TOOLKIT = "nvidia-container-toolkit"
+
+_NO_CLI = "nvidia-container-cli: no such program"
 
 
 def gives_gpus_by_cdi_alone(facts: Facts, engine: Engine) -> bool:
@@ -180,38 +149,20 @@ def runtime_registered(facts: Facts) -> Iterator[Problem]:
 
 
 @check("CTK004", causes=("CON007",))
-def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Finding]:
+def gpus_survive_daemon_reload(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     version = require_toolkit_version(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
         raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
     mode = require(require_toolkit(facts).mode)
     is_legacy = mode == "legacy" or (mode == "auto" and is_legacy_by_default(version))
-    if engine.cgroup_driver != "systemd" or not is_legacy or has_cdi_gpus(facts, engine):
-        return
-    yield Finding(
-        Severity.WARNING,
-        "running containers will lose their GPU at the next `systemctl daemon-reload`",
-        Fix(
-            "Give GPUs by CDI: write the specification and switch CDI on in Docker. A container that has lost its GPU"
-            " must be recreated.",
-            (
-                *refresh_cdi(facts),
-                "sudo nvidia-ctk runtime configure --runtime=docker --cdi.enabled",
-                *restart_engine(facts, engine),
-            ),
-            where=find_host_side(facts),
-            root=True,
-            restart=Restart.ENGINE,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        evidence=(
+    if engine.cgroup_driver == "systemd" and is_legacy and not has_cdi_gpus(facts, engine):
+        evidence = (
             f"cgroup driver {engine.cgroup_driver}",
             f"Container Toolkit {version}, mode {mode}",
             "the engine lists no CDI GPU",
-        ),
-        confidence=Confidence.LIKELY,
-    )
+        )
+        yield problem("legacy-hook", evidence=evidence)
 
 
 def is_legacy_by_default(version: Release) -> bool:
@@ -222,7 +173,7 @@ def is_legacy_by_default(version: Release) -> bool:
 
 
 @check("CTK005", causes=CONTAINER_START_CODES)
-def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Finding]:
+def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     require_toolkit_version(facts)
     no_cgroups = require(require_toolkit(facts).no_cgroups)
@@ -230,172 +181,94 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("Podman takes GPUs by CDI, which needs no such setting")
     if no_cgroups is engine.is_rootless:
         return
-    spared = has_cdi_gpus(facts, engine)
-    if spared and engine.is_rootless:
-        return
-    kind = "rootless" if engine.is_rootless else "run by root"
-    yield Finding(
-        Severity.WARNING if spared else Severity.ERROR,
-        f"the toolkit's no-cgroups is {str(no_cgroups).lower()}, but this Docker is {kind}: containers"
-        + (" fail to start with a GPU" if engine.is_rootless else " may not use the GPU they get"),
-        Fix(
-            f"Set no-cgroups to {str(engine.is_rootless).lower()}. Where rootless and rootful Docker share a machine,"
-            " give GPUs by CDI instead.",
-            (
-                "sudo nvidia-ctk config --in-place --set"
-                f" nvidia-container-cli.no-cgroups={str(engine.is_rootless).lower()}",
-                *restart_engine(facts, engine),
-            ),
-            where=find_host_side(facts),
-            root=True,
-            restart=Restart.ENGINE,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        evidence=(f"config.toml: no-cgroups = {str(no_cgroups).lower()}", f"the engine is {kind}"),
-    )
+    has_cdi = has_cdi_gpus(facts, engine)
+    if not engine.is_rootless:
+        evidence = ("config.toml: no-cgroups = true", "the engine is run by root")
+        yield problem("on-for-root", severity=Severity.WARNING if has_cdi else None, evidence=evidence)
+    elif not has_cdi:
+        yield problem("off-for-rootless", evidence=("config.toml: no-cgroups = false", "the engine is rootless"))
 
 
 @check("CTK006")
-def toolkit_is_patched(facts: Facts) -> Iterator[Finding]:
+def toolkit_is_patched(facts: Facts) -> Iterator[Problem]:
     require_engine_side(facts)
     version = require_toolkit_version(facts)
     holes = [row for row in load_tables().engines.vulnerabilities if version < row.fixed_in]
-    if not holes:
-        return
-    floor = max(row.fixed_in for row in holes)
-    yield Finding(
-        Severity.WARNING,
-        f"Container Toolkit {version} has {format_count(len(holes), 'known security hole')}; {floor} is the first without",
-        Fix(
-            f"Update the toolkit to {floor} or newer.",
-            list_commands(facts, "install_toolkit"),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_GUIDE,
-        ),
-        evidence=(f"nvidia-ctk {version}", f"open: {', '.join(row.id for row in holes)}"),
-    )
+    if holes:
+        yield problem(
+            "not-patched",
+            version=version,
+            holes=format_count(len(holes), "known security hole"),
+            floor=max(row.fixed_in for row in holes),
+            evidence=(f"nvidia-ctk {version}", f"open: {', '.join(row.id for row in holes)}"),
+        )
 
 
 @check("CTK007", causes=("CDI001", "CDI003", *CONTAINER_START_CODES))
-def driver_root_is_right(facts: Facts) -> Iterator[Finding]:
+def driver_root_is_right(facts: Facts) -> Iterator[Problem]:
     require_toolkit_engine(facts)
-    toolkit = require_toolkit(facts)
-    root = require(toolkit.driver_root)
-    if root in ("", "/") or isinstance(facts.driver, Unknown) or facts.driver.libnvidia_ml is None:
-        return
-    yield Finding(
-        Severity.ERROR,
-        f"the toolkit looks for the driver under {root}, but its libraries are the host's own",
-        Fix(
-            "Set the driver root to /.",
-            ("sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/",),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        evidence=(f'config.toml: root = "{root}"',),
-        confidence=Confidence.LIKELY,
-    )
+    root = require(require_toolkit(facts).driver_root)
+    if root not in ("", "/") and not isinstance(facts.driver, Unknown) and facts.driver.libnvidia_ml is not None:
+        yield problem("other-root", root=root, evidence=(f'config.toml: root = "{root}"',))
 
 
 @check("CTK008", causes=("CTK009", "CTK010", "CTK015", *CONTAINER_START_CODES))
-def toolkit_config_is_valid(facts: Facts) -> Iterator[Finding]:
+def toolkit_config_is_valid(facts: Facts) -> Iterator[Problem]:
     require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
-    error = require(toolkit.config_error)
+    error, path = require(toolkit.config_error), toolkit.config_path
     newest = max(row.version for row in load_tables().engines.container_toolkits)
-    is_known_release = isinstance(toolkit.version, Release) and toolkit.version <= newest
     if error:
-        message = f"the Container Toolkit cannot read its settings: {error}"
-        fix: tuple[str, ...] = (
-            f"sudo cp {quote(toolkit.config_path)} {quote(toolkit.config_path)}.bak",
-            f"sudo nvidia-ctk config default --output={quote(toolkit.config_path)}",
-        )
+        yield problem("not-valid", error=error, path=path, subject=path, evidence=(error,))
     elif isinstance(toolkit.mode, str) and toolkit.mode not in _MODES:
-        message = (
-            f"the toolkit's mode is {toolkit.mode!r}, which is none: containers of the nvidia runtime do not start"
+        is_known_release = isinstance(toolkit.version, Release) and toolkit.version <= newest
+        yield problem(
+            "unknown-mode",
+            severity=None if is_known_release else Severity.WARNING,
+            confidence=None if is_known_release else Confidence.POSSIBLE,
+            mode=toolkit.mode,
+            subject=path,
+            evidence=(f'{path}: mode = "{toolkit.mode}"',),
         )
-        fix = ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",)
-    else:
-        return
-    yield Finding(
-        Severity.ERROR if error or is_known_release else Severity.WARNING,
-        message,
-        Fix(
-            "Repair the line, or write the default settings again." if error else "Set the mode back to auto.",
-            fix,
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject=toolkit.config_path,
-        evidence=(error or f'{toolkit.config_path}: mode = "{toolkit.mode}"',),
-        confidence=Confidence.CERTAIN if error or is_known_release else Confidence.POSSIBLE,
-    )
 
 
 @check("CTK009", causes=CONTAINER_START_CODES)
-def ldconfig_exists(facts: Facts) -> Iterator[Finding]:
+def ldconfig_exists(facts: Facts) -> Iterator[Problem]:
     require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
-    if require(toolkit.ldconfig_exists):
-        return
-    yield Finding(
-        Severity.ERROR,
-        f"the toolkit is configured to run {toolkit.ldconfig}, which does not exist: GPU containers do not start",
-        Fix(
-            "Name the ldconfig of this machine."
-            if isinstance(toolkit.default_ldconfig, str)
-            else "Install ldconfig, which this machine does not have in /sbin, or name the one that it has.",
-            (
-                f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{quote(toolkit.default_ldconfig)}",
-            )
-            if isinstance(toolkit.default_ldconfig, str)
-            else (),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject=toolkit.config_path,
-        evidence=(f'config.toml: ldconfig = "@{toolkit.ldconfig}"',),
-    )
+    if not require(toolkit.ldconfig_exists):
+        yield problem(
+            "no-ldconfig",
+            ldconfig=toolkit.ldconfig,
+            right="" if isinstance(toolkit.default_ldconfig, Unknown) else toolkit.default_ldconfig,
+            subject=toolkit.config_path,
+            evidence=(f'config.toml: ldconfig = "@{toolkit.ldconfig}"',),
+        )
 
 
 @check("CTK010", causes=CONTAINER_START_CODES)
-def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Finding]:
+def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     mode = require(require_toolkit(facts).mode)
     if engine.kind is not EngineKind.DOCKER:
         raise NotApplicable("only Docker calls the hook")
     if mode not in ("cdi", "csv") or require(engine.hook_on_path) is False or has_gpus_by_cdi(engine):
         return
+    path, setting = require_toolkit(facts).config_path, f'config.toml: mode = "{mode}"'
     if mode == "csv" and not isinstance(facts.system, Unknown) and isinstance(facts.system.tegra, Tegra):
-        yield Finding(
-            Severity.NOTE,
-            "the toolkit's mode is csv, as a Jetson needs it: `--gpus` and Compose's `gpus:` are refused",
-            Fix("Ask by `runtime: nvidia` or `--runtime nvidia`.", where=Side.PROJECT, docs=TOOLKIT_TROUBLESHOOTING),
-            subject=require_toolkit(facts).config_path,
-            evidence=('config.toml: mode = "csv"', f"board: {facts.system.tegra.model or 'a Tegra'}"),
-        )
+        yield problem("jetson", subject=path, evidence=(setting, f"board: {facts.system.tegra.model or 'a Tegra'}"))
         return
     has_cdi = has_cdi_gpus(facts, engine)
     # The runtime resolves the same specifications in mode cdi, and finds nothing to give in mode csv off a Jetson.
     ways = ["`runtime: nvidia`"] if has_cdi and mode == "cdi" and has_nvidia_runtime(engine) else []
     ways += ["`--device nvidia.com/gpu=all`"] if has_cdi else []
-    yield Finding(
-        Severity.WARNING if ways else Severity.ERROR,
-        f"the toolkit's mode is {mode}, in which `--gpus` and Compose's `gpus:` are refused",
-        Fix(
-            f"Set the mode back to auto{', or ask by ' if ways else ''}{' or '.join(ways)}{' instead' if ways else ''}.",
-            ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        subject=require_toolkit(facts).config_path,
-        evidence=(f'config.toml: mode = "{mode}"', f"the hook is on the daemon's PATH, Docker {engine.version}"),
-        confidence=Confidence.LIKELY,
+    yield problem(
+        "refused",
+        severity=Severity.WARNING if ways else None,
+        mode=mode,
+        ways=" or ".join(ways),
+        subject=path,
+        evidence=(setting, f"the hook is on the daemon's PATH, Docker {engine.version}"),
     )
 
 
@@ -409,7 +282,7 @@ def has_gpus_by_cdi(engine: Engine) -> bool:
 
 
 @check("CTK011", causes=CONTAINER_START_CODES)
-def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
+def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     version = require_toolkit_version(facts)
     if engine.kind is not EngineKind.DOCKER:
@@ -417,21 +290,12 @@ def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Finding]:
     for fault in load_tables().engines.faults:
         is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
         if is_meant and _is_shown_here(fault.when, facts, engine):
-            is_sure = fault.confidence is not RowConfidence.INFERRED
-            hint = ", or go back to the release before it" if fault.confidence is RowConfidence.INFERRED else ""
-            yield Finding(
-                Severity.ERROR if is_sure else Severity.WARNING,
-                f"Container Toolkit {version} {fault.summary}",
-                Fix(
-                    f"Update the toolkit to {fault.fixed_in} or newer{hint}.",
-                    (*list_commands(facts, "install_toolkit"), *restart_engine(facts, engine)),
-                    where=find_host_side(facts),
-                    root=True,
-                    restart=Restart.ENGINE,
-                    docs=TOOLKIT_GUIDE,
-                ),
+            yield problem(
+                "inferred-fault" if fault.confidence is RowConfidence.INFERRED else "known-fault",
+                version=version,
+                fault=fault.summary,
+                fixed_in=fault.fixed_in,
                 evidence=(f"nvidia-ctk {version}", f"fault of {fault.since} until before {fault.fixed_in}"),
-                confidence=Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
             )
 
 
@@ -452,32 +316,20 @@ def _is_shown_here(when: str, facts: Facts, engine: Engine) -> bool:
 
 
 @check("CTK012", causes=("CON007",))
-def runc_passes_device_names(facts: Facts) -> Iterator[Finding]:
+def runc_passes_device_names(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     if engine.cgroup_driver != "systemd" or engine.is_rootless:
         raise NotApplicable("systemd does not manage the devices of containers here")
     runc = require(engine.runc)
     faults = [fault for fault in load_tables().engines.faults if fault.program == "runc"]
     fault = next((fault for fault in faults if fault.since <= runc < fault.fixed_in), None)
-    if fault is None or require(require_toolkit(facts).char_links):
-        return
-    yield Finding(
-        Severity.WARNING,
-        f"runc {runc} {fault.summary}: containers lose the GPU at the next `systemctl daemon-reload`",
-        Fix(
-            f"Update runc to {fault.fixed_in} or newer, or make the links, now and at every boot.",
-            (_MAKE_CHAR_LINKS, f"echo '{_CHAR_LINKS_RULE}' | sudo tee /lib/udev/rules.d/71-nvidia-dev-char.rules"),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        evidence=(f"runc {runc}", "/dev/char/195:255 is not there", f"cgroup driver {engine.cgroup_driver}"),
-        confidence=Confidence.LIKELY,
-    )
+    if fault is not None and not require(require_toolkit(facts).char_links):
+        evidence = (f"runc {runc}", "/dev/char/195:255 is not there", f"cgroup driver {engine.cgroup_driver}")
+        yield problem("no-links", runc=runc, fault=fault.summary, fixed_in=fault.fixed_in, evidence=evidence)
 
 
 @check("CTK014", causes=("CTK015", "CTK010", *CONTAINER_START_CODES))
-def runtime_is_toolkits(facts: Facts) -> Iterator[Finding]:
+def runtime_is_toolkits(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     runtime = next((runtime for runtime in engine.runtimes if runtime.name == "nvidia"), None)
     if runtime is None or engine.kind is EngineKind.PODMAN:
@@ -486,190 +338,115 @@ def runtime_is_toolkits(facts: Facts) -> Iterator[Finding]:
     base = (program or runtime.path).rpartition("/")[2]
     if program and base not in _PLAIN_RUNTIMES:
         return
-    is_incomplete = has_toolkit(facts) and not require_toolkit(facts).runtime_path
-    name = f"nvidia is registered as {runtime.path}"
-    is_default = engine.default_runtime == "nvidia"
-    yield Finding(
-        Severity.ERROR,
-        f"{name}, which gives no GPU: containers start without one and without an error"
-        if program
-        else f"{name}, which is not there: {'no container starts' if is_default else '`runtime: nvidia` does not start'}",
-        Fix(
-            "Register the toolkit's own program, and restart the engine."
-            if has_toolkit(facts)
-            else "Install the toolkit, connect it to the engine, and restart that.",
-            (
-                *(() if has_toolkit(facts) else list_commands(facts, "install_toolkit")),
-                *(list_commands(facts, "reinstall_toolkit") if is_incomplete else ()),
-                *configure_runtime(facts, engine),
-            ),
-            where=find_host_side(facts),
-            root=True,
-            restart=Restart.ENGINE,
-            docs=TOOLKIT_GUIDE,
-        ),
+    missing = "default-gone" if engine.default_runtime == "nvidia" else "gone"
+    has_program = has_toolkit(facts) and require_toolkit(facts).runtime_path
+    yield problem(
+        "not-toolkits" if program else missing,
+        path=runtime.path,
+        toolkit="whole" if has_program else "incomplete" if has_toolkit(facts) else "missing",
         subject=runtime.path,
         evidence=(f"engine: runtime nvidia, path {runtime.path}", f"found at: {program or 'nowhere'}"),
     )
 
 
 @check("CTK015", causes=CONTAINER_START_CODES)
-def toolkit_programs_exist(facts: Facts) -> Iterator[Finding]:
+def toolkit_programs_exist(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     require_toolkit_version(facts)
     if engine.kind is EngineKind.PODMAN:
         raise NotApplicable("Podman takes GPUs by CDI, past these programs")
-    if (
-        toolkit.low_level_runtime == ""
-        and has_nvidia_runtime(engine)
-        and not isinstance(toolkit.low_level_runtimes, Unknown)
-    ):
-        names = join_words(toolkit.low_level_runtimes)
-        yield Finding(
-            Severity.ERROR,
-            f"the nvidia runtime hands over to {names}, of which none is there: `runtime: nvidia` does not start",
-            Fix(
-                "Name the runtime that this machine has.",
-                ("sudo nvidia-ctk config --in-place --set nvidia-container-runtime.runtimes=runc",),
-                where=find_host_side(facts),
-                root=True,
-                docs=TOOLKIT_TROUBLESHOOTING,
-            ),
-            subject=toolkit.config_path,
-            evidence=(f"{toolkit.config_path}: runtimes = {list(toolkit.low_level_runtimes)}",),
-        )
+    names, path = toolkit.low_level_runtimes, toolkit.config_path
+    if toolkit.low_level_runtime == "" and has_nvidia_runtime(engine) and not isinstance(names, Unknown):
+        evidence = [f"{path}: runtimes = {list(names)}"]
+        yield problem("no-low-level-runtime", names=join_words(names), subject=path, evidence=evidence)
     if toolkit.cli_path == "" and require(engine.hook_on_path) and not has_gpus_by_cdi(engine):
-        yield Finding(
-            Severity.ERROR,
-            "nvidia-container-cli, which the toolkit's hook calls, is not installed: `--gpus` does not start containers",
-            Fix(
-                "Install the package again that holds it.",
-                list_commands(facts, "reinstall_toolkit"),
-                where=find_host_side(facts),
-                root=True,
-                docs=TOOLKIT_GUIDE,
-            ),
-            subject="nvidia-container-cli",
-            evidence=("nvidia-container-runtime-hook is on the daemon's PATH", "nvidia-container-cli: no such program"),
-        )
+        evidence = ["nvidia-container-runtime-hook is on the daemon's PATH", _NO_CLI]
+        yield problem("no-cli", subject="nvidia-container-cli", evidence=evidence)
 
 
 @check("CTK016")
-def enroot_gives_gpus(facts: Facts) -> Iterator[Finding]:
+def enroot_gives_gpus(facts: Facts) -> Iterator[Problem]:
     require_nvidia_gpu(facts)
     toolkit = require_toolkit(facts)
     hook = require(toolkit.enroot_hook)
     if hook is None:
         raise NotApplicable("Enroot is not installed")
     if not hook:
-        yield Finding(
-            Severity.WARNING,
-            "Enroot has no hook 98-nvidia.sh: containers of Slurm jobs start without a GPU",
-            Fix("Install Enroot again with its settings, or name the folder of the hooks in enroot.conf.", root=True),
-            evidence=("/etc/enroot/hooks.d/98-nvidia.sh: no such file",),
-            confidence=Confidence.POSSIBLE,
-        )
+        yield problem("no-enroot-hook", evidence=("/etc/enroot/hooks.d/98-nvidia.sh: no such file",))
     if require(toolkit.cli_path) == "":
-        yield Finding(
-            Severity.ERROR,
-            "Enroot's hook calls nvidia-container-cli, which is not installed: no job's container gets a GPU",
-            Fix(
-                "Install the toolkit, whose libnvidia-container-tools holds it, on every node.",
-                list_commands(facts, "install_toolkit"),
-                where=find_host_side(facts),
-                root=True,
-                docs=TOOLKIT_GUIDE,
-            ),
-            subject="nvidia-container-cli",
-            evidence=(hook or "Enroot is installed", "nvidia-container-cli: no such program"),
-        )
+        evidence = (hook or "Enroot is installed", _NO_CLI)
+        yield problem("no-cli-for-enroot", subject="nvidia-container-cli", evidence=evidence)
 
 
 @check("CTK017")
-def nerdctl_has_gpus(facts: Facts) -> Iterator[Finding]:
+def nerdctl_has_gpus(facts: Facts) -> Iterator[Problem]:
     require_nvidia_gpu(facts)
     if require(facts.clients).named("nerdctl") is None:
         raise NotApplicable("nerdctl is not installed")
     if require(require_toolkit(facts).cli_path) or any(spec.kind == CDI_GPU_KIND for spec in require(facts.cdi)):
         return
-    yield Finding(
-        Severity.WARNING if isinstance(facts.engine, Engine) else Severity.ERROR,
-        "nerdctl has no way to the GPUs: neither nvidia-container-cli nor a CDI specification is there",
-        Fix(
-            "Install the Container Toolkit, and describe the GPUs.",
-            (
-                *list_commands(facts, "install_toolkit"),
-                "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-            ),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_GUIDE,
-        ),
+    yield problem(
+        "no-way-for-nerdctl",
+        severity=Severity.WARNING if isinstance(facts.engine, Engine) else None,
         subject="nerdctl",
-        evidence=("nvidia-container-cli: no such program", "no CDI specification of nvidia.com/gpu"),
+        evidence=(_NO_CLI, "no CDI specification of nvidia.com/gpu"),
     )
 
 
 @check("CTK013")
-def smoke_container_gets_gpu(facts: Facts) -> Iterator[Finding]:
+def smoke_container_gets_gpu(facts: Facts) -> Iterator[Problem]:
     smoke = require(facts.smoke)
     require_nvidia_gpu(facts)
-    if smoke.left_behind and isinstance(smoke.left_behind, str):
-        yield Finding(
-            Severity.WARNING,
-            f"the probe container {smoke.left_behind} could not be removed",
-            Fix("Remove it.", (f"docker rm --force {quote(smoke.left_behind)}",), where=Side.HOST),
-            subject=smoke.left_behind,
-            evidence=(f"docker ps --all still lists {smoke.left_behind}",),
+    if (name := smoke.left_behind) and isinstance(name, str):
+        yield problem("left-behind", container=name, subject=name, evidence=(f"docker ps --all still lists {name}",))
+    if fault := _find_smoke_fault(facts, smoke):
+        from devkit.doctor.known_errors import find_known_errors  # it knows all checks
+
+        arguments, reason = _list_arguments(smoke), _find_reason(smoke)
+        evidence = [f"{' '.join(arguments)}: status {smoke.code}", *([reason] if reason else ())]
+        known = find_known_errors(smoke.err, is_ours=True)[:1] if fault == "does-not-start" else ()
+        if not known and not isinstance(smoke.device_nodes, Unknown):
+            evidence += [
+                f"nodes: {', '.join(smoke.device_nodes) or 'none'}; /dev/nvidiactl: {smoke.nvidiactl}",
+                f"libcuda.so.1: {smoke.libcuda or 'not there'}; nvidia-smi: {smoke.nvidia_smi or 'not there'}",
+            ]
+        yield problem(
+            fault,
+            confidence=known[0].confidence if known else None,
+            fix=known[0].fix if known else None,
+            reason=known[0].cause.rstrip(".") if known else _shorten(reason),
+            answer=_get_smi_answer(smoke)[:_LONGEST],
+            arguments=arguments,
+            subject=smoke.image,
+            evidence=evidence,
         )
+
+
+def _find_smoke_fault(facts: Facts, smoke: Smoke) -> str:
+    """Name what the container shows, "" where it has the GPU."""
     if smoke.timed_out is True:
-        yield _failure_finding(facts, smoke, "did not end in time", Confidence.LIKELY)
-    elif smoke.code != 0:
-        yield _refusal_finding(facts, smoke)
-    elif not isinstance(smoke.device_nodes, Unknown) and not isinstance(smoke.nvidiactl, Unknown):
-        has_node = "/dev/dxg" in smoke.device_nodes if is_in_wsl(facts) else smoke.nvidiactl != "absent"
-        smi = smoke.nvidia_smi if isinstance(smoke.nvidia_smi, str) else ""
-        if not has_node:
-            yield _failure_finding(facts, smoke, "starts, but finds no GPU in it", Confidence.CERTAIN)
-        elif smoke.nvidiactl == "refused" and not is_in_wsl(facts):
-            yield _failure_finding(facts, smoke, "starts, but may not open /dev/nvidiactl", Confidence.CERTAIN)
-        elif smoke.libcuda == "":
-            what = "gets the GPU, but not the driver's library libcuda.so.1"
-            yield _failure_finding(facts, smoke, what, Confidence.LIKELY)
-        elif any(sign in smi for sign in _SMI_FAILURES):
-            what = f"gets the GPU, but nvidia-smi in it says: {smi[:_LONGEST]}"
-            yield _failure_finding(facts, smoke, what, Confidence.CERTAIN)
+        return "too-slow"
+    if smoke.code != 0:
+        return "does-not-start"
+    if isinstance(smoke.device_nodes, Unknown) or isinstance(smoke.nvidiactl, Unknown):
+        return ""
+    if "/dev/dxg" not in smoke.device_nodes if is_in_wsl(facts) else smoke.nvidiactl == "absent":
+        return "no-node"
+    if smoke.nvidiactl == "refused" and not is_in_wsl(facts):
+        return "node-refused"
+    if smoke.libcuda == "":
+        return "no-libcuda"
+    return "nvidia-smi-fails" if any(sign in _get_smi_answer(smoke) for sign in _SMI_FAILURES) else ""
 
 
-def _failure_finding(facts: Facts, smoke: Smoke, what: str, confidence: Confidence) -> Finding:
-    summary, commands = _ADVICE.get(
-        what, ("Run the same by hand and read the engine's answer.", (f"docker {_format_command(smoke)} nvidia-smi",))
-    )
-    seen: tuple[str, ...] = ()
-    if not isinstance(smoke.device_nodes, Unknown):
-        seen = (
-            f"nodes: {', '.join(smoke.device_nodes) or 'none'}; /dev/nvidiactl: {smoke.nvidiactl}",
-            f"libcuda.so.1: {smoke.libcuda or 'not there'}; nvidia-smi: {smoke.nvidia_smi or 'not there'}",
-        )
-    return Finding(
-        Severity.ERROR,
-        f"a container that asks for the GPU {what}",
-        Fix(summary, commands, where=find_host_side(facts), docs=TOOLKIT_TROUBLESHOOTING),
-        subject=smoke.image,
-        evidence=(*_list_evidence(smoke), *seen),
-        confidence=confidence,
-    )
+def _get_smi_answer(smoke: Smoke) -> str:
+    return smoke.nvidia_smi if isinstance(smoke.nvidia_smi, str) else ""
 
 
-def _format_command(smoke: Smoke) -> str:
-    options = {"cdi": "--device nvidia.com/gpu=all", "runtime": "--runtime=nvidia"}.get(smoke.request, "--gpus all")
-    return f"run {options} {smoke.image}"
-
-
-def _list_evidence(smoke: Smoke) -> tuple[str, ...]:
-    reason = _find_reason(smoke)
-    return (f"{_format_command(smoke)}: status {smoke.code}", *((reason,) if reason else ()))
+def _list_arguments(smoke: Smoke) -> tuple[str, ...]:
+    options = {"cdi": ("--device", "nvidia.com/gpu=all"), "runtime": ("--runtime=nvidia",)}
+    return ("run", *options.get(smoke.request, ("--gpus", "all")), smoke.image)
 
 
 def _find_reason(smoke: Smoke) -> str:
@@ -684,22 +461,3 @@ def _shorten(reason: str) -> str:
         return reason
     kept = reason[-_LONGEST:]
     return f"…{kept.partition(': ')[2] or kept}"
-
-
-def _refusal_finding(facts: Facts, smoke: Smoke) -> Finding:
-    """The engine's own words, explained where they are known."""
-    from devkit.doctor.known_errors import find_known_errors  # it knows all checks
-
-    found = find_known_errors(smoke.err, is_ours=True)
-    if not found:
-        return _failure_finding(facts, smoke, f"does not start: {_shorten(_find_reason(smoke))}", Confidence.CERTAIN)
-    best = found[0]
-    return Finding(
-        Severity.ERROR,
-        f"a container that asks for the GPU does not start: {best.cause.rstrip('.')}",
-        best.fix,
-        subject=smoke.image,
-        evidence=_list_evidence(smoke),
-        confidence=best.confidence,
-        follows_from=None,
-    )
