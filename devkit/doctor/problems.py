@@ -1,7 +1,7 @@
 """Problems: what a check found, told by the row of the catalog that has its words and its fix.
 
 A check yields `problem("not-loaded", path=…)`. The row `[check.CTK003.problem.not-loaded]` has message and severity, and
-its fixes by variant; the first whose `when` holds for the machine counts. Message and summary are templates over the
+its fixes by variant; the first whose `when` holds for the machine counts. Message, summary and docs are templates over the
 values; a command quotes them for the shell, and a command that is one name in braces becomes all of this machine's
 commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`. Where uv
 made the environment, a command that begins with `pip` is uv's.
@@ -151,7 +151,7 @@ def render_fix(
         where=SIDES[row.where](facts) if row.where in SIDES else Side(row.where),
         root=row.root,
         restart=Restart.NONE if has_no_daemon else row.restart,
-        docs=load(_CATALOG, "docs").get(row.docs, row.docs),
+        docs=load(_CATALOG, "docs").get(row.docs, row.docs).format_map(values),
         repairs=repairs,
     )
 

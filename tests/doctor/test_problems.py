@@ -102,6 +102,11 @@ def test_commands_of_the_distribution_quote_values():
     assert fix.commands == ("sudo apt-get purge -y one 'two; reboot'",)
 
 
+def test_a_page_may_be_that_of_a_value():
+    rows = (FixRow("Accept the license.", docs="https://huggingface.co/{model}"),)
+    assert render_fix(rows, {"model": "a/b"}, facts_of("toolkit-missing")).docs == "https://huggingface.co/a/b"
+
+
 def test_a_machine_without_a_fix_is_a_bug():
     with pytest.raises(LookupError):
         render_fix(ROWS_BY_ENGINE[:1], {}, facts_of("toolkit-missing"))
