@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from shlex import quote
 
 from devkit.compat.rules import CudaSupport
 from devkit.doctor.checks.cdi import has_cdi_gpus
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
 from devkit.doctor.checks.cuda import find_unmet_cuda
 from devkit.doctor.checks.toolkit import has_gpus_by_cdi, is_legacy_by_default
-from devkit.doctor.fixes import CUDA_COMPATIBILITY_GUIDE, TOOLKIT_TROUBLESHOOTING, find_host_side, refresh_cdi
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     NO_VISIBLE_DEVICES,
     is_in_wsl,
@@ -20,6 +18,7 @@ from devkit.doctor.preconditions import (
     require_nvml,
     require_toolkit_engine,
 )
+from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
 from devkit.doctor.wheels import find_driver_cuda
 from devkit.facts.model import Engine, EngineKind, Facts, LocalImage, RunningContainer, StoppedContainer
@@ -62,7 +61,7 @@ def _format_variable(value: str | Unknown | None) -> str:
 
 
 @check("CON006", causes=("CON001",))
-def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
+def dev_container_requests_gpu(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
     if not require_nvml(facts).gpus:
         raise NotApplicable("NVML shows no GPU that could be given")
@@ -72,24 +71,19 @@ def dev_container_requests_gpu(facts: Facts) -> Iterator[Finding]:
     for container in containers:
         if container.gpu_request or container.is_privileged is True or _runs_under_nvidia(container):
             continue
-        is_meant = has_gpu_intent(facts, container)
         by_cdi = engine.kind is EngineKind.PODMAN or (engine.hook_on_path is False and has_cdi_gpus(facts, engine))
-        arguments = '"--device", "nvidia.com/gpu=all"' if by_cdi else '"--gpus", "all"'
-        yield Finding(
-            Severity.ERROR if is_meant else Severity.NOTE,
-            f"the dev container {container.name} was created without a request for the GPU that this machine has",
-            Fix(
-                "Ask for the GPU in devcontainer.json, or for the service in the Compose file, and rebuild the container.",
-                (f'"runArgs": [{arguments}]', 'devices: ["nvidia.com/gpu=all"]' if by_cdi else "gpus: all"),
-                where=Side.PROJECT,
-            ),
+        yield problem(
+            "not-requested",
+            container=container.name,
+            way="cdi" if by_cdi else "hook",
             subject=container.name,
+            severity=Severity.ERROR if has_gpu_intent(facts, container) else Severity.NOTE,
             evidence=(
                 f"docker inspect {container.name}: no DeviceRequests, no Devices, Runtime {container.runtime}",
                 f"NVIDIA_VISIBLE_DEVICES={_format_variable(container.visible_devices)}",
             ),
             # Podman's Docker API leaves out devices that it cannot name.
-            confidence=Confidence.LIKELY if engine.kind is EngineKind.PODMAN else Confidence.CERTAIN,
+            confidence=Confidence.LIKELY if engine.kind is EngineKind.PODMAN else None,
         )
 
 
@@ -112,7 +106,7 @@ def find_gpu_containers(engine: Engine) -> tuple[RunningContainer, ...]:
 
 
 @check("CON007")
-def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
+def running_gpus_survive_reload(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
         raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
@@ -130,22 +124,11 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
     ]
     if affected:
         names = join_words(one.name for one in affected)
-        ready = has_cdi_gpus(facts, engine)
         version = "of an unknown version" if isinstance(engine.version, Unknown) else str(engine.version)
-        yield Finding(
-            Severity.WARNING,
-            f"at the next `systemctl daemon-reload` {names} will lose the GPU",
-            Fix(
-                "Finish what runs, then recreate the container with its GPU by CDI."
-                + ("" if ready else " Write the CDI specification first, and switch CDI on in Docker."),
-                (
-                    *(() if ready else (*refresh_cdi(facts), "sudo nvidia-ctk runtime configure --cdi.enabled")),
-                    "docker run --device nvidia.com/gpu=all ...",
-                ),
-                where=find_host_side(facts),
-                root=not ready,
-                docs=TOOLKIT_TROUBLESHOOTING,
-            ),
+        yield problem(
+            "lost-at-reload",
+            containers=names,
+            cdi="ready" if has_cdi_gpus(facts, engine) else "missing",
             subject=names,
             evidence=(
                 f"cgroup driver {engine.cgroup_driver}, Docker {version}",
@@ -154,7 +137,6 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Finding]:
                     for one in affected
                 ),
             ),
-            confidence=Confidence.LIKELY,
         )
 
 
@@ -176,7 +158,7 @@ def is_legacy_mode(facts: Facts) -> bool:
 
 
 @check("CON008", causes=("CON011", "CUD001"))
-def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
+def driver_meets_image_requirements(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     engine = require_gpu_engine(facts)
     require_nvml(facts)
@@ -193,30 +175,21 @@ def driver_meets_image_requirements(facts: Facts) -> Iterator[Finding]:
         wanted = find_unmet_cuda(image.require_cuda, driver, names)
         if wanted is not None:
             is_safe = driver.classify(wanted) in (CudaSupport.FULL, CudaSupport.MINOR)
-            newest = f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA"
-            driver_text = f"driver {driver.release} is for {newest}"
-            own = f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA"
-            advice = (
-                "Minor version compatibility holds here, so NVIDIA_DISABLE_REQUIRE=1 is safe except for PTX."
-                if is_safe
-                else "NVIDIA_DISABLE_REQUIRE=1 would only move the failure to the first CUDA call."
-            )
             # The hook may have refused this very image already.
-            may_start = is_safe and not any(
+            was_refused = any(
                 "unsatisfied condition" in one.error and one.image in image.name
                 for one in require(engine.stopped)
                 if is_project_folder(facts, one.folder)
             )
-            yield Finding(
-                Severity.WARNING if may_start else Severity.ERROR,
-                f"the image {image.name} requires a driver for CUDA {wanted}, but {driver_text}",
-                Fix(
-                    "Build from an image without CUDA (torch's wheels bring their own) or one for"
-                    f" {own}, or update the driver. {advice}",
-                    where=Side.IMAGE,
-                    docs=CUDA_COMPATIBILITY_GUIDE,
-                ),
+            yield problem(
+                "newer-minor" if is_safe else "too-new",
+                image=image.name,
+                wanted=wanted,
+                driver=driver.release,
+                newest=f"CUDA {driver.cuda}" if driver.cuda else "an older CUDA",
+                own=f"CUDA {driver.cuda}" if driver.cuda else "the driver's CUDA",
                 subject=image.name,
+                severity=Severity.ERROR if was_refused else None,
                 evidence=(f"NVIDIA_REQUIRE_CUDA={image.require_cuda[:_LONGEST]}", f"driver {driver.release}"),
                 confidence=Confidence.CERTAIN if driver.reported_cuda else Confidence.LIKELY,
             )
@@ -238,7 +211,7 @@ def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
 
 
 @check("CON009", causes=("CON003",))
-def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Finding]:
+def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
     containers = find_gpu_containers(engine)
     if not containers:
@@ -249,55 +222,39 @@ def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Finding]:
             continue
         if size_bytes >= SHARED_MEMORY_BYTES.value or container.ipc_mode == "host" or size_bytes <= 0:
             continue
-        yield Finding(
-            Severity.WARNING,
-            f"{container.name} has {format_bytes(size_bytes)} of shared memory: data loaders with workers and NCCL fail",
-            Fix(
-                "Set shm_size for the service in the Compose file, or --shm-size, and recreate the container.",
-                ("shm_size: 8gb", '"runArgs": ["--shm-size=8g"]'),
-                where=Side.PROJECT,
-            ),
+        yield problem(
+            "too-small",
+            container=container.name,
+            size=format_bytes(size_bytes),
             subject=container.name,
             evidence=(f"ShmSize: {size_bytes // MIB} MiB, IpcMode: {container.ipc_mode or 'private'}",),
         )
 
 
 @check("CON010", causes=("CON001", "CON002"))
-def container_variables_request_gpu(facts: Facts) -> Iterator[Finding]:
+def container_variables_request_gpu(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
     for container in require(engine.containers):
         if _runs_under_nvidia(container) and container.visible_devices is None and not container.gpu_request:
             if container.runtime != engine.default_runtime:
-                yield Finding(
-                    Severity.ERROR,
-                    f"{container.name} runs under the nvidia runtime, but names no GPU, so it has none",
-                    Fix(
-                        "Set both variables for the service, or ask with `gpus: all` instead, and recreate the container.",
-                        ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
-                        where=Side.PROJECT,
-                    ),
-                    subject=container.name,
-                    evidence=(f"Runtime: {container.runtime}", "NVIDIA_VISIBLE_DEVICES is not set"),
-                )
+                evidence = (f"Runtime: {container.runtime}", "NVIDIA_VISIBLE_DEVICES is not set")
+                yield problem("no-gpu-named", container=container.name, subject=container.name, evidence=evidence)
         elif container.gpu_request in ("driver", "runtime") and isinstance(container.driver_capabilities, str):
             requested = {name.strip() for name in container.driver_capabilities.split(",") if name.strip()}
             missing = [name for name in REQUIRED_CAPABILITIES if name not in requested]
             if requested and "all" not in requested and missing:
-                yield Finding(
-                    Severity.ERROR if "compute" in missing else Severity.WARNING,
-                    f"{container.name} was created without the driver capability {join_words(missing)}",
-                    Fix(
-                        "Set the variable in the image or the Compose file, and recreate the container.",
-                        ("NVIDIA_DRIVER_CAPABILITIES=compute,utility",),
-                        where=Side.PROJECT,
-                    ),
+                yield problem(
+                    "capability-missing",
+                    container=container.name,
+                    capabilities=join_words(missing),
                     subject=container.name,
+                    severity=Severity.ERROR if "compute" in missing else Severity.WARNING,
                     evidence=(f"NVIDIA_DRIVER_CAPABILITIES={container.driver_capabilities}",),
                 )
 
 
 @check("CON011")
-def last_container_ended_well(facts: Facts) -> Iterator[Finding]:
+def last_container_ended_well(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
     running = [one for one in require(engine.containers) if is_project_folder(facts, one.folder)]
     services = {one.service for one in running if one.service}
@@ -314,44 +271,31 @@ def last_container_ended_well(facts: Facts) -> Iterator[Finding]:
         yield from _judge_end(container)
 
 
-def _judge_end(container: StoppedContainer) -> Iterator[Finding]:
-    kind = (
-        f"service {container.service}" if container.service and isinstance(container.service, str) else "dev container"
-    )
-    if container.error:
-        from devkit.doctor.known_errors import find_known_errors  # it knows all checks
+def _judge_end(container: StoppedContainer) -> Iterator[Problem]:
+    from devkit.doctor.known_errors import find_known_errors  # it knows all checks
 
-        known_errors = find_known_errors(container.error, is_ours=True)
-        best = known_errors[0] if known_errors else None
+    is_service = container.service and isinstance(container.service, str)
+    kind = f"service {container.service}" if is_service else "dev container"
+    if container.error:
+        best = next(iter(find_known_errors(container.error, is_ours=True)), None)
         text = " ".join(container.error.split())
-        yield Finding(
-            Severity.ERROR,
-            f"the {kind} ({container.name}) could not start: {best.cause.rstrip('.') if best else text[:_LONGEST]}",
-            best.fix
-            if best
-            else Fix(
-                "Read the engine's error, and start the container again.", (f"docker start -a {quote(container.name)}",)
-            ),
+        yield problem(
+            "could-not-start",
+            kind=kind,
+            container=container.name,
+            reason=best.cause.rstrip(".") if best else text[:_LONGEST],
             subject=container.name,
             evidence=(f"State.Error: {text[: 2 * _LONGEST]}",),
-            confidence=best.confidence if best else Confidence.CERTAIN,
+            confidence=best.confidence if best else None,
+            fix=best.fix if best else None,
         )
     elif container.out_of_memory:
-        yield Finding(
-            Severity.WARNING,
-            f"the {kind} ({container.name}) was ended by the kernel, because it needed more memory than it may use",
-            Fix(
-                "Raise the memory limit of the service or of the virtual machine around the engine, or load models from"
-                " safetensors files, which are mapped and not copied.",
-                where=Side.PROJECT,
-            ),
-            subject=container.name,
-            evidence=(f"OOMKilled: true, exit code {container.exit_code}",),
-        )
+        evidence = (f"OOMKilled: true, exit code {container.exit_code}",)
+        yield problem("out-of-memory", kind=kind, container=container.name, subject=container.name, evidence=evidence)
 
 
 @check("CON012")
-def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
+def selinux_allows_gpu(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     limits = require(facts.limits)
     if is_in_wsl(facts) or require(limits.selinux) != "enforcing" or not engine.has_selinux:
@@ -365,18 +309,9 @@ def selinux_allows_gpu(facts: Facts) -> Iterator[Finding]:
         and not isinstance(one.security_options, Unknown)
         and not any(option.replace(":", "=") == "label=disable" or "spc_t" in option for option in one.security_options)
     ]
-    if not confined:
-        return
-    yield Finding(
-        Severity.WARNING,
-        f"SELinux may refuse {join_words(one.name for one in confined)} the GPU",
-        Fix(
-            "Let containers use devices, or start this one with --security-opt=label=disable.",
-            ("sudo setsebool -P container_use_devices on",),
-            where=find_host_side(facts),
-            root=True,
-            docs=TOOLKIT_TROUBLESHOOTING,
-        ),
-        evidence=("SELinux: enforcing, container_use_devices off", *(f"{one.name}: confined" for one in confined)),
-        confidence=Confidence.POSSIBLE,
-    )
+    if confined:
+        yield problem(
+            "confined",
+            containers=join_words(one.name for one in confined),
+            evidence=("SELinux: enforcing, container_use_devices off", *(f"{one.name}: confined" for one in confined)),
+        )
