@@ -120,11 +120,7 @@ def list_commands(
 
 TOOLKIT_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
 CDI_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"
-TOOLKIT_TROUBLESHOOTING = (
-    "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html"
-)
 ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
-CUDA_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 WSL_GUIDE = "https://docs.nvidia.com/cuda/wsl-user-guide/"
 
@@ -140,11 +136,6 @@ def name_engine(engine: object) -> str:
     return "snap" if engine.is_snap else "rootless" if engine.is_rootless else "docker"
 
 
-def restart_engine(facts: Facts, engine: Engine | None) -> tuple[str, ...]:
-    """List the commands that restart this machine's engine; Podman has no daemon to restart."""
-    return list_restart_commands(name_engine(engine), with_systemd=has_systemd(facts))
-
-
 def list_restart_commands(engine: str, *, with_systemd: bool = True) -> tuple[str, ...]:
     """List the commands that restart an engine, by its name."""
     commands = {
@@ -154,17 +145,6 @@ def list_restart_commands(engine: str, *, with_systemd: bool = True) -> tuple[st
         "rootless": ("systemctl --user restart docker",),
     }
     return commands.get(engine, ("sudo systemctl restart docker" if with_systemd else "sudo service docker restart",))
-
-
-def edit_daemon_file(change: str, *arguments: str) -> str:
-    """Format the command that edits Docker's daemon.json, `d` in the Python statement `change`, `a` its arguments."""
-    return " ".join(
-        (
-            "sudo python3 -c \"import json, os, sys; a = sys.argv; p = '/etc/docker/daemon.json'; d = json.load(open(p)) if"
-            f" os.path.exists(p) else {{}}; {change}; json.dump(d, open(p, 'w'), indent=4)\"",
-            *arguments,
-        )
-    )
 
 
 def has_systemd(facts: Facts) -> bool:
