@@ -87,6 +87,8 @@ def test_commands_quote_values_and_stand_for_those_of_the_machine():
         else facts
     )
     assert render_fix(ROWS_BY_ENGINE, values, podman).restart is Restart.NONE
+    kubelets = (FixRow("", ("sudo systemctl restart containerd",), restart=Restart.ENGINE),)
+    assert render_fix(kubelets, {}, podman).restart is Restart.ENGINE
 
 
 def test_a_problem_may_bring_the_fix_of_an_error_that_it_recognized():
