@@ -30,7 +30,8 @@ from devkit.errors import DevkitError
 from devkit.estimate.report import EstimateReport
 from devkit.facts.model import Facts
 from devkit.facts.redact import build_redaction
-from devkit.probe.circumstances import LocalFiles, read_circumstances
+from devkit.probe.circumstances import read_circumstances
+from devkit.probe.host import LocalHost
 from devkit.probe.saved_facts import load_saved_facts
 from devkit.release import __version__
 from devkit.solver.output import format_answer, serialize_answer
@@ -171,7 +172,7 @@ def explain(text: str, facts: Facts | None = None, *, use_machine: bool = True) 
     if facts is not None:
         machine = describe_facts(facts)
     elif use_machine:
-        machine = describe_circumstances(read_circumstances(LocalFiles()))
+        machine = describe_circumstances(read_circumstances(LocalHost()))
     return Explanation(None, find_known_errors(text, machine=machine))
 
 

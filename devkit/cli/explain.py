@@ -145,9 +145,10 @@ def _choose_machine(facts_file: Path | None, *, no_facts: bool) -> "Machine | No
         from devkit.probe.saved_facts import load_saved_facts
 
         return describe_facts(load_saved_facts((facts_file,)))
-    from devkit.probe.circumstances import LocalFiles, read_circumstances
+    from devkit.probe.circumstances import read_circumstances
+    from devkit.probe.host import LocalHost
 
-    return describe_circumstances(read_circumstances(LocalFiles()))
+    return describe_circumstances(read_circumstances(LocalHost()))
 
 
 def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool) -> None:

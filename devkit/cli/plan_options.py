@@ -247,10 +247,16 @@ def build_settings_from_options(options: PlanOptions, container: ContainerOption
     values: dict[str, Any] = {
         name: "" if value is None else value for name, value in given.items() if name not in elsewhere
     }
-    settings = ProjectSettings(**values, pins=pins)
+    named = ProjectSettings()
     for assignment in container.assignments:
-        settings = parse_assignment(assignment).with_flags(settings)
-    return settings
+        parsed = parse_assignment(assignment)
+        lists: dict[str, Any] = {
+            each.name: (*getattr(named, each.name), *value)
+            for each in fields(parsed)
+            if isinstance(value := getattr(parsed, each.name), tuple)
+        }
+        named = replace(named.with_flags(parsed), **lists)
+    return named.with_flags(ProjectSettings(**values, pins=pins))
 
 
 def build_options_from_settings(settings: "ProjectSettings", facts: tuple[str, ...]) -> PlanOptions:

@@ -35,7 +35,7 @@ def group_options(options: Sequence[Decorator], into: type, argument: str, *, ti
 def setting_options(settings: type, *, title: str = OTHER) -> Decorator:
     """Return a decorator that gives a command one flag for each setting of the class, in its order.
 
-    A setting without a section of its own stands in the section `title` of the help.
+    A setting without a section goes into the section `title` of the help.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ class BuildStep:
 
     @property
     def is_work(self) -> bool:
-        """Whether it does more than to name a base image."""
+        """True if it does more than name a base image."""
         return not self.name.split(" ", 1)[-1].startswith("FROM")
 
 

@@ -55,7 +55,7 @@ class DevContainer:
 
     @cached_property
     def is_generated(self) -> bool:
-        """Whether devkit wrote the Compose file, and Compose alone can make the container from it."""
+        """True if devkit wrote the Compose file, and Compose alone can make the container from it."""
         needed = {key: value for key, value in self.properties.items() if key != "customizations"}
         needs_cli = any(map(needed.get, _CLI_ONLY)) or _OTHER_VARIABLE.search(json.dumps(needed))
         if needs_cli or not self.compose_files or needed.get("updateRemoteUserUID") is not False:

@@ -2,8 +2,9 @@
 
 A check yields `problem("not-loaded", path=…)`. The row `[check.CTK003.problem.not-loaded]` has message and severity, and
 its fixes by variant; the first whose `when` holds for the machine counts. Message and summary are templates over the
-values; a command quotes them for the shell, and a command that is one name in braces stands for all of this machine's
-commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`.
+values; a command quotes them for the shell, and a command that is one name in braces becomes all of this machine's
+commands for that purpose: those of commands.toml, and `configure_runtime`, `restart_engine` and `refresh_cdi`. Where uv
+made the environment, a command that begins with `pip` is uv's.
 """
 
 import re
@@ -16,7 +17,7 @@ from typing import Any
 from devkit.doctor import fixes
 from devkit.doctor.model import Check, Confidence, Finding, Fix, Location, Repair, Restart, Severity, Side
 from devkit.doctor.preconditions import find_platform, is_in_container
-from devkit.doctor.wheels import find_workload_side
+from devkit.doctor.wheels import adapt_to_installer, find_workload_side
 from devkit.facts.decode import decode_fields
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
@@ -59,7 +60,7 @@ class FixRow:
 
 @dataclass(frozen=True)
 class ProblemRow:
-    """What a check may find: a message with named values, and its fixes by variant."""
+    """The row of a problem: a message with named values, and its fixes by variant."""
 
     message: str
     severity: Severity = Severity.ERROR
@@ -74,7 +75,7 @@ class ProblemRow:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check found: the name of its row, the values in it, and what only the facts have."""
+    """A problem that a check found: the name of its row, the values in it, and what only the facts have."""
 
     name: str
     values: Mapping[str, object]
@@ -171,10 +172,10 @@ def describe_variant(facts: Facts) -> dict[str, str]:
 
 
 def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterator[str]:
-    """Yield the commands that one template stands for."""
+    """Yield the commands of one template."""
     found = _MACRO.fullmatch(command)
     if found is None:
-        yield command.format_map({name: _quote(value) for name, value in values.items()})
+        yield adapt_to_installer(command.format_map({name: _quote(value) for name, value in values.items()}), facts)
         return
     name = found[1]
     if isinstance(given := values.get(name), tuple):
@@ -240,7 +241,7 @@ def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iter
 
 def show_condition(row: FixRow) -> str:
     """Show for which machines a fix is; "" where it is for all others."""
-    return ", ".join(f"{name}: {' or '.join(words)}" for name, words in row.when.items())
+    return ", ".join(f"{name}: {' or '.join(word or 'none' for word in words)}" for name, words in row.when.items())
 
 
 def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:

@@ -69,6 +69,19 @@ def uses_uv(facts: Facts) -> bool:
     return not isinstance(facts.python, Unknown) and facts.python.installer == "uv"
 
 
+def adapt_to_installer(command: str, facts: Facts) -> str:
+    """Write a command of pip for uv, if uv made this environment; leave any other as it is."""
+    if not uses_uv(facts) or not command.startswith(("pip install ", "pip uninstall ")):
+        return command
+    return "uv " + command.replace(" --force-reinstall ", " --reinstall ").replace(" uninstall -y ", " uninstall ")
+
+
+def list_wheel_requirements(facts: Facts, wheel: CompatibleWheel) -> tuple[str, ...]:
+    """List what to install instead of the installed torch: exactly this build, and the torchvision for it."""
+    names = () if isinstance(facts.python, Unknown) else [package.name for package in facts.python.packages]
+    return (f"torch=={wheel.version}", *(name for name in names if name == "torchvision"))
+
+
 def format_install_command(
     facts: Facts, *requirements: str, index: str = "", replace: bool = False, more: str = "", torch: str = ""
 ) -> str:
@@ -90,14 +103,7 @@ def format_install_command(
 
 def format_wheel_install_command(facts: Facts, wheel: CompatibleWheel) -> str:
     """Format the command that replaces the installed torch by exactly this build, with the torchvision for it."""
-    names = () if isinstance(facts.python, Unknown) else [package.name for package in facts.python.packages]
-    return format_install_command(
-        facts,
-        f"torch=={wheel.version}",
-        *(name for name in names if name == "torchvision"),
-        index=wheel.index_url,
-        replace=True,
-    )
+    return format_install_command(facts, *list_wheel_requirements(facts, wheel), index=wheel.index_url, replace=True)
 
 
 def format_upgrade_command(facts: Facts, *requirements: str, torch: str = "") -> str:

@@ -18,7 +18,6 @@ class PackageManager(StrEnum):
     POETRY = "Poetry"
     PDM = "PDM"
     PIPENV = "Pipenv"
-    PIXI = "pixi"
     CONDA = "conda"
     PIP = "pip"
     NONE = ""

@@ -8,15 +8,11 @@ from devkit.facts.values import NOT_READ, Release, Unknown
 
 @dataclass(frozen=True)
 class Client:
-    """One command on PATH: docker, podman, docker-compose, nerdctl, devcontainer.
-
-    `path` is the first that PATH finds, `real_path` what links lead to.
-    """
+    """One command on PATH: docker, podman, docker-compose, nerdctl, devcontainer."""
 
     name: str
     path: str
     version: Release | Unknown
-    real_path: str | Unknown = NOT_READ
     is_podman: bool | Unknown = NOT_READ
     """Whether a command of another name hands over to Podman, as the package podman-docker makes it."""
 
@@ -86,17 +82,12 @@ class RunningContainer:
     require_cuda: str | Unknown | None = NOT_READ
     shm_bytes: int | Unknown = NOT_READ
     ipc_mode: str | Unknown = NOT_READ
-    network_mode: str | Unknown = NOT_READ
     user: str | Unknown = NOT_READ
     """As configured: "vscode", "1000:1000", "" for the image's own."""
     is_privileged: bool | Unknown = NOT_READ
     security_options: tuple[str, ...] | Unknown = NOT_READ
-    ulimits: tuple[str, ...] | Unknown = NOT_READ
-    """As name=soft:hard, -1 for unlimited."""
     memory_bytes: int | Unknown | None = NOT_READ
     """The limit of its memory, None for no limit."""
-    has_engine_socket: bool | Unknown = NOT_READ
-    """Whether the engine's own socket is mounted into it."""
     health: str | Unknown = NOT_READ
     """"healthy", "unhealthy", "starting", "" without a health check."""
 
@@ -271,8 +262,6 @@ class Toolkit:
 
     version: Release | Unknown | None
     """None when nvidia-ctk is not installed."""
-    hook_path: str
-    """Where nvidia-container-runtime-hook is, "" when it is not on PATH."""
     runtime_path: str
     mode: str | Unknown
     """`mode` of the runtime in config.toml: "auto", "legacy", "cdi", "csv", "jit-cdi"."""

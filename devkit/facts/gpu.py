@@ -11,7 +11,6 @@ class AmdGpu:
     """One GPU that computes. `node` is its number in the kernel's topology.
 
     `target` is its LLVM target, such as gfx942; `name` is "" where nothing tells it; `device_id` is that of PCI.
-    `render_node` is its device in /dev/dri, "" for none.
     """
 
     node: int
@@ -19,7 +18,6 @@ class AmdGpu:
     name: str
     device_id: str
     memory_bytes: int | Unknown
-    render_node: str
 
 
 @dataclass(frozen=True)
@@ -119,8 +117,6 @@ class PciGpu:
     address: str
     device_id: str
     kernel_driver: str
-    link_width: int | Unknown = NOT_READ
-    """PCIe lanes in use; unknown while the GPU sleeps or has left the bus."""
     max_link_width: int | Unknown = NOT_READ
     bar1_bytes: int | Unknown = NOT_READ
     """Size of the window through which the processor sees GPU memory; 0 when the firmware assigned none."""

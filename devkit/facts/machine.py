@@ -131,17 +131,11 @@ class Limits:
     group_memory_bytes: int | Unknown | None
     out_of_memory_kills: int | Unknown
     """Processes that the kernel has killed in this control group since it was made."""
-    group_version: str | Unknown = NOT_READ
-    """"2", "1", or "hybrid" for version 1 with the unified tree beside it."""
-    open_files: int | Unknown | None = NOT_READ
-    stack_bytes: int | Unknown | None = NOT_READ
     cpu_count: float | Unknown | None = NOT_READ
     """CPUs that the control group allows at a time, None for no limit."""
     numa_nodes: tuple[int, ...] | Unknown = NOT_READ
     """NUMA nodes with a CPU on which this process may run."""
     swap_bytes: int | Unknown = NOT_READ
-    available_bytes: int | Unknown = NOT_READ
-    """Memory of the machine that a new process could use without swapping."""
     interfaces: tuple[str, ...] | Unknown = NOT_READ
     """Network interfaces besides the loopback."""
     default_interface: str | Unknown = NOT_READ

@@ -368,7 +368,6 @@ class DevContainer:
     """Features by name, with the CUDA version that they install, "" for none."""
     installs: tuple[Install, ...]
     """Of its lifecycle commands."""
-    build_args_not_text: tuple[Key, ...]
     programs: tuple[str, ...] | Unknown = NOT_READ
     """The programs that its lifecycle commands and their scripts run in the container, each once."""
     nvcc: tuple[str, ...] | Unknown = NOT_READ

@@ -2,100 +2,50 @@
 
 import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Protocol
 
 from devkit.facts.machine import Circumstances
+from devkit.probe.host import Host
 
 DRIVER_VERSION = "/proc/driver/nvidia/version"
 DXG = "/dev/dxg"
 _CGROUP_SIGNS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"))
-_MAX_BYTES = 64 * 1024
+MAX_SCRIPT_BYTES = 16384
+"""A command that hands over to another one is a short script; the real ones are megabytes of machine code."""
 
 
-class Files(Protocol):
-    """The part of `Host` that reads files."""
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Return the environment variables."""
-
-    def read(self, path: str) -> str | None:
-        """Return the text of a file, None when it cannot be read."""
-
-    def stat(self, path: str) -> object | None:
-        """Return something for a path that exists."""
-
-    def link(self, path: str) -> str | None:
-        """Return the path that links lead to, None when it does not exist."""
-
-
-class LocalFiles:
-    """Files of the machine that this process runs on."""
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Return the environment variables."""
-        return os.environ
-
-    def read(self, path: str) -> str | None:
-        """Return the beginning of a file, None when it cannot be read."""
-        try:
-            if not Path(path).is_file():  # a pipe would hold up who opens it
-                return None
-            with Path(path).open(encoding="utf-8", errors="replace") as file:
-                return file.read(_MAX_BYTES)
-        except OSError:
-            return None
-
-    def stat(self, path: str) -> os.stat_result | None:
-        """Return what is known about a path, None when it does not exist."""
-        try:
-            return Path(path).stat()
-        except OSError:
-            return None
-
-    def link(self, path: str) -> str | None:
-        """Return the path that links lead to, None when it does not exist."""
-        try:
-            return str(Path(path).resolve(strict=True))
-        except (OSError, RuntimeError):
-            return None
-
-
-def read_circumstances(files: Files) -> Circumstances:
+def read_circumstances(host: Host) -> Circumstances:
     """Read the circumstances in about a millisecond."""
-    version = re.search(r"\b\d{3}\.\d{2,3}(?:\.\d{2,3})?\b", files.read(DRIVER_VERSION) or "")
+    version = re.search(r"\b\d{3}\.\d{2,3}(?:\.\d{2,3})?\b", host.read(DRIVER_VERSION) or "")
     return Circumstances(
         driver=version[0] if version else "",
-        has_device=any(files.stat(path) is not None for path in ("/dev/nvidia0", "/dev/nvidiactl", DXG)),
-        is_wsl="microsoft" in (files.read("/proc/sys/kernel/osrelease") or "").lower()
-        or "WSL_DISTRO_NAME" in files.env,
-        container=detect_container(files),
-        docker=_find_docker(files),
+        has_device=any(host.stat(path) is not None for path in ("/dev/nvidia0", "/dev/nvidiactl", DXG)),
+        is_wsl="microsoft" in (host.read("/proc/sys/kernel/osrelease") or "").lower() or "WSL_DISTRO_NAME" in host.env,
+        container=detect_container(host),
+        docker=_find_docker(host),
     )
 
 
-def detect_container(files: Files) -> str:
+def detect_container(host: Host) -> str:
     """Return "docker", "podman", "kubernetes", "apptainer" or "unknown"; "" outside of a container."""
-    if "APPTAINER_CONTAINER" in files.env or "SINGULARITY_CONTAINER" in files.env:
+    if "APPTAINER_CONTAINER" in host.env or "SINGULARITY_CONTAINER" in host.env:
         return "apptainer"
-    if "KUBERNETES_SERVICE_HOST" in files.env:
+    if "KUBERNETES_SERVICE_HOST" in host.env:
         return "kubernetes"
-    if files.stat("/run/.containerenv") is not None:
+    if host.stat("/run/.containerenv") is not None:
         return "podman"
-    if files.stat("/.dockerenv") is not None:
+    if host.stat("/.dockerenv") is not None:
         return "docker"
-    cgroups = files.read("/proc/1/cgroup") or ""
+    cgroups = host.read("/proc/1/cgroup") or ""
     by_cgroup = next((kind for sign, kind in _CGROUP_SIGNS if sign in cgroups), "")
-    return by_cgroup or ("unknown" if files.env.get("container") else "")
+    return by_cgroup or ("unknown" if host.env.get("container") else "")
 
 
-def _find_docker(files: Files) -> str:
-    paths = (files.link(f"{folder}/docker") for folder in files.env.get("PATH", "").split(os.pathsep) if folder)
+def _find_docker(host: Host) -> str:
+    paths = (host.link(f"{folder}/docker") for folder in host.env.get("PATH", "").split(os.pathsep) if folder)
     path = next(filter(None, paths), "")
     # The package podman-docker makes docker a link to Podman, or a script that starts it.
-    if "podman" in path or "podman" in (files.read(path) or "")[:400]:
+    found = host.stat(path) if path else None
+    script = host.read(path) if found is not None and found.size <= MAX_SCRIPT_BYTES else None
+    if "podman" in path or "podman" in (script or "")[:400]:
         return "podman"
     return "snap" if "/snap/" in path else "docker" if path else ""

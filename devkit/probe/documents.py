@@ -224,6 +224,16 @@ def parse_yaml(text: str) -> object:
     return value
 
 
+def parse_env(text: str) -> dict[str, str]:
+    """Parse the variables of an .env file; what is no assignment is left out, and no variable is replaced."""
+    from io import StringIO
+
+    from dotenv.parser import parse_stream
+
+    found = parse_stream(StringIO(text))
+    return {each.key: each.value for each in found if each.key and each.value is not None and not each.error}
+
+
 def parse_int(text: str) -> int | None:
     """Parse a number of plain digits; None for everything else, and for more digits than any counter has."""
     text = text.strip()

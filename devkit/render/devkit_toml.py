@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tomlkit.items import Item
 
 DEVKIT_TOML = "devkit.toml"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SETTINGS_PAGE = f"{DOCUMENTATION_URL}/settings/"
 
 
@@ -224,6 +225,8 @@ def parse_assignment(assignment: str) -> ProjectSettings:
     if section is None or not value:
         known = ", ".join(each for _, keys in SECTIONS.values() for each in keys)
         raise DevkitError(f"invalid --set {assignment}: expected KEY=VALUE", f"Known keys: {known}.")
+    if not value.isascii() and _SURROGATE.search(value):
+        raise DevkitError(f"invalid --set {assignment}: it is not text", "Write it in UTF-8.")
     owner = ProjectSettings if section != "policy" else Policy
     written = write_value(value, type(getattr(owner, key)))
     try:
@@ -381,6 +384,6 @@ def _to_toml_item(value: object) -> "Item":
 
 def _format_toml(value: object) -> str:
     text: str = _to_toml_item(value).as_string()
-    if not text.isascii() and re.search("[\ud800-\udfff]", text):
+    if not text.isascii() and _SURROGATE.search(text):
         raise DevkitError(f"{DEVKIT_TOML} cannot hold {value!r}, which is not text", "Write it in UTF-8.")
     return text

@@ -70,7 +70,7 @@ class ConflictDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolutionDocument:
-    """What uv resolved, or why that was not checked."""
+    """The packages that uv resolved, or the reason why that was not checked."""
 
     status: Literal["resolved", "not checked"]
     because: str | None = None

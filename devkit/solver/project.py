@@ -86,7 +86,8 @@ def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:
 
 def list_choices(dependencies: Dependencies) -> Iterator[str]:
     """List what the project offers and the image does not install, each with the flag that installs it."""
-    if dependencies.tool is PackageManager.NONE and dependencies.framework is Framework.TORCH:
+    is_silent = dependencies.tool is PackageManager.NONE and not dependencies.unread
+    if is_silent and dependencies.framework is Framework.TORCH:
         yield "no dependency file was found, such as requirements.txt or pyproject.toml: the image gets the plan's packages"
     available = dependencies.available
     if origin := dependencies.extras_origin:

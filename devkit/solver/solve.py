@@ -82,10 +82,10 @@ def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Ta
         answer = add_compiled_packages(answer, dependencies, build_problem(request, tables))
     answer = replace(answer, is_graphical=GRAPHICS in request.features)
     answer = add_system_packages(answer, dependencies, request.apt, tables)
-    if not dependencies.files:
+    if not (dependencies.files or dependencies.unread):
         return answer
     warnings = (*answer.warnings, *dict.fromkeys(find_dependency_warnings(dependencies, answer)))
-    if dependencies.tool is PackageManager.NONE:
+    if dependencies.tool is PackageManager.NONE or not dependencies.files:
         return replace(answer, warnings=warnings)
     source = dependencies.lock or dependencies.files[0]
     reason = Reason("dependencies", dependencies.tool.value, dependencies.because, source, RowConfidence.CONFIRMED)

@@ -16,7 +16,8 @@ import torch
 
 from devkit.estimate.settings import Precision
 from devkit.probe.host import Host, LocalHost
-from devkit.probe.machine.control_group import parse_memory_size, read_cgroup
+from devkit.probe.machine.control_group import read_cgroup
+from devkit.probe.machine.operating_system import parse_memory_size
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 KERNEL_MODULE_VERSION_FILE = Path("/proc/driver/nvidia/version")

@@ -40,8 +40,8 @@ def test_a_removed_command_says_what_does_its_part(tmp_path, name):
 
 
 def test_old_flags_of_init_are_settings(tmp_path):
-    old = ("--name", "mine", "--sudo", "--device=0", "--hub", "https://hub.example.org")
-    new = ("--set", "name=mine", "--set", "sudo=true", "--set", "devices=0", "--set", "hub=https://hub.example.org")
+    old = ("--name", "mine", "--sudo", "--device=0", "--device", "1", "--hub", "https://hub.example.org")
+    new = ("--set", "name=mine", "--set", "sudo=true", "--set", "devices=0,1", "--set", "hub=https://hub.example.org")
     first, second = tmp_path / "first", tmp_path / "second"
     done = devkit("init", first, *GPU, *old, "--no-resolve")
     assert done.returncode == 0, done.stderr
@@ -49,7 +49,7 @@ def test_old_flags_of_init_are_settings(tmp_path):
     assert devkit("init", second, *GPU, *new, "--no-resolve").stderr == ""
     made = (first / "devkit.toml").read_text(encoding="utf-8")
     assert made == (second / "devkit.toml").read_text(encoding="utf-8")
-    assert 'devices = ["0"]' in made and "sudo = true" in made
+    assert 'devices = ["0", "1"]' in made and "sudo = true" in made
 
 
 @pytest.mark.parametrize(

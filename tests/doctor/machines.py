@@ -56,7 +56,7 @@ ARCH = Distribution("arch", (), "", "Arch Linux")
 NIXOS = Distribution("nixos", (), "25.05", "NixOS 25.05")
 VOID = Distribution("void", (), "", "Void Linux")
 
-PCI = PciGpu("0000:01:00.0", "0x2684", "nvidia", 16, 16, 32 * GIB)
+PCI = PciGpu("0000:01:00.0", "0x2684", "nvidia", 16, 32 * GIB)
 NO_REASON_TO_ASK = Unknown("the module is loaded")
 
 
@@ -149,13 +149,10 @@ def container(**changes):
         "require_cuda": "cuda>=12.8",
         "shm_bytes": 8 * GIB,
         "ipc_mode": "private",
-        "network_mode": "bridge",
         "user": "dev",
         "is_privileged": False,
         "security_options": (),
-        "ulimits": (),
         "memory_bytes": None,
-        "has_engine_socket": False,
         "health": "",
     }
     return RunningContainer(**values | changes)
@@ -167,12 +164,8 @@ def limits(**changes):
         "locked_memory_bytes": 8 << 20,
         "group_memory_bytes": None,
         "out_of_memory_kills": 0,
-        "group_version": "2",
-        "open_files": 1 << 20,
-        "stack_bytes": 8 << 20,
         "cpu_count": None,
         "swap_bytes": 8 * GIB,
-        "available_bytes": 48 * GIB,
         "interfaces": ("eno1",),
         "default_interface": "eno1",
         "has_infiniband": False,
@@ -263,7 +256,6 @@ def healthy():
         compose=Compose(r("2.40.0")),
         toolkit=Toolkit(
             version=r("1.18.2"),
-            hook_path="/usr/bin/nvidia-container-runtime-hook",
             runtime_path="/usr/bin/nvidia-container-runtime",
             mode="auto",
             no_cgroups=False,
@@ -305,7 +297,7 @@ def healthy():
             ),
         ),
         clients=Clients(
-            (Client("docker", "/usr/bin/docker", r("28.5.1"), "/usr/bin/docker", False),),
+            (Client("docker", "/usr/bin/docker", r("28.5.1"), False),),
             ("/usr/bin/dockerd",),
             DockerSettings("/home/dev/.docker/config.json", "", (), False),
         ),

@@ -49,7 +49,6 @@ NO_OFFER = {
     "engine.cdi_devices": (),
     "engine.hook_on_path": False,
     "toolkit.version": None,
-    "toolkit.hook_path": "",
     "toolkit.daemon_files": (),
     "cdi": (),
 }
@@ -80,14 +79,14 @@ def refused(member, active):
 NO_ENGINE = silent(EngineEnd.NOT_INSTALLED)
 RUNS_PODS = host(engine=EngineFailure(EngineEnd.NOT_INSTALLED, DEFAULT, "", pod_runtime="CRI-O"))
 JOIN = "error: sudo usermod -aG docker $USER | newgrp docker | restart: login"
-BY_WINDOWS_COMMAND = (Client("docker", "/mnt/c/Program Files/Docker/docker", r("28.5.1"), "/usr/bin/docker", False),)
+BY_WINDOWS_COMMAND = (Client("docker", "/mnt/c/Program Files/Docker/docker", r("28.5.1"), False),)
 IN_WSL = {"facts": windows_guest()}
 
 
 def client(version="28.5.1", is_podman=False, facts=None, **changes):
     """A machine with the docker command."""
     release = r(version) if isinstance(version, str) else version
-    found = (Client("docker", "/usr/bin/docker", release, "/usr/bin/docker", is_podman),)
+    found = (Client("docker", "/usr/bin/docker", release, is_podman),)
     return host(facts, clients__found=found, **changes)
 
 

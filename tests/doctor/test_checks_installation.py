@@ -33,7 +33,7 @@ def host(*lines, woke=None, nvml=None, distribution=None, **changes):
 
 
 def device(device_id="0x2684", driver="nvidia", bar1=32 * GIB):
-    return (PciGpu(HERE, device_id, driver, 16, 16, bar1),)
+    return (PciGpu(HERE, device_id, driver, 16, bar1),)
 
 
 def window(size, *lines, driver="nvidia", nvml=NO_GPU):

@@ -48,6 +48,7 @@ BEHIND_A_VARIABLE = composed(
 ) | {
     ".devcontainer/gpu.cpu.yml": "services:\n  gpu: {}\n",
     ".devcontainer/gpu.nvidia.yml": "services:\n  gpu:\n    gpus: all\n",
+    ".devcontainer/.env": "GPU=nvidia\n",
 }
 OLD_COMPOSE = host(compose__version=r("2.29.7"))
 NO_COMPOSE = host(compose=Unknown("no answer"))
@@ -216,7 +217,7 @@ def test_no_repair_would_write_a_blanked_value(tmp_path):
 
 def test_a_reservation_behind_a_variable_keeps_its_condition(tmp_path):
     (request,) = on(tmp_path, BEHIND_A_VARIABLE).project.services[0].requests
-    assert request.condition == "${GPU:-cpu}"
+    assert request.condition == "gpu.${GPU:-cpu}.yml"
 
 
 def test_a_key_gpus_beside_another_request_is_left_to_the_reader(tmp_path):

@@ -18,7 +18,8 @@ from devkit.doctor.signatures.matching import match_signatures
 from devkit.doctor.signatures.nearest import find_nearest
 from devkit.doctor.signatures.witnesses import describe_circumstances, describe_facts
 from devkit.facts.machine import Circumstances
-from devkit.probe.circumstances import LocalFiles, read_circumstances
+from devkit.probe.circumstances import read_circumstances
+from devkit.probe.host import LocalHost
 from devkit.text import wrap_text
 from tests.hosts import MACHINES, facts_of
 from tests.hosts import machine as host_of
@@ -340,15 +341,14 @@ def test_every_recorded_machine_has_circumstances_and_answers():
             assert find_known_errors(NO_GPU, machine=machine)[0].code in {"CON001", "PYT006"}, name
 
 
-def test_podman_behind_the_name_docker_is_seen(tmp_path, monkeypatch):
+def test_a_script_named_docker_is_what_it_hands_over_to(tmp_path, monkeypatch):
     (tmp_path / "docker").write_text('#!/bin/sh\nexec /usr/bin/podman "$@"\n')
-
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert read_circumstances(LocalFiles()).docker == "podman"
+    assert read_circumstances(LocalHost()).docker == "podman"
 
 
 def test_this_machine_can_be_read():
-    assert read_circumstances(LocalFiles()).docker in {"docker", "podman", "snap", ""}
+    assert read_circumstances(LocalHost()).docker in {"docker", "podman", "snap", ""}
 
 
 def test_kubernetes_is_not_told_to_run_docker():

@@ -58,8 +58,8 @@ def test_a_running_container_says_what_it_was_given(based, tmp_path):
     expected = {Flavor.CPU: "", Flavor.NVIDIA: "driver", Flavor.CDI: "cdi"}
     assert (container.name, container.folder, container.is_dev_container) == ("dev", folder, True)
     assert container.gpu_request == expected[based.flavor]
-    assert (container.shm_bytes, container.user, container.ulimits) == (1 << 30, "1234:5", ("nofile=1024:2048",))
-    assert (container.visible_devices, container.has_engine_socket) == ("all", False)
+    assert (container.shm_bytes, container.user) == (1 << 30, "1234:5")
+    assert container.visible_devices == "all"
     assert "secret" not in repr(engine)
     assert [(one.name, one.state, one.exit_code) for one in engine.stopped] == [("done", "exited", 0)]
     (found,) = [one for one in engine.images if one.id == container.image_id]

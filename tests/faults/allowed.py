@@ -20,6 +20,7 @@ BROKEN = "a number alone|binary|cut after|UTF-16 without|nested|noise|one charac
 
 ALLOWED = (
     Allowed("CDI001", "read", "/cdi/", OTHER_NUMBER, "it then names another driver's libraries"),
+    Allowed("CDI009", "read", "/cdi/", "every digit 9", "its GPUs then have one name, which two files describe"),
     Allowed("CUD004", "read", "torch/version.py", OTHER_NUMBER, "torch then is of another CUDA"),
     Allowed("PYT003", "read", "torch/version.py", OTHER_NUMBER, "torch then is of another CUDA"),
     Allowed("DRV002", "read", "/sys/module/nvidia/version", "digit 9", "the module then is another release"),

@@ -37,10 +37,7 @@ SOUND = {
     "pdm.lock": '[[package]]\nname = "torch"\nversion = "2"\ndependencies = ["a>=1", "b"]\n',
     "Pipfile": '[packages]\ntorch = {version = "==2", extras = ["a"]}\n[requires]\npython_version = "3.11"\n',
     "Pipfile.lock": '{"default": {"torch": {"version": "==2.4.1", "markers": "os_name == \'posix\'"}}}',
-    "pixi.toml": '[dependencies]\npython = "3.12.*"\n[pypi-dependencies]\ntorch = {version = ">=2", extras = ["a"]}',
-    "pixi.lock": "- conda: https://c/linux-64/pytorch-2.5.1-py_0.conda\n- pypi: a\n  name: b\n  version: 1\n",
     "environment.yml": "dependencies:\n  - python=3.11\n  - a::pytorch=2.4=b\n  - pip:\n    - torch<3\n    - -r x\n",
-    "conda-lock.yml": "package:\n- name: pytorch\n  version: 2.4.1\n  manager: conda\n  platform: linux-64\n",
     "setup.cfg": "[options]\npython_requires = >=3.10\ninstall_requires =\n    torch==2.4.1; os_name == 'posix'\n",
     "setup.py": "NEEDS = ['torch==2']\nDEPS = {a: b for a, b in (f(x) for x in NEEDS)}\ndef pick(*names):\n"
     "    return [DEPS[each] for each in names]\nNEEDS += pick('torch')\nif x:\n    NEEDS.append('a')\n"

@@ -40,7 +40,6 @@ def test_a_server_shows_each_gpu_with_its_memory_and_its_name():
         (2, "gfx942", "AMD Instinct MI300X"),
     ]
     assert {gpu.memory_bytes for gpu in amd.gpus} == {206141652992}
-    assert [gpu.render_node for gpu in amd.gpus] == ["/dev/dri/renderD128", "/dev/dri/renderD136"]
     assert (amd.kfd, str(amd.rocm)) == ("open", "6.4.1")
 
 

@@ -102,16 +102,6 @@ def test_a_spec_that_no_file_may_hold_is_named(tmp_path, spec):
     assert (found.conda, list(unread(found))) == ((), ["environment.yml:2"])
 
 
-def test_pixi_has_conda_packages_as_well(tmp_path):
-    text = (
-        '[workspace]\nname = "p"\nchannels = ["conda-forge", {channel = "bioconda"}]\n[dependencies]\n'
-        'python = "3.12.*"\ncolmap = ">=3.9,<4"\nhmmer = {version = "3.4", channel = "bioconda"}\nsox = "*"\n'
-    )
-    found = read(tmp_path, {"pixi.toml": text})
-    assert [each.spec for each in found.conda] == ["colmap>=3.9,<4", "bioconda::hmmer=3.4", "sox"]
-    assert found.conda_channels == ("conda-forge", "bioconda")
-
-
 # Exported on Windows, as https://github.com/IDEA-Research/GroundingDINO/blob/main/environment.yaml was.
 EXPORT = environment(
     "addict=2.4.0=pyhd8ed1ab_2", "pytorch=2.0.1=py3.9_cuda11.8_cudnn8_0", "icu=70.1=h0e60522_0", "opencv=4.5.3=py39h832f523_8",

@@ -50,10 +50,6 @@ PROJECT = '[project]\nname = "p"\nversion = "1"\n'
         ),
         pytest.param({"pdm.lock": "", "pyproject.toml": PROJECT}, PackageManager.PDM, "pdm.lock", id="PDM's lock"),
         pytest.param({"Pipfile": ""}, PackageManager.PIPENV, "the project has Pipfile", id="a Pipfile"),
-        pytest.param({"pixi.toml": ""}, PackageManager.PIXI, "pixi.toml", id="pixi.toml"),
-        pytest.param(
-            {"pyproject.toml": "[tool.pixi]\n"}, PackageManager.PIXI, "[tool.pixi]", id="pixi in pyproject.toml"
-        ),
         pytest.param(
             {"environment.yml": "", "requirements.txt": ""}, PackageManager.CONDA, "environment.yml", id="conda"
         ),
@@ -400,35 +396,19 @@ def test_a_lock_of_pdm_is_read(tmp_path):
     assert limits(found)["pdm.lock:2"] == "torch==2.9.1"
 
 
-def test_a_lock_of_conda_limits_what_is_for_linux(tmp_path):
-    lock = (
-        "version: 1\npackage:\n- name: python\n  version: 3.11.9\n  manager: conda\n  platform: linux-64\n"
-        "- name: pytorch\n  version: 2.4.1\n  manager: conda\n  platform: osx-arm64\n"
-        "- name: pytorch\n  version: 2.5.1\n  manager: conda\n  platform: linux-64\n"
-    )
-    found = read(tmp_path, {"conda-lock.yml": lock})
-    assert limits(found) == {"conda-lock.yml:11": "torch==2.5.1"}
-    assert [(each.origin, each.specifier) for each in found.python] == [("conda-lock.yml:3", "==3.11.9")]
-
-
-def test_pixi_is_read_with_its_lock(tmp_path):
-    text = (
-        '[workspace]\nname = "p"\nchannels = ["conda-forge"]\n[dependencies]\npython = "3.12.*"\npytorch-gpu = "*"\n'
-        'ffmpeg = ">=6"\n[pypi-dependencies]\ntransformers = {version = ">=4", extras = ["sentencepiece"]}\n'
-        'near = {path = "."}\n'
-        '[target.linux-64.pypi-dependencies]\nrich = "*"\n[feature.docs.dependencies]\nsphinx = "*"\n'
-    )
-    lock = (
-        "packages:\n"
-        "- conda: https://conda.anaconda.org/conda-forge/linux-64/pytorch-2.5.1-cuda126_py312h1763f6d_306.conda\n"
-        "  sha256: aa\n- pypi: https://files.example.org/transformers-5.1.0-py3-none-any.whl\n"
-        "  name: transformers\n  version: 5.1.0\n"
-    )
-    found = read(tmp_path, {"pixi.toml": text, "pixi.lock": lock})
-    assert list(asked(found).values()) == ["transformers[sentencepiece]>=4", "rich"]
-    assert limits(found)["pixi.lock:2"] == "torch==2.5.1"
-    assert limits(found)["pixi.lock:4"] == "transformers==5.1.0"
-    assert [each.what for each in found.left_out] == ["the feature docs"]
+@pytest.mark.parametrize(
+    ("files", "origins"),
+    [
+        pytest.param({"pixi.toml": "[dependencies]\n"}, ["pixi.toml:1"], id="pixi"),
+        pytest.param({"pyproject.toml": "[tool.pixi.workspace]\n"}, ["pyproject.toml:1"], id="pixi in pyproject.toml"),
+        pytest.param({"conda-lock.yml": "package:\n"}, ["conda-lock.yml:1"], id="conda-lock alone"),
+        pytest.param({"conda-lock.yml": "", "environment.yml": "dependencies:\n- a\n"}, [], id="beside its source"),
+    ],
+)
+def test_a_file_of_a_tool_that_devkit_does_not_read_is_named(tmp_path, files, origins):
+    found = unread(read(tmp_path, files))
+    assert list(found) == origins
+    assert all("environment.yml" in problem for problem in found.values())
 
 
 def test_pipenv_is_read_with_its_lock(tmp_path):
@@ -485,12 +465,6 @@ def test_a_file_is_handed_over_where_an_installer_can_take_it_whole(tmp_path, fi
     found = read(tmp_path, files)
     assert found.lists == lists
     assert roles(found)["rich"] is (RequirementRole.PASSED_THROUGH if lists else RequirementRole.GENERATED)
-
-
-@pytest.mark.parametrize("group", ["dev", "docs"])
-def test_only_the_groups_of_a_development_environment_count(tmp_path, group):
-    text = f'{PROJECT}dependencies = []\n[dependency-groups]\n{group} = ["pytest"]\n'
-    assert read(tmp_path, {"pyproject.toml": text}).groups == (("dev",) if group == "dev" else ())
 
 
 def test_groups_of_an_older_pdm_are_written_out(tmp_path):

@@ -123,7 +123,7 @@ def test_the_memory_window_is_the_second_bar(tmp_path, resource, bar1_bytes):
     ],
 )
 def test_lanes(tmp_path, text, width):
-    assert driver(tmp_path, at={f"{FOLDER}/current_link_width": text}).pci_gpus[0].link_width == width
+    assert driver(tmp_path, at={f"{FOLDER}/max_link_width": text}).pci_gpus[0].max_link_width == width
 
 
 DPKG = """\

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from devkit.facts.model import FileState, RequestForm
 from devkit.facts.project import Origin
 from devkit.probe.host import LocalHost
-from devkit.probe.project.file_names import CONTAINER_FILE_NAMES
+from devkit.probe.project.files import CONTAINER_FILE_NAMES
 from devkit.probe.project.reader import read_project
 from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, read, service
 from tests.hosts import MACHINES, written
@@ -270,8 +270,9 @@ def test_the_index_of_a_requirement_file(tmp_path):
     ],
 )
 def test_whether_git_ignores_an_env_file(tmp_path, ignored, verdict):
-    files = {".env": "A=1\n"} | ({".gitignore": ignored} if ignored else {})
-    assert read(tmp_path, files).env_files[0].ignored_by_git is verdict
+    both = {".env": "A=1\nhf_bare_token\nno assignment\n", ".devcontainer/.env": "A=1\n"}
+    found = read(tmp_path, both | ({".gitignore": ignored} if ignored else {})).env_files
+    assert [(file.names, file.ignored_by_git) for file in found] == [(("A",), verdict)] * 2
 
 
 WORDS = re.findall(

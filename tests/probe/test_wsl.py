@@ -90,7 +90,7 @@ def test_swap_and_docker_desktops_commands(tmp_path):
     )
     found = read_wsl(guest(tmp_path, files=files))
     assert (found.swap_bytes, found.desktop_tools) == (1 << 20, True)
-    assert read_wsl(guest(tmp_path)).swap_bytes == Unknown("/proc/meminfo has no SwapTotal")
+    assert read_wsl(guest(tmp_path)).swap_bytes == Unknown("/proc/meminfo does not say SwapTotal")
 
 
 def test_a_kernel_of_ones_own_is_known_by_the_guests_sockets(tmp_path):

@@ -93,9 +93,10 @@ FIXED = {"vendor": "cpu", "torch": "2.13.0", "python": "3.11", "machine": "x86_6
 """A plan that is not about this machine."""
 
 
-def fixed(*, but: str = "") -> tuple[str, ...]:
+def fixed(*, but: str = "", verb: str = "init") -> tuple[str, ...]:
     """The flags of the fixed plan, without that of one setting."""
-    return tuple(f"--{name}={value}" for name, value in FIXED.items() if name != but)
+    front = {name: "--set=" if verb == "init" and name in ("machine", "glibc") else "--" for name in FIXED}
+    return tuple(f"{front[name]}{name}={value}" for name, value in FIXED.items() if name != but)
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ def test_a_flag_of_init_is_refused_or_carried(tmp_path, part):
 def test_a_flag_of_another_command_writes_nothing_unasked(tmp_path, part):
     def attempt(folder, command, kind):
         verb, flag = command.split()
-        plan = fixed(but=flag.removeprefix("--")) if verb == "plan" else ()
+        plan = fixed(but=flag.removeprefix("--"), verb=verb) if verb == "plan" else ()
         done = ran(folder, verb, *plan, f"{flag}={HOSTILE[kind]}")
         assert_said_cleanly(done)
         assert done.files == {}
@@ -254,7 +254,7 @@ def test_devkit_toml_gives_back_what_was_written_into_it(tmp_path):
 
 
 def test_a_name_of_bytes_that_are_no_text_is_refused_by_a_real_process(tmp_path):
-    argv = [sys.executable, "-m", "devkit", "init", os.fsencode(tmp_path), *fixed(), b"--name=caf\xe9"]
+    argv = [sys.executable, "-m", "devkit", "init", os.fsencode(tmp_path), *fixed(), b"--set=name=caf\xe9"]
     done = subprocess.run(argv, capture_output=True, check=False, env=os.environ | {"LC_ALL": "C.UTF-8"})
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"Traceback" not in done.stderr

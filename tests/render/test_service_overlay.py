@@ -94,6 +94,7 @@ def test_the_doctor_follows_the_overlay_to_what_the_script_wrote(tmp_path):
     (service,) = gather_facts(LocalHost(), only=("project",), project=str(root)).project.services
     assert service.requests == (), "the user's own request is taken away"
     (root / OVERLAYS / "gpu.local.yml").write_text("services:\n  gpu:\n    gpus: all\n")
+    (root / ".env").write_text("DEVKIT_GPU_FILE=gpu.local\n")
     (service,) = gather_facts(LocalHost(), only=("project",), project=str(root)).project.services
     (request,) = service.requests
     assert request.path == f"{OVERLAYS}/gpu.local.yml"

@@ -14,7 +14,7 @@ from devkit.facts.dependencies import (
     UnreadableRequirement,
 )
 from devkit.solver.plan import Conflict
-from devkit.solver.project import list_project_constraints
+from devkit.solver.project import list_choices, list_project_constraints
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve, solve_project
 
@@ -76,6 +76,13 @@ def test_the_plan_says_what_was_read_and_what_was_not():
         "not installed from environment.yml: numpy and ffmpeg; conda brings it",
         f"requirements.txt:1 names {TORCH_INDEX}: torch still comes from the plan's own index",
     )
+
+
+def test_a_file_that_devkit_does_not_read_is_named_where_it_is_the_only_one():
+    found = replace(NO_DEPENDENCIES, unread=(UnreadableRequirement("pixi.toml", 1, "of another tool"),))
+    answer = solve_project(REQUEST, found, load_tables())
+    assert any("pixi.toml:1" in warning for warning in answer.warnings)
+    assert not list(list_choices(found)) and list(list_choices(NO_DEPENDENCIES))
 
 
 def test_a_marker_is_judged_by_the_python_that_the_plan_ends_with():

@@ -96,8 +96,6 @@ def test_an_environment_with_torch_alone_is_proved_and_the_report_says_by_what(e
         "(not proved: inference, lora-memorizes, adapter-reload; the project's environment has no transformers)"
         in document["conclusion"]
     )
-    checked = verify("--check", "report.json")
-    assert (checked.returncode, "11 stages, those of depth standard" in checked.stdout) == (0, True), checked.stdout
 
 
 @pytest.mark.full

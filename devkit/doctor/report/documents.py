@@ -75,7 +75,7 @@ class OutcomeDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingDocument:
-    """What was read of a layer."""
+    """A reading of a layer."""
 
     name: Line
     value: Text

@@ -46,12 +46,10 @@ CONTAINER_FIELDS: dict[str, tuple[str, ...]] = {
         "Devices",
         "IpcMode",
         "Memory",
-        "NetworkMode",
         "Privileged",
         "Runtime",
         "SecurityOpt",
         "ShmSize",
-        "Ulimits",
     ),
 }
 """What leaves this process of a container's description."""
@@ -171,12 +169,10 @@ def inspect_containers(ids: list[str], ask: Callable[[str], Any]) -> Iterator[di
             "Labels": select_keys(config.get("Labels") or {}, LABELS),
         }
         kept["State"]["Health"] = ((found.get("State") or {}).get("Health") or {}).get("Status", "")
-        sockets = [str(mount.get("Source", "")) for mount in found.get("Mounts") or ()]
         yield {
             "Id": name,
             "Name": found.get("Name", ""),
             "Image": found.get("Image"),
-            "Sockets": [source for source in sockets if source.endswith(".sock")],
             **kept,
         }
 

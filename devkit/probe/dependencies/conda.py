@@ -1,38 +1,30 @@
-"""environment.yml of conda, and the tables of pixi: packages of conda, and those of the Python package index.
+"""environment.yml of conda: packages of conda, and those of the Python package index.
 
 torch and its CUDA come from the plan, and so does everything whose recipe would bring conda's own torch. What is left is
 installed by micromamba where conda alone has it, else by uv like the packages of any other project.
 
 Sources: https://docs.conda.io/projects/conda/en/stable/user-guide/tasks/manage-environments.html,
-https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html,
-https://pixi.sh/latest/reference/pixi_manifest/
+https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import CondaPackage
-from devkit.probe.dependencies.lock_files import FROM_CONDA
-from devkit.probe.dependencies.manifests import convert_poetry_version
 from devkit.probe.dependencies.requirements import (
     PYTHON,
     RequirementCollector,
-    find_line,
     read_requirement_lines,
 )
 from devkit.probe.documents import (
     InvalidDocument,
-    LineFinder,
     NodeKind,
-    get_list,
-    get_object,
-    get_text,
     parse_yaml_tree,
 )
 
+FROM_CONDA = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}
+"""What conda calls some packages -> what the package index calls them."""
 COMPILER = "torch brings CUDA's libraries; --feature nvcc adds the compiler"
 DEFAULT_CHANNEL = "conda-forge"
 _SPEC = re.compile(r"(?:([\w./:-]+)::)?([A-Za-z0-9_][\w.-]*)(\[[^\]]*\])?\s*(.*)", re.DOTALL)
@@ -93,29 +85,6 @@ def read_conda_spec(text: str, path: str, line: int, found: RequirementCollector
         found.add_unreadable(path, line, f"{ascii(text)[:60]} is no package of conda")
     else:
         _add_package(named[2], named[4], path, line, found, channel=named[1] or "")
-
-
-def read_pixi_tables(document: Mapping[str, Any], content: str, path: str, found: RequirementCollector) -> None:
-    """Read pixi's tables, in pixi.toml or below [tool.pixi]: the default environment on Linux."""
-    target = get_object(document, "target")
-    tables = (document, get_object(target, "linux"), get_object(target, "linux-64"))
-    lines = LineFinder(content)
-    for table in tables:
-        for name, wanted in get_object(table, "dependencies").items():
-            version = get_text(wanted, "version") if isinstance(wanted, dict) else str(wanted)
-            channel = get_text(wanted, "channel") if isinstance(wanted, dict) else ""
-            _add_package(name, version, path, lines.find(name), found, channel=channel)
-        for name, wanted in get_object(table, "pypi-dependencies").items():
-            table = wanted if isinstance(wanted, dict) else {"version": str(wanted)}
-            version = convert_poetry_version(get_text(table, "version"))
-            found.need_table(name, table, path, lines.find(name), version=version)
-    for name in get_object(document, "feature"):
-        because = "only pixi's default environment is looked at"
-        found.exclude(f"the feature {name}", path, find_line(content, f"feature.{name}"), because)
-    workspace = get_object(document, "workspace") or get_object(document, "project")
-    for channel in get_list(workspace, "channels"):
-        name = get_text(channel, "channel") if isinstance(channel, dict) else str(channel)
-        _add_channel(name, path, find_line(content, "channels"), found)
 
 
 def _add_channel(name: str, path: str, line: int, found: RequirementCollector) -> None:

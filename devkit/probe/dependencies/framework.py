@@ -7,8 +7,7 @@ from devkit.compat.version_tables import FrameworkPackages, load_tables
 from devkit.facts.dependencies import Dependencies, Framework, RequirementRole
 from devkit.probe.dependencies.imports import IMPORT, list_imports, read_programs
 from devkit.probe.dependencies.setup_py import SETUP_PY
-from devkit.probe.project.file_names import C_BUILDS, MAX_FOLDERS, OTHER_LANGUAGES
-from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.files import C_BUILDS, MAX_FOLDERS, OTHER_LANGUAGES, ProjectFiles
 
 _CUDA_LANGUAGE = re.compile(
     r"^[^#\n]*?(?:\bproject\s*\([^)]*\bCUDA\b|\benable_language\s*\(\s*CUDA\b|\bfind_package\s*\(\s*CUDA(?:Toolkit)?\b)",

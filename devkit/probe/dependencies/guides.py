@@ -16,7 +16,6 @@ from devkit.probe.dependencies.conda import read_conda_spec
 from devkit.probe.dependencies.imports import read_programs
 from devkit.probe.dependencies.requirements import RequirementCollector, is_local_path, read_requirement_lines
 from devkit.probe.dependencies.setup_py import SETUP_PY
-from devkit.probe.dependencies.setup_scripts import list_sure_commands
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.shell import parse_shell_text
 
@@ -26,7 +25,6 @@ _PART = re.compile(
     r"^#{1,6} +(?P<heading>.+)|^<h\d>(?P<html>.+)</h\d>|^[ \t]*(?P<fence>```|~~~)"
     r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip|conda|mamba|micromamba) +install|uv +sync)"
     r"(?:[^`\n\\]|\\\r?\n|\\.)+)"
-    r"|(?:^|(?<=[\s`$>!]))(?:(?:\.|source|bash|sh) +(?:\./)?|\./)(?P<script>[\w-]+\.sh)(?P<arguments>(?: +[^`\n]*)?)"
     r"|(?:^|(?<=[\s`$>!]))(?:(?:conda|mamba|micromamba) +create\b[^`\n#]{0,300}? [\"']?python *={1,2} *"
     r"|uv +venv\b[^`\n#]{0,300}? (?:--python|-p)[ =]+(?:python)?|(?:virtualenv +(?:-p|--python)[ =]+)?python(?=3\.\d+ -m venv\b))"
     r"(?P<python>3\.\d+)",
@@ -59,9 +57,9 @@ def read_guides(found: RequirementCollector, *, own: str) -> str:
     for path in _list_guides(found.files):
         before = len(found.needs) + len(found.conda)
         found.role = RequirementRole.GENERATED
-        for file, line, command in _list_commands(found.files, path):
+        for line, command in _list_commands(found.files, path):
             if install := find_package_install(command):
-                _read_install(install, file, line, known, found)
+                _read_install(install, path, line, known, found)
         if len(found.needs) + len(found.conda) > before:
             found.paths.append(path)
             return path
@@ -92,17 +90,17 @@ def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], 
     """
     names = _list_own_names(files, own)
     for path in _list_guides(files):
-        for file, line, command in _list_commands(files, path):
+        for line, command in _list_commands(files, path):
             install = find_package_install(command)
             for value in (word.value for word in install.packages) if install else ():
                 named = _NAMED.fullmatch(value)
                 if (named and canonicalize_name(named[1]) in names) or (named := _ITSELF.fullmatch(value)):
-                    return tuple((named["extras"] or "").replace(",", " ").split()), f"{file}:{line}"
+                    return tuple((named["extras"] or "").replace(",", " ").split()), f"{path}:{line}"
             if command.values[:2] == ("uv", "sync"):
                 if "--all-extras" in command.values:
-                    return ALL_EXTRAS, f"{file}:{line}"
+                    return ALL_EXTRAS, f"{path}:{line}"
                 extras = re.findall(r"--extra[ =]([\w.-]+)", " ".join(command.values))
-                return tuple(extras), f"{file}:{line}"
+                return tuple(extras), f"{path}:{line}"
     return (), ""
 
 
@@ -125,20 +123,15 @@ def _list_own_names(files: ProjectFiles, own: str) -> set[str]:
     return {canonicalize_name(name) for name in names if name}
 
 
-def _list_commands(files: ProjectFiles, path: str) -> Iterator[tuple[str, int, ShellCommand]]:
-    """List the commands of a guide, and of the project's scripts that it runs, with their files and lines."""
+def _list_commands(files: ProjectFiles, path: str) -> Iterator[tuple[int, ShellCommand]]:
+    """List the commands of a guide with their lines."""
     for line, part in _list_parts(files.read(path, "guide") or ""):
-        if part["script"]:
-            script = files.read(part["script"], "guide") or ""
-            for number, command in list_sure_commands(script, part["arguments"]):
-                yield part["script"], number, command
-        elif part["command"]:
-            for command in parse_shell_text(part["command"].partition(" #")[0]):
-                yield path, line, command
+        for command in parse_shell_text((part["command"] or "").partition(" #")[0]):
+            yield line, command
 
 
 def _list_parts(text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """List the commands, scripts and environments of a guide with their lines.
+    """List the commands and environments of a guide with their lines.
 
     Those of sections aside are left out; a comment in a block of code counts to its end.
     """

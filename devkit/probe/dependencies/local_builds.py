@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import LocalBuild
 from devkit.probe.dependencies.manifests import PYPROJECT
-from devkit.probe.dependencies.requirements import find_line
 from devkit.probe.dependencies.setup_py import SETUP_PY
-from devkit.probe.documents import get_object, get_text, get_texts, parse_toml
+from devkit.probe.documents import LineFinder, get_object, get_text, get_texts, parse_toml
 from devkit.probe.project.files import ProjectFiles
 
 GIT_MODULES = ".gitmodules"
@@ -63,7 +62,9 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
     if imported := _TORCH.search(setup):
         origin = f"{prefix}{SETUP_PY}:{setup.count(chr(10), 0, imported.end()) + 1}"
     elif "torch" in required.values():
-        origin = f"{prefix}{PYPROJECT}:{find_line(manifest, 'torch', after=find_line(manifest, 'build-system'))}"
+        lines = LineFinder(manifest)
+        lines.find("build-system")
+        origin = f"{prefix}{PYPROJECT}:{lines.find('torch')}"
     calls = map(_NAME.search, re.split(r"\bsetup\(", setup)[1:])
     named = next(filter(None, calls), None) or _NAMED_ABOVE.search(setup)
     return LocalBuild(

@@ -1,36 +1,26 @@
-"""Lock files of uv, Poetry, PDM, pixi and conda-lock, read line by line: they are large and written by machines.
+"""Lock files of uv, Poetry and PDM.
 
 Only the versions are taken, to plan with; the tool itself installs from its lock.
 Sources: https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile, https://python-poetry.org/docs/basic-usage/,
-https://pdm-project.org/latest/usage/lockfile/, https://pixi.sh/latest/workspace/lockfile/,
-https://conda.github.io/conda-lock/
+https://pdm-project.org/latest/usage/lockfile/
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.facts.dependencies import PackageRequirement, RequirementRole
-from devkit.probe.dependencies.requirements import PYTHON, RequirementCollector, number_lines
+from devkit.probe.dependencies.requirements import RequirementCollector, number_lines
+from devkit.probe.documents import get_object, get_objects, get_text, get_texts, parse_toml
 
-_KEY = re.compile(r'(name|version|marker|markers)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_SOURCE = re.compile(r"source\s*=\s*\{\s*(?:virtual|editable|directory)\b")
-_LIST = re.compile(r"([A-Za-z0-9][\w.-]*)\s*=\s*\[(.*)")
-_IN_LIST = re.compile(r'\s*(?:\{\s*name\s*=\s*)?"((?:[^"\\]|\\.)*)"')
-_EXTRAS = re.compile(r"extra\s*=\s*\[([^\]]*)\]")
-_IN_TABLE = re.compile(r'"?([A-Za-z0-9][\w.-]*)"?\s*=')
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_OPTIONAL = {"[package.optional-dependencies]": "extra", "[package.dev-dependencies]": "group"}
 _CHOICE = re.compile(r"extra\s*(==|!=)\s*'((?:extra|group|project)-\d+-[^']+)'")
 """How uv writes in markers that an extra or group of the project is chosen: `extra == 'extra-8-nanochat-gpu'`."""
 _IF_CHOSEN = {True: "sys_platform == 'linux'", False: "sys_platform != 'linux'"}
 """Markers that are always true, and never, in a container."""
 _CONTAINERS = tuple((machine, f"3.{minor}") for machine in ("x86_64", "aarch64") for minor in range(8, 16))
-_CONDA_URL = re.compile(r"conda: \S+/(linux-64|linux-aarch64|noarch)/([\w.-]+)-([\w.+!]+)-[\w.]+\.(?:conda|tar\.bz2)$")
-_YAML_KEY = re.compile(r"(?:- | {2})(name|version|manager|platform|pypi): (\S+)$")
-FROM_CONDA = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"}
-"""What conda calls some packages -> what the package index calls them."""
 
 
 @dataclass(frozen=True)
@@ -43,78 +33,55 @@ class LockedNeed:
     extras: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(frozen=True)
 class LockedPackage:
-    """One package of a lock while its lines are read. `optional` are those that an extra or a group adds, by both."""
+    """One package of a lock. `optional` are those that an extra or a group adds, by both."""
 
     line: int
-    name: str = ""
-    version: str = ""
-    marker: str = ""
-    is_local: bool = False
-    needs: list[LockedNeed] = field(default_factory=list)
-    optional: dict[tuple[str, str], list[LockedNeed]] = field(default_factory=dict)
+    name: str
+    version: str
+    marker: str
+    is_local: bool
+    needs: tuple[LockedNeed, ...]
+    optional: Mapping[tuple[str, str], tuple[LockedNeed, ...]]
 
 
-def parse_toml_lock(text: str) -> tuple[LockedPackage, ...]:
-    """Parse the packages of a uv.lock, poetry.lock or pdm.lock, in their order."""
-    found: list[LockedPackage] = []
-    section = ""
-    listing: tuple[str, str] | None = None
-    for number, line in number_lines(text):
-        if listing:
-            listing = None if line.startswith("]") else _listed(line, listing, found[-1])
-        elif line.startswith("["):
-            section = line.strip()
-            if section == "[[package]]":
-                found.append(LockedPackage(number))
-        elif found and section == "[package.dependencies]":
-            if named := _IN_TABLE.match(line):
-                found[-1].needs.append(LockedNeed(canonicalize_name(named[1])))
-        elif found and section in ("[[package]]", *_OPTIONAL):
-            listing = _plain(line, _OPTIONAL.get(section, ""), found[-1])
-            found[-1].line = number if section == "[[package]]" and line.startswith("name") else found[-1].line
-    return tuple(each for each in found if each.name)
+def parse_lock(text: str) -> tuple[LockedPackage, ...]:
+    """Parse the packages of a uv.lock, poetry.lock or pdm.lock, in their order. Raises ValueError for what is not TOML."""
+    tables = get_objects(parse_toml(text), "package")
+    # The name is on the line below each header.
+    lines = (number + 1 for number, line in number_lines(text) if line.startswith("[[package]]"))
+    return tuple(_parse_package(each, next(lines, 1)) for each in tables)
 
 
-def _listed(line: str, listing: tuple[str, str], package: LockedPackage) -> tuple[str, str]:
-    """One line of a list, which is named by what adds it and its key; the list goes on."""
-    item = _IN_LIST.match(line)
-    kind, key = listing
-    if item is None or (not kind and key not in ("dependencies", "resolution-markers")):
-        return listing
-    if not kind and key == "resolution-markers":
-        either = f"({item[1]})".replace('\\"', '"')
-        package.marker = f"{package.marker} or {either}" if package.marker else either
-    elif named := _NAME.match(item[1]):
-        pairs = {pair[1]: pair[2].replace('\\"', '"') for pair in _KEY.finditer(line)}
-        extras = _EXTRAS.search(line)
-        need = LockedNeed(
-            canonicalize_name(named[0]),
-            pairs.get("version", ""),
-            pairs.get("marker", ""),
-            tuple(re.findall(r'"([^"]+)"', extras[1])) if extras else (),
-        )
-        (package.optional.setdefault((kind, canonicalize_name(key)), []) if kind else package.needs).append(need)
-    return listing
+def _parse_package(table: Mapping[str, Any], line: int) -> LockedPackage:
+    either = " or ".join(f"({each})" for each in get_texts(table, "resolution-markers"))
+    return LockedPackage(
+        line=line,
+        name=canonicalize_name(get_text(table, "name")),
+        version=get_text(table, "version"),
+        marker=get_text(table, "marker") or get_text(table, "markers") or either,
+        is_local=not {"virtual", "editable", "directory"}.isdisjoint(get_object(table, "source")),
+        needs=_list_needs(table.get("dependencies")),
+        optional={
+            (kind, canonicalize_name(key)): _list_needs(entries)
+            for kind, section in (("extra", "optional-dependencies"), ("group", "dev-dependencies"))
+            for key, entries in get_object(table, section).items()
+        },
+    )
 
 
-def _plain(line: str, kind: str, package: LockedPackage) -> tuple[str, str] | None:
-    """One line of a package, or of what its extras or groups add; the list that goes on below, None for none."""
-    if opened := _LIST.match(line):
-        if "]" in opened[2]:
-            for each in re.findall(r"\{[^}]*\}|[^,{}]+", opened[2].rpartition("]")[0]):
-                _listed(each, (kind, opened[1]), package)
-            return None
-        return kind, opened[1]
-    if kind:
-        return None
-    if _SOURCE.match(line):
-        package.is_local = True
-    if pair := _KEY.match(line):
-        value = pair[2].replace('\\"', '"')
-        setattr(package, "marker" if pair[1].startswith("marker") else pair[1], value)
-    return None
+def _list_needs(entries: object) -> tuple[LockedNeed, ...]:
+    """List what a package needs: tables of uv, requirements of PDM, or the names that Poetry's table has as keys."""
+    found = []
+    for entry in entries if isinstance(entries, list | dict) else ():
+        table = entry if isinstance(entry, dict) else {}
+        if named := _NAME.match(get_text(table, "name") or str(entry)):
+            name = canonicalize_name(named[0])
+            found.append(
+                LockedNeed(name, get_text(table, "version"), get_text(table, "marker"), get_texts(table, "extra"))
+            )
+    return tuple(found)
 
 
 def select_installed(
@@ -126,7 +93,7 @@ def select_installed(
     """
     by_name: dict[str, list[LockedPackage]] = {}
     for package in packages:
-        by_name.setdefault(canonicalize_name(package.name), []).append(package)
+        by_name.setdefault(package.name, []).append(package)
     roots = [package for package in packages if package.is_local]
     if not roots:
         return packages
@@ -174,18 +141,14 @@ def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: Req
     """Limit every package to its locked version. One that has several without saying when is left open."""
     by_name: dict[str, list[LockedPackage]] = {}
     for package in packages:
-        if package.version and not package.is_local:
-            by_name.setdefault(canonicalize_name(package.name), []).append(package)
+        if package.name and package.version and not package.is_local:
+            by_name.setdefault(package.name, []).append(package)
     for name, several in by_name.items():
         if len({package.version for package in several}) > 1 and not all(package.marker for package in several):
             continue
         for package in several[: 1 if not several[0].marker else None]:
             marker = f" ; {package.marker}" if package.marker else ""
-            text = f"{name}=={package.version}{marker}"
-            if name == PYTHON:
-                found.add_python(f"=={package.version}", path, package.line)
-            else:
-                found.need(text, path, package.line, is_limit=True)
+            found.need(f"{name}=={package.version}{marker}", path, package.line, is_limit=True)
 
 
 def find_torch_only_packages(
@@ -194,7 +157,7 @@ def find_torch_only_packages(
     """Find torch and what only torch requires: the part of the lock that the project does not reach without it."""
     needs: dict[str, set[str]] = {}
     for package in packages:
-        needs.setdefault(canonicalize_name(package.name), set()).update(need.name for need in package.needs)
+        needs.setdefault(package.name, set()).update(need.name for need in package.needs)
     if "torch" not in needs:
         return ()
     inner = {name for each in needs.values() for name in each}
@@ -208,36 +171,3 @@ def find_torch_only_packages(
             kept.add(name)
             waiting += needs.get(name, ())
     return tuple(sorted({"torch"} | (needs.keys() - kept)))
-
-
-def parse_conda_lock(text: str) -> Iterator[LockedPackage]:
-    """Parse the packages of a conda-lock.yml for Linux."""
-    for block in _blocks(text):
-        if block.get("platform", "linux-64").startswith("linux"):
-            name = block.get("name", "")
-            known = FROM_CONDA.get(name, name) if block.get("manager") == "conda" else name
-            yield LockedPackage(int(block["line"]), known, block.get("version", ""))
-
-
-def _blocks(text: str) -> Iterator[dict[str, str]]:
-    """The entries of a YAML list of plain mappings, each with the line where it begins."""
-    block: dict[str, str] = {}
-    for number, line in number_lines(text):
-        if line.startswith("- "):
-            if block:
-                yield block
-            block = {"line": str(number)}
-        if block and (pair := _YAML_KEY.match(line)):
-            block[pair[1]] = pair[2].strip("\"'")
-    if block:
-        yield block
-
-
-def parse_pixi_lock(text: str) -> Iterator[LockedPackage]:
-    """Parse the packages of a pixi.lock: of conda by the names of their files, of the package index by their entries."""
-    for number, line in number_lines(text):
-        if url := _CONDA_URL.search(line):
-            yield LockedPackage(number, FROM_CONDA.get(url[2], url[2]), url[3])
-    for block in _blocks(text):
-        if "pypi" in block:
-            yield LockedPackage(int(block["line"]), block.get("name", ""), block.get("version", ""))

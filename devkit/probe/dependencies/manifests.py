@@ -18,7 +18,6 @@ from devkit.probe.dependencies.requirements import (
     PYTHON,
     RequirementCollector,
     build_source_url,
-    find_line,
     is_local_path,
     read_requirements_file,
 )
@@ -61,7 +60,7 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
     """
     project = get_object(document, "project")
     if requires := get_text(project, "requires-python"):
-        found.add_python(requires, PYPROJECT, find_line(content, "requires-python"))
+        found.add_python(requires, PYPROJECT, LineFinder(content).find("requires-python"))
     is_computed = "dependencies" in get_texts(project, "dynamic")
     standard = [(entry, "") for entry in get_texts(project, "dependencies")]
     extras = get_object(project, "optional-dependencies")
@@ -89,7 +88,7 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
         _dynamic(document, content, found)
     for index in (each for tool, key in _INDEXES for each in get_objects(get_object(document, "tool", tool), key)):
         if url := get_text(index, "url"):
-            found.index(url, PYPROJECT, find_line(content, url))
+            found.index(url, PYPROJECT, LineFinder(content).find(url))
 
 
 def read_workspace(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
@@ -109,7 +108,7 @@ def read_workspace(document: Mapping[str, Any], content: str, found: Requirement
             except ValueError:
                 continue
             if "build-system" in member and get_object(member, "tool", "uv").get("package") is not False:
-                found.need_local(path, PYPROJECT, find_line(content, "members"))
+                found.need_local(path, PYPROJECT, LineFinder(content).find("members"))
 
 
 def _expand(parts: list[str], files: ProjectFiles, folder: str = "") -> Iterator[str]:
@@ -196,7 +195,7 @@ def _dynamic(document: Mapping[str, Any], content: str, found: RequirementCollec
         read_requirements_file(name, found)
     if not files and not found.files.has("setup.py") and not found.files.has("setup.cfg"):
         found.is_computed = True
-        found.add_unreadable(PYPROJECT, find_line(content, "dynamic"), f"its dependencies are {COMPUTED}")
+        found.add_unreadable(PYPROJECT, LineFinder(content).find("dynamic"), f"its dependencies are {COMPUTED}")
 
 
 def read_hatch_environment(document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -214,7 +213,7 @@ def read_pipfile(found: RequirementCollector) -> None:
     requires = get_object(document, "requires")
     if python := get_text(requires, "python_version") or get_text(requires, "python_full_version"):
         specifier = f"=={python}.*" if python.count(".") == 1 else f"=={python}"
-        found.add_python(specifier, PIPFILE, find_line(content, "python_"))
+        found.add_python(specifier, PIPFILE, LineFinder(content).find("python_"))
     lines = LineFinder(content)
     for key, group in (("packages", ""), ("dev-packages", DEV_GROUP)):
         for name, wanted in get_object(document, key).items():
@@ -226,7 +225,7 @@ def read_pipfile(found: RequirementCollector) -> None:
             )
     for source in get_objects(document, "source"):
         if url := get_text(source, "url"):
-            found.index(url, PIPFILE, find_line(content, url))
+            found.index(url, PIPFILE, LineFinder(content).find(url))
 
 
 def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
@@ -306,7 +305,7 @@ def read_setup_cfg(found: RequirementCollector) -> None:
         return
     python = parser.get("options", "python_requires", fallback="").strip()
     if python:
-        found.add_python(python, SETUP_CFG, find_line(content, "python_requires"))
+        found.add_python(python, SETUP_CFG, LineFinder(content).find("python_requires"))
     listed = parser.get("options", "install_requires", fallback="").strip()
     if listed.startswith("file:"):
         for name in listed.removeprefix("file:").split(","):

@@ -20,16 +20,12 @@ from devkit.probe.dependencies.conda import (
     choose_conda_packages,
     find_other_system,
     read_conda_environment,
-    read_pixi_tables,
 )
 from devkit.probe.dependencies.guides import ALL_EXTRAS, find_guide_python, find_own_extras, read_guides
 from devkit.probe.dependencies.lock_files import (
-    LockedPackage,
     add_locked_packages,
     find_torch_only_packages,
-    parse_conda_lock,
-    parse_pixi_lock,
-    parse_toml_lock,
+    parse_lock,
     select_installed,
 )
 from devkit.probe.dependencies.manifests import (
@@ -59,20 +55,25 @@ from devkit.probe.dependencies.requirements import (
     read_requirements_file,
 )
 from devkit.probe.dependencies.setup_py import SETUP_PY, read_setup_py
-from devkit.probe.documents import LineFinder, get_object, get_objects, get_text
+from devkit.probe.documents import LineFinder, find_toml_line, get_object, get_objects, get_text
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
 from devkit.probe.project.files import ProjectFiles
 from devkit.text import join_words
 
 PYTHON_VERSION = ".python-version"
 IGNORE = ".dockerignore"
+ENVIRONMENTS = ("environment.yml", "environment.yaml")
+NOT_READ = {
+    "pixi.toml": "`pixi workspace export conda-environment environment.yml` writes what devkit reads",
+    **dict.fromkeys(("conda-lock.yml", "conda-lock.yaml"), "devkit reads the environment.yml that it was made from"),
+}
+"""Files of tools whose formats devkit does not read, each with what it reads instead."""
 _BY_FILE = (
     (PackageManager.UV, ("uv.lock",)),
     (PackageManager.POETRY, ("poetry.lock",)),
     (PackageManager.PDM, ("pdm.lock",)),
     (PackageManager.PIPENV, (PIPFILE_LOCK, PIPFILE)),
-    (PackageManager.PIXI, ("pixi.lock", "pixi.toml")),
-    (PackageManager.CONDA, ("conda-lock.yml", "conda-lock.yaml", "environment.yml", "environment.yaml")),
+    (PackageManager.CONDA, ENVIRONMENTS),
 )
 _DATED = re.compile(r"^exclude-newer\b", re.MULTILINE)
 _PYTHON = re.compile(r"(?:cpython-?)?(\d+\.\d+)(?:\.\d+)?")
@@ -104,6 +105,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     if says_nothing and (guide := read_guides(found, own=name)):
         because = f"{guide} has its reader install packages"
         tool = PackageManager.PIP if tool is PackageManager.NONE else tool
+    _name_unread_formats(tool, document, content, found)
     builds = tuple(_read_torch_builds(document, found))
     if found.extras and not found.choice.extras and not builds:
         extras, origin = find_own_extras(files, own=name)
@@ -170,6 +172,15 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     )
 
 
+def _name_unread_formats(
+    tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector
+) -> None:
+    for path in filter(found.files.has, NOT_READ if tool is not PackageManager.CONDA else ()):
+        found.add_unreadable(path, 1, NOT_READ[path])
+    if "pixi" in get_object(document, "tool"):
+        found.add_unreadable(PYPROJECT, LineFinder(content).find("[tool.pixi"), NOT_READ["pixi.toml"])
+
+
 def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) -> Iterator[TorchBuild]:
     """Read what each extra or group brings that takes torch from an index of its own; nothing where one is chosen.
 
@@ -199,13 +210,8 @@ def _tool(document: dict[str, Any], found: RequirementCollector, shown: str) -> 
                 return tool, f"the project has {name}"
             found.exclude("its packages", name, 1, f"it was exported on {system}")
     tables = get_object(document, "tool")
-    by_table = (
-        (PackageManager.PIXI, "pixi" in tables, "[tool.pixi]"),
-        (PackageManager.POETRY, "dependencies" in get_object(tables, "poetry"), "[tool.poetry]"),
-    )
-    for tool, is_there, table in by_table:
-        if is_there:
-            return tool, f"{PYPROJECT} has a table {table}"
+    if "dependencies" in get_object(tables, "poetry"):
+        return PackageManager.POETRY, f"{PYPROJECT} has a table [tool.poetry]"
     # A list for pip goes before settings of uv and PDM, which may be there for other purposes as well.
     for tool, key in ((PackageManager.UV, "uv"), (PackageManager.PDM, "pdm")):
         if key in tables and not shown:
@@ -226,10 +232,11 @@ def _read(
             found.role = RequirementRole.GENERATED
             read_pipfile(found)
             return (PIPFILE_LOCK, read_pipfile_lock(found)) if found.files.has(PIPFILE_LOCK) else ("", ())
-        case PackageManager.PIXI:
-            return _of_pixi(document, content, found), ()
         case PackageManager.CONDA:
-            return _of_conda(found), ()
+            found.role = RequirementRole.GENERATED
+            read_conda_environment(next(filter(found.files.has, ENVIRONMENTS)), found)
+            if not found.is_whole:
+                found.generate_lists()
         case PackageManager.PIP:
             _of_pip(document, content, found, lists)
         case PackageManager.NONE:
@@ -251,45 +258,17 @@ def _of_pyproject(
     locked = found.text(path)
     if locked is None:
         return "", ()
-    packages = parse_toml_lock(locked)
+    try:
+        packages = parse_lock(locked)
+    except ValueError as error:
+        found.add_unreadable(path, find_toml_line(error), "it is not TOML")
+        return "", ()
     if tool is PackageManager.UV:
         found.is_lock_dated = "exclude-newer" not in get_object(document, "tool", "uv") and bool(_DATED.search(locked))
         chosen = ([name for name, is_in in each.items() if is_in] for each in (found.extras, found.groups))
         packages = select_installed(packages, extras=next(chosen), groups=next(chosen))
     add_locked_packages(packages, path, found)
     return path, find_torch_only_packages(packages, found.needs)
-
-
-def _of_pixi(document: dict[str, Any], content: str, found: RequirementCollector) -> str:
-    read_project_table(document, content, found)
-    found.role = RequirementRole.GENERATED
-    if found.files.has("pixi.toml"):
-        own = read_toml_file("pixi.toml", found)
-        if own is not None:
-            read_pixi_tables(own[0], own[1], "pixi.toml", found)
-    else:
-        read_pixi_tables(get_object(document, "tool", "pixi"), content, PYPROJECT, found)
-    locked = found.text("pixi.lock") if found.files.has("pixi.lock") else None
-    if locked is not None:
-        add_locked_packages(parse_pixi_lock(locked), "pixi.lock", found)
-    return "pixi.lock" if locked is not None else ""
-
-
-def _of_conda(found: RequirementCollector) -> str:
-    found.role = RequirementRole.GENERATED
-    for path in ("environment.yml", "environment.yaml"):
-        if found.files.has(path):
-            read_conda_environment(path, found)
-            break
-    if not found.is_whole:
-        found.generate_lists()
-    for path in ("conda-lock.yml", "conda-lock.yaml"):
-        locked = found.text(path) if found.files.has(path) else None
-        if locked is not None:
-            packages: tuple[LockedPackage, ...] = tuple(parse_conda_lock(locked))
-            add_locked_packages(packages, path, found)
-            return path
-    return ""
 
 
 def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector, lists: tuple[str, ...]) -> None:

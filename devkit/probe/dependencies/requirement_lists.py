@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from devkit.probe.project.file_names import MAX_FOLDERS
-from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.files import MAX_FOLDERS, ProjectFiles
 
 MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.txt", "requirements/base.txt")
 """The first of these is the project's list, whatever else there is."""

@@ -251,14 +251,6 @@ def build_source_url(table: Mapping[str, Any]) -> str:
     return f"git+{git}@{revision}" if revision else f"git+{git}"
 
 
-def find_line(text: str, word: str, *, after: int = 0) -> int:
-    """Return the number of the first line below line `after` that contains the word; 1 when none does."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if number > after and word in line:
-            return number
-    return 1
-
-
 def read_requirements_file(path: str, found: RequirementCollector, *, group: str = "") -> None:
     """Read a requirement file of the project with all that it includes."""
     text = found.text(path)

@@ -6,6 +6,7 @@ from typing import Any
 
 from devkit.facts.model import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
 from devkit.facts.values import Release, Unknown
+from devkit.probe.circumstances import MAX_SCRIPT_BYTES
 from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.operating_system import read_user_id
@@ -18,8 +19,6 @@ DEFAULT_CONTEXT = "default"
 COMMANDS = ("docker", "podman", "docker-compose", "nerdctl", "devcontainer")
 ENGINE_PROGRAMS = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/snap/bin/docker")
 """Where distributions, Docker's own packages, its static archive and the snap put a daemon."""
-_SCRIPT_BYTES = 16384
-"""A command that hands over to another one is a short script; the real ones are megabytes of machine code."""
 _VERSION_DEADLINE_S = 2.0
 _OF_WINDOWS = re.compile(r"/mnt/[a-z]/")
 
@@ -128,7 +127,7 @@ def _client(host: Host, name: str) -> Client | None:
         return None
     real = host.link(path) or path
     found = host.stat(real)
-    script = (host.read(real) or "") if found is not None and found.size <= _SCRIPT_BYTES else ""
+    script = (host.read(real) or "") if found is not None and found.size <= MAX_SCRIPT_BYTES else ""
     script = script if script.startswith("#!") else ""
     is_podman = real.rpartition("/")[2] == "podman" or bool(re.search(r"^\s*(?:exec\s+)?\S*podman\b", script, re.M))
     version: Release | Unknown = VERSION_NOT_READ
@@ -138,7 +137,7 @@ def _client(host: Host, name: str) -> Client | None:
         version = Release.find(done.out.partition("version")[2]) or explain_failure(
             command, done, f"{path} --version ended with status {done.code}", is_lost=done.code != NOT_FOUND
         )
-    return Client(name=name, path=path, version=version, real_path=real, is_podman=is_podman)
+    return Client(name=name, path=path, version=version, is_podman=is_podman)
 
 
 def _docker_settings(host: Host) -> DockerSettings:

@@ -13,7 +13,6 @@ COMPOSE_FOLDER_LABEL = "com.docker.compose.project.working_dir"
 COMPOSE_SERVICE_LABEL = "com.docker.compose.service"
 _CDI_GPU = "nvidia.com/"
 _NODE = "/dev/nvidia"
-_ENGINE_SOCKETS = ("docker.sock", "podman.sock")
 JsonObject = dict[str, Any]
 
 # The project's running dev container, read by the devkit that is installed in it.
@@ -55,16 +54,10 @@ def _running(one: JsonObject) -> RunningContainer:
         require_cuda=_requirement(variables),
         shm_bytes=_number(host, "ShmSize"),
         ipc_mode=get_text(host, "IpcMode"),
-        network_mode=get_text(host, "NetworkMode"),
         user=get_text(config, "User"),
         is_privileged=host.get("Privileged") is True,
         security_options=tuple(str(option) for option in get_list(host, "SecurityOpt")),
-        ulimits=tuple(
-            f"{str(limit.get('Name', '')).lower().removeprefix('rlimit_')}={limit.get('Soft')}:{limit.get('Hard')}"
-            for limit in get_objects(host, "Ulimits")
-        ),
         memory_bytes=memory if isinstance(memory, Unknown) else memory or None,
-        has_engine_socket=any(str(path).endswith(_ENGINE_SOCKETS) for path in get_list(one, "Sockets")),
         health=get_text(get_object(one, "State"), "Health"),
     )
 

@@ -89,7 +89,6 @@ def read_toolkit(host: Host) -> Toolkit:
     low_level = runtime if isinstance(runtime, Unknown) else get_texts(runtime, "runtimes") or LOW_LEVEL_RUNTIMES
     return Toolkit(
         version=version,
-        hook_path=find_program(host, TOOLKIT_HOOK),
         runtime_path=find_program(host, TOOLKIT_RUNTIME),
         mode=_of(runtime, "mode", "auto"),
         no_cgroups=command if isinstance(command, Unknown) else command.get("no-cgroups", False) is True,

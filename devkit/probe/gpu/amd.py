@@ -32,7 +32,7 @@ def read_amd(host: Host) -> Amd | None:
         return None
     gpus = []
     for (node, properties), name in zip(found, _names(host, found), strict=True):
-        minor, banks = properties.get("drm_render_minor", 0), f"{node}/mem_banks"
+        banks = f"{node}/mem_banks"
         heaps = [_properties(host, f"{banks}/{bank}/properties") for bank in host.list(f"{TOPOLOGY}/{banks}")]
         own = [heap.get("size_in_bytes", 0) for heap in heaps if str(heap.get("heap_type", "")) in _LOCAL_MEMORY]
         gpus.append(
@@ -42,7 +42,6 @@ def read_amd(host: Host) -> Amd | None:
                 name=name,
                 device_id=f"0x{properties.get('device_id', 0):04x}",
                 memory_bytes=sum(own) or Unknown("the kernel's topology names no memory of the GPU's own"),
-                render_node=f"/dev/dri/renderD{minor}" if minor else "",
             )
         )
     release = re.match(r"\d+(?:\.\d+)+", (host.read(ROCM_VERSION) or "").strip())

@@ -34,7 +34,6 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
             address=address,
             device_id=_attribute(host, address, "device"),
             kernel_driver=(host.link(f"{PCI_DEVICES}/{address}/driver") or "").rpartition("/")[2],
-            link_width=_width(_attribute(host, address, "current_link_width")),
             max_link_width=_width(_attribute(host, address, "max_link_width")),
             numa_node=_numa_node(_attribute(host, address, "numa_node")),
             bridges=_bridges(host.link(f"{PCI_DEVICES}/{address}") or ""),

@@ -17,7 +17,6 @@ CGROUP_MEMBERSHIP = "/proc/self/cgroup"
 class Cgroup:
     """The limits of a control group. None for no limit."""
 
-    version: str | Unknown
     memory_bytes: int | Unknown | None
     kills: int | Unknown
     cpu_count: float | Unknown | None
@@ -28,24 +27,22 @@ def read_cgroup(host: Host) -> Cgroup:
     membership = host.read(CGROUP_MEMBERSHIP)
     if membership is None:
         gone = Unknown(f"{CGROUP_MEMBERSHIP} cannot be read")
-        return Cgroup(gone, gone, gone, gone)
+        return Cgroup(gone, gone, gone)
     if host.stat(f"{CGROUP_ROOT}/memory") is not None:
-        version = "hybrid" if host.stat(f"{CGROUP_ROOT}/unified") is not None else "1"
-        return Cgroup(version, *_version_1(host, membership))
+        return _read_version_1(host, membership)
     own = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
     folders = tuple(_upwards(CGROUP_ROOT, own))
     memory = [host.read(f"{folder}/memory.max") for folder in folders]
     events = next((f"{folder}/memory.events" for folder in folders if host.read(f"{folder}/memory.events")), "")
     cpus = [_ratio((host.read(f"{folder}/cpu.max") or "").split()) for folder in folders]
     return Cgroup(
-        "2",
         min((number for text in memory if (number := parse_int(text or "")) is not None), default=None),
         _kills(host.read(events) if events else None, "memory.events"),
         min((count for count in cpus if count is not None), default=None),
     )
 
 
-def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int | Unknown, float | Unknown | None]:
+def _read_version_1(host: Host, membership: str) -> Cgroup:
     rows = [fields for line in membership.splitlines() if len(fields := line.split(":", 2)) == 3]
     groups = {name: fields[2] for fields in reversed(rows) for name in fields[1].split(",")}
     memory, cpu = (tuple(_upwards(f"{CGROUP_ROOT}/{name}", groups.get(name, "/"))) for name in ("memory", "cpu"))
@@ -57,7 +54,7 @@ def _version_1(host: Host, membership: str) -> tuple[int | Unknown | None, int |
     # Where there is no limit, version 1 writes a number of 19 digits, which `parse_int` takes for none.
     found = [number for text in limits if (number := parse_int(text or "")) is not None]
     own = next((f"{folder}/memory.oom_control" for folder in memory if host.read(f"{folder}/memory.oom_control")), "")
-    return (
+    return Cgroup(
         min(found, default=None),
         _kills(host.read(own) if own else None, "memory.oom_control"),
         min((count for count in quotas if count is not None), default=None),
@@ -80,9 +77,3 @@ def _ratio(fields: list[str]) -> float | None:
 def _kills(text: str | None, path: str) -> int | Unknown:
     found = re.search(r"^oom_kill (\d{1,18})$", text or "", re.MULTILINE)
     return int(found[1]) if found else Unknown(f"{path} does not say how many were killed")
-
-
-def parse_memory_size(text: str | None, name: str) -> int | Unknown:
-    """Parse a size of /proc/meminfo, such as MemAvailable, in bytes."""
-    found = re.search(rf"^{name}:\s+(\d{{1,18}}) kB", text or "", re.MULTILINE)
-    return int(found[1]) * 1024 if found else Unknown(f"/proc/meminfo does not say {name}")

@@ -8,7 +8,7 @@ from devkit.probe.circumstances import detect_container
 from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
 from devkit.probe.machine.interpreter import find_workload_python
-from devkit.probe.machine.operating_system import read_group_ids, read_memory_bytes, read_platform
+from devkit.probe.machine.operating_system import parse_memory_size, read_group_ids, read_memory_bytes, read_platform
 from devkit.probe.machine.programs import find_libraries, find_program, read_loader_cache
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - read, not written
@@ -99,7 +99,6 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
     cache = read_loader_cache(host)
     paths = find_libraries(host, "libnvidia-ml.so.1", cache)
     inside = detect_container(host) != ""
-    total = re.search(r"^SwapTotal:\s+(\d{1,18}) kB", host.read("/proc/meminfo") or "", re.MULTILINE)
     # The hardware clock of the virtual machine is Windows's; the guest's own stops while the machine sleeps.
     clock_behind_s: int | Unknown = Unknown("this guest shows no hardware clock")
     if (hardware_s := parse_int(host.read(HARDWARE_CLOCK) or "")) is not None:
@@ -113,7 +112,7 @@ def read_wsl(host: Host) -> Wsl | Unknown | None:
         driver_store=tuple(name for name in host.list(WSL_DRIVERS) if _DRIVER_FOLDER.match(name)),
         libcuda_link_in_cache=cache if isinstance(cache, Unknown) else "libcuda.so" in cache,
         image_libraries=_image_libraries(host) if inside else (),
-        swap_bytes=int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no SwapTotal"),
+        swap_bytes=parse_memory_size(host.read("/proc/meminfo"), "SwapTotal"),
         desktop_tools=Unknown("only the distribution shows it") if inside else bool(host.list(DESKTOP_TOOLS)),
         clock_behind_s=clock_behind_s,
     )

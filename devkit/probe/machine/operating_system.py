@@ -182,8 +182,13 @@ def read_memory_bytes(host: Host) -> int | Unknown:
     """Read the machine's memory in bytes; inside a container still the whole machine's."""
     text = host.read("/proc/meminfo")
     if text is not None:
-        total = re.search(r"^MemTotal:\s+(\d{1,18}) kB", text, re.MULTILINE)
-        return int(total[1]) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")
+        return parse_memory_size(text, "MemTotal")
     done = host.run(("sysctl", "-n", "hw.memsize"))
     total_bytes = parse_int(done.out)
     return Unknown("this platform's memory size is not read") if total_bytes is None else total_bytes
+
+
+def parse_memory_size(text: str | None, name: str) -> int | Unknown:
+    """Parse a size of /proc/meminfo, such as SwapTotal, in bytes."""
+    found = re.search(rf"^{name}:\s+(\d{{1,18}}) kB", text or "", re.MULTILINE)
+    return int(found[1]) * 1024 if found else Unknown(f"/proc/meminfo does not say {name}")

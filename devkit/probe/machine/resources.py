@@ -8,13 +8,13 @@ from devkit.facts.machine import Directory, Limits, Mps, Platform, Storage
 from devkit.facts.values import Unknown
 from devkit.probe.circumstances import detect_container
 from devkit.probe.documents import parse_int
+from devkit.probe.gpu.pci import DISPLAY_CLASSES, PCI_DEVICES, list_nvidia_functions
 from devkit.probe.host import Host
-from devkit.probe.machine.control_group import parse_memory_size, read_cgroup
-from devkit.probe.machine.operating_system import read_platform, read_user_id
+from devkit.probe.machine.control_group import read_cgroup
+from devkit.probe.machine.operating_system import parse_memory_size, read_platform, read_user_id
 
 LIMITS = "/proc/self/limits"
 SELINUX = "/sys/fs/selinux"
-PCI_DEVICES = "/sys/bus/pci/devices"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 PROCESS_STATUS = "/proc/self/status"
 NUMA_NODES = "/sys/devices/system/node"
@@ -37,7 +37,6 @@ _OF_NCCL = (
 )
 _OF_LAUNCHERS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_DISPLAY_CLASSES = ("0x0300", "0x0302")
 
 # The directories that devkit, an engine or a hub library will write to.
 NOBODY_KNOWN = -1
@@ -70,13 +69,9 @@ def read_limits(host: Host) -> Limits | Unknown:
         locked_memory_bytes=_limit(limits, "Max locked memory"),
         group_memory_bytes=group.memory_bytes,
         out_of_memory_kills=group.kills,
-        group_version=group.version,
-        open_files=_limit(limits, "Max open files"),
-        stack_bytes=_limit(limits, "Max stack size"),
         cpu_count=group.cpu_count,
         numa_nodes=_numa_nodes(host),
         swap_bytes=parse_memory_size(memory, "SwapTotal"),
-        available_bytes=parse_memory_size(memory, "MemAvailable"),
         interfaces=interfaces if host.list(INTERFACES) else Unknown(f"{INTERFACES} is empty or not there"),
         default_interface=_default_interface(host),
         has_infiniband=bool(host.list(INFINIBAND)),
@@ -178,13 +173,10 @@ def _iommu_domains(host: Host) -> Iterator[str]:
     """One entry per NVIDIA GPU in an IOMMU group. Source: Linux, Documentation/ABI, sysfs-kernel-iommu_groups."""
     if not host.list(IOMMU_GROUPS):
         return
-    for address in host.list(PCI_DEVICES):
-        folder = f"{PCI_DEVICES}/{address}"
-        if (host.read(f"{folder}/vendor") or "").strip() != "0x10de":
-            continue
-        if not (host.read(f"{folder}/class") or "").startswith(_DISPLAY_CLASSES):
-            continue
-        if kind := (host.read(f"{folder}/iommu_group/type") or "").strip():
+    functions = list_nvidia_functions(host)
+    for address, function in () if isinstance(functions, Unknown) else functions:
+        kind = (host.read(f"{PCI_DEVICES}/{address}/iommu_group/type") or "").strip()
+        if kind and function.startswith(DISPLAY_CLASSES):
             yield kind
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from devkit.facts.project import Build, GpuRequest, RequestForm, Service, Setting, Variable
-from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, NodeKind, parse_yaml_tree
+from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, NodeKind, parse_env, parse_yaml_tree
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
     CDI_GPU,
@@ -14,12 +14,12 @@ from devkit.probe.project.mounts_and_variables import (
     build_variable,
     is_relevant,
     parse_mount_node,
+    replace_variables,
 )
 
 REPLACED_LISTS = ("command", "entrypoint", "test")
 """Lists that Compose replaces instead of appending. Source: Compose specification, "Merge", exceptions."""
 MAX_EXTENDS = 10
-_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 
 COMPOSE_NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 """Where Compose looks by itself, the first that exists. Source: Compose specification, "The Compose file"."""
@@ -47,14 +47,12 @@ _RESERVED = ("deploy", "resources", "reservations", "devices")
 class ServiceTree:
     """One service with everything merged. `chosen` maps a file that a variable chooses to that variable's text.
 
-    `others` are the services that other values of that variable would choose. `names` holds what the service is
-    called in each file.
+    `names` holds what the service is called in each file.
     """
 
     name: str
     node: DocumentNode
     chosen: dict[str, str] = field(default_factory=dict)
-    others: tuple[DocumentNode, ...] = ()
     names: dict[str, str] = field(default_factory=dict)
 
 
@@ -80,7 +78,6 @@ class ComposeTree:
                         name,
                         merge_compose_nodes(before.node, tree.node),
                         before.chosen | tree.chosen,
-                        (*before.others, *tree.others),
                         before.names | tree.names,
                     )
                 together[name] = tree
@@ -126,46 +123,24 @@ class ComposeTree:
         extends = node.at("extends")
         if not extends or depth > MAX_EXTENDS:
             return ServiceTree(name, node, names={node.file: name})
-        wanted = extends.at("service").text or extends.text
-        file = extends.at("file")
-        if not file:
-            bases = [(self._read.get(node.file, ABSENT), "")]
-        else:
+        wanted, file = extends.at("service").text or extends.text, extends.at("file")
+        is_chosen = "$" in file.text
+        root = self._read.get(node.file, ABSENT)
+        if file:
             start = self._named_from(file)
             folder = posixpath.join(self._files.folder, posixpath.dirname(start)) if start != file.file else ""
-            bases = [
-                (self._root(replace(file, text=posixpath.join(folder, path))), chosen)
-                for path, chosen in self._candidates(file)
-            ]
-        found = [
-            (self._extended(wanted, root.at("services", wanted), depth + 1), chosen)
-            for root, chosen in bases
-            if root.at("services", wanted)
-        ]
-        if not found:
+            # Compose takes variables from the process, and from .env beside its first file.
+            beside = posixpath.dirname(self._listed[0]) if self._listed else ""
+            values = parse_env(self._files.read(posixpath.join(beside, ".env"), ".env") or "") if is_chosen else {}
+            path = replace_variables(file.text, {**values, **self._files.host.env})
+            root = self._root(replace(file, text=posixpath.join(folder, path)))
+        if not root.at("services", wanted):
             return ServiceTree(name, node, names={node.file: name})
-        base, variable = found[0]
-        chosen = dict(base.chosen)
-        if variable:
-            chosen |= dict.fromkeys((tree.node.file for tree, _ in found), variable)
-        others = (*base.others, *(tree.node for tree, _ in found[1:]))
+        base = self._extended(wanted, root.at("services", wanted), depth + 1)
+        chosen = base.chosen | ({base.node.file: file.text} if is_chosen else {})
         # The lines of the service are those of the file that names it, not of what it extends.
         whole = replace(merge_compose_nodes(base.node, node), file=node.file, line=node.line)
-        names = {file: called for tree, _ in found for file, called in tree.names.items()} | {node.file: name}
-        return ServiceTree(name, whole, chosen, others, names)
-
-    def _candidates(self, file: DocumentNode) -> list[tuple[str, str]]:
-        """The files that a name with a variable in it may mean, the default first; each with the variable's text."""
-        variable = _VARIABLE.search(file.text)
-        if variable is None:
-            return [(file.text, "")]
-        default = _VARIABLE.sub(lambda found: found[2] or "", file.text)
-        folder, _, name = file.text.rpartition("/")
-        shape = re.compile(".*".join(re.escape(part) for part in _VARIABLE.split(name)[::4]))
-        beside = posixpath.join(posixpath.dirname(self._named_from(file)) or ".", folder)
-        names = [other for other in self._files.names(beside) if shape.fullmatch(other)] if "$" not in folder else []
-        paths = [f"{folder}/{other}" if folder else other for other in names]
-        return [(path, variable[0]) for path in sorted(paths, key=lambda path: path != default)]
+        return ServiceTree(name, whole, chosen, base.names | {node.file: name})
 
     def _named_from(self, node: DocumentNode) -> str:
         """The file that a path is relative to: the first one listed, for every file of the list.
@@ -188,7 +163,7 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
     paths = tuple(path for text, beside in pairs if (path := files.within(text, beside=beside)) is not None)
     services = []
     for tree in ComposeTree(files).resolve_services(named):
-        node, first_chosen = tree.node, next(iter(tree.chosen.values()), "")
+        node = tree.node
         image, limits = node.at("image"), node.at("deploy", "resources", "limits", "devices")
         mounts = [parse_mount_node(item, files) for item in node.at("volumes").items]
         services.append(
@@ -201,9 +176,7 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
                 build=_build(node.at("build"), files),
                 # Those behind a variable have its text as their condition.
                 requests=tuple(
-                    replace(request, condition=tree.chosen.get(request.path, "" if one is node else first_chosen))
-                    for one in (node, *tree.others)
-                    for request in _requests(one, tree)
+                    replace(request, condition=tree.chosen.get(request.path, "")) for request in _requests(node, tree)
                 ),
                 # Of two volumes on one target the later counts.
                 mounts=tuple({mount.target: mount for mount in mounts if mount is not None}.values()),
@@ -222,7 +195,7 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
                     *(
                         Setting("extends", file.text, file.file, file.line)
                         for file in (node.at("extends", "file"),)
-                        if _VARIABLE.search(file.text)
+                        if "$" in file.text
                     ),
                 ),
                 misplaced_devices=Setting("devices", "", limits.file, limits.line) if limits else None,

@@ -9,7 +9,15 @@ from devkit.facts.project import DevContainer, Dockerfile, EnvFile, InvalidPolic
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.local_builds import find_local_builds
 from devkit.probe.dependencies.requirement_lists import choose_main_list, find_lists
-from devkit.probe.documents import DocumentNode, InvalidDocument, NodeKind, find_toml_line, parse_jsonc_tree, parse_toml
+from devkit.probe.documents import (
+    DocumentNode,
+    InvalidDocument,
+    NodeKind,
+    find_toml_line,
+    parse_env,
+    parse_jsonc_tree,
+    parse_toml,
+)
 from devkit.probe.project.compose import (
     COMPOSE_FILE,
     find_default_compose_files,
@@ -21,7 +29,7 @@ from devkit.probe.project.devcontainer import (
     parse_dev_container,
     read_dev_container_build_args,
 )
-from devkit.probe.project.dockerfile import find_secret_files, parse_dockerfile
+from devkit.probe.project.dockerfile import find_secret_files, is_ignored, parse_dockerfile, parse_ignore_file
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.gpu_packages import find_lock_files, read_gpu_requirements
 
@@ -32,8 +40,6 @@ MAX_OTHER_FILES = 20
 _CONTAINER_FOLDER = re.compile(r"(?i)^(?!\.devcontainer).*(?:docker|compose|container|deploy)")
 DOCKERFILES = ("Dockerfile", ".devcontainer/Dockerfile")
 """Looked at when nothing names a Dockerfile."""
-_ENV_LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
-_COMPOSE_FILE = re.compile(r"^[ \t]*COMPOSE_FILE[ \t]*=[ \t]*[\"']?([^\"'\n#]+)", re.MULTILINE)
 
 
 def read_project_contents(files: ProjectFiles) -> Project:
@@ -87,8 +93,8 @@ def _services(roots: tuple[DocumentNode, ...], files: ProjectFiles) -> tuple[tup
     named: list[tuple[DocumentNode | str, ...]] = [find_compose_file_nodes(root) for root in roots]
     if not roots:
         # Compose reads COMPOSE_FILE from .env. Source: Docker, "Pre-defined environment variables".
-        chosen = _COMPOSE_FILE.search(files.read(".env", ".env") or "")
-        listed = tuple(name.strip() for name in re.split(r"[:;]", chosen[1]) if name.strip()) if chosen else ()
+        chosen = parse_env(files.read(".env", ".env") or "").get("COMPOSE_FILE", "")
+        listed = tuple(name.strip() for name in re.split(r"[:;]", chosen) if name.strip())
         named.append(listed or find_default_compose_files(files))
     services: list[Service] = []
     arguments: dict[str, str] = {}
@@ -143,10 +149,11 @@ def _env_files(files: ProjectFiles) -> tuple[EnvFile, ...]:
             continue
         # Whether a .gitignore names .env files, as far as plain lines say; None without a .gitignore.
         ignore_files = dict.fromkeys((".gitignore", f"{path.rpartition('/')[0]}/.gitignore".lstrip("/")))
-        lists = [listed for name in ignore_files if (listed := files.read(name, "ignore")) is not None]
-        lines = {line.strip() for listed in lists for line in listed.splitlines()}
-        is_ignored = bool(lines & {".env", "/.env", "*.env", ".env*", "**/.env", ".env.*", path, f"/{path}", "*"})
-        found.append(EnvFile(path, tuple(dict.fromkeys(_ENV_LINE.findall(text))), is_ignored if lists else None))
+        lists = [
+            parse_ignore_file(listed) for name in ignore_files if (listed := files.read(name, "ignore")) is not None
+        ]
+        is_hidden = any(is_ignored(name, lines) for lines in lists for name in (".env", path))
+        found.append(EnvFile(path, tuple(parse_env(text)), is_hidden if lists else None))
     return tuple(found)
 
 

@@ -116,11 +116,6 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
         installs=tuple(install for each in inside for install in each.find_installs()),
         programs=shell.find_programs(command for each in inside for command in each.commands),
         nvcc=shell.find_nvcc_packages(command for each in inside for command in each.commands),
-        build_args_not_text=tuple(
-            Key(name, path, node.line)
-            for name, node in root.at("build", "args").fields.items()
-            if node.kind is not NodeKind.TEXT
-        ),
     )
 
 

