@@ -161,7 +161,7 @@ def render_fix(
 def describe_variant(facts: Facts) -> dict[str, str]:
     """Describe what decides between the variants of a fix: machine, engine, side, platform, family, inside, init."""
     return {
-        "machine": "unknown" if isinstance(facts.system, Unknown) else "known",
+        "machine": "unknown" if facts is build_unknown_facts() else "known",
         "engine": fixes.name_engine(facts.engine),
         "side": str(fixes.find_host_side(facts)),
         "platform": str(find_platform(facts)),
@@ -252,15 +252,21 @@ def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
 
 
 def decode_fix_rows(given: Any) -> tuple[FixRow, ...]:  # noqa: ANN401 - as TOML has it
-    """Decode a table, an array of tables, or the name of one of them in fixes.toml."""
+    """Decode a table, an array of tables, or the name of one of them in fixes.toml.
+
+    A table of nothing but `when` and `use` stands for the fix that `use` names there, under that condition too.
+    """
     if isinstance(given, str):
         given = load(_CATALOG, "fixes")[given]
-    rows = []
+    rows: list[FixRow] = []
     for each in given if isinstance(given, list) else [given]:
         when = {
             name: (value,) if isinstance(value, str) else tuple(value) for name, value in each.get("when", {}).items()
         }
-        rows.append(FixRow(**decode_fields({key: each[key] for key in each if key != "when"}, FixRow), when=when))
+        if "use" in each:
+            rows += (replace(used, when={**when, **used.when}) for used in decode_fix_rows(each["use"]))
+        else:
+            rows.append(FixRow(**decode_fields({key: each[key] for key in each if key != "when"}, FixRow), when=when))
     return tuple(rows)
 
 

@@ -11,6 +11,7 @@ from devkit.doctor.model import Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
     FixRow,
     build_unknown_facts,
+    decode_fix_rows,
     describe_variant,
     find_problem_row,
     list_problem_rows,
@@ -20,6 +21,7 @@ from devkit.doctor.problems import (
 )
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.facts.model import Engine, EngineKind
+from devkit.facts.values import Unknown
 from tests.hosts import facts_of
 
 ROWS = [(check.code, name, row) for check in CHECKS for name, row in list_problem_rows(check.code).items()]
@@ -105,3 +107,16 @@ def test_commands_of_the_distribution_quote_values():
 def test_a_machine_without_a_fix_is_a_bug():
     with pytest.raises(LookupError):
         render_fix(ROWS_BY_ENGINE[:1], {}, facts_of("toolkit-missing"))
+
+
+def test_a_row_may_use_a_shared_fix_under_a_condition():
+    both = decode_fix_rows([{"when": {"count": "2"}, "use": "reload-engine"}, {"summary": "Nothing."}])
+    facts = facts_of("rootless-docker")
+    assert [row.when for row in both] == [{"count": ("2",), "engine": ("rootless",)}, {"count": ("2",)}, {}]
+    assert render_fix(both, {"count": 2}, facts).commands == ("systemctl --user restart docker",)
+    assert render_fix(both, {"count": 3}, facts).summary == "Nothing."
+
+
+def test_a_machine_whose_system_was_not_read_is_not_one_that_nothing_is_known_of():
+    assert describe_variant(build_unknown_facts())["machine"] == "unknown"
+    assert describe_variant(replace(facts_of("toolkit-missing"), system=Unknown("not read")))["machine"] == "known"
