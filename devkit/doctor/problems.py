@@ -234,7 +234,9 @@ def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iter
     elif found[1] == "refresh_cdi":
         yield from fixes.refresh_cdi(facts)
     elif found[1] in fixes.load_commands():
-        yield from map(show_template, fixes.list_commands(facts, found[1], family=family))  # type: ignore[arg-type]
+        # Other braces in commands.toml are the shell's.
+        for each in fixes.list_commands(facts, found[1], family=family):  # type: ignore[arg-type]
+            yield re.sub(r"\{[a-z_]+\}", lambda name: show_template(name[0]), each)
     else:
         yield f"<{found[1].replace('_', ' ')}>"
 

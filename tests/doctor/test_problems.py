@@ -7,6 +7,7 @@ from string import Formatter
 
 import pytest
 
+from devkit.doctor.fixes import DistroFamily
 from devkit.doctor.model import Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
     FixRow,
@@ -17,6 +18,7 @@ from devkit.doctor.problems import (
     list_problem_rows,
     problem,
     render_fix,
+    show_commands,
     to_finding,
 )
 from devkit.doctor.registry import BY_CODE, CHECKS
@@ -102,6 +104,11 @@ def test_commands_of_the_distribution_quote_values():
     rows = (FixRow("Remove them.", ("{remove_packages}",)),)
     fix = render_fix(rows, {"packages": ("one", "two; reboot")}, facts_of("toolkit-missing"))
     assert fix.commands == ("sudo apt-get purge -y one 'two; reboot'",)
+
+
+def test_pages_name_the_values_of_commands_and_keep_the_braces_of_the_shell():
+    shown = show_commands(FixRow("Finish it.", ("{finish_driver}",)), family=DistroFamily.UBUNTU)
+    assert any("grep -E 'nvidia.*[0-9]{3}' | grep -v <branch>" in command for command in shown)
 
 
 def test_a_machine_without_a_fix_is_a_bug():
