@@ -45,8 +45,8 @@ _BY_ENGINE: Mapping[str, Callable[..., tuple[str, ...]]] = {
 class FixRow:
     """A fix as the catalog has it. `when` maps a word of `describe_variant`, or a value, to those for which it counts.
 
-    `where` is a `Side`, or a key of SIDES. `restart` "engine" is none for Podman, which has no daemon. `docs` is an
-    address, or a name in docs.toml.
+    `where` is a `Side`, or a key of SIDES. `restart` "engine" is none for Podman, which has no daemon, unless a
+    command restarts another one. `docs` is an address, or a name in docs.toml.
     """
 
     summary: str
@@ -144,10 +144,12 @@ def render_fix(
     row = next((row for row in rows if all(variant.get(name) in wanted for name, wanted in row.when.items())), None)
     if row is None:
         raise LookupError(f"no fix is for {variant}")
-    has_no_daemon = variant["engine"] == "podman" and row.restart is Restart.ENGINE
+    commands = tuple(each for command in row.commands for each in _expand(command, values, facts))
+    is_podmans = variant["engine"] == "podman" and row.restart is Restart.ENGINE
+    has_no_daemon = is_podmans and not any(" restart " in command for command in commands)
     return Fix(
         row.summary.format_map(values),
-        tuple(each for command in row.commands for each in _expand(command, values, facts)),
+        commands,
         where=SIDES[row.where](facts) if row.where in SIDES else Side(row.where),
         root=row.root,
         restart=Restart.NONE if has_no_daemon else row.restart,
@@ -232,7 +234,9 @@ def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iter
     elif found[1] == "refresh_cdi":
         yield from fixes.refresh_cdi(facts)
     elif found[1] in fixes.load_commands():
-        yield from map(show_template, fixes.list_commands(facts, found[1], family=family))  # type: ignore[arg-type]
+        # Other braces in commands.toml are the shell's.
+        for each in fixes.list_commands(facts, found[1], family=family):  # type: ignore[arg-type]
+            yield re.sub(r"\{[a-z_]+\}", lambda name: show_template(name[0]), each)
     else:
         yield f"<{found[1].replace('_', ' ')}>"
 

@@ -101,7 +101,7 @@ CASES = [
     ("WSL009", with_toolkit(None), "skipped", "no toolkit"),
     ("WSL010", guest(wsl__clock_behind_s=CLOCK_SKEW_S.value), "passed", "as far as is allowed"),
     ("WSL010", guest(wsl__clock_behind_s=CLOCK_SKEW_S.value + 1), "warning: hwclock -s", "a second further"),
-    ("WSL010", guest(wsl__clock_behind_s=-CLOCK_SKEW_S.value - 1), "warning", "before Windows"),
+    ("WSL010", guest(wsl__clock_behind_s=-CLOCK_SKEW_S.value - 1), "warning: ahead of", "ahead of Windows"),
     ("WSL010", guest(wsl__clock_behind_s=UNREAD), "skipped", "no hardware clock"),
 ]
 

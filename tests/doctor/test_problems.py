@@ -7,6 +7,7 @@ from string import Formatter
 
 import pytest
 
+from devkit.doctor.fixes import DistroFamily
 from devkit.doctor.model import Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
     FixRow,
@@ -17,6 +18,7 @@ from devkit.doctor.problems import (
     list_problem_rows,
     problem,
     render_fix,
+    show_commands,
     to_finding,
 )
 from devkit.doctor.registry import BY_CODE, CHECKS
@@ -89,6 +91,8 @@ def test_commands_quote_values_and_stand_for_those_of_the_machine():
         else facts
     )
     assert render_fix(ROWS_BY_ENGINE, values, podman).restart is Restart.NONE
+    kubelets = (FixRow("", ("sudo systemctl restart containerd",), restart=Restart.ENGINE),)
+    assert render_fix(kubelets, {}, podman).restart is Restart.ENGINE
 
 
 def test_a_problem_may_bring_the_fix_of_an_error_that_it_recognized():
@@ -105,6 +109,9 @@ def test_commands_of_the_distribution_quote_values():
 def test_a_page_may_be_that_of_a_value():
     rows = (FixRow("Accept the license.", docs="https://huggingface.co/{model}"),)
     assert render_fix(rows, {"model": "a/b"}, facts_of("toolkit-missing")).docs == "https://huggingface.co/a/b"
+def test_pages_name_the_values_of_commands_and_keep_the_braces_of_the_shell():
+    shown = show_commands(FixRow("Finish it.", ("{finish_driver}",)), family=DistroFamily.UBUNTU)
+    assert any("grep -E 'nvidia.*[0-9]{3}' | grep -v <branch>" in command for command in shown)
 
 
 def test_a_machine_without_a_fix_is_a_bug():

@@ -1,20 +1,14 @@
 """Checks of the paths between GPUs and between nodes, as NCCL will find them."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from devkit.doctor.checks.cuda import CONSUMER_BRANDS
-from devkit.doctor.fixes import list_commands
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, Side, check
+from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import is_in_container, require, require_nvml, require_visible_gpu
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, Limits
 from devkit.facts.values import Unknown
 from devkit.text import join_words
-
-_NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/gpu_troubleshooting.html"
-
-_NCCL_VARIABLES = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 
 def _find_setting(limits: Limits, name: str) -> str | None:
@@ -24,7 +18,7 @@ def _find_setting(limits: Limits, name: str) -> str | None:
 
 
 @check("NET001")
-def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
+def gpus_reach_each_other(facts: Facts) -> Iterator[Problem]:
     answer = require_nvml(facts)
     require_visible_gpu(facts)
     if len(answer.gpus) < 2:
@@ -37,25 +31,16 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Finding]:
         return
     # The driver offers direct transfers on few GeForce GPUs: for them it is only good to know.
     is_direct = not any(brand in gpu.name.lower() for gpu in facts.gpus for brand in CONSUMER_BRANDS)
-    yield Finding(
-        Severity.WARNING if is_direct else Severity.NOTE,
-        "the IOMMU translates what the GPUs send each other: NCCL may be slow or hang in its first all_reduce",
-        Fix(
-            "Try a run with NCCL_P2P_DISABLE=1. If that cures it, let the IOMMU pass traffic through, or switch ACS off"
-            " in the firmware.",
-            ("export NCCL_P2P_DISABLE=1", *list_commands(facts, "add_kernel_argument", argument="iommu=pt")),
-            where=Side.HOST,
-            root=True,
-            restart=Restart.HOST,
-            docs=_NCCL_GUIDE,
-        ),
-        evidence=tuple(f"iommu_group/type: {kind}" for kind in translated[:4]),
-        confidence=Confidence.POSSIBLE,
+    yield problem(
+        "translated",
+        severity=None if is_direct else Severity.NOTE,
+        argument="iommu=pt",
+        evidence=[f"iommu_group/type: {kind}" for kind in translated[:4]],
     )
 
 
 @check("NET002")
-def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
+def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
     require_visible_gpu(facts)
     limits = require(facts.limits)
     wanted = _find_setting(limits, "NCCL_SOCKET_IFNAME")
@@ -64,23 +49,13 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Finding]:
     interfaces = ("lo", *require(limits.interfaces))
     names = [name.strip() for name in wanted.removeprefix("=").split(",") if name.strip()]
     is_exact = wanted.startswith("=")
-    if any(one == name or (not is_exact and one.startswith(name)) for one in interfaces for name in names):
-        return
-    yield Finding(
-        Severity.ERROR,
-        f"NCCL_SOCKET_IFNAME={wanted}, but there is no such interface here: NCCL finds no way to other processes",
-        Fix(
-            "Name an interface of this side, or leave the variable unset.",
-            (f"export NCCL_SOCKET_IFNAME={quote(interfaces[-1])}",),
-            where=Side.CONTAINER if is_in_container(facts) else Side.HOST,
-            docs=_NCCL_VARIABLES,
-        ),
-        evidence=(f"NCCL_SOCKET_IFNAME={wanted}", f"/sys/class/net: {join_words(interfaces)}"),
-    )
+    if not any(one == name or (not is_exact and one.startswith(name)) for one in interfaces for name in names):
+        evidence = (f"NCCL_SOCKET_IFNAME={wanted}", f"/sys/class/net: {join_words(interfaces)}")
+        yield problem("no-such-interface", wanted=wanted, interface=interfaces[-1], evidence=evidence)
 
 
 @check("NET003")
-def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
+def nodes_reach_each_other(facts: Facts) -> Iterator[Problem]:
     require_visible_gpu(facts)
     limits = require(facts.limits)
     signs = _find_multi_node_signs(limits)
@@ -91,7 +66,13 @@ def nodes_reach_each_other(facts: Facts) -> Iterator[Finding]:
     interfaces = require(limits.interfaces)
     is_bridged = is_in_container(facts) and interfaces == ("eth0",)
     if len(interfaces) > 1 or is_bridged:
-        yield _unreachable_finding(facts, limits, signs, is_bridged=is_bridged)
+        default = limits.default_interface if isinstance(limits.default_interface, str) else ""
+        yield problem(
+            "own-network" if is_bridged else "no-interface-named",
+            interfaces=join_words(interfaces),
+            interface=default or interfaces[0],
+            evidence=(*signs, f"/sys/class/net: {join_words(interfaces)}", "NCCL_SOCKET_IFNAME is not set"),
+        )
 
 
 def _find_multi_node_signs(limits: Limits) -> tuple[str, ...]:
@@ -102,31 +83,6 @@ def _find_multi_node_signs(limits: Limits) -> tuple[str, ...]:
     if world.isdigit() and local.isdigit() and int(world) > int(local):
         signs.append(f"WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local}")
     return tuple(signs)
-
-
-def _unreachable_finding(facts: Facts, limits: Limits, signs: tuple[str, ...], *, is_bridged: bool) -> Finding:
-    interfaces = require(limits.interfaces)
-    default = limits.default_interface if isinstance(limits.default_interface, str) else ""
-    return Finding(
-        Severity.WARNING,
-        "this container has a network of its own, whose address other nodes cannot reach"
-        if is_bridged
-        else f"NCCL will choose among {join_words(interfaces)} by itself, and may offer other nodes the wrong address",
-        Fix(
-            "Share the host's network with the container (network_mode: host), and name the interface that reaches the"
-            " other nodes."
-            if is_in_container(facts)
-            else "Name the interface that reaches the other nodes.",
-            (
-                *(("--network=host",) if is_in_container(facts) else ()),
-                f"export NCCL_SOCKET_IFNAME={quote(default or interfaces[0])}",
-            ),
-            where=Side.PROJECT if is_in_container(facts) else Side.HOST,
-            docs=_NCCL_VARIABLES,
-        ),
-        evidence=(*signs, f"/sys/class/net: {join_words(interfaces)}", "NCCL_SOCKET_IFNAME is not set"),
-        confidence=Confidence.LIKELY if is_bridged else Confidence.POSSIBLE,
-    )
 
 
 @check("NET004")

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from shlex import quote
 
 from devkit.doctor.checks.cdi import CDI_GPU_KIND
-from devkit.doctor.fixes import TOOLKIT_GUIDE
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Restart, Severity, check
+from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require, require_nvidia_gpu, require_toolkit
+from devkit.doctor.problems import Problem, problem
 from devkit.facts.engine import PodRuntime
 from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
@@ -68,112 +68,84 @@ def _restart(pods: PodRuntime) -> tuple[str, ...]:
     return () if "MicroK8s" in pods.name else (_RESTART_AGENT["rke2" if "/rke2/" in pods.path else "k3s"],)
 
 
-def _build_finding(pods: PodRuntime, severity: Severity, message: str, fix: Fix, *evidence: str) -> Finding:
-    return Finding(severity, message, fix, subject=pods.path, evidence=evidence, confidence=Confidence.LIKELY)
-
-
 @check("POD001", causes=("POD002", "POD003"))
-def pod_runtime_reads_settings(facts: Facts) -> Iterator[Finding]:
+def pod_runtime_reads_settings(facts: Facts) -> Iterator[Problem]:
     pods = _require_pod_runtime(facts)
+    path, configure = pods.path, _configure(pods)
     if pods.error:
-        fix = Fix("Correct the file, and restart it.", _restart(pods), root=True, restart=Restart.ENGINE)
-        if "higher than version" in pods.error:
-            fix = Fix(
-                "Write it again in the version of the main file. For the GPU Operator, set RUNTIME_CONFIG_SOURCE=file in the"
-                " toolkit's environment.",
-                _configure(pods),
-                root=True,
-                restart=Restart.ENGINE,
-            )
-        yield _build_finding(
-            pods, Severity.ERROR, f"{pods.name} cannot read its settings: {pods.error}", fix, pods.error
+        yield problem(
+            "mixed-versions" if "higher than version" in pods.error else "not-readable",
+            program=pods.name,
+            error=pods.error,
+            configure=configure,
+            restart=_restart(pods),
+            subject=path,
+            evidence=(pods.error,),
         )
         return
     if pods.is_off:
-        switch = f"sudo sed -i '/^disabled_plugins/s/\"cri\",\\? *//' {quote(pods.path)}"
-        yield _build_finding(
-            pods,
-            Severity.ERROR,
-            f"{pods.path} switches off what the kubelet talks to, so this node starts no pod",
-            Fix("Switch the plugin cri on.", (switch, *_configure(pods)), root=True, restart=Restart.ENGINE),
-            f'{pods.path}: disabled_plugins = ["cri"]',
+        evidence = f'{path}: disabled_plugins = ["cri"]'
+        yield problem("switched-off", path=path, configure=configure, subject=path, evidence=(evidence,))
+    if section := pods.ignored_section:
+        evidence = f"{path}: runtime nvidia under {section}"
+        yield problem(
+            "wrong-section", path=path, section=section, configure=configure, subject=path, evidence=(evidence,)
         )
-    if pods.ignored_section:
-        yield _build_finding(
-            pods,
-            Severity.ERROR,
-            f"{pods.path} registers the nvidia runtime under {pods.ignored_section}, which its version does not have",
-            Fix("Register it again; nvidia-ctk 1.17.4 and later know both versions.", _configure(pods), root=True),
-            f"{pods.path}: runtime nvidia under {pods.ignored_section}",
-        )
-    if pods.ignored_file:
-        yield _build_finding(
-            pods,
-            Severity.ERROR,
-            f"nvidia-ctk registered the nvidia runtime in {pods.ignored_file}, which {pods.path} does not import",
-            Fix("Let it write a file that is imported.", _configure(pods), root=True, restart=Restart.ENGINE),
-            f"{pods.ignored_file}: not among the imports",
-        )
+    if file := pods.ignored_file:
+        evidence = f"{file}: not among the imports"
+        yield problem("not-imported", path=path, file=file, configure=configure, subject=path, evidence=(evidence,))
 
 
 @check("POD002", causes=("POD003",))
-def pods_have_nvidia_runtime(facts: Facts) -> Iterator[Finding]:
+def pods_have_nvidia_runtime(facts: Facts) -> Iterator[Problem]:
     pods = _require_pod_runtime(facts)
     if pods.error or pods.is_off or pods.ignored_section or pods.ignored_file:
         raise NotApplicable("its settings are not read")
-    names = [runtime.name for runtime in pods.runtimes]
-    evidence = f"{pods.path}: runtimes {join_words(names) or 'none'}, default {pods.default_runtime or 'not set'}"
-    fix = Fix("Register the toolkit's runtime, and restart.", _configure(pods), root=True, docs=TOOLKIT_GUIDE)
+    names = join_words(runtime.name for runtime in pods.runtimes) or "none"
+    evidence = [f"{pods.path}: runtimes {names}, default {pods.default_runtime or 'not set'}"]
     nvidia = next((runtime for runtime in pods.runtimes if runtime.name == "nvidia"), None)
-    if nvidia is None and pods.default_runtime == "nvidia":
-        message = f"the default runtime of {pods.name} is nvidia, which nothing registers: no pod starts"
-        yield _build_finding(pods, Severity.ERROR, message, fix, evidence)
-    elif nvidia is None:
+    if nvidia is not None and nvidia.program == "":
+        evidence.append(f"BinaryName: {nvidia.path or 'not set'}")
+        fault = "gone"
+    elif nvidia is not None:
+        if pods.default_runtime != "nvidia":
+            yield problem("not-default", evidence=evidence)
+        return
+    elif pods.default_runtime == "nvidia":
+        fault = "default-not-registered"
+    else:
         has_specs = isinstance(facts.cdi, Unknown) or any(spec.kind == CDI_GPU_KIND for spec in facts.cdi)
-        message = f"{pods.name} has no runtime named nvidia" + (
-            "" if has_specs else ", nor a CDI specification: pods get no GPU"
-        )
-        yield _build_finding(pods, Severity.NOTE if has_specs else Severity.WARNING, message, fix, evidence)
-    elif nvidia.program == "":
-        message = (
-            f"{pods.name} registers nvidia as {nvidia.path or 'no program'}, which is not there: its pods do not start"
-        )
-        yield _build_finding(pods, Severity.ERROR, message, fix, evidence, f"BinaryName: {nvidia.path or 'not set'}")
-    elif pods.default_runtime != "nvidia":
-        yield Finding(
-            Severity.NOTE,
-            "pods get a GPU only with the runtime class nvidia, which is not this node's default runtime",
-            Fix(
-                "Set runtimeClassName: nvidia in the pods, the device plugin's own included, or --set-as-default on the node."
-            ),
-            evidence=(evidence,),
-            confidence=Confidence.POSSIBLE,
-        )
+        fault = "only-cdi" if has_specs else "no-way"
+    yield problem(
+        fault,
+        program=pods.name,
+        path=nvidia.path or "no program" if nvidia else "",
+        configure=_configure(pods),
+        subject=pods.path,
+        evidence=evidence,
+    )
 
 
 @check("POD003")
-def pods_share_cgroup_driver(facts: Facts) -> Iterator[Finding]:
+def pods_share_cgroup_driver(facts: Facts) -> Iterator[Problem]:
     pods = _require_pod_runtime(facts)
     if pods.systemd_cgroup is None or not any(runtime.name == "nvidia" for runtime in pods.runtimes):
         raise NotApplicable("the runtime nvidia has no such setting of its own")
     if pods.kubelet_cgroup_driver not in ("systemd", "cgroupfs"):
         raise NotApplicable("the kubelet's settings do not name its cgroup driver")
     wants_systemd = pods.kubelet_cgroup_driver == "systemd"
-    if pods.systemd_cgroup is wants_systemd:
-        return
-    value = str(wants_systemd).lower()
-    yield _build_finding(
-        pods,
-        Severity.WARNING,
-        f"the nvidia runtime has SystemdCgroup = {str(pods.systemd_cgroup).lower()}, but the kubelet's cgroup driver is"
-        f" {pods.kubelet_cgroup_driver}",
-        Fix(
-            f"Write SystemdCgroup = {value} under the options of the runtime nvidia, and restart {pods.name}.",
-            (*_write_cgroup_driver(pods), *_restart(pods)),
-            root=True,
-            restart=Restart.ENGINE,
-            docs="https://kubernetes.io/docs/setup/production-environment/container-runtimes/",
-        ),
-        f"{pods.path}: runtime nvidia, SystemdCgroup {str(pods.systemd_cgroup).lower()}",
-        f"/var/lib/kubelet/config.yaml: cgroupDriver {pods.kubelet_cgroup_driver}",
-    )
+    if pods.systemd_cgroup is not wants_systemd:
+        value = str(pods.systemd_cgroup).lower()
+        yield problem(
+            "other-driver",
+            value=value,
+            wanted=str(wants_systemd).lower(),
+            kubelets=pods.kubelet_cgroup_driver,
+            program=pods.name,
+            commands=(*_write_cgroup_driver(pods), *_restart(pods)),
+            subject=pods.path,
+            evidence=(
+                f"{pods.path}: runtime nvidia, SystemdCgroup {value}",
+                f"/var/lib/kubelet/config.yaml: cgroupDriver {pods.kubelet_cgroup_driver}",
+            ),
+        )

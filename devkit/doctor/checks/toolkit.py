@@ -217,10 +217,10 @@ def toolkit_config_is_valid(facts: Facts) -> Iterator[Problem]:
     require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     error, path = require(toolkit.config_error), toolkit.config_path
-    newest = max(row.version for row in load_tables().engines.container_toolkits)
     if error:
         yield problem("not-valid", error=error, path=path, subject=path, evidence=(error,))
     elif isinstance(toolkit.mode, str) and toolkit.mode not in _MODES:
+        newest = max(row.version for row in load_tables().engines.container_toolkits)
         is_known_release = isinstance(toolkit.version, Release) and toolkit.version <= newest
         yield problem(
             "unknown-mode",
