@@ -7,6 +7,7 @@ from string import Formatter
 
 import pytest
 
+from devkit.doctor.fixes import DistroFamily
 from devkit.doctor.model import Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
     FixRow,
@@ -17,6 +18,7 @@ from devkit.doctor.problems import (
     list_problem_rows,
     problem,
     render_fix,
+    show_commands,
     to_finding,
 )
 from devkit.doctor.registry import BY_CODE, CHECKS
@@ -100,6 +102,17 @@ def test_commands_of_the_distribution_quote_values():
     rows = (FixRow("Remove them.", ("{remove_packages}",)),)
     fix = render_fix(rows, {"packages": ("one", "two; reboot")}, facts_of("toolkit-missing"))
     assert fix.commands == ("sudo apt-get purge -y one 'two; reboot'",)
+
+
+def test_every_fix_is_shown_for_every_distribution():
+    shown = [
+        command
+        for _, _, row in ROWS
+        for fix in row.known_fixes
+        for family in DistroFamily
+        for command in show_commands(fix, family=family)
+    ]
+    assert any("[0-9]{3}" in command and "<branch>" in command for command in shown)
 
 
 def test_a_machine_without_a_fix_is_a_bug():
