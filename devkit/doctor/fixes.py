@@ -122,6 +122,7 @@ TOOLKIT_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolk
 CDI_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"
 ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
 DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
+CUDA_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 WSL_GUIDE = "https://docs.nvidia.com/cuda/wsl-user-guide/"
 
 
@@ -194,25 +195,6 @@ def find_host_side(facts: Facts) -> Side:
 def find_driver_side(facts: Facts) -> Side:
     """Find the side that has the driver: Windows for WSL, never the guest."""
     return Side.WINDOWS if find_platform(facts) in (Platform.WSL1, Platform.WSL2, Platform.WINDOWS) else Side.HOST
-
-
-def update_driver(facts: Facts, wanted: str) -> Fix:
-    """Build the fix that installs a newer driver."""
-    if find_driver_side(facts) is Side.WINDOWS:
-        return Fix(
-            f"Install the NVIDIA driver {wanted} on Windows, then restart WSL. Install none inside of WSL.",
-            ("wsl.exe --shutdown",) if find_platform(facts) is not Platform.WINDOWS else (),
-            where=Side.WINDOWS,
-            restart=Restart.WSL if find_platform(facts) is not Platform.WINDOWS else Restart.HOST,
-            docs=WSL_GUIDE,
-        )
-    return Fix(
-        f"Install the NVIDIA driver {wanted} on the host, with its own package manager, and reboot.",
-        list_commands(facts, "install_driver"),
-        root=True,
-        restart=Restart.HOST,
-        docs=DRIVER_GUIDE,
-    )
 
 
 def power_cycle(facts: Facts) -> Fix:

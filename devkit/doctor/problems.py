@@ -24,7 +24,7 @@ from devkit.facts.values import Unknown
 from devkit.formats.shipped import load
 
 _CATALOG = "devkit.doctor.signatures"
-_MACRO = re.compile(r"\{(\w+)\}")
+_MACRO = re.compile(r"\{([a-z_]+)\}")
 
 SIDES: Mapping[str, Callable[[Facts], Side]] = {
     "machine": fixes.find_host_side,

@@ -9,9 +9,9 @@ from devkit.doctor.fixes import (
     configure_runtime,
     find_host_side,
     list_commands,
-    update_driver,
 )
 from devkit.doctor.model import Fix, Restart, Severity, Side
+from devkit.doctor.problems import decode_fix_rows, render_fix
 from devkit.doctor.report.report import Report
 from devkit.facts.model import Engine, EngineKind, Facts, NvmlAnswer, Toolkit
 from devkit.facts.values import Release, Unknown
@@ -72,7 +72,7 @@ def _describe_toolkit(facts: Facts) -> str:
 
 
 def _install_driver(facts: Facts) -> Iterator[Fix]:
-    yield update_driver(facts, "for its GPU")
+    yield render_fix(decode_fix_rows("install-driver"), {"wanted": "for its GPU"}, facts)
 
 
 def _install_engine(facts: Facts) -> Iterator[Fix]:

@@ -114,6 +114,17 @@ def test_pages_name_the_values_of_commands_and_keep_the_braces_of_the_shell():
     assert any("grep -E 'nvidia.*[0-9]{3}' | grep -v <branch>" in command for command in shown)
 
 
+def test_every_fix_is_shown_for_every_distribution():
+    shown = [
+        command
+        for _, _, row in ROWS
+        for fix in row.known_fixes
+        for family in DistroFamily
+        for command in show_commands(fix, family=family)
+    ]
+    assert any("[0-9]{3}" in command and "<branch>" in command for command in shown)
+
+
 def test_a_machine_without_a_fix_is_a_bug():
     with pytest.raises(LookupError):
         render_fix(ROWS_BY_ENGINE[:1], {}, facts_of("toolkit-missing"))

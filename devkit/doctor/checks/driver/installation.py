@@ -58,7 +58,9 @@ def apt_sources_agree(facts: Facts) -> Iterator[Problem]:
         current = next((path for path in paths if "nvidia-container-toolkit" in path), paths[-1])
         older = tuple(path for path in paths if path != current) or tuple(paths[:1])
         evidence = [f"{source.path}: signed-by {source.signed_by or 'not set'}" for source in same]
-        yield problem("different-keys", count=len(same), url=url, older=older, subject=older[0], evidence=evidence)
+        yield problem(
+            "different-keys", count=len(same), url=url, older_lists=older, subject=older[0], evidence=evidence
+        )
 
 
 @check("DRV012", causes=("DRV002", *NEEDS_DRIVER_CODES))

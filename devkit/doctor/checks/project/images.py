@@ -19,9 +19,9 @@ from devkit.doctor.checks.project.containers import (
     format_location,
     require_project_containers,
 )
-from devkit.doctor.fixes import update_driver
 from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
 from devkit.doctor.preconditions import find_platform, require, require_nvml
+from devkit.doctor.problems import decode_fix_rows, render_fix
 from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
@@ -445,7 +445,7 @@ def _too_new_finding(facts: Facts, what: str, where: Setting, cuda: Release) -> 
         where,
         Severity.ERROR,
         f"{what} is made for CUDA {cuda}, and driver {answer.driver} runs none newer than {answer.cuda}",
-        update_driver(facts, f"for CUDA {cuda}"),
+        render_fix(decode_fix_rows("install-driver"), {"wanted": f"for CUDA {cuda}"}, facts),
         evidence=(
             f"{format_location(where.path, where.line)}: CUDA {cuda}",
             f"driver {answer.driver}, CUDA {answer.cuda}",
