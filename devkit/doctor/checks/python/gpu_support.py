@@ -1,6 +1,7 @@
 """Checks of torch against the GPUs: its build, its kernels, the GPUs that it sees, and the features that they support."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from devkit.compat.rules import CodeSupport, check_gpu_code
 from devkit.compat.version_tables import load_tables
@@ -23,7 +24,7 @@ from devkit.facts.values import Unknown
 from devkit.text import join_words
 
 
-def _find_wheel_values(facts: Facts) -> dict[str, object]:
+def _find_wheel_values(facts: Facts) -> dict[str, Any]:
     wheel = find_compatible_wheel(facts)
     if wheel is None:
         return {"wheel": ""}
