@@ -20,6 +20,7 @@ from devkit.doctor.problems import (
 )
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.facts.model import Engine, EngineKind
+from tests.doctor.machines import changed, inside
 from tests.hosts import facts_of
 
 ROWS = [(check.code, name, row) for check in CHECKS for name, row in list_problem_rows(check.code).items()]
@@ -87,6 +88,21 @@ def test_commands_quote_values_and_stand_for_those_of_the_machine():
         else facts
     )
     assert render_fix(ROWS_BY_ENGINE, values, podman).restart is Restart.NONE
+
+
+@pytest.mark.parametrize(
+    ("command", "by_uv"),
+    [
+        ("pip install --force-reinstall {package}", "uv pip install --reinstall 'torch<3'"),
+        ("pip uninstall -y {package}", "uv pip uninstall 'torch<3'"),
+        ("echo pip install {package}", "echo pip install 'torch<3'"),
+    ],
+)
+def test_where_uv_made_the_environment_its_commands_are_shown(command, by_uv):
+    facts, values = inside(), {"package": "torch<3"}
+    (by_pip,) = render_fix([FixRow("", (command,))], values, facts).commands
+    assert by_pip == command.replace("{package}", "'torch<3'")
+    assert render_fix([FixRow("", (command,))], values, changed(facts, {"python.installer": "uv"})).commands == (by_uv,)
 
 
 def test_a_machine_without_a_fix_is_a_bug():
