@@ -64,14 +64,10 @@ def find_workload_side(facts: Facts) -> Side:
     return Side.CONTAINER if is_in_container(facts) else Side.HOST
 
 
-def uses_uv(facts: Facts) -> bool:
-    """Say if uv made this environment. It has no pip of its own."""
-    return not isinstance(facts.python, Unknown) and facts.python.installer == "uv"
-
-
 def adapt_to_installer(command: str, facts: Facts) -> str:
-    """Write a command of pip for uv, if uv made this environment; leave any other as it is."""
-    if not uses_uv(facts) or not command.startswith(("pip install ", "pip uninstall ")):
+    """Write a command of pip for uv, if uv made this environment, which has no pip of its own; leave others as they are."""
+    is_uv = not isinstance(facts.python, Unknown) and facts.python.installer == "uv"
+    if not is_uv or not command.startswith(("pip install ", "pip uninstall ")):
         return command
     return "uv " + command.replace(" --force-reinstall ", " --reinstall ").replace(" uninstall -y ", " uninstall ")
 
@@ -82,35 +78,12 @@ def list_wheel_requirements(facts: Facts, wheel: CompatibleWheel) -> tuple[str, 
     return (f"torch=={wheel.version}", *(name for name in names if name == "torchvision"))
 
 
-def format_install_command(
-    facts: Facts, *requirements: str, index: str = "", replace: bool = False, more: str = "", torch: str = ""
-) -> str:
-    """Format the command that installs `requirements` with pip or uv.
-
-    `more` holds options that pip and uv share, such as --no-deps. The build `torch` stays, and the others are chosen for it.
-    """
-    words = ["uv pip install" if uses_uv(facts) else "pip install"]
-    if replace:
-        words.append("--reinstall" if uses_uv(facts) else "--force-reinstall")
-    words += [more] if more else []
-    words += [shlex.quote(requirement) for requirement in requirements]
-    words += [f"--index-url {index}"] if index else []
-    if torch:
-        build = load_tables().torch.indexes.get(torch.partition("+")[2])
-        words += [f"torch=={torch}", *([f"--extra-index-url {build.url}"] if build else [])]
-    return " ".join(words)
+def format_install_command(facts: Facts, *requirements: str, index: str = "", replace: bool = False) -> str:
+    """Format the command that installs `requirements` with pip or uv."""
+    words = ["pip install", *(["--force-reinstall"] if replace else []), *map(shlex.quote, requirements)]
+    return adapt_to_installer(" ".join((*words, *([f"--index-url {index}"] if index else []))), facts)
 
 
 def format_wheel_install_command(facts: Facts, wheel: CompatibleWheel) -> str:
     """Format the command that replaces the installed torch by exactly this build, with the torchvision for it."""
     return format_install_command(facts, *list_wheel_requirements(facts, wheel), index=wheel.index_url, replace=True)
-
-
-def format_upgrade_command(facts: Facts, *requirements: str, torch: str = "") -> str:
-    """Format the command that upgrades `requirements`, to what fits the build `torch` where one is named."""
-    return format_install_command(facts, *requirements, more="--upgrade", torch=torch)
-
-
-def format_uninstall_command(facts: Facts, *names: str) -> str:
-    """Format the command that removes distributions."""
-    return f"{'uv pip uninstall' if uses_uv(facts) else 'pip uninstall -y'} {' '.join(names)}"

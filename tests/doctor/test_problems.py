@@ -24,6 +24,7 @@ from devkit.doctor.problems import (
 from devkit.doctor.registry import BY_CODE, CHECKS
 from devkit.facts.model import Engine, EngineKind
 from devkit.facts.values import Unknown
+from tests.doctor.machines import changed, inside
 from tests.hosts import facts_of
 
 ROWS = [(check.code, name, row) for check in CHECKS for name, row in list_problem_rows(check.code).items()]
@@ -123,6 +124,21 @@ def test_every_fix_is_shown_for_every_distribution():
         for command in show_commands(fix, family=family)
     ]
     assert any("[0-9]{3}" in command and "<branch>" in command for command in shown)
+
+
+@pytest.mark.parametrize(
+    ("command", "by_uv"),
+    [
+        ("pip install --force-reinstall {package}", "uv pip install --reinstall 'torch<3'"),
+        ("pip uninstall -y {package}", "uv pip uninstall 'torch<3'"),
+        ("echo pip install {package}", "echo pip install 'torch<3'"),
+    ],
+)
+def test_where_uv_made_the_environment_its_commands_are_shown(command, by_uv):
+    facts, values = inside(), {"package": "torch<3"}
+    (by_pip,) = render_fix([FixRow("", (command,))], values, facts).commands
+    assert by_pip == command.replace("{package}", "'torch<3'")
+    assert render_fix([FixRow("", (command,))], values, changed(facts, {"python.installer": "uv"})).commands == (by_uv,)
 
 
 def test_a_machine_without_a_fix_is_a_bug():

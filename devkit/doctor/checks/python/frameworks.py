@@ -5,17 +5,14 @@ from collections.abc import Iterator
 
 from devkit.compat.rules import CudaSupport, find_oldest_driver
 from devkit.compat.version_tables import FrameworkBuild, load_tables
+from devkit.compat.wheels import DriverCuda
 from devkit.doctor.checks.python.packages import find_python_packages
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require_visible_gpu
-from devkit.doctor.wheels import (
-    find_compute_capabilities,
-    find_driver_cuda,
-    find_workload_side,
-    format_upgrade_command,
-)
+from devkit.doctor.problems import Problem, problem
+from devkit.doctor.wheels import find_compute_capabilities, find_driver_cuda
 from devkit.facts.model import Facts, Package
-from devkit.facts.values import Release
+from devkit.facts.values import ComputeCapability, Release
 from devkit.text import join_words
 
 _PLUGIN = re.compile(r"jax-cuda(\d+)-plugin")
@@ -23,7 +20,7 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
 @check("PYT025")
-def frameworks_fit_the_gpus(facts: Facts) -> Iterator[Finding]:
+def frameworks_fit_the_gpus(facts: Facts) -> Iterator[Problem]:
     require_visible_gpu(facts)
     packages = find_python_packages(facts)
     installed = [packages[name] for name in ("jaxlib", "tensorflow") if name in packages]
@@ -48,26 +45,19 @@ def _find_build(name: str, package: Package) -> FrameworkBuild | None:
     return next((row for row in rows if release is not None and row.since <= release), None)
 
 
-def _judge_jax(facts: Facts, jaxlib: Package, packages: dict[str, Package]) -> Iterator[Finding]:
+def _judge_jax(facts: Facts, jaxlib: Package, packages: dict[str, Package]) -> Iterator[Problem]:
     plugins = {match[1]: package for name, package in packages.items() if (match := _PLUGIN.fullmatch(name))}
     usable = [cuda for cuda, plugin in plugins.items() if _find_numbers(plugin) == _find_numbers(jaxlib)]
     if usable:
         yield from _judge_build(facts, jaxlib, f"jax[cuda{max(usable, key=int)}]")
         return
-    evidence = (f"jaxlib {jaxlib.version}", *(f"{each.name} {each.version}" for each in plugins.values()))
     build = _find_fitting_build(facts, "jax")
-    requirement = build.requirement if build else "jax"
-    yield Finding(
-        Severity.WARNING,
-        f"jaxlib {jaxlib.version} has no CUDA plugin of its version, so JAX computes on the CPU",
-        Fix(
-            "Install JAX with the extra that brings plugin and CUDA, in one command.",
-            (format_upgrade_command(facts, f"{requirement}=={'.'.join(_find_numbers(jaxlib))}"),),
-            where=find_workload_side(facts),
-            docs="https://docs.jax.dev/en/latest/installation.html",
-        ),
+    yield problem(
+        "no-plugin",
+        version=jaxlib.version,
+        requirement=f"{build.requirement if build else 'jax'}=={'.'.join(_find_numbers(jaxlib))}",
         subject="jax",
-        evidence=evidence,
+        evidence=(f"jaxlib {jaxlib.version}", *(f"{each.name} {each.version}" for each in plugins.values())),
     )
 
 
@@ -76,41 +66,46 @@ def _find_numbers(package: Package) -> list[str]:
     return found[0].split(".") if found else []
 
 
-def _judge_build(facts: Facts, package: Package, name: str) -> Iterator[Finding]:
+def _judge_build(facts: Facts, package: Package, name: str) -> Iterator[Problem]:
     row = _find_build(name, package)
-    objections = tuple(_list_objections(facts, row)) if row else ()
-    if row is None or not objections:
+    if row is None:
+        return
+    driver, lacking = find_driver_cuda(facts), _list_lacking(facts, row)
+    is_old = _is_too_old(driver, row)
+    if not is_old and not lacking:
         return
     build = _find_fitting_build(facts, row.framework)
-    yield Finding(
-        Severity.ERROR,
-        f"{row.framework} {package.version} does not run here: {objections[0]}",
-        Fix(
-            f"{build.requirement} from {build.since} on fits this driver and these GPUs."
-            if build
-            else "No build in devkit's tables fits this driver and these GPUs: update the driver, or use another framework.",
-            (format_upgrade_command(facts, build.requirement),) if build else (),
-            where=find_workload_side(facts),
-        ),
+    needed = find_oldest_driver(row.cuda, platform=driver.platform) if driver else None
+    loaded = driver.release if driver else None
+    yield problem(
+        "old-driver" if is_old else "no-code",
+        framework=row.framework,
+        version=package.version,
+        cuda=row.cuda,
+        needed=needed,
+        loaded=loaded,
+        capability=lacking[0] if lacking else None,
+        requirement=build.requirement if build else "",
+        since=build.since if build else "",
         subject=row.framework,
         evidence=(
             f"{package.name} {package.version}: {row.requirement} from {row.since} on, CUDA {row.cuda}",
-            *objections,
+            *([f"CUDA {row.cuda} needs driver {needed} or newer, and {loaded} is loaded"] if is_old else []),
+            *(f"it holds no code for compute capability {capability}" for capability in lacking),
         ),
-        confidence=Confidence.LIKELY,
     )
 
 
 def _find_fitting_build(facts: Facts, framework: str) -> FrameworkBuild | None:
     rows = (row for row in load_tables().frameworks.builds if row.framework == framework)
-    return next((row for row in rows if not any(_list_objections(facts, row))), None)
-
-
-def _list_objections(facts: Facts, row: FrameworkBuild) -> Iterator[str]:
     driver = find_driver_cuda(facts)
-    if driver is not None and driver.classify(row.cuda) is CudaSupport.NO:
-        oldest = find_oldest_driver(row.cuda, platform=driver.platform)
-        yield f"CUDA {row.cuda} needs driver {oldest} or newer, and {driver.release} is loaded"
-    for capability in find_compute_capabilities(facts):
-        if capability < row.capability or capability in row.lacks:
-            yield f"it holds no code for compute capability {capability}"
+    return next((row for row in rows if not _is_too_old(driver, row) and not _list_lacking(facts, row)), None)
+
+
+def _is_too_old(driver: DriverCuda | None, row: FrameworkBuild) -> bool:
+    return driver is not None and driver.classify(row.cuda) is CudaSupport.NO
+
+
+def _list_lacking(facts: Facts, row: FrameworkBuild) -> list[ComputeCapability]:
+    """List the compute capabilities of GPUs here for which a build holds no code."""
+    return [each for each in find_compute_capabilities(facts) if each < row.capability or each in row.lacks]

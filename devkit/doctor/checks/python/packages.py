@@ -11,17 +11,12 @@ from packaging.version import InvalidVersion, Version
 from devkit.compat.rules import LibraryChoice, find_bitsandbytes_library
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import CudaWheel, load_tables
-from devkit.compat.wheels import describe_foreign_wheel, find_foreign_wheels
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.compat.wheels import find_foreign_wheels
+from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require, require_python, require_system, require_torch, require_torch_cuda
+from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import BITSANDBYTES_FALLS_BACK
-from devkit.doctor.wheels import (
-    find_driver_cuda,
-    find_workload_side,
-    format_install_command,
-    format_uninstall_command,
-    format_upgrade_command,
-)
+from devkit.doctor.wheels import find_driver_cuda
 from devkit.facts.model import Facts, Package, Platform
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
@@ -51,7 +46,7 @@ def _is_falling_back(package: Package) -> bool:
 
 
 @check("PYT003", causes=("PYT018",))
-def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
+def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Problem]:
     cuda = require_torch_cuda(facts)
     package = _require_package(facts, "bitsandbytes")
     shipped = require_python(facts).bitsandbytes_cuda
@@ -64,65 +59,52 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Finding]:
         _is_falling_back(package) or (require_python(facts).bnb_cuda_version == chosen.cuda.replace(".", ""))
     ):
         return
-    is_missing = chosen.choice is LibraryChoice.MISSING
-    yield Finding(
-        Severity.ERROR if is_missing else Severity.WARNING,
-        f"bitsandbytes {package.version} has no library for CUDA {cuda} of torch"
-        + ("" if is_missing else f"; the one for {chosen.cuda} serves only if BNB_CUDA_VERSION names it"),
-        Fix(
-            "Update bitsandbytes." + ("" if is_missing else " Or choose the library of the same CUDA major."),
-            (
-                format_upgrade_command(facts, "bitsandbytes"),
-                *(() if is_missing else (f"export BNB_CUDA_VERSION={chosen.cuda.replace('.', '')}",)),
-            ),
-            where=find_workload_side(facts),
-        ),
+    yield problem(
+        "no-library" if chosen.choice is LibraryChoice.MISSING else "other-library",
+        version=package.version,
+        cuda=cuda,
+        library=chosen.cuda,
+        number=chosen.cuda.replace(".", ""),
         evidence=(f"libraries for CUDA {join_words(shipped)}", f"torch is built with CUDA {cuda}"),
-        confidence=Confidence.CERTAIN if is_missing else Confidence.LIKELY,
     )
 
 
 @check("PYT024", causes=("PYT018", "PYT020"))
-def wheels_fit_torch_cuda(facts: Facts) -> Iterator[Finding]:
+def wheels_fit_torch_cuda(facts: Facts) -> Iterator[Problem]:
     cuda = require_torch_cuda(facts)
     versions = {name: package.version for name, package in find_python_packages(facts).items()}
     for row in find_foreign_wheels(versions, str(cuda), load_tables()):
         version = versions[row.name]
         if version.endswith("+cu" + str(cuda).replace(".", "")):
             continue
-        install = _format_torch_reinstall(facts, row, has_torchvision="torchvision" in versions)
-        fix = (
-            f"Install torch for {row.name}'s CUDA."
-            if install
-            else f"Install a {row.name} that is built for CUDA {cuda}."
-        )
-        yield Finding(
-            Severity.WARNING,
-            f"{describe_foreign_wheel(row, versions)}, and torch for CUDA {cuda}: it does not import",
-            Fix(fix, install, where=find_workload_side(facts)),
+        torch = Release.parse(require_torch(facts).version)
+        yield problem(
+            "another-cuda",
+            name=row.name,
+            version=version,
+            builds=row.format_builds(),
+            cuda=cuda,
+            index=_find_torch_index(facts, torch, row),
+            requirements=(f"torch=={'.'.join(map(str, torch.numbers))}", *({"torchvision"} & versions.keys())),
             subject=row.name,
             evidence=(f"{row.name} {version}", f"torch is built with CUDA {cuda}"),
-            confidence=Confidence.LIKELY,
         )
 
 
-def _format_torch_reinstall(facts: Facts, row: CudaWheel, *, has_torchvision: bool) -> tuple[str, ...]:
-    """Format the command that takes the installed torch for the newest CUDA of a package's wheel and this driver."""
-    torch, driver, tables = Release.parse(require_torch(facts).version), find_driver_cuda(facts), load_tables().torch
+def _find_torch_index(facts: Facts, torch: Release, row: CudaWheel) -> str:
+    """Find the index that has this torch for the newest CUDA of a package's wheel and this driver; "" where none has."""
+    driver, tables = find_driver_cuda(facts), load_tables().torch
     runs = driver.cuda if driver else None
     labels = next((release.variants for release in tables.releases if release.version == torch), ())
     indexes = [tables.indexes[label] for label in labels if label in tables.indexes]
     fitting = {
         each.cuda: each.url for each in indexes if each.cuda and runs and each.cuda <= runs and row.fits(str(each.cuda))
     }
-    if not fitting:
-        return ()
-    names = [f"torch=={'.'.join(map(str, torch.numbers))}", *(["torchvision"] if has_torchvision else [])]
-    return (format_install_command(facts, *names, index=fitting[max(fitting)], replace=True),)
+    return fitting[max(fitting)] if fitting else ""
 
 
 @check("PYT004", causes=("PYT020",))
-def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
+def flash_attention_fits_torch(facts: Facts) -> Iterator[Problem]:
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
     package = _require_package(facts, "flash-attn")
     built = re.search(r"\+.*?cu(\d\d).*?torch(\d+\.\d+)", package.version)
@@ -130,19 +112,13 @@ def flash_attention_fits_torch(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable(f"flash-attn {package.version} does not say which torch it was built for")
     if torch.version.startswith(f"{built[2]}.") and built[1] == str(cuda.major):
         return
-    yield Finding(
-        Severity.ERROR,
-        f"flash-attn {package.version} was built for torch {built[2]} with CUDA {built[1]},"
-        f" but torch {torch.version} with CUDA {cuda} is installed",
-        Fix(
-            'Install a wheel of it for this torch, or build it; or do without: attn_implementation="sdpa".',
-            (
-                format_install_command(
-                    facts, "flash-attn", replace=True, more="--no-deps --no-build-isolation --no-cache-dir"
-                ),
-            ),
-            where=find_workload_side(facts),
-        ),
+    yield problem(
+        "another-torch",
+        version=package.version,
+        built_torch=built[2],
+        built_cuda=built[1],
+        torch=torch.version,
+        cuda=cuda,
         evidence=(f"flash-attn {package.version}", f"torch {torch.version}, CUDA {cuda}"),
     )
 
@@ -186,45 +162,45 @@ def _is_applicable(requirement: Requirement, facts: Facts) -> bool:
 
 
 @check("PYT007", causes=("PYT018", "PYT019", "PYT020"))
-def packages_agree(facts: Facts) -> Iterator[Finding]:
+def packages_agree(facts: Facts) -> Iterator[Problem]:
     packages = find_python_packages(facts)
     if not packages:
         raise NotApplicable("no package that matters to a GPU is installed in this Python")
     for package in packages.values():
-        unstated: tuple[str, ...] = ()
-        if package.name == "torch":  # a wheel of it does not state all that it needs
-            version = package.version.partition("+")[0]
-            unstated = next((row.requires for row in load_tables().torch.releases if str(row.version) == version), ())
-        for line in (*(() if isinstance(package.requires, Unknown) else package.requires), *unstated):
+        for line in _list_requirements(package):
             other = _find_unmet(line, packages, facts)
             if other is not None:
-                wanted = line.partition(";")[0].strip()
-                is_numpy = other.name == "numpy"
-                summary = (
-                    "Install a NumPy of the 1 series, or packages that are built for NumPy 2."
-                    if is_numpy
-                    else f"Bring {package.name} and {other.name} to releases that belong together: reinstall {package.name} and let"
-                    f" it choose, or put {other.name} back."
-                )
-                command = (
-                    format_install_command(facts, wanted)
-                    if is_numpy or other.name not in _EXACT_PARTNERS
-                    else format_upgrade_command(
-                        facts, package.name, torch=other.version if other.name == "torch" else ""
-                    )
-                )
-                yield Finding(
-                    Severity.WARNING,
-                    f"{package.name} {package.version} requires {wanted}, but {other.name} {other.version} is installed",
-                    Fix(summary, (command,), where=find_workload_side(facts)),
+                yield problem(
+                    "unmet-partner" if other.name in _EXACT_PARTNERS else "unmet",
+                    name=package.name,
+                    version=package.version,
+                    wanted=line.partition(";")[0].strip(),
+                    other=other.name,
+                    other_version=other.version,
+                    requirements=(package.name, *(_pin_torch(other.version) if other.name == "torch" else ())),
                     subject=package.name,
                     evidence=(f"{package.name} {package.version}: {line}", f"installed: {other.name} {other.version}"),
-                    confidence=Confidence.LIKELY if other.name in _EXACT_PARTNERS else Confidence.POSSIBLE,
                 )
+
+
+def _list_requirements(package: Package) -> tuple[str, ...]:
+    """List what a package needs; a wheel of torch does not state all of it."""
+    stated = () if isinstance(package.requires, Unknown) else package.requires
+    if package.name != "torch":
+        return stated
+    version = package.version.partition("+")[0]
+    releases = load_tables().torch.releases
+    return (*stated, *next((row.requires for row in releases if str(row.version) == version), ()))
+
+
+def _pin_torch(version: str) -> tuple[str, ...]:
+    """List the words of a command that keep this build of torch."""
+    build = load_tables().torch.indexes.get(version.partition("+")[2])
+    return (f"torch=={version}", *(("--extra-index-url", build.url) if build else ()))
 
 
 @check("PYT008")
-def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
+def transformers_requirements_hold(facts: Facts) -> Iterator[Problem]:
     packages = find_python_packages(facts)
     transformers = packages.get("transformers")
     if transformers is None or "bitsandbytes" not in packages:
@@ -241,52 +217,38 @@ def transformers_requirements_hold(facts: Facts) -> Iterator[Finding]:
             continue  # torch stays, and is a matter of plans; only adapters need peft
         if other is not None and _find_unmet(line, packages, facts) is None:
             continue
-        yield Finding(
-            Severity.WARNING,
-            f"transformers {transformers.version} loads 4-bit models only with {line},"
-            f" but {f'{name} {other.version}' if other else 'none'} is installed",
-            Fix(
-                f"Install {name} for it, and restart running notebooks.",
-                (format_upgrade_command(facts, line),),
-                find_workload_side(facts),
-            ),
+        yield problem(
+            "too-old" if other else "missing",
+            transformers=transformers.version,
+            requirement=line,
+            name=name,
+            version=other.version if other else None,
             subject=name,
             evidence=(f"transformers {transformers.version}", f"{name}: {other.version if other else 'absent'}"),
         )
 
 
 @check("PYT009")
-def packages_are_installed_once(facts: Facts) -> Iterator[Finding]:
+def packages_are_installed_once(facts: Facts) -> Iterator[Problem]:
     python = require_python(facts)
     copies = sorted(require(python.copies), key=lambda copy: copy.name)
     for name, group in groupby(copies, key=lambda copy: copy.name):
         installed = tuple(group)
         if len({copy.version for copy in installed}) > 1:
             first = installed[0]
-            is_users = bool(python.user_site) and first.folder == python.user_site
-            others = join_words([f"{copy.version} in {copy.folder}" for copy in installed[1:]])
-            commands = (
-                ("export PYTHONNOUSERSITE=1",)
-                if is_users
-                else (format_uninstall_command(facts, name), format_upgrade_command(facts, name))
-            )
-            yield Finding(
-                Severity.WARNING,
-                f"{name} {first.version} in {first.folder} hides {others}",
-                Fix(
-                    "Keep the user's own folder out: set PYTHONNOUSERSITE=1, or remove the copy there."
-                    if is_users
-                    else f"Remove every copy of {name} and install it once.",
-                    commands,
-                    where=find_workload_side(facts),
-                ),
+            yield problem(
+                "users-copy" if python.user_site and first.folder == python.user_site else "several-copies",
+                name=name,
+                version=first.version,
+                folder=first.folder,
+                others=join_words([f"{copy.version} in {copy.folder}" for copy in installed[1:]]),
                 subject=name,
                 evidence=tuple(f"{copy.folder}: {copy.name} {copy.version}" for copy in installed),
             )
 
 
 @check("PYT010", causes=("PYT017", "PYT018", "PYT019", "PYT020"))
-def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
+def wheels_fit_glibc(facts: Facts) -> Iterator[Problem]:
     # 2.28 from cp312-cp312-manylinux_2_28_x86_64; the lowest where a tag names several.
     platforms = {
         package.name: min(Release.parse(f"{major}.{minor}") for major, minor in named)
@@ -298,20 +260,18 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Finding]:
     name = max(platforms, key=lambda package: platforms[package])
     glibc = require_system(facts).glibc
     if isinstance(glibc, Release) and glibc < platforms[name]:
-        yield Finding(
-            Severity.ERROR,
-            f"the wheel of {name} needs glibc {platforms[name]}, but this system has {glibc}: its import fails",
-            Fix(
-                "Use an image with a newer C library, and install the packages there instead of copying them.",
-                where=find_workload_side(facts),
-            ),
+        yield problem(
+            "old-glibc",
+            name=name,
+            needed=platforms[name],
+            glibc=glibc,
             subject=name,
             evidence=(f"wheel of {name}: manylinux {platforms[name]}", f"glibc {glibc}"),
         )
     yield from _find_old_libstdcxx(facts, platforms[name], name)
 
 
-def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Finding]:
+def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[Problem]:
     library = require_python(facts).libstdcxx
     rows = [row for row in load_tables().manylinux.platforms if row.glibc <= platform]
     if library is None or isinstance(library, Unknown) or isinstance(library.version, Unknown) or not rows:
@@ -320,53 +280,43 @@ def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[
     has = Release.parse(f"3.4.{library.version.numbers[-1]}")
     if library.version.numbers[:2] != (6, 0) or has >= needed:
         return
-    yield Finding(
-        Severity.WARNING,
-        f"{library.path} has GLIBCXX up to {has}, but wheels such as {name}'s may need {needed}",
-        Fix(
-            "Let a newer libstdc++ come first: take the folder out of LD_LIBRARY_PATH, or update conda's.",
-            ("conda install -c conda-forge libstdcxx-ng",) if require_python(facts).installer == "conda" else (),
-            where=find_workload_side(facts),
-        ),
+    yield problem(
+        "old-libstdcxx",
+        path=library.path,
+        newest=has,
+        name=name,
+        needed=needed,
+        installer=require_python(facts).installer,
         subject=library.path,
         evidence=(f"{library.path}: libstdc++ {library.version}", f"wheel of {name}: manylinux {platform}"),
-        confidence=Confidence.LIKELY,
     )
 
 
 @check("PYT016", causes=("PYT018",))
-def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Finding]:
+def bnb_cuda_version_fits_torch(facts: Facts) -> Iterator[Problem]:
     cuda = require_torch_cuda(facts)
     package = _require_package(facts, "bitsandbytes")
     python = require_python(facts)
     override = require(python.bnb_cuda_version)
     if override is None or (not override and not _is_falling_back(package)):
         raise NotApplicable("BNB_CUDA_VERSION is not set")
-    problem = _find_override_problem(override, cuda, python.bitsandbytes_cuda)
-    if not problem:
+    shipped, named = python.bitsandbytes_cuda, f"{override[:-1]}.{override[-1:]}"
+    if not override.isdigit():
+        name = "not-a-number"
+    elif named.partition(".")[0] != str(cuda.major):
+        name = "another-major"
+    elif shipped and named not in shipped:
+        name = "not-shipped"
+    else:
         return
-    yield Finding(
-        Severity.ERROR,
-        f"BNB_CUDA_VERSION={override} {problem}: bitsandbytes does not load",
-        Fix(
-            "Unset it; look for the line that sets it in the Dockerfile, Compose file or shell profile.",
-            ("unset BNB_CUDA_VERSION",),
-            where=find_workload_side(facts),
-        ),
+    yield problem(
+        name,
+        override=override,
+        named=named,
+        cuda=cuda,
         evidence=(
             f"BNB_CUDA_VERSION={override}",
-            f"libraries for CUDA {join_words(python.bitsandbytes_cuda) or 'none found'}",
+            f"libraries for CUDA {join_words(shipped) or 'none found'}",
             f"torch is built with CUDA {cuda}",
         ),
     )
-
-
-def _find_override_problem(override: str, cuda: Release, shipped: tuple[str, ...]) -> str:
-    if not override.isdigit():
-        return "is not a number such as 128"
-    named = f"{override[:-1]}.{override[-1]}"
-    if named.partition(".")[0] != str(cuda.major):
-        return f"names the library for CUDA {named}, but torch has CUDA {cuda}"
-    if shipped and named not in shipped:
-        return f"names a library for CUDA {named}, which the package does not carry"
-    return ""

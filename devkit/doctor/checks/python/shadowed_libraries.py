@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.python.packages import find_python_packages
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, check
+from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require, require_python, require_torch_cuda, require_visible_gpu
-from devkit.doctor.wheels import find_workload_side, format_install_command
+from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, Library, Package
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
@@ -70,32 +70,26 @@ def _format_shadowing(facts: Facts, library: Library) -> str:
 
 
 @check("PYT005", causes=("PYT017", "PYT018", "PYT019", "PYT020"))
-def no_library_is_shadowed(facts: Facts) -> Iterator[Finding]:
+def no_library_is_shadowed(facts: Facts) -> Iterator[Problem]:
     require_torch_cuda(facts)
     shadowing = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) != _CUDNN]
     if not shadowing:
         return
     folders = sorted({library.path.rpartition("/")[0] for library in shadowing})
     example = next((library for library in shadowing if _find_wheel(facts, _find_stem(library.path))), shadowing[0])
-    yield Finding(
-        Severity.WARNING,
-        f"LD_LIBRARY_PATH puts CUDA libraries of {join_words(folders)} before the ones that torch brings",
-        Fix(
-            "Unset it for Python; look for the line that sets it in the Dockerfile, Compose file or shell profile.",
-            ("unset LD_LIBRARY_PATH",),
-            where=find_workload_side(facts),
-        ),
+    yield problem(
+        "shadowed",
+        folders=join_words(folders),
         subject=folders[0],
         evidence=(
             f"LD_LIBRARY_PATH={':'.join(require_python(facts).ld_library_path)}",
             f"for example {_format_shadowing(facts, example)}",
         ),
-        confidence=Confidence.LIKELY,
     )
 
 
 @check("PYT011", causes=("PYT017",))
-def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
+def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Problem]:
     require_torch_cuda(facts)
     wheel = _find_wheel(facts, _CUDNN)
     if wheel is None:
@@ -104,22 +98,17 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Finding]:
     if not found:
         return
     folders = sorted({library.path.rpartition("/")[0] for library in found})
-    yield Finding(
-        Severity.WARNING,
-        f"LD_LIBRARY_PATH puts the cuDNN of {join_words(folders)} before {wheel.version}, which torch installed",
-        Fix(
-            "Take the folder out of LD_LIBRARY_PATH, or remove cuDNN from the image: torch brings its own.",
-            ("unset LD_LIBRARY_PATH",),
-            where=find_workload_side(facts),
-        ),
+    yield problem(
+        "another-cudnn",
+        folders=join_words(folders),
+        version=wheel.version,
         subject=folders[0],
         evidence=(f"{wheel.name} {wheel.version}", *(_format_shadowing(facts, library) for library in found[:3])),
-        confidence=Confidence.LIKELY,
     )
 
 
 @check("PYT012")
-def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
+def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
     require_visible_gpu(facts)
     wheel = _find_wheel(facts, "libnvrtc")
     if wheel is None:
@@ -133,15 +122,14 @@ def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Finding]:
         if row is None or (row.first_cuda <= version and (row.last_cuda is None or version <= row.last_cuda)):
             continue
         wanted = f">={row.first_cuda}" + (f",<{row.last_cuda.major + 1}" if row.last_cuda else "")
-        yield Finding(
-            Severity.WARNING,
-            f"{wheel.name} {wheel.version} cannot compile for {row.capability.sm} (GPU {gpu.index}, {gpu.name})",
-            Fix(
-                "Install a torch whose CUDA knows this GPU; within one major NVRTC alone can be replaced.",
-                (format_install_command(facts, f"{wheel.name}{wanted}"),),
-                where=find_workload_side(facts),
-            ),
+        yield problem(
+            "cannot-compile",
+            wheel=wheel.name,
+            version=wheel.version,
+            sm=row.capability.sm,
+            index=gpu.index,
+            gpu=gpu.name,
+            requirement=f"{wheel.name}{wanted}",
             subject=f"GPU {gpu.index}",
             evidence=(f"{wheel.name} {wheel.version}", f"{row.capability.sm} came with CUDA {row.first_cuda}"),
-            confidence=Confidence.LIKELY,
         )
