@@ -3,13 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import wraps
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from devkit.release import DOCUMENTATION_URL
 
 if TYPE_CHECKING:
-    from devkit.doctor.problems import Problem
     from devkit.facts.model import Facts
 
 
@@ -143,20 +141,14 @@ class Check:
     explanation: tuple[tuple[str, str], ...] = ()
 
 
-def check(
-    code: str, *, causes: tuple[str, ...] = ()
-) -> "Callable[[Callable[[Facts], Iterator[Finding | Problem]]], Check]":
-    """Make a `Check` of a generator over facts. `loader.load_checks` finds it by its row, which has its words."""
+def check(code: str, *, causes: tuple[str, ...] = ()) -> "Callable[[Callable[[Facts], Iterator[Any]]], Check]":
+    """Make a `Check` of a generator over facts that yields problems, or findings.
 
-    def wrap(run: "Callable[[Facts], Iterator[Finding | Problem]]") -> Check:
-        @wraps(run)
-        def judge(facts: "Facts") -> "Iterator[Finding]":
-            from devkit.doctor.problems import to_finding
+    The loader finds it by its row of the catalog, which has its words, and turns its problems into findings.
+    """
 
-            for each in run(facts):
-                yield each if isinstance(each, Finding) else to_finding(code, each, facts)
-
-        return Check(code, "", judge, causes)
+    def wrap(run: "Callable[[Facts], Iterator[Any]]") -> Check:
+        return Check(code, "", run, causes)
 
     return wrap
 

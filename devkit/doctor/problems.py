@@ -9,12 +9,12 @@ commands for that purpose: those of commands.toml, and `configure_runtime`, `res
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, wraps
 from shlex import quote
 from typing import Any
 
 from devkit.doctor import fixes
-from devkit.doctor.model import Confidence, Finding, Fix, Location, Repair, Restart, Severity, Side
+from devkit.doctor.model import Check, Confidence, Finding, Fix, Location, Repair, Restart, Severity, Side
 from devkit.doctor.preconditions import find_platform, is_in_container
 from devkit.doctor.wheels import find_workload_side
 from devkit.facts.decode import decode_fields
@@ -100,6 +100,18 @@ def problem(
 ) -> Problem:
     """Make a problem of a check, by the name of its row. `severity` and `confidence` are those of the row if None."""
     return Problem(name, values, subject, tuple(evidence), location, severity, confidence, repairs)
+
+
+def render_problems(check: Check) -> Check:
+    """Return the check with its problems rendered as findings."""
+
+    @wraps(check.run)
+    def judge(facts: Facts) -> Iterator[Finding]:
+        each: Finding | Problem
+        for each in check.run(facts):
+            yield to_finding(check.code, each, facts) if isinstance(each, Problem) else each
+
+    return replace(check, run=judge)
 
 
 def to_finding(code: str, found: Problem, facts: Facts) -> Finding:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from devkit.doctor.model import Check
+from devkit.doctor.problems import render_problems
 from devkit.doctor.signatures.catalog import PREFIXES, load_check_rows
 from devkit.doctor.signatures.model import CheckRow
 
@@ -35,4 +36,4 @@ def _import_check(row: CheckRow) -> Check:
     if not isinstance(check, Check):
         raise LookupError(f"{row.code}: no check named {row.function} in devkit.doctor.checks")
     paragraphs = (("", row.about), ("Why it matters", row.why), ("How it is seen", row.seen), ("Source", row.source))
-    return replace(check, title=row.title, worst=row.worst, explanation=paragraphs)
+    return replace(render_problems(check), title=row.title, worst=row.worst, explanation=paragraphs)
