@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from devkit.doctor.model import Confidence, Severity
+from devkit.doctor.problems import find_shared_fix
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
-from devkit.doctor.signatures.catalog import find_general_signature, load_fixes
+from devkit.doctor.signatures.catalog import find_general_signature
 from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
 from devkit.doctor.signatures.log_text import (
     Excerpt,
@@ -154,7 +155,7 @@ def _judge_certainty(match: Match) -> Match:
 
 def _fit_to_engine(match: Match, engine: str) -> Match:
     """Say how the engine of the text gives a GPU, where the fix says how Docker does."""
-    own, dockers = fix_gpu_request(engine), load_fixes()["give-gpu"]
+    own, dockers = fix_gpu_request(engine), find_shared_fix("give-gpu")
     if own is None:
         return match
     causes = (replace(cause, fix=own) if cause.fix == dockers else cause for cause in match.alternatives)

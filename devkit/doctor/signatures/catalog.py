@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from devkit.doctor.model import Fix
+from devkit.doctor.problems import find_shared_fix
 from devkit.doctor.signatures.model import CheckRow, Failure, Signature
 from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
@@ -54,21 +55,13 @@ def load_failures() -> tuple[Failure, ...]:
 def parse_failure(row: Mapping[str, Any]) -> Failure:
     """Parse an entry. Raises as `load_failures`."""
     own = {key: value for key, value in row.items() if key != "signature"}
-    signatures = tuple(_to_signature(each, load_fixes()) for each in row.get("signature", ()))
+    signatures = tuple(_to_signature(each) for each in row.get("signature", ()))
     return Failure(**decode_fields(own, Failure), signatures=signatures)
 
 
 def find_general_signature(code: str) -> Signature | None:
     """Return the first error text of a check whose cause names no value of the text; None where it has none."""
     return next((row for row in load_signatures() if row.code == code and "{" not in row.cause), None)
-
-
-@cache
-def load_fixes() -> Mapping[str, Fix]:
-    """Return the fixes that several rows share, by name, for a machine that nothing is known of."""
-    from devkit.doctor.problems import find_shared_fix
-
-    return {name: find_shared_fix(name) for name in load(__package__, "fixes")}
 
 
 @cache
@@ -91,9 +84,9 @@ def find_symptoms(code: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*texts, *(check.search_terms if check else ()))))
 
 
-def _to_signature(row: Mapping[str, Any], fixes: Mapping[str, Fix]) -> Signature:
+def _to_signature(row: Mapping[str, Any]) -> Signature:
     fix = row["fix"]
     values = decode_fields({key: value for key, value in row.items() if key not in ("fix", "xids")}, Signature)
     xids = (text for xid in row.get("xids", ()) for text in (f"Xid ({{bus:name}}): {xid},", f"Xid {xid}"))
     values["texts"] = (*values.get("symptoms", ()), *values.get("texts", ()), *xids)
-    return Signature(**values, fix=fixes[fix] if isinstance(fix, str) else Fix(**decode_fields(fix, Fix)))
+    return Signature(**values, fix=find_shared_fix(fix) if isinstance(fix, str) else Fix(**decode_fields(fix, Fix)))

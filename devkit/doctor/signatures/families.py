@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from devkit.doctor.model import Confidence, Fix, Severity
-from devkit.doctor.signatures.catalog import load_fixes
+from devkit.doctor.problems import find_shared_fix
 from devkit.doctor.signatures.log_text import Words, is_about_gpus
 from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
 from devkit.doctor.signatures.model import Cause, Match
@@ -100,7 +100,7 @@ def _parse_family(row: Mapping[str, Any]) -> Iterator[Family]:
 
 def _parse_cause(row: Mapping[str, Any]) -> FamilyCause:
     fix, where = row["fix"], row.get("where", {})
-    own = Fix(**decode_fields(fix, Fix)) if isinstance(fix, dict) else load_fixes()[fix]
+    own = Fix(**decode_fields(fix, Fix)) if isinstance(fix, dict) else find_shared_fix(fix)
     plain = {key: value for key, value in row.items() if key not in ("fix", "where")}
     return FamilyCause(**decode_fields(plain, FamilyCause), fix=own, where=where)
 
