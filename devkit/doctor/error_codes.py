@@ -1,4 +1,4 @@
-"""Meanings of CUDA error codes and texts, and of the NVIDIA driver's Xid numbers."""
+"""Meanings of CUDA error codes and texts, and of what the NVIDIA driver reports of GPUs and their fabric."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,8 +69,6 @@ class XidMeaning:
     remedy: XidRemedy
 
 
-XID_CATALOG_URL = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
-
 XID_FALLEN_OFF_THE_BUS = 79
 XID_CLEANUP = 45
 """Reported for every program on a GPU after another fault; says nothing of its own beside one."""
@@ -86,3 +84,13 @@ def load_xids() -> Mapping[int, XidMeaning]:
         for remedy, rows in load("devkit.doctor", "error_codes")["xid"].items()
         for number, summary in rows.items()
     }
+
+
+def explain_recovery(action: str) -> str:
+    """Return what the driver requests with a recovery action; an unknown one as it is."""
+    return str(load("devkit.doctor", "error_codes")["recovery"].get(action, action))
+
+
+def explain_fabric_fault(fault: str) -> str:
+    """Return what is wrong with a GPU that has a fault in the NVLink fabric; an unknown one as it is."""
+    return str(load("devkit.doctor", "error_codes")["fabric"].get(fault, fault))

@@ -5,10 +5,9 @@ from enum import StrEnum
 from functools import cache
 from typing import Literal
 
-from devkit.doctor.error_codes import XID_CATALOG_URL
-from devkit.doctor.model import Fix, Restart, Side
+from devkit.doctor.model import Side
 from devkit.doctor.preconditions import find_platform, is_in_container
-from devkit.facts.model import Engine, EngineKind, Facts, FailedGpu, Gpu, Platform
+from devkit.facts.model import Engine, EngineKind, Facts, Platform
 from devkit.facts.values import Unknown
 from devkit.formats.shipped import load
 
@@ -195,31 +194,3 @@ def find_host_side(facts: Facts) -> Side:
 def find_driver_side(facts: Facts) -> Side:
     """Find the side that has the driver: Windows for WSL, never the guest."""
     return Side.WINDOWS if find_platform(facts) in (Platform.WSL1, Platform.WSL2, Platform.WINDOWS) else Side.HOST
-
-
-def power_cycle(facts: Facts) -> Fix:
-    """Build the fix for a GPU that has fallen off the bus: only a power cycle brings it back."""
-    if find_driver_side(facts) is Side.WINDOWS:
-        return Fix("Restart Windows.", where=Side.WINDOWS, restart=Restart.HOST)
-    return Fix(
-        "Power the host off and on again; a warm reboot may not bring the GPU back. If it happens again, check power"
-        " cables, slot or riser, cooling and firmware, and try a lower clock: `sudo nvidia-smi -lgc 300,1500`. Until"
-        " then use the other GPUs by CUDA_VISIBLE_DEVICES.",
-        ("journalctl -k -b | grep -iE 'xid|fallen off the bus'", "sudo poweroff"),
-        root=True,
-        restart=Restart.HOST,
-        docs=XID_CATALOG_URL,
-    )
-
-
-def reset_gpu_or_reboot(facts: Facts, gpu: Gpu | FailedGpu | None) -> Fix:
-    """Build the fix for a GPU that its driver no longer uses."""
-    if find_driver_side(facts) is Side.WINDOWS:
-        return Fix("Restart Windows.", where=Side.WINDOWS, restart=Restart.HOST)
-    return Fix(
-        "Stop every program that uses the GPU, then reset it on the host; reboot if the reset is refused. If the fault"
-        " comes back, update the driver, then have the GPU tested.",
-        (f"sudo nvidia-smi --gpu-reset -i {gpu.index}" if gpu else "sudo reboot",),
-        root=True,
-        docs=XID_CATALOG_URL,
-    )

@@ -110,6 +110,8 @@ def test_commands_of_the_distribution_quote_values():
 def test_a_page_may_be_that_of_a_value():
     rows = (FixRow("Accept the license.", docs="https://huggingface.co/{model}"),)
     assert render_fix(rows, {"model": "a/b"}, facts_of("toolkit-missing")).docs == "https://huggingface.co/a/b"
+
+
 def test_pages_name_the_values_of_commands_and_keep_the_braces_of_the_shell():
     shown = show_commands(FixRow("Finish it.", ("{finish_driver}",)), family=DistroFamily.UBUNTU)
     assert any("grep -E 'nvidia.*[0-9]{3}' | grep -v <branch>" in command for command in shown)
