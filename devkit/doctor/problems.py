@@ -24,7 +24,7 @@ from devkit.facts.values import Unknown
 from devkit.formats.shipped import load
 
 _CATALOG = "devkit.doctor.signatures"
-_MACRO = re.compile(r"\{(\w+)\}")
+_MACRO = re.compile(r"\{([a-z_]+)\}")
 
 SIDES: Mapping[str, Callable[[Facts], Side]] = {
     "machine": fixes.find_host_side,
@@ -232,7 +232,9 @@ def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iter
     elif found[1] == "refresh_cdi":
         yield from fixes.refresh_cdi(facts)
     elif found[1] in fixes.load_commands():
-        yield from map(show_template, fixes.list_commands(facts, found[1], family=family))  # type: ignore[arg-type]
+        # Commands of commands.toml are no templates: other braces are the shell's, such as those of {3}.
+        for each in fixes.list_commands(facts, found[1], family=family):  # type: ignore[arg-type]
+            yield _MACRO.sub(lambda name: show_template(name[0]), each)
     else:
         yield f"<{found[1].replace('_', ' ')}>"
 

@@ -7,6 +7,7 @@ from string import Formatter
 
 import pytest
 
+from devkit.doctor.fixes import DistroFamily, load_commands
 from devkit.doctor.model import Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
     FixRow,
@@ -17,6 +18,7 @@ from devkit.doctor.problems import (
     list_problem_rows,
     problem,
     render_fix,
+    show_commands,
     to_finding,
 )
 from devkit.doctor.registry import BY_CODE, CHECKS
@@ -105,6 +107,15 @@ def test_commands_of_the_distribution_quote_values():
 def test_a_page_may_be_that_of_a_value():
     rows = (FixRow("Accept the license.", docs="https://huggingface.co/{model}"),)
     assert render_fix(rows, {"model": "a/b"}, facts_of("toolkit-missing")).docs == "https://huggingface.co/a/b"
+
+
+def test_commands_of_the_distribution_may_have_braces_of_their_own():
+    shown = [
+        show_commands(FixRow("", (f"{{{purpose}}}",)), family=family)
+        for purpose in load_commands()
+        for family in DistroFamily
+    ]
+    assert any("<branch>" in command for commands in shown for command in commands)
 
 
 def test_a_machine_without_a_fix_is_a_bug():
