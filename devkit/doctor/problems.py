@@ -243,7 +243,9 @@ def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iter
 
 def show_condition(row: FixRow) -> str:
     """Show for which machines a fix is; "" where it is for all others."""
-    return ", ".join(f"{name}: {' or '.join(word or 'none' for word in words)}" for name, words in row.when.items())
+    return ", ".join(
+        f"{name.replace('_', ' ')}: {' or '.join(word or 'none' for word in words)}" for name, words in row.when.items()
+    )
 
 
 def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
