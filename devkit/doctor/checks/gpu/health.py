@@ -81,14 +81,12 @@ def _tell_xid(facts: Facts, xid: Xid, *others: Xid) -> Problem:
     meaning = load_xids().get(xid.number)
     gpu = find_gpu_at(facts, xid.address)
     failing = is_gpu_failing(facts, xid.address)
-    severity = None
+    name, severity = "reported", None
     if _is_minor(facts, xid):
-        name = "minor"
-    elif isinstance(failing, Unknown):
-        name = "reported"
-    elif failing:
+        severity = Severity.NOTE
+    elif failing is True:
         name = "unusable-now"
-    else:
+    elif failing is False:
         name = "usable-now"
         # A GPU that works now has left an old report behind.
         age_s = compute_seconds_between(str(xid.at), facts.taken_at)
