@@ -7,7 +7,6 @@ from string import Formatter
 
 import pytest
 
-from devkit.doctor.fixes import DistroFamily
 from devkit.doctor.fixes import DistroFamily, load_commands
 from devkit.doctor.model import Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
@@ -142,6 +141,8 @@ def test_where_uv_made_the_environment_its_commands_are_shown(command, by_uv):
     (by_pip,) = render_fix([FixRow("", (command,))], values, facts).commands
     assert by_pip == command.replace("{package}", "'torch<3'")
     assert render_fix([FixRow("", (command,))], values, changed(facts, {"python.installer": "uv"})).commands == (by_uv,)
+
+
 def test_commands_of_the_distribution_may_have_braces_of_their_own():
     shown = [
         show_commands(FixRow("", (f"{{{purpose}}}",)), family=family)
