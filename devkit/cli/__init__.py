@@ -81,7 +81,7 @@ RENAMED = {
 """Commands of 0.2 -> what they are now. They still run, with a line that names the new command; 0.4 drops them."""
 REMOVED = {
     "exporter": "`devkit fleet files` writes a timer that feeds node_exporter: devkit doctor --format prometheus",
-    "template": "Publish what `devkit init` writes: devcontainer templates publish",
+    "template": "Put a devcontainer-template.json beside what `devkit init` writes: devcontainer templates publish FOLDER",
 }
 """Commands of 0.2 that are gone -> what does their part."""
 

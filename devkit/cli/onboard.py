@@ -45,7 +45,8 @@ class Steps:
 def onboard(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
     """Take a fresh clone to a proved dev container: doctor, init, up, verify.
 
-    Each step is shown with its command. It ends at the first that fails, with the command for what is to be done.
+    Each step is shown with its command. It ends at the first that fails, with the command for what is to be done; where
+    there is no dev container yet, that is `devkit init`, whose choices are yours.
     """
     steps = Steps()
     steps.begin("machine", f"devkit doctor --project {shlex.quote(str(directory))}")
@@ -100,7 +101,7 @@ def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
     try:
         steps.begin("init", f"devkit init {where}")
         container = find_project_container(directory, None)
-        steps.end("done", f"{container.file} is there")
+        steps.end("skipped", f"{container.file} is there already")
         steps.begin("up", f"devkit up {where}")
         started = start(container)
     except DevkitError as error:
@@ -125,7 +126,7 @@ def _prove(entry: "Entry") -> tuple[str, str]:
         command = entry.build_command(["devkit", "verify", "--here", "--quick", "--json"])
         done = run_streaming(command, progress=lambda _: None, timeout_s=PROOF_TIMEOUT_S)
     if done.code in (126, 127):
-        return "skipped", "this dev container has no devkit inside: devkit feature brings it"
+        return "skipped", "this dev container has no devkit inside: devkit init --as-feature .devcontainer brings it"
     with suppress(ValueError, KeyError, TypeError):
         return "done" if done.code == 0 else "failed", str(json.loads(done.out)["conclusion"])
     return "failed", done.last_line

@@ -26,7 +26,7 @@ def print_setup_steps(facts: "Facts", report: "Report", *, as_json: bool) -> Non
         return
     for part in setup.ready:
         click.echo(f"✓ {part}")
-    if len(setup.steps) == 1:
+    if len(setup.steps) <= 1:
         click.echo("Nothing to install.")
     for number, step in enumerate(setup.steps, 1):
         print_wrapped(f"{number}. {step.summary}")

@@ -1,4 +1,4 @@
-"""The devcontainer.json of a folder, as far as devkit starts and enters its container by itself.
+"""The devcontainer.json of a folder, and whether devkit can start its container without the dev container CLI.
 
 Source: Development Containers Specification, https://containers.dev/implementors/json_reference/.
 """

@@ -80,7 +80,7 @@ def start_dev_container(
 def _choose_start(client: EngineClient, before: ContainerState | None, *, rebuilds: bool) -> tuple[str, ...]:
     if before is not None and not rebuilds:
         image = client.call("image", "inspect", "--format", "{{.Id}}", before.image).out.strip().removeprefix("sha256:")
-        # An editor's container has settings of its own; and podman-compose's `up` makes every container again.
+        # An editor adds its own settings to a container, and podman-compose's `up` recreates every container.
         if LOCAL_FOLDER_LABEL in before.labels or (client.program == "podman" and image == before.image_id):
             return ("start",)
     waits = () if client.program == "podman" else ("--wait",)

@@ -99,7 +99,7 @@ def _list_leaves(value: Any, path: Path = (), tolerance: float = 0.0) -> Iterato
             is_number = isinstance(value, int | float) and abs(value) < MAX_NUMBER
             yield path, value if is_number or value is None else str(value)
     elif "unknown" in value:
-        if value.get("is_lost"):  # what does not apply is no difference: the fact by which it does not is one
+        if value.get("is_lost"):  # a fact that does not apply is skipped: the fact that rules it out is compared
             yield path, _Unread(f"not read ({value['unknown']})")
         return
     elif "type" in value:
@@ -254,7 +254,7 @@ def list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Dif
 
 
 def _compare_group(nodes: Sequence[Node], reference: Node | None) -> Group:
-    """Compare nodes with what most of them have, or with the reference where there is no majority."""
+    """Compare nodes with the majority, or with the reference where there is none."""
     columns: dict[Path, dict[Hashable, list[Node]]] = {}
     for node in nodes:
         for path, value in _list_leaves(node.document):

@@ -11,6 +11,7 @@ from devkit.doctor.fixes import (
     list_commands,
 )
 from devkit.doctor.model import Fix, Restart, Severity, Side
+from devkit.doctor.preconditions import has_nvidia_gpu
 from devkit.doctor.problems import decode_fix_rows, render_fix
 from devkit.doctor.report.report import Report
 from devkit.facts.model import Engine, EngineKind, Facts, NvmlAnswer, Toolkit
@@ -32,6 +33,8 @@ def plan_setup(facts: Facts, report: Report) -> Setup:
 
     A part that a root error of the report is about gets the fix of that finding; one that is not there is installed.
     """
+    if has_nvidia_gpu(facts) is False:
+        return Setup(("no NVIDIA GPU on this machine: no driver and no Container Toolkit to install",), ())
     ready, steps = [], []
     parts = (
         (("DRV", "WSL"), _describe_driver(facts), tuple(_install_driver(facts))),

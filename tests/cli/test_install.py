@@ -11,6 +11,7 @@ from devkit.doctor.setup import plan_setup
 from tests.cli.test_init import GPU, assert_refused, devkit
 from tests.doctor.running import build_full_report
 from tests.hosts import facts_of
+from tests.hosts.golden import facts_file
 from tests.wheels import make_index, make_wheel
 
 
@@ -57,6 +58,7 @@ def test_run_installs_into_the_virtual_environment(tmp_path):
         ("toolkit-missing", ["driver", "Docker"], "sudo apt-get install -y nvidia-container-toolkit", "ubuntu-drivers"),
         ("ubuntu-4090-ok", ["driver", "Docker", "Container Toolkit"], "docker run --rm --gpus all", "install"),
         ("wsl2-desktop", ["driver", "Docker Desktop", "Container Toolkit"], "docker run", "install"),
+        ("no-gpu-laptop", ["no NVIDIA GPU"], "", "install"),
     ],
 )
 def test_the_steps_are_those_that_the_machine_needs(name, ready, said, not_said):
@@ -68,11 +70,17 @@ def test_the_steps_are_those_that_the_machine_needs(name, ready, said, not_said)
     assert not_said not in commands
 
 
-def test_setup_prints_the_steps_of_saved_facts(tmp_path):
-    saved = tmp_path / "facts.json"
-    assert devkit("doctor", "--save-facts", saved, "--timeout", "20").returncode in (0, 1)
-    done = devkit("doctor", "--setup", "--facts", saved)
+def test_setup_prints_what_is_ready_and_the_steps_of_saved_facts(tmp_path):
+    saved = facts_file("toolkit-missing")
+    done = devkit("doctor", "--setup", "--facts", saved, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("1. Install the NVIDIA driver")
-    document = json.loads(devkit("doctor", "--setup", "--facts", saved, "--json").stdout)
-    assert [step["root"] for step in document["steps"]][-1] is False
+    assert done.stdout.startswith("✓ driver 580.95.05\n✓ Docker 28.5.1\n1. Install the toolkit")
+    document = json.loads(devkit("doctor", "--setup", "--facts", saved, "--json", cwd=tmp_path).stdout)
+    assert document["ready"] == ["driver 580.95.05", "Docker 28.5.1"]
+    assert [step["root"] for step in document["steps"]] == [True, False]
+
+
+def test_setup_of_a_machine_without_a_gpu_installs_nothing(tmp_path):
+    done = devkit("doctor", "--setup", "--facts", facts_file("no-gpu-laptop"), cwd=tmp_path)
+    assert done.stdout.splitlines()[0].startswith("✓ no NVIDIA GPU on this machine")
+    assert done.stdout.splitlines()[1:] == ["Nothing to install."]

@@ -25,7 +25,7 @@ def engine_answers(facts: Facts) -> Iterator[Problem]:
     is_absent = failure.end in (EngineEnd.NOT_INSTALLED, EngineEnd.NOT_RUNNING)
     if is_in_container(facts) and endpoint.chosen_by == "default" and is_absent:
         # No variable or context names an engine, and no socket was passed in.
-        raise NotApplicable("a container needs no engine of its own")
+        raise NotApplicable("containers do not need an engine inside")
     yield problem(
         _name_problem(facts, failure),
         subject=endpoint.url,
