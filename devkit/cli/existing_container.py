@@ -162,14 +162,14 @@ def list_compose_offers(root: Path) -> list[str]:
 
     if (root / DEVCONTAINER_FOLDER).exists():
         return []
-    from devkit.doctor.checks.project.gpu_requests import gpu_services_have_dev_container
+    from devkit.doctor.checks.loader import load_check
     from devkit.doctor.model import NotApplicable
     from devkit.probe.gather import gather_facts
     from devkit.probe.host import LocalHost
 
     with suppress(NotApplicable):
         facts = gather_facts(LocalHost(), only=("project",), project=str(root))
-        findings = gpu_services_have_dev_container.run(facts)
+        findings = load_check("PRJ034").run(facts)
         return [f"note: {finding.message}. To open it: {finding.fix.commands[0]}" for finding in findings]
     return []
 
