@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
 from devkit.cli.changes import format_document, print_changes, select_changed
 from devkit.cli.runtime import hold_project
@@ -11,10 +12,15 @@ from devkit.errors import DevkitError, ExitCode
 from devkit.text import format_count
 
 SCHEMA = "devkit.feature/1"
+_OPTIONS = frozenset({"directory", "as_feature", "dry_run", "force", "yes", "as_json"})
+"""What counts beside --as-feature, by its name in Click."""
 
 
 def write_feature(ctx: click.Context, directory: Path, *, is_dry_run: bool, force: bool, as_json: bool) -> NoReturn:
     """Write DIR/devkit, print which files, and exit. Raises DevkitError where a file would be replaced without `force`."""
+    for param in ctx.command.params:
+        if param.name not in _OPTIONS and ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+            raise DevkitError(f"{param.opts[0]} has no effect with --as-feature", "Remove one of them.")
     from devkit.render.changes import Action, compute_change, write_changes
     from devkit.render.feature import render_devcontainer_feature
     from devkit.render.wheel import build_devkit_wheel

@@ -78,6 +78,8 @@ def plan(
     """
     from devkit.cli.install import find_target_python, install_plan
 
+    if as_json and (install or as_requirements):
+        raise DevkitError(f"{'--install' if install else '--pip'} prints no JSON", "Remove --json.")
     if run and not install:
         raise DevkitError("--run runs what --install prints, which was not given", "devkit plan --install --run")
     target = find_target_python(runs=run) if install else None

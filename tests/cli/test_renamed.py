@@ -68,6 +68,26 @@ def test_a_wrong_setting_is_refused(tmp_path, assignment, says):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(
+            ("init", "made", "--as-feature", "--gpu", "T4"), "--gpu has no effect with --as-feature", id="a GPU"
+        ),
+        pytest.param(("plan", "--install", "--json", *GPU), "--install prints no JSON", id="a command as JSON"),
+        pytest.param(("plan", "--run", *GPU), "--run runs what --install prints", id="a run of nothing"),
+        pytest.param(
+            ("doctor", "--setup", "--fix"), "--setup prints the steps of a set-up", id="a set-up and a repair"
+        ),
+    ],
+)
+def test_options_of_a_command_that_was_taken_in_are_refused_where_they_say_nothing(tmp_path, words, says):
+    done = devkit(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
 def test_tables_say_their_age(tmp_path):
     document = json.loads(devkit("tables", "--json", cwd=tmp_path).stdout)
     assert {"driver", "torch", "gpus"} <= {each["name"] for each in document["tables"]}
