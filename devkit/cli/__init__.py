@@ -217,6 +217,9 @@ def run_command_line() -> int:
         _print_error(error.message, error.hint)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
+        # Python remembers an interrupt that leaves an exec(), as of a dataclass that is being made, until the next one:
+        # `python -m devkit` would end by SIGINT in place of 130.
+        exec("")  # noqa: S102
         click.echo("Interrupted.", err=True)
         return ExitCode.INTERRUPTED
     except Exception as error:

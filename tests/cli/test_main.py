@@ -76,6 +76,17 @@ SUBCOMMANDS = {
 }
 
 
+def test_an_interrupt_inside_exec_ends_with_130_and_not_by_the_signal(tmp_path):
+    program = (
+        "from devkit import cli\ndef raises(**_): exec('raise KeyboardInterrupt')\ncli.devkit = raises\ncli.main()\n"
+    )
+    (tmp_path / "interrupted.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
 def test_every_command_loads_and_has_help():
     """With the lowest versions of what devkit requires, too: a type or name that is newer fails at the import."""
     for command in COMMANDS:
