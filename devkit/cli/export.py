@@ -114,15 +114,7 @@ class _TargetCommand(Command):
             args, words = args[:at], tuple(args[at + 1 :])
             if not words:
                 raise DevkitError("no command follows the two dashes", "Such as -- python train.py")
-        try:
-            rest = super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-").removeprefix("no-").replace("-", "_")
-            if name in self._describe_settings():
-                raise DevkitError(
-                    f"{error.option_name} is a setting without a flag", f"Give --set {name}=VALUE."
-                ) from None
-            raise
+        rest = super().parse_args(ctx, args)
         ctx.params["command"] = words
         return rest
 
@@ -137,17 +129,27 @@ class _TargetCommand(Command):
             formatter.write_dl(
                 [
                     (name, info.meaning)
-                    for name, (_, info) in self._describe_settings().items()
-                    if not info.has_flag and name != "command"
+                    for name, (_, info) in _describe_without_flag(load_target(self.name or "")).items()
                 ]
             )
 
-    def _describe_settings(self) -> dict[str, tuple[Any, SettingInfo]]:
-        return describe_settings(JobSettings) | describe_settings(load_target(self.name or "").settings)
+
+def _describe_without_flag(target: ExportTarget) -> dict[str, tuple[Any, SettingInfo]]:
+    found = describe_settings(JobSettings) | describe_settings(target.settings)
+    return {name: each for name, each in found.items() if not each[1].has_flag and name != "command"}
+
+
+def _list_old_flags(target: ExportTarget) -> dict[str, str]:
+    old: dict[str, str] = {}
+    for name, (hint, _) in _describe_without_flag(target).items():
+        flag = format_flag(name)
+        switch = {flag: f"--set {name}=true", f"--no-{flag[2:]}": f"--set {name}=false"}
+        old |= switch if hint is bool else {flag: f"--set {name}="}
+    return old
 
 
 def _build_command(target: ExportTarget) -> click.Command:
-    @click.command(cls=_TargetCommand, name=target.name, help=TARGETS[target.name])
+    @click.command(cls=_TargetCommand, name=target.name, help=TARGETS[target.name], renamed=_list_old_flags(target))
     @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
     @setting_options(JobSettings)
     @setting_options(target.settings, title=f"Only for {target.name}")
@@ -310,8 +312,12 @@ def plan_export(
             return ExportResult(target.name, root, folder, task, settings, refusal=task.refusal, notes=task.task.notes)
         rendered = target.render(task.task, settings.target, ExportContext(plan, exported.project, shown.as_posix()))
     except DevkitError as error:
-        words = f"{error.message} {error.hint}".split()
-        places = [f"({each.name}: {each.where})" for each in settings.stored if format_flag(each.name) in words]
+        words = f"{error.message} {error.hint}".replace("--set ", "--").split()
+        places = [
+            f"({each.name}: {each.where})"
+            for each in settings.stored
+            if not {format_flag(each.name), f"--{each.name}"}.isdisjoint(words)
+        ]
         raise DevkitError(error.message, " ".join((error.hint, *places))) from error
     texts = RefusalTexts(
         foreign_files=f"{folder} holds files that devkit did not write",

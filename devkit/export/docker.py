@@ -31,7 +31,9 @@ class DockerContextSettings:
     """The settings of this target alone."""
 
     context: Annotated[str, SettingInfo("Docker context of the machine, as docker context ls shows it.")] = ""
-    user: Annotated[str, SettingInfo("User in the container, instead of the image's own.", example="1000:1000")] = ""
+    user: Annotated[
+        str, SettingInfo("User in the container, instead of the image's own.", example="1000:1000", has_flag=False)
+    ] = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
     if settings.context and not _CONTEXT.fullmatch(settings.context):
         raise DevkitError(f"--context {settings.context!r} is no name of one", "See docker context ls.")
     if settings.user and not _USER.fullmatch(settings.user):
-        raise DevkitError(f"--user {settings.user!r} is no user", "Write it as UID:GID.")
+        raise DevkitError(f"--set user={settings.user} is not a user", "Write it as UID:GID.")
     size, cores = format_bytes(task.memory_bytes), task.cpus
     notes = [f"no limit is set there: the machine should have {size} of memory and {cores} cores for this job"]
     if task.is_spot:

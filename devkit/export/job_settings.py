@@ -50,12 +50,12 @@ class JobSettings:
             "Processes that torchrun starts on each node with a command of your own: a number, or auto for one for each"
             " GPU. Without it, the command is started once on each node.",
             example="auto",
-            section=WHAT,
+            has_flag=False,
         ),
     ] = ""
     foreign_image: Annotated[
         bool,
-        SettingInfo("The image is not of this project: no devkit, no user dev and no /opt/venv in it.", section=WHAT),
+        SettingInfo("The image is not of this project: no devkit, no user dev and no /opt/venv in it.", has_flag=False),
     ] = False
     env: Annotated[
         tuple[str, ...],
@@ -68,16 +68,14 @@ class JobSettings:
     nodes: Annotated[int, SettingInfo("Number of nodes.", at_least=1, at_most=4096, section=MACHINES)] = 1
     time: Annotated[str, SettingInfo("Time limit of the run.", example="24h", section=MACHINES)] = "24h"
     grace: Annotated[
-        str, SettingInfo("Time between SIGTERM and SIGKILL, to save a checkpoint.", example="120s", section=MACHINES)
+        str, SettingInfo("Time between SIGTERM and SIGKILL, to save a checkpoint.", example="120s", has_flag=False)
     ] = "120s"
     spot: Annotated[bool, SettingInfo("Run on spot nodes, which may be reclaimed at any time.", section=MACHINES)] = (
         False
     )
-    cpus: Annotated[int | None, SettingInfo("CPU cores on each node.", at_least=1, at_most=4096, section=MACHINES)] = (
-        None
-    )
+    cpus: Annotated[int | None, SettingInfo("CPU cores on each node.", at_least=1, at_most=4096, has_flag=False)] = None
     memory: Annotated[
-        str, SettingInfo("Memory of each node, instead of the estimate.", example="64Gi", section=MACHINES)
+        str, SettingInfo("Memory of each node, instead of the estimate.", example="64Gi", has_flag=False)
     ] = ""
     models: Annotated[str, SettingInfo("Models from the hub: claim, folder or volume.", section=STORAGE)] = ""
     data: Annotated[str, SettingInfo("The project with its data: claim, folder or volume.", section=STORAGE)] = ""
@@ -156,9 +154,9 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
     for name in SIZE_SETTINGS:
         if text := getattr(settings, name):
             parse_size(text, format_option(JobSettings, name))
-    if parse_duration(settings.grace, "--grace") >= parse_duration(settings.time, "--time"):
+    if parse_duration(settings.grace, "--set grace") >= parse_duration(settings.time, "--time"):
         raise DevkitError(
-            f"--grace {settings.grace} leaves nothing of --time {settings.time}",
+            f"--set grace={settings.grace} leaves nothing of --time {settings.time}",
             "SIGTERM comes that long before the end: give more time, or a shorter grace period.",
         )
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
@@ -185,7 +183,7 @@ def _validate_command(settings: JobSettings) -> None:
     if not settings.command[0]:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
-        raise DevkitError(f"--processes is {settings.processes!r}", "Give a number, or auto for one for each GPU.")
+        raise DevkitError(f"--set processes is {settings.processes!r}", "Give a number, or auto for one for each GPU.")
     if any(pattern.search(word) for word in settings.command for pattern in SECRETS):
         raise DevkitError(
             "the command holds what looks like a secret, and would be written into devkit.toml and every file",

@@ -273,6 +273,6 @@ def list_duration_notes(needs: ResourceNeeds | None, *, grace_s: int) -> Iterato
     if write_s > grace_s:
         yield (
             f"one checkpoint is {format_bytes(size)}: a plain network volume takes {format_duration(write_s)} to"
-            f" write it, and --grace is {format_duration(grace_s)}; a save that is not complete by then is lost,"
+            f" write it, and --set grace is {format_duration(grace_s)}; a save that is not complete by then is lost,"
             " and the run resumes from the checkpoint before"
         )

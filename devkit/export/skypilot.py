@@ -34,9 +34,14 @@ class SkypilotSettings:
 
     infra: Annotated[str, SettingInfo("Infrastructure, as SkyPilot names it.", example="aws/us-east-1")] = ""
     registry_user: Annotated[
-        str, SettingInfo("User of a private registry; its password comes with --secret SKYPILOT_DOCKER_PASSWORD.")
+        str,
+        SettingInfo(
+            "User of a private registry; its password comes with --secret SKYPILOT_DOCKER_PASSWORD.", has_flag=False
+        ),
     ] = ""
-    accelerator: Annotated[str, SettingInfo("SkyPilot's own name of the GPU, where devkit does not know it.")] = ""
+    accelerator: Annotated[
+        str, SettingInfo("SkyPilot's own name of the GPU, where devkit does not know it.", has_flag=False)
+    ] = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def _list_accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...
         raise DevkitError("SkyPilot needs the name of a GPU to rent", "Name it: --gpu H100")
     raise DevkitError(
         f"SkyPilot rents no GPU that devkit knows as {accelerator.name!r}",
-        "See its own names with sky gpus list --all, and give one: --accelerator NAME",
+        "See its own names with sky gpus list --all, and give one: --set accelerator=NAME",
     )
 
 

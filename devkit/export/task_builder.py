@@ -104,7 +104,7 @@ def build_task(
     )
     needs = None
     fitting: tuple[str, ...] = ()
-    time_s, grace_s = parse_duration(job.time, "--time"), parse_duration(job.grace, "--grace")
+    time_s, grace_s = parse_duration(job.time, "--time"), parse_duration(job.grace, "--set grace")
     if finetune is not None:
         _validate_run(finetune, job, hardware)
         _validate_hub_data(exported)
@@ -309,7 +309,7 @@ def _size_memory(
 ) -> int:
     """Return the memory of one node, in whole GiB, for all its processes. On a CPU the model is in it, too."""
     if job.memory:
-        return parse_size(job.memory, "--memory")
+        return parse_size(job.memory, "--set memory")
     if is_own:
         return round_up_to_gib(max(CPU_MEMORY_BYTES, _find_gpu_memory(hardware, None))) * GIB * processes
     if needs is None:
@@ -339,7 +339,7 @@ def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) ->
 
 def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
     if task.is_own_command:
-        yield "no estimate for a command of your own: memory and storage are guesses, which --memory and --set models_size replace"
+        yield "no estimate for a command of your own: memory and storage are guesses, which --set memory and --set models_size replace"
         if job.settings:
             yield f"the job runs the command, and not devkit finetune with {job.settings}"
     elif needs is None:

@@ -92,3 +92,18 @@ def test_tables_say_their_age(tmp_path):
     document = json.loads(devkit("tables", "--json", cwd=tmp_path).stdout)
     assert {"driver", "torch", "gpus"} <= {each["name"] for each in document["tables"]}
     assert all(each["rows"] > 0 for each in document["tables"])
+
+
+def test_old_flags_of_export_are_settings(tmp_path):
+    assert devkit("init", *GPU, "--no-resolve", cwd=tmp_path).returncode == 0
+    old = ("--cpus", "12", "--memory=64Gi", "--foreign-image", "--gpu-type", "a100", "--image", "registry.example/x:1")
+    new = ("--set", "cpus=12", "--set", "memory=64Gi", "--set", "foreign_image=true", "--set", "gpu_type=a100")
+    both = [
+        devkit("export", "slurm", *words, "--output", folder, "--", "python", "train.py", cwd=tmp_path)
+        for words, folder in ((old, tmp_path / "old"), ((*new, *old[-2:]), tmp_path / "new"))
+    ]
+    assert [done.returncode for done in both] == [0, 0], both
+    assert "--cpus is now --set cpus=VALUE; the old flag goes with devkit 0.4." in both[0].stderr.splitlines()
+    made, again = [(tmp_path / name / "job.sbatch").read_text(encoding="utf-8") for name in ("old", "new")]
+    assert made == again.replace("new/", "old/")
+    assert "#SBATCH --mem=64G" in made

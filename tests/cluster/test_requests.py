@@ -44,7 +44,7 @@ def test_torchrun_is_told_on_every_node_where_to_meet_and_which_node_it_is(clust
 
 @pytest.mark.parametrize(
     "flags",
-    [["--gpus", "9"], ["--gpus", "1", "--gpu-type", "a100"], ["--nodes", "3"], ["--partition", "nowhere"]],
+    [["--gpus", "9"], ["--gpus", "1", "--set", "gpu_type=a100"], ["--nodes", "3"], ["--partition", "nowhere"]],
     ids=["more than a node has", "a type that none has", "more nodes than there are", "a partition that is none"],
 )
 def test_what_no_node_has_is_refused_before_it_is_queued(cluster, with_gpus, tmp_path, flags):

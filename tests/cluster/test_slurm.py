@@ -126,7 +126,7 @@ def test_a_job_that_comes_further_each_time_is_not_given_up(cluster, played):
 # Slurm looks at time limits twice a minute.
 def test_a_job_whose_time_ends_is_warned_and_gets_the_same_time_again(cluster, project, tmp_path):
     venv = stand_in(tmp_path / "venv", UNTIL_TOLD)
-    job = export(project, tmp_path, "--time", "2m", "--grace", "100s", venv=venv)
+    job = export(project, tmp_path, "--time", "2m", "--set", "grace=100s", venv=venv)
     number = job.submit(cluster)
     until(lambda: cluster.job(number)["Restarts"] == "1", f"a requeue: {job.log()}")
     shown = cluster.reach(number, "COMPLETED", "FAILED", "TIMEOUT")

@@ -22,9 +22,11 @@ def test_the_defaults_can_be_a_job():
     [
         pytest.param({"gpus": 65}, "--gpus is 65, which is above 64", id="more GPUs than any node has"),
         pytest.param({"nodes": 0}, "--nodes is 0", id="no node"),
-        pytest.param({"memory": "lots"}, "--memory is 'lots', which is no size", id="a memory that is no size"),
+        pytest.param({"memory": "lots"}, "--set memory is 'lots', which is no size", id="a memory that is no size"),
         pytest.param({"time": "soon"}, "--time is 'soon', which is no time", id="a time that is none"),
-        pytest.param({"time": "2m", "grace": "120s"}, "--grace 120s leaves nothing of --time 2m", id="grace is all"),
+        pytest.param(
+            {"time": "2m", "grace": "120s"}, "--set grace=120s leaves nothing of --time 2m", id="grace is all"
+        ),
         pytest.param({"env": ("A",)}, "--env 'A' is no variable", id="a variable without a value"),
         pytest.param({"env": ("1A=2",)}, "--env '1A=2' is no variable", id="a name that is none"),
         pytest.param({"env": ("A=1", "A=2")}, "--env A is given twice", id="two values of one variable"),

@@ -136,7 +136,7 @@ def test_every_engine_starts_it(target):
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        (replace(OWN, processes="many"), "--processes is 'many'"),
+        (replace(OWN, processes="many"), "--set processes is 'many'"),
         (replace(OWN, command=("", "x")), "begins with an empty word"),
         (replace(JOB, processes="auto"), "is for a command of your own"),
         (replace(JOB, foreign_image=True), "is for a command of your own"),

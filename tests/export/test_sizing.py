@@ -58,5 +58,5 @@ def test_more_gpus_are_advised_where_no_setting_helps_but_never_more_than_the_ba
 
 def test_what_may_come_late_is_said():
     notes = [made(run, job=replace(JOB, gpu="B300")).task.notes for run in (replace(RUN, method=Method.FULL), RUN)]
-    slow = [any("one checkpoint is" in note and "--grace is 2 min" in note for note in each) for each in notes]
+    slow = [any("one checkpoint is" in note and "--set grace is 2 min" in note for note in each) for each in notes]
     assert slow == [True, False]

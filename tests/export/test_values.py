@@ -16,10 +16,10 @@ from devkit.export.values import (
 
 def test_sizes():
     sizes = {"64Gi": 64 * GIB, "500G": 500 * 10**9, "1.5Ti": 1536 * GIB, "10": 10, "2 GiB": 2 * GIB, "1k": 1000}
-    assert {text: parse_size(text, "--memory") for text in sizes} == sizes
+    assert {text: parse_size(text, "--set memory") for text in sizes} == sizes
     for text in ("", "Gi", "-1G", "0", "1e9", "1 000", "64Gi\n64Gi", "nan", "1,5G", "i", "5i b c"):
-        with pytest.raises(DevkitError, match=r"--memory is .* which is no size"):
-            parse_size(text, "--memory")
+        with pytest.raises(DevkitError, match=r"--set memory is .* which is no size"):
+            parse_size(text, "--set memory")
 
 
 def test_times():

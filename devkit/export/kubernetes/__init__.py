@@ -126,7 +126,7 @@ def _list_notes(task: Task, settings: KubernetesSettings, kind: JobKind, folder:
             names = ", ".join(dict.fromkeys(named))
             yield f"{task.nodes} nodes mount {names}: only a claim with ReadWriteMany lets them"
         if not all(volume.source for volume in task.volumes) and not settings.storage_class:
-            yield "new storage is ReadWriteMany, which the cluster's default class often is not: --storage-class"
+            yield "new storage is ReadWriteMany, which the cluster's default class often is not: --set storage_class"
     if settings.node_checks and task.is_foreign_image:
         yield "no check of the nodes: the image has no devkit in it"
     elif settings.node_checks:

@@ -251,7 +251,7 @@ def choose_access_mode(task: Task, settings: KubernetesSettings) -> AccessMode:
     if task.nodes > 1 and mode is not AccessMode.MANY_NODES:
         raise DevkitError(
             f"access_mode {mode} lets one node mount what {task.nodes} nodes must share",
-            "Give --set access_mode=ReadWriteMany and a --storage-class that offers it (NFS, CephFS, EFS, Filestore, …).",
+            "Give --set access_mode=ReadWriteMany and a --set storage_class that offers it (NFS, CephFS, EFS, Filestore, …).",
         )
     return mode
 
@@ -263,7 +263,7 @@ def _list_tolerations(task: Task, settings: KubernetesSettings) -> list[Tolerati
         found.append(Toleration(GPU_RESOURCES[task.accelerator.vendor], None, "NoSchedule", why))
     if task.is_spot:
         found += [Toleration(taint, None, "NoSchedule") for taint in SPOT_TAINTS]
-    return found + [parse_toleration(text, "--toleration") for text in settings.toleration]
+    return found + [parse_toleration(text, "--set toleration") for text in settings.toleration]
 
 
 def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
@@ -288,7 +288,7 @@ def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
 
 
 def _choose_cpu_request(task: Task, because: str) -> tuple[str, str]:
-    """Choose the request for cores, with its reason: those of --cpus, or an eighth less than recommended."""
+    """Choose the request for cores, with its reason: those that were set, or an eighth less than recommended."""
     if because == REQUESTED:
         return str(task.cpus), "Requested."
     whole, thousandths = divmod(task.cpus * 875, 1000)

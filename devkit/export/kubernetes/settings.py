@@ -106,17 +106,22 @@ class KubernetesSettings:
     ] = None
     queue: Annotated[str, SettingInfo("Kueue's LocalQueue.")] = ""
     gpu_resource: Annotated[
-        str, SettingInfo("Resource to request, instead of the vendor's.", example="nvidia.com/mig-1g.10gb")
+        str,
+        SettingInfo("Resource to request, instead of the vendor's.", example="nvidia.com/mig-1g.10gb", has_flag=False),
     ] = ""
     node_selector: Annotated[
         tuple[str, ...], SettingInfo("Label that nodes must have. Repeat.", example="NAME=VALUE")
     ] = ()
     toleration: Annotated[
         tuple[str, ...],
-        SettingInfo("Taint to tolerate: KEY, KEY=VALUE, each with :EFFECT or without. Repeat.", example="TAINT"),
+        SettingInfo(
+            "Taint to tolerate: KEY, KEY=VALUE, each with :EFFECT or without. Repeat.", example="TAINT", has_flag=False
+        ),
     ] = ()
-    storage_class: Annotated[str, SettingInfo("StorageClass of new storage. Without it, the cluster's default.")] = ""
-    pull_secret: Annotated[str, SettingInfo("Secret that the image is pulled with.")] = ""
+    storage_class: Annotated[
+        str, SettingInfo("StorageClass of new storage. Without it, the cluster's default.", has_flag=False)
+    ] = ""
+    pull_secret: Annotated[str, SettingInfo("Secret that the image is pulled with.", has_flag=False)] = ""
     access_mode: Annotated[
         AccessMode | None,
         SettingInfo("Access mode of new storage: ReadWriteOnce, ReadWriteMany, ReadWriteOncePod.", has_flag=False),
@@ -193,7 +198,7 @@ def validate_kubernetes_settings(settings: KubernetesSettings) -> KubernetesSett
     if settings.namespace:
         validate_dns_label(settings.namespace, "--namespace", longest=MAX_LABEL_LENGTH)
     if settings.gpu_resource:
-        validate_label_key(settings.gpu_resource, "--gpu-resource")
+        validate_label_key(settings.gpu_resource, "--set gpu_resource")
     for text in settings.annotation:
         validate_label_key(text.partition("=")[0], "--set annotation")
     return settings

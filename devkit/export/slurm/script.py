@@ -59,7 +59,7 @@ def render_batch_script(task: Task, settings: SlurmSettings, *, build: str) -> s
     if settings.srun_processes and (not task.is_own_command or "torchrun" in task.command):
         raise DevkitError(
             "srun_processes and torchrun would both start the processes",
-            "It is for a command of your own without --processes: -- python train.py",
+            "It is for a command of your own without --set processes: -- python train.py",
         )
     has_gpus, vendor = task.accelerator.count > 0, task.accelerator.vendor
     output = PurePosixPath(task.output)
@@ -76,7 +76,7 @@ def render_batch_script(task: Task, settings: SlurmSettings, *, build: str) -> s
         ],
         flavor=str(settings.flavor),
         modules=list(settings.module),
-        venv=quote_folder(settings.venv, "--venv") if settings.venv else "",
+        venv=quote_folder(settings.venv, "--set venv") if settings.venv else "",
         conda=f'"{settings.conda.replace("~/", "$HOME/", 1) if settings.conda[:2] == "~/" else settings.conda}"'
         if settings.conda
         else "",
@@ -149,8 +149,8 @@ def build_sbatch_options(task: Task, settings: SlurmSettings) -> list[str]:
     """Build the #SBATCH options, one for each line. Raises DevkitError for a notice that is too long."""
     if task.grace_s > MAX_SIGNAL_NOTICE_S:
         raise DevkitError(
-            f"--grace of {task.grace_s} s is longer than Slurm's longest notice, {MAX_SIGNAL_NOTICE_S} s",
-            "Give --grace 18h.",
+            f"--set grace of {task.grace_s} s is longer than Slurm's longest notice, {MAX_SIGNAL_NOTICE_S} s",
+            "Give --set grace=18h.",
         )
     # Slurm's G and M are powers of two.
     mebibytes = -(-task.memory_bytes // MIB)
@@ -196,7 +196,7 @@ def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
     name = task.accelerator.name
     if " mig " in f" {name.lower()} ":
         raise DevkitError(
-            f"Slurm's name of {name} is the site's own", "List them with sinfo -o %G, and give --gpu-type."
+            f"Slurm's name of {name} is the site's own", "List them with sinfo -o %G, and give --set gpu_type."
         )
     return _shorten_gpu_name(_MEMORY_SIZE.sub("", name))
 
@@ -207,7 +207,7 @@ def list_gpu_notes(task: Task, settings: SlurmSettings) -> list[str]:
     if not kind:
         return []
     return [
-        f"the cluster is assumed to call the GPU {kind}: see sinfo -o '%P %G', and give --gpu-type for another name"
+        f"the cluster is assumed to call the GPU {kind}: see sinfo -o '%P %G', and give --set gpu_type for another name"
     ]
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from devkit.errors import DevkitError
-from devkit.facts.settings import SettingInfo, format_flag, validate_ranges
+from devkit.facts.settings import SettingInfo, format_option, validate_ranges
 
 
 class ContainerRuntime(StrEnum):
@@ -45,13 +45,20 @@ class SlurmSettings:
     gpu_type: Annotated[
         str,
         SettingInfo(
-            "The cluster's name of the GPU, as sinfo -o %G shows it; any for whichever is free.", example="a100"
+            "The cluster's name of the GPU, as sinfo -o %G shows it; any for whichever is free.",
+            example="a100",
+            has_flag=False,
         ),
     ] = ""
     module: Annotated[tuple[str, ...], SettingInfo("Module to load. Repeat.", example="NAME/VERSION")] = ()
-    venv: Annotated[str, SettingInfo("Python environment with devkit in it, for --flavor none.", example="DIR")] = ""
+    venv: Annotated[
+        str, SettingInfo("Python environment with devkit in it, for --flavor none.", example="DIR", has_flag=False)
+    ] = ""
     conda: Annotated[
-        str, SettingInfo("Conda environment to activate, by name or folder, for --flavor none.", example="ENV")
+        str,
+        SettingInfo(
+            "Conda environment to activate, by name or folder, for --flavor none.", example="ENV", has_flag=False
+        ),
     ] = ""
     sbatch: Annotated[
         tuple[str, ...], SettingInfo("One more option of sbatch: --sbatch=--qos=high. Repeat.", example="OPTION")
@@ -62,7 +69,7 @@ class SlurmSettings:
     image_file: Annotated[
         str,
         SettingInfo(
-            "The image as a file: .sif for Apptainer and Singularity, .sqsh for Pyxis. With --foreign-image, the site's.",
+            "The image as a file: .sif for Apptainer and Singularity, .sqsh for Pyxis. For a foreign image, the site's.",
             has_flag=False,
         ),
     ] = ""
@@ -123,7 +130,7 @@ def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
         for text in (value,) if isinstance(value, str) else value:
             if text and not pattern.fullmatch(text):
                 raise DevkitError(
-                    f"{format_flag(name)} {text!r} is not valid in a batch script", f"Its form is {pattern.pattern}."
+                    f"{format_option(SlurmSettings, name)} {text!r} is not valid in a batch script", f"Its form is {pattern.pattern}."
                 )
     for text in settings.sbatch:
         if text[2:].partition("=")[0] in RESERVED_OPTIONS:
@@ -132,9 +139,9 @@ def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
                 "Use the setting of devkit export for it: --help lists them.",
             )
     if settings.venv and settings.flavor is not ContainerRuntime.NONE:
-        raise DevkitError(f"--venv is not used with --flavor {settings.flavor}", "The image has its own Python.")
+        raise DevkitError(f"--set venv is not used with --flavor {settings.flavor}", "The image has its own Python.")
     if settings.conda and (settings.venv or settings.flavor is not ContainerRuntime.NONE):
         raise DevkitError(
-            "--conda is for --flavor none, in the place of --venv", "Keep one: the image has its own Python."
+            "--set conda is for --flavor none, in place of --set venv", "Keep one: the image has its own Python."
         )
     return settings

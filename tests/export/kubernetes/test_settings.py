@@ -23,12 +23,12 @@ from .sample_jobs import task
         ({"namespace": "ML_team"}, "--namespace"),
         ({"gpu_group": 0}, "--set gpu_group"),
         ({"queue": "my queue"}, "--queue"),
-        ({"gpu_resource": "nvidia.com/"}, "--gpu-resource"),
+        ({"gpu_resource": "nvidia.com/"}, "--set gpu_resource"),
         ({"node_selector": ("a",)}, "--node-selector"),
-        ({"toleration": ("a:b",)}, "--toleration"),
-        ({"storage_class": "gp3 "}, "--storage-class"),
+        ({"toleration": ("a:b",)}, "--set toleration"),
+        ({"storage_class": "gp3 "}, "--set storage_class"),
         ({"token_secret": "$(id)"}, "--set token_secret"),
-        ({"pull_secret": "a\nb"}, "--pull-secret"),
+        ({"pull_secret": "a\nb"}, "--set pull_secret"),
         ({"label": ("a b=c",)}, "--set label"),
         ({"annotation": ("-=c",)}, "--set annotation"),
         ({"scheduler": "Kai Scheduler"}, "--set scheduler"),
@@ -66,7 +66,7 @@ def test_labels_are_split_at_the_first_equals_sign_and_taints_are_read_as_kubect
         "a.b/c=d": Toleration("a.b/c", "d", ""),
         "spot=true:NoSchedule": Toleration("spot", "true", "NoSchedule"),
     }
-    assert {text: parse_toleration(text, "--toleration") for text in taints} == taints
+    assert {text: parse_toleration(text, "--set toleration") for text in taints} == taints
     wrong = {parse_label: ("a", "=b", "a=b=c", "a=b c", "a=-b", "a=" + "b" * 64, "a=b\n")}
     wrong[parse_toleration] = ("", ":NoSchedule", "a:", "a:noschedule", "a=b:c:NoSchedule", "=b")
     for parse, texts in wrong.items():

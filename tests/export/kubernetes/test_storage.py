@@ -40,8 +40,10 @@ def test_storage_that_has_no_name_is_made_and_one_that_is_named_is_taken():
 def test_several_nodes_share_what_is_made_for_them_and_must_be_able_to():
     rendered = made(new_storage(task(nodes=2)))
     assert all(claim["accessModes"] == ["ReadWriteMany"] for claim in claims(rendered).values())
-    assert any("ReadWriteMany" in note and "--storage-class" in note for note in rendered.notes)
-    assert not any("--storage-class" in note for note in made(new_storage(task(nodes=2)), storage_class="efs").notes)
+    assert any("ReadWriteMany" in note and "--set storage_class" in note for note in rendered.notes)
+    assert not any(
+        "--set storage_class" in note for note in made(new_storage(task(nodes=2)), storage_class="efs").notes
+    )
     for mode in (AccessMode.ONE_NODE, AccessMode.ONE_POD):
         with pytest.raises(DevkitError, match=f"access_mode {mode} lets one node mount what 2 nodes"):
             made(new_storage(task(nodes=2)), access_mode=mode)

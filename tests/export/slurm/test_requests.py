@@ -77,15 +77,15 @@ def test_a_gpu_is_requested_by_its_usual_short_name_with_a_note_unless_the_site_
         ({"partition": "gpu\n#SBATCH --uid=0"}, "--partition 'gpu\\\\n#SBATCH --uid=0' is not valid"),
         ({"account": "a b"}, "--account 'a b' is not valid"),
         ({"module": ("gcc; rm -rf /",)}, "--module 'gcc; rm -rf /' is not valid"),
-        ({"gpu_type": "a100:2"}, "--gpu-type 'a100:2' is not valid"),
+        ({"gpu_type": "a100:2"}, "--set gpu_type 'a100:2' is not valid"),
         ({"sbatch": ("-x node",)}, "--sbatch '-x node' is not valid"),
         ({"sbatch": ("--array=0-3",)}, "--sbatch --array=0-3 is set by devkit itself"),
-        ({"venv": "/opt/venv"}, "--venv is not used with --flavor apptainer"),
-        ({"venv": "env", "flavor": ContainerRuntime.NONE}, "--venv 'env' is no absolute folder"),
+        ({"venv": "/opt/venv"}, "--set venv is not used with --flavor apptainer"),
+        ({"venv": "env", "flavor": ContainerRuntime.NONE}, "--set venv 'env' is no absolute folder"),
         ({"requeues": -1}, "--set requeues is -1, which is below 0"),
         ({"image_file": "a.sif"}, "image_file 'a.sif' is no absolute folder"),
-        ({"conda": "a b"}, "--conda 'a b' is not valid"),
-        ({"conda": "x"}, "--conda is for --flavor none"),
+        ({"conda": "a b"}, "--set conda 'a b' is not valid"),
+        ({"conda": "x"}, "--set conda is for --flavor none"),
         ({"srun_processes": True}, "would both start the processes"),
         ({"image_file": "/a:b.sif"}, "has ':' in it"),
     ],
@@ -100,7 +100,7 @@ def test_what_would_end_a_line_or_mean_something_else_is_refused_in_one_line(set
 def test_memory_is_rounded_up_to_what_slurm_counts_in_and_what_it_cannot_express_is_refused():
     for memory, option in {24 * GIB: "24G", GIB // 2: "512M", 1: "1M", GIB + 1: "1025M"}.items():
         assert f"--mem={option}" in options_of(task(memory_bytes=memory))
-    with pytest.raises(DevkitError, match="--grace of 65536 s is longer than Slurm's longest notice"):
+    with pytest.raises(DevkitError, match="--set grace of 65536 s is longer than Slurm's longest notice"):
         script_of(task(grace_s=65536))
     assert "--signal=TERM@65535" in options_of(task(grace_s=65535))
     with pytest.raises(DevkitError, match=r"Slurm's name of H100 MIG 3g\.40gb is the site's own"):
