@@ -15,6 +15,7 @@ from shlex import quote
 from typing import Any
 
 from devkit.doctor import fixes
+from devkit.doctor.danger import withhold
 from devkit.doctor.model import Check, Confidence, Finding, Fix, Location, Repair, Restart, Severity, Side
 from devkit.doctor.preconditions import find_platform, is_in_container
 from devkit.doctor.wheels import adapt_to_installer, find_workload_side
@@ -112,7 +113,8 @@ def render_problems(check: Check) -> Check:
     def judge(facts: Facts) -> Iterator[Finding]:
         each: Finding | Problem
         for each in check.run(facts):
-            yield to_finding(check.code, each, facts) if isinstance(each, Problem) else each
+            found = to_finding(check.code, each, facts) if isinstance(each, Problem) else each
+            yield withhold(found, facts)
 
     return replace(check, run=judge)
 

@@ -124,6 +124,8 @@ class PciGpu:
     """The NUMA node whose CPUs and memory are next to the GPU; unknown where there is only one."""
     bridges: tuple[str, ...] | Unknown = NOT_READ
     """What connects the GPU, from the host bridge on: ("pci0000:00", "0000:00:01.0")."""
+    is_excluded: bool | Unknown = NOT_READ
+    """Whether a setting of the driver (NVreg_ExcludedGpus) keeps it from being used."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,8 @@ class Driver:
     """Where apt would take the Container Toolkit from."""
     closed_nodes: tuple[str, ...] | Unknown = NOT_READ
     """NVIDIA device nodes that this user may not open, each with its mode and owner."""
+    withheld_nodes: tuple[str, ...] | Unknown = NOT_READ
+    """Nodes of GPUs that the control group keeps this process from, though their modes let it in."""
     booted_at: str | Unknown = NOT_READ
     """When the machine started, ISO 8601, UTC."""
     modules: tuple[str, ...] | Unknown = NOT_READ

@@ -228,6 +228,8 @@ class System:
     """Read only so that it can be redacted wherever it occurs; saved facts do not carry it."""
     hidden_folders: tuple[str, ...] | Unknown = NOT_READ
     """Folders that every Linux system fills, and that are empty or may not be read."""
+    managed_by: str | Unknown = NOT_READ
+    """What lends this machine to several people: "Slurm job 4711", "Kubernetes pod", "LXC container"; "" for nothing."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,10 @@ class Directory:
     free_files: int | Unknown = NOT_READ
     """How many more files it can hold (free inodes); Unknown where a file system does not count them."""
     is_world_writable: bool | Unknown = NOT_READ
+    is_read_only: bool | Unknown = NOT_READ
+    """Whether its file system is mounted read-only."""
+    is_in_home: bool | Unknown = NOT_READ
+    """Whether it is below this user's home folder."""
 
 
 @dataclass(frozen=True)

@@ -346,6 +346,9 @@ class Host(Protocol):
     def is_writable(self, path: str) -> bool:
         """Return whether this user may create files in the directory `path`."""
 
+    def is_withheld(self, path: str) -> bool:
+        """Return whether the kernel's device rules, not the mode of `path`, keep this process from it; it is not opened."""
+
     def free_bytes(self, path: str) -> int | None:
         """Return space left for this user on the file system of `path`; None when it cannot be read."""
 
@@ -460,6 +463,18 @@ class LocalHost:
         except (OSError, ValueError) as error:
             _raise_if_exhausted(error)
             return False
+
+    def is_withheld(self, path: str) -> bool:
+        """Return whether the kernel's device rules, not the mode of `path`, keep this process from it; it is not opened."""
+        try:
+            found = Path(path).stat()
+        except (OSError, ValueError) as error:
+            _raise_if_exhausted(error)
+            return False
+        # Source: Linux, fs/namei.c: inode_permission() asks the device rules of the control group, which access() calls.
+        everyone = stat.S_IROTH | stat.S_IWOTH
+        is_open = sys.platform != "win32" and (os.geteuid() == 0 or found.st_mode & everyone == everyone)
+        return is_open and stat.S_ISCHR(found.st_mode) and not os.access(path, os.R_OK | os.W_OK)
 
     def free_bytes(self, path: str) -> int | None:
         """Return space left for this user on the file system of `path`; None when it cannot be read."""

@@ -193,6 +193,7 @@ def healthy():
             in_docker_group=True,
             docker_group_is_active=True,
             runs_systemd=True,
+            managed_by="",
         ),
         driver=Driver(
             loaded=DRIVER,

@@ -158,8 +158,13 @@ CASES = [
     ("DRV003", answering(11, end=NvmlEnd.CRASHED), "error: crashes in nvmlInit_v2 | restart: none", "a crash"),
     ("DRV003", answering(4), "error: may not use the GPU | restart: none", "no permission"),
     ("DRV003", answering(15), "error: is lost | restart: host", "a lost GPU that stops the start"),
-    ("DRV003", answering(999), "error: Unknown Error | restart: host", "an unknown error"),
-    ("DRV003", answering(3, "Not Supported"), "error: Not Supported | restart: host", "a code without advice"),
+    ("DRV003", answering(999), "error: Unknown Error | is proven | restart: none", "an unknown error"),
+    (
+        "DRV003",
+        answering(3, "Not Supported"),
+        "error: Not Supported | is proven | restart: none",
+        "a code without advice",
+    ),
     (
         "DRV004",
         flavored("0x2b85", is_open=False),

@@ -105,6 +105,10 @@ class RecordedHost:
         real = self._resolved(path)
         return self.stat(path) is not None and any(f"{real}/".startswith(f"{folder}/") for folder in self._writable)
 
+    def is_withheld(self, path: str) -> bool:
+        """Return whether opening the device ends as the device rules of a control group end it."""
+        return self._nodes.get(self._resolved(path), {}).get("open") == "EPERM"
+
     def free_bytes(self, path: str) -> int | None:
         """Return space left on the file system of `path`, by the longest recorded folder above it."""
         return self._nearest(self._free_bytes, path)

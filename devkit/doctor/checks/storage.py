@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from devkit.doctor.danger import is_free_to_take
 from devkit.doctor.gpus import format_run_utilization
 from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
@@ -51,11 +52,17 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Problem]:
     caches = [directory for directory in _directories(facts) if directory.purpose == _HUB_CACHE]
     if not caches:
         raise NotApplicable("no hub cache is set: HOME and HF_HOME are missing")
+    user = require(facts.storage).uid
     for cache in caches:
-        if not cache.is_writable:
-            owner = f"owned by user {cache.owner_uid}" if cache.owner_uid >= 0 else "not there yet"
-            evidence = (f"{cache.path}: {owner}; this user is {require(facts.storage).uid}",)
-            yield problem("not-writable", path=cache.path, subject=cache.path, evidence=evidence)
+        if cache.is_writable:
+            continue
+        if cache.exists and not isinstance(facts.hub, Unknown) and facts.hub.is_offline:
+            raise NotApplicable("the hub is switched off: models are only read from the cache")
+        owner = f"owned by user {cache.owner_uid}" if cache.owner_uid >= 0 else "not there yet"
+        name = "not-writable" if is_free_to_take(cache, facts) else "of-others"
+        name = "read-only" if cache.is_read_only is True else name
+        evidence = (f"{cache.path}: {owner}; this user is {user}",)
+        yield problem(name, path=cache.path, owner=owner, subject=cache.path, evidence=evidence)
 
 
 def _list_judged(facts: Facts) -> tuple[Directory, ...]:

@@ -57,7 +57,7 @@ _INSTALLATION = (
         "packages",
         "apt_sources",
     ),
-    *("closed_nodes", "booted_at", "modules", "has_infiniband", "fabric_manager_version"),
+    *("closed_nodes", "withheld_nodes", "booted_at", "modules", "has_infiniband", "fabric_manager_version"),
 )
 """Facts of the driver that are only read beside a GPU."""
 _PACKAGES = ("nvidia-", "libnvidia-", "cuda-drivers", "linux-modules-nvidia", "libcuda1")
@@ -68,6 +68,7 @@ _TOOLKIT_URL = re.compile(r"https?://nvidia\.github\.io/(?:libnvidia-container|n
 _SIGNED_BY = re.compile(r"signed-by\s*[=:]\s*([^\]\s]+)", re.IGNORECASE)
 _BUILD_ERROR = re.compile(r"(?:fatal )?error:|^ERROR|^Error!|modpost: .*undefined|unrecognized command-line option")
 _NODE = re.compile(r"nvidia(?:\d+|ctl|-uvm)")
+_GPU_NODE = re.compile(r"nvidia\d+")
 _MODULE = re.compile(r"^(nvidia\w*|nv_peer_mem|nouveau|ib_core|ib_uverbs|vfio_pci) ", re.MULTILINE)
 _HOST_OF_KEY = re.compile(r"^\S+(?= Secure Boot Module Signature key)")
 
@@ -233,6 +234,11 @@ def add_installation(host: Host, driver: Driver) -> Driver:
         packages=_packages(host),
         apt_sources=tuple(_apt_sources(host)),
         closed_nodes=_closed_nodes(host),
+        withheld_nodes=tuple(
+            f"/dev/{name}"
+            for name in host.list("/dev")
+            if _GPU_NODE.fullmatch(name) and host.is_withheld(f"/dev/{name}")
+        ),
         booted_at=datetime.fromtimestamp(int(started[1]), UTC).isoformat(timespec="seconds")
         if started
         else Unknown("/proc/stat does not say"),

@@ -8,6 +8,7 @@ from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
 
 PCI_DEVICES = "/sys/bus/pci/devices"
+DRIVER_GPUS = "/proc/driver/nvidia/gpus"
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 """VGA controllers and 3D controllers; 0x0403 is the sound function beside them."""
@@ -37,6 +38,7 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
             max_link_width=_width(_attribute(host, address, "max_link_width")),
             numa_node=_numa_node(_attribute(host, address, "numa_node")),
             bridges=_bridges(host.link(f"{PCI_DEVICES}/{address}") or ""),
+            is_excluded=_is_excluded(host, address),
             bar1_bytes=_bar1_bytes(_attribute(host, address, "device"), _attribute(host, address, "resource")),
         )
         for address, kind in functions
@@ -47,6 +49,13 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
 
 def _attribute(host: Host, address: str, name: str) -> str:
     return (host.read(f"{PCI_DEVICES}/{address}/{name}") or "").strip()
+
+
+def _is_excluded(host: Host, address: str) -> bool | Unknown:
+    text = host.read(f"{DRIVER_GPUS}/{address}/information")
+    if text is None:
+        return Unknown("the driver does not describe this GPU")
+    return re.search(r"^GPU Excluded:\s*Yes", text, re.MULTILINE) is not None
 
 
 def _width(text: str) -> int | Unknown:

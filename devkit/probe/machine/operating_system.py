@@ -22,6 +22,15 @@ UNAME = ("uname", "-s", "-r", "-m")
 GLIBC = ("getconf", "GNU_LIBC_VERSION")
 MAX_GROUPS = 65536
 """Linux's own limit. Source: include/uapi/linux/limits.h, NGROUPS_MAX."""
+MANAGERS = (
+    ("SLURM_JOB_ID", "Slurm job"),
+    ("PBS_JOBID", "PBS job"),
+    ("LSB_JOBID", "LSF job"),
+    ("FLUX_JOB_ID", "Flux job"),
+    ("_CONDOR_JOB_AD", "HTCondor job"),
+    ("KUBERNETES_SERVICE_HOST", "Kubernetes pod"),
+)
+"""Variables of schedulers, and what runs below each. Source: the manual of each."""
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev", "/etc", "/var")
 _NAME = re.compile(r"[\w.+~-]{1,100}", re.ASCII)
 """A kernel's release and hardware name: they become part of paths and commands."""
@@ -64,10 +73,20 @@ def read_system(host: Host) -> System:
         wsl_settings=read_wsl_settings(host, platform),
         tegra=read_tegra(host),
         host_name=name or Unknown("neither the kernel nor the environment says it"),
+        managed_by=_find_manager(host),
         hidden_folders=tuple(folder for folder in SYSTEM_FOLDERS if not host.list(folder))
         if platform in (Platform.LINUX, Platform.WSL2)
         else Unknown("only Linux has these folders"),
     )
+
+
+def _find_manager(host: Host) -> str:
+    """Find what lends this machine to several people, by the variables that it sets in its jobs."""
+    for variable, name in MANAGERS:
+        if number := host.env.get(variable):
+            return f"{name} {number}" if number.isalnum() else name
+    is_lxc = host.env.get("container") == "lxc" or (host.read("/run/systemd/container") or "").strip() == "lxc"
+    return "LXC container" if is_lxc else ""
 
 
 def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:

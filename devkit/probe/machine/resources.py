@@ -201,7 +201,7 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
     ]
     # Mount points with their file system types, the longest first.
     rows = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
-    pairs = {(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2}
+    pairs = {(row[1].replace("\\040", " "), row[2], "ro" in row[3].split(",")) for row in rows if len(row) > 3}
     mounts = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
     directories = []
     for purpose, path in wanted:
@@ -215,6 +215,9 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
             nearest = "/" if path.startswith("/") else project
         free, files = host.free_bytes(nearest), host.free_files(nearest)
         real = (host.link(nearest) or nearest).rstrip("/")
+        kind, is_read_only = next(
+            ((kind, ro) for at, kind, ro in mounts if f"{real}/".startswith(at.rstrip("/") + "/")), ("", False)
+        )
         directories.append(
             Directory(
                 path=path,
@@ -223,11 +226,13 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
                 # What does not exist yet is as writable as the parent it will be made in.
                 is_writable=host.is_writable(nearest),
                 owner_uid=found.uid if found else NOBODY_KNOWN,
-                file_system=next((kind for at, kind in mounts if f"{real}/".startswith(at.rstrip("/") + "/")), ""),
+                file_system=kind,
                 free_bytes=Unknown(f"the file system of {nearest} does not say") if free is None else free,
                 free_files=Unknown(f"the file system of {nearest} does not count its files")
                 if files is None
                 else files,
+                is_read_only=is_read_only,
+                is_in_home=f"{path}/".startswith(f"{home.rstrip('/')}/") if home else False,
                 is_world_writable=bool(found.mode & stat.S_IWOTH) if found else Unknown(f"{path} is not there"),
             )
         )

@@ -107,7 +107,8 @@ def _tell_xid(facts: Facts, xid: Xid, *others: Xid) -> Problem:
         subject=f"GPU {gpu.index}" if gpu else xid.address,
         evidence=(xid.line, *(other.line for other in others[:_MAX_OTHERS])),
         severity=severity,
-        confidence=Confidence.LIKELY if failing is True else None,
+        # The driver names a lost GPU itself, and NVML confirms it; other reports leave open what is broken.
+        confidence=Confidence.LIKELY if failing is True and xid.number != XID_FALLEN_OFF_THE_BUS else None,
     )
 
 

@@ -18,6 +18,7 @@ from devkit.doctor.preconditions import (
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import SMALL_WINDOW_BYTES
 from devkit.facts.model import Amd, Facts, FailedGpu, Gpu, PciGpu
+from devkit.facts.values import Unknown
 from devkit.text import format_bytes, format_count, join_words
 
 _OF_THE_DRIVER = ("PCI I/O region assigned to your NVIDIA", "resize PCIe BARs")
@@ -70,9 +71,12 @@ def every_gpu_answers(facts: Facts) -> Iterator[Problem]:
 @check("GPU005", causes=(*CDI_CODES, "GPU019"))
 def nvml_lists_every_gpu(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
-    owned = [gpu for gpu in require(require_driver(facts).pci_gpus) if gpu.kernel_driver == "nvidia"]
+    driver = require_driver(facts)
+    owned = [gpu for gpu in require(driver.pci_gpus) if gpu.kernel_driver == "nvidia" and gpu.is_excluded is not True]
     counted = len(require_nvml(facts).gpus)
-    if counted < len(owned):
+    # A job that was lent some of the GPUs may open those alone.
+    withheld = () if isinstance(driver.withheld_nodes, Unknown) else driver.withheld_nodes
+    if counted + len(withheld) < len(owned):
         yield problem(
             "missing",
             owned=format_count(len(owned), "GPU"),
