@@ -18,7 +18,7 @@ from devkit.compat.version_tables import (
 )
 from devkit.facts.dependencies import Framework
 from devkit.facts.values import ComputeCapability, Release
-from devkit.solver.plan import Machine, Plan, Request, Vendor, parse_torch
+from devkit.solver.plan import NO_GPU, Machine, Plan, Reason, Request, Vendor, parse_torch
 
 SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
 """Best first."""
@@ -186,16 +186,33 @@ def build_problem(request: Request, tables: Tables) -> Problem:
 
 
 def choose_vendor(request: Request) -> Vendor:
-    """Choose what to compute on: as requested, else by the requested build, else by the GPUs or the driver."""
+    """Choose what to compute on: as requested, else by the requested build, else by the GPUs or the driver.
+
+    A build for the CPU that the project's files name decides only where no machine has a GPU: elsewhere it would hide one.
+    """
     if request.vendor is not None:
         return request.vendor
     variant = _find_named_variant(request)
     if variant.startswith("rocm") or any(machine.amd_gpus for machine in request.machines):
         return Vendor.ROCM
-    if variant == "cpu":
+    if parse_torch(request.torch)[1] == "cpu":
         return Vendor.CPU
     shows_gpu = any(machine.driver or machine.gpus for machine in request.machines)
-    return Vendor.NVIDIA if shows_gpu or variant or request.cuda else Vendor.CPU
+    return Vendor.NVIDIA if shows_gpu or variant not in ("", "cpu") or request.cuda else Vendor.CPU
+
+
+def explain_vendor(problem: Problem) -> Reason:
+    """Return the reason why a plan is for this vendor."""
+    request = problem.request
+    origins = " and ".join(dict.fromkeys(machine.origin for machine in problem.machines))
+    names = [name for name, _ in (*problem.gpus, *problem.amd_gpus)]
+    because = f"{', '.join(names) or 'an NVIDIA driver'}, from {origins}"
+    has_gpu = any(machine.driver or machine.gpus or machine.amd_gpus for machine in request.machines)
+    if request.vendor is not None or (problem.vendor is Vendor.CPU and has_gpu):
+        because = "requested"
+    elif problem.vendor is Vendor.CPU:
+        because = f"{NO_GPU}, from {origins}"
+    return Reason("vendor", problem.vendor.value, because, origins, RowConfidence.CONFIRMED)
 
 
 FIRST_OPEN_TORCH = Release.parse("1.11.0")
