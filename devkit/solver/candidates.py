@@ -296,11 +296,11 @@ def _assume_release(version: str, tables: Tables) -> TorchRelease:
 
 
 def _list_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
-    """List the indexes that have the release; all of CUDA where that is not known."""
+    """List the indexes that have the release; where that is not known, those whose CUDA is not newer than it."""
     indexes, rocm = problem.tables.torch.indexes, problem.tables.rocm
     match problem.vendor:
         case Vendor.NVIDIA if release.is_inferred:
-            cuda = [row for row in indexes.values() if row.cuda]
+            cuda = _list_indexes_of_its_time(release, problem.tables)
             return cuda + _assume_index(cuda[-1], _find_named_variant(problem.request), indexes)
         case Vendor.NVIDIA:
             return [indexes[label] for label in release.variants]
@@ -309,6 +309,16 @@ def _list_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
             return [rocm.indexes[label] for label in found.variants] if found else []
         case Vendor.CPU:
             return [indexes["cpu"]]
+
+
+def _list_indexes_of_its_time(release: TorchRelease, tables: Tables) -> list[WheelIndex]:
+    """List the CUDA indexes that the nearest known release had, or an older CUDA; all of them for a later release."""
+    indexes = [row for row in tables.torch.indexes.values() if row.cuda]
+    if release.version > max(row.version for row in tables.torch.releases):
+        return indexes
+    labels = find_nearest_release(release.version, tables).variants
+    newest = max(row.cuda for row in indexes if row.cuda and row.label in labels)
+    return [row for row in indexes if row.cuda and row.cuda <= newest]
 
 
 def _assume_rocm_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
