@@ -75,7 +75,7 @@ def print_warnings(plan: "Plan", *, wants_cpu: bool, on: str | None = None) -> N
     stale = format_stale_warning(plan.data_as_of, on or today())
     for warning in (*plan.warnings, *([stale] if stale else [])):
         print_wrapped(f"! warning: {warning}")
-    if plan.vendor == "cpu" and not wants_cpu:
+    if plan.lacks_gpu and not wants_cpu:
         hint = 'For a machine with an NVIDIA GPU pass, for example, --gpu "RTX 4090" --driver 570.124.06.'
         print_wrapped(f"No NVIDIA GPU was found, so this plan is for the CPU. {hint}")
 

@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 from devkit.compat.rules import CudaSupport
 from devkit.compat.version_tables import PythonVersion, RowConfidence, TableRow
-from devkit.solver.candidates import GPU_REQUESTS, BaseImage, ChosenPackage, Problem, find_nearest_release
+from devkit.solver.candidates import (
+    GPU_REQUESTS,
+    BaseImage,
+    ChosenPackage,
+    Problem,
+    explain_vendor,
+    find_nearest_release,
+)
 from devkit.solver.evaluate import Evaluation
 from devkit.solver.gpu_support import (
     find_compile_target,
@@ -57,14 +64,7 @@ def _list_reasons(
 ) -> Iterator[Reason]:
     candidate = winner.candidate
     release, index = candidate.release, candidate.index
-    origins = " and ".join(dict.fromkeys(machine.origin for machine in problem.machines))
-    names = [name for name, _ in (*problem.gpus, *problem.amd_gpus)]
-    because = f"{', '.join(names) or 'an NVIDIA driver'}, from {origins}"
-    if problem.request.vendor is not None:
-        because = "requested"
-    elif problem.vendor is Vendor.CPU:
-        because = f"no NVIDIA GPU or driver, from {origins}"
-    yield Reason("vendor", problem.vendor.value, because, origins, RowConfidence.CONFIRMED)
+    yield explain_vendor(problem)
     published = problem.tables.rocm.releases.get(release.version) if candidate.rocm else None
     yield _from_rows("torch", str(release.version), _explain_torch(winner, rejected, problem), published or release)
     if candidate.cuda is not None:

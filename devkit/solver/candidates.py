@@ -18,7 +18,7 @@ from devkit.compat.version_tables import (
 )
 from devkit.facts.dependencies import Framework
 from devkit.facts.values import ComputeCapability, Release
-from devkit.solver.plan import Machine, Plan, Request, Vendor, parse_torch
+from devkit.solver.plan import NO_GPU, Machine, Plan, Reason, Request, Vendor, parse_torch
 
 SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
 """Best first."""
@@ -186,16 +186,33 @@ def build_problem(request: Request, tables: Tables) -> Problem:
 
 
 def choose_vendor(request: Request) -> Vendor:
-    """Choose what to compute on: as requested, else by the requested build, else by the GPUs or the driver."""
+    """Choose what to compute on: as requested, else by the requested build, else by the GPUs or the driver.
+
+    A build for the CPU that the project's files name decides only where no machine has a GPU: elsewhere it would hide one.
+    """
     if request.vendor is not None:
         return request.vendor
     variant = _find_named_variant(request)
     if variant.startswith("rocm") or any(machine.amd_gpus for machine in request.machines):
         return Vendor.ROCM
-    if variant == "cpu":
+    if parse_torch(request.torch)[1] == "cpu":
         return Vendor.CPU
     shows_gpu = any(machine.driver or machine.gpus for machine in request.machines)
-    return Vendor.NVIDIA if shows_gpu or variant or request.cuda else Vendor.CPU
+    return Vendor.NVIDIA if shows_gpu or variant not in ("", "cpu") or request.cuda else Vendor.CPU
+
+
+def explain_vendor(problem: Problem) -> Reason:
+    """Return the reason why a plan is for this vendor."""
+    request = problem.request
+    origins = " and ".join(dict.fromkeys(machine.origin for machine in problem.machines))
+    names = [name for name, _ in (*problem.gpus, *problem.amd_gpus)]
+    because = f"{', '.join(names) or 'an NVIDIA driver'}, from {origins}"
+    has_gpu = any(machine.driver or machine.gpus or machine.amd_gpus for machine in request.machines)
+    if request.vendor is not None or (problem.vendor is Vendor.CPU and has_gpu):
+        because = "requested"
+    elif problem.vendor is Vendor.CPU:
+        because = f"{NO_GPU}, from {origins}"
+    return Reason("vendor", problem.vendor.value, because, origins, RowConfidence.CONFIRMED)
 
 
 FIRST_OPEN_TORCH = Release.parse("1.11.0")
@@ -279,11 +296,11 @@ def _assume_release(version: str, tables: Tables) -> TorchRelease:
 
 
 def _list_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
-    """List the indexes that have the release; all of CUDA where that is not known."""
+    """List the indexes that have the release; where that is not known, those whose CUDA is not newer than it."""
     indexes, rocm = problem.tables.torch.indexes, problem.tables.rocm
     match problem.vendor:
         case Vendor.NVIDIA if release.is_inferred:
-            cuda = [row for row in indexes.values() if row.cuda]
+            cuda = _list_indexes_of_its_time(release, problem.tables)
             return cuda + _assume_index(cuda[-1], _find_named_variant(problem.request), indexes)
         case Vendor.NVIDIA:
             return [indexes[label] for label in release.variants]
@@ -292,6 +309,16 @@ def _list_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:
             return [rocm.indexes[label] for label in found.variants] if found else []
         case Vendor.CPU:
             return [indexes["cpu"]]
+
+
+def _list_indexes_of_its_time(release: TorchRelease, tables: Tables) -> list[WheelIndex]:
+    """List the CUDA indexes that the nearest known release had, or an older CUDA; all of them for a later release."""
+    indexes = [row for row in tables.torch.indexes.values() if row.cuda]
+    if release.version > max(row.version for row in tables.torch.releases):
+        return indexes
+    labels = find_nearest_release(release.version, tables).variants
+    newest = max(row.cuda for row in indexes if row.cuda and row.label in labels)
+    return [row for row in indexes if row.cuda and row.cuda <= newest]
 
 
 def _assume_rocm_indexes(release: TorchRelease, problem: Problem) -> list[WheelIndex]:

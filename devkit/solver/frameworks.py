@@ -15,7 +15,7 @@ from devkit.solver.base_image import (
     validate_cuda_of_image,
     validate_requested_image,
 )
-from devkit.solver.candidates import GPU_REQUESTS, Objection, Problem, describe_gpu, describe_request
+from devkit.solver.candidates import GPU_REQUESTS, Objection, Problem, describe_gpu, describe_request, explain_vendor
 from devkit.solver.plan import PYTHON, Blocker, Conflict, Plan, Reason, Vendor
 from devkit.text import join_words
 
@@ -174,11 +174,10 @@ def _assemble(problem: Problem, choice: _Choice | None, objections: tuple[Object
     build = choice.row if choice and isinstance(choice.row, FrameworkBuild) else None
     image, python, image_row, image_because = _choose_image(problem, choice)
     gpu_request, gpu_because = GPU_REQUESTS[problem.vendor]
-    origins = " and ".join(dict.fromkeys(machine.origin for machine in problem.machines))
     sure = RowConfidence.CONFIRMED
     because = request.framework_because or "requested"
     reasons = [Reason("framework", framework.label, because, "the project", sure)]
-    reasons.append(Reason("vendor", problem.vendor.value, f"from {origins}", origins, sure))
+    reasons.append(explain_vendor(problem))
     if choice is not None:
         what = "of nvcc" if build is None else "of the libraries that it brings"
         reasons.append(Reason("cuda", str(choice.cuda), what, choice.row.source[0], choice.row.confidence))

@@ -191,7 +191,7 @@ def format_answer(
     else:
         resolved = wrap_text(describe_resolution(answer), width=width)
         parts = [_format_reasons(answer, width=width), resolved, _format_warnings(answer.warnings, width=width)]
-    if isinstance(answer, Plan) and answer.vendor is Vendor.CPU and not is_cpu_requested:
+    if isinstance(answer, Plan) and answer.lacks_gpu and not is_cpu_requested:
         hint = 'To plan for a machine with a GPU: --gpu "RTX 4090" --driver 570.124.06, or --facts FILE from there.'
         parts.append(wrap_text(hint, width=width))
     stale = format_stale_warning(answer.data_as_of, today) if today else None

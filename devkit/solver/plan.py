@@ -19,6 +19,9 @@ RESOLUTION = "resolution"
 AS_OF = "as_of"
 """The field of the reason for the day by which the project's packages were released."""
 
+NO_GPU = "no NVIDIA GPU or driver"
+"""How the reason for the vendor starts where no machine has a GPU."""
+
 LATEST = "latest"
 """The newest packages, in place of a day."""
 
@@ -219,6 +222,11 @@ class Plan:
         """The version of every package that the image gets, as far as it is resolved."""
         packages = self.resolution.packages if isinstance(self.resolution, Resolved) else ()
         return dict(packages) | self.versions
+
+    @property
+    def lacks_gpu(self) -> bool:
+        """Return True if the plan is for the CPU because no machine has a GPU."""
+        return any(each.field == "vendor" and each.because.startswith(NO_GPU) for each in self.reasons)
 
     @property
     def system_packages(self) -> tuple[Reason, ...]:

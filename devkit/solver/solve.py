@@ -53,7 +53,8 @@ def solve_project(request: Request, dependencies: Dependencies, tables: Tables) 
         other = _solve_dependencies(request, build.dependencies, tables)
         if isinstance(other, Plan):
             others = [each.choice for each in dependencies.torch_builds if each is not build]
-            because = f"its torch is built for {build.label}; {join_words(others, 'or')} takes another"
+            because = f"its torch is built for {build.label}"
+            because += f"; {join_words(others, 'or')} takes another" if others else ""
             source = dependencies.files[0]
             kind, name = build.choice.removeprefix("--").split()
             reason = Reason(kind, name, because, source, RowConfidence.CONFIRMED)

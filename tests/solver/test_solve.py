@@ -182,9 +182,24 @@ def test_an_exact_version_and_a_bound_on_it_contradict():
 
 def test_a_build_for_the_cpu_is_a_plan_for_it_and_contradicts_another_vendor():
     line = "torch ==2.14.1+cpu requirements.txt:1"
-    plan = with_lines(line)
+    plan = with_lines(line, vendor="cpu")
     assert (plan.vendor, plan.variant) == (Vendor.CPU, "cpu")
+    assert not plan.lacks_gpu
     assert with_lines(line, vendor="nvidia").blockers[0].rule == "P2"
+
+
+def test_a_build_for_the_cpu_in_a_file_does_not_hide_a_gpu():
+    line = "torch ==2.14.1+cpu requirements.txt:1"
+    conflict = with_lines(line)
+    assert conflict.blockers[0].says == "requirements.txt:1 wants torch==2.14.1+cpu"
+    assert "requirements.txt:1" in conflict.nearest_changes
+    without_gpu = build_request(machines=(build_machine_from_flags(),))
+    plan = solve(replace(without_gpu, constraints=(Constraint(*line.split(" ")),)), load_tables())
+    assert (plan.variant, plan.lacks_gpu) == ("cpu", True)
+
+
+def test_a_plan_for_the_cpu_on_request_does_not_say_that_a_gpu_is_missing():
+    assert not with_lines(torch="2.14+cpu").lacks_gpu
 
 
 @pytest.mark.parametrize("framework", ["torch", "none"])

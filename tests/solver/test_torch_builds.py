@@ -92,6 +92,31 @@ def test_the_extra_follows_the_plan(tmp_path, wanted, extra):
     assert plan.because("extra").startswith(f"its torch is built for {dependencies.extras[0]}")
 
 
+LCM = """
+[project]
+name = "lcm"
+version = "1"
+dependencies = ["torch>=2.5.1"]
+[project.optional-dependencies]
+cpu = ["torch>=2.5.1"]
+eval = ["rich"]
+[tool.uv.sources]
+torch = [{ index = "pytorch-cpu", extra = "cpu" }]
+[[tool.uv.index]]
+name = "pytorch-cpu"
+url = "https://download.pytorch.org/whl/cpu"
+explicit = true
+"""
+
+
+@pytest.mark.parametrize(("machine", "extras"), [(ADA, ("eval",)), (NO_GPU, ("cpu", "eval"))], ids=["a GPU", "no GPU"])
+def test_the_extra_for_the_cpu_of_a_guide_is_for_machines_without_a_gpu(tmp_path, machine, extras):
+    (tmp_path / "pyproject.toml").write_text(LCM)
+    (tmp_path / "README.md").write_text("# Install\n```\nuv sync --extra cpu --extra eval\n```\n")
+    plan, dependencies = solved(tmp_path, machine)
+    assert (plan.vendor == "cpu", dependencies.extras) == (machine is NO_GPU, extras)
+
+
 def test_an_extra_that_was_chosen_stays(tmp_path):
     (tmp_path / "pyproject.toml").write_text(RECIPE)
     plan, dependencies = solved(tmp_path, ADA, DependencyChoice(extras=("All", "cu128")))

@@ -17,7 +17,7 @@ MACHINES = {
     "a CPU": {},
 }
 RELEASES = {
-    "torch": ("1.0.0", "2.4.77", "2.16.0", "9.0.0"),
+    "torch": ("2.9.77", "2.16.0", "9.0.0"),
     "transformers": ("4.0.77", "5.99.0"),
     "peft": ("0.0.1",),
     "accelerate": ("0.9.77",),
@@ -56,7 +56,6 @@ def test_a_bitsandbytes_whose_code_nobody_read_is_planned_for_what_needs_it():
 @pytest.mark.parametrize(
     ("lines", "version"),
     [
-        pytest.param(("<1.4",), "1.3.0", id="older than all"),
         pytest.param((">2.15.0",), "2.15.1", id="newer than all"),
         pytest.param((">=2.16,<3",), "2.16.0", id="a range of unknown releases"),
         pytest.param(("~=2.17",), "2.17.0", id="a compatible release"),
@@ -91,6 +90,12 @@ def test_bounds_contradict_only_where_no_version_meets_them(specifiers, is_contr
 def test_a_torch_of_2021_is_planned_for_the_gpus_that_its_wheels_have_code_for(gpu, variant):
     machine = build_machine_from_flags(driver="570.124.06", gpus=(gpu,))
     found = solve(replace(request("a CPU", "==1.9.1"), machines=(machine,)), load_tables())
+    assert (found.variant if isinstance(found, Plan) else None) == variant
+
+
+@pytest.mark.parametrize(("line", "variant"), [("==1.7.0", "cu110"), ("==1.14.0", "cu117"), ("<1.4", None)])
+def test_a_release_is_planned_for_no_cuda_newer_than_itself(line, variant):
+    found = solve(request("a GeForce", line), load_tables())
     assert (found.variant if isinstance(found, Plan) else None) == variant
 
 

@@ -107,9 +107,12 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         tool = PackageManager.PIP if tool is PackageManager.NONE else tool
     _name_unread_formats(tool, document, content, found)
     builds = tuple(_read_torch_builds(document, found))
-    if found.extras and not found.choice.extras and not builds:
+    if found.extras and not found.choice.extras:
         extras, origin = find_own_extras(files, own=name)
-        if known := tuple(each for each in found.extras if extras == ALL_EXTRAS or each in extras):
+        # The extra that brings a build of torch follows from the machine, not from that of the guide's author.
+        of_torch = {build.choice for build in builds}
+        open_extras = [each for each in found.extras if f"--extra {each}" not in of_torch]
+        if known := tuple(each for each in open_extras if extras == ALL_EXTRAS or each in extras):
             whole = read_with_package_manager(files, replace(choice, extras=known))
             # What only the build knows may not compile when the container opens; the project itself does without it.
             if found.is_computed or not whole.is_computed:
@@ -191,7 +194,7 @@ def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) ->
     sources = get_objects(get_object(uv, "sources"), "torch")
     ways = [(kind, get_text(source, kind), source) for source in sources for kind in ("extra", "group")]
     offered = [(kind, name, source) for kind, name, source in ways if name in getattr(found, f"{kind}s")]
-    if len(offered) < 2 or any(getattr(found, f"{kind}s")[name] for kind, name, _ in offered):
+    if any(getattr(found, f"{kind}s")[name] for kind, name, _ in offered):
         return
     for kind, name, source in offered:
         label = urls.get(get_text(source, "index"), "").rstrip("/").rpartition("/")[2]
