@@ -55,9 +55,15 @@ def read_loader_cache(host: Host) -> dict[str, tuple[str, ...]] | Unknown:
     return found
 
 
-def find_libraries(host: Host, soname: str, cache: dict[str, tuple[str, ...]] | Unknown) -> tuple[str, ...]:
-    """Find every path of `soname` that the loader would try: LD_LIBRARY_PATH, then its cache, then the default folders."""
-    candidates = [f"{folder}/{soname}" for folder in split_search_path(host.env.get("LD_LIBRARY_PATH", ""))]
+def find_libraries(
+    host: Host, soname: str, cache: dict[str, tuple[str, ...]] | Unknown, *, search_path: str | None = None
+) -> tuple[str, ...]:
+    """Find every path of `soname` that the loader would try: LD_LIBRARY_PATH, then its cache, then the default folders.
+
+    `search_path` stands for another value of that variable.
+    """
+    folders = host.env.get("LD_LIBRARY_PATH", "") if search_path is None else search_path
+    candidates = [f"{folder}/{soname}" for folder in split_search_path(folders)]
     if isinstance(cache, dict):
         candidates += cache.get(soname, ())
     candidates += [f"{folder}/{soname}" for folder in _LIBRARY_FOLDERS]
