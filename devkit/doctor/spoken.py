@@ -10,6 +10,9 @@ from devkit.doctor.problems import Problem, problem
 from devkit.doctor.signatures.model import Match
 from devkit.facts.model import ProgramFailure
 
+_NOT_RUN = (126, 127)
+"""Statuses of programs that were not executed. Source: POSIX, Shell Command Language, 2.8.2."""
+
 _OF_WORKLOADS = ("CON", "CUD", "HUB", "PRJ", "PYT")
 """Prefixes of errors within containers and projects, which a program of the machine does not report."""
 
@@ -20,6 +23,8 @@ def tell_failure(failure: ProgramFailure) -> Problem:
     match = explain_failure(failure)
     if failure.works_without:
         name = "works-without"
+    elif failure.status in _NOT_RUN or failure.status < 0:
+        name = "cannot-run"
     elif failure.settings:
         name = "named-setting"
     else:
@@ -37,7 +42,7 @@ def tell_failure(failure: ProgramFailure) -> Problem:
         setting=failure.settings[0] if failure.settings else "",
         file=failure.settings[0].rpartition(" in ")[2] if failure.settings else "",
         log=failure.read_from,
-        kind="podman" if failure.program.startswith("podman") else "docker",
+        kind=_name_owner(failure.program),
     )
     if name == "known" and match:
         return replace(told, fix=match.fix, confidence=match.confidence)
@@ -50,3 +55,10 @@ def explain_failure(failure: ProgramFailure) -> Match | None:
 
     found = find_known_errors("\n".join(failure.words), is_ours=True)
     return next((match for match in found if not match.code.startswith(_OF_WORKLOADS)), None)
+
+
+def _name_owner(program: str) -> str:
+    """Name what a program belongs to, as variants of fixes do."""
+    name = program.rpartition("/")[2]
+    owners = {"nvidia": "toolkit", "podman": "podman", "docker-compose": "compose", "runc": "runc", "crun": "runc"}
+    return next((owner for start, owner in owners.items() if name.startswith(start)), "docker")

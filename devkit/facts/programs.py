@@ -20,7 +20,7 @@ class ProgramFailure:
     set_in: tuple[str, ...] = ()
     """Lines of start-up files that set these variables, as file:line."""
     settings: tuple[str, ...] = ()
-    """Settings of the program whose value its words repeat, as "key in file"."""
+    """Settings of the program whose value its words repeat, as "key in file", and settings files that they name."""
 
     @property
     def message(self) -> str:

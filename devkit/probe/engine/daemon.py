@@ -227,10 +227,14 @@ def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | N
     if not podman or find_program(host, "dockerd"):
         return None
     done, failure = run_or_explain(
-        host, (podman, "info", "--format=json"), deadline_s=deadline_s, works=lambda done: bool(_parse_info(done))
+        host,
+        (podman, "info", "--format=json"),
+        deadline_s=deadline_s,
+        name="podman",
+        works=lambda done: bool(_parse_info(done)),
     )
     if failure is not None:
-        return add_settings(failure, tuple(list_podman_settings(host)))
+        return add_settings(host, failure, tuple(list_podman_settings(host)))
     info = _parse_info(done)
     machine, store = get_object(info, "host"), get_object(info, "store")
     socket = get_text(get_object(machine, "remoteSocket"), "path").removeprefix("unix://")

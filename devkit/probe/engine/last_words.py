@@ -25,6 +25,7 @@ _CONTAINERS_FILES = (
     *("/usr/share/containers/containers.conf", "/etc/containers/containers.conf", "/etc/containers/storage.conf"),
     *("~/.config/containers/containers.conf", "~/.config/containers/storage.conf"),
 )
+_SETTINGS_FILE = re.compile(r"(?<![\w.-])/[\w./-]+\.(?:conf|toml|json|ya?ml)\b")
 _SHORTEST_VALUE = 3
 """Of a setting: shorter words are in every sentence."""
 
@@ -33,7 +34,7 @@ def read_last_words(host: Host, *, is_rootless: bool = False) -> tuple[ProgramFa
     """Read why dockerd and what it needs do not run; nothing where they were stopped, or never started."""
     failures = tuple(_read_units(host, is_rootless=is_rootless)) or tuple(_read_log_files(host))
     settings = tuple(_list_daemon_settings(host))
-    return tuple(add_settings(failure, settings) for failure in failures)
+    return tuple(add_settings(host, failure, settings) for failure in failures)
 
 
 def _read_units(host: Host, *, is_rootless: bool) -> Iterator[ProgramFailure]:
@@ -86,15 +87,19 @@ def _cut_to_last_start(log: str) -> str:
 # The settings that a failing program repeats: what to correct, whatever the fault is.
 
 
-def add_settings(failure: ProgramFailure, settings: tuple[tuple[str, str, str], ...]) -> ProgramFailure:
-    """Return the failure with the settings whose value its last words repeat. `settings` are file, key and value."""
+def add_settings(host: Host, failure: ProgramFailure, settings: tuple[tuple[str, str, str], ...]) -> ProgramFailure:
+    """Return the failure with the settings whose value its last words repeat, and the settings files that they name.
+
+    `settings` are file, key and value.
+    """
     said = f" {' '.join(failure.words)} "
-    named = (
+    named = [
         f"{key} in {path}"
         for path, key, value in settings
         if len(value) >= _SHORTEST_VALUE and re.search(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])", said)
-    )
-    return replace(failure, settings=tuple(dict.fromkeys(named)))
+    ]
+    files = (path for path in _SETTINGS_FILE.findall(said) if host.read(path) is not None)
+    return replace(failure, settings=tuple(dict.fromkeys((*named, *files))))
 
 
 def _list_daemon_settings(host: Host) -> Iterator[tuple[str, str, str]]:

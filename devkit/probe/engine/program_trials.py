@@ -1,15 +1,17 @@
 """Programs that containers with a GPU need, each run once: a file that is there says not that it can run."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from devkit.facts.model import Platform, ProgramFailure
 from devkit.facts.values import Unknown
-from devkit.probe.attempts import run_or_explain
+from devkit.probe.attempts import find_error_lines, run_or_explain
+from devkit.probe.children.protocol import format_signal
 from devkit.probe.circumstances import detect_container
 from devkit.probe.engine.client import COMPOSE_PLUGIN, COMPOSE_PLUGIN_FOLDERS, COMPOSE_VERSION, find_docker_config
 from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, Host, ProgramResult
 from devkit.probe.machine.operating_system import read_platform
-from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, split_search_path
+from devkit.probe.machine.programs import ANY_EXECUTE_BIT, SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
 PROGRAMS = (
     *("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli"),
@@ -37,16 +39,35 @@ def _list_commands(host: Host) -> Iterator[tuple[str, ...]]:
 
 
 def _find_file(host: Host, name: str, folders: tuple[str, ...]) -> str:
-    """Find the first file of a name, whether or not it may be executed."""
+    """Find the program that a shell would run, or else the first file of its name."""
+    if path := find_program(host, name, folders=folders):
+        return path
     paths = (f"{folder}/{name}" for folder in folders)
     return next((path for path in paths if (found := host.stat(path)) is not None and found.kind == "file"), "")
 
 
 def _try(host: Host, argv: tuple[str, ...]) -> ProgramFailure | None:
-    _, failure = run_or_explain(host, argv, deadline_s=_DEADLINE_S, name=argv[0], works=can_run)
-    return failure
+    path = argv[0]
+    done, failure = run_or_explain(host, argv, deadline_s=_DEADLINE_S, name=path, works=can_run)
+    if failure is None or not (words := _explain_refusal(host, path, done)):
+        return failure
+    return replace(failure, words=words)
 
 
 def can_run(done: ProgramResult) -> bool:
     """Say if a program was executed and ended on its own: what it thinks of its arguments does not matter."""
     return done.code not in (NOT_FOUND, NOT_EXECUTABLE) and done.code >= 0
+
+
+def _explain_refusal(host: Host, path: str, done: ProgramResult) -> tuple[str, ...]:
+    """Return what the kernel has against a program that it did not execute, and the signal of one that crashed."""
+    if done.code < 0:
+        return (*find_error_lines(done.err), f"it crashed with {format_signal(-done.code)}")
+    script = host.read(path) or ""
+    interpreter = script.partition("\n")[0].removeprefix("#!").split()[:1] if script.startswith("#!") else []
+    if interpreter and host.stat(interpreter[0]) is None:
+        return (f"its interpreter {interpreter[0]} is not there",)
+    found = host.stat(path)
+    if found is not None and not found.mode & ANY_EXECUTE_BIT:
+        return (f"mode {found.mode:04o} has no execute bit",)
+    return () if not done.err.startswith("[Errno") else (done.err.partition("] ")[2].partition(":")[0],)

@@ -8,7 +8,7 @@ from devkit.probe.host import Host, explain_failure
 SYSTEM_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """The PATH that systemd gives to a daemon that sets none."""
 LOADER_CACHE = ("ldconfig", "-p")
-_ANY_EXECUTE_BIT = 0o111
+ANY_EXECUTE_BIT = 0o111
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -28,7 +28,7 @@ def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = Non
     for folder in dict.fromkeys(folders):
         path = f"{folder}\\{name}.exe" if "\\" in folder else f"{folder}/{name}"
         found = host.stat(path)
-        if found is not None and found.kind == "file" and found.mode & _ANY_EXECUTE_BIT:
+        if found is not None and found.kind == "file" and found.mode & ANY_EXECUTE_BIT:
             return path
     return ""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import require, require_engine_side
+from devkit.doctor.preconditions import require
 from devkit.doctor.problems import Problem
 from devkit.doctor.spoken import tell_failure
 from devkit.facts.model import EngineFailure, Facts
@@ -11,7 +11,6 @@ from devkit.facts.model import EngineFailure, Facts
 
 @check("ENG018", causes=("ENG001",))
 def engine_programs_start(facts: Facts) -> Iterator[Problem]:
-    require_engine_side(facts)
     if isinstance(facts.engine, EngineFailure):
         yield from map(tell_failure, require(facts.engine.said))
 
