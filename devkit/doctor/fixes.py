@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
+from shlex import quote
 from typing import Literal
 
 from devkit.doctor.model import Side
@@ -86,6 +87,7 @@ Purpose = Literal[
     "install_compose",
     "install_toolkit",
     "reinstall_toolkit",
+    "reinstall_runtime",
     "remove_packages",
     "add_compiler",
     "add_python_headers",
@@ -123,6 +125,11 @@ ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
 DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 CUDA_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 WSL_GUIDE = "https://docs.nvidia.com/cuda/wsl-user-guide/"
+
+
+DAEMON_FILE = "/etc/docker/daemon.json"
+TOOLKIT_FILE = "/etc/nvidia-container-runtime/config.toml"
+_CONFIGURE = "nvidia-ctk runtime configure --runtime=docker"
 
 
 def name_engine(engine: object) -> str:
@@ -172,6 +179,20 @@ def list_configure_commands(engine: str, *, with_systemd: bool = True) -> tuple[
             "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place",
         )
     return ("sudo nvidia-ctk runtime configure --runtime=docker", *restart)
+
+
+def adapt_to_settings_files(command: str, facts: Facts) -> str:
+    """Let a command edit the files that this machine's daemon and toolkit read, where those are not the usual ones."""
+    if isinstance(facts.toolkit, Unknown):
+        return command
+    daemons, toolkits = facts.toolkit.daemon_file, facts.toolkit.config_path
+    if isinstance(daemons, str) and daemons != DAEMON_FILE:
+        command = command.replace(DAEMON_FILE, quote(daemons))
+        if _CONFIGURE in command and "--config=" not in command:
+            command = command.replace(_CONFIGURE, f"{_CONFIGURE} --config={quote(daemons)}")
+    if toolkits != TOOLKIT_FILE and "nvidia-ctk config " in command and "--config=" not in command:
+        command = command.replace("nvidia-ctk config ", f"nvidia-ctk config --config={quote(toolkits)} ")
+    return command
 
 
 def refresh_cdi(facts: Facts) -> tuple[str, ...]:

@@ -146,7 +146,8 @@ def render_fix(
     row = next((row for row in rows if all(variant.get(name) in wanted for name, wanted in row.when.items())), None)
     if row is None:
         raise LookupError(f"no fix is for {variant}")
-    commands = tuple(each for command in row.commands for each in _expand(command, values, facts))
+    expanded = (each for command in row.commands for each in _expand(command, values, facts))
+    commands = tuple(fixes.adapt_to_settings_files(each, facts) for each in expanded)
     is_podmans = variant["engine"] == "podman" and row.restart is Restart.ENGINE
     has_no_daemon = is_podmans and not any(" restart " in command for command in commands)
     return Fix(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import NOT_READ, Release, Unknown
 
 
@@ -15,6 +16,8 @@ class Client:
     version: Release | Unknown
     is_podman: bool | Unknown = NOT_READ
     """Whether a command of another name hands over to Podman, as the package podman-docker makes it."""
+    failure: ProgramFailure | Unknown | None = NOT_READ
+    """Why it does not reach an engine by this shell's variables; None where it does."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,7 @@ class EngineEnd(StrEnum):
 
     NOT_INSTALLED = "not-installed"
     NOT_RUNNING = "not-running"
+    CANNOT_START = "cannot-start"
     PERMISSION_DENIED = "permission-denied"
     TIMED_OUT = "timed-out"
     BAD_ENDPOINT = "bad-endpoint"
@@ -209,6 +213,10 @@ class EngineFailure:
     """The addresses of a Docker daemon that runs here all the same, by its flags and settings."""
     pod_runtime: str = ""
     """What runs containers here without Docker's API: "containerd of k3s", "" for nothing."""
+    said: tuple[ProgramFailure, ...] | Unknown = NOT_READ
+    """The engine's programs that failed, the first cause first."""
+    socket_kind: str | Unknown = NOT_READ
+    """The kind of file at the endpoint's path where it is no socket: "directory", "file"."""
 
 
 @dataclass(frozen=True)
@@ -291,6 +299,8 @@ class Toolkit:
     """The programs, by preference, of which the nvidia runtime starts the first that exists."""
     low_level_runtime: str | Unknown = NOT_READ
     """The one that exists, "" for none."""
+    daemon_file: str | Unknown = NOT_READ
+    """The settings file that the system's dockerd reads, by its command line."""
     pods: PodRuntime | Unknown | None = NOT_READ
     """What runs pods here; None where the machine is no Kubernetes node."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import NOT_READ, ComputeCapability, Release, Unknown
 
 
@@ -255,6 +256,8 @@ class NvmlFailure:
     message: str
     call: str
     """The NVML function that was running."""
+    said: ProgramFailure | Unknown | None = NOT_READ
+    """The same with the variables of the environment that cause it; None where none does."""
 
 
 @dataclass(frozen=True)

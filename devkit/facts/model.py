@@ -57,6 +57,7 @@ from devkit.facts.machine import (
     Wsl,
     WslSettings,
 )
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.project import (
     Build,
     DevContainer,
@@ -153,6 +154,7 @@ __all__ = [
     "Package",
     "PciGpu",
     "Platform",
+    "ProgramFailure",
     "Project",
     "ProjectFile",
     "ProofReading",
@@ -221,6 +223,8 @@ class Facts:
     """Unknown unless a report of `devkit verify` was given."""
     training: TrainingRun | Unknown = NOT_READ
     """Unknown unless the folder of a fine-tuning run was given."""
+    programs: tuple[ProgramFailure, ...] | Unknown = NOT_READ
+    """Programs that GPU containers need and that cannot run."""
     amd: Amd | Unknown | None = NOT_READ
     """None when the kernel shows no GPU of AMD's that computes."""
     inside: "Facts | Unknown | None" = None

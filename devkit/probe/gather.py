@@ -15,6 +15,7 @@ from devkit.probe.engine.cdi import SPEC_FOLDERS, read_cdi
 from devkit.probe.engine.client import read_clients, read_compose
 from devkit.probe.engine.containers import read_facts_inside
 from devkit.probe.engine.daemon import read_engine
+from devkit.probe.engine.program_trials import read_program_failures
 from devkit.probe.engine.toolkit import read_toolkit
 from devkit.probe.gpu.driver import read_driver
 from devkit.probe.gpu.nvml import read_nvml
@@ -75,6 +76,7 @@ def gather_facts(
         ("storage", partial(read_storage, host, project=workspace)),
         ("kernel_log", partial(_read_kernel_log, host)),
         ("clients", partial(read_clients, host)),
+        ("programs", partial(read_program_failures, host)),
         ("limits", partial(read_limits, host)),
         ("project", partial(read_project, host, project=workspace)),
         ("hub", partial(read_hub, host)),

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -325,8 +325,13 @@ class Host(Protocol):
     No method raises for what the machine lacks; OSError is raised where this process may open no more files.
     """
 
-    def run(self, argv: Sequence[str], *, deadline_s: float | None = None) -> ProgramResult:
-        """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline (default: the host's own)."""
+    def run(
+        self, argv: Sequence[str], *, deadline_s: float | None = None, without: Collection[str] = ()
+    ) -> ProgramResult:
+        """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline (default: the host's own).
+
+        `without` names variables of the environment that it does not get.
+        """
 
     def read(self, path: str) -> str | None:
         """Read the text of a file, or None when it cannot be read."""
@@ -385,9 +390,12 @@ else:
 class LocalHost:
     """The machine that this process runs on. Implements `Host`."""
 
-    def run(self, argv: Sequence[str], *, deadline_s: float | None = None) -> ProgramResult:
+    def run(
+        self, argv: Sequence[str], *, deadline_s: float | None = None, without: Collection[str] = ()
+    ) -> ProgramResult:
         """Run a program without a shell, in the C locale, and kill it with SIGKILL at the deadline."""
-        return run_program(argv, deadline_s=CALL_DEADLINE_S if deadline_s is None else deadline_s)
+        inherited = {name: value for name, value in os.environ.items() if name not in without} if without else None
+        return run_program(argv, deadline_s=CALL_DEADLINE_S if deadline_s is None else deadline_s, inherited=inherited)
 
     def read(self, path: str) -> str | None:
         """Read the text of a file, at most its first 32 MiB; None when it cannot be read."""
@@ -519,18 +527,21 @@ class CachingHost(LocalHost):
     def __init__(self, *, deadline_s: float = CALL_DEADLINE_S) -> None:
         self._ends_at = time.monotonic() + deadline_s * _SHARE_OF_PROGRAMS
         self._guard = threading.Lock()
-        self._locks: dict[tuple[str, ...], threading.Lock] = {}
-        self._done: dict[tuple[str, ...], ProgramResult] = {}
+        self._locks: dict[tuple[object, ...], threading.Lock] = {}
+        self._done: dict[tuple[object, ...], ProgramResult] = {}
 
-    def run(self, argv: Sequence[str], *, deadline_s: float | None = None) -> ProgramResult:
+    def run(
+        self, argv: Sequence[str], *, deadline_s: float | None = None, without: Collection[str] = ()
+    ) -> ProgramResult:
         """Run a program as `LocalHost` does, or hand out what it answered before."""
-        key = tuple(argv)
+        key = (*argv, frozenset(without))
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self._done:
                 half_s = max(0.0, self._ends_at - time.monotonic()) / 2
-                self._done[key] = super().run(argv, deadline_s=half_s if deadline_s is None else deadline_s)
+                limit_s = half_s if deadline_s is None else deadline_s
+                self._done[key] = super().run(argv, deadline_s=limit_s, without=without)
             return self._done[key]
 
 

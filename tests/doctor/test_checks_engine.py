@@ -2,6 +2,7 @@
 
 import pytest
 
+from devkit.doctor.fixes import adapt_to_settings_files
 from devkit.doctor.model import RepairKind, Skipped
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.model import (
@@ -15,6 +16,7 @@ from devkit.facts.model import (
     EngineFailure,
     EngineKind,
     Platform,
+    ProgramFailure,
     Proxy,
     Runtime,
 )
@@ -65,6 +67,17 @@ def silent(end, endpoint=DEFAULT, message="it said nothing", facts=None, **chang
 
 def stopped(endpoint=DEFAULT, **changes):
     return silent(EngineEnd.NOT_RUNNING, endpoint, **changes)
+
+
+def spoken(*words, program="dockerd", **changes):
+    """No engine, and why, in the words of its program."""
+    failure = ProgramFailure(program, words, "/var/log/docker.log", **changes)
+    return host(engine=EngineFailure(EngineEnd.CANNOT_START, DEFAULT, "", said=(failure,), socket_kind=""))
+
+
+def docker_fails(*variables):
+    failure = ProgramFailure("docker version", ("client version 1.20 is too old",), works_without=variables)
+    return host(clients__found=(Client("docker", "/usr/bin/docker", r("28.5.1"), False, failure),))
 
 
 def bad(url, chosen_by):
@@ -142,7 +155,42 @@ SNAP = {"engine__is_snap": True, "engine__root_dir": "/var/snap/docker"}
 BOTH_PROGRAMS = ("/usr/bin/dockerd", "/snap/bin/docker")
 DESKTOP_LINUX = Endpoint("unix:///home/dev/.docker/desktop/docker.sock", "context desktop-linux")
 
+NAMED = ("storage-driver in /etc/docker/daemon.json",)
+BROKEN_COMPOSE = ProgramFailure("/usr/libexec/docker/cli-plugins/docker-compose", ("Exec format error",), status=126)
+BROKEN_RUNC = ProgramFailure("/usr/bin/runc", ("its interpreter /x is not there",), status=127)
+
 CASES = [
+    ("ENG018", healthy(), "passed", "an engine answers"),
+    (
+        "ENG018",
+        spoken("failed: no such thing"),
+        "error: dockerd fails: failed: no such thing | likely",
+        "unknown words",
+    ),
+    (
+        "ENG018",
+        spoken("btrfs?", settings=NAMED),
+        "error: name storage-driver | sudoedit /etc/docker/daemon.json",
+        "a setting",
+    ),
+    ("ENG018", spoken("no runtime", program="podman"), "error: podman fails | never Docker", "Podman says why"),
+    ("ENG001", spoken("failed: x"), "error: does not start", "an engine that said why"),
+    ("ENG019", docker_fails("DOCKER_API_VERSION"), "error: unset DOCKER_API_VERSION | certain", "it works without"),
+    ("ENG019", docker_fails("DOCKER_HOST", "DOCKER_TLS_VERIFY"), "error: unset DOCKER_HOST DOCKER_TLS_VERIFY", "two"),
+    ("ENG019", docker_fails(), "passed", "it fails without any variable, too"),
+    (
+        "ENG005",
+        host(programs=(BROKEN_COMPOSE,)),
+        "warning: docker-compose cannot run: Exec format | never no Compose",
+        "broken",
+    ),
+    ("CTK018", host(programs=(BROKEN_COMPOSE,)), "passed", "the plugin gives no GPUs"),
+    (
+        "CTK018",
+        host(programs=(BROKEN_RUNC,)),
+        "error: runc cannot run: its | --reinstall $(dpkg -S /usr/bin/runc",
+        "runc",
+    ),
     ("ENG001", healthy(), "passed", "an engine answers"),
     ("ENG001", stopped(clients__engine_programs=()), "error: no container engine is | docker.io", "the command alone"),
     ("ENG001", NO_ENGINE, "warning: no container engine | docker.io", "none"),
@@ -305,6 +353,20 @@ CASES = [
     ("CDI003", host(cdi=(spec(devices=()),)), "warning: it names no device", "an empty specification"),
     ("CDI003", healthy(), "passed", "a usable specification"),
 ]
+
+
+def test_commands_edit_the_files_that_this_machine_reads():
+    facts = host(toolkit__daemon_file="/etc/docker/my gpu.json", toolkit__config_path="/opt/nv.toml")
+    configure, edit = "sudo nvidia-ctk runtime configure --runtime=docker", "sudo sed -i s/a/b/ /etc/docker/daemon.json"
+    assert [
+        adapt_to_settings_files(each, facts) for each in (configure, edit, "sudo nvidia-ctk config --in-place", "ls")
+    ] == [
+        f"{configure} --config='/etc/docker/my gpu.json'",
+        "sudo sed -i s/a/b/ '/etc/docker/my gpu.json'",
+        "sudo nvidia-ctk config --config=/opt/nv.toml --in-place",
+        "ls",
+    ]
+    assert [adapt_to_settings_files(each, healthy()) for each in (configure, edit)] == [configure, edit]
 
 
 @pytest.mark.parametrize("code", list_codes(CASES))

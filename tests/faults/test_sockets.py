@@ -40,7 +40,7 @@ class AtSocket:
     def env(self):
         return {**self._machine.env, "DOCKER_HOST": self._url}
 
-    def run(self, argv, *, deadline_s=5.0):
+    def run(self, argv, *, deadline_s=5.0, without=()):
         if not any(word.endswith("ask_engine.py") for word in argv):
             return self._machine.run(argv, deadline_s=deadline_s)
         return run_program([sys.executable, *argv[1:]], deadline_s=deadline_s)

@@ -1,12 +1,13 @@
 """A machine recorded in a file, for tests of hardware that is not here."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from devkit.probe.children.protocol import CHILDREN_FOLDER
+from devkit.probe.engine.program_trials import PROGRAMS
 from devkit.probe.host import CALL_DEADLINE_S, NOT_FOUND, ProgramResult, Stat
 
 MACHINE_TABLES = ("env", "files", "links", "nodes", "free_bytes", "free_files")
@@ -28,7 +29,8 @@ class RecordedHost:
     - `[nodes]`: path to `kind`, `mode`, `uid`, `gid`, and `open`, the errno name with which opening it fails;
     - `writable`: folders where the user may create files; `unreadable`: files that may not be read;
     - `remove`: paths of the extended machine that do not exist here, with all below;
-    - `[[command]]`: `argv`, `code`, `out`, `err`. What is not recorded is "no such program".
+    - `[[command]]`: `argv`, `code`, `out`, `err`. What is not recorded is "no such program". Before its words, "-NAME"
+      stands for each variable, by name, without which the command then answers so.
 
     Raises: OSError and tomllib.TOMLDecodeError when there is no such machine.
     """
@@ -52,10 +54,15 @@ class RecordedHost:
             for depth in range(1, path.count("/") + 1)
         }
 
-    def run(self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S) -> ProgramResult:
+    def run(
+        self, argv: Sequence[str], *, deadline_s: float = CALL_DEADLINE_S, without: Collection[str] = ()
+    ) -> ProgramResult:
         """Return what the recording says that this command printed; nothing takes time here."""
         shown = tuple(self._shown(word) for word in argv)
-        recorded = self._commands.get(shown)
+        unset = tuple(sorted(name for name in without if name in self._env))
+        recorded = self._commands.get((*(f"-{name}" for name in unset), *shown)) or self._commands.get(shown)
+        if recorded is None and argv[0].rpartition("/")[2] in PROGRAMS and self.stat(argv[0]) is not None:
+            return ProgramResult(0, "", "")  # it is there, and nothing is known of what it prints
         if recorded is None:
             return ProgramResult(NOT_FOUND, "", f"no such program: {argv[0]}")
         return ProgramResult(recorded.get("code", 0), recorded.get("out", ""), recorded.get("err", ""))

@@ -148,7 +148,7 @@ class Scripted:
     def __init__(self, code, out="", err=""):
         self.done = ProgramResult(code, out, err)
 
-    def run(self, argv, *, deadline_s):
+    def run(self, argv, *, deadline_s, without=()):
         return self.done
 
 

@@ -3,19 +3,21 @@
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import RowConfidence, load_tables
-from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES
+from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
 from devkit.doctor.checks.cdi import CDI_GPU_KIND, has_cdi_gpus
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     is_in_wsl,
     require,
     require_engine_side,
+    require_host,
     require_nvidia_gpu,
     require_toolkit,
     require_toolkit_engine,
     require_toolkit_version,
 )
 from devkit.doctor.problems import Problem, problem
+from devkit.doctor.spoken import tell_failure
 from devkit.facts.model import Engine, EngineKind, Facts, Smoke, Tegra
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
@@ -36,6 +38,9 @@ _MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
 _PLAIN_RUNTIMES = ("runc", "crun", "youki", "runsc")
 
 _TOOLKIT = "nvidia-container-toolkit"
+
+_PLUGIN = "/docker-compose"
+"""It gives no GPU to other containers than its own: ENG005 judges it."""
 
 _NO_CLI = "nvidia-container-cli: no such program"
 
@@ -461,3 +466,11 @@ def _shorten(reason: str) -> str:
         return reason
     kept = reason[-_LONGEST:]
     return f"…{kept.partition(': ')[2] or kept}"
+
+
+@check("CTK018", causes=(*TOOLKIT_CODES, *CDI_CODES, *CONTAINER_START_CODES))
+def programs_of_gpu_containers_run(facts: Facts) -> Iterator[Problem]:
+    require_host(facts)
+    for failure in require(facts.programs):
+        if not failure.program.endswith(_PLUGIN):
+            yield tell_failure(failure)

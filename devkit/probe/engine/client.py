@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from devkit.facts.model import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Release, Unknown
+from devkit.probe.attempts import run_or_explain
 from devkit.probe.circumstances import MAX_SCRIPT_BYTES
 from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
@@ -19,6 +21,8 @@ DEFAULT_CONTEXT = "default"
 COMMANDS = ("docker", "podman", "docker-compose", "nerdctl", "devcontainer")
 ENGINE_PROGRAMS = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/snap/bin/docker")
 """Where distributions, Docker's own packages, its static archive and the snap put a daemon."""
+DOCKER_SERVER_VERSION = ("version", "--format", "{{.Server.Version}}")
+"""What only an engine answers: the variables for the docker command count."""
 _VERSION_DEADLINE_S = 2.0
 _OF_WINDOWS = re.compile(r"/mnt/[a-z]/")
 
@@ -137,7 +141,11 @@ def _client(host: Host, name: str) -> Client | None:
         version = Release.find(done.out.partition("version")[2]) or explain_failure(
             command, done, f"{path} --version ended with status {done.code}", is_lost=done.code != NOT_FOUND
         )
-    return Client(name=name, path=path, version=version, is_podman=is_podman)
+    failure: ProgramFailure | None = None
+    if name == "docker" and not is_podman and any(each.startswith("DOCKER_") for each in host.env):
+        argv = (path, *DOCKER_SERVER_VERSION)
+        _, failure = run_or_explain(host, argv, deadline_s=_VERSION_DEADLINE_S, name="the docker command")
+    return Client(name=name, path=path, version=version, is_podman=is_podman, failure=failure)
 
 
 def _docker_settings(host: Host) -> DockerSettings:

@@ -4,7 +4,9 @@ from datetime import datetime
 from typing import Any
 
 from devkit.facts.model import Endpoint, Engine, EngineEnd, EngineFailure, EngineKind, Runtime
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Release, Unknown
+from devkit.probe.attempts import run_or_explain
 from devkit.probe.children.protocol import build_child_command, find_last_line, merge_json_lines
 from devkit.probe.documents import (
     get_int,
@@ -19,9 +21,10 @@ from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.engine.client import resolve_endpoint
 from devkit.probe.engine.containers import parse_local_images, parse_running_containers, parse_stopped_containers
 from devkit.probe.engine.daemon_files import find_daemon_pid, read_daemon_addresses, read_daemon_environment
+from devkit.probe.engine.last_words import add_settings, list_podman_settings, read_last_words
 from devkit.probe.engine.pods import find_pod_runtime
 from devkit.probe.engine.toolkit import TOOLKIT_HOOK
-from devkit.probe.host import TIMED_OUT, Host
+from devkit.probe.host import TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import (
     SYSTEM_PROGRAM_FOLDERS,
     find_program,
@@ -75,16 +78,40 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     # What gave its version is an engine, however the rest of its answer came out.
     failed = "error" if failed == "not-an-engine" and get_object(reply, "version") else failed
     end = _ENDS.get(failed, EngineEnd.ERROR)
-    if failed == "missing" and endpoint.chosen_by == "default":
-        if podman := read_podman(host, deadline_s=deadline_s):
+    if end is EngineEnd.NOT_RUNNING:
+        return _explain_silence(host, endpoint, get_text(reply, "message"), failed, deadline_s)
+    return EngineFailure(end, endpoint, get_text(reply, "message"), said=(), socket_kind="")
+
+
+def _explain_silence(
+    host: Host, endpoint: Endpoint, message: str, failed: str, deadline_s: float
+) -> Engine | EngineFailure:
+    """Return Podman where it works without a socket; else why nothing listens, in the words of what should."""
+    is_default = endpoint.chosen_by == "default"
+    if is_default or "/podman/" in endpoint.url:
+        podman = read_podman(host, deadline_s=deadline_s)
+        if isinstance(podman, ProgramFailure):
+            at = Endpoint(f"unix://{PODMAN_SOCKET}", "podman info")
+            return EngineFailure(EngineEnd.CANNOT_START, at, podman.message, said=(podman,), socket_kind="")
+        if podman is not None:
             return podman
-        if not any(find_program(host, name) for name in ("docker", "dockerd", "podman")):
-            end = EngineEnd.NOT_INSTALLED
-    pod_runtime = find_pod_runtime(host) if end is EngineEnd.NOT_INSTALLED else ""
-    listens_on = read_daemon_addresses(host) if end is EngineEnd.NOT_RUNNING and find_daemon_pid(host) else ()
-    elsewhere = tuple(address for address in listens_on if address.startswith(("tcp://", "unix://")))
-    elsewhere = () if endpoint.url in elsewhere else elsewhere
-    return EngineFailure(end, endpoint, get_text(reply, "message"), elsewhere, pod_runtime)
+    has_program = any(find_program(host, name) for name in ("docker", "dockerd", "podman"))
+    if failed == "missing" and is_default and not has_program:
+        return EngineFailure(
+            EngineEnd.NOT_INSTALLED, endpoint, message, pod_runtime=find_pod_runtime(host), said=(), socket_kind=""
+        )
+    is_local = endpoint.url.startswith("unix://")
+    if daemon := find_daemon_pid(host):
+        listens_on = read_daemon_addresses(host)
+        elsewhere = tuple(address for address in listens_on if address.startswith(("tcp://", "unix://")))
+        elsewhere = () if endpoint.url in elsewhere else elsewhere
+    said: tuple[ProgramFailure, ...] = ()
+    if is_local and not daemon and find_program(host, "dockerd"):
+        said = read_last_words(host, is_rootless="/run/user/" in endpoint.url)
+    end = EngineEnd.CANNOT_START if said else EngineEnd.NOT_RUNNING
+    found = host.stat(endpoint.url.removeprefix("unix://")) if is_local else None
+    kind = found.kind if found is not None and found.kind != "socket" else ""
+    return EngineFailure(end, endpoint, message, elsewhere if daemon else (), said=said, socket_kind=kind)
 
 
 def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: float) -> EngineFailure | Unknown:
@@ -187,26 +214,33 @@ def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | 
 
 # Podman without its API socket, which its own command does not need.
 
+PODMAN_SOCKET = "/run/podman/podman.sock"
 _NO_SOCKET = Unknown("Podman's API socket is off, and its command does not say")
 
 
-def read_podman(host: Host, *, deadline_s: float) -> Engine | None:
-    """Read Podman as `podman info` describes it; None where there is no Podman, or Docker's daemon is installed too."""
+def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | None:
+    """Read Podman as `podman info` describes it, or why that fails.
+
+    None where there is no Podman, or Docker's daemon is installed too.
+    """
     podman = find_program(host, "podman")
     if not podman or find_program(host, "dockerd"):
         return None
-    done = host.run((podman, "info", "--format=json"), deadline_s=deadline_s)
-    try:
-        info = parse_json(done.out) if done.code == 0 else None
-    except ValueError:
-        info = None
-    if not isinstance(info, dict):
-        return None
+    done, failure = run_or_explain(
+        host,
+        (podman, "info", "--format=json"),
+        deadline_s=deadline_s,
+        name="podman",
+        works=lambda done: bool(_parse_info(done)),
+    )
+    if failure is not None:
+        return add_settings(host, failure, tuple(list_podman_settings(host)))
+    info = _parse_info(done)
     machine, store = get_object(info, "host"), get_object(info, "store")
     socket = get_text(get_object(machine, "remoteSocket"), "path").removeprefix("unix://")
     distribution = get_object(machine, "distribution")
     return Engine(
-        endpoint=Endpoint(f"unix://{socket or '/run/podman/podman.sock'}", "podman info"),
+        endpoint=Endpoint(f"unix://{socket or PODMAN_SOCKET}", "podman info"),
         kind=EngineKind.PODMAN,
         version=Release.find(get_text(get_object(info, "version"), "Version")) or _NO_SOCKET,
         api_version="",
@@ -231,3 +265,12 @@ def read_podman(host: Host, *, deadline_s: float) -> Engine | None:
         proxy=_NO_SOCKET,
         clock_ahead_s=_NO_SOCKET,
     )
+
+
+def _parse_info(done: ProgramResult) -> dict[str, Any]:
+    """Parse what `podman info` printed; empty where it failed or is no object."""
+    try:
+        info = parse_json(done.out) if done.code == 0 else None
+    except ValueError:
+        return {}
+    return info if isinstance(info, dict) else {}

@@ -32,7 +32,7 @@ def read_daemon_addresses(host: Host) -> tuple[str, ...]:
     by_flag = [word for flag, word in pairwise(flags) if flag in ("-H", "--host")]
     by_flag += [flag.partition("=")[2] for flag in flags if flag.startswith(("-H=", "--host="))]
     try:
-        content = parse_json(host.read(SYSTEM_FILE) or "{}")
+        content = parse_json(host.read(find_daemon_file(host)) or "{}")
     except ValueError:
         content = {}
     return (*by_flag, *(get_texts(content, "hosts") if isinstance(content, dict) else ()))
@@ -53,10 +53,9 @@ def _read_daemon_file(host: Host, path: str) -> DaemonFile:
         return DaemonFile(path, format_json_error(error), False)
     if not isinstance(content, dict):
         return DaemonFile(path, "the top level is not an object", False)
-    flags = read_daemon_flags(host) if path == SYSTEM_FILE else ()
-    refusal = _find_missing_runtime(content, flags) or (
-        validate_daemon_file(host, path, flags) if path == SYSTEM_FILE else ""
-    )
+    is_systems = path == find_daemon_file(host)
+    flags = read_daemon_flags(host) if is_systems else ()
+    refusal = _find_missing_runtime(content, flags) or (validate_daemon_file(host, path, flags) if is_systems else "")
     return DaemonFile(path, refusal, "nvidia" in get_object(content, "runtimes"))
 
 
@@ -79,9 +78,8 @@ def validate_daemon_file(host: Host, path: str, flags: tuple[str, ...]) -> str:
     daemon = find_program(host, "dockerd")
     if not daemon:
         return ""
-    if any(word.startswith("--config-file") for word in flags):
-        return ""  # this daemon reads another file
-    done = host.run((daemon, "--validate", *flags, f"--config-file={path}"), deadline_s=_VALIDATE_DEADLINE_S)
+    others = _drop_flag(flags, "--config-file")
+    done = host.run((daemon, "--validate", *others, f"--config-file={path}"), deadline_s=_VALIDATE_DEADLINE_S)
     refusal = _REFUSAL.search(done.err or done.out)
     if done.code == 0 or refusal is None or any(word in refusal[1] for word in _OF_THE_ENVIRONMENT):
         return ""
@@ -93,11 +91,31 @@ def find_daemon_paths(host: Host) -> tuple[str, ...]:
     env = host.env
     if profile := env.get("USERPROFILE"):
         return (f"{profile}\\.docker\\daemon.json",)
-    paths = [SYSTEM_FILE, "/var/snap/docker/current/config/daemon.json"]
+    paths = [find_daemon_file(host), "/var/snap/docker/current/config/daemon.json"]
     if home := env.get("HOME"):
         paths.insert(1, f"{env.get('XDG_CONFIG_HOME') or home + '/.config'}/docker/daemon.json")
         paths.insert(2, f"{home}/.docker/daemon.json")
     return tuple(dict.fromkeys(paths))
+
+
+def find_daemon_file(host: Host) -> str:
+    """Find the settings file of the system's daemon: the one that its command line names, or else the usual one."""
+    return _find_flag(read_daemon_flags(host), "--config-file") or SYSTEM_FILE
+
+
+def _find_flag(flags: tuple[str, ...], name: str) -> str:
+    """Return the value of a flag, given as --name=value or --name value; "" where it is not among them."""
+    apart = (value for flag, value in pairwise(flags) if flag == name)
+    return next((flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}=")), next(apart, ""))
+
+
+def _drop_flag(flags: tuple[str, ...], name: str) -> tuple[str, ...]:
+    after = {number + 1 for number, flag in enumerate(flags) if flag == name}
+    return tuple(
+        flag
+        for number, flag in enumerate(flags)
+        if number not in after and flag != name and not flag.startswith(f"{name}=")
+    )
 
 
 # The Docker daemon's process on this machine: its environment and the flags that it was started with.

@@ -7,7 +7,12 @@ from typing import Any
 from devkit.facts.model import Toolkit
 from devkit.facts.values import Release, Unknown
 from devkit.probe.documents import get_object, get_text, get_texts, parse_toml
-from devkit.probe.engine.daemon_files import find_daemon_pid, read_daemon_environment, read_daemon_files
+from devkit.probe.engine.daemon_files import (
+    find_daemon_file,
+    find_daemon_pid,
+    read_daemon_environment,
+    read_daemon_files,
+)
 from devkit.probe.engine.pods import read_pod_runtime
 from devkit.probe.host import NOT_FOUND, Host, explain_failure
 from devkit.probe.machine.programs import find_program, find_program_or_path
@@ -94,6 +99,7 @@ def read_toolkit(host: Host) -> Toolkit:
         no_cgroups=command if isinstance(command, Unknown) else command.get("no-cgroups", False) is True,
         driver_root=_of(command, "root", ""),
         daemon_files=read_daemon_files(host),
+        daemon_file=find_daemon_file(host),
         config_error=config_error,
         ldconfig=ldconfig,
         ldconfig_exists=ldconfig_exists,

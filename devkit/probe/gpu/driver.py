@@ -92,7 +92,10 @@ def read_driver(host: Host) -> Driver:
     kernel, _ = read_kernel_and_machine(host)
     cache = read_loader_cache(host)
     cuda_paths = find_libraries(host, "libcuda.so.1", cache)
-    ml_paths = find_libraries(host, "libnvidia-ml.so.1", cache)
+    # The system's own is the driver's; what LD_LIBRARY_PATH puts before it counts where there is no other.
+    ml_paths = find_libraries(host, "libnvidia-ml.so.1", cache, search_path="") or find_libraries(
+        host, "libnvidia-ml.so.1", cache
+    )
     absent = cache if isinstance(cache, Unknown) and cache.is_lost else None
     loaded, is_open = _loaded(host)
     pci_gpus, nvswitch = read_pci(host)

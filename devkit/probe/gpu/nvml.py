@@ -1,12 +1,14 @@
 """NVML, called in a child process that may hang or crash without harm, and the health of each GPU."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from devkit.facts.model import FailedGpu, Gpu, GpuHealth, GpuProcess, NvmlAnswer, NvmlEnd, NvmlFailure
+from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import ComputeCapability, Release, Unknown
+from devkit.probe.attempts import find_assignments, find_guilty_variables
 from devkit.probe.children.protocol import (
     build_child_command,
     find_crash_signal,
@@ -144,7 +146,8 @@ def read_nvml(host: Host, *, deadline_s: float) -> NvmlAnswer | NvmlFailure | Un
     reply = _run_child(host, first_gpu=0, deadline_s=deadline_s * _SHARE_OF_THE_REST)
     system, count, gpus = get_object(reply.words, "system"), get_int(reply.words, "count"), reply.gpus
     if count is None:
-        return _failure(reply)
+        failure = _failure(reply)
+        return _find_cause(host, failure, ends_at) if isinstance(failure, NvmlFailure) else failure
     if not 0 <= count <= MAX_GPUS:
         return Unknown(f"NVML counts {count} GPUs, which no machine has", is_lost=True)
     while (index := _first_missing(gpus, count)) < count:
@@ -222,6 +225,28 @@ def _failure(reply: _Transcript) -> NvmlFailure | Unknown:
     if reply.call and (ended_by := find_crash_signal(reply.code)):
         return NvmlFailure(NvmlEnd.CRASHED, ended_by, f"{format_signal(ended_by)} in {reply.call}", reply.call)
     return Unknown(f"the NVML child ended with status {reply.code}: {reply.last_words}", is_lost=True)
+
+
+def _find_cause(host: Host, failure: NvmlFailure, ends_at: float) -> NvmlFailure:
+    """Return the failure with the variables without which NVML answers. A machine without the library has none."""
+    has_loader_variable = any(name.startswith("LD_") for name in host.env)
+    is_absent = failure.end is NvmlEnd.LIBRARY_NOT_FOUND and not has_loader_variable
+    if failure.end is NvmlEnd.TIMED_OUT or is_absent:
+        return replace(failure, said=None)
+
+    def attempt(without: Collection[str]) -> bool:
+        left_s = ends_at - time.monotonic()
+        if left_s < _SHORTEST_ATTEMPT_S:
+            return False
+        done = host.run(build_child_command(host, "ask_nvml"), deadline_s=left_s, without=without)
+        return any("count" in words for words in parse_json_lines(done))
+
+    guilty = find_guilty_variables(host, attempt)
+    words = (f"{failure.call}: {failure.message}",)
+    said = ProgramFailure(
+        "NVML", words, "libnvidia-ml.so.1", failure.code, guilty, tuple(find_assignments(host, guilty))
+    )
+    return replace(failure, said=said if guilty else None)
 
 
 def _first_missing(gpus: dict[int, Gpu | FailedGpu], count: int) -> int:

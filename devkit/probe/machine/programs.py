@@ -8,7 +8,7 @@ from devkit.probe.host import Host, explain_failure
 SYSTEM_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """The PATH that systemd gives to a daemon that sets none."""
 LOADER_CACHE = ("ldconfig", "-p")
-_ANY_EXECUTE_BIT = 0o111
+ANY_EXECUTE_BIT = 0o111
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -28,7 +28,7 @@ def find_program(host: Host, name: str, *, folders: tuple[str, ...] | None = Non
     for folder in dict.fromkeys(folders):
         path = f"{folder}\\{name}.exe" if "\\" in folder else f"{folder}/{name}"
         found = host.stat(path)
-        if found is not None and found.kind == "file" and found.mode & _ANY_EXECUTE_BIT:
+        if found is not None and found.kind == "file" and found.mode & ANY_EXECUTE_BIT:
             return path
     return ""
 
@@ -55,9 +55,15 @@ def read_loader_cache(host: Host) -> dict[str, tuple[str, ...]] | Unknown:
     return found
 
 
-def find_libraries(host: Host, soname: str, cache: dict[str, tuple[str, ...]] | Unknown) -> tuple[str, ...]:
-    """Find every path of `soname` that the loader would try: LD_LIBRARY_PATH, then its cache, then the default folders."""
-    candidates = [f"{folder}/{soname}" for folder in split_search_path(host.env.get("LD_LIBRARY_PATH", ""))]
+def find_libraries(
+    host: Host, soname: str, cache: dict[str, tuple[str, ...]] | Unknown, *, search_path: str | None = None
+) -> tuple[str, ...]:
+    """Find every path of `soname` that the loader would try: LD_LIBRARY_PATH, then its cache, then the default folders.
+
+    `search_path` stands for another value of that variable.
+    """
+    folders = host.env.get("LD_LIBRARY_PATH", "") if search_path is None else search_path
+    candidates = [f"{folder}/{soname}" for folder in split_search_path(folders)]
     if isinstance(cache, dict):
         candidates += cache.get(soname, ())
     candidates += [f"{folder}/{soname}" for folder in _LIBRARY_FOLDERS]

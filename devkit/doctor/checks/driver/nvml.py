@@ -16,11 +16,13 @@ from devkit.doctor.model import NotApplicable, Side, check
 from devkit.doctor.preconditions import (
     is_in_container,
     is_in_wsl,
+    require,
     require_loaded_driver,
     require_nvidia_gpu,
     require_visible_gpu,
 )
 from devkit.doctor.problems import Problem, problem
+from devkit.doctor.spoken import tell_failure
 from devkit.facts.model import Driver, Engine, Facts, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release, Unknown
 
@@ -86,6 +88,14 @@ def nvml_answers(facts: Facts) -> Iterator[Problem]:
         selinux="on" if isinstance(facts.engine, Engine) and facts.engine.has_selinux else "off",
         evidence=(f"{failure.call} {ended}" + (f": {failure.message}" if failure.message else ""),),
     )
+
+
+@check("DRV016", causes=("DRV002", *NEEDS_DRIVER_CODES))
+def nvml_answers_with_these_variables(facts: Facts) -> Iterator[Problem]:
+    require_nvidia_gpu(facts)
+    said = require(facts.nvml.said) if isinstance(facts.nvml, NvmlFailure) else None
+    if said is not None:
+        yield tell_failure(said)
 
 
 def _name_error(facts: Facts, failure: NvmlFailure) -> str:

@@ -35,6 +35,7 @@ def engine_answers(facts: Facts) -> Iterator[Problem]:
         variable=endpoint.chosen_by.partition("=")[0],
         choice="ssh" if endpoint.url.startswith("ssh:") else name_choice(endpoint),
         socket=_name_socket(facts, endpoint.url),
+        path=endpoint.url.removeprefix("unix://"),
         pod_runtime=failure.pod_runtime,
         addresses=join_words(failure.listens_on),
         address=next(iter(failure.listens_on), ""),
@@ -45,7 +46,11 @@ def _name_problem(facts: Facts, failure: EngineFailure) -> str:
     match failure.end:
         case EngineEnd.NOT_INSTALLED:
             return "pods-without-docker" if failure.pod_runtime else "not-installed"
+        case EngineEnd.CANNOT_START:
+            return "cannot-start"
         case EngineEnd.NOT_RUNNING:
+            if failure.socket_kind == "directory":
+                return "socket-is-folder"
             return _name_cause_of_silence(facts, failure)
         case EngineEnd.PERMISSION_DENIED:
             system = facts.system

@@ -1,0 +1,25 @@
+"""Checks of the engine's programs: why they do not start, and the docker command with the variables of this shell."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.model import NotApplicable, check
+from devkit.doctor.preconditions import require
+from devkit.doctor.problems import Problem
+from devkit.doctor.spoken import tell_failure
+from devkit.facts.model import EngineFailure, Facts
+
+
+@check("ENG018", causes=("ENG001",))
+def engine_programs_start(facts: Facts) -> Iterator[Problem]:
+    if isinstance(facts.engine, EngineFailure):
+        yield from map(tell_failure, require(facts.engine.said))
+
+
+@check("ENG019", causes=("ENG001", "ENG007", "ENG011"))
+def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
+    docker = require(facts.clients).named("docker")
+    if docker is None:
+        raise NotApplicable("there is no docker command on this side")
+    failure = require(docker.failure)
+    if failure is not None and failure.works_without:
+        yield tell_failure(failure)

@@ -1,0 +1,176 @@
+"""Programs that fail: their words, and the variables without which they work."""
+
+import stat
+
+import pytest
+
+from devkit.facts.programs import ProgramFailure
+from devkit.probe.attempts import find_assignments, find_error_lines, run_or_explain
+from devkit.probe.engine.daemon_files import find_daemon_file, read_daemon_files
+from devkit.probe.engine.last_words import add_settings, read_last_words
+from devkit.probe.engine.program_trials import read_program_failures
+from devkit.probe.host import LocalHost
+from tests.hosts import machine, written
+
+
+class CountingHost(LocalHost):
+    def __init__(self):
+        self.runs = 0
+
+    def run(self, argv, **settings):
+        self.runs += 1
+        return super().run(argv, **settings)
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        pytest.param("Error: no such thing\n", ("Error: no such thing",), id="one line"),
+        pytest.param(
+            "starting\nfailed to start daemon: x\nbye\n", ("failed to start daemon: x",), id="lines around it"
+        ),
+        pytest.param(
+            'time="2026-01-01" level=warning msg="this failed, no matter"\n'
+            'time="2026-01-01" level=fatal msg="cannot load" error="open \\"/x\\": denied"\n',
+            ('cannot load: open "/x": denied',),
+            id="Go's log, where the level counts",
+        ),
+        pytest.param("all went well\n", ("all went well",), id="no error at all: the last line"),
+        pytest.param("panic: index\n\ngoroutine 1 [running]:\n\t/src/x.go:12 +0x1\n", ("panic: index",), id="a trace"),
+        pytest.param("", (), id="silence"),
+    ],
+)
+def test_the_error_lines_of_a_program_are_its_words(printed, words):
+    assert find_error_lines(printed) == words
+
+
+def needs(*variables):
+    """A program that works once all these variables are gone."""
+    return ("sh", "-c", " && ".join(f'[ -z "${name}" ]' for name in variables) + " || { echo Error: bad >&2; exit 3; }")
+
+
+@pytest.mark.parametrize("guilty", [("AAA",), ("ZZZ",), ("AAA", "MMM"), ("AAA", "MMM", "ZZZ")])
+def test_the_variables_without_which_a_program_works_are_found_in_few_runs(monkeypatch, guilty):
+    for name in ("AAA", "MMM", "ZZZ", *(f"V{number}" for number in range(60))):
+        monkeypatch.setenv(name, "1")
+    host = CountingHost()
+    done, failure = run_or_explain(host, needs(*guilty), deadline_s=30.0, name="probe")
+    assert (done.code, failure.words, failure.works_without) == (3, ("Error: bad",), guilty)
+    assert host.runs <= 2 + len(guilty) * 9
+
+
+def test_a_program_that_works_is_run_once_and_one_that_always_fails_twice(monkeypatch):
+    monkeypatch.setenv("AAA", "1")
+    host = CountingHost()
+    assert run_or_explain(host, ("true",), deadline_s=5.0)[1] is None
+    assert host.runs == 1
+    _, failure = run_or_explain(host, ("false",), deadline_s=5.0)
+    assert (failure.works_without, host.runs) == ((), 3)
+
+
+def test_the_line_of_a_start_up_file_that_sets_the_variable_is_named(tmp_path):
+    host = written(
+        tmp_path,
+        """
+        [env]
+        HOME = "/home/dev"
+        [files]
+        "/home/dev/.bashrc" = "alias x=y\\nexport LD_PRELOAD=/x.so\\n# LD_PRELOAD=no\\nLD_PRELOADED=1\\n"
+        "/etc/profile.d/cuda.sh" = "LD_PRELOAD=/y.so"
+        """,
+    )
+    assert list(find_assignments(host, ("LD_PRELOAD",))) == ["/home/dev/.bashrc:2", "/etc/profile.d/cuda.sh:1"]
+
+
+FATAL = 'level=info msg=\\"Starting up\\"\\nfailed to start daemon: User namespaces: no such user \\"remap\\"\\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        pytest.param(FATAL, ('failed to start daemon: User namespaces: no such user "remap"',), id="did not start"),
+        pytest.param(
+            FATAL + 'level=info msg=\\"Starting up\\"\\nlevel=info msg=\\"stopped\\"\\n', None, id="stopped later"
+        ),
+        pytest.param("", None, id="an empty log"),
+    ],
+)
+def test_dockerds_log_says_why_it_did_not_start(tmp_path, log, words):
+    host = written(
+        tmp_path,
+        f"""
+        [files]
+        "/var/log/docker.log" = "{log}"
+        "/etc/docker/daemon.json" = '{{"userns-remap": "remap", "log-level": "info"}}'
+        """,
+    )
+    said = read_last_words(host)
+    assert [each.words for each in said] == ([words] if words else [])
+    assert [each.settings for each in said] == ([("userns-remap in /etc/docker/daemon.json",)] if words else [])
+
+
+def test_a_failed_unit_speaks_by_its_journal_and_a_masked_one_by_its_state(tmp_path):
+    show = "--property=LoadState,ActiveState,Result,ExecMainStatus"
+    journal = '"-b", "_SYSTEMD_UNIT=docker.service", "-n", "60", "-o", "cat", "--no-pager"'
+    host = written(
+        tmp_path,
+        f"""
+        [[command]]
+        argv = ["systemctl", "show", "containerd.service", "{show}"]
+        out = "LoadState=masked\\nActiveState=inactive\\n"
+        [[command]]
+        argv = ["systemctl", "show", "docker.service", "{show}"]
+        out = "LoadState=loaded\\nActiveState=failed\\nResult=exit-code\\nExecMainStatus=1\\n"
+        [[command]]
+        argv = ["journalctl", {journal}]
+        out = "failed to start containerd: timeout\\n"
+        """,
+    )
+    said = {each.program: each.words for each in read_last_words(host)}
+    assert said == {
+        "containerd.service": ("Unit containerd.service is masked",),
+        "docker.service": ("failed to start containerd: timeout",),
+    }
+
+
+def test_a_settings_file_that_the_words_name_is_what_to_correct(tmp_path):
+    host = written(
+        tmp_path,
+        """
+        [files]
+        "/etc/containers/containers.conf" = "[engine"
+    """,
+    )
+    failure = ProgramFailure("podman", ('decode "/etc/containers/containers.conf": toml: line 1; see /usr/no.conf',))
+    assert add_settings(host, failure, ()).settings == ("/etc/containers/containers.conf",)
+
+
+@pytest.mark.parametrize("flag", ["--config-file=/etc/docker/gpu.json", "--config-file /etc/docker/gpu.json"])
+def test_the_daemons_command_line_says_which_settings_file_it_reads(tmp_path, flag):
+    host = written(
+        tmp_path,
+        f"""
+        [files]
+        "/lib/systemd/system/docker.service" = "[Service]\\nExecStart=/usr/bin/dockerd {flag} -H fd://\\n"
+        "/etc/docker/daemon.json" = "{{ no JSON"
+        "/etc/docker/gpu.json" = '{{"runtimes": {{"nvidia": {{}}}}}}'
+        """,
+    )
+    assert find_daemon_file(host) == "/etc/docker/gpu.json"
+    assert [(file.path, file.error, file.registers_nvidia) for file in read_daemon_files(host)] == [
+        ("/etc/docker/gpu.json", "", True)
+    ]
+
+
+def test_programs_that_cannot_run_are_told_from_those_that_refuse_their_arguments(tmp_path, monkeypatch):
+    for name, text in (("runc", "#!/bin/sh\nexit 2\n"), ("crun", "#!/no/such/shell\n"), ("nvidia-ctk", "no program")):
+        (tmp_path / name).write_text(text, encoding="ascii")
+        (tmp_path / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("devkit.probe.engine.program_trials.detect_container", lambda _host: "")
+    failures = read_program_failures(LocalHost())
+    assert {each.program.rpartition("/")[2]: each.status for each in failures} == {"crun": 127, "nvidia-ctk": 126}
+
+
+def test_a_healthy_machine_has_no_failed_program():
+    assert read_program_failures(machine("ubuntu-4090-ok")) == ()
