@@ -1,7 +1,6 @@
 """Where a package comes from: the index that the project binds it to, with the user's consent, and from no other."""
 
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -184,4 +183,4 @@ def test_addresses_with_a_login_are_not_allowed_and_not_remembered(tmp_path):
     project.mkdir()
     done = run(tmp_path, project, "plan", *ADA, "--allow-index", "https://me:secret@pypi.example/simple", public="")
     assert done.returncode == 2
-    assert not [path for path in (tmp_path / "home").rglob("allowed-indexes.json") if os.path.getsize(path)]
+    assert not [path for path in (tmp_path / "home").rglob("allowed-indexes.json") if path.stat().st_size]

@@ -5,7 +5,7 @@ The project's packages are installed with the project's tool, and without touchi
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,8 @@ def build_install_commands(plan: Plan, settings: ContainerSettings) -> InstallCo
     mounts += [_LOGIN] if may_need_login(settings) else []
     if is_locked:
         # Either index may offer a package, because the hashes alone decide which file is the right one.
-        indexes = "" if settings.uses_wheelhouse else f"--index={index} --index-strategy=unsafe-best-match "
+        own = "".join(f"{option} " for option in build_index_options(settings))
+        indexes = "" if settings.uses_wheelhouse else f"--index={index} {own}--index-strategy=unsafe-best-match "
         packages = f"{indexes}{_REQUIRE_HASHES}"
         torch = f"{packages}--requirement=/mnt/torch.lock"
     else:
@@ -181,7 +182,7 @@ def build_project_install_commands(
         return ProjectInstallCommands()  # requirements.lock holds them, with their hashes.
     written = _list_written_requirements(found)
     written_to, lines = _build_written_list(found)
-    indexes = () if settings.uses_wheelhouse else tuple(_build_index_options(found, has_mirror=bool(settings.index)))
+    indexes = build_index_options(settings)
     # The other tools write their indexes into what they export.
     requirements: tuple[str, ...] = (f"--requirement={_EXPORTED}", *(indexes if found.lock == "uv.lock" else ()))
     if not export:
@@ -238,7 +239,10 @@ def _fold(texts: Iterable[str]) -> str:
 
 def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[str]:
     """Build uv's options for the indexes that the lists name, and for a pyproject.toml that is one of them."""
-    if any(index.path in (*found.lists, *found.included) and index.path != _PYPROJECT for index in found.indexes):
+    lists = {*found.lists, *found.included} - {_PYPROJECT}
+    if any(
+        index.path in lists and (index.use is not IndexUse.DEFAULT or not index.is_asked) for index in found.indexes
+    ):
         # Lists are written for pip, which takes a package from whichever index has the best version.
         yield "--index-strategy=unsafe-best-match"
     if _PYPROJECT not in found.lists:
@@ -250,6 +254,14 @@ def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[
     yield from (f"--extra={require_safe('package name', extra)}" for extra in found.extras)
 
 
+def build_index_options(settings: ContainerSettings) -> tuple[str, ...]:
+    """Build uv's options for the project's own indexes in the image. Raises DevkitError for an invalid address."""
+    if settings.uses_wheelhouse:
+        return ()
+    options = _build_index_options(settings.dependencies, has_mirror=bool(settings.index))
+    return tuple(require_safe("index option", option) for option in options)
+
+
 def _build_index_options(found: Dependencies, *, has_mirror: bool = False) -> Iterator[str]:
     """Build uv's options for the indexes of files that it is not handed, or whose settings it reads for a working folder alone.
 
@@ -257,16 +269,19 @@ def _build_index_options(found: Dependencies, *, has_mirror: bool = False) -> It
     """
     read = {*found.lists, *found.included} - {_PYPROJECT}
     indexes = [
-        each for each in found.indexes if each.path not in read and each.use is not IndexUse.EXPLICIT and each.is_asked
+        each
+        for each in found.indexes
+        if each.is_asked
+        and each.use is not IndexUse.EXPLICIT
+        and (each.path not in read or (has_mirror and each.use is IndexUse.DEFAULT))
     ]
     last = next((each for each in reversed(indexes) if each.use is IndexUse.DEFAULT), None)
     for each in indexes:
         option = "default-index" if each is last and not has_mirror else "index"
-        address = require_safe("wheel index", each.url)
         if each.use is IndexUse.LINKS:
-            yield f"--find-links={address}"
+            yield f"--find-links={each.url}"
         else:
-            yield f"--{option}={f'{each.name}=' if _INDEX_NAME.fullmatch(each.name) else ''}{address}"
+            yield f"--{option}={f'{each.name}=' if _INDEX_NAME.fullmatch(each.name) else ''}{each.url}"
 
 
 def _build_written_list(found: Dependencies) -> tuple[str, list[str]]:
@@ -275,22 +290,27 @@ def _build_written_list(found: Dependencies) -> tuple[str, list[str]]:
     It is a list, or a pyproject.toml where a requirement is bound to an index, which a list cannot say.
     """
     written = list(_list_written_requirements(found))
-    needs = (need for need in found.needs if need.role is RequirementRole.GENERATED and need.index)
-    bound = {need.name: need.index for need in needs if need.name not in TORCH_FAMILY}
-    indexes = [each for each in found.indexes if each.name in bound.values() and each.is_asked]
-    names = {each.name for each in indexes}
-    sources = {name: {"index": index} for name, index in bound.items() if index in names}
+    indexes, sources = list_bound_packages(found, roles=(RequirementRole.GENERATED,))
     if not sources:
         return _WRITTEN, written
     import tomlkit
 
-    tables = [
-        {"name": each.name, "url": require_safe("wheel index", each.url), "explicit": each.use is IndexUse.EXPLICIT}
-        for each in indexes
-    ]
     project = {"name": "written", "version": "0", "dependencies": written}
-    document = {"project": project, "tool": {"uv": {"index": tables, "sources": sources}}}
+    document = {"project": project, "tool": {"uv": {"index": indexes, "sources": sources}}}
     return _PYPROJECT, tomlkit.dumps(document).splitlines()
+
+
+def list_bound_packages(
+    found: Dependencies, *, roles: Collection[RequirementRole]
+) -> tuple[list[dict[str, object]], dict[str, dict[str, str]]]:
+    """List the indexes that requirements of these roles are bound to, and which each is bound to, as [tool.uv] has both."""
+    needs = (need for need in found.needs if need.role in roles and need.name not in TORCH_FAMILY)
+    bound = {need.name: need.index for need in needs if need.index}
+    indexes = {each.name: each for each in found.indexes if each.name in bound.values() and each.is_asked}
+    tables: list[dict[str, object]] = [
+        {"name": each.name, "url": each.url, "explicit": each.use is IndexUse.EXPLICIT} for each in indexes.values()
+    ]
+    return tables, {name: {"index": index} for name, index in bound.items() if index in indexes}
 
 
 def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSources:
