@@ -49,7 +49,9 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
 
     if not options.lock and not options.lock_only:
         return project if options.lock is None else replace(project, locks=ImageLocks())
+    from devkit.facts.dependencies import IndexUse, RequirementRole
     from devkit.render.container.network import find_torch_index
+    from devkit.render.container.packages import list_bound_packages
     from devkit.render.project import build_container_settings, find_wheelhouse, read_image_locks
     from devkit.verify.locking import PackageSources, pin_image, resolve_lock
     from devkit.verify.process import interrupt_on_termination
@@ -61,7 +63,11 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
         if options.lock_only != "image":
             progress("Locking the packages …")
             wheelhouse: Path | None = find_wheelhouse(project) if settings.uses_wheelhouse else None
-            sources = PackageSources(find_torch_index(plan, settings), settings.index, wheelhouse)
+            own, bound = list_bound_packages(project.dependencies, roles=tuple(RequirementRole))
+            others = (each for each in project.dependencies.indexes if each.is_asked and each.use is IndexUse.EXTRA)
+            own += [{"name": each.name, "url": each.url} if each.name else {"url": each.url} for each in others]
+            own = list({str(each["url"]): each for each in reversed(own)}.values())
+            sources = PackageSources(find_torch_index(plan, settings), settings.index, wheelhouse, own, bound)
             python, tools = (
                 resolve_lock(wanted, sources, progress=progress)
                 for wanted in (collect_lock_requirements(plan, settings), collect_tool_requirements(plan, settings))

@@ -1,6 +1,8 @@
 """Options of `devkit plan` and `devkit init`: the settings and the solver's request that they make."""
 
+import re
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +49,37 @@ class PlanOptions:
     apt: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     as_of: str | None = None
+    allow_indexes: tuple[str, ...] = ()
 
     @property
     def describes_machine(self) -> bool:
         """True when the flags describe a machine, so that this one does not matter."""
         return any(getattr(self, name) for name in _MACHINE_FIELDS)
+
+
+def _remember_indexes(_ctx: click.Context, _param: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Remember that the user allows these. Raises DevkitError for what is no address of an index."""
+    if urls:
+        from devkit.probe.package_indexes import remember_indexes
+
+        if wrong := [url for url in urls if not re.fullmatch(r"https?://[^/\s@]+(?:/\S*)?|file://\S+", url)]:
+            raise DevkitError(
+                f"--allow-index cannot be {wrong[0]!r}",
+                "Write it like https://pypi.example.org/simple, without a login.",
+            )
+        remember_indexes(urls)
+    return urls
+
+
+allow_index_option = partial(
+    click.option,
+    "--allow-index",
+    "allow_indexes",
+    multiple=True,
+    metavar="URL",
+    callback=_remember_indexes,
+    help="Take packages from this index of the project's, too. Remembered. Repeat.",
+)
 
 
 def _list_requirements(_ctx: click.Context, _param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -116,6 +144,7 @@ _PROJECT = (
         callback=_list_requirements,
         help="Add what this needs: vllm, sglang, jax … Repeat.",
     ),
+    allow_index_option(),
     click.option(
         "--apt", multiple=True, metavar="NAME", help="Debian package for the image; NAME- leaves one out. Repeat."
     ),

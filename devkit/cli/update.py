@@ -23,7 +23,7 @@ from devkit.cli.command import Command
 from devkit.cli.existing_container import adopt_existing_container
 from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
 from devkit.cli.plan import plan_with_packages, resolve_option
-from devkit.cli.plan_options import build_project_request
+from devkit.cli.plan_options import allow_index_option, build_project_request
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError, ExitCode
 from devkit.text import format_count
@@ -42,6 +42,7 @@ SCHEMA = "devkit.update/1"
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
+@allow_index_option(expose_value=False)
 @resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @lock_options

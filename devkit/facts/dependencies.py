@@ -1,7 +1,7 @@
 """The requirements of a project besides devkit's plan, as its own files name them, and the packages that uv resolves."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from devkit.facts.values import Unknown
@@ -60,6 +60,7 @@ class PackageRequirement:
 
     `name` is normalized (PEP 503), `specifier` a PEP 440 one, "" for any version; `marker` a PEP 508 one.
     `url` is where it comes from instead of an index, without a login. `group` is the dependency group that holds it.
+    `index` is the name of the only index that it may come from, "" for any.
     """
 
     name: str
@@ -71,6 +72,7 @@ class PackageRequirement:
     url: str = ""
     group: str = ""
     role: RequirementRole = RequirementRole.PASSED_THROUGH
+    index: str = ""
 
     @property
     def origin(self) -> str:
@@ -112,6 +114,23 @@ class CondaPackage:
         return f"{self.path}:{self.line}"
 
 
+TORCH_WHEELS = "download.pytorch.org/whl"
+PUBLIC_INDEX = "https://pypi.org/simple"
+
+
+class IndexUse(StrEnum):
+    """What a project's file takes from a place that it names."""
+
+    EXTRA = "extra"
+    """Packages that it has come from it, and from no other place."""
+    DEFAULT = "default"
+    """It replaces the public index."""
+    EXPLICIT = "explicit"
+    """Only packages that are bound to it come from it."""
+    LINKS = "links"
+    """It is a page or folder of archives, not an index."""
+
+
 @dataclass(frozen=True)
 class PackageIndex:
     """A line or table that names another place to take packages from; `url` carries no login."""
@@ -119,6 +138,18 @@ class PackageIndex:
     url: str
     path: str
     line: int
+    name: str = ""
+    use: IndexUse = IndexUse.EXTRA
+
+    @property
+    def origin(self) -> str:
+        """Its file and line: "pyproject.toml:12"."""
+        return f"{self.path}:{self.line}"
+
+    @property
+    def is_asked(self) -> bool:
+        """Return True for an index besides the public one and torch's, which the plan brings."""
+        return "://" in self.url and TORCH_WHEELS not in self.url and self.url.rstrip("/") != PUBLIC_INDEX
 
 
 @dataclass(frozen=True)
@@ -323,7 +354,8 @@ class RequirementSources:
 
     `files` are paths relative to the project, with their text; `lists` are those of them that uv is given, the others are
     included by these. `options` are uv's besides, such as --extra and --group. `lines` are requirements that devkit
-    writes out. `unchecked` are packages that come from a URL: they are not fetched to see what they need.
+    writes out. `unchecked` are packages that come from a URL: they are not fetched to see what they need. `indexes` are
+    the places that these files name.
     """
 
     files: tuple[tuple[str, str], ...] = ()
@@ -331,6 +363,8 @@ class RequirementSources:
     options: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    # The files say the same: what a lock was resolved from need not repeat it.
+    indexes: tuple[PackageIndex, ...] = field(default=(), repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.lists or self.lines)
@@ -362,12 +396,14 @@ class ResolutionRequest:
 class Resolved:
     """Every package with its version. `from_source` are those without a wheel for this Python and machine.
 
-    `unread` says of which packages the requirements were not read, and why.
+    `unread` says of which packages the requirements were not read, and why. `asked` are the indexes besides the public
+    one that the project's files name.
     """
 
     packages: tuple[tuple[str, str], ...]
     from_source: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ ends before its first line, and the requirements are read from what the archive 
 
 import os
 import re
+import shlex
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,21 @@ from packaging.specifiers import SpecifierSet
 from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
+    SETTINGS_FILE,
     TORCH_FAMILY,
+    IndexUse,
+    PackageIndex,
     Refused,
     RequirementSources,
     Resolution,
     ResolutionRequest,
     Resolved,
 )
+from devkit.facts.project import Policy
 from devkit.facts.values import Unknown
+from devkit.probe.dependencies.requirements import INDEX_OPTIONS, OPTION, join_lines, parse_option, strip_login
 from devkit.probe.host import CALL_DEADLINE_S, TIMED_OUT, ProgramResult, run_program
+from devkit.probe.package_indexes import find_allowed_indexes, find_pip_index
 from devkit.text import to_one_line
 
 DEADLINE_S = 90.0
@@ -48,18 +55,21 @@ UNREACHABLE = (
     "operation timed out",
 )
 """What uv says where it finds no network, in lower case."""
-TORCH_WHEELS = "download.pytorch.org/whl"
 
 _PATIENCE = {"UV_HTTP_RETRIES": "1", "UV_HTTP_CONNECT_TIMEOUT": "3"}
 """Where a network swallows everything, uv's own patience of 10 s for each of three tries only takes time."""
 _INHERITED = re.compile(
     r"PATH|HOME|TMPDIR|LD_LIBRARY_PATH|XDG_\w+|USERPROFILE|(?:LOCAL)?APPDATA|TE?MP|SYSTEM(?:ROOT|DRIVE)|WINDIR|PATHEXT"
-    r"|COMSPEC|(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)|NETRC|DBUS_SESSION_BUS_ADDRESS",
+    r"|COMSPEC|(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)|NETRC|DBUS_SESSION_BUS_ADDRESS"
+    r"|UV_(?:DEFAULT_INDEX|INDEX|(?:EXTRA_)?INDEX_URL|FIND_LINKS|NO_INDEX|INDEX_STRATEGY|KEYRING_PROVIDER|INSECURE_HOST"
+    r"|NATIVE_TLS|SYSTEM_CERTS|SSL_CERT_\w+|OFFLINE|CACHE_DIR|NO_CACHE|CONFIG_FILE|NO_CONFIG|CREDENTIALS_DIR|HTTP_\w+"
+    r"|REQUEST_TIMEOUT|CONCURRENT_\w+|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|PREVIEW\w*|LINK_MODE)",
     re.IGNORECASE,
 )
-"""The variables that uv gets besides its own UV_…: folders, proxies, certificates, logins by host. No other may reach an index."""
-_INDEX_LOGIN = re.compile(r"UV_INDEX_.+_(?:USERNAME|PASSWORD)")
-"""uv sends these to whatever address a project gives the index of that name; netrc and keyring go by the host."""
+"""The variables that uv gets: folders, proxies, certificates, indexes, logins by host. No other may reach an index.
+
+UV_INDEX_…_PASSWORD is left out: uv sends it to whatever address a project gives the index of that name.
+"""
 _VARIABLE = re.compile(r"\$\{[^}\s]*\}")
 """A reference that uv, like pip, replaces by a variable of its environment, wherever it stands in a requirement list."""
 _COMMENT = re.compile(r"(?:^|\s)#.*")
@@ -78,22 +88,30 @@ _STEP = re.compile(r"(?:And b|B)ecause (.+?), we can conclude that .+?\.(?= And 
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PER_REQUIREMENT = re.compile(r"\s(?:#|--hash\b|\\\n).*", re.DOTALL)
 _FROM_URL = re.compile(r"\s*(?:-e\s+|--editable[ =]\s*)?(?:[\w.-]+\s*(?:\[[^\]]*\])?\s*@\s*)?(?:\w+\+)?\w+://")
-_INDEX_OPTION = re.compile(r"\s*(?:-i|-f|--(?:extra-)?index-url|--find-links)[ =]")
 
 
 class UvResolver:
     """Resolves one project's requirements, for as many Pythons and constraints as the solver tries."""
 
-    def __init__(self, sources: RequirementSources, *, index: str = "", deadline_s: float = DEADLINE_S) -> None:
-        """Take `index` for the package index, "" for that of the user's own settings.
+    def __init__(
+        self,
+        sources: RequirementSources,
+        *,
+        index: str = "",
+        allowed: Collection[str] = (),
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        """Take `index` for the package index, "" for that of the user's own settings. The user allows the indexes `allowed`.
 
-        Raises: DevkitError for a project's file that would send a variable of the environment to an index, or that has
-        uv download another list, which could.
+        Raises: DevkitError for a project's file that would send a variable of the environment to an index, that has uv
+        download another list, which could, or that names an index which the user has not allowed.
         """
         for path, text in sources.files:
             _refuse_variables(path, text)
         self._sources = sources
         self._index = index
+        named = [*sources.indexes, *(each for path, text in sources.files for each in _list_tables(path, text))]
+        self._may_ask = _require_consent(named, index, allowed)
         self._deadline_s = deadline_s
         self._ends_at: float | None = None
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -103,6 +121,8 @@ class UvResolver:
 
     def __call__(self, wanted: ResolutionRequest) -> Resolution:
         """Resolve. Unknown where uv is missing, has no network or no time."""
+        if wanted.machine not in _PLATFORMS:
+            return Unknown(f"uv resolves for {' and '.join(_PLATFORMS)}, not for {wanted.machine}")
         if os.environ.get("UV_OFFLINE", "").lower() in ("1", "true", "yes"):
             return Unknown("UV_OFFLINE is set")
         uv = find_uv()
@@ -135,13 +155,16 @@ class UvResolver:
         (folder / "blocked" / "sitecustomize.py").write_text(_NO_BUILD, encoding="utf-8")
         project = folder / "project"
         project.mkdir()
-        sources = RequirementSources() if wanted.is_alone else self._sources
+        sources = self._sources
+        if wanted.is_alone:
+            # A private package is not looked up in the public index then, either.
+            sources = RequirementSources(options=tuple(each for each in sources.options if "index=" in each))
         for path, text in sources.files:
             target = project / path
             target.parent.mkdir(parents=True, exist_ok=True)
             adapt = _adapt_pyproject if path.endswith(".toml") else _adapt_list
-            target.write_text(adapt(text, wanted.relaxed), encoding="utf-8")
-        lines = [_adapt_list("\n".join(sources.lines), wanted.relaxed), *wanted.requirements]
+            target.write_text(adapt(text, wanted.relaxed, self._may_ask), encoding="utf-8")
+        lines = [_adapt_list("\n".join(sources.lines), wanted.relaxed, self._may_ask), *wanted.requirements]
         (folder / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
         (folder / "constraints.txt").write_text("\n".join(wanted.constraints), encoding="utf-8")
         platform = _PLATFORMS[wanted.machine]
@@ -152,6 +175,12 @@ class UvResolver:
         yield from (f"--python={sys.executable}", "--no-build-isolation", "--no-python-downloads")
         yield from (f"--python-version={wanted.python}", f"--python-platform={platform}")
         yield from ("--constraints=../constraints.txt", "--excludes=../excludes.txt")
+        # uv takes --default-index once, and the user's own one counts.
+        options = list(sources.options)
+        if self._index or not build_uv_environment().keys().isdisjoint(("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
+            options = [each.replace("--default-index=", "--index=", 1) for each in options]
+            defaults = (each.url for each in sources.indexes if each.use is IndexUse.DEFAULT and each.is_asked)
+            options += [f"--index={url}" for url in defaults if not any(url in option for option in options)]
         if self._index:
             yield f"--default-index={self._index}"
         if not wanted.follows:
@@ -159,7 +188,7 @@ class UvResolver:
         if wanted.as_of:
             yield f"--exclude-newer={wanted.as_of}T23:59:59Z"
             yield from (f"--exclude-newer-package={name}=false" for name in wanted.undated)
-        yield from (*sources.options, *sources.lists, "../lines.txt")
+        yield from (*options, *sources.lists, "../lines.txt")
 
     def _write_metadata(self, folder: Path) -> None:
         """Write what is known of source distributions, and what is left out because nothing is."""
@@ -193,6 +222,7 @@ class UvResolver:
                 *(f"{name}, which comes from a URL" for name in self._sources.unchecked),
                 *(f"{name} {version}, which only its setup.py can tell" for name, version in self._unread.items()),
             ),
+            asked=tuple(sorted(self._may_ask)),
         )
 
     def _explain(self, done: ProgramResult) -> Refused | Unknown:
@@ -221,16 +251,42 @@ def find_uv() -> str | None:
 
 def build_uv_environment() -> dict[str, str]:
     """Build the environment of a uv that reads a stranger's files: what uv needs of this process's own, and no secret besides."""
+    own = {name: value for name, value in os.environ.items() if value and _INHERITED.fullmatch(name)}
+    # uv leaves pip's settings aside: packages of a company's index would be looked up in the public one.
+    default, extra = find_pip_index()
     return {
-        name: value
-        for name, value in os.environ.items()
-        if _INHERITED.fullmatch(name) or (name.startswith("UV_") and not _INDEX_LOGIN.fullmatch(name))
+        **({"UV_DEFAULT_INDEX": default} if default else {}),
+        **({"UV_INDEX": " ".join(extra)} if extra else {}),
+        **own,
     }
+
+
+def _list_tables(path: str, text: str) -> Iterator[PackageIndex]:
+    """List the indexes of a pyproject.toml that uv is handed, as it is handed them."""
+    for each in _select_for_uv(tomllib.loads(text))["uv"].get("index", ()) if path.endswith(".toml") else ():
+        yield PackageIndex(strip_login(each.get("url", "")), path, 1, each.get("name", ""))
+
+
+def _require_consent(indexes: Iterable[PackageIndex], mirror: str, allowed: Collection[str]) -> frozenset[str]:
+    """Return the addresses of indexes that may be asked. Raises DevkitError for one that the user has not allowed."""
+    named = [each for each in indexes if each.is_asked]
+    if mirror:
+        named.append(PackageIndex(mirror, SETTINGS_FILE, 1))
+    known = Policy(indexes=find_allowed_indexes(allowed)) if named else None
+    for each in named:
+        if known is None or not known.allows_index(each.url):
+            address = to_one_line(each.url)
+            raise DevkitError(
+                f"{each.origin} has packages taken from {address}, which you have not allowed",
+                f"Nothing was asked of it. Allow it, which is remembered: --allow-index {shlex.quote(address)}. Or plan"
+                " without asking for the packages: --no-resolve.",
+            )
+    return frozenset(each.url for each in named)
 
 
 def _refuse_variables(path: str, text: str) -> None:
     # Other tools' tables may hold such references; uv gets none of them.
-    given = _adapt_pyproject(text, ()) if path.endswith(".toml") else text
+    given = repr(_select_for_uv(tomllib.loads(text))) if path.endswith(".toml") else text
     for number, line in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", line)
         if (variable := _VARIABLE.search(line)) and variable[0] in given:
@@ -271,19 +327,25 @@ def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
                 yield (name, version), tuple(distribution.requires or ())
 
 
-def _adapt_list(text: str, relaxed: Iterable[str]) -> str:
-    """Leave out what the image does not take from a requirement list: torch and its index, and URLs.
+def _adapt_list(text: str, relaxed: Iterable[str], may_ask: Collection[str]) -> str:
+    """Return what uv gets of a requirement list: what the image takes from it, in forms that devkit has read itself.
 
     torch is limited by a constraint, so that uv chooses it last and not first, which would age whatever needs another
     one. Its index need not be reachable from here: the public one has the same releases.
     """
-    lines = (_adapt_requirement(line, relaxed) for line in re.split(r"(?<!\\)\n", text.replace("\r\n", "\n")))
+    lines = (_adapt_requirement(line, relaxed, may_ask) for _, line in join_lines(text))
     return "\n".join(line for line in lines if line is not None)
 
 
-def _adapt_requirement(line: str, relaxed: Iterable[str]) -> str | None:
+def _adapt_requirement(line: str, relaxed: Iterable[str], may_ask: Collection[str]) -> str | None:
     """Return the requirement as uv gets it, None for one that is left out."""
-    if _FROM_URL.match(line) or (_INDEX_OPTION.match(line) and TORCH_WHEELS in line):
+    if line.startswith("-"):
+        option = OPTION.fullmatch(line)
+        name, value = parse_option(option) if option else ("", "")
+        if name in INDEX_OPTIONS:
+            return line if "://" not in value or strip_login(value) in may_ask else None
+        return line if option and "://" not in line else None
+    if _FROM_URL.match(line):
         return None
     named = _NAME.match(line)
     name = canonicalize_name(named[1]) if named else ""
@@ -296,27 +358,37 @@ def _adapt_requirement(line: str, relaxed: Iterable[str]) -> str | None:
     return str(requirement)
 
 
-def _adapt_pyproject(text: str, relaxed: Iterable[str]) -> str:
+def _select_for_uv(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables of a pyproject.toml that uv gets something of."""
+    uv = document.get("tool", {}).get("uv", {})
+    return {
+        "project": document.get("project", {}),
+        "groups": document.get("dependency-groups", {}),
+        "uv": {key: uv[key] for key in ("index", "sources") if key in uv},
+    }
+
+
+def _adapt_pyproject(text: str, relaxed: Iterable[str], may_ask: Collection[str]) -> str:
     """Do the same to a pyproject.toml, and keep only what uv reads in it."""
     import tomlkit
 
     document = tomllib.loads(text)
 
     def adapt(entries: list[Any]) -> list[Any]:
-        adapted = (_adapt_requirement(each, relaxed) if isinstance(each, str) else each for each in entries)
+        adapted = (_adapt_requirement(each, relaxed, may_ask) if isinstance(each, str) else each for each in entries)
         return [each for each in adapted if each is not None]
 
-    project = dict(document.get("project", {}))
-    extras, groups = project.get("optional-dependencies", {}), document.get("dependency-groups", {})
+    given = _select_for_uv(document)
+    project, uv = dict(given["project"]), given["uv"]
+    extras, groups = project.get("optional-dependencies", {}), given["groups"]
     project["dependencies"] = adapt(project.get("dependencies", []))
     project["optional-dependencies"] = {name: adapt(entries) for name, entries in extras.items()}
-    uv = dict(document.get("tool", {}).get("uv", {}))
-    indexes = [each for each in uv.get("index", ()) if TORCH_WHEELS not in each.get("url", "")]
-    names = {each.get("name") for each in uv.get("index", ())} - {each.get("name") for each in indexes}
+    indexes = [each for each in uv.get("index", ()) if strip_login(each.get("url", "")) in may_ask]
+    names = {each.get("name") for each in indexes}
     sources = {
         name: source
         for name, source in uv.get("sources", {}).items()
-        if not any(
+        if all(
             isinstance(each, dict) and each.get("index") in names
             for each in (source if isinstance(source, list) else [source])
         )

@@ -27,7 +27,8 @@ class ProjectSettings:
 
     `engine` is docker or podman, `gpu_runtime` legacy or cdi, `devices` GPU indices, UUIDs or MIG UUIDs.
     `ca_certificates` is the path of a PEM file, relative to the project. `wheelhouse` builds without an index.
-    `index`, `torch_index` and `hub` are mirrors' URLs. `ignore_dependencies` leaves the project's own packages out.
+    `index`, `torch_index` and `hub` are mirrors' URLs. `allow_indexes` are those that packages come from besides; each
+    user allows them, too. `ignore_dependencies` leaves the project's own packages out.
     `as_of` is the day by which the project's packages were released, or "latest". `apt` are Debian packages, `sudo`
     lets the user install others inside.
     `install_from` is "" for the origin of the running devkit, or "checkout" in devkit's own repository. `policy` is
@@ -64,6 +65,7 @@ class ProjectSettings:
     ca_certificates: str = ""
     wheelhouse: bool = False
     index: str = ""
+    allow_indexes: tuple[str, ...] = ()
     torch_index: str = ""
     hub: str = ""
     policy: Policy | None = None
@@ -141,6 +143,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "ca_certificates": ('"certificates/company.pem"', "PEM file of the company's certificate authorities"),
             "wheelhouse": ("true", "install from the folder DEVKIT_WHEELHOUSE in .devcontainer/.env names"),
             "index": ('"https://pypi.example.org/simple"', "mirror of the Python package index"),
+            "allow_indexes": ('["https://pypi.example.org/simple"]', "indexes that the project's own files name"),
             "torch_index": ('"https://pytorch.example.org/whl"', "mirror of PyTorch's wheel indexes"),
             "hub": ('"https://hub.example.org"', "mirror of the Hugging Face hub"),
         },

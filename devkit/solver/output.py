@@ -10,7 +10,7 @@ from devkit.facts.values import Unknown
 from devkit.formats.documents import MAY_LACK, Json, build_from, encode
 from devkit.solver.plan import Blocker, CompileMode, Conflict, Plan, Reason, Vendor
 from devkit.solver.project import join_some
-from devkit.text import count_days, format_count, wrap_text
+from devkit.text import count_days, format_count, join_words, wrap_text
 
 _INDENT = "  "
 _NARROWEST_COLUMN = 30
@@ -77,6 +77,7 @@ class ResolutionDocument:
     packages: Mapping[str, str] | None = field(default=None, metadata=MAY_LACK)
     from_source: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
     not_checked: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
+    asked: tuple[str, ...] | None = field(default=None, metadata=MAY_LACK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +149,20 @@ def build_conflict_document(answer: Plan | Conflict) -> ConflictDocument | None:
 def describe_resolution(plan: Plan) -> str:
     """Describe in one line the versions of the packages that the project names; "" where none is known."""
     named = [f"{name} {version}" for name, version in plan.project_packages]
-    return f"resolved: {join_some(named)}" if named else ""
+    asked = plan.resolution.asked if isinstance(plan.resolution, Resolved) else ()
+    places = [f"asked besides the public index: {join_words(asked)}"] if asked else []
+    return "; ".join([*([f"resolved: {join_some(named)}"] if named else []), *places])
 
 
 def _build_resolution_document(plan: Plan) -> ResolutionDocument:
     match plan.resolution:
-        case Resolved(packages, from_source, unread):
+        case Resolved(packages, from_source, unread, asked):
             return ResolutionDocument(
-                status="resolved", packages=dict(packages), from_source=from_source, not_checked=unread
+                status="resolved",
+                packages=dict(packages),
+                from_source=from_source,
+                not_checked=unread,
+                asked=asked or None,
             )
         case Unknown(reason):
             return ResolutionDocument(status="not checked", because=reason)

@@ -10,6 +10,7 @@ from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
     TORCH_FAMILY,
+    TORCH_WHEELS,
     Dependencies,
     DependencyChoice,
     Framework,
@@ -21,7 +22,6 @@ from devkit.solver.plan import Constraint, Plan, Request
 from devkit.text import join_words
 
 MAX_NAMED = 8
-TORCH_WHEELS = "download.pytorch.org/whl"
 
 _SAFE_SPECIFIER = re.compile(r"[A-Za-z0-9_.,=<>!~*+\[\]-]+", re.ASCII)
 

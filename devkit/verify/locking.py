@@ -4,11 +4,12 @@ import json
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from devkit.errors import DevkitError
-from devkit.probe.uv_resolver import UNREACHABLE, find_uv
+from devkit.probe.uv_resolver import UNREACHABLE, build_uv_environment, find_uv
 from devkit.render.container.image_locks import LockRequirements, render_python_lock
 from devkit.render.container.packages import BUILT_FOR_TORCH
 from devkit.verify.process import CompletedCommand, Progress, run_streaming
@@ -30,11 +31,16 @@ _NO_NETWORK = (
 
 @dataclass(frozen=True)
 class PackageSources:
-    """The sources of wheels: torch's index, the mirror of the package index or "", or a folder instead of both."""
+    """The sources of wheels: torch's index, the mirror of the package index or "", or a folder instead of both.
+
+    `own` are the project's own indexes, and `bound` the packages that come from one of them alone, as [tool.uv] has both.
+    """
 
     torch_index: str
     index: str = ""
     wheelhouse: Path | None = None
+    own: Sequence[Mapping[str, object]] = ()
+    bound: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def resolve_lock(
@@ -59,7 +65,8 @@ def resolve_lock(
         options += ["--index-strategy=unsafe-best-match"] if _needs_whole_torch_index(wanted) else []
         options += ["--no-index", f"--find-links={sources.wheelhouse}"] if sources.wheelhouse else []
         command = ["pip", "compile", *options, f"--directory={folder}", f"--output-file={output}", "pyproject.toml"]
-        done = run_streaming([uv, *command], progress=progress, timeout_s=deadline_s)
+        inherited = build_uv_environment()
+        done = run_streaming([uv, *command], progress=progress, timeout_s=deadline_s, inherited=inherited)
         if done.code != 0:
             raise _explain_failure(done, deadline_s)
         resolved = output.read_text(encoding="utf-8")
@@ -85,9 +92,10 @@ def _render_project(wanted: LockRequirements, sources: PackageSources) -> str:
     elif not sources.wheelhouse:
         torch_index = {"name": "torch", "url": sources.torch_index, "explicit": not _needs_whole_torch_index(wanted)}
         default = [{"name": "packages", "url": sources.index, "default": True}] if sources.index else []
-        uv["index"] = [torch_index, *default]
         names = {re.split(r"[^\w.-]", requirement)[0] for requirement in wanted.requirements}
-        uv["sources"] = {name: {"index": "torch"} for name in ("torch", *BUILT_FOR_TORCH) if name in names}
+        uv["index"] = [*sources.own, torch_index, *default]
+        of_torch = {name: {"index": "torch"} for name in ("torch", *BUILT_FOR_TORCH) if name in names}
+        uv["sources"] = {**{name: each for name, each in sources.bound.items() if name in names}, **of_torch}
     project = {
         "name": _PROJECT_NAME,
         "version": "0",

@@ -49,14 +49,15 @@ def run_streaming(
     timeout_s: float | None = None,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    inherited: Mapping[str, str] | None = None,
     shows_output: bool = False,
 ) -> CompletedCommand:
     """Run a command, pass each line of its stderr to `progress` as it comes, and keep its stdout.
 
-    `environment` is added to this process's own; `shows_output` passes the lines of its stdout to `progress`, too.
+    `environment` is added to `inherited`, by default this process's own; `shows_output` passes the lines of its stdout to `progress`, too.
     However this call ends, the command is ended: first by SIGTERM, so that it can clean up, then by SIGKILL.
     """
-    process = start_process(argv, folder, environment)
+    process = start_process(argv, folder, environment, inherited)
     out: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
     log: deque[str] = deque(maxlen=MAX_LOG_LINES)
 
@@ -128,16 +129,19 @@ class _RunningCommand:
 
 
 def start_process(
-    argv: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    inherited: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start a command as the leader of its own group, without input, in `folder` if one is given.
 
-    `environment` is added to this process's own. Raises OSError when it cannot be started.
+    `environment` is added to `inherited`, by default this process's own. Raises OSError when it cannot be started.
     """
     return subprocess.Popen(
         list(argv),
         cwd=folder,
-        env={**os.environ, **environment} if environment else None,
+        env={**(os.environ if inherited is None else inherited), **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

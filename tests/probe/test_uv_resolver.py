@@ -262,7 +262,13 @@ dependencies = ["private"]
 index = [{{ name = "corp", url = "{url}/simple" }}]
 sources = {{ private = {{ index = "corp" }} }}
 """
-    UvResolver(RequirementSources((("pyproject.toml", project),), ("pyproject.toml",)))(REQUEST)
+    sources = RequirementSources((("pyproject.toml", project),), ("pyproject.toml",))
+    with pytest.raises(
+        DevkitError, match=r"^pyproject.toml:1 has packages taken from .*/simple, which you have not allowed"
+    ):
+        UvResolver(sources)
+    assert not requests
+    UvResolver(sources, allowed=(url,))(REQUEST)
     assert requests
     assert not [each for each in requests if "Authorization" in each]
 

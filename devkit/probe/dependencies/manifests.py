@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase as fnmatch
 from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name
-from devkit.facts.dependencies import RequirementRole
+from devkit.facts.dependencies import IndexUse, RequirementRole
 from devkit.probe.dependencies.requirements import (
     COMPUTED,
     PYTHON,
@@ -37,7 +37,10 @@ from devkit.probe.project.files import ProjectFiles
 PYPROJECT = "pyproject.toml"
 DEV_GROUP = "dev"
 """The group that uv, PDM and Poetry install by default, and that a dev container is for."""
-_INDEXES = (("uv", "index"), ("poetry", "source"), ("pdm", "source"))
+UV_TOML = "uv.toml"
+"""Where there is one, uv reads nothing of [tool.uv]. Source: https://docs.astral.sh/uv/concepts/configuration-files/."""
+_USES = {"explicit": IndexUse.EXPLICIT, "primary": IndexUse.DEFAULT, "default": IndexUse.DEFAULT}
+"""The priority of a source of Poetry's -> its use; "secondary" and "supplemental" are extra ones."""
 
 # Pipfile and Pipfile.lock.
 PIPFILE = "Pipfile"
@@ -86,9 +89,38 @@ def read_project_table(document: Mapping[str, Any], content: str, found: Require
         found.lists.append(PYPROJECT)
     if is_computed:
         _dynamic(document, content, found)
-    for index in (each for tool, key in _INDEXES for each in get_objects(get_object(document, "tool", tool), key)):
-        if url := get_text(index, "url"):
-            found.index(url, PYPROJECT, LineFinder(content).find(url))
+    _read_indexes(document, content, found)
+
+
+def _read_indexes(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
+    """Read the indexes of uv, Poetry and PDM, each with its name and its use."""
+    tool = get_object(document, "tool")
+    uv, path, text = get_object(tool, "uv"), PYPROJECT, content
+    if found.files.has(UV_TOML) and (own := read_toml_file(UV_TOML, found)):
+        (uv, text), path = own, UV_TOML
+    named: list[tuple[str, dict[str, Any], IndexUse]] = []
+    for each in get_objects(uv, "index"):
+        is_flat = get_text(each, "format") == "flat"
+        use = IndexUse.EXPLICIT if each.get("explicit") is True else IndexUse.LINKS if is_flat else IndexUse.EXTRA
+        named.append((path, each, IndexUse.DEFAULT if each.get("default") is True else use))
+    # `uv pip` reads both tables.
+    for table in (uv, get_object(uv, "pip")):
+        named += [(path, {"url": get_text(table, "index-url")}, IndexUse.DEFAULT)]
+        named += [(path, {"url": url}, IndexUse.EXTRA) for url in get_texts(table, "extra-index-url")]
+        named += [(path, {"url": url}, IndexUse.LINKS) for url in get_texts(table, "find-links")]
+    sources = get_objects(get_object(tool, "poetry"), "source")
+    keeps_public = any(get_text(each, "name").lower() == "pypi" for each in sources)
+    for each in sources:
+        use = _USES.get(get_text(each, "priority") or "primary", IndexUse.EXTRA)
+        named.append((PYPROJECT, each, IndexUse.EXTRA if keeps_public and use is IndexUse.DEFAULT else use))
+    for each in get_objects(get_object(tool, "pdm"), "source"):
+        is_flat = get_text(each, "type") == "find_links"
+        use = IndexUse.DEFAULT if get_text(each, "name") == "pypi" else IndexUse.EXTRA
+        named.append((PYPROJECT, each, IndexUse.LINKS if is_flat else use))
+    for origin, each, use in named:
+        if url := get_text(each, "url"):
+            line = LineFinder(content if origin == PYPROJECT else text).find(url)
+            found.index(url, origin, line, name=get_text(each, "name"), use=use)
 
 
 def read_workspace(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:
@@ -157,9 +189,12 @@ def _is_of_project(entry: str, sources: Mapping[str, Any]) -> bool:
 
 
 def _source(entry: str, sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what [tool.uv.sources] says of one requirement."""
-    name = re.match(r"[\w.-]+", entry)
-    return get_object(sources, name[0]) if name else {}
+    """Return what [tool.uv.sources] says of one requirement: of a list, the first that comes from no index."""
+    named = re.match(r"[\w.-]+", entry)
+    name = canonicalize_name(named[0]) if named else ""
+    written: Any = next((value for key, value in sources.items() if canonicalize_name(key) == name), {})
+    given = [each for each in (written if isinstance(written, list) else [written]) if isinstance(each, dict)]
+    return next((each for each in given if "index" not in each), next(iter(given), {}))
 
 
 def _needs(
@@ -180,7 +215,8 @@ def _needs(
         elif _is_of_project(entry, sources):
             found.need_local(get_text(source, "path") or entry.removeprefix("-e "), PYPROJECT, line)
         else:
-            found.need(entry, PYPROJECT, line, group=group, url=build_source_url(source))
+            url, index = build_source_url(source), get_text(source, "index")
+            found.need(entry, PYPROJECT, line, group=group, url=url, index=index)
     found.role = RequirementRole.PASSED_THROUGH
 
 
@@ -223,9 +259,11 @@ def read_pipfile(found: RequirementCollector) -> None:
             found.need_table(
                 name, table, PIPFILE, line, group=group, version=version, marker=get_text(table, "markers")
             )
-    for source in get_objects(document, "source"):
+    for number, source in enumerate(get_objects(document, "source")):
         if url := get_text(source, "url"):
-            found.index(url, PIPFILE, LineFinder(content).find(url))
+            # Only what names another one comes from it. Source: https://pipenv.pypa.io/en/latest/indexes.html.
+            use = IndexUse.EXPLICIT if number else IndexUse.DEFAULT
+            found.index(url, PIPFILE, LineFinder(content).find(url), name=get_text(source, "name"), use=use)
 
 
 def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from devkit.facts.dependencies import (
     CondaPackage,
     DependencyChoice,
     ExcludedPackage,
+    IndexUse,
     LocalPackage,
     PackageIndex,
     PackageRequirement,
@@ -54,14 +55,19 @@ MAX_UNREADABLE = 1_000
 CONSTRAINTS = "constraints"
 """The group of what a constraints file says: it limits a package that something else needs."""
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
-_OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
+OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
 _PER_REQUIREMENT = re.compile(r"(?<!\s)\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
 _NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
 _WHEEL = re.compile(r"(?:^|[/\\])([A-Za-z0-9][\w.]*)-\d[^/\\]*\.whl(?:[#?].*)?$")
 _VCS = re.compile(r"^(?:git|hg|svn|bzr)\+\S+?/([\w.-]+?)(?:\.git)?/?(?:@[^#]*)?(?:#.*)?$")
 _LOCAL_EXTRAS = re.compile(r"\[([^\]]*)\]")
 _SHORT = {"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links"}
-_INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--pypi-url")
+INDEX_OPTIONS = {
+    "--index-url": IndexUse.DEFAULT,
+    "--pypi-url": IndexUse.DEFAULT,
+    "--extra-index-url": IndexUse.EXTRA,
+    "--find-links": IndexUse.LINKS,
+}
 
 
 class RequirementCollector:
@@ -132,8 +138,18 @@ class RequirementCollector:
         if len(self.unread) < MAX_UNREADABLE:
             self.unread.append(UnreadableRequirement(path, line, problem))
 
-    def need(self, text: str, path: str, line: int, *, group: str = "", is_limit: bool = False, url: str = "") -> None:
-        """Add a PEP 508 requirement, with `url` as its source where the file names one elsewhere."""
+    def need(
+        self,
+        text: str,
+        path: str,
+        line: int,
+        *,
+        group: str = "",
+        is_limit: bool = False,
+        url: str = "",
+        index: str = "",
+    ) -> None:
+        """Add a PEP 508 requirement, with `url` or the name of an `index` as its source where the file says one elsewhere."""
         if len(self.needs) >= MAX_REQUIREMENTS:
             self._note_too_many(path, line)
             return
@@ -161,6 +177,7 @@ class RequirementCollector:
             url=source,
             group=group,
             role=RequirementRole.CONSTRAINT if is_limit else self.role,
+            index=index,
         )
         self.needs.append(need)
 
@@ -188,9 +205,16 @@ class RequirementCollector:
         else:
             extras = ",".join(get_texts(table, "extras"))
             url = build_source_url(table)
+            # Poetry and pixi say source, Pipenv says index.
+            index = get_text(table, "source") or get_text(table, "index")
             written = f"{name}[{extras}]" if extras else name
             self.need(
-                f"{written}{'' if url else version}{f' ; {marker}' if marker else ''}", path, line, group=group, url=url
+                f"{written}{'' if url else version}{f' ; {marker}' if marker else ''}",
+                path,
+                line,
+                group=group,
+                url=url,
+                index=index,
             )
 
     def need_local(self, written: str, path: str, line: int) -> None:
@@ -218,9 +242,9 @@ class RequirementCollector:
         if checked:
             self.python.append(PackageRequirement(PYTHON, checked, path, line))
 
-    def index(self, url: str, path: str, line: int) -> None:
-        """Add another package index."""
-        self.indexes.append(PackageIndex(strip_login(url), path, line))
+    def index(self, url: str, path: str, line: int, *, name: str = "", use: IndexUse = IndexUse.EXTRA) -> None:
+        """Add another place to take packages from."""
+        self.indexes.append(PackageIndex(strip_login(url), path, line, name, use))
 
     def generate_lists(self) -> None:
         """Pass no list to an installer: devkit generates one from them."""
@@ -256,11 +280,11 @@ def read_requirements_file(path: str, found: RequirementCollector, *, group: str
     text = found.text(path)
     if text is not None:
         found.lists.append(path)
-        read_requirement_lines(_logical(text), path, found, group=group)
+        read_requirement_lines(join_lines(text), path, found, group=group)
 
 
-def _logical(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments; a backslash at the end joins the next one."""
+def join_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield lines without comments, each with its number; a backslash at the end joins the next one."""
     begun, parts = 0, []
     for number, line in number_lines(text):
         begun = begun or number
@@ -282,6 +306,11 @@ def strip_login(url: str) -> str:
     return _LOGIN.sub("", url)
 
 
+def parse_option(option: re.Match[str]) -> tuple[str, str]:
+    """Return the long name and the value of a line that `OPTION` matches."""
+    return _SHORT.get(option[1], option[1]), option[2].strip().strip("\"'")
+
+
 def number_lines(text: str) -> Iterator[tuple[int, str]]:
     """Return the lines with their numbers, as editors count them."""
     return enumerate(re.split(r"\r\n|\n|\r", text), 1)
@@ -292,20 +321,19 @@ def read_requirement_lines(
 ) -> None:
     """Read lines as pip does, each with its number in `path`."""
     for number, line in lines:
-        option = _OPTION.fullmatch(line) if line.startswith("-") else None
+        option = OPTION.fullmatch(line) if line.startswith("-") else None
         if option is None:
             _requirement(line, path, number, found, group=group)
             continue
-        name = _SHORT.get(option[1], option[1])
-        value = option[2].strip().strip("\"'")
+        name, value = parse_option(option)
         if name in ("--requirement", "--constraint"):
             inner = CONSTRAINTS if name == "--constraint" else group
             _included(value, path, number, found, group=inner, depth=depth)
         elif name == "--editable":
             found.is_whole = False
             _requirement(value, path, number, found, group=group)
-        elif name in _INDEXES:
-            found.index(value, path, number)
+        elif name in INDEX_OPTIONS:
+            found.index(value, path, number, use=INDEX_OPTIONS[name])
 
 
 def _requirement(line: str, path: str, number: int, found: RequirementCollector, *, group: str) -> None:
@@ -344,7 +372,7 @@ def _included(value: str, path: str, line: int, found: RequirementCollector, *, 
         is_named_by_list = path in found.lists or path in found.included
         (found.included if is_named_by_list else found.lists).append(whole)
         role, found.role = found.role, RequirementRole.PASSED_THROUGH
-        read_requirement_lines(_logical(text), whole, found, group=group, depth=depth + 1)
+        read_requirement_lines(join_lines(text), whole, found, group=group, depth=depth + 1)
         found.role = role
 
 

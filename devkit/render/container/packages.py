@@ -3,8 +3,9 @@
 The project's packages are installed with the project's tool, and without touching the plan's torch.
 """
 
+import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from devkit.facts.dependencies import (
     SETTINGS_FILE,
     TORCH_FAMILY,
     Dependencies,
+    IndexUse,
     PackageManager,
     PackageRequirement,
     RequirementRole,
@@ -45,7 +47,9 @@ _REQUIRE_HASHES = "--require-hashes "
 _PROJECT = "/mnt/project"
 _PYPROJECT = "pyproject.toml"
 _EXPORTED = "/mnt/work/exported.txt"
-_WRITTEN = "/mnt/work/project.txt"
+_WORK = "/mnt/work"
+_WRITTEN = "project.txt"
+_INDEX_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _LINE_LENGTH = 110
 _DROP_LOCAL = f" && sed -i -E '/(^-e |@ )file:/d' {_EXPORTED}"
 """Drops the project's own folders, which the build does not see."""
@@ -81,7 +85,8 @@ def build_install_commands(plan: Plan, settings: ContainerSettings) -> InstallCo
     mounts += [_LOGIN] if may_need_login(settings) else []
     if is_locked:
         # Either index may offer a package, because the hashes alone decide which file is the right one.
-        indexes = "" if settings.uses_wheelhouse else f"--index={index} --index-strategy=unsafe-best-match "
+        own = "".join(f"{option} " for option in build_index_options(settings))
+        indexes = "" if settings.uses_wheelhouse else f"--index={index} {own}--index-strategy=unsafe-best-match "
         packages = f"{indexes}{_REQUIRE_HASHES}"
         torch = f"{packages}--requirement=/mnt/torch.lock"
     else:
@@ -151,6 +156,7 @@ class ProjectInstallCommands:
 
     files: tuple[str, ...] = ()
     written: str = ""
+    written_to: str = ""
     written_from: str = ""
     siblings: str = ""
     sibling_source: str = ""
@@ -175,12 +181,16 @@ def build_project_install_commands(
     if settings.python_lock and not export:
         return ProjectInstallCommands()  # requirements.lock holds them, with their hashes.
     written = _list_written_requirements(found)
-    requirements: tuple[str, ...] = (f"--requirement={_EXPORTED}",)
+    written_to, lines = _build_written_list(found)
+    indexes = build_index_options(settings)
+    # The other tools write their indexes into what they export.
+    requirements: tuple[str, ...] = (f"--requirement={_EXPORTED}", *(indexes if found.lock == "uv.lock" else ()))
     if not export:
         requirements = (
             *(f"--requirement={_PROJECT}/{path}" for path in found.lists),
             *_build_choice_options(found, folder=f"{_PROJECT}/"),
-            *([f"--requirement={_WRITTEN}"] if written else []),
+            *indexes,
+            *([f"--requirement={_WORK}/{written_to}"] if written else []),
         )
     if not (requirements or plan.additions):
         return ProjectInstallCommands()
@@ -201,7 +211,8 @@ def build_project_install_commands(
     siblings = list_torch_siblings(found, machines=plan.architectures, python=plan.python) if plan.torch else ()
     return ProjectInstallCommands(
         files=files,
-        written=_fold(written),
+        written=_fold(lines),
+        written_to=f"{_WORK}/{written_to}",
         written_from=format_comment(", ".join(dict.fromkeys(written.values()))),
         siblings=" ".join(f'"{text}"' for text in siblings),
         sibling_source=f"{index}{'--no-deps ' if export else ''}",
@@ -228,7 +239,10 @@ def _fold(texts: Iterable[str]) -> str:
 
 def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[str]:
     """Build uv's options for the indexes that the lists name, and for a pyproject.toml that is one of them."""
-    if any(index.path in (*found.lists, *found.included) and index.path != _PYPROJECT for index in found.indexes):
+    lists = {*found.lists, *found.included} - {_PYPROJECT}
+    if any(
+        index.path in lists and (index.use is not IndexUse.DEFAULT or not index.is_asked) for index in found.indexes
+    ):
         # Lists are written for pip, which takes a package from whichever index has the best version.
         yield "--index-strategy=unsafe-best-match"
     if _PYPROJECT not in found.lists:
@@ -240,15 +254,78 @@ def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[
     yield from (f"--extra={require_safe('package name', extra)}" for extra in found.extras)
 
 
+def build_index_options(settings: ContainerSettings) -> tuple[str, ...]:
+    """Build uv's options for the project's own indexes in the image. Raises DevkitError for an invalid address."""
+    if settings.uses_wheelhouse:
+        return ()
+    options = _build_index_options(settings.dependencies, has_mirror=bool(settings.index))
+    return tuple(require_safe("index option", option) for option in options)
+
+
+def _build_index_options(found: Dependencies, *, has_mirror: bool = False) -> Iterator[str]:
+    """Build uv's options for the indexes of files that it is not handed, or whose settings it reads for a working folder alone.
+
+    uv takes a package from the first index that has it, and from the default one last. A mirror replaces that.
+    """
+    read = {*found.lists, *found.included} - {_PYPROJECT}
+    indexes = [
+        each
+        for each in found.indexes
+        if each.is_asked
+        and each.use is not IndexUse.EXPLICIT
+        and (each.path not in read or (has_mirror and each.use is IndexUse.DEFAULT))
+    ]
+    last = next((each for each in reversed(indexes) if each.use is IndexUse.DEFAULT), None)
+    for each in indexes:
+        option = "default-index" if each is last and not has_mirror else "index"
+        if each.use is IndexUse.LINKS:
+            yield f"--find-links={each.url}"
+        else:
+            yield f"--{option}={f'{each.name}=' if _INDEX_NAME.fullmatch(each.name) else ''}{each.url}"
+
+
+def _build_written_list(found: Dependencies) -> tuple[str, list[str]]:
+    """Build the file of the requirements that devkit writes out: its name, and its lines.
+
+    It is a list, or a pyproject.toml where a requirement is bound to an index, which a list cannot say.
+    """
+    written = list(_list_written_requirements(found))
+    indexes, sources = list_bound_packages(found, roles=(RequirementRole.GENERATED,))
+    if not sources:
+        return _WRITTEN, written
+    import tomlkit
+
+    project = {"name": "written", "version": "0", "dependencies": written}
+    document = {"project": project, "tool": {"uv": {"index": indexes, "sources": sources}}}
+    return _PYPROJECT, tomlkit.dumps(document).splitlines()
+
+
+def list_bound_packages(
+    found: Dependencies, *, roles: Collection[RequirementRole]
+) -> tuple[list[dict[str, object]], dict[str, dict[str, str]]]:
+    """List the indexes that requirements of these roles are bound to, and which each is bound to, as [tool.uv] has both."""
+    needs = (need for need in found.needs if need.role in roles and need.name not in TORCH_FAMILY)
+    bound = {need.name: need.index for need in needs if need.index}
+    indexes = {each.name: each for each in found.indexes if each.name in bound.values() and each.is_asked}
+    tables: list[dict[str, object]] = [
+        {"name": each.name, "url": each.url, "explicit": each.use is IndexUse.EXPLICIT} for each in indexes.values()
+    ]
+    return tables, {name: {"index": index} for name, index in bound.items() if index in indexes}
+
+
 def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSources:
     """Read what the image's installer is given of a project. Raises DevkitError for a file outside of it."""
     texts = ((path, read_file(root, path)) for path in (*found.lists, *found.included))
     needs = (need for need in found.needs if need.role is not RequirementRole.CONSTRAINT)
+    files = [(path, content.decode(errors="replace")) for path, content in texts if content is not None]
+    name, lines = _build_written_list(found)
+    bound = [(f"written/{name}", "\n".join(lines))] if name == _PYPROJECT else []
     return RequirementSources(
-        files=tuple((path, content.decode(errors="replace")) for path, content in texts if content is not None),
-        lists=found.lists,
-        options=tuple(_build_choice_options(found)),
-        lines=tuple(_list_written_requirements(found)),
+        files=(*files, *bound),
+        lists=(*found.lists, *(path for path, _ in bound)),
+        options=(*_build_choice_options(found), *_build_index_options(found)),
+        lines=() if bound else tuple(lines),
+        indexes=found.indexes,
         unchecked=tuple(dict.fromkeys(need.name for need in needs if need.url and need.name not in TORCH_FAMILY)),
     )
 

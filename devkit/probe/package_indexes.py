@@ -1,0 +1,142 @@
+"""The package indexes that a user allows to be asked: the public ones, those of the user's own settings, and those allowed before.
+
+A project's file that names another one has it asked only with the user's consent: a stranger's repository would otherwise
+choose who learns of this machine.
+"""
+
+import configparser
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from devkit.errors import DevkitError
+from devkit.facts.dependencies import PUBLIC_INDEX
+from devkit.user_folder import find_user_file, write_user_file
+
+PUBLISHERS = (
+    PUBLIC_INDEX,
+    "https://download.pytorch.org/whl",
+    "https://pypi.nvidia.com",
+    "https://pypi.ngc.nvidia.com",
+    "https://data.pyg.org/whl",
+    "https://data.dgl.ai/wheels",
+    "https://download.openmmlab.com/mmcv",
+    "https://flashinfer.ai/whl",
+    "https://wheels.vllm.ai",
+    "https://storage.googleapis.com/jax-releases",
+)
+"""Indexes that the packages' own installation guides name, each open to everybody and without a login."""
+MEMORY = "allowed-indexes.json"
+"""The user's file of the indexes that were allowed before."""
+_OF_UV = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
+_VARIABLES = (*_OF_UV, "UV_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
+_ALLOWED_NOW: set[str] = set()
+_PIP_KEYS = ("index-url", "extra-index-url", "find-links")
+
+
+def find_allowed_indexes(allowed: Iterable[str] = ()) -> tuple[str, ...]:
+    """List the indexes that may be asked: the public ones, `allowed`, the user's own, and those allowed before."""
+    named = [*PUBLISHERS, *allowed, *_ALLOWED_NOW, *_read_memory(), *_list_configured()]
+    return tuple(dict.fromkeys(each.rstrip("/") for each in named if "://" in each))
+
+
+def remember_indexes(allowed: Iterable[str]) -> None:
+    """Remember that the user allows these; for this run alone where there is no home folder, or its disk refuses."""
+    known = _read_memory()
+    _ALLOWED_NOW.update(allowed)
+    if new := [each for each in allowed if each not in known]:
+        with suppress(DevkitError):
+            write_user_file(MEMORY, json.dumps([*known, *new], indent=2).encode())
+
+
+def find_pip_index() -> tuple[str, tuple[str, ...]]:
+    """Find pip's own index in the user's settings, "" for the public one, and the extra ones.
+
+    uv does not read these. They do not count where the user has told uv itself of an index.
+    """
+    default, extra = "", []
+    if any(os.environ.get(each) for each in _OF_UV) or any(
+        {"index", "index-url"} & table.keys() for table in _read_uv()
+    ):
+        return "", ()
+    for key, values in _read_pip():
+        if key == "index-url":
+            default = values[-1]
+        elif key == "extra-index-url":
+            extra += values
+    return default, tuple(extra)
+
+
+def _list_configured() -> Iterator[str]:
+    """List what the user's own settings of uv and pip name, without logins."""
+    from devkit.probe.dependencies.requirements import strip_login
+
+    for variable in _VARIABLES:
+        for word in os.environ.get(variable, "").split():
+            name, separator, url = word.partition("=")
+            yield strip_login(url if separator and "://" not in name else word)
+    for table in _read_uv():
+        indexes = [each.get("url", "") for each in table.get("index", ()) if isinstance(each, dict)]
+        lists = [table.get(key, ()) for key in ("extra-index-url", "find-links")]
+        words = [
+            table.get("index-url", ""),
+            *indexes,
+            *(each for found in lists if isinstance(found, list) for each in found),
+        ]
+        yield from (strip_login(str(word)) for word in words)
+    for _, values in _read_pip():
+        yield from map(strip_login, values)
+
+
+def _read_memory() -> tuple[str, ...]:
+    path = find_user_file(MEMORY)
+    with suppress(OSError, ValueError):
+        known = json.loads(Path(path or os.devnull).read_bytes())
+        if isinstance(known, list):
+            return tuple(each for each in known if isinstance(each, str))
+    return ()
+
+
+def _find_settings(folder: str, name: str) -> Iterator[Path]:
+    """List where a tool's settings lie: the system's, then the user's. Source: XDG Base Directory Specification."""
+    yield Path("/etc", folder, name)
+    home = os.environ.get("HOME", "")
+    base = os.environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    if Path(base).is_absolute():
+        yield Path(base, folder, name)
+
+
+def _read_uv() -> Iterator[dict[str, Any]]:
+    """Read uv's settings. Source: https://docs.astral.sh/uv/concepts/configuration-files/."""
+    paths = list(_find_settings("uv", "uv.toml"))
+    if named := os.environ.get("UV_CONFIG_FILE", ""):
+        paths = [Path(named)] if Path(named).is_absolute() else []
+    for path in paths:
+        with suppress(OSError, ValueError):
+            yield tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def _read_pip() -> Iterator[tuple[str, list[str]]]:
+    """Read pip's settings of indexes, variables last. Source: https://pip.pypa.io/en/stable/topics/configuration/."""
+    home = os.environ.get("HOME", "")
+    paths = [Path("/etc/pip.conf"), Path(home, ".pip/pip.conf"), *_find_settings("pip", "pip.conf")]
+    if named := os.environ.get("PIP_CONFIG_FILE", ""):
+        paths.append(Path(named))
+    for path in (path for path in paths if path.is_absolute()):
+        parser = configparser.RawConfigParser(strict=False)
+        with suppress(OSError, ValueError, configparser.Error):
+            parser.read_string(path.read_text(encoding="utf-8"))
+            for section in ("global", "install"):
+                for key in _PIP_KEYS:
+                    if values := parser.get(section, key, fallback="").split():
+                        yield key, values
+    for key in _PIP_KEYS:
+        if values := os.environ.get(f"PIP_{key.upper().replace('-', '_')}", "").split():
+            yield key, values
+
+
+__all__ = ["MEMORY", "PUBLISHERS", "find_allowed_indexes", "find_pip_index", "remember_indexes"]

@@ -1,0 +1,186 @@
+"""Where a package comes from: the index that the project binds it to, with the user's consent, and from no other."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.forked_commands import run_devkit
+from tests.package_server import serve_packages
+from tests.wheels import make_wheel
+
+ADA = ("--gpu", "RTX 4090", "--driver", "570.124.06")
+PRIVATE, PUBLIC = "1.0+private", "9.0"
+UV = '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["corp", "other"]\n'
+POETRY = '[tool.poetry]\nname = "x"\nversion = "1"\n[tool.poetry.dependencies]\npython = ">=3.11"\n'
+PIPFILE = '[[source]]\nurl = "https://pypi.org/simple"\nname = "pypi"\n[[source]]\nurl = "URL"\nname = "own"\n'
+PROJECTS = {
+    "uv: an index": {"pyproject.toml": UV + '[[tool.uv.index]]\nurl = "URL"\n'},
+    "uv: an explicit index": {
+        "pyproject.toml": UV
+        + '[[tool.uv.index]]\nname = "own"\nurl = "URL"\nexplicit = true\n[tool.uv.sources]\ncorp = { index = "own" }\n'
+    },
+    "uv: a source as a list": {
+        "pyproject.toml": UV
+        + '[[tool.uv.index]]\nname = "own"\nurl = "URL"\nexplicit = true\n[tool.uv.sources]\n'
+        + 'corp = [{ index = "own", marker = "sys_platform == \'linux\'" }]\n'
+    },
+    "uv: with a folder beside it": {
+        "pyproject.toml": UV.replace('"other"', '"other", "near"')
+        + '[[tool.uv.index]]\nname = "own"\nurl = "URL"\nexplicit = true\n[tool.uv.sources]\ncorp = { index = "own" }\n'
+        + 'near = { path = "near" }\n',
+        "near/pyproject.toml": '[project]\nname = "near"\nversion = "1"\n',
+    },
+    "uv: uv.toml": {"pyproject.toml": UV, "uv.toml": '[[index]]\nurl = "URL"\n'},
+    "uv: older settings": {"pyproject.toml": UV + '[tool.uv]\nextra-index-url = ["URL"]\n'},
+    "Poetry: a source": {
+        "pyproject.toml": POETRY
+        + 'corp = "*"\nother = "*"\n[[tool.poetry.source]]\nname = "own"\nurl = "URL"\npriority = "supplemental"\n'
+    },
+    "Poetry: an explicit source": {
+        "pyproject.toml": POETRY
+        + 'corp = { version = "*", source = "own" }\nother = "*"\n'
+        + '[[tool.poetry.source]]\nname = "own"\nurl = "URL"\npriority = "explicit"\n'
+    },
+    "PDM: a source": {"pyproject.toml": UV + '[[tool.pdm.source]]\nname = "own"\nurl = "URL"\n'},
+    "Pipenv: an index": {"Pipfile": PIPFILE + '[packages]\ncorp = { version = "*", index = "own" }\nother = "*"\n'},
+    "pip: a list": {"requirements.txt": "--index-url URL\ncorp\n"},
+}
+
+
+@pytest.fixture
+def servers(tmp_path):
+    """The private index and the public one, which has a newer package of the same name."""
+    folders = [tmp_path / "private-wheels", tmp_path / "public-wheels"]
+    for folder in folders:
+        folder.mkdir()
+    private = [make_wheel(folders[0], "corp", PRIVATE)]
+    public = [make_wheel(folders[1], "corp", PUBLIC), make_wheel(folders[1], "other", "3.0")]
+    with serve_packages(private) as own, serve_packages(public) as everybody:
+        yield own, everybody
+
+
+def run(tmp_path: Path, project: Path, *words: str, public: str, **variables: str):
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    environment = {"NO_COLOR": "1", "COLUMNS": "200", "UV_OFFLINE": "0", "UV_CACHE_DIR": str(tmp_path / "cache")}
+    environment |= {"HOME": str(home), "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": "", "PIP_FIND_LINKS": ""}
+    environment |= {"UV_DEFAULT_INDEX": public} if public else {}
+    return run_devkit(*words, cwd=project, **environment, **variables)
+
+
+def write(project: Path, files: dict[str, str], url: str) -> None:
+    for name, text in files.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text.replace("URL", url))
+
+
+@pytest.mark.parametrize("files", PROJECTS.values(), ids=PROJECTS)
+def test_a_package_comes_from_the_index_that_the_project_names_and_only_with_consent(tmp_path, servers, files):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, files, private.index)
+    refused = run(tmp_path, project, "plan", *ADA, "--json", public=public.index)
+    assert refused.returncode == 2
+    assert f"taken from {private.index}, which you have not allowed" in refused.stderr
+    assert f"--allow-index {private.index}" in refused.stderr
+    assert private.requests == public.requests == []
+    done = run(tmp_path, project, "plan", *ADA, "--json", "--allow-index", private.index, public=public.index)
+    assert done.returncode == 0, done.stderr
+    resolution = json.loads(done.stdout)["resolution"]
+    assert resolution["packages"]["corp"] == PRIVATE
+    assert resolution["asked"] == [private.index]
+    # It is remembered, and said.
+    again = run(tmp_path, project, "plan", *ADA, public=public.index)
+    assert f"asked besides the public index: {private.index}" in again.stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["uv: an index", "uv: an explicit index", "uv: with a folder beside it", "Poetry: an explicit source"]
+)
+def test_the_image_takes_the_package_from_there_as_well(tmp_path, servers, name):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, PROJECTS[name], private.index)
+    words = ("init", ".", *ADA, "--yes", "--allow-index", private.index)
+    done = run(tmp_path, project, *words, public=public.index)
+    assert done.returncode == 0, done.stdout + done.stderr
+    dockerfile = (project / ".devcontainer/Dockerfile").read_text()
+    is_bound_in_its_own_file = name == "uv: an explicit index"
+    assert (private.index in dockerfile) is not is_bound_in_its_own_file
+    assert tomllib.loads((project / "devkit.toml").read_text())["network"]["allow_indexes"] == [private.index]
+    if "project.written" in name or "folder" in name or "Poetry" in name:
+        written = re.search(r"printf '%s\\n' \\\n((?:.*\n)*?) +> /mnt/work/pyproject.toml", dockerfile)
+        assert written and 'index = "own"' in written[1]
+
+
+def test_a_private_package_is_never_looked_for_in_the_public_index(tmp_path, servers):
+    private, public = servers
+    private.wheels.clear()
+    project = tmp_path / "project"
+    write(project, PROJECTS["uv: an explicit index"], private.index)
+    done = run(tmp_path, project, "plan", *ADA, "--allow-index", private.index, public=public.index)
+    assert done.returncode == 1
+    assert "corp" in done.stdout
+    assert not [each for each in public.requests if "/corp/" in each]
+
+
+def test_the_consent_of_a_stranger_does_not_count(tmp_path, servers):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, PROJECTS["uv: an index"], private.index)
+    (project / "devkit.toml").write_text(f'[network]\nallow_indexes = ["{private.index}"]\nindex = "{private.index}"\n')
+    done = run(tmp_path, project, "plan", *ADA, public=public.index)
+    assert done.returncode == 2
+    assert private.requests == []
+
+
+def test_a_mirror_in_devkit_toml_is_asked_with_consent(tmp_path, servers):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, {"requirements.txt": "corp\n", "devkit.toml": f'[network]\nindex = "{private.index}"\n'}, "")
+    refused = run(tmp_path, project, "plan", *ADA, public=public.index)
+    assert refused.returncode == 2 and "devkit.toml" in refused.stderr
+    done = run(tmp_path, project, "plan", *ADA, "--json", "--allow-index", private.url, public=public.index)
+    assert json.loads(done.stdout)["resolution"]["packages"]["corp"] == PRIVATE
+
+
+@pytest.mark.parametrize("place", [".config/pip/pip.conf", ".pip/pip.conf"])
+def test_the_index_of_the_users_pip_conf_is_asked(tmp_path, servers, place):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, {"requirements.txt": "corp\n"}, "")
+    settings = tmp_path / "home" / place
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"[global]\nindex-url = {private.index}\n")
+    done = run(tmp_path, project, "plan", *ADA, "--json", public="", UV_INDEX="", UV_DEFAULT_INDEX="")
+    assert json.loads(done.stdout)["resolution"]["packages"]["corp"] == PRIVATE
+    assert public.requests == []
+
+
+def test_the_login_of_an_index_goes_to_its_host_alone(tmp_path, servers):
+    private, public = servers
+    folder = tmp_path / "locked-wheels"
+    folder.mkdir()
+    project = tmp_path / "project"
+    with serve_packages([make_wheel(folder, "secured", "1.0")], login="me:planted-password") as locked:
+        write(project, PROJECTS["uv: an index"] | {"requirements.txt": "secured\ncorp\nother\n"}, private.index)
+        (project / "pyproject.toml").unlink()
+        (tmp_path / "home").mkdir()
+        host = locked.url.partition("://")[2]
+        address = f"http://me:planted-password@{host}/simple"
+        done = run(tmp_path, project, "plan", *ADA, "--json", public=public.index, UV_INDEX=address)
+        assert json.loads(done.stdout)["resolution"]["packages"]["secured"] == "1.0"
+        assert [each for each in locked.requests if "Authorization" in each]
+    assert not [each for each in (*private.requests, *public.requests) if "Authorization" in each]
+    assert "planted-password" not in done.stdout + done.stderr
+
+
+def test_addresses_with_a_login_are_not_allowed_and_not_remembered(tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    done = run(tmp_path, project, "plan", *ADA, "--allow-index", "https://me:secret@pypi.example/simple", public="")
+    assert done.returncode == 2
+    assert not [path for path in (tmp_path / "home").rglob("allowed-indexes.json") if path.stat().st_size]
