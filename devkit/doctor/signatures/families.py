@@ -68,6 +68,7 @@ class Family:
     of known wordings that only follow from the family's errors. The errors of a `is_general` family occur in every field:
     they count in a text about GPUs alone; those of a `is_common` one also where the text is hardly more than the error.
     Those with causes of their own in a `is_plain` one name the cause in a text of any field.
+    The texts of a `is_whole_line` one count where a line has nothing else.
     The lines of a `is_harmless` one look like errors, and say that all is well.
     The captures of a `has_changes` one are completed by the releases that added or removed the name.
     """
@@ -86,6 +87,7 @@ class Family:
     is_plain: bool = False
     has_changes: bool = False
     is_harmless: bool = False
+    is_whole_line: bool = False
 
 
 @cache
@@ -133,7 +135,7 @@ def _match_family(family: Family, text: Words, values: TextFacts) -> Match | Non
     for template in family.texts:
         pattern = compile_template(template)
         found = pattern.find(text.shown, text.lowered)
-        if found is None:
+        if found is None or (family.is_whole_line and not text.is_whole_line(found)):
             continue
         captures = {**values.as_captures(), **pattern.format_captures(found)}
         if family.has_changes:

@@ -20,7 +20,7 @@ _MIN_WORDS = 3
 
 _ERROR = re.compile(
     r"(?:^|[\s(\[])(?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit|Warning\b.{0,80}error)\b(?:[:(]|$)"
-    r"|\b(?:fatal|panic)(?: error)?:|\bfatal\s+:|\bERROR\b|\b[Ee]rror(?: \w{1,20})?[:=\]]|^error\b|CMake Error|\bE: |\[E\d{3}"
+    r"|\b(?:fatal|panic)(?: error)?:|\bfatal\s+:|\bERROR\b|NCCL WARN|\b[Ee]rror(?: \w{1,20})?[:=\]]|^error\b|CMake Error|\bE: |\[E\d{3}"
     r"|\b(?:[Ff]ailed|FAILED|[Ff]ailure|[Cc]annot|[Cc]ould not|[Cc]ouldn't|[Uu]nable to|[Aa]borted|Killed|core dumped)\b"
     r"|[Pp]ermission denied|[Nn]o such file|command not found|[Nn]o space left|[Uu]ndefined (?:symbol|reference)|[Dd]enied:"
     r"|\b(?:not recognized|refused|timed out|terminated|CrashLoopBackOff|BackOff|OOMKilled|ImagePullBackOff|invalid)\b"
@@ -28,7 +28,7 @@ _ERROR = re.compile(
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)): ?(.*)")
 _NO_ERROR = re.compile(
     r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
-    r"|\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b|Persistence-M|ECC",
+    r"|\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b|Persistence-M|ECC",
 )
 _ADVICE = re.compile(
     r"\b(?:please|try (?:to|setting|using|installing|running|again with|increasing|reducing)|make sure"
