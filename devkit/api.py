@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.doctor.explain import find_check, format_explanation
-from devkit.doctor.known_errors import NOTHING_KNOWN, find_known_errors, format_matches
+from devkit.doctor.known_errors import TextAnswer, explain_text, format_text_answer
 from devkit.doctor.model import Check
 from devkit.doctor.report.documents import build_explanation_document, build_matches_document
 from devkit.doctor.report.lines import UNICODE_MARKS, Line
@@ -129,7 +129,12 @@ class Explanation:
     """The meaning of a check's code, or the known errors in a text, each root cause before what follows from it."""
 
     check: Check | None
-    matches: tuple[Match, ...]
+    answer: TextAnswer
+
+    @property
+    def matches(self) -> tuple[Match, ...]:
+        """The known errors."""
+        return self.answer.matches
 
     @property
     def is_known(self) -> bool:
@@ -143,14 +148,14 @@ class Explanation:
 
     def to_document(self) -> dict[str, Any]:
         """Return the document of `devkit explain --json`."""
-        return build_explanation_document(self.check) if self.check else build_matches_document(self.matches)
+        if self.check:
+            return build_explanation_document(self.check)
+        return build_matches_document(self.answer.matches, self.answer.nearest, self.answer.unknown)
 
     def __str__(self) -> str:
         if self.check:
             return _join(format_explanation(self.check, width=WIDTH))
-        if not self.matches:
-            return "\n".join(NOTHING_KNOWN)
-        return _join(format_matches(self.matches, width=WIDTH, marks=UNICODE_MARKS))
+        return _join(format_text_answer(self.answer, width=WIDTH, marks=UNICODE_MARKS))
 
     __repr__ = __str__
 
@@ -167,13 +172,13 @@ def explain(text: str, facts: Facts | None = None, *, use_machine: bool = True) 
         use_machine: without `facts`, rank them by a look at this machine.
     """
     if len(text) <= _MAX_CODE_LENGTH and (check := find_check(text)):
-        return Explanation(check, ())
+        return Explanation(check, TextAnswer(()))
     machine = None
     if facts is not None:
         machine = describe_facts(facts)
     elif use_machine:
         machine = describe_circumstances(read_circumstances(LocalHost()))
-    return Explanation(None, find_known_errors(text, machine=machine))
+    return Explanation(None, explain_text(text, machine=machine))
 
 
 _MAX_CODE_LENGTH = 16

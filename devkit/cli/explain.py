@@ -60,7 +60,7 @@ def explain(
     """Explain an error text or a check's code, and what to do.
 
     CODE is a check such as CTK001, TEXT an error as you saw it, including surrounding log output, FILE a log, and -
-    reads a log from standard input. Needs no GPU and no network. Ends with 1 when no known error is in the text.
+    reads a log from standard input. Needs no GPU and no network. Ends with 1 when the text has an error that is not known.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")
@@ -83,29 +83,19 @@ def explain(
     width = max(MIN_WIDTH, min(shutil.get_terminal_size().columns, MAX_WIDTH))
     if len(error.strip()) <= MAX_CODE_LENGTH:
         _explain_code(ctx, error, options, width=width)
-    from devkit.doctor.known_errors import (
-        NOTHING_KNOWN,
-        format_matches,
-        format_nearest,
-        list_nearest,
-        weigh_errors,
-    )
+    from devkit.doctor.known_errors import explain_text, format_text_answer
     from devkit.doctor.report.documents import build_matches_document
-    from devkit.doctor.report.lines import Line
 
-    matches, weak = weigh_errors(excerpts or error, machine=_choose_machine(facts_file, no_facts=no_facts))
-    if not matches and len(error.strip()) <= MAX_CODE_LENGTH:
+    answer = explain_text(excerpts or error, machine=_choose_machine(facts_file, no_facts=no_facts))
+    if not answer.matches and len(error.strip()) <= MAX_CODE_LENGTH:
         _refuse_unknown_code(error)
-    nearest = () if matches else list_nearest(weak, error)
     if as_json:
-        write_output(format_json(build_matches_document(matches, nearest)), options)
-    elif matches:
-        lines = format_matches(matches, width=width, marks=choose_marks(options))
-        write_output(style_lines(lines, is_plain=False), options)
+        document = build_matches_document(answer.matches, answer.nearest, answer.unknown)
+        write_output(format_json(document), options)
     else:
-        lines = (*map(Line, NOTHING_KNOWN), *format_nearest(nearest, width=width))
+        lines = format_text_answer(answer, width=width, marks=choose_marks(options))
         write_output(style_lines(lines, is_plain=False), options)
-    ctx.exit(ExitCode.DONE if matches else ExitCode.ANSWER_IS_NO)
+    ctx.exit(ExitCode.DONE if answer.matches or answer.is_healthy else ExitCode.ANSWER_IS_NO)
 
 
 def _find_log(words: tuple[str, ...]) -> Path | None:

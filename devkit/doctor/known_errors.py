@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from devkit.doctor.model import Confidence, Severity
-from devkit.doctor.problems import find_shared_fix
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_signature
@@ -22,18 +21,16 @@ from devkit.doctor.signatures.log_text import (
 )
 from devkit.doctor.signatures.matching import MAX_BROKEN, NEAR, search_words
 from devkit.doctor.signatures.model import Cause, Consequence, Match
-from devkit.doctor.signatures.text_values import fix_gpu_request, read_text_values
+from devkit.doctor.signatures.rendering import render_fix_of
+from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
+from devkit.doctor.signatures.unknown import Unknown, describe_unknown, find_first_error
 from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
 
 if TYPE_CHECKING:
     from devkit.doctor.signatures.nearest import Nearest
 
-NOTHING_KNOWN = (
-    "no known error in this text",
-    "  Paste all of it, not only the last line: the first error says most.",
-    "  devkit doctor                          looks at the machine where it happened",
-    "  devkit doctor --save-facts facts.json  saves what it saw, without names, for whoever helps you",
-)
+NOTHING_KNOWN = "no known error in this text"
+NOTHING_WRONG = "no failure in this text: no line has the form of an error"
 
 _CHAINED = ("the above exception was the direct cause of", "during handling of the above exception, another")
 """Words between the exceptions of a chained traceback: the first is the cause."""
@@ -61,14 +58,27 @@ _TOKEN_MARKS = (
 def find_known_errors(
     text: str | Iterable[Excerpt], *, machine: Machine | None = None, is_ours: bool = False
 ) -> tuple[Match, ...]:
-    """Find the known errors in a text, each root cause before what follows from it, as `weigh_errors` does."""
-    return weigh_errors(text, machine=machine, is_ours=is_ours)[0]
+    """Find the known errors in a text, each root cause before what follows from it, as `explain_text` does."""
+    return explain_text(text, machine=machine, is_ours=is_ours).matches
 
 
-def weigh_errors(
-    text: str | Iterable[Excerpt], *, machine: Machine | None = None, is_ours: bool = False
-) -> tuple[tuple[Match, ...], tuple[Match, ...]]:
-    """Find the known errors in a text, each root cause before what follows from it, and those too weak to be named.
+@dataclass(frozen=True)
+class TextAnswer:
+    """What a text says: its known errors, best first, and where there are none what it says itself and what is nearest."""
+
+    matches: tuple[Match, ...]
+    unknown: Unknown | None = None
+    nearest: "tuple[Nearest, ...]" = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the text shows no failure."""
+        is_harmless = bool(self.matches) and all(match.is_harmless for match in self.matches)
+        return is_harmless or (self.unknown is not None and self.unknown.is_healthy)
+
+
+def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = None, is_ours: bool = False) -> TextAnswer:
+    """Find the known errors in a text, each root cause before what follows from it; describe a text without any.
 
     Where the wording is unknown, a family of errors explains it; where both explain the same words, the family does if
     it names the same check, because it weighs further causes and computes the fix of the values in the text.
@@ -81,12 +91,38 @@ def weigh_errors(
         is_ours: Whether the text comes of a GPU project, whatever its words say.
     """
     words = read_words(text)
-    values = read_text_values(words.shown)
-    matches = search_words(words, find_consequences=_find_consequences)
-    known = values.complete(machine.values) if machine else values
-    found = list(find_families(words, known))
+    facts = read_text_facts(words)
+    if machine:
+        facts = facts.complete(machine.values)
+    errors, reports, rivals = _find_errors(words, facts)
+    harmless = [match for match in errors if match.is_harmless]
+    ordered, reports = _put_in_order([match for match in errors if not match.is_harmless], reports, words)
+    if not ordered and not reports and is_evident(words.lowered):
+        from devkit.doctor.signatures.advice import read_advice
+
+        advice = read_advice(words)
+        ordered = [advice] if advice else []
+    weak = () if is_ours or (machine and machine.is_of_text) else _find_weak(ordered, words)
+    ordered = [match for match in ordered if match not in weak]
+    ordered = [_judge_certainty(_add_rivals(_add_alternatives(match, facts), rivals)) for match in ordered]
+    answer = TextAnswer(tuple(_limit_causes(ordered)))
+    if not answer.matches:
+        answer = _describe_rest(words, facts, harmless=harmless, reports=reports, weak=weak)
+    if any(mark in words.shown for mark in _TOKEN_MARKS):
+        from devkit.facts.redact import redact_tokens
+
+        answer = redact_tokens(answer)
+    if machine:
+        answer = replace(answer, matches=tuple(rank_by_machine(match, machine) for match in answer.matches))
+    return answer
+
+
+def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Match], list[Match]]:
+    """Find the errors in a text, the lines that only report that something failed, and further explanations of its words."""
+    matches = search_words(words, facts=facts, find_consequences=_find_consequences)
+    found = list(find_families(words, facts))
     if not found and not matches and words.starts and len(words.shown) <= MAX_BROKEN:
-        found = list(find_families(words.join_lines(), known))
+        found = list(find_families(words.join_lines(), facts))
     direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
     merged = []
     overridden = {code for family, _ in direct for code in family.overrides}
@@ -101,29 +137,37 @@ def weigh_errors(
             merged.append(replace(better[1], also=also, follows_from=match.follows_from, is_common=is_common))
     merged += [match for _, match in direct if not any(_is_near(match, known) for known in merged)]
     rivals = [match for family, match in found if not family.is_consequence and match not in merged]
-    merged = _chain(merged, words)
     reports = [match for family, match in found if family.is_consequence and _is_in_field(family, match, words)]
-    if any(match.severity is Severity.ERROR for match in merged):
-        first, *others = _order(merged, words)
+    return _chain(merged, words), reports, rivals
+
+
+def _put_in_order(errors: list[Match], reports: list[Match], words: Words) -> tuple[list[Match], list[Match]]:
+    """Order the errors with the reports that follow from them; return also the reports whose error no row knows."""
+    if any(match.severity is Severity.ERROR for match in errors):
+        first, *others = _order(errors, words)
         after = sorted((each for each in reports if each.line >= first.line), key=lambda each: each.line)
         following = tuple(Consequence(each.matched, each.line or None, each.family) for each in after)
-        ordered = [replace(first, consequences=(*first.consequences, *following)), *others]
-    else:
-        ordered = list(_order(merged + reports, words))
-    if not ordered and is_evident(words.lowered):
-        from devkit.doctor.signatures.advice import read_advice
+        return [replace(first, consequences=(*first.consequences, *following)), *others], []
+    if not errors and _names_first_error(reports, words):
+        return [], reports
+    return list(_order(errors + reports, words)), []
 
-        advice = read_advice(words)
-        ordered = [advice] if advice else []
-    weak = () if is_ours or (machine and machine.is_of_text) else _find_weak(ordered, words)
-    ordered = [match for match in ordered if match not in weak]
-    ordered = [_judge_certainty(_add_rivals(_add_alternatives(match), rivals)) for match in ordered]
-    answer = tuple(_fit_to_engine(match, values.engine) for match in _limit_causes(ordered))
-    if any(mark in words.shown for mark in _TOKEN_MARKS):
-        from devkit.facts.redact import redact_tokens
 
-        answer, weak = redact_tokens((answer, weak))
-    return tuple(rank_by_machine(match, machine) for match in answer) if machine else answer, weak
+def _describe_rest(
+    words: Words, facts: TextFacts, *, harmless: list[Match], reports: list[Match], weak: Iterable[Match]
+) -> TextAnswer:
+    """Describe a text without a known error."""
+    by_line = {each.line: Consequence(each.matched, each.line or None, each.family) for each in reports}
+    unknown = describe_unknown(words, facts, tuple(by_line[line] for line in sorted(by_line)))
+    if harmless and unknown.is_healthy:
+        return TextAnswer(_order(harmless, words))
+    return TextAnswer((), unknown, () if unknown.is_healthy else _list_nearest(weak, words.lowered))
+
+
+def _names_first_error(reports: list[Match], words: Words) -> bool:
+    """Say if the error that reports only follow from is above them, in a line that no row knows."""
+    first = min((each.line for each in reports if each.confidence is not Confidence.CERTAIN), default=0)
+    return first > 1 and find_first_error(words, before=first) is not None
 
 
 def _is_in_field(family: Family, match: Match, words: Words) -> bool:
@@ -151,15 +195,6 @@ def _judge_certainty(match: Match) -> Match:
     """Call only a cause certain that is one: text that leaves no other row does not decide between two in a sentence."""
     is_open = match.confidence is Confidence.CERTAIN and _HEDGE.search(match.cause)
     return replace(match, confidence=Confidence.LIKELY) if is_open else match
-
-
-def _fit_to_engine(match: Match, engine: str) -> Match:
-    """Say how the engine of the text gives a GPU, where the fix says how Docker does."""
-    own, dockers = fix_gpu_request(engine), find_shared_fix("give-gpu")
-    if own is None:
-        return match
-    causes = (replace(cause, fix=own) if cause.fix == dockers else cause for cause in match.alternatives)
-    return replace(match, fix=own if match.fix == dockers else match.fix, alternatives=tuple(causes))
 
 
 def _find_consequences(code: str) -> tuple[str, ...]:
@@ -215,10 +250,10 @@ def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, M
     return kept
 
 
-def _add_alternatives(match: Match) -> Match:
+def _add_alternatives(match: Match, facts: TextFacts) -> Match:
     """Add the causes that the catalog names beside this one, each with its fix, and the command that decides."""
     rows = ((code, find_general_signature(code)) for code in match.also)
-    causes = [Cause(code, row.cause, row.fix, Confidence.POSSIBLE) for code, row in rows if row]
+    causes = [Cause(code, row.cause, render_fix_of(row, {}, facts), Confidence.POSSIBLE) for code, row in rows if row]
     if not causes or match.alternatives or (match.family and match.confidence is Confidence.CERTAIN):
         return match
     causes = causes[: MAX_CAUSES - 1]
@@ -289,20 +324,54 @@ def _chain(matches: list[Match], words: Words) -> list[Match]:
     return chained
 
 
-def list_nearest(weak: Iterable[Match], text: str) -> "tuple[Nearest, ...]":
+def _list_nearest(weak: Iterable[Match], lowered: str) -> "tuple[Nearest, ...]":
     """Return what a text without a known error resembles: errors too weak to be named, else entries of the catalog."""
     from devkit.doctor.signatures.nearest import MAX_NEAREST, Nearest, find_nearest
 
     named = tuple(Nearest(match.code or match.family, match.cause, match.matched) for match in weak)
-    return named[:MAX_NEAREST] or find_nearest(text.lower())
+    return named[:MAX_NEAREST] or find_nearest(lowered)
 
 
-def format_nearest(nearest: "Iterable[Nearest]", *, width: int) -> tuple[Line, ...]:
-    """Format the entries that resemble a text in which nothing is known."""
-    lines = [
-        line for each in nearest for line in fold_lines(f"{each.name} {each.about}: {each.text}", width, indent="  ")
+def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple[Line, ...]:
+    """Format what a text says: its known errors, or what it says itself where it has none."""
+    unknown = answer.unknown
+    if unknown is None:
+        return format_matches(answer.matches, width=width, marks=marks)
+    if unknown.is_healthy:
+        return (Line(NOTHING_WRONG), *_format_stated(unknown, width))
+    lines = [Line(NOTHING_KNOWN)]
+    if error := unknown.first_error:
+        lines += [Line(""), *fold_lines(f"first error, in line {error.line}: {error.text}", width, tone=Tone.WARN)]
+        raised = f"raised in {unknown.package}" if unknown.package else ""
+        raised += f" ({unknown.file})" if raised and unknown.file else ""
+        raised += f", called by {unknown.caller}" if raised and unknown.caller else ""
+        lines += fold_lines(raised, width, indent="  ") if raised else []
+    for each in unknown.reports:
+        lines += fold_lines(f"line {each.line} only reports it: {each.matched}", width, indent="  ", tone=Tone.QUIET)
+    lines += _format_stated(unknown, width)
+    for advice in unknown.advice:
+        lines += fold_lines(f"the text says: {advice}", width, indent="  ")
+    if answer.nearest:
+        lines += [Line(""), Line("known errors with the same words, which need not be the cause:")]
+        lines += [
+            line
+            for each in answer.nearest
+            for line in fold_lines(f"{each.name} {each.about}: {each.text}", width, indent="  ")
+        ]
+    if unknown.search:
+        lines += [Line(""), Line("search for:"), Line(f"  {unknown.search}", Tone.COMMAND)]
+    lines += [Line(""), Line("next:"), *(Line(f"  {command}", Tone.COMMAND) for command in unknown.commands)]
+    return tuple(lines)
+
+
+def _format_stated(unknown: Unknown, width: int) -> list[Line]:
+    stated = (("versions", ", ".join(unknown.versions)), ("stated", "; ".join(unknown.facts)))
+    return [
+        line
+        for label, said in stated
+        if said
+        for line in fold_lines(f"{label}: {said}", width, indent="  ", tone=Tone.QUIET)
     ]
-    return (Line(""), Line("nothing known; nearest:"), *lines) if lines else ()
 
 
 def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:
@@ -314,6 +383,8 @@ def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tup
             lines += fold_lines(said, width, indent="  ", tone=Tone.QUIET)
         else:
             lines += [*([Line("")] if lines else []), *format_match(match, width=width, marks=marks)]
+    if all(match.is_harmless for match in found):
+        lines = [Line(NOTHING_WRONG), Line(""), *lines]
     hint = "This is what the text says; `devkit doctor` looks at the machine itself and gives the fix for it."
     return (*lines, Line(""), *fold_lines(hint, width, tone=Tone.QUIET))
 

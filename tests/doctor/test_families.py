@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from devkit.cli.explain import explain
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.known_errors import find_known_errors, list_nearest, weigh_errors
+from devkit.doctor.known_errors import explain_text, find_known_errors
 from devkit.doctor.model import Confidence
 from devkit.doctor.registry import BY_CODE
 from devkit.doctor.signatures.catalog import load_signatures
@@ -24,7 +24,8 @@ from devkit.doctor.signatures.families import (
 )
 from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.patterns import compile_pattern
-from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues, read_text_values
+from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
+from devkit.doctor.signatures.text_facts import FACT_NAMES, TextFacts, read_text_facts
 from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.plan import Plan
 from devkit.solver.request import build_machine_from_flags, build_request
@@ -77,6 +78,7 @@ def test_every_text_of_a_family_is_reached_and_found():
 def find_faults(family):
     """Yield what is wrong with the row of a family."""
     captured = {name for template in family.texts for name in re.findall(r"\{(\w+):", template)}
+    captured |= set(FACT_NAMES)
     captured |= {"change", "library", "added", "removed", "what", "caller"} if family.has_changes else set()
     if not family.sources or not all(source.startswith("https://") for source in family.sources):
         yield "sources are pages"
@@ -211,7 +213,7 @@ def test_error_35_without_a_driver_is_no_old_driver():
 def test_the_missing_gpu_is_given_as_the_engine_of_the_text_does(engine, command):
     fix = find_known_errors(f"$ {engine}\nCould not find cuda drivers on your machine, GPU will not be used.")[0].fix
     assert command in fix.commands[0]
-    assert ("docker" in fix.commands[0]) == engine.startswith("docker")
+    assert ("docker run" in fix.commands[0]) == engine.startswith("docker")
 
 
 def test_words_of_the_text_rank_the_causes():
@@ -260,13 +262,13 @@ def test_the_text_shows_what_decides():
 
 
 def test_values_of_a_text_are_read_and_contradicting_ones_are_not():
-    values = read_text_values(
-        "NVIDIA-SMI 550.54.14 Driver Version: 550.54.14 CUDA Version: 12.4 python3.11 torch==2.6.0+cu124"
+    values = read_text_facts(
+        read_words("NVIDIA-SMI 550.54.14 Driver Version: 550.54.14 CUDA Version: 12.4 python3.11 torch==2.6.0+cu124")
     )
     assert values.driver == Release.parse("550.54.14")
     assert (values.reported_cuda, values.python) == (Release.parse("12.4"), "3.11")
-    assert read_text_values("python3.11 python3.12").python is None
-    assert read_text_values("with CUDA capability sm_120").capabilities == (ComputeCapability(12, 0),)
+    assert read_text_facts(read_words("python3.11 python3.12")).python is None
+    assert read_text_facts(read_words("with CUDA capability sm_120")).capabilities == (ComputeCapability(12, 0),)
 
 
 LONG_TEXTS = (
@@ -280,7 +282,7 @@ LONG_TEXTS = (
 
 def measure_s(text):
     """The processor time that an answer takes, without what is made ready for the first one."""
-    list(find_families(read_words(text[:1000]), TextValues()))
+    list(find_families(read_words(text[:1000]), TextFacts()))
     started = time.process_time()
     find_known_errors(text)
     return time.process_time() - started
@@ -412,11 +414,11 @@ def test_a_disk_that_is_full_in_a_long_log_of_another_field_is_none_of_ours():
 )
 def test_what_programs_of_any_field_report_is_near_and_no_cause_without_a_word_of_this_field(error, code):
     around = "$ yarn run serve\n$ node ./dist/ee/src/main.js\nnode:internal/modules/cjs/loader:1183\nListening on port 8080\n"
-    matches, weak = weigh_errors(around + error)
-    assert (matches, weak[0].code) == ((), code)
-    assert list_nearest(weak, error)[0].name == code
-    assert weigh_errors(f"{around}import torch\n{error}")[0][0].code == code
-    assert weigh_errors(around + error, is_ours=True)[0][0].code == code
+    answer = explain_text(around + error)
+    assert answer.matches == ()
+    assert answer.nearest[0].name == code
+    assert explain_text(f"{around}import torch\n{error}").matches[0].code == code
+    assert explain_text(around + error, is_ours=True).matches[0].code == code
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from devkit.doctor.model import (
 from devkit.doctor.signatures.catalog import PREFIXES, find_covered_failures, find_symptoms
 from devkit.doctor.signatures.model import Cause, Consequence, Match
 from devkit.doctor.signatures.nearest import Nearest
+from devkit.doctor.signatures.unknown import Unknown
 from devkit.formats.documents import MAY_LACK, Json, Line, build_from, encode
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ class ExplainDocument:
     check: CheckDocument | None = field(default=None, metadata=MAY_LACK)
     matches: tuple[MatchDocument, ...]
     nearest: tuple[Nearest, ...] = ()
+    unknown: Unknown | None = field(default=None, metadata=MAY_LACK)
 
 
 def build_report_document(report: "Report", layers: "Iterable[StackLayer]") -> Json:
@@ -203,9 +205,12 @@ def build_check_list_document(checks: Iterable[Check]) -> Json:
     return document
 
 
-def build_matches_document(found: Iterable[Match], nearest: Iterable[Nearest] = ()) -> Json:
-    """Build the document of known errors in a text, best first, and of what is nearest where there are none."""
-    document: Json = encode(ExplainDocument(matches=tuple(map(_build_match, found)), nearest=tuple(nearest)))
+def build_matches_document(
+    found: Iterable[Match], nearest: Iterable[Nearest] = (), unknown: Unknown | None = None
+) -> Json:
+    """Build the document of known errors in a text, best first, and of what it says itself where there are none."""
+    matches = tuple(map(_build_match, found))
+    document: Json = encode(ExplainDocument(matches=matches, nearest=tuple(nearest), unknown=unknown))
     return document
 
 

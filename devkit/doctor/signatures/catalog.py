@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from devkit.doctor.model import Fix
-from devkit.doctor.problems import find_shared_fix
+from devkit.doctor.model import Fix, Side
+from devkit.doctor.problems import SIDES, FixRow, decode_fix_rows
 from devkit.doctor.signatures.model import CheckRow, Failure, Signature
 from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
@@ -85,8 +85,18 @@ def find_symptoms(code: str) -> tuple[str, ...]:
 
 
 def _to_signature(row: Mapping[str, Any]) -> Signature:
-    fix = row["fix"]
     values = decode_fields({key: value for key, value in row.items() if key not in ("fix", "xids")}, Signature)
     xids = (text for xid in row.get("xids", ()) for text in (f"Xid ({{bus:name}}): {xid},", f"Xid {xid}"))
     values["texts"] = (*values.get("symptoms", ()), *values.get("texts", ()), *xids)
-    return Signature(**values, fix=find_shared_fix(fix) if isinstance(fix, str) else Fix(**decode_fields(fix, Fix)))
+    fix, variants = decode_fix(row["fix"])
+    return Signature(**values, fix=fix, variants=variants)
+
+
+def decode_fix(fix: str | Mapping[str, Any]) -> tuple[Fix, tuple[FixRow, ...]]:
+    """Decode the fix of an error: a table, or the name of a shared one, with its variants. Raises KeyError."""
+    if isinstance(fix, str):
+        variants = decode_fix_rows(fix)
+        row = next((each for each in variants if each.when.get("machine") == ("unknown",)), variants[-1])
+        side = Side.HOST if row.where in SIDES else Side(row.where)
+        return Fix(row.summary, row.commands, side, row.root, row.restart), variants
+    return Fix(**decode_fields(fix, Fix)), ()

@@ -11,11 +11,14 @@ from functools import cache
 from typing import Any
 
 from devkit.doctor.model import Confidence, Fix, Severity
-from devkit.doctor.problems import find_shared_fix
+from devkit.doctor.problems import FixRow
+from devkit.doctor.signatures.catalog import decode_fix
+from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
 from devkit.doctor.signatures.log_text import Words, is_about_gpus
 from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
 from devkit.doctor.signatures.model import Cause, Match
-from devkit.doctor.signatures.text_values import COMPUTED_FIXES, TextValues
+from devkit.doctor.signatures.rendering import render_fix_of
+from devkit.doctor.signatures.text_facts import TextFacts
 from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
 
@@ -41,6 +44,7 @@ class FamilyCause:
     cause: str
     fix: Fix
     where: Mapping[str, str]
+    variants: tuple[FixRow, ...] = ()
     texts: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     code: str = ""
@@ -52,6 +56,8 @@ class FamilyCause:
     """True if the error's own words leave no other cause, once `where` holds."""
     is_plain: bool = False
     """True if the error's own words name the cause in a text of any field."""
+    is_report: bool = False
+    """True if the error only reports that something failed, as those of an `is_consequence` family do."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class Family:
     of known wordings that only follow from the family's errors. The errors of a `is_general` family occur in every field:
     they count in a text about GPUs alone; those of a `is_common` one also where the text is hardly more than the error.
     Those with causes of their own in a `is_plain` one name the cause in a text of any field.
+    The texts of a `is_whole_line` one count where a line has nothing else.
+    The lines of a `is_harmless` one look like errors, and say that all is well.
     The captures of a `has_changes` one are completed by the releases that added or removed the name.
     """
 
@@ -78,6 +86,8 @@ class Family:
     is_common: bool = False
     is_plain: bool = False
     has_changes: bool = False
+    is_harmless: bool = False
+    is_whole_line: bool = False
 
 
 @cache
@@ -95,17 +105,19 @@ def _parse_family(row: Mapping[str, Any]) -> Iterator[Family]:
     if family.texts:
         yield family
     own = replace(family, is_general=False, is_common=False) if family.is_plain else family
-    yield from (replace(own, texts=cause.texts, causes=(cause,)) for cause in causes if cause.texts)
+    for cause in causes:
+        if cause.texts:
+            is_report = own.is_consequence or cause.is_report
+            yield replace(own, texts=cause.texts, causes=(cause,), is_consequence=is_report)
 
 
 def _parse_cause(row: Mapping[str, Any]) -> FamilyCause:
-    fix, where = row["fix"], row.get("where", {})
-    own = Fix(**decode_fields(fix, Fix)) if isinstance(fix, dict) else find_shared_fix(fix)
+    (fix, variants), where = decode_fix(row["fix"]), row.get("where", {})
     plain = {key: value for key, value in row.items() if key not in ("fix", "where")}
-    return FamilyCause(**decode_fields(plain, FamilyCause), fix=own, where=where)
+    return FamilyCause(**decode_fields(plain, FamilyCause), fix=fix, variants=variants, where=where)
 
 
-def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Match]]:
+def find_families(text: Words, values: TextFacts) -> Iterator[tuple[Family, Match]]:
     """Find the families whose errors are in a text, each as a match with its causes ranked.
 
     Args:
@@ -118,14 +130,14 @@ def find_families(text: Words, values: TextValues) -> Iterator[tuple[Family, Mat
             yield family, match
 
 
-def _match_family(family: Family, text: Words, values: TextValues) -> Match | None:
+def _match_family(family: Family, text: Words, values: TextFacts) -> Match | None:
     plain = {cause.cause for cause in family.causes if cause.is_plain}
     for template in family.texts:
         pattern = compile_template(template)
         found = pattern.find(text.shown, text.lowered)
-        if found is None:
+        if found is None or (family.is_whole_line and not text.is_whole_line(found)):
             continue
-        captures = pattern.format_captures(found)
+        captures = {**values.as_captures(), **pattern.format_captures(found)}
         if family.has_changes:
             from devkit.doctor.signatures.library_changes import describe_change
 
@@ -136,7 +148,7 @@ def _match_family(family: Family, text: Words, values: TextValues) -> Match | No
             return Match(
                 code=first.code,
                 cause=first.cause,
-                severity=Severity.ERROR,
+                severity=Severity.NOTE if family.is_harmless else Severity.ERROR,
                 confidence=first.confidence,
                 fix=first.fix,
                 matched=found[0][:MAX_SHOWN],
@@ -149,12 +161,13 @@ def _match_family(family: Family, text: Words, values: TextValues) -> Match | No
                 speaks_against=first.speaks_against,
                 alternatives=tuple(ranked[1:]),
                 question=fill_in(family.question, captures) if len(ranked) > 1 else "",
+                is_harmless=family.is_harmless,
                 is_common=family.is_common and first.cause not in plain,
             )
     return None
 
 
-def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, values: TextValues) -> list[Cause]:
+def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, values: TextFacts) -> list[Cause]:
     """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
     scored = []
     for row in family.causes:
@@ -197,13 +210,9 @@ def _finds(template: str, text: Words) -> str:
     return found[0][:MAX_SHOWN] if found else ""
 
 
-def _compute_fix(row: FamilyCause, captures: Mapping[str, str], values: TextValues) -> Fix:
+def _compute_fix(row: FamilyCause, captures: Mapping[str, str], values: TextFacts) -> Fix:
     computed = COMPUTED_FIXES[row.computed](captures, values) if row.computed else None
-    if computed is not None:
-        return computed
-    fix = row.fix
-    commands = tuple(fill_in(command, captures) for command in fix.commands)
-    return Fix(fill_in(fix.summary, captures), commands, fix.where, fix.root, fix.restart, fix.docs)
+    return computed or render_fix_of(row, captures, values)
 
 
 def fill_in(sentence: str, captures: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from functools import cache
 from pkgutil import get_data
 
 from devkit.doctor.signatures.log_text import Words
+from devkit.doctor.signatures.text_facts import read_versions
 
 _FRAME = re.compile(r"File \"([^\"]{1,300})\", line \d")
 _PACKAGE = re.compile(r"(?:(?:site|dist)-packages|custom_nodes)[/\\]([A-Za-z]\w{0,60})(?=[/\\.])")
@@ -77,13 +78,17 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
     library = _ALIASES.get(library, library)
     if not module and _is_of_known_library(text, position):
         return {"change": "unknown", "caller": _OWN_CODE}
-    frames = _list_packages(text.shown[:position])
+    frames = list_packages(text.shown[:position])
+    is_name_error = text.lowered.startswith("name '", position)
     for words, is_sure in _list_names(captures):
         found = [each for each in find_changes(words) if library in ("", each.library)]
         if not library and not is_sure:
             named = [each for each in found if each.library in frames or _names_library(each.library, text.lowered)]
             found = named or [each for each in found if _DISTINCTIVE.search(each.name)]
-        found = [each for each in found if _fits_installed(each, text.lowered)]
+        fitting = [each for each in found if _fits_installed(each, text.lowered)]
+        if found and not fitting and is_name_error and frames[-1:] not in ([], [""], [found[0].library]):
+            return {**_describe(found[:1], text, frames, is_sure=is_sure), "change": "outdated"}
+        found = fitting
         if len({each.library for each in found}) == 1:
             changes = _describe(found, text, frames, is_sure=is_sure)
             is_called = "count" in captures and frames[-1:] == [found[0].library]
@@ -142,6 +147,8 @@ def _list_names(captures: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
         if module:
             yield f" {module}:{thing} ", True
         yield f" {thing} ", bool(module)
+        if not module:
+            yield f":{thing} ", False
         yield from ((f" {module}.{thing} ", True),) if module else ()
         yield from _list_models(thing)
 
@@ -155,7 +162,7 @@ def _list_models(name: str) -> Iterator[tuple[str, bool]]:
         yield from ((f" {each} ", True) for each in same)
 
 
-def _list_packages(shown: str) -> list[str]:
+def list_packages(shown: str) -> list[str]:
     """Return the packages of the frames above an error, "" for files of the program's own."""
     files = [found[1] for found in _FRAME.finditer(shown[-64 * 1024 :]) if not _STANDARD.search(found[1])][
         -_MAX_FRAMES:
@@ -171,11 +178,8 @@ def _names_library(library: str, lowered: str) -> bool:
 
 def _fits_installed(change: Change, lowered: str) -> bool:
     """Say if a change explains what is missing in the release of the library that a text names, if it names one alone."""
-    name = change.library.replace("_", "[_-]")
-    releases = {
-        found[1]
-        for found in re.finditer(rf"(?<![\w-]){name}(?:==| +v?|-|@v?| version: )(\d{{1,3}}\.\d{{1,3}})", lowered)
-    }
+    found = (re.match(r"\d+\.\d+", version) for version in read_versions(lowered, change.library.replace("_", "-")))
+    releases = {version[0] for version in found if version}
     return len(releases) != 1 or change.is_removed == (_order(change.release) <= _order(releases.pop()))
 
 

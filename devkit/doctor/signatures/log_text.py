@@ -178,6 +178,14 @@ class Words:
         """Say if the line at a position calls itself a warning."""
         return bool(self.warnings) and self.starts[bisect_right(self.starts, position) - 1] in self.warnings
 
+    def is_whole_line(self, found: re.Match[str]) -> bool:
+        """Say if a line has nothing but what was found; a text without lines is one."""
+        if not self.starts:
+            return not (self.shown[: found.start()] + self.shown[found.end() :]).strip(" .:")
+        place = bisect_right(self.starts, found.start())
+        end = self.starts[place] if place < len(self.starts) else len(self.shown)
+        return self.starts[place - 1] == found.start() and not self.shown[found.end() : end].strip(" .:")
+
     def find_source(self, position: int) -> str:
         """Return the service, rank or worker that wrote the line at a position, "" where it is unknown."""
         return self.sources[bisect_right(self.starts, position) - 1] if self.starts else ""

@@ -10,6 +10,8 @@ from devkit.doctor.signatures.catalog import load_signatures
 from devkit.doctor.signatures.log_text import Words, read_words
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.patterns import Pattern, compile_pattern
+from devkit.doctor.signatures.rendering import render_fix_of
+from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
 
 FindConsequences = Callable[[str], tuple[str, ...]]
 
@@ -49,14 +51,19 @@ def search_text(
 
 
 def search_words(
-    words: Words, signatures: Iterable[Signature] | None = None, *, find_consequences: FindConsequences = lambda _: ()
+    words: Words,
+    signatures: Iterable[Signature] | None = None,
+    *,
+    facts: TextFacts | None = None,
+    find_consequences: FindConsequences = lambda _: (),
 ) -> tuple[Match, ...]:
-    """Find the errors of `signatures`, those of the catalog by default, in the words of a text."""
+    """Find the errors of `signatures`, those of the catalog by default, in the words of a text; `facts` are the text's."""
     signatures = load_signatures() if signatures is None else tuple(signatures)
-    matches = _search(words, signatures, is_squeezed=False)
+    facts = read_text_facts(words) if facts is None else facts
+    matches = _search(words, signatures, facts, is_squeezed=False)
     if not matches and len(words.shown) <= MAX_BROKEN:
         # A narrow terminal breaks lines within words.
-        matches = _search(words.squeeze(), signatures, is_squeezed=True)
+        matches = _search(words.squeeze(), signatures, facts, is_squeezed=True)
     # The surest and most specific match of each code.
     best: dict[str, Match] = {}
     for match in sorted(
@@ -72,7 +79,7 @@ def compile_template(template: str, *, is_squeezed: bool = False) -> Pattern:
     return compile_pattern(template, is_squeezed=is_squeezed)
 
 
-def _search(text: Words, signatures: tuple[Signature, ...], *, is_squeezed: bool) -> list[Match]:
+def _search(text: Words, signatures: tuple[Signature, ...], facts: TextFacts, *, is_squeezed: bool) -> list[Match]:
     matches = []
     for signature in signatures:
         for template in signature.texts:
@@ -81,13 +88,14 @@ def _search(text: Words, signatures: tuple[Signature, ...], *, is_squeezed: bool
                 continue
             found = pattern.find(text.shown, text.lowered)
             if found and _is_confirmed(signature, found, text, is_squeezed=is_squeezed):
+                captures = pattern.format_captures(found)
                 matches.append(
                     Match(
                         code=signature.code,
-                        cause=signature.cause.format_map(pattern.format_captures(found)),
+                        cause=signature.cause.format_map(captures),
                         severity=signature.severity,
                         confidence=signature.confidence,
-                        fix=signature.fix,
+                        fix=render_fix_of(signature, captures, facts),
                         matched=found[0][:MAX_SHOWN],
                         position=found.start(),
                         line=text.find_line(text.find_first(found)),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from devkit.doctor.model import Confidence, Fix, Severity
+from devkit.doctor.problems import FixRow
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Signature:
     cause: str
     fix: Fix
     source: str
+    variants: tuple[FixRow, ...] = ()
+    """The variants of a shared fix, of which `fix` is the template of the one for a machine that nothing is known of."""
     severity: Severity = Severity.ERROR
     confidence: Confidence = Confidence.CERTAIN
     also: tuple[str, ...] = ()
@@ -127,3 +130,5 @@ class Match:
     question: str = ""
     consequences: tuple[Consequence, ...] = ()
     is_common: bool = False
+    is_harmless: bool = False
+    """True for a line that looks like an error and says that all is well."""

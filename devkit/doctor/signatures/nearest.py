@@ -62,9 +62,16 @@ def _list_entries() -> Iterable[tuple[Nearest, str]]:
     for failure in load_failures():
         texts = tuple(text for row in failure.signatures for text in row.texts)
         name = failure.checks[0] if failure.checks else failure.id
-        yield Nearest(name, failure.name, failure.symptom), " ".join((failure.symptom, *texts))
+        yield Nearest(name, failure.name, _say(failure.symptom)), " ".join((failure.symptom, *texts))
     for family in load_families():
-        yield Nearest(family.id, family.name, family.texts[0]), " ".join(family.texts)
+        if family.is_consequence or family.is_harmless:
+            continue
+        yield Nearest(family.id, family.name, _say(family.texts[0])), " ".join(family.texts)
+
+
+def _say(template: str) -> str:
+    """Return a template as a person reads it, with dots where it varies."""
+    return re.sub(r"\{\w+:\w+\}", "…", template)
 
 
 def _split(text: str) -> list[str]:

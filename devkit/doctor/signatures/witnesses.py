@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from devkit.doctor.model import Confidence
 from devkit.doctor.signatures.model import Cause, Match
-from devkit.doctor.signatures.text_values import TextValues
+from devkit.doctor.signatures.text_facts import TextFact, TextFacts
 from devkit.facts.machine import Circumstances
 
 if TYPE_CHECKING:
@@ -88,29 +88,33 @@ class Machine:
     """
 
     ask: Ask
-    values: TextValues
+    values: TextFacts
     is_of_text: bool
 
 
 def describe_circumstances(here: Circumstances) -> Machine:
     """Return this machine, from which a text need not come."""
-    return Machine(_ask_circumstances(here), TextValues(), is_of_text=False)
+    return Machine(_ask_circumstances(here), TextFacts(), is_of_text=False)
 
 
 def describe_facts(facts: "Facts") -> Machine:
     """Return the machine that a text comes from."""
+    from devkit.doctor.fixes import name_engine
     from devkit.facts.model import NvmlAnswer
-    from devkit.facts.values import ComputeCapability, Release
+    from devkit.facts.values import ComputeCapability, Release, Unknown
 
     nvml, loaded = facts.nvml, getattr(facts.driver, "loaded", None)
-    capabilities = {gpu.capability for gpu in facts.gpus if isinstance(gpu.capability, ComputeCapability)}
     cuda = nvml.cuda if isinstance(nvml, NvmlAnswer) else None
-    values = TextValues(
-        driver=loaded if isinstance(loaded, Release) else None,
-        reported_cuda=cuda if isinstance(cuda, Release) else None,
-        capabilities=tuple(sorted(capabilities)),
-        machine=getattr(facts.system, "machine", None),
-    )
+    inside = getattr(facts.container, "kind", "")
+    engine = inside if inside in ("kubernetes", "apptainer") else name_engine(facts.engine)
+    stated = [
+        ("driver", str(loaded) if isinstance(loaded, Release) else ""),
+        ("reported_cuda", str(cuda) if isinstance(cuda, Release) else ""),
+        ("machine", "" if isinstance(facts.system, Unknown) else facts.system.machine),
+        ("engine", "" if engine == "none" else engine),
+        *(("capability", str(gpu.capability)) for gpu in facts.gpus if isinstance(gpu.capability, ComputeCapability)),
+    ]
+    values = TextFacts(tuple(TextFact(name, value) for name, value in stated if value), machine=facts)
     return Machine(_ask_facts(facts), values, is_of_text=True)
 
 

@@ -1,0 +1,377 @@
+"""Commands of Docker in the form of the engine that a text is about.
+
+The catalog writes a container's start as `docker run`. Each of its options has a form in a pod, in Podman, in Apptainer, in
+enroot, and in the asker's own file; what has none there is left out.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from devkit.doctor.fixes import list_configure_commands, list_restart_commands
+from devkit.doctor.model import Fix, Restart
+from devkit.doctor.problems import find_problem_row, render_fix
+from devkit.doctor.signatures.text_facts import TextFacts
+
+OF_CONTAINER = ("kubernetes", "podman", "apptainer", "enroot")
+"""Engines whose containers no Docker command starts."""
+
+_WITH_VALUE = frozenset(
+    (
+        *(
+            "-e",
+            "--env",
+            "-v",
+            "--volume",
+            "-p",
+            "--publish",
+            "-u",
+            "--user",
+            "--gpus",
+            "--runtime",
+            "--device",
+            "--shm-size",
+        ),
+        *(
+            "--ulimit",
+            "--cap-add",
+            "--security-opt",
+            "--ipc",
+            "--network",
+            "--net",
+            "--entrypoint",
+            "--group-add",
+            "--platform",
+        ),
+        *("--add-host", "--name", "--pids-limit", "--memory", "-m", "--env-file", "--mount"),
+    )
+)
+_LONG = {"-e": "--env", "-v": "--volume", "-p": "--publish", "-u": "--user", "--net": "--network", "-m": "--memory"}
+_RUN = re.compile(r"(?:^|(?<=; )|(?<=&& )|(?<=\$ )|(?<=sudo ))docker run\b")
+_DAEMON = re.compile(
+    r"daemon\.json|\bdockerd\b|docker\.service|systemctl (?:edit|show|enable|start)\b.* docker|-u docker\b"
+)
+_RESTART = re.compile(
+    r"sudo (?:systemctl|service) (?:restart docker|docker restart)\b|systemctl --user restart docker\b"
+)
+_CONFIGURE = re.compile(r"nvidia-ctk runtime configure --runtime=docker\b")
+_CLI = re.compile(
+    r"(?<![\w./-])docker (?=(?:build|pull|push|ps|logs|inspect|image|images|exec|login|logout|rm|stop|start|restart|system|info"
+    r"|version|compose|network|manifest|events|volume|container)\b)"
+)
+_IMAGE_WORK = re.compile(r"\bdocker (?:build|buildx|builder|manifest|push)\b|DOCKER_BUILDKIT")
+_DOCKER = re.compile(r"\bdocker(?:-compose)?\b(?!\.io|://|-ce|-registry)")
+_DOCKER_WORDS = re.compile(
+    r"(?i)\bdocker\b|compose\b|`--|\bengine\b|the container is (?:created|started)|Start the container"
+)
+
+
+@dataclass(frozen=True)
+class _Option:
+    """What an option of `docker run` is elsewhere: lines with {value}, and what it does, in a sentence."""
+
+    does: str
+    pod: tuple[str, ...] = ()
+    compose: str = ""
+    apptainer: str = ""
+    node: str = ""
+    """A command for the node, where a pod has no such setting."""
+
+
+_POD_GPU = "resources: {limits: {nvidia.com/gpu: 1}}"
+_OPTIONS: Mapping[str, _Option] = {
+    "--gpus": _Option("Request the GPU", (_POD_GPU,), "gpus: all", "--nv"),
+    "--runtime": _Option("use the nvidia runtime", ("runtimeClassName: nvidia",), "runtime: {value}", "--nv"),
+    "--shm-size": _Option(
+        "mount a larger /dev/shm",
+        (
+            "volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: {binary}}}}}]",
+            "volumeMounts: [{{name: shm, mountPath: /dev/shm}}]",
+        ),
+        "shm_size: {value}b",
+    ),
+    "--env": _Option(
+        "set the variable", ("env: [{{name: {name}, value: '{given}'}}]",), "environment: ['{value}']", "--env {value}"
+    ),
+    "--volume": _Option(
+        "mount the folder",
+        (
+            "volumeMounts: [{{name: data, mountPath: {target}}}]",
+            "volumes: [{{name: data, hostPath: {{path: {origin}}}}}]",
+        ),
+        "volumes: ['{value}']",
+        "--bind {value}",
+    ),
+    "--ulimit": _Option(
+        "raise the limit, which a pod inherits from the node's container runtime",
+        compose="ulimits: {{{name}: {given}}}",
+        node="sudo systemctl edit containerd  # [Service] Limit{upper}=infinity",
+    ),
+    "--cap-add": _Option(
+        "add the capability", ("securityContext: {{capabilities: {{add: [{value}]}}}}",), "cap_add: [{value}]"
+    ),
+    "--privileged": _Option("run privileged", ("securityContext: {{privileged: true}}",), "privileged: true"),
+    "--user": _Option(
+        "run as the user", ("securityContext: {{runAsUser: 1000, runAsGroup: 1000}}",), "user: '{value}'"
+    ),
+    "--ipc": _Option("share the host's IPC", ("hostIPC: true",), "ipc: {value}"),
+    "--network": _Option("share the host's network", ("hostNetwork: true",), "network_mode: {value}"),
+    "--device": _Option(
+        "request the device by its device plugin", ("resources: {{limits: {{{resource}: 1}}}}",), "devices: ['{value}']"
+    ),
+    "--security-opt": _Option(
+        "relax the confinement",
+        ("securityContext: {{seccompProfile: {{type: Unconfined}}}}",),
+        "security_opt: ['{value}']",
+    ),
+    "--group-add": _Option(
+        "add the group", ("securityContext: {{supplementalGroups: [<number of the group>]}}",), "group_add: ['{value}']"
+    ),
+    "--pids-limit": _Option(
+        "raise the limit of processes, which is the kubelet's podPidsLimit", compose="pids_limit: {value}"
+    ),
+    "--add-host": _Option(
+        "name the host",
+        ("hostAliases: [{{ip: <address>, hostnames: [host.docker.internal]}}]",),
+        "extra_hosts: ['{value}']",
+    ),
+    "--entrypoint": _Option("start the program", ("command: [{value}]",), "entrypoint: {value}"),
+    "--publish": _Option("publish the port", (), "ports: ['{value}']"),
+}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A parsed `docker run`."""
+
+    options: tuple[tuple[str, str], ...]
+    image: str
+    command: str
+
+
+def fit_to_engine(fix: Fix, facts: TextFacts) -> Fix:
+    """Return a fix with its commands in the form of the text's engine; unchanged for Docker itself."""
+    engine = facts.engine
+    if engine == "snap" and any(_CONFIGURE.search(each) or "daemon.json" in each for each in fix.commands):
+        return _replace_snap(facts)
+    convert = _CONVERTERS.get(engine)
+    if engine == "docker" or not engine:
+        return fix if facts.find("form") != "compose" else replace(fix, commands=tuple(_to_compose(fix.commands)))
+    if convert is None or not any(map(_is_dockers, fix.commands)):
+        return fix
+    runs = [run for command in fix.commands if (run := _parse_run(command))]
+    parts = (
+        part for command in fix.commands for part in (command.split(" && ") if _is_dockers(command) else [command])
+    )
+    commands = tuple(dict.fromkeys(each for part in parts for each in convert(part)))
+    summary = fix.summary
+    if engine in OF_CONTAINER and _DOCKER_WORDS.search(summary) and runs:
+        summary = _summarize(runs, engine)
+    is_gone = engine in ("podman", "apptainer", "enroot") and fix.restart is Restart.ENGINE
+    return replace(fix, summary=summary, commands=commands, restart=Restart.NONE if is_gone else fix.restart)
+
+
+def _is_dockers(command: str) -> bool:
+    return _DOCKER.search(command) is not None and not _IMAGE_WORK.search(command)
+
+
+def _replace_snap(facts: TextFacts) -> Fix:
+    fix = render_fix(find_problem_row("ENG003", "snap").fixes, {}, facts.facts)
+    install = () if len(fix.commands) > 1 else ("curl -fsSL https://get.docker.com | sudo sh",)
+    return replace(
+        fix,
+        summary="Replace the snap by Docker Engine, which reads the toolkit's settings: save images and volumes that you need first.",
+        commands=(*fix.commands, *install, *list_configure_commands("docker")),
+    )
+
+
+def _summarize(runs: list[_Run], engine: str) -> str:
+    names = dict.fromkeys(name for run in runs for name, _ in run.options if name in _OPTIONS)
+    does = [_OPTIONS[name].does for name in names]
+    said = ", ".join(does) or "Change it"
+    where = {"kubernetes": "in the pod's spec", "podman": "when Podman creates the container"}
+    return f"{said[0].upper()}{said[1:]} {where.get(engine, 'when the container starts')}."
+
+
+def _parse_run(command: str) -> _Run | None:
+    found = _RUN.search(command)
+    if found is None:
+        return None
+    try:
+        words = shlex.split(command[found.end() :].partition("  # ")[0])
+    except ValueError:
+        return None
+    options: list[tuple[str, str]] = []
+    while words and words[0].startswith("-"):
+        name, equals, value = words.pop(0).partition("=")
+        if not equals and name in _WITH_VALUE and words:
+            value = words.pop(0)
+            while value.count("(") > value.count(")") and words:  # $(getent group render)
+                value = f"{value} {words.pop(0)}"
+        options.append((_LONG.get(name, name), value))
+    image, *rest = words or [""]
+    return _Run(tuple(options), image, " ".join(map(_quote, rest)))
+
+
+def _quote(word: str) -> str:
+    return word if re.fullmatch(r"[\w@%+=:,./<>…-]*", word) else shlex.quote(word)
+
+
+def _fill(template: str, value: str) -> str:
+    name, _, given = value.partition("=")
+    origin, _, target = value.partition(":")
+    return template.format(
+        value=value,
+        name=name,
+        given=given or f"${name}",
+        origin=origin,
+        target=target.partition(":")[0] or origin,
+        upper=name.upper(),
+        binary=re.sub(r"([kmgKMG])b?$", lambda unit: f"{unit[1].upper()}i", value),
+        resource="nvidia.com/gpu" if "nvidia" in value else "rdma/hca" if "infiniband" in value else "<resource>",
+    )
+
+
+def _to_pod(command: str) -> Iterator[str]:
+    run = _parse_run(command)
+    if run is not None:
+        options = dict.fromkeys(run.options)
+        for name, value in options:
+            option = _OPTIONS.get(name)
+            yield from (
+                f"# pod: {_fill(line, value) if '{{' in line or '{value}' in line else line}"
+                for line in (option.pod if option else ())
+            )
+            if option and option.node:
+                yield _fill(option.node, value)
+        if run.command and run.image:
+            yield (
+                f"kubectl exec <pod> -- {run.command}"
+                if "--gpus" in dict(options)
+                else (f"kubectl run test --rm -it --restart=Never --image={run.image} -- {run.command}")
+            )
+    elif _CONFIGURE.search(command):
+        yield _CONFIGURE.sub("nvidia-ctk runtime configure --runtime=containerd", command)
+    elif _RESTART.search(command):
+        yield "sudo systemctl restart containerd"
+    elif found := re.search(r"docker (exec|logs|restart|inspect|ps)\b(?: -\S+)* ?(.*)", command):
+        verb, rest = found.groups()
+        inner = rest.partition(" ")[2]
+        yield {
+            "exec": f"kubectl exec <pod> -- {inner}",
+            "logs": "kubectl logs <pod> --previous",
+            "restart": "kubectl delete pod <pod>",
+            "inspect": "kubectl describe pod <pod>",
+            "ps": "kubectl get pods -o wide",
+        }[verb]
+    elif "docker login" in command:
+        server = found[0] if (found := re.search(r"[\w-]+\.[\w.-]+", command.partition("login")[2])) else "<registry>"
+        secret = f"pull-secret --docker-server={server} --docker-username=<name> --docker-password=<token>"
+        yield f"kubectl create secret docker-registry {secret}"
+        yield "# pod: imagePullSecrets: [{name: pull-secret}]"
+    elif found := re.search(r"docker pull (\S+)", command):
+        yield f"sudo crictl pull {found[1]}  # on the node"
+    elif not _is_dockers(command):
+        yield command
+
+
+def _to_podman(command: str) -> Iterator[str]:
+    if found := _RUN.search(command):
+        rest = command[found.end() :]
+        rest = re.sub(
+            r"--gpus[ =](?:all|'\"device=[\d,]+\"'|device=\d+|'?\"?\w+\"?'?)", "--device nvidia.com/gpu=all", rest
+        )
+        rest = re.sub(
+            r" ?--runtime[ =]nvidia", "" if "nvidia.com/gpu" in rest else " --device nvidia.com/gpu=all", rest
+        )
+        rest = re.sub(r" -e NVIDIA_VISIBLE_DEVICES=\w+", "", rest)
+        yield f"{command[: found.start()]}podman run{rest}"
+    elif _CONFIGURE.search(command):
+        yield from list_configure_commands("podman")
+    elif _CLI.search(command):
+        yield _CLI.sub("podman ", command)
+    elif not (_is_dockers(command) or _RESTART.search(command)):
+        yield command
+
+
+def _to_apptainer(command: str) -> Iterator[str]:
+    run = _parse_run(command)
+    if run is not None:
+        options = [
+            _fill(option.apptainer, value)
+            for name, value in run.options
+            if (option := _OPTIONS.get(name)) and option.apptainer
+        ]
+        if options:
+            image = f"docker://{run.image}" if run.image not in ("", "…", "<image>") else "<image>"
+            yield " ".join(("apptainer exec", *dict.fromkeys(options), image, run.command or "<command>"))
+        if "--shm-size" in dict(run.options):
+            yield f"sudo mount -o remount,size={dict(run.options)['--shm-size'].upper()} /dev/shm  # Apptainer shares the host's"
+        if "--ulimit" in dict(run.options):
+            yield "ulimit -l unlimited  # before Apptainer starts"
+    elif found := re.search(r"^docker pull (\S+)", command):
+        yield f"apptainer pull docker://{found[1]}"
+    elif not _is_dockers(command):
+        yield command
+
+
+def _to_enroot(command: str) -> Iterator[str]:
+    run = _parse_run(command)
+    if run is not None:
+        options = [f"--container-mounts={value}" for name, value in run.options if name == "--volume"]
+        variables = [value for name, value in run.options if name == "--env"]
+        if variables:
+            options.append(f"--export=ALL,{','.join(variables)}")
+        image = run.image if run.image not in ("", "…") else "<image>"
+        yield " ".join(("srun --gpus=1", f"--container-image={image}", *options, run.command or "<command>"))
+    elif not _is_dockers(command):
+        yield command
+
+
+def _to_other_docker(engine: str) -> Callable[[str], Iterator[str]]:
+    def convert(command: str) -> Iterator[str]:
+        if engine == "desktop" and (
+            _CONFIGURE.search(command) or re.search(r"install.* nvidia-container-toolkit", command)
+        ):
+            return  # Docker Desktop has its own.
+        if engine == "rootless" and _CONFIGURE.search(command):
+            yield from list_configure_commands(engine)
+        elif _RESTART.search(command):
+            yield from list_restart_commands(engine)
+        else:
+            yield command
+
+    return convert
+
+
+def _to_containerd(command: str) -> Iterator[str]:
+    if _CONFIGURE.search(command):
+        yield _CONFIGURE.sub("nvidia-ctk runtime configure --runtime=containerd", command)
+    elif _RESTART.search(command):
+        yield "sudo systemctl restart containerd"
+    elif not _DAEMON.search(command):
+        yield re.sub(r"(?<![\w./-])docker (?=run|build|pull|ps|logs|inspect|exec|login|compose)", "nerdctl ", command)
+
+
+_CONVERTERS: Mapping[str, Callable[[str], Iterator[str]]] = {
+    "kubernetes": _to_pod,
+    "podman": _to_podman,
+    "apptainer": _to_apptainer,
+    "enroot": _to_enroot,
+    "containerd": _to_containerd,
+    **{engine: _to_other_docker(engine) for engine in ("snap", "rootless", "desktop")},
+}
+
+
+def _to_compose(commands: Iterable[str]) -> Iterator[str]:
+    """Yield the options of a `docker run` that stands for the asker's container as lines of a Compose service."""
+    for command in commands:
+        run = _parse_run(command)
+        if run is None or run.image not in ("", "…"):
+            yield command
+            continue
+        for name, value in run.options:
+            if (option := _OPTIONS.get(name)) and option.compose:
+                yield f"# compose.yaml, in the service: {_fill(option.compose, value)}"
+        yield "docker compose up -d --force-recreate"

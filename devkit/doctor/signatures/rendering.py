@@ -1,0 +1,146 @@
+"""The fix of a row for a text: its variant, its values, and its commands for the text's engine.
+
+A value that the error's own words name comes first, then what the text states elsewhere, then the machine. What nobody knows
+is asked for by a command that prints it: within the command where the shell can, else before it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from devkit.doctor.model import Fix
+from devkit.doctor.problems import FixRow, render_fix
+from devkit.doctor.signatures.engines import fit_to_engine
+from devkit.doctor.signatures.text_facts import TextFacts
+from devkit.facts.machine import Torch
+from devkit.facts.model import Python
+
+DEFAULT_LABEL = "cu128"
+"""The index of torch where neither driver nor GPU nor an installed torch is known: nearly every driver runs it."""
+_NAME = re.compile(r"(?<![{$])\{([a-z_]{2,40})\}(?!\})")
+
+_ASK: Mapping[str, str] = {
+    "driver_branch": "$(cut -d. -f1 /sys/module/nvidia/version)",
+    "driver_version": "$(cat /sys/module/nvidia/version)",
+    "torch_version": "$(python -c 'import torch; print(torch.__version__.split(\"+\")[0])')",
+    "torch_cuda": "$(python -c 'import torch; print(torch.version.cuda)')",
+    "torch_cuda_dashed": '$(python -c \'import torch; print(torch.version.cuda.replace(".", "-"))\')',
+}
+"""By value, the words of a shell that print it where the command runs."""
+_PRINT: Mapping[str, str] = {
+    "index": "nvidia-smi -L",
+    "address": "lspci -D | grep -i nvidia",
+    "package": "pip list",
+    "interface": "ip -br address",
+    "branch": "cat /sys/module/nvidia/version",
+}
+"""By value, a command that prints it, for a person to put in its place."""
+
+
+def list_values(facts: TextFacts) -> dict[str, str]:
+    """Return the values that commands may name besides those of the error: stated, of the machine, or the words that print them."""
+    return {
+        **_ASK,
+        "torch_label": DEFAULT_LABEL,
+        "cuda_major": DEFAULT_LABEL[2:-1],
+        "cuda_folder": "/usr/local/cuda",
+        **facts.as_captures(),
+        **_list_known(facts),
+    }
+
+
+def _list_known(facts: TextFacts) -> dict[str, str]:
+    known: dict[str, str] = {}
+    branches = {each.partition(".")[0] for each in facts.list_values("driver")}
+    if len(branches) == 1:
+        known["driver_branch"] = branches.pop()
+    if driver := facts.find("driver"):
+        known["driver_version"] = driver
+    build, torch = facts.find("torch_build"), facts.find_version("torch").partition("+")[0]
+    installed = getattr(facts.machine, "python", None)
+    if isinstance(installed, Python) and isinstance(installed.torch, Torch):
+        torch = torch or installed.torch.version.partition("+")[0]
+        build = build or installed.torch.version.partition("+")[2]
+    if torch:
+        known["torch_version"] = torch
+    if build.startswith("cu"):
+        digits = build.removeprefix("cu")
+        cuda = f"{digits[:-1]}.{digits[-1]}"
+        known |= {"torch_cuda": cuda, "torch_cuda_dashed": cuda.replace(".", "-"), "cuda_major": digits[:-1]}
+    if toolkit := facts.find("cuda_toolkit"):
+        known["cuda_folder"] = f"/usr/local/cuda-{toolkit}"
+        known.setdefault("cuda_major", facts.find("cuda_major") or toolkit.partition(".")[0])
+    if label := _choose_label(facts, build):
+        known["torch_label"] = label
+    return known
+
+
+def _choose_label(facts: TextFacts, build: str) -> str:
+    """Return the index of torch for the driver and GPUs of a text, else that of its torch, "" for neither."""
+    if facts.driver is not None or facts.reported_cuda is not None or facts.capabilities:
+        from devkit.doctor.signatures.computed_fixes import find_torch_wheel
+
+        wheel = find_torch_wheel(facts, facts.capabilities)
+        if wheel is not None:
+            return wheel.label
+    return build if build.startswith("cu") else ""
+
+
+class _Row(Protocol):
+    @property
+    def fix(self) -> Fix: ...
+    @property
+    def variants(self) -> tuple[FixRow, ...]: ...
+
+
+def render_fix_of(row: _Row, captures: Mapping[str, str], facts: TextFacts) -> Fix:
+    """Render the fix of an error's row for a text and its engine."""
+    fix = (
+        render_rows(row.variants, captures, facts)
+        if row.variants
+        else _fill(row.fix, {**list_values(facts), **captures}, _NAME)
+    )
+    return fit_to_engine(fix, facts)
+
+
+def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: TextFacts) -> Fix:
+    """Render the variant of a fix of the catalog for a text. Raises LookupError where none is for it."""
+    rows = tuple(rows)
+    texts = [text for row in rows for text in (row.summary, row.docs, *row.commands)]
+    names = dict.fromkeys(name for text in texts for name in re.findall(r"\{([a-z_]+)\}", text))
+    values: dict[str, object] = {
+        name: f"__{name}__" for name in names if name not in captures and not _is_macro(name, rows)
+    }
+    fix = render_fix(rows, {**values, **captures}, facts.facts)
+    return _fill(fix, list_values(facts), re.compile(r"__([a-z_]{2,40}?)__"))
+
+
+def _is_macro(name: str, rows: Iterable[FixRow]) -> bool:
+    return any(command == f"{{{name}}}" for row in rows for command in row.commands)
+
+
+def _fill(fix: Fix, values: Mapping[str, str], name: re.Pattern[str]) -> Fix:
+    asked: list[str] = []
+
+    def find(found: re.Match[str]) -> str:
+        if found[1] in values:
+            return values[found[1]]
+        if found[1] in _PRINT and _PRINT[found[1]] not in asked:
+            asked.append(_PRINT[found[1]])
+        return f"<{found[1].replace('_', ' ')}>"
+
+    def say(found: re.Match[str]) -> str:
+        value = find(found)
+        return found[1].replace("_", " ") if value.startswith("$(") else value
+
+    commands = tuple(name.sub(find, command) for command in fix.commands)
+    before = tuple(each for each in asked if not any(command.startswith(each) for command in commands))
+    return Fix(
+        name.sub(say, fix.summary),
+        (*before, *commands),
+        fix.where,
+        fix.root,
+        fix.restart,
+        name.sub(say, fix.docs),
+        fix.repairs,
+    )

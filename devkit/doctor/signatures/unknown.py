@@ -1,0 +1,209 @@
+"""What a text says itself where nothing in it is known: its first error, who raised it, versions, advice, a search line."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from devkit.doctor.signatures.library_changes import list_packages
+from devkit.doctor.signatures.log_text import Words
+from devkit.doctor.signatures.model import Consequence
+from devkit.doctor.signatures.text_facts import TextFacts
+
+MAX_LINE = 300
+MAX_ADVICE = 3
+MAX_VERSIONS = 12
+_MAX_LINES = 20_000
+_MIN_LINES = 3
+"""Lines that a text needs before it counts as a log that shows no failure."""
+_MAX_SEARCH_WORDS = 14
+_MIN_WORDS = 3
+
+_ERROR = re.compile(
+    r"(?:^|[\s(\[])(?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit|Warning\b.{0,80}error)\b(?:[:(]|$)"
+    r"|\b(?:fatal|panic)(?: error)?:|\bfatal\s+:|\bERROR\b|NCCL WARN|\b[Ee]rror(?: \w{1,20})?[:=\]]|^error\b|CMake Error|\bE: |\[E\d{3}"
+    r"|\b(?:[Ff]ailed|FAILED|[Ff]ailure|[Cc]annot|[Cc]ould not|[Cc]ouldn't|[Uu]nable to|[Aa]borted|Killed|core dumped)\b"
+    r"|[Pp]ermission denied|[Nn]o such file|command not found|[Nn]o space left|[Uu]ndefined (?:symbol|reference)|[Dd]enied:"
+    r"|\b(?:not recognized|refused|timed out|terminated|CrashLoopBackOff|BackOff|OOMKilled|ImagePullBackOff|invalid)\b"
+)
+_EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)): ?(.*)")
+_NO_ERROR = re.compile(
+    r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
+    r"|\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b|Persistence-M|ECC",
+)
+_ADVICE = re.compile(
+    r"\b(?:please|try (?:to|setting|using|installing|running|again with|increasing|reducing)|make sure"
+    r"|you (?:can|need to|should|must|may want)|consider|instead of|(?:hint|help|suggestion|tip|solution): )"
+    r"|(?:^|[.;:,] )(?:[Ss]et|[Uu]se|[Pp]ass|[Ii]nstall|[Uu]pgrade|[Dd]owngrade|[Uu]pdate|[Rr]einstall|[Rr]un|[Ss]pecify|[Ii]ncrease"
+    r"|[Rr]educe|[Dd]ecrease|[Ee]nable|[Dd]isable) [`'\"\w-]",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|;\s+")
+_NOISE = re.compile(
+    r"0x[0-9a-fA-F]{3,}|(?:/[\w.@+-]+){2,}/?|[A-Z]:\\\S+|https?://\S+|\b[0-9a-f]{12,}\b|\b\d{4}-\d\d-\d\d\S*"
+    r"|['\"`,()\[\]{}<>|=]+"
+)
+
+
+_NEXT = (
+    "devkit doctor  # looks at the machine where it happened",
+    "devkit explain --new case.json FILE  # the text and the machine's facts, without names, for an issue",
+)
+
+
+@dataclass(frozen=True)
+class FirstError:
+    """The first line that has the form of an error."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What a text without a known error says itself.
+
+    `package` is that whose code raised the error, `caller` the one that called it; `versions` are of the packages and of
+    driver, CUDA and Python; `search` is a line for a search engine, `reports` are lines that only say that something failed.
+    """
+
+    is_healthy: bool
+    first_error: FirstError | None = None
+    package: str = ""
+    caller: str = ""
+    file: str = ""
+    versions: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    search: str = ""
+    commands: tuple[str, ...] = ()
+    reports: tuple[Consequence, ...] = ()
+
+
+def describe_unknown(words: Words, facts: TextFacts, reports: tuple[Consequence, ...] = ()) -> Unknown:
+    """Describe a text in which nothing is known by what it says itself."""
+    lines = tuple(_list_lines(words))
+    reported = {each.line for each in reports}
+    error = next((each for each in _find_errors(lines) if each[0] not in reported), None)
+    if error is None and not reports:
+        return Unknown(is_healthy=len(lines) >= _MIN_LINES, versions=_list_versions(facts), facts=_list_facts(facts))
+    if error is None:
+        return Unknown(
+            is_healthy=False,
+            versions=_list_versions(facts),
+            facts=_list_facts(facts),
+            commands=_list_commands(facts),
+            reports=reports,
+        )
+    line, text, position = error
+    packages = list_packages(words.shown[:position])
+    package = next((each for each in reversed(packages) if each), "")
+    caller = next((each for each in reversed(packages) if each and each != package), "")
+    return Unknown(
+        is_healthy=False,
+        first_error=FirstError(line, text[:MAX_LINE]),
+        package=package.replace("_", "-"),
+        caller=caller.replace("_", "-"),
+        file=_find_file(words.shown[:position]),
+        versions=_list_versions(facts),
+        facts=_list_facts(facts),
+        advice=_find_advice(lines, line, text),
+        search=_build_search(text, package, facts),
+        commands=_list_commands(facts),
+        reports=reports,
+    )
+
+
+def find_first_error(words: Words, *, before: int) -> FirstError | None:
+    """Find the first line with the form of an error above a line; None where there is none."""
+    error = next(_find_errors(tuple(_list_lines(words))), None)
+    return FirstError(error[0], error[1][:MAX_LINE]) if error and error[0] < before else None
+
+
+def _list_lines(words: Words) -> Iterator[tuple[int, str, int]]:
+    bounds = (*words.starts[1:], len(words.shown) + 1)
+    for start, end, line in zip(words.starts[:_MAX_LINES], bounds, words.lines, strict=False):
+        yield line, words.shown[start : end - 1], start
+
+
+def _find_errors(lines: tuple[tuple[int, str, int], ...]) -> Iterator[tuple[int, str, int]]:
+    """Yield the lines of errors, the messages of exceptions before the lines that only announce one."""
+    later: list[tuple[int, str, int]] = []
+    is_traced = False
+    for line, text, position in lines:
+        if text.startswith("Traceback (most recent call last)"):
+            is_traced = True
+        elif is_traced and _EXCEPTION.match(text):
+            yield line, text, position
+            is_traced = False
+        elif not is_traced and _ERROR.search(text) and not _NO_ERROR.search(text):
+            yield line, text, position
+        elif not is_traced and _ERROR.search(text) and re.search(r"\b\w{2,40}(?:Error|Exception): ", text):
+            later.append((line, text, position))
+    yield from later
+
+
+def _find_file(shown: str) -> str:
+    frames = re.findall(r'File "([^"]{1,300})", line (\d+)', shown[-16 * 1024 :])
+    if not frames:
+        return ""
+    path, number = frames[-1]
+    path = re.sub(r"^.*(?:site|dist)-packages/", "", path)
+    return f"{path}:{number}"
+
+
+def _find_advice(lines: tuple[tuple[int, str, int], ...], line: int, error: str) -> tuple[str, ...]:
+    """Return sentences that say what to do, those nearest to the error first."""
+    found = sorted(
+        (abs(number - line), place, sentence.strip()[:MAX_LINE])
+        for place, (number, text, _) in enumerate(lines)
+        for sentence in _SENTENCE.split(text[:1200])
+        if len(sentence.split()) >= _MIN_WORDS and _ADVICE.search(sentence) and "most recent call last" not in sentence
+    )
+    return tuple(dict.fromkeys(each for *_, each in found if each != error))[:MAX_ADVICE]
+
+
+def _list_versions(facts: TextFacts) -> tuple[str, ...]:
+    names = dict.fromkeys(each.name for each in facts.stated if each.name.startswith("package:"))
+    packages = [f"{name.removeprefix('package:')} {facts.find(name)}" for name in names if facts.find(name)]
+    machine = {
+        "driver": "driver",
+        "reported_cuda": "CUDA of the driver",
+        "cuda_toolkit": "CUDA Toolkit",
+        "kernel": "kernel",
+    }
+    others = [f"{said} {facts.find(name)}" for name, said in machine.items() if facts.find(name)]
+    python = [f"Python {facts.python}"] if facts.python else []
+    return tuple((*others, *python, *packages)[:MAX_VERSIONS])
+
+
+def _list_facts(facts: TextFacts) -> tuple[str, ...]:
+    """Return what the text states of engine, command, GPU and exit code, with their lines."""
+    said = {"engine": "engine", "command": "command", "gpu": "GPU", "exit_code": "exit code", "resource": "resource"}
+    shown = []
+    for name, words in said.items():
+        each = next((each for each in facts.stated if each.name == name), None)
+        if each is not None:
+            place = f" (line {each.line})" if each.line else ""
+            shown.append(f"{words}: {each.value[:120]}{place}")
+    return tuple(shown)
+
+
+def _build_search(text: str, package: str, facts: TextFacts) -> str:
+    """Return the words of an error for a search engine: without paths, numbers of processes and quotes."""
+    found = _EXCEPTION.match(text)
+    name, message = (found[1].rpartition(".")[2], found[2]) if found else ("", text)
+    plain = _NOISE.sub(" ", message)
+    words = [word for word in plain.split() if not re.fullmatch(r"[\d.:/\\*+_-]+", word)][:_MAX_SEARCH_WORDS]
+    version = facts.find_version(package.replace("_", "-")) if package else ""
+    return " ".join(filter(None, (package.replace("_", "-"), version, name, *words)))
+
+
+def _list_commands(facts: TextFacts) -> tuple[str, ...]:
+    """Return what shows more, by the engine of the text."""
+    shown = {
+        "kubernetes": ("kubectl describe pod <pod>", "kubectl logs <pod> --previous"),
+        "podman": ("podman info; podman logs <container>",),
+    }.get(facts.engine, ())
+    if any(each.name == "command" and each.value.startswith(("srun", "sbatch")) for each in facts.stated):
+        shown = (*shown, "sacct -j <job> --format=JobID,State,ExitCode,MaxRSS")
+    return (*shown, *_NEXT)

@@ -1,0 +1,213 @@
+"""Facts that a log states: how they are read, and that they choose and fill every command."""
+
+import re
+
+import pytest
+
+from devkit.doctor.known_errors import find_known_errors
+from devkit.doctor.signatures.catalog import load_signatures
+from devkit.doctor.signatures.families import load_families
+from devkit.doctor.signatures.log_text import read_words
+from devkit.doctor.signatures.rendering import render_fix_of
+from devkit.doctor.signatures.text_facts import TextFact, TextFacts, read_text_facts
+from devkit.facts.model import Platform
+
+ROWS = (*load_signatures(), *(cause for family in load_families() for cause in family.causes))
+IMAGE_WORK = re.compile(r"docker (?:build|buildx|builder|manifest|push)|DOCKER_BUILDKIT")
+
+
+def facts_of(text):
+    return read_text_facts(read_words(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        pytest.param("$ snap install docker\n$ docker run x", "engine", "snap", id="snap"),
+        pytest.param("Server: Docker Desktop 4.38", "engine", "desktop", id="Desktop"),
+        pytest.param("docker run x\nunix:///run/user/1000/docker.sock", "engine", "rootless", id="rootless"),
+        pytest.param("$ podman run --device nvidia.com/gpu=all x", "engine", "podman", id="Podman"),
+        pytest.param("it fails in my pod / kubectl logs x", "engine", "kubernetes", id="pod"),
+        pytest.param("FATAL: singularity exec --nv", "engine", "apptainer", id="Apptainer"),
+        pytest.param(
+            "docker: Error response from daemon: x\nThe same works with podman.",
+            "engine",
+            "docker",
+            id="the one that fails",
+        ),
+        pytest.param("Linux box 5.15.0-91-generic #101 x86_64", "kernel", "5.15.0-91-generic", id="uname"),
+        pytest.param(" Cgroup Version: 2", "cgroup_version", "2", id="docker info"),
+        pytest.param("torch==2.7.1+cu126", "torch_build", "cu126", id="build of torch"),
+        pytest.param("-I/usr/local/cuda-11.8/include", "cuda_toolkit", "11.8", id="folder of CUDA"),
+        pytest.param(
+            "NCCL_GRAPH_FILE set by environment to /x.xml", "variable:NCCL_GRAPH_FILE", "/x.xml", id="variable"
+        ),
+        pytest.param("command terminated with exit code 137", "exit_code", "137", id="exit code"),
+        pytest.param(
+            "user@host:~$ docker run --gpus all x", "command", "docker run --gpus all x", id="the user's command"
+        ),
+        pytest.param("kernel-devel-4.18.0-240.el8.x86_64", "distribution", "rhel", id="package of a distribution"),
+    ],
+)
+def test_a_fact_is_read(text, name, value):
+    assert facts_of(text).find(name) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "transformers==5.0.0",
+        "transformers: 5.0.0",
+        "transformers 5.0.0",
+        "transformers-5.0.0",
+        "transformers | 5.0.0 |",
+    ],
+)
+def test_a_version_is_read_in_every_printed_form(text):
+    assert facts_of(f"- {text}\n").find_version("transformers") == "5.0.0"
+
+
+@pytest.mark.parametrize("text", ["x 1.0 requires transformers==4.0", "transformers>=4.0", "my-transformers==4.0"])
+def test_what_is_required_is_not_installed(text):
+    assert facts_of(text).find_version("transformers") == ""
+
+
+def test_facts_have_their_lines_and_contradictions_are_no_facts():
+    facts = facts_of("a\nDriver Version: 535.1.2\nb\nDriver Version: 550.3.4")
+    assert [(each.value, each.line) for each in facts.stated if each.name == "driver"] == [
+        ("535.1.2", 2),
+        ("550.3.4", 4),
+    ]
+    assert facts.find("driver") == ""
+
+
+def test_a_text_is_a_machine_to_the_catalog():
+    facts = facts_of("NAME=Ubuntu\n5.15.167.4-microsoft-standard-WSL2 ").facts
+    assert (facts.system.platform, facts.system.distribution.id) == (Platform.WSL2, "ubuntu")
+
+
+@pytest.mark.parametrize(
+    ("engine", "foreign"),
+    [
+        ("kubernetes", r"\bdocker (?!\.io)|nvidia-ctk runtime configure --runtime=docker|restart docker|daemon\.json"),
+        ("podman", r"\bdocker (?:run|exec|ps|logs|inspect|compose)|--runtime=docker|restart docker"),
+        ("apptainer", r"\bdocker (?:run|exec|ps|logs)|--runtime=docker|restart docker"),
+        ("rootless", r"sudo nvidia-ctk runtime configure --runtime=docker$|sudo systemctl restart docker"),
+        ("desktop", r"nvidia-ctk runtime configure --runtime=docker|systemctl restart docker"),
+        ("containerd", r"\bdocker run|--runtime=docker|restart docker"),
+    ],
+)
+def test_no_command_is_one_of_another_engine(engine, foreign):
+    facts = TextFacts((TextFact("engine", engine),))
+    commands = {command for row in ROWS for command in render_fix_of(row, {}, facts).commands}
+    assert len(commands) > 1500
+    assert [each for each in commands if re.search(foreign, each) and not IMAGE_WORK.search(each)] == []
+
+
+def test_a_snap_gets_no_command_that_it_does_not_read():
+    facts = TextFacts((TextFact("engine", "snap"),))
+    for row in ROWS:
+        fix = render_fix_of(row, {}, facts)
+        if any("nvidia-ctk runtime configure --runtime=docker" in each for each in fix.commands):
+            assert fix.commands[0].startswith("sudo snap remove"), fix
+
+
+STATED = TextFacts(
+    (
+        TextFact("driver", "535.216.01"),
+        TextFact("reported_cuda", "12.2"),
+        TextFact("torch_build", "cu121"),
+        TextFact("cuda_toolkit", "12.1"),
+    ),
+    lowered="torch==2.4.1+cu121",
+)
+VERSIONED = {
+    r"(?:nvidia-(?:fabricmanager|utils|dkms|driver)|libnvidia-compute)-(\d{3})\b": {"535"},
+    r"/usr/local/cuda-(\d+\.\d)": {"12.1"},
+    r"whl/cu(\d{3})\b": {"118", "121", "126"},
+    r"cuda-toolkit-(\d+-\d)": {"12-1"},
+}
+
+
+def test_no_command_has_a_fixed_version_where_the_text_states_one():
+    wrong = []
+    for row in ROWS:
+        for command in render_fix_of(row, {}, STATED).commands:
+            for pattern, right in VERSIONED.items():
+                wrong += [command for found in re.findall(pattern, command) if found not in right]
+    assert set(wrong) <= {
+        # These name what the fix is about: the last branch for a GPU, the oldest wheel that has its kernels.
+        "pip install --force-reinstall torch torchvision torchaudio --index-url https://download.pytorch.org/whl/cu130",
+        "sudo apt-get install -y nvidia-driver-580-open  # Ubuntu",
+        "sudo apt-get install -y nvidia-driver-580  # Ubuntu, for Maxwell, Pascal and Volta",
+    }
+
+
+def commands_of(text):
+    return "\n".join(find_known_errors(text)[0].fix.commands)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds", "lacks"),
+    [
+        pytest.param(
+            "fabric manager NVIDIA GPU driver interface version 535.183.01 don't match with driver version 535.216.01",
+            "nvidia-fabricmanager-535",
+            "580",
+            id="the driver's branch",
+        ),
+        pytest.param(
+            "xformers 0.0.30 requires torch==2.7.0, but you have torch 2.8.0+cu128 which is incompatible.",
+            "torch==2.7.0",
+            "2.8",
+            id="the torch that the package was built for",
+        ),
+        pytest.param(
+            "Unsupported gpu architecture 'compute_35'", "cuda-11.8", "6.0", id="the newest toolkit that knows it"
+        ),
+        pytest.param(
+            '$ snap install docker\ncould not select device driver "" with capabilities: [[gpu]].',
+            "snap remove docker",
+            "nvidia-ctk cdi",
+            id="a snap",
+        ),
+        pytest.param(
+            "on the kubernetes pod\nRuntimeError: DataLoader worker (pid 1) is killed by signal: Bus error. It is possible"
+            " that dataloader's workers are out of shared memory.",
+            "emptyDir: {medium: Memory",
+            "docker",
+            id="shared memory of a pod",
+        ),
+        pytest.param(
+            "CUDA_VISIBLE_DEVICES=MIG-8a1b6a6e-1111-5e6c-9cbb-0123456789ab,MIG-7a1b6a6e-1111-5e6c-9cbb-0123456789ab\n"
+            "RuntimeError: CUDA error: invalid device ordinal",
+            "CUDA_VISIBLE_DEVICES=MIG-8a1b6a6e",
+            "unset",
+            id="one MIG device",
+        ),
+        pytest.param(
+            'torch 2.4.1\n  File "/x/site-packages/transformers/integrations/tensor_parallel.py", line 3, in <module>\n'
+            "NameError: name 'Replicate' is not defined",
+            "torch>=2.5",
+            "transformers",
+            id="a name that came with a later torch",
+        ),
+        pytest.param(
+            'transformers: 5.0.0rc1\n  File "/x/site-packages/unsloth/models/_utils.py", line 10, in <module>\n'
+            "NameError: name 'PreTrainedConfig' is not defined",
+            "--upgrade unsloth",
+            "transformers>=5",
+            id="a package older than its library",
+        ),
+        pytest.param(
+            "gpu pod 1: Warning FailedScheduling 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.\n nvidia.com/gpu.shared: 4",
+            "nvidia.com/gpu.shared: 1",
+            "device-plugin-daemonset",
+            id="shared GPUs",
+        ),
+    ],
+)
+def test_values_of_the_text_reach_the_commands(text, holds, lacks):
+    commands = commands_of(text)
+    assert holds in commands
+    assert lacks not in commands
