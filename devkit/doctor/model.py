@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from devkit.release import DOCUMENTATION_URL
 
@@ -75,6 +75,25 @@ class Location:
 
     path: str
     line: int = 1
+
+
+class FileLine(Protocol):
+    """Something that was read from a line of one of the project's files."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
+def format_location(place: FileLine) -> str:
+    """Format a place as findings show it."""
+    return f"{place.path}:{place.line}"
+
+
+def cite(place: FileLine, text: str) -> str:
+    """Cite what a line of a file says, as evidence shows it."""
+    return f"{format_location(place)}: {text}".rstrip(": ")
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,24 @@ from typing import Any
 
 from devkit.doctor import fixes
 from devkit.doctor.danger import withhold
-from devkit.doctor.model import Check, Confidence, Finding, Fix, Location, Repair, Restart, Severity, Side
+from devkit.doctor.model import (
+    Check,
+    Confidence,
+    FileLine,
+    Finding,
+    Fix,
+    Location,
+    Repair,
+    Restart,
+    Severity,
+    Side,
+    cite,
+    format_location,
+)
 from devkit.doctor.preconditions import find_platform, is_in_container
 from devkit.doctor.wheels import adapt_to_installer, find_workload_side
 from devkit.facts.decode import decode_fields
-from devkit.facts.model import Facts
+from devkit.facts.model import Facts, Setting
 from devkit.facts.values import Unknown
 from devkit.formats.shipped import load
 
@@ -95,14 +108,22 @@ def problem(
     *,
     subject: str = "",
     evidence: Iterable[str] = (),
-    location: Location | None = None,
+    found_at: FileLine | None = None,
     severity: Severity | None = None,
     confidence: Confidence | None = None,
     repairs: tuple[Repair, ...] = (),
     fix: Fix | None = None,
     **values: object,
 ) -> Problem:
-    """Make a problem of a check, by the name of its row. `severity`, `confidence` and `fix` are those of the row if None."""
+    """Make a problem of a check, by the name of its row. `severity`, `confidence` and `fix` are those of the row if None.
+
+    `found_at` is the line of the project's files that the problem is in: its subject, and where it is a setting its evidence.
+    """
+    location = None
+    if found_at is not None:
+        location, subject = Location(found_at.path, found_at.line), subject or format_location(found_at)
+        if isinstance(found_at, Setting):
+            evidence = evidence or (cite(found_at, f"{found_at.name} {found_at.value}"),)
     return Problem(name, values, subject, tuple(evidence), location, severity, confidence, repairs, fix)
 
 

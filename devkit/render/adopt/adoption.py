@@ -21,12 +21,11 @@ from devkit.doctor.checks.project.containers import (
     TorchSource,
     find_gpu_evidence,
     find_torch_source,
-    format_location,
     require_project_containers,
 )
 from devkit.doctor.checks.project.gpu_requests import find_gpu_host_requirement
 from devkit.doctor.checks.project.images import CudaTag
-from devkit.doctor.model import NotApplicable, Severity
+from devkit.doctor.model import NotApplicable, Severity, format_location
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import ReportedFinding, build_report
 from devkit.doctor.runner import run_checks
@@ -288,7 +287,7 @@ class ContainerTorch:
 
 def format_torch_source(source: TorchSource) -> str:
     """Format what brings torch into a container, with the version and CUDA where its files say them."""
-    where = format_location(source.place.path, source.place.line)
+    where = format_location(source.place)
     if source.origin is TorchOrigin.UNKNOWN:
         return f"no file of the project installs torch; whether the image of {where} has one was not checked"
     verb = "brings" if source.origin is TorchOrigin.IMAGE else "installs"
@@ -427,7 +426,7 @@ def _is_about(reported: ReportedFinding, container: ProjectContainer) -> bool:
     finding, requirement = reported.finding, find_gpu_host_requirement(container)
     if reported.check.code in SETTLED_BY_OVERLAY:
         located = ((container.location,), container.requests, (requirement,) if requirement else ())
-        return finding.subject in {format_location(each.path, each.line) for group in located for each in group}
+        return finding.subject in {format_location(each) for group in located for each in group}
     files = {each.path for each in (container.dev, container.dockerfile) if each is not None}
     files |= {install.path for install in container.installs}
     return finding.location is not None and finding.location.path in files

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
-from devkit.doctor.model import Confidence, Finding, Fix, Location, NotApplicable, Severity
+from devkit.doctor.model import Location, NotApplicable
 from devkit.doctor.preconditions import require
 from devkit.facts.model import (
     Build,
@@ -352,45 +351,3 @@ def find_torch_installs(container: ProjectContainer) -> Iterator[Install]:
         names = {one.name for one in install.requirements}
         if "torch" in names and not _has_cpu_torch(install):
             yield install
-
-
-def format_location(path: str, line: int) -> str:
-    """Format a place as findings show it."""
-    return f"{path}:{line}"
-
-
-class _FileLine(Protocol):
-    @property
-    def path(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-
-
-def build_file_finding(
-    place: _FileLine,
-    severity: Severity,
-    message: str,
-    fix: Fix,
-    *,
-    evidence: tuple[str, ...],
-    confidence: Confidence = Confidence.CERTAIN,
-) -> Finding:
-    """Build a finding about a line of one of the project's files."""
-    return Finding(
-        severity,
-        message,
-        fix,
-        subject=format_location(place.path, place.line),
-        evidence=evidence,
-        confidence=confidence,
-        location=Location(place.path, place.line),
-    )
-
-
-def build_setting_finding(
-    setting: Setting, severity: Severity, message: str, fix: Fix, confidence: Confidence = Confidence.CERTAIN
-) -> Finding:
-    """Build a finding about a setting in one of the project's files, with the setting as evidence."""
-    at = format_location(setting.path, setting.line)
-    evidence = (f"{at}: {setting.name} {setting.value}".rstrip(": "),)
-    return build_file_finding(setting, severity, message, fix, evidence=evidence, confidence=confidence)

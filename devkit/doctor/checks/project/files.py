@@ -2,27 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.checks.project.containers import (
-    ProjectContainer,
-    build_file_finding,
-    require_project,
-    require_project_containers,
-)
-from devkit.doctor.model import (
-    Confidence,
-    Finding,
-    Fix,
-    Location,
-    NotApplicable,
-    Repair,
-    RepairKind,
-    Severity,
-    Side,
-    check,
-)
+from devkit.doctor.checks.project.containers import ProjectContainer, require_project, require_project_containers
+from devkit.doctor.model import Location, NotApplicable, Repair, RepairKind, Severity, check
 from devkit.doctor.preconditions import require
+from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, FileState, HostRequirement
 from devkit.facts.values import Unknown
 from devkit.text import join_words
@@ -62,140 +48,108 @@ _LOST_KEYS = {
 
 
 @check("PRJ001")
-def files_parse(facts: Facts) -> Iterator[Finding]:
+def files_parse(facts: Facts) -> Iterator[Problem]:
     project = require(facts.project)
     if project is None:
         raise NotApplicable("no project folder was looked into")
     if not project.files:
         raise NotApplicable("the project has no container files")
     for file in project.files:
+        severity = Severity.ERROR if file.kind in _STOPS else Severity.WARNING
         if file.state is FileState.BROKEN:
-            yield build_file_finding(
-                file,
-                Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
-                f"{file.path} cannot be parsed: {file.problem} (line {file.line})",
-                Fix("Correct the line.", where=Side.PROJECT),
-                evidence=(f"{file.path}, line {file.line}: {file.problem}",),
+            evidence = (f"{file.path}, line {file.line}: {file.problem}",)
+            yield problem(
+                "broken",
+                found_at=file,
+                severity=severity,
+                evidence=evidence,
+                path=file.path,
+                error=file.problem,
+                line=file.line,
             )
         elif file.state is FileState.MISSING and "$" not in file.path:
-            yield build_file_finding(
-                Location(file.named_by, file.line),
-                Severity.ERROR if file.kind in _STOPS else Severity.WARNING,
-                f"{file.named_by} names {file.path}, which does not exist",
-                Fix("Correct the name, or add the file.", where=Side.PROJECT),
-                evidence=(f"{file.named_by}, line {file.line}: {file.path}",),
+            place, evidence = Location(file.named_by, file.line), (f"{file.named_by}, line {file.line}: {file.path}",)
+            yield problem(
+                "missing", found_at=place, severity=severity, evidence=evidence, named_by=file.named_by, path=file.path
             )
 
 
 @check("PRJ008", causes=("PRJ005",))
-def host_requirements_match_schema(facts: Facts) -> Iterator[Finding]:
+def host_requirements_match_schema(facts: Facts) -> Iterator[Problem]:
     for dev in require_project(facts).dev_containers:
         for requirement in dev.host_requirements:
-            mistake = _find_requirement_problem(requirement)
-            if mistake is not None:
-                problem, correction = mistake
-                yield build_file_finding(
-                    requirement,
-                    Severity.WARNING,
-                    f"hostRequirements.{requirement.name} {problem}, so tools pass over it",
-                    Fix(
-                        f"Write {correction}." if correction else "Leave the key out.",
-                        where=Side.PROJECT,
-                        docs="https://containers.dev/implementors/json_reference/#min-host-reqs",
-                        repairs=_spelling_repairs(requirement, correction),
-                    ),
-                    evidence=(f"{requirement.name}: {requirement.value or requirement.kind}",),
-                )
+            yield from _find_requirement_problems(requirement)
 
 
-def _find_requirement_problem(requirement: HostRequirement) -> tuple[str, str] | None:
-    """What is wrong, and what to write instead ("" for nothing)."""
+def _find_requirement_problems(requirement: HostRequirement) -> Iterator[Problem]:
     name, kind, value = requirement.name, requirement.kind, requirement.value
+    about: dict[str, Any] = {"found_at": requirement, "evidence": (f"{name}: {value or kind}",), "name": name}
+    is_number = kind == "number" and value.isdigit()
+    is_size = kind == "text" and _MEMORY.fullmatch(value)
     if name == "gpu":
-        is_right = kind in ("bool", "object") or value == "optional"
-        return None if is_right else (f"is {value!r}, which is neither true nor optional", '"gpu": true')
-    if name in ("gpus", "GPU", "nvidia", "cuda"):
-        return "is no key of the schema", '"gpu": "optional"' if value == "optional" else '"gpu": true'
-    if name in ("memory", "storage", "gpu.memory"):
-        if kind == "text" and _MEMORY.fullmatch(value):
-            return None
-        found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
-        size = f"{found[1]}{found[2].lower()}b" if found else "16gb"
-        return f"is {value!r} and not digits with a small unit", f'"{name.rpartition(".")[2]}": "{size}"'
-    if name in ("cpus", "gpu.cores"):
-        return None if kind == "number" and value.isdigit() else (f"is {value!r} and not a whole number", "")
-    return "is no key of the schema", ""
+        if kind not in ("bool", "object") and value != "optional":
+            yield problem("no-gpu-value", **about, repairs=_request_gpu(requirement, "true"), value=value)
+    elif name in ("gpus", "GPU", "nvidia", "cuda"):
+        wanted = '"optional"' if value == "optional" else "true"
+        yield problem("gpu-misspelled", **about, repairs=_request_gpu(requirement, wanted), wanted=wanted)
+    elif name in ("memory", "storage", "gpu.memory"):
+        if not is_size:
+            found = re.fullmatch(r"\s*(\d+)\s*([TGMKtgmk])i?[Bb]?\s*", value)
+            size = f"{found[1]}{found[2].lower()}b" if found else "16gb"
+            yield problem("no-size", **about, value=value, key=name.rpartition(".")[2], size=size)
+    elif name not in ("cpus", "gpu.cores"):
+        yield problem("unknown-key", **about)
+    elif not is_number:
+        yield problem("no-number", **about, value=value)
 
 
-def _spelling_repairs(requirement: HostRequirement, correction: str) -> tuple[Repair, ...]:
+def _request_gpu(requirement: HostRequirement, value: str) -> tuple[Repair, ...]:
     """Request the GPU by its right name and value; every other correction is the author's."""
-    name, _, value = correction.partition(": ")
-    if name != '"gpu"':
-        return ()
     repairs = (Repair(RepairKind.SET, requirement.path, ("hostRequirements", "gpu"), value),)
     wrong = Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", requirement.name))
     return repairs if requirement.name == "gpu" else (*repairs, wrong)
 
 
 @check("PRJ009", causes=("PRJ005",))
-def keys_are_supported(facts: Facts) -> Iterator[Finding]:
+def keys_are_supported(facts: Facts) -> Iterator[Problem]:
     for dev in require_project(facts).dev_containers:
         for key in dev.keys:
             if key.name in _LOST_KEYS:
-                yield build_file_finding(
-                    key,
-                    Severity.WARNING,
-                    f"devcontainer.json knows no key {key.name}, so it does nothing",
-                    Fix(f"Say it where it is read: {_LOST_KEYS[key.name]}.", where=Side.PROJECT),
-                    evidence=(f"{key.path}, line {key.line}: {key.name}",),
+                evidence = (f"{key.path}, line {key.line}: {key.name}",)
+                yield problem(
+                    "compose-key", found_at=key, evidence=evidence, key=key.name, instead=_LOST_KEYS[key.name]
                 )
         if dev.compose_files and dev.run_args:
-            asks = bool(dev.requests)
-            yield build_file_finding(
-                Location(dev.path, dev.run_args_line),
-                Severity.ERROR if asks else Severity.WARNING,
-                "runArgs does nothing beside dockerComposeFile"
-                + (", so the GPU that it asks for is never given" if asks else ""),
-                Fix(
-                    "Move the options into the Compose file, and remove runArgs.",
-                    where=Side.PROJECT,
-                ),
+            yield problem(
+                "run-args-with-gpu" if dev.requests else "run-args",
+                found_at=Location(dev.path, dev.run_args_line),
                 evidence=(" ".join(argument.text for argument in dev.run_args),),
             )
 
 
 @check("PRJ010")
-def editors_support_the_keys(facts: Facts) -> Iterator[Finding]:
+def editors_support_the_keys(facts: Facts) -> Iterator[Problem]:
     if not require_project(facts).dev_containers:
         raise NotApplicable("the project has no devcontainer.json")
     rows = load_tables().editors.ignored
     for container in require_project_containers(facts):
-        if container.dev is None:
-            continue
         # An explicit request is supported by more tools, and is all that they need.
-        present = {
-            f"hostRequirements.{one.name}": one for one in container.dev.host_requirements if not container.requests
-        }
-        ignored = [row for row in rows if row.key in present]
-        for name in dict.fromkeys(row.key for row in ignored):
-            effects = [f"{row.editor} {row.effect}" for row in ignored if row.key == name]
-            where = present[name]
-            yield build_file_finding(
-                where,
-                Severity.NOTE,
-                f"not every tool supports {name}: {join_words(effects)}",
-                Fix(
-                    "For JetBrains and DevPod ask in runArgs or in a Compose file; where neither is read, the machine's"
-                    " own settings must give the GPU.",
-                    where=Side.PROJECT,
-                ),
-                evidence=tuple(f"{row.editor}: {row.source[0]}" for row in ignored if row.key == name),
-                confidence=Confidence.POSSIBLE,
+        if container.dev is None or container.requests:
+            continue
+        present = {f"hostRequirements.{one.name}": one for one in container.dev.host_requirements}
+        for key in dict.fromkeys(row.key for row in rows if row.key in present):
+            ignored = [row for row in rows if row.key == key]
+            yield problem(
+                "ignored",
+                found_at=present[key],
+                evidence=(f"{row.editor}: {row.source[0]}" for row in ignored),
+                key=key,
+                effects=join_words(f"{row.editor} {row.effect}" for row in ignored),
             )
 
 
 @check("PRJ036")
-def main_list_is_installed(facts: Facts) -> Iterator[Finding]:
+def main_list_is_installed(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         project, image = container.project, container.image
         path = "" if isinstance(project.main_list, Unknown) else project.main_list
@@ -205,19 +159,8 @@ def main_list_is_installed(facts: Facts) -> Iterator[Finding]:
         names_files = any(install.files for install in container.installs)
         if programs is None or programs - _READ_PROGRAMS or names_files:
             continue
-        yield build_file_finding(
-            container.location,
-            Severity.NOTE,
-            f"{container.name} installs nothing of {path}",
-            Fix(
-                "Install it when the container is created.",
-                (f'"postCreateCommand": "pip install -r {path}"',),
-                where=Side.PROJECT,
-                docs="https://containers.dev/implementors/json_reference/#lifecycle-scripts",
-            ),
-            evidence=(f"{path}: named by no command", f"{image.path}: {image.value}"),
-            confidence=Confidence.LIKELY,
-        )
+        evidence = (f"{path}: named by no command", f"{image.path}: {image.value}")
+        yield problem("nothing", found_at=container.location, evidence=evidence, container=container.name, path=path)
 
 
 def _list_programs(container: ProjectContainer) -> set[str] | None:

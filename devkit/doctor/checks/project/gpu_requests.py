@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -11,25 +10,11 @@ from devkit.doctor.checks.cdi import has_cdi_gpus
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
-    build_file_finding,
     find_gpu_evidence,
-    format_location,
     require_project_containers,
 )
 from devkit.doctor.checks.toolkit import has_nvidia_runtime
-from devkit.doctor.fixes import CDI_GUIDE, find_host_side, list_commands
-from devkit.doctor.model import (
-    Confidence,
-    Finding,
-    Fix,
-    Location,
-    NotApplicable,
-    Repair,
-    RepairKind,
-    Severity,
-    Side,
-    check,
-)
+from devkit.doctor.model import Confidence, Location, NotApplicable, Repair, RepairKind, check, cite
 from devkit.doctor.preconditions import (
     has_nvidia_gpu,
     is_in_container,
@@ -40,6 +25,7 @@ from devkit.doctor.preconditions import (
     require_host,
     require_visible_gpu,
 )
+from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import (
     Compose,
     DevContainer,
@@ -49,14 +35,11 @@ from devkit.facts.model import (
     GpuRequest,
     HostRequirement,
     RequestForm,
-    Requirement,
     Service,
     Setting,
 )
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
-
-_GUIDE = "https://docs.docker.com/compose/how-tos/gpu-support/"
 
 _FEATURE = {
     RequestForm.GPUS_KEY: "gpus-attribute",
@@ -64,16 +47,16 @@ _FEATURE = {
     RequestForm.RESERVATION: "device-reservations",
 }
 
-_CALLED = {
+_FORMS = {
+    RequestForm.GPUS_FLAG: "--gpus",
+    RequestForm.RUNTIME: "the runtime nvidia",
+    RequestForm.CDI: "a CDI device",
+    RequestForm.RESERVATION: "a device reservation",
     RequestForm.GPUS_KEY: "the key gpus",
-    RequestForm.CDI: "CDI names under devices",
-    RequestForm.RESERVATION: "device reservations",
 }
 
 GPU_RESERVATION = '[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]'
 """The request that every Compose since 1.28 understands, as JSON."""
-
-_CLI_SOURCE = "https://github.com/devcontainers/cli/blob/main/src/spec-node/utils.ts"
 
 _ONE_STRING = re.compile(r"^(--?[a-z][\w-]*)\s+(\S.*)$", re.DOTALL)
 
@@ -89,36 +72,26 @@ def _spell_item(dev: DevContainer, place: int, text: str) -> tuple[Repair, ...]:
 
 
 @check("PRJ002", causes=("PRJ005",))
-def run_args_are_split(facts: Facts) -> Iterator[Finding]:
+def run_args_are_split(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
             continue
         items = [argument.text for argument in container.dev.run_args]
         for place, argument in enumerate(container.dev.run_args):
-            one_string = _ONE_STRING.match(argument.text)
+            place_of_item = Location(container.dev.path, argument.line)
+            evidence = (f"runArgs: {json.dumps(items, ensure_ascii=False)}",)
             before = items[place - 1] if place else ""
-            is_lost = bool(_GPU_VALUE.match(argument.text)) and not before.startswith("-")
-            if one_string or is_lost:
-                yield build_file_finding(
-                    Location(container.dev.path, argument.line),
-                    Severity.ERROR,
-                    f"runArgs has {argument.text!r} as one item: "
-                    + ("the engine knows no such flag" if one_string else "the engine takes it for an image"),
-                    Fix(
-                        "Make it two items, or one with an equals sign."
-                        if one_string
-                        else 'Write "--gpus" before it, or take it out as well.',
-                        where=Side.PROJECT,
-                        repairs=_spell_item(container.dev, place, f"{one_string[1]}={one_string[2].strip()}")
-                        if one_string
-                        else (),
-                    ),
-                    evidence=(f"runArgs: {json.dumps(items, ensure_ascii=False)}",),
+            if found := _ONE_STRING.match(argument.text):
+                repairs = _spell_item(container.dev, place, f"{found[1]}={found[2].strip()}")
+                yield problem(
+                    "one-item", found_at=place_of_item, evidence=evidence, repairs=repairs, item=argument.text
                 )
+            elif _GPU_VALUE.match(argument.text) and not before.startswith("-"):
+                yield problem("lost-value", found_at=place_of_item, evidence=evidence, item=argument.text)
 
 
 @check("PRJ003")
-def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
+def gpu_lists_are_quoted(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
             continue
@@ -127,17 +100,13 @@ def gpu_lists_are_quoted(facts: Facts) -> Iterator[Finding]:
                 quoted = f'"{request.count}"'
                 items = [argument.text for argument in container.dev.run_args]
                 place = next(number for number, item in enumerate(items) if request.count in item)
-                yield build_file_finding(
-                    request,
-                    Severity.ERROR,
-                    f"--gpus {request.count} lacks the inner quotes that a list needs, so no container starts",
-                    Fix(
-                        f"Write {json.dumps(quoted)}: the quotes belong to the value.",
-                        where=Side.PROJECT,
-                        docs="https://github.com/NVIDIA/nvidia-docker/issues/1257",
-                        repairs=_spell_item(container.dev, place, items[place].replace(request.count, quoted)),
-                    ),
+                yield problem(
+                    "unquoted",
+                    found_at=request,
                     evidence=(f"--gpus {request.count}",),
+                    repairs=_spell_item(container.dev, place, items[place].replace(request.count, quoted)),
+                    count=request.count,
+                    quoted=json.dumps(quoted),
                 )
 
 
@@ -160,7 +129,7 @@ def has_devcontainer_cli_gpu_flag(facts: Facts) -> bool | None:
 
 
 @check("PRJ004")
-def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
+def gpu_is_requested_once(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         # Requests that are always used and do not belong together, as a list of single devices in one file does.
         # The runtime nvidia leaves a container alone that already has NVIDIA's hook, so it may accompany any other.
@@ -174,58 +143,36 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Finding]:
         certain = list(found.values())
         requirement = find_gpu_host_requirement(container)
         if len(certain) > 1:
-            last = certain[-1]
             files = list(dict.fromkeys(request.path for request in certain))
-            over_files = len(files) > 1
-            yield build_file_finding(
-                last,
-                Severity.WARNING,
-                f"the GPU is requested {len(certain)} times: by {join_words(_format_form(request) for request in certain)}"
-                + (f"; {files[-1]} adds to {files[0]} instead of replacing it" if over_files else ""),
-                Fix(
-                    "Mark the later list with !override (Compose 2.24.4 and newer), or leave the earlier one out."
-                    if over_files
-                    else "Keep one of them.",
-                    where=Side.PROJECT,
-                    docs="https://docs.docker.com/reference/compose-file/merge/",
-                ),
-                evidence=tuple(_format_request(request) for request in certain),
+            yield problem(
+                "added-over-files" if len(files) > 1 else "repeated",
+                found_at=certain[-1],
+                evidence=map(_format_request, certain),
+                count=len(certain),
+                forms=join_words(_FORMS[request.form] for request in certain),
+                first=files[0],
+                last=files[-1],
             )
         elif certain and requirement is not None and has_devcontainer_cli_gpu_flag(facts):
-            yield build_file_finding(
-                requirement,
-                Severity.WARNING,
-                f"the GPU is requested twice: by {_format_form(certain[0])} and by hostRequirements.gpu",
-                Fix(
-                    "Keep the explicit request, and remove hostRequirements.gpu.",
-                    where=Side.PROJECT,
-                    repairs=(Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),),
-                ),
+            yield problem(
+                "also-by-requirement",
+                found_at=requirement,
                 evidence=(
                     _format_request(certain[0]),
-                    f"{format_location(requirement.path, requirement.line)}: hostRequirements.gpu {requirement.value}",
+                    cite(requirement, f"hostRequirements.gpu {requirement.value}"),
                 ),
+                repairs=(Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),),
+                form=_FORMS[certain[0].form],
             )
-
-
-def _format_form(request: GpuRequest) -> str:
-    names = {
-        RequestForm.GPUS_FLAG: "--gpus",
-        RequestForm.RUNTIME: "the runtime nvidia",
-        RequestForm.CDI: "a CDI device",
-        RequestForm.RESERVATION: "a device reservation",
-        RequestForm.GPUS_KEY: "the key gpus",
-    }
-    return names[request.form]
 
 
 def _format_request(request: GpuRequest) -> str:
     what = request.count or ", ".join(request.device_ids) or request.driver
-    return f"{format_location(request.path, request.line)}: {request.form.value} {what}".rstrip()
+    return cite(request, f"{request.form.value} {what}")
 
 
 @check("PRJ005", causes=("CON006",))
-def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
+def gpu_work_requests_gpu(facts: Facts) -> Iterator[Problem]:
     containers = [container for container in require_project_containers(facts) if container.is_started_by_files]
     if not require(has_nvidia_gpu(facts)):
         raise NotApplicable("there is no GPU on this machine that a container could ask for")
@@ -237,13 +184,16 @@ def gpu_work_requests_gpu(facts: Facts) -> Iterator[Finding]:
             continue
         if container.service is not None and any(each.name == "extends" for each in container.service.settings):
             continue  # The host chooses the file that it extends, which may ask.
-        yield build_file_finding(
-            container.location,
-            Severity.WARNING,
-            f"{container.name} has {_format_evidence(shows)} and asks for no GPU, so torch will find none",
-            _request_fix(container),
-            evidence=(f"{format_location(shows.path, shows.line)}: {_format_evidence(shows)}", "no request for a GPU"),
-            confidence=Confidence.LIKELY,
+        brings = shows.value if isinstance(shows, Setting) else shows.name
+        dev = None if container.service else container.dev
+        yield problem(
+            "unrequested-by-service" if dev is None else "unrequested",
+            found_at=container.location,
+            evidence=(cite(shows, brings), "no request for a GPU"),
+            repairs=(Repair(RepairKind.SET, dev.path, ("hostRequirements", "gpu"), '"optional"'),) if dev else (),
+            container=container.name,
+            brings=brings,
+            reservation=GPU_RESERVATION,
         )
 
 
@@ -251,28 +201,8 @@ def _is_gpu_requested(container: ProjectContainer) -> bool:
     return bool(container.requests) or find_gpu_host_requirement(container) is not None
 
 
-def _format_evidence(shows: Requirement | Setting) -> str:
-    return shows.value if isinstance(shows, Setting) else shows.name
-
-
-def _request_fix(container: ProjectContainer) -> Fix:
-    if container.service is not None:
-        return Fix(
-            f"Reserve the GPU in the Compose file: devices: {GPU_RESERVATION} under deploy.resources.reservations. Hosts"
-            " without one need a file of their own, which devkit init writes for a dev container.",
-            where=Side.PROJECT,
-            docs="https://docs.docker.com/compose/how-tos/gpu-support/",
-        )
-    path = container.dev.path if container.dev else container.name
-    return Fix(
-        'Add hostRequirements: { "gpu": "optional" }, which hosts without a GPU pass over; or runArgs with --gpus.',
-        where=Side.PROJECT,
-        repairs=(Repair(RepairKind.SET, path, ("hostRequirements", "gpu"), '"optional"'),),
-    )
-
-
 @check("PRJ006", causes=("CON006",))
-def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
+def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     requirements = [
         (container, requirement)
@@ -287,81 +217,39 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("the engine runs on another machine")
     engine = facts.engine
     for container, requirement in requirements:
-        found = _compare_with_engine(facts, engine, container, requirement)
-        if found is not None:
-            yield found
+        yield from _compare_with_engine(facts, engine, container, requirement)
 
 
 def _compare_with_engine(
     facts: Facts, engine: Engine, container: ProjectContainer, requirement: HostRequirement
-) -> Finding | None:
-    if engine.kind is EngineKind.PODMAN:
-        dev = container.dev
-        repairs = [Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu"))]
-        if dev is not None and not (container.is_compose or container.requests or dev.run_args):
-            repairs.append(Repair(RepairKind.SET, dev.path, ("runArgs",), '["--device", "nvidia.com/gpu=all"]'))
-        return build_file_finding(
-            requirement,
-            Severity.ERROR,
-            "hostRequirements.gpu does not work with Podman: the dev container tool asks `podman info` for a field that"
-            " it does not have, and stops",
-            Fix(
-                "Ask for the GPU by its CDI name, and remove hostRequirements.gpu.",
-                where=Side.PROJECT,
-                docs="https://github.com/microsoft/vscode-remote-release/issues/10908",
-                repairs=tuple(repairs),
-            ),
-            evidence=("the engine is Podman", f"hostRequirements.gpu: {requirement.value or requirement.kind}"),
-            confidence=Confidence.LIKELY,
-        )
+) -> Iterator[Problem]:
+    removal = Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu"))
+    runs_by_args = container.dev is not None and not container.is_compose and not container.dev.run_args
+    stated = f"hostRequirements.gpu: {requirement.value or requirement.kind}"
     adds, has_gpu = has_devcontainer_cli_gpu_flag(facts), has_nvidia_gpu(facts)
-    if adds and has_gpu is False:
-        return build_file_finding(
-            requirement,
-            Severity.ERROR,
-            "the engine still has the nvidia runtime, but this machine has no NVIDIA GPU: the dev container tool adds"
-            " --gpus all all the same, and the container does not start"
-            + (" although the GPU is optional" if requirement.value == "optional" else ""),
-            Fix(
-                "Start it with --gpu-availability none, or take the runtime out of the engine's settings.",
-                ("devcontainer up --gpu-availability none --workspace-folder .",),
-                docs=_CLI_SOURCE,
-            ),
-            evidence=("docker info: Runtimes.nvidia is nvidia-container-runtime", "no NVIDIA GPU on this machine"),
-        )
     is_desktop = engine.kind is EngineKind.DOCKER_DESKTOP
-    if not adds and has_gpu is True and (is_desktop or has_cdi_gpus(facts, engine)) and not container.requests:
-        how = "Docker Desktop passes GPUs on" if is_desktop else "the engine has CDI devices"
-        has_runtime = has_nvidia_runtime(engine)
+    if engine.kind is EngineKind.PODMAN:
+        by_cdi = Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--device", "nvidia.com/gpu=all"]')
+        repairs = (removal, by_cdi) if runs_by_args and not container.requests else (removal,)
+        yield problem("podman", found_at=requirement, evidence=("the engine is Podman", stated), repairs=repairs)
+    elif adds and has_gpu is False:
+        evidence = ("docker info: Runtimes.nvidia is nvidia-container-runtime", "no NVIDIA GPU on this machine")
+        name = "runtime-without-gpu-optional" if requirement.value == "optional" else "runtime-without-gpu"
+        yield problem(name, found_at=requirement, evidence=evidence)
+    elif not adds and has_gpu is True and (is_desktop or has_cdi_gpus(facts, engine)) and not container.requests:
+        by_flag = Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--gpus", "all"]')
         runtimes = ", ".join(runtime.name for runtime in engine.runtimes)
-        return build_file_finding(
-            requirement,
-            Severity.WARNING,
-            f"{how}, but the dev container tool looks for a runtime named nvidia alone"
-            + (" with NVIDIA's program behind it" if has_runtime else "")
-            + ": hostRequirements.gpu starts the container without a GPU",
-            Fix(
-                "Ask for the GPU outright instead, or start with --gpu-availability all.",
-                ("devcontainer up --gpu-availability all --workspace-folder .",),
-                where=Side.PROJECT,
-                docs=_CLI_SOURCE,
-                repairs=()
-                if container.dev is None or container.is_compose or container.dev.run_args
-                else (
-                    Repair(RepairKind.SET, requirement.path, ("runArgs",), '["--gpus", "all"]'),
-                    Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),
-                ),
-            ),
-            evidence=(
-                f"docker info: runtimes {runtimes}",
-                f"hostRequirements.gpu: {requirement.value or requirement.kind}",
-            ),
+        yield problem(
+            "other-runtime" if has_nvidia_runtime(engine) else "no-runtime",
+            found_at=requirement,
+            evidence=(f"docker info: runtimes {runtimes}", stated),
+            repairs=(by_flag, removal) if runs_by_args else (),
+            how="Docker Desktop passes GPUs on" if is_desktop else "the engine has CDI devices",
         )
-    return None
 
 
 @check("PRJ007")
-def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
+def compose_file_requests_gpu(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         requirement = find_gpu_host_requirement(container)
         if requirement is None or not container.is_compose or container.requests or container.service is None:
@@ -370,26 +258,12 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Finding]:
             isinstance(facts.compose, Compose)
             and facts.compose.version >= load_tables().engines.features["compose", "gpus-attribute"].version
         )
-        yield build_file_finding(
-            requirement,
-            Severity.NOTE if fills_count else Severity.WARNING,
-            "hostRequirements.gpu gives a Compose service the capability gpu without driver or count"
-            + ("; editors other than VS Code give it nothing" if fills_count else ", which may end in no GPU at all"),
-            Fix(
-                "Put the whole reservation into the Compose file, and remove hostRequirements.gpu.",
-                where=Side.PROJECT,
-                docs="https://docs.docker.com/compose/how-tos/gpu-support/",
-            ),
-            evidence=(
-                f"{format_location(requirement.path, requirement.line)}: hostRequirements.gpu",
-                f"{container.service.path}: no request",
-            ),
-            confidence=Confidence.LIKELY,
-        )
+        evidence = (cite(requirement, "hostRequirements.gpu"), f"{container.service.path}: no request")
+        yield problem("no-driver" if fills_count else "no-count", found_at=requirement, evidence=evidence)
 
 
 @check("PRJ011")
-def container_can_start_here(facts: Facts) -> Iterator[Finding]:
+def container_can_start_here(facts: Facts) -> Iterator[Problem]:
     if is_in_container(facts):
         raise NotApplicable("only the host can show this; run devkit doctor there too")
     containers = require_project_containers(facts)
@@ -401,44 +275,21 @@ def container_can_start_here(facts: Facts) -> Iterator[Finding]:
     for container in containers:
         unconditional = _unconditional_requests(container)
         if unconditional and not (container.dev is not None and has_other):
-            yield build_file_finding(
-                unconditional[0],
-                Severity.ERROR,
-                f"{container.name} insists on an NVIDIA GPU ({unconditional[0].form.value}), and does not start on a machine without one",
-                Fix(
-                    'Ask by hostRequirements: { "gpu": "optional" } instead.'
-                    if not container.is_compose
-                    else "Move the request into a Compose file of its own, and name that one only on machines with a GPU.",
-                    where=Side.PROJECT,
-                    docs="https://github.com/docker/compose/issues/12514",
-                    repairs=_optional_gpu_repairs(container.dev)
-                    if container.dev is not None and not container.is_compose
-                    else (),
-                ),
-                evidence=(
-                    f"{format_location(unconditional[0].path, unconditional[0].line)}: {unconditional[0].form.value}",
-                    "no NVIDIA GPU on this machine",
-                ),
-                confidence=Confidence.LIKELY if unconditional[0].form is RequestForm.RUNTIME else Confidence.CERTAIN,
+            first, dev = unconditional[0], None if container.is_compose else container.dev
+            yield problem(
+                "compose-insists" if container.is_compose else "insists",
+                found_at=first,
+                evidence=(cite(first, first.form.value), "no NVIDIA GPU on this machine"),
+                confidence=Confidence.LIKELY if first.form is RequestForm.RUNTIME else None,
+                repairs=_optional_gpu_repairs(dev) if dev else (),
+                container=container.name,
+                form=first.form.value,
             )
-        if container.dev is not None:
-            for command in container.dev.commands:
-                if command.needs_gpu:
-                    yield build_file_finding(
-                        command,
-                        Severity.ERROR if command.stage == "initializeCommand" else Severity.WARNING,
-                        f"{command.stage} needs a GPU and fails without one: "
-                        + (
-                            "the container is not started"
-                            if command.stage == "initializeCommand"
-                            else "later commands are left out"
-                        ),
-                        Fix("Let it pass without a GPU, such as by `nvidia-smi || true`.", where=Side.PROJECT),
-                        evidence=(
-                            f"{format_location(command.path, command.line)}: {command.stage}",
-                            "no NVIDIA GPU on this machine",
-                        ),
-                    )
+        for command in container.dev.commands if container.dev is not None else ():
+            if command.needs_gpu:
+                name = "first-command-fails" if command.stage == "initializeCommand" else "command-fails"
+                evidence = (cite(command, command.stage), "no NVIDIA GPU on this machine")
+                yield problem(name, found_at=command, evidence=evidence, stage=command.stage)
 
 
 def _unconditional_requests(container: ProjectContainer) -> list[GpuRequest]:
@@ -474,19 +325,13 @@ def _require_services(facts: Facts) -> tuple[Service, ...]:
 
 
 @check("PRJ012", causes=("PRJ005",))
-def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
+def compose_supports_request_form(facts: Facts) -> Iterator[Problem]:
     services = _require_services(facts)
     for service in services:
         if service.misplaced_devices is not None:
             place = service.misplaced_devices
-            path, line = (place.path, place.line) if place else (service.path, service.line)
-            yield build_file_finding(
-                Location(path, line),
-                Severity.ERROR,
-                f"service {service.name} lists devices under deploy.resources.limits, where Compose allows none",
-                Fix("Move the list to deploy.resources.reservations.", where=Side.PROJECT, docs=_GUIDE),
-                evidence=(f"{format_location(path, line)}: deploy.resources.limits.devices",),
-            )
+            evidence = (cite(place, "deploy.resources.limits.devices"),)
+            yield problem("under-limits", found_at=place, evidence=evidence, service=service.name)
     if not any(service.requests for service in services):
         return
     compose = require(facts.compose)
@@ -494,62 +339,32 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Finding]:
         raise NotApplicable("there is no Compose plugin to compare with")
     for service in services:
         for request in service.requests:
-            feature = load_tables().engines.features.get(("compose", _FEATURE.get(request.form, "")))
+            name = _FEATURE.get(request.form, "")
+            feature = load_tables().engines.features.get(("compose", name))
             if feature is not None and compose.version < feature.version and not request.condition:
-                yield build_file_finding(
-                    request,
-                    Severity.ERROR,
-                    f"{_CALLED[request.form]} need{'s' if request.form is RequestForm.GPUS_KEY else ''} Docker Compose"
-                    f" {feature.version}, and this is {compose.version}",
-                    Fix(
-                        "Use the long form, which every Compose since 1.28 takes, or update the Compose plugin.",
-                        list_commands(facts, "install_compose"),
-                        where=find_host_side(facts),
-                        root=True,
-                        docs=_GUIDE,
-                    ),
-                    evidence=(
-                        f"{format_location(request.path, request.line)}: {request.form.value}",
-                        f"Compose {compose.version}",
-                    ),
+                yield problem(
+                    name,
+                    found_at=request,
+                    evidence=(cite(request, request.form.value), f"Compose {compose.version}"),
+                    needed=feature.version,
+                    compose=compose.version,
                 )
 
 
 @check("PRJ013")
-def reservations_are_complete(facts: Facts) -> Iterator[Finding]:
+def reservations_are_complete(facts: Facts) -> Iterator[Problem]:
     for service in _require_services(facts):
         for request in service.requests:
             if request.count and request.device_ids:
                 ids = ", ".join(request.device_ids)
-                yield build_file_finding(
-                    request,
-                    Severity.ERROR,
-                    f"the reservation has count {request.count} and device_ids {ids}, which exclude each other",
-                    Fix(
-                        "Keep device_ids for these devices, or count for any.",
-                        where=Side.PROJECT,
-                        docs=_GUIDE,
-                    ),
-                    evidence=(
-                        f"{format_location(request.path, request.line)}: count {request.count}, device_ids {ids}",
-                    ),
-                )
+                evidence = (cite(request, f"count {request.count}, device_ids {ids}"),)
+                yield problem("count-and-ids", found_at=request, evidence=evidence, count=request.count, ids=ids)
             if request.form is RequestForm.RESERVATION and not request.capabilities:
-                yield build_file_finding(
-                    request,
-                    Severity.ERROR,
-                    "the reservation has no capabilities, without which Compose refuses it",
-                    Fix(
-                        "Add capabilities: [gpu].",
-                        where=Side.PROJECT,
-                        docs=_GUIDE,
-                    ),
-                    evidence=(f"{format_location(request.path, request.line)}: capabilities missing",),
-                )
+                yield problem("no-capabilities", found_at=request, evidence=(cite(request, "capabilities missing"),))
 
 
 @check("PRJ034")
-def gpu_services_have_dev_container(facts: Facts) -> Iterator[Finding]:
+def gpu_services_have_dev_container(facts: Facts) -> Iterator[Problem]:
     project = require(facts.project)
     if project is None:
         raise NotApplicable("no project folder was looked into")
@@ -561,23 +376,19 @@ def gpu_services_have_dev_container(facts: Facts) -> Iterator[Finding]:
         if service.requests:
             by_file.setdefault(service.files[0], []).append(service)
     for path, services in by_file.items():
-        first, names = services[0], join_words([service.name for service in services])
-        yield build_file_finding(
-            first,
-            Severity.NOTE,
-            f"{path} has the {'services' if len(services) > 1 else 'service'} {names} with a GPU, and no dev container starts one",
-            Fix(
-                "Let devkit write a dev container for one, which changes no file of yours.",
-                (shlex.join(["devkit", "init", "--compose", path, "--service", first.name]),),
-                where=Side.PROJECT,
-                docs="https://containers.dev/guide/dockerfile#docker-compose-image",
-            ),
-            evidence=(f"{format_location(first.path, first.line)}: {first.requests[0].form.value}",),
+        first = services[0]
+        yield problem(
+            "several-services" if len(services) > 1 else "one-service",
+            found_at=first,
+            evidence=(cite(first, first.requests[0].form.value),),
+            path=path,
+            services=join_words([service.name for service in services]),
+            first=first.name,
         )
 
 
 @check("PRJ031", causes=("DRV003", "PYT006", "CON002"))
-def device_nodes_have_libraries(facts: Facts) -> Iterator[Finding]:
+def device_nodes_have_libraries(facts: Facts) -> Iterator[Problem]:
     container = require_container(facts)
     require_visible_gpu(facts)
     driver = require_driver(facts)
@@ -587,19 +398,10 @@ def device_nodes_have_libraries(facts: Facts) -> Iterator[Finding]:
     has_nodes = driver.nvidiactl == "open" and any(node.startswith("/dev/nvidia") for node in driver.device_nodes)
     if not has_nodes or require(driver.libcuda) is not None or require(driver.libnvidia_ml) is not None:
         return
-    version = str(driver.loaded) if isinstance(driver.loaded, Release) else "of the host's driver"
-    branch = version.partition(".")[0]
-    yield Finding(
-        Severity.ERROR,
-        "the GPU's device nodes are in this container, and neither libcuda nor NVML of its driver is",
-        Fix(
-            "Give the GPU by the Container Toolkit or by CDI, which mount the libraries. Where only device nodes can be"
-            f" had, put the libraries of exactly version {version} into the image.",
-            (f"apt-get install --no-install-recommends libnvidia-compute-{branch}={version}-*",)
-            if branch.isdigit()
-            else (),
-            where=Side.IMAGE,
-            docs=CDI_GUIDE,
-        ),
+    version = str(driver.loaded) if isinstance(driver.loaded, Release) else ""
+    yield problem(
+        "no-libraries" if version.partition(".")[0].isdigit() else "no-libraries-of-unknown-driver",
         evidence=(f"device nodes: {', '.join(driver.device_nodes)}", "libcuda.so.1 and libnvidia-ml.so.1 are absent"),
+        version=version,
+        branch=version.partition(".")[0],
     )

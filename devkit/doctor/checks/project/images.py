@@ -3,30 +3,27 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from devkit.compat.rules import CudaSupport, check_cuda_support
 from devkit.compat.version_tables import CudaImage, load_tables
 from devkit.doctor.checks.project.containers import (
     ProjectContainer,
     TorchOrigin,
-    build_file_finding,
     find_gpu_evidence,
     find_project_extras,
     find_torch_evidence,
     find_torch_installs,
     find_torch_source,
     find_with_files,
-    format_location,
     require_project_containers,
 )
-from devkit.doctor.model import Confidence, Finding, Fix, NotApplicable, Severity, Side, check
+from devkit.doctor.model import NotApplicable, Severity, check, cite
 from devkit.doctor.preconditions import find_platform, require, require_nvml
-from devkit.doctor.problems import decode_fix_rows, render_fix
+from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
-
-_BUILDKIT = "https://github.com/moby/buildkit/issues/1436"
 
 _COMPILED = ("apex", "pytorch3d", "detectron2", "gsplat", "nvdiffrast", "tinycudann", "mamba-ssm")
 """Packages that come as source and compile CUDA code by torch.utils.cpp_extension."""
@@ -88,7 +85,7 @@ def _require_base_images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setti
 
 
 @check("PRJ021")
-def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
+def base_image_tags_exist(facts: Facts) -> Iterator[Problem]:
     for container, image in _require_base_images(facts):
         if "nvidia/cuda" not in image.value:
             continue
@@ -96,32 +93,19 @@ def base_image_tags_exist(facts: Facts) -> Iterator[Finding]:
         withdrawn = load_tables().images.withdrawn.get(name if ":" in name else f"{name}:latest")
         tag = CudaTag.of(image.value)
         # Whatever compiles CUDA code needs nvcc, which no slim image has.
+        is_for_wheels = bool(find_torch_evidence(container)) or not (tag and tag.flavor == "devel")
         others = [withdrawn.instead] if withdrawn is not None else []
-        if find_torch_evidence(container) or not (tag and tag.flavor == "devel"):
+        if is_for_wheels:
             others.append("a slim Python image: the torch wheel brings CUDA itself")
         elif not others:
             others.append("the tag of a newer CUDA")
-        problem, severity, confidence = "", Severity.ERROR, Confidence.LIKELY
+        values: dict[str, Any] = {"image": image.value, "others": ", or ".join(others)}
         if withdrawn is not None:
-            problem, confidence = f"the tag does not exist: {withdrawn.problem}", Confidence.CERTAIN
+            yield problem("withdrawn", found_at=image, reason=withdrawn.problem, **values)
         elif tag is not None and tag.cuda.major <= _find_newest_deleted_cuda():
-            problem = f"images of CUDA {tag.cuda.major} were deleted"
+            yield problem("deleted", found_at=image, major=tag.cuda.major, **values)
         elif tag is not None and tag.row is not None and tag.row.may_vanish:
-            problem = f"CUDA {tag.cuda} on {tag.system} is past its support, and its tag may be deleted any day"
-            severity = Severity.WARNING
-        if problem:
-            yield build_file_finding(
-                image,
-                severity,
-                f"{image.value}: {problem}",
-                Fix(
-                    f"Use {', or '.join(others)}." + ("" if withdrawn else " Or mirror the image."),
-                    where=Side.PROJECT,
-                    docs="https://gitlab.com/nvidia/container-images/cuda/-/blob/master/doc/support-policy.md",
-                ),
-                evidence=(f"{format_location(image.path, image.line)}: {image.name} {image.value}",),
-                confidence=confidence,
-            )
+            yield problem("may-vanish", found_at=image, cuda=tag.cuda, system=tag.system, **values)
 
 
 def _find_newest_deleted_cuda() -> int:
@@ -132,23 +116,12 @@ def _find_newest_deleted_cuda() -> int:
 
 
 @check("PRJ022")
-def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
+def image_has_cuda_once(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         has_wheels = bool(list(find_torch_installs(container)))
         for feature in container.dev.features if container.dev else ():
             if "/nvidia-cuda:" in f"{feature.name}:" and has_wheels:
-                version = feature.value or "of its own choice"
-                shown = f"{feature.name} {feature.value}".rstrip()
-                yield build_file_finding(
-                    feature,
-                    Severity.NOTE,
-                    f"a Feature installs CUDA {version} beside the one that torch's wheels bring",
-                    Fix(
-                        "Leave the Feature out, unless nvcc is needed; then give it the CUDA of the wheels.",
-                        where=Side.PROJECT,
-                    ),
-                    evidence=(f"{format_location(feature.path, feature.line)}: {shown}",),
-                )
+                yield problem("feature", found_at=feature, version=feature.value or "of its own choice")
     for container, image in _require_base_images(facts):
         tag = CudaTag.of(image.value)
         wheels = list(find_torch_installs(container))
@@ -156,77 +129,46 @@ def image_has_cuda_once(facts: Facts) -> Iterator[Finding]:
             yield from _find_duplicate_cuda(image, tag, wheels)
 
 
-def _find_duplicate_cuda(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Finding]:
+def _find_duplicate_cuda(image: Setting, tag: CudaTag, wheels: list[Install]) -> Iterator[Problem]:
     """Nothing for a devel image of the wheels' own CUDA, which is there to compile with."""
     labels = sorted({one.index for one in wheels if one.index})
     line = f"cu{tag.cuda.numbers[0]}{tag.cuda.numbers[1] if len(tag.cuda.numbers) > 1 else 0}"
     is_same, has_wheel_line, compiles = line in labels, line in load_tables().torch.indexes, tag.flavor == "devel"
     if compiles and is_same:
         return
-    wheel_cuda = join_words(labels) if labels else "the default index"
-    wheel_cuda += "" if has_wheel_line else "; there are no wheels for the image's CUDA at all"
-    yield build_file_finding(
-        image,
-        Severity.NOTE if is_same or (has_wheel_line and not labels) else Severity.WARNING,
-        f"{image.value} carries CUDA {tag.cuda}, and torch's wheels bring their own, of {wheel_cuda}",
-        Fix(
-            "Begin with a slim Python image"
-            + (", or with a devel image of the CUDA of torch's wheels." if compiles else "."),
-            where=Side.PROJECT,
-        ),
+    yield problem(
+        "base-image" if has_wheel_line else "base-image-without-wheels",
+        found_at=image,
+        severity=Severity.NOTE if is_same or (has_wheel_line and not labels) else None,
         evidence=(
-            f"{format_location(image.path, image.line)}: {image.value}",
-            *(
-                f"{format_location(one.path, one.line)}: torch {one.index or 'from the default index'}"
-                for one in wheels
-            ),
+            cite(image, image.value),
+            *(cite(one, f"torch {one.index or 'from the default index'}") for one in wheels),
         ),
+        image=image.value,
+        cuda=tag.cuda,
+        origin=join_words(labels) if labels else "the default index",
+        flavor=tag.flavor,
     )
 
 
 @check("PRJ023")
-def image_has_compiler(facts: Facts) -> Iterator[Finding]:
+def image_has_compiler(facts: Facts) -> Iterator[Problem]:
     for container, image in _require_base_images(facts):
         wheels = list(find_torch_installs(container))
         compilers = [name for stage in container.stages for name in stage.compilers]
         if not container.stages or not wheels or compilers or not _NO_COMPILER.search(image.value):
             continue
-        yield build_file_finding(
-            image,
-            Severity.WARNING,
-            f"{image.value} has no C compiler and none is installed: torch.compile and Triton will fail",
-            Fix(
-                "Install gcc and the C library's headers in the image.",
-                ("RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev",),
-                where=Side.IMAGE,
-            ),
-            evidence=(
-                f"{format_location(image.path, image.line)}: {image.value}",
-                f"{format_location(wheels[0].path, wheels[0].line)}: torch",
-            ),
-            confidence=Confidence.LIKELY,
-        )
+        evidence = (cite(image, image.value), cite(wheels[0], "torch"))
+        yield problem("no-compiler", found_at=image, evidence=evidence, image=image.value)
 
 
 @check("PRJ024")
-def build_names_index(facts: Facts) -> Iterator[Finding]:
+def build_names_index(facts: Facts) -> Iterator[Problem]:
     for container, install in _list_installs(facts):
         by_variable = container.value("UV_TORCH_BACKEND") == "auto" and install.tool == "uv" and not install.backend
         is_built = any(install in stage.installs for stage in container.stages)
         if is_built and (install.backend == "auto" or by_variable):
-            yield build_file_finding(
-                install,
-                Severity.ERROR,
-                "the build lets uv choose the torch backend; without a driver in the build it chooses the CPU",
-                Fix(
-                    "Name the backend that this machine's driver runs; devkit plan says which.",
-                    ("devkit plan --why torch_index",),
-                    where=Side.PROJECT,
-                    docs="https://docs.astral.sh/uv/guides/integration/pytorch/#automatic-backend-selection",
-                ),
-                evidence=(f"{format_location(install.path, install.line)}: torch backend auto",),
-                confidence=Confidence.LIKELY,
-            )
+            yield problem("automatic-backend", found_at=install, evidence=(cite(install, "torch backend auto"),))
 
 
 def _list_installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
@@ -240,7 +182,7 @@ def _list_installs(facts: Facts) -> Iterator[tuple[ProjectContainer, Install]]:
 
 
 @check("PRJ025")
-def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
+def build_needs_no_gpu(facts: Facts) -> Iterator[Problem]:
     seen: set[str] = set()
     for container in require_project_containers(facts):
         for stage in container.stages:
@@ -250,51 +192,24 @@ def build_needs_no_gpu(facts: Facts) -> Iterator[Finding]:
                     yield found
 
 
-def _find_gpu_uses(stage: Stage) -> Iterator[Finding]:
+def _find_gpu_uses(stage: Stage) -> Iterator[Problem]:
     for use in stage.gpu_uses:
-        fails = "printed" not in use.name
-        yield build_file_finding(
-            use,
-            Severity.ERROR if fails else Severity.NOTE,
-            f"a step of the build uses {use.name.partition(',')[0]}, and a build has no GPU"
-            + (": it fails" if fails else ", so what it prints says nothing"),
-            Fix(
-                "Test the GPU when the container starts, such as in postStartCommand.",
-                ('"postStartCommand": "devkit doctor"',),
-                where=Side.PROJECT,
-                docs=_BUILDKIT,
-            ),
-            evidence=(f"{format_location(use.path, use.line)}: {use.value}",),
-            confidence=Confidence.LIKELY,
-        )
+        name = "gpu-printed" if "printed" in use.name else "gpu-used"
+        yield problem(name, found_at=use, evidence=(cite(use, use.value),), program=use.name.partition(",")[0])
 
 
-def _find_extensions(container: ProjectContainer, stage: Stage) -> Iterator[Finding]:
+def _find_extensions(container: ProjectContainer, stage: Stage) -> Iterator[Problem]:
     if container.value("TORCH_CUDA_ARCH_LIST") or any(one.name == "TORCH_CUDA_ARCH_LIST" for one in stage.variables):
         return
     for install in stage.installs:
         names = [one.name for one in install.requirements if one.name in _COMPILED]
         if names:
-            yield build_file_finding(
-                install,
-                Severity.WARNING,
-                f"{join_words(names)} compiles CUDA code in the build without TORCH_CUDA_ARCH_LIST: there is no GPU to ask",
-                Fix(
-                    "Set the compute capabilities that it is for, before that step.",
-                    ('ENV TORCH_CUDA_ARCH_LIST="8.9"',),
-                    where=Side.PROJECT,
-                    docs="https://docs.pytorch.org/docs/stable/cpp_extension.html",
-                ),
-                evidence=(
-                    f"{format_location(install.path, install.line)}: {join_words(names)}",
-                    "TORCH_CUDA_ARCH_LIST is not set",
-                ),
-                confidence=Confidence.LIKELY,
-            )
+            evidence = (cite(install, join_words(names)), "TORCH_CUDA_ARCH_LIST is not set")
+            yield problem("no-architectures", found_at=install, evidence=evidence, packages=join_words(names))
 
 
 @check("PRJ035")
-def compiled_packages_have_nvcc(facts: Facts) -> Iterator[Finding]:
+def compiled_packages_have_nvcc(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         builds = container.project.builds
         extensions = () if isinstance(builds, Unknown) else tuple(one for one in builds if one.has_cuda)
@@ -310,7 +225,10 @@ def compiled_packages_have_nvcc(facts: Facts) -> Iterator[Finding]:
                 names = [one.name for one in install.requirements if _compiles_cuda(one)]
                 names += [one.name or "the project" for one in extensions if find_project_extras(install) is not None]
                 if names:
-                    yield _no_compiler_finding(install, join_words(names), image)
+                    evidence = (cite(install, join_words(names)), f"{image}: no nvcc")
+                    yield problem(
+                        "no-nvcc", found_at=install, evidence=evidence, packages=join_words(names), image=image
+                    )
 
 
 def _list_builds(
@@ -334,23 +252,8 @@ def _compiles_cuda(requirement: Requirement) -> bool:
     return is_source and requirement.specifier != "url"
 
 
-def _no_compiler_finding(install: Install, names: str, image: str) -> Finding:
-    return build_file_finding(
-        install,
-        Severity.WARNING,
-        f"{names} compiles CUDA code unless a prebuilt wheel fits, and nothing here brings nvcc to {image}",
-        Fix(
-            "Build on a devel image of the CUDA of torch's wheels, install nvcc of that CUDA, or name a prebuilt wheel.",
-            where=Side.IMAGE,
-            docs="https://docs.pytorch.org/docs/stable/cpp_extension.html",
-        ),
-        evidence=(f"{format_location(install.path, install.line)}: {names}", f"{image}: no nvcc"),
-        confidence=Confidence.LIKELY,
-    )
-
-
 @check("PRJ026")
-def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
+def torch_is_pinned(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         found = [
             one for install in find_torch_installs(container) for one in install.requirements if one.name == "torch"
@@ -366,22 +269,12 @@ def torch_is_pinned(facts: Facts) -> Iterator[Finding]:
         if any(one.name == "torch" and _PINNED.search(one.specifier) for one in requirements):
             continue
         first = found[0]
-        yield build_file_finding(
-            first,
-            Severity.WARNING,
-            f"torch{first.specifier or ''} is not pinned: every rebuild may bring another CUDA",
-            Fix(
-                "Pin torch and its index to what this machine's driver runs; devkit plan says which.",
-                ("devkit plan",),
-                where=Side.PROJECT,
-                docs="https://pytorch.org/get-started/previous-versions/",
-            ),
-            evidence=(f"{format_location(first.path, first.line)}: {first.name}{first.specifier}",),
-        )
+        evidence = (cite(first, f"{first.name}{first.specifier}"),)
+        yield problem("unpinned", found_at=first, evidence=evidence, requirement=f"torch{first.specifier or ''}")
 
 
 @check("PRJ027")
-def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
+def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Problem]:
     containers = require_project_containers(facts)
     driver, newest = require(require_nvml(facts).driver), require(require_nvml(facts).cuda)
     platform = "wsl2" if find_platform(facts) in (Platform.WSL2, Platform.WINDOWS) else "linux"
@@ -391,9 +284,8 @@ def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
             if row is None or row.cuda is None:
                 continue
             if check_cuda_support(driver, row.cuda, platform=platform, driver_says=newest) is CudaSupport.NO:
-                yield _too_new_finding(
-                    facts, f"torch of {install.index}", Setting("", "", install.path, install.line), row.cuda
-                )
+                place = Setting("", "", install.path, install.line)
+                yield _find_too_new(facts, f"torch of {install.index}", place, row.cuda)
         image = container.image
         tag = CudaTag.of(image.value) if image else None
         if (
@@ -404,11 +296,11 @@ def driver_supports_chosen_cuda(facts: Facts) -> Iterator[Finding]:
         ):
             continue
         if _find_minor(tag.cuda) > _find_minor(newest):
-            yield _too_new_finding(facts, image.value, image, tag.cuda)
+            yield _find_too_new(facts, image.value, image, tag.cuda)
 
 
 @check("PRJ033")
-def compiler_knows_every_gpu(facts: Facts) -> Iterator[Finding]:
+def compiler_knows_every_gpu(facts: Facts) -> Iterator[Problem]:
     images = [(image, tag) for _, image in _require_base_images(facts) if (tag := CudaTag.of(image.value))]
     images = [(image, tag) for image, tag in images if tag.flavor == "devel"]
     if not images or not facts.gpus:
@@ -426,31 +318,29 @@ def compiler_knows_every_gpu(facts: Facts) -> Iterator[Finding]:
             if not is_early and not is_late:
                 continue
             wanted = f"{row.first_cuda} or newer" if is_early else f"{row.last_cuda} or older"
-            yield build_file_finding(
-                image,
-                Severity.WARNING,
-                f"nvcc of {image.value} is CUDA {tag.cuda} and cannot compile for {gpu.name} ({row.capability.sm})",
-                Fix(f"Take a devel image of CUDA {wanted}.", where=Side.PROJECT),
-                evidence=(
-                    f"{format_location(image.path, image.line)}: {image.value}",
-                    f"{row.capability.sm} is for CUDA {wanted}",
-                ),
-                confidence=Confidence.LIKELY,
+            yield problem(
+                "cannot-compile",
+                found_at=image,
+                evidence=(cite(image, image.value), f"{row.capability.sm} is for CUDA {wanted}"),
+                image=image.value,
+                cuda=tag.cuda,
+                gpu=gpu.name,
+                capability=row.capability.sm,
+                wanted=wanted,
             )
 
 
-def _too_new_finding(facts: Facts, what: str, where: Setting, cuda: Release) -> Finding:
+def _find_too_new(facts: Facts, what: str, place: Setting, cuda: Release) -> Problem:
     answer = require_nvml(facts)
-    return build_file_finding(
-        where,
-        Severity.ERROR,
-        f"{what} is made for CUDA {cuda}, and driver {answer.driver} runs none newer than {answer.cuda}",
-        render_fix(decode_fix_rows("install-driver"), {"wanted": f"for CUDA {cuda}"}, facts),
-        evidence=(
-            f"{format_location(where.path, where.line)}: CUDA {cuda}",
-            f"driver {answer.driver}, CUDA {answer.cuda}",
-        ),
-        confidence=Confidence.LIKELY,
+    return problem(
+        "too-new",
+        found_at=place,
+        evidence=(cite(place, f"CUDA {cuda}"), f"driver {answer.driver}, CUDA {answer.cuda}"),
+        what=what,
+        cuda=cuda,
+        driver=answer.driver,
+        newest=answer.cuda,
+        wanted=f"for CUDA {cuda}",
     )
 
 
