@@ -42,6 +42,11 @@ def escape_controls(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
 
 
+def escape_text(text: str) -> str:
+    """Escape what a terminal would act on, or would show elsewhere, and keep the lines; never cut."""
+    return _CONTROL.sub(lambda found: "".join(char if char in "\n\t" else ascii(char)[1:-1] for char in found[0]), text)
+
+
 def format_bytes(count: int) -> str:
     """Format bytes in powers of two: 512 B, 64 MiB, 139.8 GiB."""
     value = float(count)

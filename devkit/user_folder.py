@@ -3,9 +3,9 @@
 import os
 import sys
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from devkit.errors import DevkitError
+from devkit.whole_files import write_whole
 
 _VARIABLES = {"win32": ("LOCALAPPDATA", "USERPROFILE", "AppData/Local")}
 _DEFAULT_VARIABLES = (
@@ -41,20 +41,12 @@ def require_user_file(name: str) -> Path:
 def write_user_file(name: str, content: bytes) -> Path:
     """Write one of the user's data files atomically. Raises DevkitError when the disk refuses."""
     path = require_user_file(name)
-    staged = None
+    hint = "Free some space, remove what is in its place, or name another folder in XDG_DATA_HOME."
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile("wb", dir=path.parent, prefix=f"{path.stem}-", delete=False) as file:
-            staged = path.parent / file.name
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
     except OSError as error:
-        if staged is not None:
-            staged.unlink(missing_ok=True)
-        hint = "Free some space, remove what is in its place, or name another folder in XDG_DATA_HOME."
         raise DevkitError(f"cannot write {path}: {error.strerror}", hint) from None
+    write_whole(path, content, hint=hint)
     return path
 
 

@@ -14,7 +14,8 @@ import click
 from devkit.cli.names import complete_codes
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_LOG_BYTES
-from devkit.text import format_bytes
+from devkit.text import format_bytes, format_count, to_one_line
+from devkit.whole_files import write_whole
 
 if TYPE_CHECKING:
     from devkit.cli.output import OutputOptions
@@ -146,7 +147,8 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
     import json
 
     from devkit.cli.facts import ReadOptions, read_this_machine
-    from devkit.facts.redact import Redaction, build_redaction, redact_facts
+    from devkit.cli.output import format_json
+    from devkit.facts.redact import Redaction, build_redaction, count_removed, find_doubtful_lines, redact_facts
     from devkit.facts.store import format_facts
     from devkit.probe.saved_facts import load_saved_facts
 
@@ -157,19 +159,21 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
         facts = read_this_machine(ReadOptions(Path()), report_step=lambda _: None, meanwhile=lambda: None)
     if facts is not None:
         redaction = build_redaction(facts)
+    cleaned = redaction.redact_text(text)
     case = {
         "url": "",
         "date": "",
         "area": "",
-        "text": redaction.redact_text(text),
+        "text": cleaned,
         "cause": "",
         "fix": "",
         "facts": None if facts is None else json.loads(format_facts(redact_facts(facts))),
     }
-    try:
-        path.write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as problem:
-        raise DevkitError(f"cannot write {path}: {problem.strerror}", "Name a file that you may write.") from problem
+    removed = format_count(count_removed(text, cleaned), "place")
+    click.echo(f"Names and secrets were taken out of the text at {removed}.", err=True)
+    for line in find_doubtful_lines(cleaned):
+        click.echo(f"Look at this line, which may hold one more: {to_one_line(line)}", err=True)
+    write_whole(path, format_json(case).encode(errors="backslashreplace"))
     click.echo(f"Written to {path}. Fill in cause and fix, read it once more, and attach it to an issue.", err=True)
 
 

@@ -18,6 +18,7 @@ from devkit.cli.output import format_json
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
 from devkit.text import escape_controls, format_count, join_words, to_one_line, wrap_text
+from devkit.whole_files import write_whole
 
 SCHEMA = "devkit.fleet/1"
 _NO_ANSWER = "no-answer"
@@ -119,7 +120,7 @@ def fleet_doctor(
         # Behind two dashes a host is never taken for an option.
         answer = _ask(host, [*connect, "--", host, remote], timeout_s=timeout)
         if save and answer.document is not None:
-            (save / f"{host.replace('/', '_')}.json").write_text(json.dumps(answer.document), encoding="utf-8")
+            write_whole(save / f"{host.replace('/', '_')}.json", json.dumps(answer.document).encode())
         return answer
 
     with ThreadPoolExecutor(parallel) as pool:
@@ -248,7 +249,7 @@ def fleet_files(folder: Path, *, command: str, force: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():
         path = folder / name
-        path.write_text(text.replace("@COMMAND@", command), encoding="utf-8")
+        write_whole(path, text.replace("@COMMAND@", command).encode())
         if name.endswith(".sh"):
             path.chmod(0o755)
         click.echo(path)

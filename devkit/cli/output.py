@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.runtime import is_drawn
-from devkit.errors import DevkitError
 from devkit.text import ESCAPE_ERRORS, wrap_text
+from devkit.whole_files import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +34,9 @@ _STYLES: dict[str, dict[str, Any]] = {
     "quiet": {"dim": True},
     "command": {"fg": "cyan"},
 }
+
+
+_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,9 @@ def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:
 
 
 def format_json(document: dict[str, Any]) -> str:
-    """Format a JSON document as it is printed."""
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    """Format a JSON document as it is printed: without what a terminal would act on, which JSON allows in texts."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    return _CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
 
 def choose_marks(options: OutputOptions) -> "Marks":
@@ -180,13 +185,8 @@ def write_facts(facts: "Facts", path: Path) -> None:
 
 
 def _write_file(text: str, path: Path) -> None:
-    try:
-        # Names of files and variables need not be valid text: other bytes are written as escapes.
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise DevkitError(
-            f"cannot write {path}: {error.strerror}", "Name a file in a folder that you may write to."
-        ) from error
+    # Names of files and variables need not be valid text: other bytes are written as escapes.
+    write_whole(path, text.encode(errors="backslashreplace"))
 
 
 def print_wrapped(text: str, *, indent: str = "", hanging: str = "") -> None:

@@ -12,6 +12,7 @@ import click
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
+from devkit.whole_files import write_whole
 
 if TYPE_CHECKING:
     from devkit.verify.report import VerificationReport
@@ -106,11 +107,10 @@ def verify(
     write_error = None
     if output is not None:
         try:
-            output.write_text(document + "\n", encoding="utf-8")
-        except OSError as error:
+            write_whole(output, f"{document}\n".encode())
+        except DevkitError as error:
             # The report took minutes: it is shown before this error is.
-            hint = "Free some space on that disk, or name another file."
-            write_error = DevkitError(f"cannot write {output}: {error.strerror}", hint)
+            write_error = error
     click.echo(document if as_json else format_proof_report(report, width=shutil.get_terminal_size().columns))
     if write_error:
         raise write_error

@@ -83,8 +83,8 @@ def _run_check(check: Check, facts: Facts) -> CheckVerdict:
 
 
 def _escape_command(text: str) -> str:
-    """Escape what a terminal would act on, or would show elsewhere; never cut: half a command is another one."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
+    """Escape what a terminal or the log of a CI would act on, a new line included; never cut: half a command is another one."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _join(host: Outcome, container: Outcome) -> Outcome:

@@ -20,7 +20,7 @@ from devkit.estimate.settings import (
 from devkit.estimate.shape import ModelShape
 from devkit.estimate.training import estimate_training
 from devkit.formats.documents import Json, build_from, encode
-from devkit.text import format_bytes, format_count, format_duration, format_table, join_words, wrap_text
+from devkit.text import escape_text, format_bytes, format_count, format_duration, format_table, join_words, wrap_text
 
 if TYPE_CHECKING:
     from devkit.estimate.recommend import Recommendation
@@ -238,7 +238,7 @@ def _build_recommendation(choice: "Recommendation") -> RecommendationDocument:
 
 def format_estimate_report(report: EstimateReport, *, width: int) -> str:
     """Format a report, folded to `width` columns."""
-    return "\n".join(_list_lines(report, width))
+    return escape_text("\n".join(_list_lines(report, width)))
 
 
 def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:

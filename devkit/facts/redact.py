@@ -38,20 +38,80 @@ SECRETS = (
     # hf_, ghp_, glpat- and sk- in base64, as a secret of Kubernetes or a login of Docker holds them.
     re.compile(r"(?<![A-Za-z0-9+/])(?:aGZf|Z2hwX|Z2xwYXQt|c2st)[A-Za-z0-9+/=]{16,}"),
     re.compile(r"(?<=\"auth\": \")[A-Za-z0-9+/=]{8,}"),
-    re.compile(r"(?<=\bpassword )[^\s$<]{8,}"),
 )
 """Shapes of access tokens: model hubs, code hosts, clouds, chat, JSON web tokens, registries, keys, headers, netrc."""
+
+_KEY = re.compile(
+    r"""(?ix)
+    (?<![\w.-])                                       # a key of any file, log, header or command line
+    (?P<key>[\w.-]{0,80}?
+      (?:password|passwd|passphrase|passcode|secrets?|tokens?|apikey|credentials?
+        |(?:(?<![a-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pass|pwd|pw|cookies?|auth|authorization|pat|dsn|session[._-]?id
+        |(?:api|access|secret|private|signing|encryption|account|auth|license|shared|master|session|service)[._ -]?keys?))
+      (?:[._-]?(?:value|base|hash|\d{1,3}))?)
+    (?P<between>["']?\]?\s*(?:=>|:=|[:=])\s*|["']\s*,\s*(?=["'])|(?<=-)\s+)
+    (?:(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote)).)*)|(?P<bare>(?![{\[(])[^\s"',;&)}\]]+))
+    """
+)
+"""A value beside a key that says it is secret: of YAML, JSON, INI, a shell, a URL's query or a call."""
+_OPTION = re.compile(
+    r"(?i)(?<![\w-])(--?[a-z-]*(?:password|passwd|passphrase|token|secret|api-?key|credentials?)[ ]+)(?!-)(\S+)"
+)
+_HEADER = re.compile(
+    r"(?i)\b((?:set-)?cookie2?[\"']?\s*[:=]\s*[\"']?)[^\n\"']+"
+    r"|\b((?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?)(?:(?:basic|bearer|token|digest|negotiate|apikey)\s+)?[^\s\"']+"
+)
+_LOGIN_OPTION = re.compile(r"(?<!\S)(-u|--user|--proxy-user)([ =]+)([^\s:]+:\S+)|(?<=sshpass )(-p)(\s*)(\S+)")
+_GLUED = re.compile(
+    r"\b((?:mysql|mariadb)\w*\b[^\n]{0,120}?\s-p(?=\S*[a-zA-Z])|(?:docker|podman)\s+login\b[^\n]{0,120}?\s-p\s*"
+    r"|login\s+[^\s]{1,80}\s+password\s+)[^\s$<]\S*"
+)
+_SPOKEN = re.compile(
+    r"(?i)\b(passw(?:or)?d|passphrase|secret)([ ]+(?:is[ ]+|was[ ]+)?)(?=\S*[^\sa-z.,:;!?'\"()])([^\s'\"$<(]{4,})"
+)
+_HEX_KEY = re.compile(r"(?i)\b((?:api[ _-]?)?key|login|wandb)([\s:='\"]+)([0-9a-f]{40})\b")
+_NOT_SECRET = re.compile(
+    r"(?i)[\d.,/]*|<.*|\[.*|\$.*|%\w+%|none|null|nil|true|false|yes|no|on|off|not|is|was|unset|missing|required|invalid|expired"
+    r"|undefined|empty|redacted.*|x{3,}|\*+|\.{3}|…|str|string|int|bool|bytes|optional\W.*|self\W.*|os\.\w.*|args\W.*|\w+\(.*"
+)
+"""Values that are a number, a placeholder, a variable, a special token of a model, or code that reads the secret."""
+_NUMBER_OF = re.compile(r"(?i)tokens?")
+"""Beside these keys a number counts something; beside a password it is one."""
+
+_LONG_WORD = re.compile(r"(?<![\w/.])[A-Za-z0-9_+/=-]{20,}(?![\w/.])")
+MAX_DOUBTFUL = 5
+"""Lines that are shown; a text with more is read once more anyway."""
 
 _UUID = re.compile(r"((?:GPU|MIG)-(?:GPU-)?[0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SERIAL = re.compile(
     r"(?i)(?<![a-z])(serial(?:[ _-]?(?:number|no))?\.?[ \t]*[:=#]?[ \t]*)(?=[a-z-]*[0-9])[0-9a-z-]{6,}"
 )
 _HOME = re.compile(
-    r"((?:^|(?<=[^\w.-]))(?:/var/home/|/home/|/Users/|[A-Za-z]:[\\/]+Users[\\/]+|/mnt/[a-z]/Users/))"
+    r"((?:^|(?<=[^\w.-]))(?:/(?:[\w.-]+/){0,3}(?:home|[Uu]sers)/|[A-Za-z]:[\\/]+Users[\\/]+))"
     r"([^/\\:,;'\"\s]+)"
 )
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}")
+_PERSON = re.compile(
+    r"(?i)(?<![\w-])((?:user|username|login|logname|sudo_user|owner|host|hostname|nodename|nodelist|node|machine)[\"']?\s*[:=]\s*[\"']?)"
+    r"(?=[\w.-]*[a-z])([\w][\w.-]+)(?![\w(/])"
+)
+_PROMPT = re.compile(
+    r"(?<![\w.+/@-])([a-z_][\w-]*)@(?!sha\d|v\d|main\b|master\b|latest\b)([A-Za-z][\w-]+)(?=[\s:~$#\])]|$)"
+)
+_ADDRESS = re.compile(
+    r"""(?ix)
+    (?<![\w.=+-])(?:192\.168|172\.(?:1[6-9]|2\d|3[01])|169\.254)(?:\.\d{1,3}){2}(?![\w.]*\w)
+    |(?:(?<=//)|(?<=@)|(?<=[(\[])|(?<=(?<!=)=)|(?<=\bfrom[ ])|(?<=\bto[ ])|(?<=\bon[ ])|(?<=\bat[ ])|(?<=\bip[ ])|(?<=\bhost[ ])
+      |(?<=\baddr[ ])|(?<=\baddress[ ])|(?<=\bpeer[ ])|(?<=\bserver[ ])|(?<=\bping[ ])|(?<=\bssh[ ])|(?<=\bconnect[ ])|(?<=:[ ]))
+      (?!127\.|0\.0\.0\.0|255\.)(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)
+    |(?<![\w.=+-])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?=:\d{2,5}\b)
+    """
+)
+"""Addresses of machines: those of private networks, and any with a port or behind a word that introduces one.
+
+Versions such as 10.3.5.147 have the same form.
+"""
 _REMOTE = re.compile(
     r"(?<=tcp://)[^/:\s]+|(?<=tcp://\[)[^\]\s]+|(?<=ssh://)(?:[^/@\s]+@)?[^/:\s]+"
     r"|(?<=://)[\w.-]+(?=:\d)"
@@ -64,6 +124,24 @@ _LOG_LINE = re.compile(
 )
 """A line of the system's log: the machine's name is between the time and the program."""
 
+_NOT_NAMES = frozenset(
+    {
+        "none",
+        "null",
+        "true",
+        "false",
+        "unknown",
+        "name",
+        "user",
+        "host",
+        "container",
+        "image",
+        "project",
+        "redacted",
+        "wsl",
+    }
+    | {"windows", "linux", "not", "is", "has", "the", "address", "x86_64", "aarch64", "amd64", "arm64"}
+)
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "host"})
 _PLAIN_WORDS = frozenset(
     {
@@ -144,6 +222,9 @@ class Redaction:
 def _blanked(text: str, words: tuple[tuple[str, str], ...]) -> str:
     # Facts and findings say many things more than once.
     text = _MAIL.sub("mail", _without_tokens(text))
+    text = _ADDRESS.sub("address", text)
+    text = _PROMPT.sub("user@host", text)
+    text = _PERSON.sub(_blank_name, text)
     text = _UUID.sub(r"\1", text)
     text = _SERIAL.sub(r"\1redacted", text)
     text = _HOME.sub(r"\1user", text)
@@ -151,6 +232,47 @@ def _blanked(text: str, words: tuple[tuple[str, str], ...]) -> str:
         # A name is blanked inside "name-devcontainer-1" and "name_data" too, not inside of another word.
         text = re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", stand_in, text)
     return text
+
+
+def count_removed(before: str, after: str) -> int:
+    """Count the places at which a redaction changed a text."""
+    import difflib
+
+    def split(text: str) -> list[str]:
+        return re.findall(r"\w+|\W", text)
+
+    total = 0
+    for old, new in zip(before.splitlines(), after.splitlines(), strict=False):
+        if old != new:
+            changes = difflib.SequenceMatcher(None, split(old), split(new), autojunk=False).get_opcodes()
+            total += sum(kind != "equal" for kind, *_ in changes)
+    return total
+
+
+def find_doubtful_lines(text: str) -> tuple[str, ...]:
+    """Find lines of a redacted text that may still hold a secret: a long word of letters and digits that nothing explains."""
+    lines = (line for line in text.splitlines() if any(_is_random(word) for word in _LONG_WORD.findall(line)))
+    return tuple(dict.fromkeys(lines))[:MAX_DOUBTFUL]
+
+
+def _is_random(word: str) -> bool:
+    digits = sum(char.isdigit() for char in word)
+    mixed = any(char.isupper() for char in word) and any(char.islower() for char in word)
+    return mixed and digits >= 3 and not re.fullmatch(r"(?i)0x[0-9a-f]+|[0-9a-f]+", word)
+
+
+def _blank_name(found: re.Match[str]) -> str:
+    if not _is_name(found[2]) or found[2].lower() in _NOT_NAMES:
+        return found[0]
+    return found[1] + ("user" if re.match(r"(?i)user|log|sudo|owner", found[1]) else "host")
+
+
+def _blank_value(found: re.Match[str]) -> str:
+    value = found["quoted"] if found["quote"] else found["bare"]
+    counts = _NUMBER_OF.fullmatch(re.split(r"[._-]", found["key"])[-1])
+    if not value or (_NOT_SECRET.fullmatch(value) and (counts or not re.fullmatch(r"[\d.,/]+", value))):
+        return found[0]
+    return f"{found['key']}{found['between']}{found['quote'] or ''}redacted"
 
 
 def redact_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
@@ -162,6 +284,13 @@ def redact_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
 def _without_tokens(text: str) -> str:
     for secret in SECRETS:
         text = secret.sub("redacted", text)
+    text = _HEADER.sub(lambda found: f"{found[1] or found[2]}redacted", text)
+    text = _KEY.sub(_blank_value, text)
+    text = _OPTION.sub(r"\1redacted", text)
+    text = _LOGIN_OPTION.sub(lambda found: f"{found[1] or found[4]}{found[2] or found[5]}redacted", text)
+    text = _GLUED.sub(r"\1redacted", text)
+    text = _SPOKEN.sub(r"\1\2redacted", text)
+    text = _HEX_KEY.sub(r"\1\2redacted", text)
     return _LOGIN.sub("", text)
 
 

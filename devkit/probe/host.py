@@ -146,6 +146,9 @@ def _start(argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Pope
         environment["PATH"] = os.pathsep.join(folder for folder in folders if folder.startswith("/"))
         modules = environment.get("PYTHONPATH", "").split(os.pathsep)
         environment["PYTHONPATH"] = os.pathsep.join(folder for folder in modules if folder.startswith("/"))
+        # Its plug-ins are programs.
+        if not environment.get("DOCKER_CONFIG", "/").startswith("/"):
+            del environment["DOCKER_CONFIG"]
     with _STARTING:
         if _ENDING.is_set():
             raise InterruptedError("this process is leaving")

@@ -7,6 +7,7 @@ moment leaves each file old or new and never half, and the staged lock tells the
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
+from devkit.facts.redact import redact_tokens
 from devkit.folder_lock import hold_folder
 from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, compute_blob_id, find_version, keep_versions, parse_lock
 from devkit.render.files import (
@@ -27,11 +29,18 @@ from devkit.render.files import (
     resolve_inside,
 )
 from devkit.render.ignore_files import IGNORE_FILES, merge_ignore_file
+from devkit.text import escape_text
 
 if TYPE_CHECKING:
     from devkit.render.merge import MergeConflict
 
 _DEFAULT_MODE = 0o644
+_ASSIGNMENT = re.compile(
+    r"""(?x)(?<![\w$/.-])(?P<key>[A-Z][A-Z0-9_]{2,80})
+    (?P<between>["']?[ ]*[=:][ ]*["']?|(?<=ENV[ ])[ ]+|["'][ ]*:[ ]*["'])
+    (?P<value>[^\s"'][^\n"']*?)(?=["'\n]|$|[ ](?=[A-Z][A-Z0-9_]+=)|[ ]\\)"""
+)
+"""A value of `environment`, `containerEnv`, `args`, ENV or ARG: in YAML, JSON or a Dockerfile."""
 
 
 class Action(StrEnum):
@@ -107,7 +116,19 @@ def format_unified_diff(path: str, before: bytes, after: bytes) -> str:
         old, new = before.decode().splitlines(), after.decode().splitlines()
     except UnicodeDecodeError:
         return f"{path}: binary files differ"
-    return "\n".join(difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm=""))
+    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
+    return escape_text(redact_tokens(_hide_values("\n".join(lines), before.decode())))
+
+
+def _hide_values(diff: str, before: str) -> str:
+    """Hide the values of environment variables and build arguments that a file had before: they are the user's."""
+    values = {(found["key"], found["value"]) for found in _ASSIGNMENT.finditer(before)}
+
+    def hide(found: re.Match[str]) -> str:
+        is_known = (found["key"], found["value"]) in values
+        return f"{found['key']}{found['between']}…" if is_known else found[0]
+
+    return _ASSIGNMENT.sub(hide, diff)
 
 
 def compute_changes(

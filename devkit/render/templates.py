@@ -9,6 +9,8 @@ from pathlib import Path
 from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 from markupsafe import Markup, escape
 
+from devkit.text import escape_text
+
 
 def find_templates() -> Traversable:
     """Return the folder of templates: inside the package when installed, beside it in a checkout."""
@@ -33,15 +35,21 @@ def get_environment(*, escapes_html: bool = False) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_escape_controls if escapes_html else None,
         autoescape=escapes_html,  # noqa: S701 - otherwise it is shell and YAML, and every value is validated before
     )
     environment.filters["code"] = _mark_code
     return environment
 
 
+def _escape_controls(value: object) -> object:
+    """Escape control characters in text from outside; what is HTML already comes from templates."""
+    return escape_text(value) if type(value) is str else value
+
+
 def _mark_code(text: str) -> Markup:
     """Escape text for HTML and set what is between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(escape_text(text)))))  # noqa: S704 - escaped before
 
 
 def render_template(template: str, **values: object) -> str:

@@ -18,6 +18,7 @@ from devkit.errors import DevkitError
 from devkit.probe.host import LocalHost
 from devkit.release import __version__
 from devkit.text import format_bytes, format_number
+from devkit.whole_files import write_whole
 from devkit.workload.interpreter import build_module_command, find_torch_interpreter
 
 RESULT_FILE, PAGE_FILE = "benchmark.json", "benchmark.html"
@@ -221,8 +222,8 @@ def run_benchmark(
         scratch.write_text(json.dumps({"origin": origin, "result": found[part.name]}), encoding="utf-8")
         scratch.replace(file)
     document = {"schema": "devkit.benchmark/1", **origin, "parts": found}
-    (folder / RESULT_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    (folder / PAGE_FILE).write_text("".join(_render_page(document)), encoding="utf-8")
+    write_whole(folder / RESULT_FILE, (json.dumps(document, indent=2) + "\n").encode())
+    write_whole(folder / PAGE_FILE, "".join(_render_page(document)).encode())
     return document
 
 

@@ -25,6 +25,7 @@ from devkit.text import format_bytes, format_count
 from devkit.verify.engine import WorkingEngine
 from devkit.verify.process import Progress, run_streaming
 from devkit.verify.report import redact_secrets
+from devkit.whole_files import write_whole
 
 BUNDLE_SCHEMA = "devkit.bundle/1"
 CHECKSUMS_FILE = "SHA256SUMS"
@@ -204,7 +205,7 @@ def write_artifacts(folder: Path, artifacts: Iterable[Artifact]) -> None:
     for artifact in artifacts:
         target = folder / artifact.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(artifact.content)
+        write_whole(target, artifact.content)
         target.chmod(artifact.mode)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import html
 import json
 import re
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +26,7 @@ from devkit.facts.model import (
     System,
     Xid,
 )
-from devkit.facts.redact import build_redaction, redact_facts
+from devkit.facts.redact import Redaction, build_redaction, count_removed, redact_facts, redact_tokens
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.doctor.machines import healthy, inside
@@ -51,7 +52,7 @@ def shown(text):
         pytest.param("unix:///home/alice/d.sock", "unix:///home/user/d.sock", id="a home inside a URL"),
         pytest.param("/home/alice and group alice", "/home/user and group user", id="the name anywhere else"),
         pytest.param("/home/al/malice", "/home/user/malice", id="but not inside other words"),
-        pytest.param("/srv/home/alice/x", "/srv/home/alice/x", id="a folder that only looks like a home"),
+        pytest.param("/srv/homes/alice/x", "/srv/homes/alice/x", id="a folder that only looks like a home"),
         pytest.param("/root/.cache", "/root/.cache", id="root identifies no person"),
         pytest.param("tcp://gpu7.example.com:2376", "tcp://host:2376", id="a remote engine"),
         pytest.param("ssh://bob@gpu7", "ssh://host", id="a login at a remote engine"),
@@ -261,3 +262,108 @@ def test_a_user_called_dev_keeps_the_device_nodes():
     facts: Facts = healthy()
     assert redact_facts(facts).driver.device_nodes == facts.driver.device_nodes
     assert "/home/dev" not in format_facts(redact_facts(facts))
+
+
+# Values beside a key that says what they are, as logs, settings and command lines write them.
+
+SECRET = "zQ7hunter2Xk9"
+BESIDE_KEYS = [
+    f"DB_PASSWORD: {SECRET}",
+    f"PGPASSWORD={SECRET}",
+    f'"password": "{SECRET}"',
+    f"passwd {SECRET}",
+    f"api-key: {SECRET}",
+    f"x-api-key: {SECRET}",
+    f"Set-Cookie: session={SECRET}; Path=/",
+    f"Cookie: a={SECRET}; b={SECRET}",
+    f"curl -u bob:{SECRET} https://x.example/y",
+    f"curl --user bob:{SECRET} https://x.example/y",
+    f"sshpass -p {SECRET} ssh box",
+    f"mysql -u root -p{SECRET}",
+    f"docker login -u me -p {SECRET}",
+    f"login me password {SECRET}",
+    f'AWS_SECRET_ACCESS_KEY = "{SECRET}"',
+    f"https://x.example/?secret_key={SECRET}&x=1",
+    f'os.environ["DB_PASS"] = "{SECRET}"',
+    f"--set password={SECRET}",
+    f"--api-key {SECRET}",
+    f'"client_secret":"{SECRET}"',
+    f"dbPassword: {SECRET}",
+    f'{{"auth": {{"token": "{SECRET}"}}}}',
+    f"MONGO_PWD='{SECRET}'",
+    f"redis password is {SECRET}",
+    f"Authorization: Bearer {SECRET}",
+    f"ENV API_TOKEN={SECRET}",
+    f"SECRET_KEY_BASE={SECRET}",
+    f"jdbc:postgresql://db/x?user=u&password={SECRET}",
+    f"putenv('DB_PASSWORD', '{SECRET}')",
+    f"password=>{SECRET}",
+]
+
+
+@pytest.mark.parametrize("text", BESIDE_KEYS)
+def test_a_value_beside_a_key_that_says_it_is_secret_is_redacted(text):
+    assert SECRET not in redact_tokens(text)
+    assert count_removed(text, redact_tokens(text)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        ("wandb login 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+        ("password: 12345678", "12345678"),
+        ("connect to 10.1.2.3 failed", "10.1.2.3"),
+        ("peer 203.0.113.7:29500 reset", "203.0.113.7"),
+        ("192.168.17.4 is down", "192.168.17.4"),
+        ("MASTER_ADDR=10.0.0.5", "10.0.0.5"),
+        ("user=zqperson", "zqperson"),
+        ('"hostname": "trainbox17"', "trainbox17"),
+        ("zqperson@trainbox17:~$ ls", "zqperson"),
+        ("zqperson@trainbox17:~$ ls", "trainbox17"),
+        ("/mnt/home/zqperson/x.py", "zqperson"),
+        ("/data/users/zqperson/x.py", "zqperson"),
+    ],
+)
+def test_names_and_addresses_of_everyday_logs_are_redacted(text, gone):
+    assert gone not in Redaction(()).redact_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens=512, num_tokens: 4096",
+        "eos_token = '<|endoftext|>'",
+        "pad_token: [PAD]",
+        "token_type_ids=None",
+        'token = os.environ["HF_TOKEN"]',
+        "nvidia-cublas-cu12 12.4.5.8",
+        "nvidia-curand-cu12==10.3.5.147",
+        "nvidia-curand-cu12 10.3.5.147",
+        "password authentication failed for user",
+        "KeyError: 'token'",
+        "Invalid token: expired",
+        "HF_TOKEN is not set",
+        "uses: actions/checkout@v4",
+        "python@sha256:0123",
+        "bind 127.0.0.1:8000 and 0.0.0.0:80",
+        "commit 0123456789abcdef0123456789abcdef01234567",
+        "loss=0.3 passed=3 compass: north",
+        "CUDA_VISIBLE_DEVICES=0",
+    ],
+)
+def test_what_a_diagnosis_needs_is_kept(text):
+    assert Redaction(()).redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "password ", "token=", "/home", "a.b-", "1.2.3.4 ", "user=", "-u ", "mysql ", "x@"]
+)
+def test_redaction_takes_twice_as_long_for_twice_as_much(unit):
+    def measure(repeats: int) -> float:
+        text = unit * repeats
+        started = time.process_time()
+        Redaction(()).redact_text(text)
+        return time.process_time() - started
+
+    repeats = 40_000 // len(unit)
+    assert measure(4 * repeats) < 10 * measure(repeats) + 0.1

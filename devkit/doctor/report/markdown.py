@@ -8,7 +8,7 @@ from devkit.doctor.report.page import RESTART_WORDS, SEVERITY_WORDS
 from devkit.doctor.report.report import Health, Report, ReportedFinding
 from devkit.doctor.report.stack import build_stack
 from devkit.facts.model import Facts
-from devkit.text import format_count
+from devkit.text import escape_text, format_count
 
 _ICONS = {Severity.ERROR: "❌", Severity.WARNING: "⚠️", Severity.NOTE: "i"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~])")
@@ -120,13 +120,13 @@ def _fold(title: str, lines: Iterable[str]) -> list[str]:
 
 def _escape(text: str) -> str:
     """Escape text for Markdown: on one line, without formatting, mentions or links to issues."""
-    escaped = _SPECIAL.sub(r"\\\1", " ".join(text.replace("&", "&amp;").split()))
+    escaped = _SPECIAL.sub(r"\\\1", " ".join(escape_text(text.replace("&", "&amp;")).split()))
     escaped = _BLOCK.sub(lambda found: f"{found[1]}\\{found[2] or found[3]}", escaped)
     return _MENTION.sub(lambda found: f"&#{ord(found[1])};", escaped)
 
 
 def _render_code_block(lines: Iterable[str], language: str) -> list[str]:
     """Put lines into a block whose fence is longer than any run of backticks inside."""
-    text = "\n".join(lines)
+    text = escape_text("\n".join(lines))
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return [f"{fence}{language}", text, fence]

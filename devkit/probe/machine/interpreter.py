@@ -34,7 +34,9 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     In an image where devkit has an environment of its own, the first on PATH comes before that.
     """
     executable = host.env.get(PYTHON_VARIABLE) or host.python
-    environment = host.env.get("VIRTUAL_ENV")
+    environment = host.env.get("VIRTUAL_ENV", "")
+    if not re.match(r"/|[A-Za-z]:[\\/]", environment):
+        environment = ""  # A relative one is in the working folder, which may be a stranger's project.
     if executable.startswith(IMAGE_ENVIRONMENT):
         executable = find_program(host, "python3") or executable
     if environment and not host.env.get(PYTHON_VARIABLE):

@@ -280,6 +280,10 @@ def _write_config(state: CheckpointState, folder: Path) -> Path:
         return folder / "config.json"
     config = copy.copy(state.model.peft_config[state.model.active_adapter])
     config.inference_mode = True
+    # peft keeps sets, whose order differs from process to process.
+    for key in ("target_modules", "exclude_modules"):
+        if isinstance(value := getattr(config, key, None), set):
+            setattr(config, key, sorted(value))
     config.save_pretrained(str(folder))
     return folder / ADAPTER_CONFIG_FILE
 

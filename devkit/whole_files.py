@@ -1,0 +1,52 @@
+"""Files that are written whole: beside the older one, and renamed over it. A full disk leaves the older one as it was."""
+
+import contextlib
+import os
+import stat
+import threading
+from pathlib import Path
+
+from devkit.errors import DevkitError
+
+HINT = "Name a file in a folder that you may write to, on a disk with space."
+
+
+def write_whole(path: Path, content: bytes, *, hint: str = HINT) -> None:
+    """Write a file, old or new and never half, with the mode of the older one.
+
+    What is no ordinary file, such as /dev/stdout or a pipe, is written to directly; a link is followed.
+    Raises: DevkitError when the disk refuses.
+    """
+    try:
+        known = path.stat() if path.exists() else None
+        if known is not None and not stat.S_ISREG(known.st_mode):
+            with path.open("wb") as file:
+                file.write(content)
+        else:
+            _replace(path.resolve(), content, known)
+    except OSError as error:
+        raise DevkitError(f"cannot write {path}: {error.strerror}", hint) from error
+
+
+def _replace(target: Path, content: bytes, known: os.stat_result | None) -> None:
+    staged = target.with_name(f".{target.name[:64]}.{os.getpid()}-{threading.get_ident()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(staged, flags, 0o666)
+    except PermissionError:
+        if known is None:
+            raise
+        target.write_bytes(content)  # The folder is somebody else's: nothing can be written beside the file.
+        return
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if known is not None:
+            staged.chmod(stat.S_IMODE(known.st_mode))
+        staged.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
+        raise
