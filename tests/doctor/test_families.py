@@ -17,6 +17,7 @@ from devkit.doctor.known_errors import explain_text, find_known_errors
 from devkit.doctor.model import Confidence
 from devkit.doctor.registry import BY_CODE
 from devkit.doctor.signatures.catalog import load_signatures
+from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
 from devkit.doctor.signatures.families import (
     MAX_CAUSES,
     find_families,
@@ -24,7 +25,6 @@ from devkit.doctor.signatures.families import (
 )
 from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.patterns import compile_pattern
-from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
 from devkit.doctor.signatures.text_facts import FACT_NAMES, TextFacts, read_text_facts
 from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.plan import Plan

@@ -1,7 +1,7 @@
 """What a text says itself where nothing in it is known: its first error, who raised it, versions, advice, a search line."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from devkit.doctor.signatures.library_changes import list_packages
@@ -27,7 +27,8 @@ _ERROR = re.compile(
 )
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)): ?(.*)")
 _NO_ERROR = re.compile(
-    r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
+    r"^[Ww]arning: |\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b"
+    r"|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
     r"|\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b|Persistence-M|ECC",
 )
 _ADVICE = re.compile(
@@ -79,10 +80,12 @@ class Unknown:
     reports: tuple[Consequence, ...] = ()
 
 
-def describe_unknown(words: Words, facts: TextFacts, reports: tuple[Consequence, ...] = ()) -> Unknown:
-    """Describe a text in which nothing is known by what it says itself."""
+def describe_unknown(
+    words: Words, facts: TextFacts, *, reports: tuple[Consequence, ...] = (), harmless: Iterable[int] = ()
+) -> Unknown:
+    """Describe a text in which nothing is known by what it says itself; `harmless` are lines that only look like errors."""
     lines = tuple(_list_lines(words))
-    reported = {each.line for each in reports}
+    reported = {*harmless, *(each.line for each in reports)}
     error = next((each for each in _find_errors(lines) if each[0] not in reported), None)
     stated = Unknown(
         is_healthy=False,
