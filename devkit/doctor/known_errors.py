@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from devkit.doctor.model import Confidence, Severity
+from devkit.doctor.model import Confidence, Fix, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_signature
@@ -47,6 +47,13 @@ _HEDGE = re.compile(
     r"|\b(?:says?|names?) (?:why|which|the reason)|\b(?:lines?|error) (?:above|below|around)"
 )
 """Words of a cause that leaves open what it is, so that no text can make it certain."""
+
+_CHOICE = re.compile(
+    r"\bor\b(?! (?:newer|older|later|more|above|below|earlier)\b)|\b(?:else|otherwise|unless|either)\b|\binstead\b(?! of)"
+)
+"""Words of a fix that leaves open what to do."""
+_PLACEHOLDER = re.compile(r"<[a-zA-Z][\w .'/-]{1,40}>|(?<!\w)…(?!$)")
+"""What a person must fill in before a command runs."""
 
 _TOKEN_MARKS = (
     *("hf_", "api_org_", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "nvapi-"),
@@ -104,8 +111,8 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
         ordered = [advice] if advice else []
     weak = () if is_ours or (machine and machine.is_of_text) else _find_weak(ordered, words)
     ordered = [match for match in ordered if match not in weak]
-    ordered = [_judge_certainty(_add_rivals(_add_alternatives(match, facts), rivals)) for match in ordered]
-    answer = TextAnswer(tuple(_limit_causes(ordered)))
+    ordered = [_add_rivals(_add_alternatives(match, facts), rivals) for match in ordered]
+    answer = TextAnswer(tuple(_judge_certainty(_limit_causes(ordered))))
     if not answer.matches:
         answer = _describe_rest(words, facts, harmless=harmless, reports=reports, weak=weak)
     if any(mark in words.shown for mark in _TOKEN_MARKS):
@@ -158,7 +165,12 @@ def _describe_rest(
 ) -> TextAnswer:
     """Describe a text without a known error."""
     by_line = {each.line: Consequence(each.matched, each.line or None, each.family) for each in reports}
-    unknown = describe_unknown(words, facts, tuple(by_line[line] for line in sorted(by_line)))
+    unknown = describe_unknown(
+        words,
+        facts,
+        reports=tuple(by_line[line] for line in sorted(by_line)),
+        harmless=(match.line for match in harmless),
+    )
     if harmless and unknown.is_healthy:
         return TextAnswer(_order(harmless, words))
     return TextAnswer((), unknown, () if unknown.is_healthy else _list_nearest(weak, words.lowered))
@@ -191,10 +203,27 @@ def _find_weak(matches: list[Match], words: Words) -> tuple[Match, ...]:
     return tuple(match for match in matches if is_weak(match))
 
 
-def _judge_certainty(match: Match) -> Match:
-    """Call only a cause certain that is one: text that leaves no other row does not decide between two in a sentence."""
-    is_open = match.confidence is Confidence.CERTAIN and _HEDGE.search(match.cause)
-    return replace(match, confidence=Confidence.LIKELY) if is_open else match
+def _judge_certainty(matches: list[Match]) -> list[Match]:
+    """Call only a cause certain that is one, with a fix that leaves no choice; of one error at most one.
+
+    Text that leaves no other row does not decide between two causes in a sentence, or two ways of its fix.
+    """
+    judged: list[Match] = []
+    for match in matches:
+        is_second = any(_is_of_same_error(match, each) for each in judged if each.confidence is Confidence.CERTAIN)
+        is_open = _HEDGE.search(match.cause) or _leaves_choice(match.fix) or is_second
+        is_certain = match.confidence is Confidence.CERTAIN
+        judged.append(replace(match, confidence=Confidence.LIKELY) if is_certain and is_open else match)
+    return judged
+
+
+def _leaves_choice(fix: Fix) -> bool:
+    return _CHOICE.search(fix.summary) is not None or any(_PLACEHOLDER.search(command) for command in fix.commands)
+
+
+def _is_of_same_error(one: Match, other: Match) -> bool:
+    gap = max(one.position, other.position) - min(_find_end(one), _find_end(other))
+    return gap < NEAR and one.source == other.source
 
 
 def _find_consequences(code: str) -> tuple[str, ...]:

@@ -77,10 +77,13 @@ def test_an_unknown_text_ends_with_1(arguments):
     result = ask(*arguments, "KeyError: 'labels'")
     assert result.exit_code == 1
     if arguments:
-        assert json.loads(result.stdout) == {"schema": "devkit.explain/1", "matches": [], "nearest": []}
+        document = json.loads(result.stdout)
+        assert (document["matches"], document["nearest"]) == ([], [])
+        assert document["unknown"]["first_error"] == {"line": 1, "text": "KeyError: 'labels'"}
     else:
         assert "no known error in this text" in result.stdout
-        assert "devkit doctor --save-facts" in result.stdout
+        assert "first error, in line 1: KeyError: 'labels'" in result.stdout
+        assert "devkit explain --new" in result.stdout
 
 
 def test_a_file_is_read_as_standard_input_is(tmp_path):

@@ -244,7 +244,7 @@ def test_an_unknown_text_about_gpus_has_near_entries_and_ends_with_1():
     assert find_known_errors(NEW) == ()
     result = CliRunner().invoke(explain, [NEW])
     assert result.exit_code == 1
-    assert "nothing known; nearest:" in result.stdout
+    assert "known errors with the same words" in result.stdout
     assert "shared memory" in result.stdout.lower()
     document = json.loads(CliRunner().invoke(explain, ["--json", NEW]).stdout)
     assert document["matches"] == []

@@ -6,7 +6,8 @@
 - `[[failure]]`: an entry as `Failure` has it.
 - `[[failure.signature]]`: an error text of that failure as `Signature` has it. `symptoms` are wordings that the pages of
   its checks show, `texts` further ones, `xids` the driver's numbered reports. `fix` is a table, or the name of one in
-  `fixes.toml`.
+  `fixes.toml`; in its place `problem` names the row of the check's problem whose fix it is, and whose message is the cause
+  where the signature has none.
 
 What a check covers and the symptoms that it lists are derived from these entries.
 """
@@ -16,13 +17,16 @@ from functools import cache
 from typing import Any
 
 from devkit.doctor.model import Fix, Side
-from devkit.doctor.problems import SIDES, FixRow, decode_fix_rows
+from devkit.doctor.problems import SIDES, FixRow, decode_fix_rows, find_problem_row
 from devkit.doctor.signatures.model import CheckRow, Failure, Signature
 from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
 
 PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET", "POD", "PRJ", "PYT", "STO", "WSL")
 """The prefixes of check codes, each with a file of its own."""
+
+
+_NOT_OF_SIGNATURES = ("fix", "problem", "xids")
 
 
 @cache
@@ -85,10 +89,15 @@ def find_symptoms(code: str) -> tuple[str, ...]:
 
 
 def _to_signature(row: Mapping[str, Any]) -> Signature:
-    values = decode_fields({key: value for key, value in row.items() if key not in ("fix", "xids")}, Signature)
+    values = decode_fields({key: value for key, value in row.items() if key not in _NOT_OF_SIGNATURES}, Signature)
     xids = (text for xid in row.get("xids", ()) for text in (f"Xid ({{bus:name}}): {xid},", f"Xid {xid}"))
     values["texts"] = (*values.get("symptoms", ()), *values.get("texts", ()), *xids)
-    fix, variants = decode_fix(row["fix"])
+    if "problem" in row:
+        problem = find_problem_row(row["code"], row["problem"])
+        values.setdefault("cause", problem.message)
+        fix, variants = show_general_fix(problem.fixes), problem.fixes
+    else:
+        fix, variants = decode_fix(row["fix"])
     return Signature(**values, fix=fix, variants=variants)
 
 
@@ -96,7 +105,11 @@ def decode_fix(fix: str | Mapping[str, Any]) -> tuple[Fix, tuple[FixRow, ...]]:
     """Decode the fix of an error: a table, or the name of a shared one, with its variants. Raises KeyError."""
     if isinstance(fix, str):
         variants = decode_fix_rows(fix)
-        row = next((each for each in variants if each.when.get("machine") == ("unknown",)), variants[-1])
-        side = Side.HOST if row.where in SIDES else Side(row.where)
-        return Fix(row.summary, row.commands, side, row.root, row.restart), variants
+        return show_general_fix(variants), variants
     return Fix(**decode_fields(fix, Fix)), ()
+
+
+def show_general_fix(rows: tuple[FixRow, ...]) -> Fix:
+    """Show the template of the variant for a machine that nothing is known of."""
+    row = next((each for each in rows if each.when.get("machine") == ("unknown",)), rows[-1])
+    return Fix(row.summary, row.commands, Side.HOST if row.where in SIDES else Side(row.where), row.root, row.restart)

@@ -153,7 +153,9 @@ class _Run:
 def fit_to_engine(fix: Fix, facts: TextFacts) -> Fix:
     """Return a fix with its commands in the form of the text's engine; unchanged for Docker itself."""
     engine = facts.engine
-    if engine == "snap" and any(_CONFIGURE.search(each) or "daemon.json" in each for each in fix.commands):
+    if engine == "snap" and any(
+        _CONFIGURE.search(each) or re.search(r"daemon\.json|snap remove", each) for each in fix.commands
+    ):
         return _replace_snap(facts)
     convert = _CONVERTERS.get(engine)
     if engine == "docker" or not engine:
@@ -178,7 +180,9 @@ def _is_dockers(command: str) -> bool:
 
 def _replace_snap(facts: TextFacts) -> Fix:
     fix = render_fix(find_problem_row("ENG003", "snap").fixes, {}, facts.facts)
-    install = () if len(fix.commands) > 1 else ("curl -fsSL https://get.docker.com | sudo sh",)
+    install = (
+        () if any("install" in each for each in fix.commands) else ("curl -fsSL https://get.docker.com | sudo sh",)
+    )
     return replace(
         fix,
         summary="Replace the snap by Docker Engine, which reads the toolkit's settings: save images and volumes that you need first.",

@@ -6,6 +6,7 @@ is asked for by a command that prints it: within the command where the shell can
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from devkit.doctor.model import Fix
@@ -19,9 +20,12 @@ DEFAULT_LABEL = "cu128"
 """The index of torch where neither driver nor GPU nor an installed torch is known: nearly every driver runs it."""
 _NAME = re.compile(r"(?<![{$])\{([a-z_]{2,40})\}(?!\})")
 
+_ANY_GPU = re.compile(r" -i __index__$(?<!reset -i __index__)")
+"""The choice of a GPU in a command that only reads, and may read all."""
+
 _ASK: Mapping[str, str] = {
-    "driver_branch": "$(cut -d. -f1 /sys/module/nvidia/version)",
-    "driver_version": "$(cat /sys/module/nvidia/version)",
+    **dict.fromkeys(("branch", "driver_branch"), "$(modinfo -F version nvidia | cut -d. -f1)"),
+    **dict.fromkeys(("release", "driver_version"), "$(modinfo -F version nvidia)"),
     "torch_version": "$(python -c 'import torch; print(torch.__version__.split(\"+\")[0])')",
     "torch_cuda": "$(python -c 'import torch; print(torch.version.cuda)')",
     "torch_cuda_dashed": '$(python -c \'import torch; print(torch.version.cuda.replace(".", "-"))\')',
@@ -32,7 +36,6 @@ _PRINT: Mapping[str, str] = {
     "address": "lspci -D | grep -i nvidia",
     "package": "pip list",
     "interface": "ip -br address",
-    "branch": "cat /sys/module/nvidia/version",
 }
 """By value, a command that prints it, for a person to put in its place."""
 
@@ -53,9 +56,9 @@ def _list_known(facts: TextFacts) -> dict[str, str]:
     known: dict[str, str] = {}
     branches = {each.partition(".")[0] for each in facts.list_values("driver")}
     if len(branches) == 1:
-        known["driver_branch"] = branches.pop()
+        known["branch"] = known["driver_branch"] = branches.pop()
     if driver := facts.find("driver"):
-        known["driver_version"] = driver
+        known["release"] = known["driver_version"] = driver
     build, torch = facts.find("torch_build"), facts.find_version("torch").partition("+")[0]
     installed = getattr(facts.machine, "python", None)
     if isinstance(installed, Python) and isinstance(installed.torch, Torch):
@@ -104,14 +107,22 @@ def render_fix_of(row: _Row, captures: Mapping[str, str], facts: TextFacts) -> F
 
 
 def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: TextFacts) -> Fix:
-    """Render the variant of a fix of the catalog for a text. Raises LookupError where none is for it."""
+    """Render the variant of a fix of the catalog for a text. Raises LookupError where none is for it.
+
+    Where the commands depend on a distribution that nobody knows, they are Ubuntu's and say so.
+    """
     rows = tuple(rows)
     texts = [text for row in rows for text in (row.summary, row.docs, *row.commands)]
     names = dict.fromkeys(name for text in texts for name in re.findall(r"\{([a-z_]+)\}", text))
-    values: dict[str, object] = {
-        name: f"__{name}__" for name in names if name not in captures and not _is_macro(name, rows)
-    }
+    # What the commands of a macro take is not in the templates.
+    names |= dict.fromkeys(("branch", "release"))
+    values: dict[str, object] = {name: f"__{name}__" for name in names if not _is_macro(name, rows)}
+    values |= {"inside": "container" if facts.find("inside") else "host"} if facts.machine is None else {}
     fix = render_fix(rows, {**values, **captures}, facts.facts)
+    if not fix.commands and any(row.commands for row in rows):
+        fix = render_fix(rows, {**values, **captures}, facts.as_ubuntu().facts)
+        labels = ("  # Ubuntu" if re.search(r"\bapt|ubuntu", command) else "" for command in fix.commands)
+        fix = replace(fix, commands=tuple(map("".join, zip(fix.commands, labels, strict=True))))
     return _fill(fix, list_values(facts), re.compile(r"__([a-z_]{2,40}?)__"))
 
 
@@ -131,9 +142,11 @@ def _fill(fix: Fix, values: Mapping[str, str], name: re.Pattern[str]) -> Fix:
 
     def say(found: re.Match[str]) -> str:
         value = find(found)
-        return found[1].replace("_", " ") if value.startswith("$(") else value
+        return f"<{found[1].replace('_', ' ')}>" if value.startswith("$(") else value
 
-    commands = tuple(name.sub(find, command) for command in fix.commands)
+    is_known = "index" in values
+    shown = [command if is_known else _ANY_GPU.sub("", command) for command in fix.commands]
+    commands = tuple(name.sub(find, command) for command in shown)
     before = tuple(each for each in asked if not any(command.startswith(each) for command in commands))
     return Fix(
         name.sub(say, fix.summary),

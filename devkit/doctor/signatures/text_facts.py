@@ -44,6 +44,7 @@ _EXACT: Mapping[str, str] = {
     "cuda_major": r"\b(?:lib(?:cublas\w{0,4}|cudart|nvrtc)\.so\.|nvidia-[a-z-]{3,20}-cu)(1[1-9])\b",
     "cgroup_version": r"Cgroup Version: ?([12])\b",
     "mig_uuid": r"\b(MIG-[0-9a-fG][\w/-]{7,80})",
+    "inside": r"(root@[0-9a-f]{12}:|/\.dockerenv|\b(?:in|inside) (?:the|my|a) container\b|docker exec -|kubectl exec )",
     "gpu_uuid": r"(?<!MIG-)\b(GPU-[0-9a-f]{8}[0-9a-f-]{0,28})",
     "resource": r"\b((?:nvidia|amd)\.com/[\w.-]{1,40})(?!=)",
     "distribution": (
@@ -54,6 +55,8 @@ _EXACT: Mapping[str, str] = {
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(source) for name, source in (*_LOWERED.items(), *_EXACT.items())
 }
+_FIRST_COUNTS = ("gpu_uuid", "inside", "mig_uuid", "wsl")
+"""Facts of which one is enough, or the first serves."""
 FACT_NAMES = (*_PATTERNS, "engine", "form", "command")
 """Names that conditions and sentences of rows may use, besides the captures of their texts."""
 _VARIABLE = re.compile(
@@ -182,7 +185,7 @@ class TextFacts:
     def find(self, name: str) -> str:
         """Return the value of a fact, "" where the text states none or several."""
         values = self.list_values(name)
-        return values[0] if len(values) == 1 else ""
+        return values[0] if len(values) == 1 or (values and name in _FIRST_COUNTS) else ""
 
     def find_version(self, package: str) -> str:
         """Return the version of a package, in any form in which tools print it; "" for none or several."""
@@ -234,7 +237,11 @@ class TextFacts:
         """Return the facts that a text states once, by name, for conditions and sentences."""
         names = dict.fromkeys(each.name for each in self.stated if ":" not in each.name)
         known = {name: value for name in names if (value := self.find(name))}
-        return known | {name: self.list_values(name)[0] for name in ("gpu_uuid", "mig_uuid") if name in names}
+        return known | {name: self.list_values(name)[0] for name in _FIRST_COUNTS if name in names}
+
+    def as_ubuntu(self) -> "TextFacts":
+        """Return these facts for Ubuntu."""
+        return replace(self, stated=(*self.stated, TextFact("distribution", "ubuntu")))
 
     @cached_property
     def facts(self) -> Facts:
@@ -245,6 +252,8 @@ class TextFacts:
             base = replace(base, system=system)
         if engine is not None and not isinstance(base.engine, Engine):
             base = replace(base, engine=engine)
+        if base is not build_unknown_facts() and self.machine is None and not self.find("inside"):
+            base = replace(base, container=None)
         return base
 
     def _describe_system(self) -> System | None:
@@ -301,6 +310,7 @@ def _describe_engine(name: str) -> Engine | None:
 def read_text_facts(words: Words) -> TextFacts:
     """Read the facts of a text in one pass over its words."""
     shown = words.shown
+    spans: tuple[tuple[int, int], ...]
     if len(shown) > 2 * MAX_READ:
         spans = ((0, MAX_READ), (len(shown) - MAX_READ, len(shown)))
     else:

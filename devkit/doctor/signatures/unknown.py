@@ -1,8 +1,8 @@
 """What a text says itself where nothing in it is known: its first error, who raised it, versions, advice, a search line."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from devkit.doctor.signatures.library_changes import list_packages
 from devkit.doctor.signatures.log_text import Words
@@ -27,7 +27,8 @@ _ERROR = re.compile(
 )
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)): ?(.*)")
 _NO_ERROR = re.compile(
-    r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
+    r"^[Ww]arning: |\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b"
+    r"|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
     r"|\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b|Persistence-M|ECC",
 )
 _ADVICE = re.compile(
@@ -79,37 +80,36 @@ class Unknown:
     reports: tuple[Consequence, ...] = ()
 
 
-def describe_unknown(words: Words, facts: TextFacts, reports: tuple[Consequence, ...] = ()) -> Unknown:
-    """Describe a text in which nothing is known by what it says itself."""
+def describe_unknown(
+    words: Words, facts: TextFacts, *, reports: tuple[Consequence, ...] = (), harmless: Iterable[int] = ()
+) -> Unknown:
+    """Describe a text in which nothing is known by what it says itself; `harmless` are lines that only look like errors."""
     lines = tuple(_list_lines(words))
-    reported = {each.line for each in reports}
+    reported = {*harmless, *(each.line for each in reports)}
     error = next((each for each in _find_errors(lines) if each[0] not in reported), None)
-    if error is None and not reports:
-        return Unknown(is_healthy=len(lines) >= _MIN_LINES, versions=_list_versions(facts), facts=_list_facts(facts))
+    stated = Unknown(
+        is_healthy=False,
+        versions=_list_versions(facts),
+        facts=_list_facts(facts),
+        commands=_list_commands(facts),
+        reports=reports,
+    )
     if error is None:
-        return Unknown(
-            is_healthy=False,
-            versions=_list_versions(facts),
-            facts=_list_facts(facts),
-            commands=_list_commands(facts),
-            reports=reports,
-        )
+        is_healthy = not reports and len(lines) >= _MIN_LINES
+        is_short = len(lines) < _MIN_LINES
+        return replace(stated, is_healthy=is_healthy, search=_build_search(words.shown, "", facts) if is_short else "")
     line, text, position = error
     packages = list_packages(words.shown[:position])
     package = next((each for each in reversed(packages) if each), "")
     caller = next((each for each in reversed(packages) if each and each != package), "")
-    return Unknown(
-        is_healthy=False,
+    return replace(
+        stated,
         first_error=FirstError(line, text[:MAX_LINE]),
         package=package.replace("_", "-"),
         caller=caller.replace("_", "-"),
         file=_find_file(words.shown[:position]),
-        versions=_list_versions(facts),
-        facts=_list_facts(facts),
         advice=_find_advice(lines, line, text),
         search=_build_search(text, package, facts),
-        commands=_list_commands(facts),
-        reports=reports,
     )
 
 

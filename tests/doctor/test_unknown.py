@@ -1,0 +1,123 @@
+"""Texts without a known error: what they say themselves, logs that show no failure, and lines that only look like one."""
+
+import pytest
+
+from devkit.doctor.known_errors import explain_text
+from devkit.doctor.model import Confidence
+
+TRACEBACK = """
+deepspeed 0.16.0
+hint: use ZeRO stage 1 with gradient accumulation
+Traceback (most recent call last):
+  File "/x/site-packages/accelerate/accelerator.py", line 100, in no_sync
+  File "/x/site-packages/deepspeed/runtime/engine.py", line 1991, in no_sync
+    assert not self.zero_optimization_partition_gradients()
+AssertionError: no_sync context manager is incompatible with gradient partitioning.
+"""
+
+
+def test_an_unknown_error_is_told_with_what_the_text_says():
+    unknown = explain_text(TRACEBACK).unknown
+    assert unknown.first_error.line == 8
+    assert unknown.first_error.text.startswith("AssertionError: no_sync context manager")
+    assert (unknown.package, unknown.caller, unknown.file) == (
+        "deepspeed",
+        "accelerate",
+        "deepspeed/runtime/engine.py:1991",
+    )
+    assert "deepspeed 0.16.0" in unknown.versions
+    assert unknown.advice == ("hint: use ZeRO stage 1 with gradient accumulation",)
+    assert unknown.search.startswith("deepspeed 0.16.0 AssertionError no_sync context manager is incompatible")
+
+
+def test_the_first_error_is_shown_where_a_known_line_only_reports_it():
+    log = (
+        "-- The CUDA compiler identification is NVIDIA 13.0.48\n"
+        "CMake Error at CMakeLists.txt:12 (message): Compute capability 121 used, use 121a or 121f\n"
+        "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n"
+    )
+    answer = explain_text(log)
+    assert answer.matches == ()
+    assert (answer.unknown.first_error.line, [each.line for each in answer.unknown.reports]) == (2, [3])
+    alone = explain_text(log.splitlines()[2] + "\ntorch").matches
+    assert "which is not in this text" in alone[0].cause
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(
+            "h:1:1 [0] NCCL INFO NET/IB : No device found.\nh:1:1 [0] NCCL INFO NET/Socket : Using eth0\n"
+            "h:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 8 - Init COMPLETE\n# Avg bus bandwidth : 123",
+            id="NCCL without InfiniBand",
+        ),
+        pytest.param(
+            "| NVIDIA-SMI 550.54.14    Driver Version: 550.54.14    CUDA Version: 12.4     |\n"
+            "| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |\n"
+            "|   0  NVIDIA A100         Off  | 00000000:07:00.0 Off |                    0 |",
+            id="nvidia-smi",
+        ),
+        pytest.param(
+            "warning: Failed to hardlink files; falling back to full copy.\nInstalled 3 packages in 1.2s\n + torch==2.8.0",
+            id="uv copies",
+        ),
+        pytest.param(
+            "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.\n Minimum and Maximum cuda capability supported by this"
+            " version of PyTorch is\n (8.0) - (12.0)\n{'loss': 1.2, 'epoch': 1.0}",
+            id="torch on a GB10",
+        ),
+        pytest.param(
+            "Found GPU0 NVIDIA GB10 which is of compute capability (CC) 12.1.\nThe following list shows the CCs this version of"
+            " PyTorch was built for and the hardware CCs it supports:\n- 12.0 which supports hardware CC >=12.0,<13.0",
+            id="torch 2.13 on a GB10",
+        ),
+        pytest.param(
+            "Epoch 1/3\n{'loss': 1.23, 'grad_norm': 0.5}\n0 errors, 0 failed\nSaving model checkpoint to out/checkpoint-1",
+            id="training",
+        ),
+    ],
+)
+def test_a_healthy_log_is_called_healthy(log):
+    answer = explain_text(log)
+    assert answer.is_healthy
+    assert answer.nearest == ()
+
+
+def test_an_error_beside_a_harmless_line_counts():
+    answer = explain_text("NCCL INFO NET/IB : No device found\nCUDA out of memory. Tried to allocate 2.00 GiB")
+    assert not answer.is_healthy
+    assert [match.code for match in answer.matches] == ["MEM004"]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("torch.cuda.is_available() is False", "CPU-only"),
+        ("loss is nan", "float16"),
+        ("Killed", "memory"),
+        ("devcontainer up failed", "engine"),
+        ("pip: command not found", "pip is not installed"),
+        ("nvidia-smi works in PowerShell but not in Ubuntu", "WSL"),
+        ("docker desktop does not see my GPU", "GPU"),
+        ("bash: uv: command not found", "uv is not installed"),
+    ],
+)
+def test_symptoms_in_the_words_of_an_asker_are_known(text, word):
+    match = explain_text(text).matches[0]
+    assert word in match.cause
+    assert match.fix.commands
+
+
+def test_a_word_alone_in_its_line_is_no_part_of_a_sentence():
+    assert not explain_text("the process that Killed a mockingbird wrote a book\nand another line\nand a third").matches
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bash: nvidia-smi: command not found\nUnsupported gpu architecture 'compute_35'",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0",
+    ],
+)
+def test_no_fix_with_a_choice_or_a_gap_is_certain(text):
+    assert all(match.confidence is not Confidence.CERTAIN for match in explain_text(text).matches)
