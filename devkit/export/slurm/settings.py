@@ -130,7 +130,8 @@ def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
         for text in (value,) if isinstance(value, str) else value:
             if text and not pattern.fullmatch(text):
                 raise DevkitError(
-                    f"{format_option(SlurmSettings, name)} {text!r} is not valid in a batch script", f"Its form is {pattern.pattern}."
+                    f"{format_option(SlurmSettings, name)} {text!r} is not valid in a batch script",
+                    f"Its form is {pattern.pattern}.",
                 )
     for text in settings.sbatch:
         if text[2:].partition("=")[0] in RESERVED_OPTIONS:
