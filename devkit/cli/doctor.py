@@ -60,6 +60,12 @@ _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
         help="Run only this check. May be repeated.",
     ),
     click.option(
+        "--expect-gpus",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Report an error where fewer GPUs answer, as on a node that lost one.",
+    ),
+    click.option(
         "--timeout",
         metavar="SECONDS",
         type=_SECONDS,
@@ -123,6 +129,7 @@ def doctor(
     watch: bool,
     every: float | None,
     only: tuple[str, ...],
+    expect_gpus: int | None,
     show_list: bool,
     setup: bool,
     deep: bool,
@@ -149,7 +156,7 @@ def doctor(
         only,
         ReadOptions(project or Path(), timeout, is_deep=deep, is_smoke=smoke),
         facts_files,
-        SavedReports(verification, run_folder),
+        SavedReports(verification, run_folder, expect_gpus),
         save_facts,
         is_verbose=verbose,
         shows_steps=not watch,
@@ -209,13 +216,16 @@ def explain_log(file: Path, facts: "Facts") -> "tuple[Match, ...]":
 
 @dataclass(frozen=True)
 class SavedReports:
-    """Files that a workload wrote, to be judged with the machine; None for those that were not named."""
+    """What is judged with the machine: files that a workload wrote, and the number of its GPUs; None for what was not given."""
 
     verification: Path | None
     run: Path | None
+    expected_gpus: int | None = None
 
     def add_to(self, facts: "Facts") -> "Facts":
-        """Return the facts with those in the files. Raises DevkitError for a file of another kind."""
+        """Return the facts with those that were given. Raises DevkitError for a file of another kind."""
+        if self.expected_gpus is not None:
+            facts = replace(facts, expected_gpus=self.expected_gpus)
         if self.verification is not None:
             from devkit.cli.verify import read_verification_report
             from devkit.probe.reports import parse_verification

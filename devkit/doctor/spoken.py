@@ -5,6 +5,7 @@ correct, then what the catalog knows of the words counts, and where nothing does
 """
 
 from dataclasses import replace
+from shlex import quote
 
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.signatures.model import Match
@@ -41,7 +42,7 @@ def tell_failure(failure: ProgramFailure) -> Problem:
         places=" and ".join(failure.set_in) or "the shell's start-up files",
         setting=failure.settings[0] if failure.settings else "",
         file=failure.settings[0].rpartition(" in ")[2] if failure.settings else "",
-        log=failure.read_from,
+        log=f"tail -n 20 {quote(path)}" if (path := failure.read_from).startswith("/") else failure.read_from,
         kind=_name_owner(failure.program),
     )
     if name == "known" and match:
@@ -54,7 +55,9 @@ def explain_failure(failure: ProgramFailure) -> Match | None:
     from devkit.doctor.known_errors import find_known_errors
 
     found = find_known_errors("\n".join(failure.words), is_ours=True)
-    return next((match for match in found if not match.code.startswith(_OF_WORKLOADS)), None)
+    return next(
+        (match for match in found if match.code[:3] not in _OF_WORKLOADS and (match.code or not match.is_common)), None
+    )
 
 
 def _name_owner(program: str) -> str:

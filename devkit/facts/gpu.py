@@ -195,6 +195,8 @@ class Driver:
     """NVIDIA device nodes that this user may not open, each with its mode and owner."""
     withheld_nodes: tuple[str, ...] | Unknown = NOT_READ
     """Nodes of GPUs that the control group keeps this process from, though their modes let it in."""
+    stale_nodes: tuple[str, ...] | Unknown = NOT_READ
+    """NVIDIA device nodes whose number is not that of the loaded driver: "/dev/nvidia-uvm: 240, expected 236"."""
     booted_at: str | Unknown = NOT_READ
     """When the machine started, ISO 8601, UTC."""
     modules: tuple[str, ...] | Unknown = NOT_READ

@@ -247,6 +247,8 @@ class Directory:
     free_files: int | Unknown = NOT_READ
     """How many more files it can hold (free inodes); Unknown where a file system does not count them."""
     is_world_writable: bool | Unknown = NOT_READ
+    allows_programs: bool | Unknown = NOT_READ
+    """Whether its file system was mounted without noexec."""
     is_read_only: bool | Unknown = NOT_READ
     """Whether its file system is mounted read-only."""
     is_in_home: bool | Unknown = NOT_READ

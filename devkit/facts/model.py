@@ -223,6 +223,8 @@ class Facts:
     """Unknown unless a report of `devkit verify` was given."""
     training: TrainingRun | Unknown = NOT_READ
     """Unknown unless the folder of a fine-tuning run was given."""
+    expected_gpus: int | Unknown = NOT_READ
+    """How many GPUs should answer, where the user says so."""
     programs: tuple[ProgramFailure, ...] | Unknown = NOT_READ
     """Programs that GPU containers need and that cannot run."""
     amd: Amd | Unknown | None = NOT_READ

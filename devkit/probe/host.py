@@ -320,6 +320,8 @@ class Stat:
     uid: int
     gid: int
     size: int
+    device: str = ""
+    """Major and minor number of a device node: "195:255"."""
 
 
 class Host(Protocol):
@@ -439,6 +441,7 @@ class LocalHost:
             found.st_uid,
             found.st_gid,
             found.st_size,
+            f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}" if stat.S_ISCHR(found.st_mode) else "",
         )
 
     def link(self, path: str) -> str | None:

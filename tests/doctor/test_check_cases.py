@@ -7,7 +7,20 @@ import dataclasses
 
 import pytest
 
-from devkit.facts.model import Client, KernelLog, Mps, Package, Runtime, Torch, Xid
+from devkit.facts.model import (
+    Client,
+    Directory,
+    KernelLog,
+    Mps,
+    NvmlEnd,
+    NvmlFailure,
+    Package,
+    ProgramFailure,
+    Runtime,
+    Storage,
+    Torch,
+    Xid,
+)
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, limits, r, spec
@@ -77,7 +90,57 @@ def within(changes):
     return changed(inside(), changes)
 
 
+def nvml_fails(*variables):
+    said = ProgramFailure("NVML", ("nvmlInit_v2: mismatch",), works_without=variables, set_in=("/home/dev/.bashrc:3",))
+    return host({"nvml": NvmlFailure(NvmlEnd.ERROR, 18, "mismatch", "nvmlInit_v2", said if variables else None)})
+
+
+NO_GPU_ON_BUS = {"driver.pci_gpus": (), "nvml.gpus": ()}
+STALE = ("/dev/nvidia-uvm: major number 240, and the driver has 236",)
+
+
+def folder(purpose, **changes):
+    """One folder, on a local disk, writable and with room."""
+    usual = {"path": "/srv/data", "exists": True, "is_writable": True, "owner_uid": 1000, "file_system": "ext4"}
+    usual |= {"purpose": purpose, "free_bytes": 1 << 40, "allows_programs": True}
+    return host({"storage": Storage(1000, (Directory(**usual | changes),))})
+
+
 CASES = [
+    ("DRV016", nvml_fails("LD_PRELOAD"), "error: unset LD_PRELOAD | remove it from /home/dev/.bashrc:3", "a variable"),
+    ("DRV016", nvml_fails(), "passed", "NVML fails without any variable, too"),
+    ("GPU036", host({"expected_gpus": 2}), "error: expected 2 GPUs, and 1 answer", "one of two is gone"),
+    ("GPU036", host({"expected_gpus": 1}), "passed", "as many as expected"),
+    (
+        "GPU036",
+        host(NO_GPU_ON_BUS),
+        "error: PCI bus has no NVIDIA GPU | lspci | never reboot",
+        "a driver without a GPU",
+    ),
+    ("GPU036", host({}), "passed", "a driver with its GPU"),
+    ("GPU036", host({**NO_GPU_ON_BUS, "driver.loaded": None}), "skipped", "a machine without driver and GPU"),
+    ("GPU036", within(NO_GPU_ON_BUS), "skipped", "a container sees no bus"),
+    (
+        "DRV018",
+        host({"driver.stale_nodes": STALE}),
+        "error: /dev/nvidia-uvm | 236 | sudo rm /dev/nvidia-uvm",
+        "an old node",
+    ),
+    ("DRV018", within({"driver.stale_nodes": STALE}), "error: Recreate the container | never sudo", "in a container"),
+    ("DRV018", host({"driver.stale_nodes": ()}), "passed", "nodes of the driver"),
+    ("MEM003", host({"limits": limits(group_memory_bytes=2 << 30)}), "warning: session or job | --mem", "a Slurm job"),
+    ("STO008", folder("temporary", exists=False), "warning: is not there | unset TMPDIR", "TMPDIR names nothing"),
+    ("STO008", folder("temporary", is_writable=False), "warning: not writable", "TMPDIR of another user"),
+    ("STO008", folder("temporary"), "passed", "a folder for temporary files"),
+    ("STO008", folder("temporary", allows_programs=False), "passed", "/tmp is noexec on many hardened machines"),
+    (
+        "STO008",
+        folder("workspace", allows_programs=False),
+        "warning: noexec | findmnt -T /srv/data",
+        "a project on noexec",
+    ),
+    ("STO008", folder("engine data", file_system="nfs4"), "warning: nfs4 | graphroot", "layers on a network share"),
+    ("STO008", folder("hub cache", file_system="nfs4"), "passed", "models on a network share"),
     # code of the check, machine, what the check says, name of the case
     ("PYT024", within(torch_beside("torchaudio", "2.11.0")), "warning", "2.11.0 is built for CUDA 12.6, 12.8 or 13.0"),
     ("PYT024", within(torch_beside("torchaudio", "2.11.0", cuda="13.0")), "passed", "torchaudio has this build"),

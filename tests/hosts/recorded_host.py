@@ -26,7 +26,7 @@ class RecordedHost:
     - `python`: the interpreter that devkit runs in; commands write `{python}` for it, `{devkit}` for `devkit/probe`;
     - `[env]`, `[files]` (path to text), `[links]` (path to target), `[free_bytes]` (path to bytes);
     - `[free_files]`: path to the number of free inodes, where it matters;
-    - `[nodes]`: path to `kind`, `mode`, `uid`, `gid`, and `open`, the errno name with which opening it fails;
+    - `[nodes]`: path to `kind`, `mode`, `uid`, `gid`, `device` ("195:0"), and `open`, the errno name with which opening it fails;
     - `writable`: folders where the user may create files; `unreadable`: files that may not be read;
     - `remove`: paths of the extended machine that do not exist here, with all below;
     - `[[command]]`: `argv`, `code`, `out`, `err`. What is not recorded is "no such program". Before its words, "-NAME"
@@ -94,6 +94,7 @@ class RecordedHost:
             uid=node.get("uid", 0),
             gid=node.get("gid", 0),
             size=len(self._files.get(real, "")),
+            device=node.get("device", ""),
         )
 
     def link(self, path: str) -> str | None:

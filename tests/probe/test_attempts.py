@@ -6,7 +6,7 @@ import pytest
 
 from devkit.facts.programs import ProgramFailure
 from devkit.probe.attempts import find_assignments, find_error_lines, run_or_explain
-from devkit.probe.engine.daemon_files import find_daemon_file, read_daemon_files
+from devkit.probe.engine.daemon_files import find_daemon_file, find_daemon_pid, read_daemon_files
 from devkit.probe.engine.last_words import add_settings, read_last_words
 from devkit.probe.engine.program_trials import read_program_failures
 from devkit.probe.host import LocalHost
@@ -160,6 +160,20 @@ def test_the_daemons_command_line_says_which_settings_file_it_reads(tmp_path, fl
     assert [(file.path, file.error, file.registers_nvidia) for file in read_daemon_files(host)] == [
         ("/etc/docker/gpu.json", "", True)
     ]
+
+
+def test_a_dockerd_that_validates_a_file_is_no_daemon(tmp_path):
+    host = written(
+        tmp_path,
+        """
+        [files]
+        "/proc/7/comm" = "dockerd"
+        "/proc/7/cmdline" = "/usr/bin/dockerd\\u0000--validate"
+        "/proc/9/comm" = "dockerd"
+        "/proc/9/cmdline" = "/usr/bin/dockerd"
+        """,
+    )
+    assert find_daemon_pid(host) == "9"
 
 
 def test_programs_that_cannot_run_are_told_from_those_that_refuse_their_arguments(tmp_path, monkeypatch):

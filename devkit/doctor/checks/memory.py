@@ -42,15 +42,14 @@ def no_process_was_oom_killed(facts: Facts) -> Iterator[Problem]:
 
 @check("MEM003", causes=("MEM002",))
 def cgroup_memory_suffices(facts: Facts) -> Iterator[Problem]:
-    if not is_in_container(facts):
-        raise NotApplicable("only containers are limited this way")
     require_visible_gpu(facts)
     limit_bytes = require(require(facts.limits).group_memory_bytes)
     if limit_bytes is None or limit_bytes >= GROUP_MEMORY_BYTES.value:
         return
     gpu_bytes = [gpu.memory_bytes for gpu in facts.gpus if not isinstance(gpu.memory_bytes, Unknown)]
     evidence = (f"memory.max: {limit_bytes // MIB} MiB", *(f"GPU memory: {size // MIB} MiB" for size in gpu_bytes[:1]))
-    yield problem("limited", limit=format_bytes(limit_bytes), evidence=evidence)
+    place = "container" if is_in_container(facts) else "session or job"
+    yield problem("limited", limit=format_bytes(limit_bytes), place=place, evidence=evidence)
 
 
 @check("MEM004")

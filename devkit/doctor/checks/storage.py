@@ -11,6 +11,7 @@ from devkit.doctor.preconditions import (
     is_in_wsl,
     require,
     require_gpu_run,
+    require_nvidia_gpu,
     require_system,
 )
 from devkit.doctor.problems import Problem, problem
@@ -34,6 +35,13 @@ _ENGINE_DATA = "engine data"
 _WORKSPACE = "workspace"
 
 _WINDOWS_DRIVE = "Windows drive"
+
+_TEMPORARY = "temporary"
+
+_NO_FILE_SYSTEMS_FOR_LAYERS = (
+    *("nfs", "nfs4", "cifs", "smb3", "vfat", "exfat", "ntfs", "ntfs3", "fuseblk", "fuse.sshfs", "lustre", "gpfs", "9p"),
+)
+"""Without user ids, extended attributes or overlay mounts. Source: Docker, "Select a storage driver"; podman(1), NFS."""
 
 _OVERLAYS = ("overlay", "fuse.fuse-overlayfs", "aufs")
 
@@ -163,3 +171,23 @@ def system_folders_can_be_read(facts: Facts) -> Iterator[Problem]:
         verb = "is" if len(hidden) == 1 else "are"
         raise NotApplicable(f"{join_words(hidden)} {verb} empty or may not be read", is_lost=True)
     yield from ()
+
+
+@check("STO008")
+def folders_hold_what_runs_there(facts: Facts) -> Iterator[Problem]:
+    require_nvidia_gpu(facts)
+    for directory in _list_judged(facts):
+        path, purpose, evidence = directory.path, directory.purpose, _show_file_system(directory)
+        if purpose == _TEMPORARY and not directory.exists:
+            yield problem("no-temporary-folder", path=path, subject=path, evidence=(f"{path}: not there",))
+        elif purpose == _TEMPORARY and not directory.is_writable:
+            yield problem("temporary-folder-closed", path=path, subject=path, evidence=evidence)
+        elif purpose == _ENGINE_DATA and directory.file_system in _NO_FILE_SYSTEMS_FOR_LAYERS:
+            yield problem("no-layers", path=path, system=directory.file_system, subject=path, evidence=evidence)
+        elif purpose in (_ENGINE_DATA, _WORKSPACE) and directory.allows_programs is False:
+            yield problem("no-programs", path=path, purpose=purpose, subject=path, evidence=evidence)
+
+
+def _show_file_system(directory: Directory) -> tuple[str, ...]:
+    options = "" if directory.allows_programs is not False else ", mounted noexec"
+    return (f"{directory.path} on {directory.file_system or 'an unknown file system'}{options}",)

@@ -24,6 +24,8 @@ ENGINE_PROGRAMS = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dock
 DOCKER_SERVER_VERSION = ("version", "--format", "{{.Server.Version}}")
 """What only an engine answers: the variables for the docker command count."""
 _VERSION_DEADLINE_S = 2.0
+_TRIAL_DEADLINE_S = 3.5
+"""For the attempts with and without this shell's variables together."""
 _OF_WINDOWS = re.compile(r"/mnt/[a-z]/")
 
 VERSION_NOT_READ = Unknown("only docker's version is read")
@@ -144,7 +146,7 @@ def _client(host: Host, name: str) -> Client | None:
     failure: ProgramFailure | None = None
     if name == "docker" and not is_podman and any(each.startswith("DOCKER_") for each in host.env):
         argv = (path, *DOCKER_SERVER_VERSION)
-        _, failure = run_or_explain(host, argv, deadline_s=_VERSION_DEADLINE_S, name="the docker command")
+        _, failure = run_or_explain(host, argv, deadline_s=_TRIAL_DEADLINE_S, name="the docker command")
     return Client(name=name, path=path, version=version, is_podman=is_podman, failure=failure)
 
 

@@ -126,10 +126,17 @@ _UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd
 
 
 def find_daemon_pid(host: Host, listener: int | None = None) -> str | None:
-    """Find the process of dockerd: what listens on the socket, unless that is systemd, or else the first of its name."""
+    """Find the process of dockerd: what listens on the socket, unless that is systemd, or else the first of its name.
+
+    A dockerd that only validates a file, as another probe may do at this moment, is none.
+    """
     candidates = (str(listener), *host.list("/proc")) if listener else host.list("/proc")
-    names = ((entry, host.read(f"/proc/{entry}/comm") or "") for entry in candidates if entry.isdigit())
-    return next((entry for entry, name in names if name.strip() == "dockerd"), None)
+    named = (entry for entry in candidates if entry.isdigit() and _read_name(host, entry) == "dockerd")
+    return next((entry for entry in named if "--validate" not in (host.read(f"/proc/{entry}/cmdline") or "")), None)
+
+
+def _read_name(host: Host, process: str) -> str:
+    return (host.read(f"/proc/{process}/comm") or "").strip()
 
 
 def read_daemon_environment(host: Host, pid: str | None) -> dict[str, str]:

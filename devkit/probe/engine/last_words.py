@@ -26,6 +26,8 @@ _CONTAINERS_FILES = (
     *("~/.config/containers/containers.conf", "~/.config/containers/storage.conf"),
 )
 _SETTINGS_FILE = re.compile(r"(?<![\w.-])/[\w./-]+\.(?:conf|toml|json|ya?ml)\b")
+_PARTS = re.compile(r"=|://")
+"""Before the part of a value that a program repeats alone: the address of tcp://…, the right side of an option."""
 _SHORTEST_VALUE = 3
 """Of a setting: shorter words are in every sentence."""
 
@@ -96,10 +98,15 @@ def add_settings(host: Host, failure: ProgramFailure, settings: tuple[tuple[str,
     named = [
         f"{key} in {path}"
         for path, key, value in settings
-        if len(value) >= _SHORTEST_VALUE and re.search(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])", said)
+        if any(_repeats(said, each) for each in (value, *_PARTS.split(value)[1:]))
     ]
     files = (path for path in _SETTINGS_FILE.findall(said) if host.read(path) is not None)
     return replace(failure, settings=tuple(dict.fromkeys((*named, *files))))
+
+
+def _repeats(said: str, value: str) -> bool:
+    is_word = len(value) >= _SHORTEST_VALUE
+    return is_word and re.search(rf"(?<![\w/.-]){re.escape(value)}(?![\w/-])", said) is not None
 
 
 def _list_daemon_settings(host: Host) -> Iterator[tuple[str, str, str]]:

@@ -57,7 +57,15 @@ _INSTALLATION = (
         "packages",
         "apt_sources",
     ),
-    *("closed_nodes", "withheld_nodes", "booted_at", "modules", "has_infiniband", "fabric_manager_version"),
+    *(
+        "closed_nodes",
+        "stale_nodes",
+        "withheld_nodes",
+        "booted_at",
+        "modules",
+        "has_infiniband",
+        "fabric_manager_version",
+    ),
 )
 """Facts of the driver that are only read beside a GPU."""
 _PACKAGES = ("nvidia-", "libnvidia-", "cuda-drivers", "linux-modules-nvidia", "libcuda1")
@@ -67,6 +75,9 @@ _TOOLKIT_PACKAGES = re.compile(r"(?:lib)?nvidia-container|nvidia-docker")
 _TOOLKIT_URL = re.compile(r"https?://nvidia\.github\.io/(?:libnvidia-container|nvidia-docker|nvidia-container)\S*")
 _SIGNED_BY = re.compile(r"signed-by\s*[=:]\s*([^\]\s]+)", re.IGNORECASE)
 _BUILD_ERROR = re.compile(r"(?:fatal )?error:|^ERROR|^Error!|modpost: .*undefined|unrecognized command-line option")
+CHARACTER_DEVICES = "/proc/devices"
+_GPU_DEVICES = ("nvidia", "nvidia-frontend")
+"""What the GPUs' own nodes are called in /proc/devices; the second by older drivers."""
 _NODE = re.compile(r"nvidia(?:\d+|ctl|-uvm)")
 _GPU_NODE = re.compile(r"nvidia\d+")
 _MODULE = re.compile(r"^(nvidia\w*|nv_peer_mem|nouveau|ib_core|ib_uverbs|vfio_pci) ", re.MULTILINE)
@@ -237,6 +248,7 @@ def add_installation(host: Host, driver: Driver) -> Driver:
         packages=_packages(host),
         apt_sources=tuple(_apt_sources(host)),
         closed_nodes=_closed_nodes(host),
+        stale_nodes=tuple(_list_stale_nodes(host)),
         withheld_nodes=tuple(
             f"/dev/{name}"
             for name in host.list("/dev")
@@ -319,6 +331,20 @@ def _apt_sources(host: Host) -> Iterator[AptSource]:
             if url:
                 key = _SIGNED_BY.search(entry)
                 yield AptSource(path, url[0].rstrip("/"), key[1] if key else "")
+
+
+def _list_stale_nodes(host: Host) -> Iterator[str]:
+    """Yield nodes that an earlier driver left behind: the kernel may give other numbers at each load."""
+    rows = re.findall(r"^\s*(\d+) (nvidia[\w-]*)$", host.read(CHARACTER_DEVICES) or "", re.MULTILINE)
+    majors = {name: number for number, name in rows}
+    for name in host.list("/dev") if majors else ():
+        node = host.stat(f"/dev/{name}") if _NODE.fullmatch(name) else None
+        driver = name if name.startswith("nvidia-") else next((each for each in _GPU_DEVICES if each in majors), "")
+        if node is None or not node.device or driver not in majors:
+            continue
+        major = node.device.partition(":")[0]
+        if major != majors[driver]:
+            yield f"/dev/{name}: major number {major}, and the driver has {majors[driver]}"
 
 
 def _closed_nodes(host: Host) -> tuple[str, ...] | Unknown:

@@ -201,7 +201,7 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
     ]
     # Mount points with their file system types, the longest first.
     rows = (line.split() for line in (host.read("/proc/mounts") or "").splitlines())
-    pairs = {(row[1].replace("\\040", " "), row[2], "ro" in row[3].split(",")) for row in rows if len(row) > 3}
+    pairs = {(row[1].replace("\\040", " "), row[2], row[3]) for row in rows if len(row) > 3}
     mounts = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
     directories = []
     for purpose, path in wanted:
@@ -215,8 +215,8 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
             nearest = "/" if path.startswith("/") else project
         free, files = host.free_bytes(nearest), host.free_files(nearest)
         real = (host.link(nearest) or nearest).rstrip("/")
-        kind, is_read_only = next(
-            ((kind, ro) for at, kind, ro in mounts if f"{real}/".startswith(at.rstrip("/") + "/")), ("", False)
+        kind, options = next(
+            ((kind, options) for at, kind, options in mounts if f"{real}/".startswith(at.rstrip("/") + "/")), ("", "")
         )
         directories.append(
             Directory(
@@ -231,7 +231,10 @@ def read_storage(host: Host, *, project: str, engine_folder: str = "") -> Storag
                 free_files=Unknown(f"the file system of {nearest} does not count its files")
                 if files is None
                 else files,
-                is_read_only=is_read_only,
+                is_read_only="ro" in options.split(","),
+                allows_programs="noexec" not in options.split(",")
+                if options
+                else Unknown("/proc/mounts does not show its file system"),
                 is_in_home=f"{path}/".startswith(f"{home.rstrip('/')}/") if home else False,
                 is_world_writable=bool(found.mode & stat.S_IWOTH) if found else Unknown(f"{path} is not there"),
             )

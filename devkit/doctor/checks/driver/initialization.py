@@ -66,6 +66,15 @@ def device_nodes_are_accessible(facts: Facts) -> Iterator[Problem]:
     yield problem("no-access", nodes=nodes, evidence=(*closed, *options))
 
 
+@check("DRV018", causes=NEEDS_DRIVER_CODES)
+def device_nodes_are_the_drivers(facts: Facts) -> Iterator[Problem]:
+    require_loaded_driver(facts)
+    stale = require(require_driver(facts).stale_nodes)
+    if stale:
+        nodes = tuple(line.partition(":")[0] for line in stale)
+        yield problem("stale", nodes=nodes, shown_nodes=join_words(nodes), subject=nodes[0], evidence=stale)
+
+
 @check("DRV007", causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
 def gsp_starts(facts: Facts) -> Iterator[Problem]:
     require_host(facts)

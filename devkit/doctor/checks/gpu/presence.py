@@ -10,6 +10,7 @@ from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     has_nvidia_gpu,
     is_in_container,
+    is_in_wsl,
     require,
     require_driver,
     require_host,
@@ -17,8 +18,8 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import SMALL_WINDOW_BYTES
-from devkit.facts.model import Amd, Facts, FailedGpu, Gpu, PciGpu
-from devkit.facts.values import Unknown
+from devkit.facts.model import Amd, Driver, Facts, FailedGpu, Gpu, PciGpu, System, Tegra
+from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, format_count, join_words
 
 _OF_THE_DRIVER = ("PCI I/O region assigned to your NVIDIA", "resize PCIe BARs")
@@ -88,6 +89,27 @@ def nvml_lists_every_gpu(facts: Facts) -> Iterator[Problem]:
             ),
             severity=Severity.WARNING if counted else Severity.ERROR,
         )
+
+
+@check("GPU036", causes=("GPU005", *NEEDS_DRIVER_CODES))
+def expected_gpus_are_here(facts: Facts) -> Iterator[Problem]:
+    expected, answering = facts.expected_gpus, len(facts.gpus)
+    driver = facts.driver if isinstance(facts.driver, Driver) else None
+    on_bus = driver.pci_gpus if driver else Unknown("the driver was not read")
+    evidence = [f"GPUs that answer: {answering}"]
+    if not isinstance(on_bus, Unknown):
+        evidence.append(f"NVIDIA GPUs on the PCI bus: {len(on_bus)}")
+    if isinstance(expected, int):
+        if answering < expected:
+            yield problem("fewer", expected=expected, answering=answering or "none", evidence=evidence)
+        return
+    require_host(facts)
+    has_tegra = isinstance(facts.system, System) and isinstance(facts.system.tegra, Tegra)
+    if driver is None or not isinstance(driver.loaded, Release) or is_in_wsl(facts) or has_tegra:
+        raise NotApplicable("nothing says how many GPUs this machine should have (--expect-gpus N)")
+    if require(on_bus) == () and not answering and not isinstance(facts.nvml, Unknown):
+        evidence.insert(0, f"/sys/module/nvidia/version: {driver.loaded}")
+        yield problem("none-on-bus", release=driver.loaded, evidence=evidence)
 
 
 @check("GPU008", causes=("DRV001", *NEEDS_DRIVER_CODES))
