@@ -1,5 +1,6 @@
 """`devkit doctor`: read the machine, judge it, report what is wrong and how to repair it."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +33,15 @@ _FILE = click.Path(path_type=Path)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _SECONDS = click.FloatRange(min=0.1)
 _NOT_FOR_LISTS = ("sarif", "markdown", "html", "prometheus", "line")
+_FOR_PROGRAMS = ("prometheus", "line")
+"""Formats that timers ask for, where nobody waits for a trial."""
+_OF_TRIALS = ("ENG017", "CTK013")
+_NOBODY_WAITS = ("CI", "PRE_COMMIT")
+"""Variables of what runs commands without a person in front."""
 _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, renamed={"--smoke": "--trial"})
 @section(
     "What to examine",
     click.option("--project", metavar="DIR", type=_FOLDER, help="The project to check. Default: this directory."),
@@ -70,13 +76,19 @@ _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
         metavar="SECONDS",
         type=_SECONDS,
         default=DEFAULT_TIMEOUT_S,
-        help="Time limit for reading the machine, without --deep and --smoke. Default: 5.",
+        help="Time limit for reading the machine, --trial included and --deep not. Default: 5.",
     ),
 )
 @section(
     "Experiments",
     click.option("--deep", is_flag=True, help="Also try CUDA and torch in child processes (up to 90 s)."),
-    click.option("--smoke", is_flag=True, help="Also start a temporary container with a GPU (up to 60 s)."),
+    click.option(
+        "--trial/--no-trial",
+        default=None,
+        envvar="DEVKIT_TRIAL",
+        help="Start containers by each way that is set up, and remove them. Default: yes, but not in CI,"
+        " with --watch and in formats for programs.",
+    ),
 )
 @section(
     "Report",
@@ -133,7 +145,7 @@ def doctor(
     show_list: bool,
     setup: bool,
     deep: bool,
-    smoke: bool,
+    trial: bool | None,
     fix: bool,
     yes: bool,
     strict: bool,
@@ -152,9 +164,10 @@ def doctor(
     if show_list:
         write_output(format_check_list(_select_checks(only), options), options)
         ctx.exit(ExitCode.DONE)
+    is_tried = _is_waited_for(ctx.params) if trial is None else trial
     examination = _Examination(
         only,
-        ReadOptions(project or Path(), timeout, is_deep=deep, is_smoke=smoke),
+        ReadOptions(project or Path(), timeout, is_deep=deep, with_trial=is_tried),
         facts_files,
         SavedReports(verification, run_folder, expect_gpus),
         save_facts,
@@ -191,6 +204,15 @@ def doctor(
         text = add_changes(text, compare_with_last(facts), options)
     write_output(text, options)
     ctx.exit(code)
+
+
+def _is_waited_for(flags: Mapping[str, object]) -> bool:
+    """Say if somebody waits for this examination, so that containers may be tried for it."""
+    if flags["watch"] or flags["setup"] or flags["facts_files"] or flags["style"] in _FOR_PROGRAMS:
+        return False
+    if isinstance(only := flags["only"], tuple) and only and not {*only} & {*_OF_TRIALS}:
+        return False
+    return not any(os.environ.get(name, "") not in ("", "0", "false") for name in _NOBODY_WAITS)
 
 
 def _choose_exit_code(report: "Report", *, strict: bool) -> int:
@@ -297,7 +319,7 @@ def _select_checks(codes: Sequence[str]) -> "tuple[Check, ...]":
 _LIVE_ONLY = (
     ("fix", "--fix", "run it on the machine itself"),
     ("deep", "--deep", "save facts with --deep on the machine itself"),
-    ("smoke", "--smoke", "save facts with --smoke on the machine itself"),
+    ("trial", "--trial", "save facts with --trial on the machine itself"),
     ("project", "--project", "save facts with --project on the machine itself"),
 )
 """Parameters that need this machine, with their flags, and what to do for a saved one."""
@@ -306,7 +328,7 @@ _LIVE_ONLY = (
 _NOT_WATCHED = (
     *(("as_json", "--json"), ("style", "--format"), ("output", "--output"), ("facts_files", "--facts")),
     *(("fix", "--fix"), ("save_facts", "--save-facts"), ("since_last", "--since-last"), ("log_file", "--log")),
-    *(("deep", "--deep"), ("smoke", "--smoke"), ("show_list", "--list")),
+    *(("deep", "--deep"), ("show_list", "--list")),
 )
 
 

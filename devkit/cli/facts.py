@@ -1,6 +1,7 @@
 """Facts for the commands: read on this machine, or loaded from saved files."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 5.0
 DEEP_TIMEOUT_S = 90.0
 """A first `import torch` from a cold disk takes half a minute."""
-SMOKE_TIMEOUT_S = 60.0
 _OVERHEAD_S = 0.3
 """The time to start Python and to judge; subtracted, so that `--timeout` holds for the whole command."""
 
@@ -31,7 +31,8 @@ class ReadOptions:
     project: Path
     timeout_s: float = DEFAULT_TIMEOUT_S
     is_deep: bool = False
-    is_smoke: bool = False
+    with_trial: bool = False
+    """Whether containers are started, too, in the time that the reading leaves."""
 
 
 def read_this_machine(
@@ -48,11 +49,7 @@ def read_this_machine(
     from devkit.probe.gather import gather_facts
     from devkit.probe.host import CachingHost, LocalHost
 
-    def warn_if_unknown(flag: str, result: object) -> None:
-        if isinstance(result, Unknown):
-            click.echo(f"devkit: {flag} tried nothing: {result.reason}", err=True)
-
-    host = LocalHost()
+    host, started_s = LocalHost(), time.monotonic()
     report_step(f"reading this machine (at most {format_duration(options.timeout_s)})")
     deadline_s = max(options.timeout_s - _OVERHEAD_S, options.timeout_s / 2)
     facts = gather_facts(
@@ -61,18 +58,19 @@ def read_this_machine(
         project=str(options.project.resolve()),
         meanwhile=meanwhile,
     )
+    if options.with_trial:
+        from devkit.trial.containers import try_containers
+
+        report_step("starting containers, to see whether they get the GPUs")
+        left_s = deadline_s - (time.monotonic() - started_s)
+        facts = replace(facts, trials=try_containers(host, facts, deadline_s=left_s))
     if options.is_deep:
         from devkit.probe.deep import read_deep
 
         report_step(f"trying CUDA and torch in child processes (at most {format_duration(DEEP_TIMEOUT_S)})")
         facts = replace(facts, deep=read_deep(host, deadline_s=DEEP_TIMEOUT_S))
-        warn_if_unknown("--deep", facts.deep)
-    if options.is_smoke:
-        from devkit.probe.engine.smoke import run_smoke
-
-        report_step(f"starting a temporary container with a GPU (at most {format_duration(SMOKE_TIMEOUT_S)})")
-        facts = replace(facts, smoke=run_smoke(host, facts, deadline_s=SMOKE_TIMEOUT_S))
-        warn_if_unknown("--smoke", facts.smoke)
+        if isinstance(facts.deep, Unknown):
+            click.echo(f"devkit: --deep tried nothing: {facts.deep.reason}", err=True)
     return facts
 
 

@@ -112,7 +112,8 @@ def fleet_doctor(
             "Name hosts, devkit fleet doctor gpu01 gpu02 or --hosts-file FILE; or reports: --reports DIR.",
         )
     connect = [*shlex.split(ssh), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(timeout / 4))}"]
-    remote = f"{command} doctor --json --timeout {max(0.1, min(DEFAULT_TIMEOUT_S * 4, timeout / 2)):g}"
+    # By a variable, because a devkit of an older release, which tries nothing, does not know the option.
+    remote = f"export DEVKIT_TRIAL=0; {command} doctor --json --timeout {max(0.1, min(DEFAULT_TIMEOUT_S * 4, timeout / 2)):g}"
     if save:
         save.mkdir(parents=True, exist_ok=True)
 

@@ -55,10 +55,8 @@ def find_harm(command: str) -> Harm | None:
 
 def find_manager(facts: Facts) -> str:
     """Find what says that this machine is not its user's alone; "" where nothing does."""
-    manager = "an unknown machine" if isinstance(facts.system, Unknown) else facts.system.managed_by
-    if isinstance(manager, Unknown):
-        return "a machine whose users are not known"
-    return f"a {manager}" if manager and not manager.startswith("an ") else manager
+    manager = facts.system if isinstance(facts.system, Unknown) else facts.system.managed_by
+    return "a machine whose users are not known" if isinstance(manager, Unknown) else manager
 
 
 def find_objection(command: str, finding: Finding, facts: Facts) -> str:

@@ -125,6 +125,8 @@ class PciGpu:
     """The NUMA node whose CPUs and memory are next to the GPU; unknown where there is only one."""
     bridges: tuple[str, ...] | Unknown = NOT_READ
     """What connects the GPU, from the host bridge on: ("pci0000:00", "0000:00:01.0")."""
+    name: str | Unknown = NOT_READ
+    """By the driver, or by the list of PCI devices that distributions ship."""
     is_excluded: bool | Unknown = NOT_READ
     """Whether a setting of the driver (NVreg_ExcludedGpus) keeps it from being used."""
 

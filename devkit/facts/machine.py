@@ -229,7 +229,7 @@ class System:
     hidden_folders: tuple[str, ...] | Unknown = NOT_READ
     """Folders that every Linux system fills, and that are empty or may not be read."""
     managed_by: str | Unknown = NOT_READ
-    """What lends this machine to several people: "Slurm job 4711", "Kubernetes pod", "LXC container"; "" for nothing."""
+    """What lends this machine to several people: "Slurm job 4711", "a Kubernetes pod", "an LXC container"; "" for nothing."""
 
 
 @dataclass(frozen=True)

@@ -88,14 +88,16 @@ from devkit.facts.runs import (
     ProofReading,
     ProofStage,
     Proxy,
-    Smoke,
     Step,
     StepEnd,
     TorchCall,
     TorchDevice,
     TrainingRun,
+    Trial,
+    Trials,
     Verification,
     WatchedGpu,
+    Way,
 )
 from devkit.facts.values import NOT_READ, Unknown
 
@@ -167,7 +169,6 @@ __all__ = [
     "Runtime",
     "Service",
     "Setting",
-    "Smoke",
     "Stage",
     "Step",
     "StepEnd",
@@ -180,9 +181,12 @@ __all__ = [
     "TorchCall",
     "TorchDevice",
     "TrainingRun",
+    "Trial",
+    "Trials",
     "Variable",
     "Verification",
     "WatchedGpu",
+    "Way",
     "Wsl",
     "WslSettings",
     "Xid",
@@ -217,8 +221,8 @@ class Facts:
     hub: Hub | Unknown = NOT_READ
     deep: Deep | Unknown = NOT_READ
     """Unknown without --deep."""
-    smoke: Smoke | Unknown = NOT_READ
-    """Unknown without --smoke."""
+    trials: Trials | Unknown = NOT_READ
+    """Unknown where no container was started."""
     verification: Verification | Unknown = NOT_READ
     """Unknown unless a report of `devkit verify` was given."""
     training: TrainingRun | Unknown = NOT_READ

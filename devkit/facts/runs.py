@@ -1,4 +1,4 @@
-"""Results of real runs: CUDA, torch and the hub (`--deep`), a container (`--smoke`), `devkit verify` and `finetune`."""
+"""Results of real runs: CUDA, torch and the hub (`--deep`), containers (`--trial`), `devkit verify` and `finetune`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -154,27 +154,60 @@ class Deep:
     hub: HubCall | Unknown = NOT_READ
 
 
-@dataclass(frozen=True)
-class Smoke:
-    """The end of a container that was started with a GPU. `request` is the form of the GPU request, `code` the exit status."""
+class Way(StrEnum):
+    """A way in which an engine starts a container, and the making of the image that is started."""
 
-    image: str
-    request: str
-    """"gpus", "cdi" or "runtime"."""
+    IMAGE = "image"
+    PLAIN = "plain"
+    """Without a GPU."""
+    RUNTIME = "runtime"
+    """By the runtime nvidia."""
+    GPUS = "gpus"
+    """By a device request, as of `--gpus`."""
+    CDI = "cdi"
+    """By the name of a CDI device."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The end of one container that was started to see how it ends. `arguments` are those of `run` for the GPU.
+
+    What was seen inside is unknown where the container did not come that far.
+    """
+
+    engine: str
+    """"docker" or "podman": the command that started it."""
+    way: Way
+    arguments: tuple[str, ...]
     code: int
-    out: str
     err: str
-    device_nodes: tuple[str, ...] | Unknown = NOT_READ
-    """NVIDIA nodes under /dev inside of it."""
-    nvidiactl: str | Unknown = NOT_READ
+    ms: int
+    is_timed_out: bool
+    device_nodes: tuple[str, ...] | Unknown
+    """NVIDIA nodes under /dev inside of it, and /dev/dxg."""
+    nvidiactl: str | Unknown
     """"open", "absent" or "refused": how opening /dev/nvidiactl ended there."""
-    libcuda: str | Unknown = NOT_READ
-    """Where libcuda.so.1 is inside of it, "" for nowhere."""
-    nvidia_smi: str | Unknown = NOT_READ
-    """The first GPU that `nvidia-smi -L` names inside of it, or its error; "" when there is no such program."""
-    timed_out: bool | Unknown = NOT_READ
-    left_behind: str | Unknown = NOT_READ
-    """The name of the container where it could not be removed, else ""."""
+    libcuda: str | Unknown
+    """"loaded", or the loader's reason why not; "" where the image's loader is not that of NVIDIA's libraries."""
+    nvml: str | Unknown
+    """The same of libnvidia-ml.so.1."""
+    nvidia_smi: str | Unknown
+    """What `nvidia-smi -L` says when it does not name a GPU; "" when it does, and when there is no such program."""
+    gpu_count: int | Unknown
+    """GPUs that nvidia-smi names in there, or the nodes of GPUs where there is no such program."""
+
+    @property
+    def is_for_gpu(self) -> bool:
+        """Whether the container asked for the GPUs."""
+        return self.way not in (Way.IMAGE, Way.PLAIN)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The containers that were started side by side, and what could not be removed afterwards."""
+
+    tried: tuple[Trial, ...]
+    left_behind: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ def test_every_shell_has_a_script(shell):
     ("words", "completed"),
     [
         pytest.param("devkit doc", "doctor", id="a command"),
-        pytest.param("devkit doctor --sm", "--smoke", id="a flag"),
+        pytest.param("devkit doctor --tr", "--trial", id="a flag"),
         pytest.param("devkit doctor --only CTK00", "CTK001", id="the code of a check"),
         pytest.param("devkit explain drv", "DRV001", id="a code in small letters"),
         pytest.param("devkit plan --gpu 4090", "NVIDIA GeForce RTX 4090", id="a GPU"),

@@ -1,15 +1,15 @@
-"""Checks of Python: packages, frameworks, libraries that shadow others, and smoke tests."""
+"""Checks of Python: packages, frameworks, and libraries that shadow others."""
 
 from dataclasses import replace
 
 import pytest
 
 from devkit.doctor.wheels import find_compatible_wheel, format_wheel_install_command
-from devkit.facts.model import Copy, Library, Package, Smoke, Torch
+from devkit.facts.model import Copy, Library, Package, Torch
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
-from tests.doctor.machines import changed, gpu, healthy, inside, r, windows_guest, without_gpu
-from tests.doctor.running import build_full_report, find_all, find_only
+from tests.doctor.machines import changed, gpu, inside, r, without_gpu
+from tests.doctor.running import build_full_report, find_all
 
 LINUX = "cp312-cp312-manylinux_2_28_x86_64"
 WHO_KNOWS = Unknown("not read here")
@@ -146,34 +146,6 @@ OF_GPUS = ("PYT005", "PYT011", "PYT012", "PYT013", "PYT014", "PYT016")
 
 # A container that was started to try its GPU.
 
-
-def smoke(machine=None, **changes):
-    values = {
-        "image": "5b0ad6d2c3f4",
-        "request": "gpus",
-        "code": 0,
-        "out": "",
-        "err": "",
-        "device_nodes": ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"),
-        "nvidiactl": "open",
-        "libcuda": "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-        "nvidia_smi": "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-0)",
-        "timed_out": False,
-        "left_behind": "",
-    }
-    return changed(machine or healthy(), {"smoke": Smoke(**values | changes)})
-
-
-def refused(err):
-    return smoke(code=125, device_nodes=WHO_KNOWS, nvidiactl=WHO_KNOWS, libcuda=WHO_KNOWS, err=err)
-
-
-def in_wsl(*nodes):
-    return smoke(windows_guest(), device_nodes=nodes, nvidiactl="absent")
-
-
-NVML_FAILS = "Failed to initialize NVML: Unknown Error"
-RUN = "run --gpus all 5b0ad6d2c3f4"
 
 CASES = [
     ("PYT001", inside(), "passed", "a build for CUDA"),
@@ -343,24 +315,6 @@ CASES = [
     ("PYT025", frameworks({"tensorflow": "2.17.0"}, capability="5.0"), "error", "TensorFlow 2.17 on Maxwell"),
     ("PYT025", frameworks({"tensorflow": "2.3.0"}), "skipped", "a release that the tables do not know"),
     ("PYT025", frameworks({"numpy": "2.4.0"}), "skipped", "neither"),
-    ("CTK013", smoke(), "passed", "a container with its GPU"),
-    ("CTK013", smoke(device_nodes=(), nvidiactl="absent"), f"error: finds no GPU | {RUN}", "no nodes"),
-    ("CTK013", smoke(nvidiactl="refused"), f"error: may not open | {RUN}", "nodes that may not be opened"),
-    ("CTK013", smoke(libcuda=""), f"error: not the driver's library | {RUN}", "no libcuda"),
-    ("CTK013", smoke(nvidia_smi=NVML_FAILS), f"error: Unknown Error | {RUN}", "NVML fails"),
-    ("CTK013", smoke(timed_out=True, code=124), f"error: did not end in time | {RUN}", "it hangs"),
-    ("CTK013", refused("docker: strange words.\n"), f"error: strange words | {RUN}", "an error nobody knows"),
-    ("CTK013", smoke(nvidia_smi=""), "passed", "no nvidia-smi in the image is no fault"),
-    (
-        "CTK013",
-        smoke(left_behind="devkit-smoke-1234"),
-        "warning: docker rm --force devkit-smoke-1234",
-        "a container that could not be removed",
-    ),
-    ("CTK013", in_wsl("/dev/dxg"), "passed", "in WSL the GPU is one node"),
-    ("CTK013", in_wsl(), "error", "in WSL without it"),
-    ("CTK013", smoke(without_gpu()), "skipped", "without a GPU"),
-    ("CTK013", changed(healthy(), {"smoke": Unknown("only run with --smoke")}), "skipped", "not asked for"),
 ]
 
 
@@ -388,34 +342,3 @@ def test_missing_kernels_silence_what_is_built_on_torch():
     report = build_full_report(changed(torch_on("2.6.0+cu124", "12.4", "NVIDIA GeForce RTX 5090", "12.0"), changes))
     assert report.root_causes == ("PYT002",)
     assert {shown.check.code for shown in report.following("PYT002")} == {"PYT003", "CON004"}
-
-
-def test_the_cause_of_a_long_error_is_shown_and_the_commands_help_is_not():
-    far = "docker: Error response from daemon: failed to create task: " + "one layer after the other: " * 20
-    finding = find_only(
-        "CTK013", refused(f"{far}the cause of it all\n\nRun 'docker run --help' for more information\n")
-    )
-    assert finding.message.endswith("the cause of it all")
-    assert len(finding.message) < 300
-    assert finding.evidence[1] == f"{far}the cause of it all"
-
-
-def test_a_known_error_is_explained():
-    err = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]\n'
-    finding = find_only("CTK013", refused(err))
-    assert err.strip() not in finding.message
-    assert finding.fix.commands
-
-
-def test_a_missing_toolkit_is_the_cause():
-    changes = {
-        "smoke": refused("could not select device driver").smoke,
-        "engine.runtimes": (),
-        "engine.cdi_devices": (),
-        "engine.hook_on_path": False,
-        "engine.containers": (),
-        "toolkit.version": None,
-        "toolkit.daemon_files": (),
-        "cdi": (),
-    }
-    assert build_full_report(changed(healthy(), changes)).root_causes == ("CTK001",)

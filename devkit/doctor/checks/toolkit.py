@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from devkit.compat.version_tables import RowConfidence, load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
 from devkit.doctor.checks.cdi import CDI_GPU_KIND, has_cdi_gpus
+from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
-    is_in_wsl,
     require,
     require_engine_side,
     require_host,
@@ -18,16 +18,9 @@ from devkit.doctor.preconditions import (
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.spoken import tell_failure
-from devkit.facts.model import Engine, EngineKind, Facts, Smoke, Tegra
+from devkit.facts.model import Engine, EngineKind, Facts, Tegra
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
-
-_LONGEST = 200
-
-_HELP_LINES = ("Run 'docker", "See 'docker", "See 'podman")
-"""What the commands print below an error. Source: docker/cli, cli/command/container/run.go."""
-
-_SMI_FAILURES = ("Failed to initialize", "couldn't communicate", "No devices", "Unknown Error", "Unable to determine")
 
 _CDI_HOOKS = ("nvidia-cdi-hook", "nvidia-ctk")
 """Programs of the toolkit that a specification calls. Source: nvidia-container-toolkit, pkg/nvcdi."""
@@ -400,72 +393,13 @@ def nerdctl_has_gpus(facts: Facts) -> Iterator[Problem]:
 
 
 @check("CTK013")
-def smoke_container_gets_gpu(facts: Facts) -> Iterator[Problem]:
-    smoke = require(facts.smoke)
+def container_gets_gpus(facts: Facts) -> Iterator[Problem]:
+    trials = require(facts.trials)
     require_nvidia_gpu(facts)
-    if (name := smoke.left_behind) and isinstance(name, str):
-        yield problem("left-behind", container=name, subject=name, evidence=(f"docker ps --all still lists {name}",))
-    if fault := _find_smoke_fault(facts, smoke):
-        from devkit.doctor.known_errors import find_known_errors  # it knows all checks
-
-        arguments, reason = _list_arguments(smoke), _find_reason(smoke)
-        evidence = [f"{' '.join(arguments)}: status {smoke.code}", *([reason] if reason else ())]
-        known = find_known_errors(smoke.err, is_ours=True)[:1] if fault == "does-not-start" else ()
-        if not known and not isinstance(smoke.device_nodes, Unknown):
-            evidence += [
-                f"nodes: {', '.join(smoke.device_nodes) or 'none'}; /dev/nvidiactl: {smoke.nvidiactl}",
-                f"libcuda.so.1: {smoke.libcuda or 'not there'}; nvidia-smi: {smoke.nvidia_smi or 'not there'}",
-            ]
-        yield problem(
-            fault,
-            confidence=known[0].confidence if known else None,
-            fix=known[0].fix if known else None,
-            reason=known[0].cause.rstrip(".") if known else _shorten(reason),
-            answer=_get_smi_answer(smoke)[:_LONGEST],
-            arguments=arguments,
-            subject=smoke.image,
-            evidence=evidence,
-        )
-
-
-def _find_smoke_fault(facts: Facts, smoke: Smoke) -> str:
-    """Name what the container shows, "" where it has the GPU."""
-    if smoke.timed_out is True:
-        return "too-slow"
-    if smoke.code != 0:
-        return "does-not-start"
-    if isinstance(smoke.device_nodes, Unknown) or isinstance(smoke.nvidiactl, Unknown):
-        return ""
-    if "/dev/dxg" not in smoke.device_nodes if is_in_wsl(facts) else smoke.nvidiactl == "absent":
-        return "no-node"
-    if smoke.nvidiactl == "refused" and not is_in_wsl(facts):
-        return "node-refused"
-    if smoke.libcuda == "":
-        return "no-libcuda"
-    return "nvidia-smi-fails" if any(sign in _get_smi_answer(smoke) for sign in _SMI_FAILURES) else ""
-
-
-def _get_smi_answer(smoke: Smoke) -> str:
-    return smoke.nvidia_smi if isinstance(smoke.nvidia_smi, str) else ""
-
-
-def _list_arguments(smoke: Smoke) -> tuple[str, ...]:
-    options = {"cdi": ("--device", "nvidia.com/gpu=all"), "runtime": ("--runtime=nvidia",)}
-    return ("run", *options.get(smoke.request, ("--gpus", "all")), smoke.image)
-
-
-def _find_reason(smoke: Smoke) -> str:
-    """Find why the engine did not start the container: its cause comes last, before what the command adds for help."""
-    lines = [line for line in smoke.err.splitlines() if line.strip() and not line.startswith(_HELP_LINES)]
-    return " ".join(" ".join(lines).split())
-
-
-def _shorten(reason: str) -> str:
-    """Keep the end of a long reason: engines put what happened first in front of why."""
-    if len(reason) <= _LONGEST:
-        return reason
-    kept = reason[-_LONGEST:]
-    return f"…{kept.partition(': ')[2] or kept}"
+    tried = tuple(each for each in trials.tried if each.is_for_gpu)
+    if not tried:
+        raise NotApplicable("no container was asked to get the GPUs")
+    yield from judge_trials(facts, tried)
 
 
 @check("CTK018", causes=(*TOOLKIT_CODES, *CDI_CODES, *CONTAINER_START_CODES))

@@ -144,6 +144,9 @@ class DoctorDocument:
     taken_at: Annotated[str, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$"]
     data_as_of: Day | None
     verdict: Literal["healthy", "no-gpu", "warnings", "incomplete", "problems"]
+    tried: bool
+    """Whether a container, or CUDA itself, proved that the GPUs can be used."""
+    trial: Line
     root_causes: tuple[Code, ...]
     layers: tuple[LayerDocument, ...]
     lost: tuple[LostReading, ...]

@@ -39,8 +39,11 @@ class Page:
             tone=_TONES[finding.severity],
         )
 
-    def add_fix(self, finding: Finding) -> None:
-        """Add the file and line to look at, and the fix with its side, rights, restart and commands."""
+    def add_fix(self, finding: Finding, check: Check | None = None) -> None:
+        """Add the file and line to look at, and the fix with its side, rights, restart and commands.
+
+        With `check`, also the check that says so and its confidence.
+        """
         if finding.location:
             # Terminals and editors make a link of file:line: never wrapped.
             self.lines.append(Line(f"  at {finding.location.path}:{finding.location.line}"))
@@ -53,6 +56,8 @@ class Page:
         self.lines += [Line(f"      {command}", Tone.COMMAND) for command in fix.commands]
         if fix.repairs:
             self.lines += [Line("      devkit doctor --fix", Tone.COMMAND)]
+        if check:
+            self.add(f"{finding.confidence.value}; why: devkit explain {check.code}", indent="  ", tone=Tone.QUIET)
         if fix.docs:
             self.lines.append(Line(f"  more: {fix.docs}", Tone.QUIET))
 
@@ -62,9 +67,8 @@ class Page:
             if words:
                 self.add(f"{label}: {'; '.join(words)}", indent="  ", hanging="  ", tone=Tone.QUIET)
 
-    def add_evidence(self, finding: Finding, check: Check) -> None:
-        """Add the check that says so, its confidence, and the readings that show it."""
-        self.add(f"{finding.confidence.value}; why: devkit explain {check.code}", indent="  ", tone=Tone.QUIET)
+    def add_evidence(self, finding: Finding) -> None:
+        """Add the readings that show it."""
         for reading in finding.evidence:
             self.add(f"seen: {reading}", indent="  ", hanging="  ", tone=Tone.QUIET)
 

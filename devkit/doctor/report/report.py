@@ -18,6 +18,7 @@ from devkit.doctor.model import (
 from devkit.doctor.preconditions import has_gpu_to_judge
 from devkit.doctor.report.documents import LostReading, build_report_document
 from devkit.doctor.runner import mark_root_causes
+from devkit.doctor.trials import describe_outcome, is_tried, weigh_by_trials
 from devkit.facts.model import Facts
 from devkit.text import to_one_line
 
@@ -56,6 +57,10 @@ class Report:
     data_as_of: str
     """The date of the oldest version table that a check used, "" when none did."""
     has_gpu: bool
+    tried: bool = False
+    """Whether a container, or CUDA itself, proved that the GPUs can be used."""
+    trial: str = "settings look right; not tried"
+    """What was proved, in a few words: "containers start with 2 GPUs"; or that nothing was."""
 
     @property
     def findings(self) -> tuple[ReportedFinding, ...]:
@@ -99,7 +104,7 @@ class Report:
     def headline(self) -> str:
         """The verdict in one line, where nothing worse than a note was found."""
         if self.health is Health.HEALTHY:
-            return "nothing found that stops GPU work"
+            return self.trial
         return "no NVIDIA GPU found, so nothing says whether GPU work would run"
 
     @property
@@ -143,6 +148,14 @@ class Report:
 
 def build_report(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> Report:
     """Build the report over `facts`, with each finding's root cause marked."""
-    judged = mark_root_causes(outcomes)
+    judged = mark_root_causes(weigh_by_trials(outcomes, facts))
     # Only now: checks are generators, and read their tables while they run.
-    return Report(devkit, facts.taken_at, judged, load_tables().as_of, has_gpu_to_judge(facts))
+    return Report(
+        devkit,
+        facts.taken_at,
+        judged,
+        load_tables().as_of,
+        has_gpu_to_judge(facts),
+        is_tried(facts),
+        describe_outcome(facts),
+    )

@@ -10,6 +10,7 @@ from devkit.doctor.gpus import find_connection, find_driver_gpus
 from devkit.doctor.model import Check, Crashed, Outcome, Passed, Severity
 from devkit.doctor.preconditions import has_gpu_to_judge, has_nvidia_gpu
 from devkit.doctor.report.report import Report, ReportedFinding
+from devkit.doctor.trials import describe_trials, describe_way, find_fault, list_trials
 from devkit.facts.model import (
     Amd,
     Compose,
@@ -58,7 +59,9 @@ def _read_hardware(facts: Facts) -> Iterator[LayerReading]:
             yield LayerReading("GPU", shown, shown)
         yield from _read_connections(facts)
     elif isinstance(facts.driver, Driver) and isinstance(facts.driver.pci_gpus, tuple):
-        found = Counter(gpu.device_id for gpu in facts.driver.pci_gpus)
+        found = Counter(
+            f"GPU {gpu.device_id}" if isinstance(gpu.name, Unknown) else gpu.name for gpu in facts.driver.pci_gpus
+        )
         shown = join_words(f"{count} × {name}" for name, count in found.items()) or "no NVIDIA GPU"  # noqa: RUF001
         yield LayerReading("PCI", shown, f"{shown} on the PCI bus")
     elif has_nvidia_gpu(facts) is False:
@@ -154,6 +157,13 @@ def _read_toolkit(facts: Facts) -> Iterator[LayerReading]:
             yield LayerReading("CDI", shown, f"CDI: {shown}")
 
 
+def _read_trials(facts: Facts) -> Iterator[LayerReading]:
+    said = describe_trials(facts)
+    yield LayerReading("containers", said, said)
+    for each in list_trials(facts):
+        yield LayerReading(describe_way(each), find_fault(each, facts) or f"{each.ms} ms")
+
+
 def _read_container(facts: Facts) -> Iterator[LayerReading]:
     side = _find_workload_facts(facts)
     if isinstance(side.container, Container):
@@ -222,6 +232,7 @@ LAYER_READINGS: Mapping[str, Callable[[Facts], Iterator[LayerReading]]] = {
     "windows": _read_windows,
     "engine": _read_engine,
     "toolkit": _read_toolkit,
+    "trials": _read_trials,
     "container": _read_container,
     "cuda": _read_cuda,
     "python": _read_python,
@@ -273,6 +284,7 @@ STACK_LAYERS = (
     ("libraries", "NVML and libcuda", "the driver's own libraries"),
     ("engine", "Container engine", "Docker or Podman"),
     ("toolkit", "Container Toolkit and CDI", "how the engine gives GPUs to containers"),
+    ("trials", "Containers tried", "whether a container starts and gets the GPUs"),
     ("container", "Container", "what the container was given"),
     ("cuda", "CUDA", "image and wheel against the driver"),
     ("python", "Python and torch", "the workload's libraries"),
@@ -297,7 +309,13 @@ _LAYER_OF_PREFIX = {
     "HUB": "project",
     "STO": "project",
 }
-_LAYER_OF_CODE = {"DRV002": "libraries", "DRV003": "libraries", "CUD003": "libraries"}
+_LAYER_OF_CODE = {
+    "ENG017": "trials",
+    "CTK013": "trials",
+    "DRV002": "libraries",
+    "DRV003": "libraries",
+    "CUD003": "libraries",
+}
 """Checks of another layer than their prefix."""
 
 

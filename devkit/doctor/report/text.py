@@ -12,8 +12,11 @@ from devkit.doctor.report.report import Health, Report, ReportedFinding
 from devkit.doctor.report.stack import LayerState, StackLayer
 from devkit.text import format_count, join_words
 
-_QUIET_STATES = (LayerState.FINE, LayerState.UNJUDGED)
-"""States that the glyph says well enough."""
+FIRST_LINES = 12
+"""Lines of the root cause with its fix; at 80 columns they leave half a screen for what was seen."""
+_ALWAYS_SHOWN = ("hardware", "trials")
+_STATE_WORDS = {LayerState.CAUSE: "problem"}
+"""Where a layer's state is told by another word: the cause itself is above it."""
 
 _SLOW = re.compile(r"in time\b|within \d|after \d")
 """In reasons of readings that were late."""
@@ -31,53 +34,71 @@ def format_report(
 ) -> tuple[Line, ...]:
     """Format the report in lines of at most `width` columns; commands and paths are never wrapped.
 
-    The layers come first, one line each with what was seen there, then the root cause and its fix.
-    Findings that follow from another are only counted, unless `verbose`; so are passed and skipped checks.
+    The root cause and its fix come first, in `FIRST_LINES` lines, then a line for each layer with what was seen there,
+    then the other findings, and the verdict last. Findings that follow from another are only counted, unless `verbose`;
+    so are passed and skipped checks.
     """
     page = Page(width=width, marks=marks)
-    _add_layers(page, layers)
-    roots = report.roots
-    first = roots[0].finding if roots else None
-    if report.health is Health.HEALTHY:
-        page.add(f"{marks.passed} healthy: {report.headline}", tone=Tone.GOOD)
-        headline = None
-    elif report.health is Health.NO_GPU:
-        page.add(f"{marks.skipped} nothing to judge: {report.headline}", hanging="  ", tone=Tone.UNKNOWN)
-        headline = None
+    groups = _fold_gpus(report.roots)
+    first = groups[0][0].finding if groups else None
+    is_broken = first is not None and first.severity is not Severity.NOTE and report.health is not Health.INCOMPLETE
+    if is_broken:
+        _add_group(page, report, groups[0], later=groups[1:], verbose=verbose, room=FIRST_LINES)
+        page.add("")
     elif report.health is Health.INCOMPLETE:
         _add_lost(page, report)
-        headline = None
-    elif first is None or first.severity is Severity.NOTE:
-        page.add(f"{marks.warning} warning: {format_count(len(report.crashed), 'check')} crashed", tone=Tone.WARN)
-        headline = None
-    else:
-        page.add_message(first)
-        headline = first
-    groups = _fold_gpus(roots)
-    for number, (shown, *others) in enumerate(groups):
-        if number or headline is None:
-            page.add("")
-            page.add_message(shown.finding)
-        if others:
-            page.add(f"the same of {join_words(other.finding.subject for other in others)}", indent="  ")
-        commands = dict.fromkeys(command for each in (shown, *others) for command in each.finding.fix.commands)
-        page.add_fix(replace(shown.finding, fix=replace(shown.finding.fix, commands=tuple(commands))))
-        # Several findings of one check share their consequences: shown below the last of them.
-        is_last = shown.check.code not in {later[0].check.code for later in groups[number + 1 :]}
-        followers = report.following(shown.check.code) if is_last else ()
-        if followers:
-            codes = join_words(dict.fromkeys(follower.check.code for follower in followers))
-            verb = "follows" if len(followers) == 1 else "follow"
-            page.add(f"{format_count(len(followers), 'finding')} {verb} from it: {codes}", indent="  ", tone=Tone.QUIET)
-        page.add_evidence(shown.finding, shown.check)
-        for follower in followers if verbose else ():
-            page.add("")
-            page.add_message(follower.finding)
-            page.add(f"follows from {follower.finding.follows_from}", indent="  ", tone=Tone.QUIET)
-            page.add_fix(follower.finding)
-            page.add_evidence(follower.finding, follower.check)
+        page.add("")
+    elif report.crashed:
+        _add_crashed(page, report)
+        page.add("")
+    _add_layers(page, layers)
+    for number, group in enumerate(groups):
+        if number or not is_broken:
+            _add_gap(page)
+            _add_group(page, report, group, later=groups[number + 1 :], verbose=verbose)
+    if is_broken or report.health is Health.INCOMPLETE:
+        _add_gap(page)
+        _add_crashed(page, report)
     _add_summary(page, report, verbose=verbose)
     return tuple(page.lines)
+
+
+def _add_group(
+    page: Page,
+    report: Report,
+    group: list[ReportedFinding],
+    *,
+    later: Sequence[list[ReportedFinding]],
+    verbose: bool,
+    room: int = 0,
+) -> None:
+    """Add a root finding, the same of other GPUs, its fix, its evidence, and what follows from it.
+
+    With `room`, what is behind the fix and does not fit into so many lines is left to `verbose`.
+    """
+    shown, *others = group
+    page.add_message(shown.finding)
+    if others:
+        page.add(f"the same of {join_words(other.finding.subject for other in others)}", indent="  ")
+    commands = dict.fromkeys(command for each in group for command in each.finding.fix.commands)
+    page.add_fix(replace(shown.finding, fix=replace(shown.finding.fix, commands=tuple(commands))), shown.check)
+    needed = len(page.lines)
+    # Several findings of one check share their consequences: shown below the last of them.
+    is_last = shown.check.code not in {each[0].check.code for each in later}
+    followers = report.following(shown.check.code) if is_last else ()
+    if followers:
+        codes = join_words(dict.fromkeys(follower.check.code for follower in followers))
+        verb = "follows" if len(followers) == 1 else "follow"
+        page.add(f"{format_count(len(followers), 'finding')} {verb} from it: {codes}", indent="  ", tone=Tone.QUIET)
+    page.add_evidence(shown.finding)
+    if room and not verbose:
+        del page.lines[max(room, needed) :]
+    for follower in followers if verbose else ():
+        page.add("")
+        page.add_message(follower.finding)
+        page.add(f"follows from {follower.finding.follows_from}", indent="  ", tone=Tone.QUIET)
+        page.add_fix(follower.finding, follower.check)
+        page.add_evidence(follower.finding)
 
 
 def find_layer_mark(layer: StackLayer, marks: Marks) -> tuple[str, Tone]:
@@ -94,13 +115,20 @@ def find_layer_mark(layer: StackLayer, marks: Marks) -> tuple[str, Tone]:
 
 
 def _add_layers(page: Page, layers: Sequence[StackLayer]) -> None:
-    """Add one line for each layer: its state and what was seen there."""
+    """Add one line for each layer of which something is known: what was seen there, and the codes of what is wrong."""
     for layer in layers:
+        wrong = dict.fromkeys(
+            each.check.code
+            for each in (*layer.roots, *layer.consequences)
+            if each.finding.severity is not Severity.NOTE
+        )
+        is_known = layer.state is not LayerState.UNJUDGED or layer.name in _ALWAYS_SHOWN
+        if not wrong and (not is_known or layer.summary == layer.state.value):
+            continue
         mark, tone = find_layer_mark(layer, page.marks)
-        said = layer.summary if layer.state in _QUIET_STATES else f"{layer.state.value}: {layer.summary}"
-        page.add(f"{mark} {layer.title}: {said}", hanging="    ", tone=tone)
-    if layers:
-        page.add("")
+        seen = [] if layer.summary == layer.state.value else [layer.summary]
+        codes = [f"{_STATE_WORDS.get(layer.state, layer.state.value)} {join_words(wrong)}"] if wrong else []
+        page.add(f"{mark} {layer.title}: {'; '.join(seen + codes)}", hanging="    ", tone=tone)
 
 
 def _fold_gpus(roots: tuple[ReportedFinding, ...]) -> list[list[ReportedFinding]]:
@@ -136,8 +164,22 @@ def _add_lost(page: Page, report: Report) -> None:
         page.lines.append(Line("      devkit doctor --timeout 30", Tone.COMMAND))
 
 
+def _add_gap(page: Page) -> None:
+    """Add an empty line where something stands above it."""
+    if page.lines and page.lines[-1].text:
+        page.add("")
+
+
+def _add_crashed(page: Page, report: Report) -> None:
+    for outcome in report.crashed:
+        if isinstance(outcome.verdict, Crashed):
+            name = f"{outcome.check.code} {outcome.check.title}"
+            page.add(f"{page.marks.warning} crashed: {name}: {outcome.verdict.error}", tone=Tone.WARN)
+            page.add("This is a bug in devkit; the other checks are not affected.", indent="  ")
+
+
 def _add_summary(page: Page, report: Report, *, verbose: bool) -> None:
-    """Add the checks that crashed, passed and were skipped, and the counts."""
+    """Add the checks that passed and were skipped, and the verdict with the counts."""
     marks = page.marks
     passed, skipped = [], []
     for outcome in report.outcomes:
@@ -147,31 +189,41 @@ def _add_summary(page: Page, report: Report, *, verbose: bool) -> None:
                 passed.append(f"{marks.passed} passed: {name}")
             case Skipped(reason):
                 skipped.append(f"{marks.skipped} skipped: {name}: {reason}")
-            case Crashed(error):
-                page.add("")
-                page.add(f"{marks.warning} crashed: {name}: {error}", tone=Tone.WARN)
-                page.add("This is a bug in devkit; the other checks are not affected.", indent="  ")
-            case Found():
+            case Found() | Crashed():
                 pass
     if verbose:
-        page.add("")
+        _add_gap(page)
         for line in (*passed, *skipped):
             page.add(line, tone=Tone.QUIET)
     if report.health is Health.PROBLEMS and report.lost:
-        page.add("")
+        _add_gap(page)
         _add_lost(page, report)
+    _add_gap(page)
+    verdict, tone = _format_verdict(report, marks)
+    passed_words = f"{format_count(len(passed), 'check')} passed{'' if verbose else ' (--verbose shows all)'}"
+    page.add(f"{verdict}; {passed_words}", hanging="  ", tone=tone)
+
+
+def _format_verdict(report: Report, marks: Marks) -> tuple[str, Tone]:
+    """Return the last line's verdict: healthy only where something was tried."""
     counts = Counter(shown.finding.severity for shown in report.roots)
     parts = [
         format_count(counts[severity], SEVERITY_WORDS[severity])
         for severity in (Severity.ERROR, Severity.WARNING)
         if counts[severity]
     ]
-    page.add("")
-    page.add(
-        f"{f'{join_words(parts)}; ' if parts else ''}{len(passed)} passed, {len(skipped)} skipped"
-        f"{'' if verbose else ' (--verbose shows all)'}",
-        tone=Tone.QUIET,
-    )
+    if report.crashed:
+        parts.append(f"{format_count(len(report.crashed), 'check')} crashed")
+    match report.health:
+        case Health.HEALTHY:
+            word = f"healthy: {report.headline}" if report.tried else report.headline
+            return f"{marks.passed} {word}", Tone.GOOD
+        case Health.NO_GPU:
+            return f"{marks.skipped} nothing to judge: {report.headline}", Tone.UNKNOWN
+        case Health.INCOMPLETE:
+            return f"{marks.unknown} incomplete{f', {join_words(parts)}' if parts else ''}", Tone.UNKNOWN
+        case _:
+            return join_words(parts), Tone.PLAIN
 
 
 def format_checks(checks: Iterable[Check]) -> tuple[Line, ...]:

@@ -1,1 +1,1 @@
-"""The container engine: its client, daemon, containers, Container Toolkit, and a smoke test."""
+"""The container engine: its client, daemon, containers, and Container Toolkit."""

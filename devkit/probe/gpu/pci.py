@@ -8,6 +8,7 @@ from devkit.probe.documents import parse_int
 from devkit.probe.host import Host
 
 PCI_DEVICES = "/sys/bus/pci/devices"
+PCI_NAMES = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 DRIVER_GPUS = "/proc/driver/nvidia/gpus"
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
@@ -38,6 +39,7 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
             max_link_width=_width(_attribute(host, address, "max_link_width")),
             numa_node=_numa_node(_attribute(host, address, "numa_node")),
             bridges=_bridges(host.link(f"{PCI_DEVICES}/{address}") or ""),
+            name=_find_name(host, address),
             is_excluded=_is_excluded(host, address),
             bar1_bytes=_bar1_bytes(_attribute(host, address, "device"), _attribute(host, address, "resource")),
         )
@@ -49,6 +51,22 @@ def read_pci(host: Host) -> tuple[tuple[PciGpu, ...] | Unknown, bool | Unknown]:
 
 def _attribute(host: Host, address: str, name: str) -> str:
     return (host.read(f"{PCI_DEVICES}/{address}/{name}") or "").strip()
+
+
+def _find_name(host: Host, address: str) -> str | Unknown:
+    described = re.search(
+        r"^Model:\s*(NVIDIA .+?)\s*$", host.read(f"{DRIVER_GPUS}/{address}/information") or "", re.MULTILINE
+    )
+    if described:
+        return described[1]
+    number = _attribute(host, address, "device").removeprefix("0x")
+    for path in PCI_NAMES if number else ():
+        _, _, of_nvidia = (host.read(path) or "").partition("\n10de  ")
+        # A device's line: a tab, its number, two spaces, and its name, which ends in the product in brackets.
+        if found := re.match(rf"[^\n]*\n(?:[\t#][^\n]*\n)*?\t{number}  ([^\n]+)", of_nvidia):
+            product = re.search(r"\[([^]]+)\]$", found[1])
+            return f"NVIDIA {product[1] if product else found[1]}"
+    return Unknown("neither the driver nor pci.ids names it")
 
 
 def _is_excluded(host: Host, address: str) -> bool | Unknown:

@@ -84,9 +84,9 @@ def _find_manager(host: Host) -> str:
     """Find what lends this machine to several people, by the variables that it sets in its jobs."""
     for variable, name in MANAGERS:
         if number := host.env.get(variable):
-            return f"{name} {number}" if number.isalnum() else name
+            return f"{name} {number}" if number.isalnum() else f"a {name}"
     is_lxc = host.env.get("container") == "lxc" or (host.read("/run/systemd/container") or "").strip() == "lxc"
-    return "LXC container" if is_lxc else ""
+    return "an LXC container" if is_lxc else ""
 
 
 def _user_and_groups(host: Host) -> tuple[int | None, tuple[int, ...]]:

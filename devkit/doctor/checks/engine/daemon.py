@@ -6,6 +6,7 @@ from dataclasses import replace
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
 from devkit.doctor.checks.engine.connection import name_choice
+from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
     find_platform,
@@ -96,7 +97,7 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Problem]:
             )
 
 
-@check("ENG016", causes=CONTAINER_START_CODES)
+@check("ENG016", causes=("ENG017", *CONTAINER_START_CODES))
 def cgroup_driver_is_there(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     engine = require_container_engine(facts)
@@ -180,3 +181,12 @@ def engine_clock_agrees(facts: Facts) -> Iterator[Problem]:
             seconds=abs(ahead),
             evidence=(f"engine's SystemTime minus the time of the request: {ahead} s",),
         )
+
+
+@check("ENG017", causes=CONTAINER_START_CODES)
+def container_starts(facts: Facts) -> Iterator[Problem]:
+    trials = require(facts.trials)
+    for name in trials.left_behind:
+        kind = "image" if ":" in name else "container"
+        yield problem("left-behind", name=name, kind=kind, subject=name, evidence=(f"the engine still lists {name}",))
+    yield from judge_trials(facts, tuple(each for each in trials.tried if not each.is_for_gpu))

@@ -1,0 +1,47 @@
+"""Problems of the containers that were started to see how they end."""
+
+from collections.abc import Iterator
+
+from devkit.doctor.model import Severity
+from devkit.doctor.problems import Problem, problem
+from devkit.doctor.trials import describe_way, explain, find_fault, find_reason
+from devkit.facts.model import Facts, Trial
+from devkit.facts.values import Unknown
+
+
+def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
+    """Tell how each trial ended; where another way works, one that does not is a warning."""
+    faults = {each: find_fault(each, facts) for each in tried}
+    works = [each for each in tried if not faults[each]]
+    for trial, fault in faults.items():
+        if not fault:
+            continue
+        match, reason = explain(trial), find_reason(trial)
+        seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]
+        seen += [f"in it: {name} {value}" for name, value in _list_seen(trial)]
+        seen += [f"{describe_way(each)}: works" for each in works]
+        yield problem(
+            fault,
+            severity=Severity.WARNING if works or fault == "too-slow" else None,
+            confidence=match.confidence if match else None,
+            fix=match.fix if match else None,
+            engine=trial.engine,
+            way=describe_way(trial),
+            reason=match.cause.rstrip(".") if match and fault != "too-slow" else reason or f"status {trial.code}",
+            answer=trial.nvidia_smi if isinstance(trial.nvidia_smi, str) else "",
+            library=trial.libcuda if fault == "no-libcuda" else trial.nvml,
+            seen=trial.gpu_count,
+            count=len(facts.gpus),
+            arguments=trial.arguments,
+            subject=describe_way(trial),
+            evidence=seen,
+        )
+
+
+def _list_seen(trial: Trial) -> Iterator[tuple[str, str]]:
+    if isinstance(trial.device_nodes, Unknown) or not trial.is_for_gpu:
+        return
+    yield "nodes:", ", ".join(trial.device_nodes) or "none"
+    for name, value in (("libcuda:", trial.libcuda), ("NVML:", trial.nvml), ("nvidia-smi:", trial.nvidia_smi)):
+        if isinstance(value, str) and value:
+            yield name, value

@@ -1,0 +1,150 @@
+"""What the trials of containers prove: what starts is fine whatever the settings say, and what does not is the cause."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity
+from devkit.doctor.preconditions import is_in_wsl
+from devkit.doctor.signatures.model import Match
+from devkit.facts.model import CudaCall, Deep, Facts, Trial, Trials, Way
+from devkit.facts.values import NOT_READ, Unknown
+from devkit.text import format_count, join_words
+
+STARTS, GETS_GPUS = "ENG017", "CTK013"
+"""The checks of the trials: a container starts, and it gets the GPUs."""
+_JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
+"""Prefixes of checks that infer from settings what a trial tries."""
+_LONGEST = 200
+_HELP_LINES = ("Run 'docker", "See 'docker", "See 'podman", "time=", "Unable to find image")
+"""What commands print beside an error. Source: docker/cli, cli/command/container/run.go."""
+
+
+def find_fault(trial: Trial, facts: Facts) -> str:
+    """Name what a trial shows, by the row of its problem; "" where the container has what it asked for."""
+    if trial.is_timed_out:
+        return "too-slow"
+    if trial.code != 0:
+        return "no-image" if trial.way is Way.IMAGE else "does-not-start"
+    if not trial.is_for_gpu:
+        return ""
+    nodes = () if isinstance(trial.device_nodes, Unknown) else trial.device_nodes
+    if "/dev/dxg" not in nodes if is_in_wsl(facts) else trial.nvidiactl == "absent":
+        return "no-node"
+    if trial.nvidiactl == "refused" and not is_in_wsl(facts):
+        return "node-refused"
+    if trial.libcuda not in ("loaded", ""):
+        return "no-libcuda"
+    if trial.nvml not in ("loaded", ""):
+        return "no-nvml"
+    if trial.nvidia_smi:
+        return "nvidia-smi-fails"
+    has_all = isinstance(trial.gpu_count, Unknown) or is_in_wsl(facts) or trial.gpu_count >= len(facts.gpus)
+    return "" if has_all else "fewer-gpus"
+
+
+def find_reason(trial: Trial) -> str:
+    """Find why the engine refused: its cause comes last, before what the command adds for help."""
+    lines = [line for line in trial.err.splitlines() if line.strip() and not line.startswith(_HELP_LINES)]
+    words = " ".join(" ".join(lines).split())
+    if len(words) <= _LONGEST:
+        return words
+    kept = words[-_LONGEST:]
+    return f"…{kept.partition(': ')[2] or kept}"
+
+
+def explain(trial: Trial) -> Match | None:
+    """Explain the words in which a trial ended; None where no known error is in them."""
+    from devkit.doctor.known_errors import find_known_errors  # it knows all checks
+
+    said = trial.err if trial.code != 0 else "" if isinstance(trial.nvidia_smi, Unknown) else trial.nvidia_smi
+    return next(iter(find_known_errors(said, is_ours=True)), None) if said else None
+
+
+def describe_way(trial: Trial) -> str:
+    """Describe the command of a trial in a few words: "docker run --gpus all"."""
+    words = ("import",) if trial.way is Way.IMAGE else ("run", *trial.arguments)
+    return " ".join((trial.engine, *words))
+
+
+def list_trials(facts: Facts) -> tuple[Trial, ...]:
+    """List the trials; empty where none was made."""
+    return facts.trials.tried if isinstance(facts.trials, Trials) else ()
+
+
+def is_tried(facts: Facts) -> bool:
+    """Say if something proved that this machine's GPUs can be used: a container that got them, or CUDA itself."""
+    is_proven = any(each.is_for_gpu and not find_fault(each, facts) for each in list_trials(facts))
+    has_cuda = isinstance(facts.deep, Deep) and isinstance(facts.deep.cuda, CudaCall) and facts.deep.cuda.code == 0
+    return is_proven or has_cuda
+
+
+def describe_trials(facts: Facts) -> str:
+    """Describe in a line what was tried and how it ended, or why nothing was."""
+    tried = list_trials(facts)
+    if not tried:
+        reason = facts.trials.reason if isinstance(facts.trials, Unknown) else ""
+        return f"not tried: {reason}" if reason and facts.trials != NOT_READ else "not tried"
+    fine = [each for each in tried if not find_fault(each, facts)]
+    ways = _describe_ways([each for each in fine if each.is_for_gpu] or fine)
+    failed = _describe_ways([each for each in tried if each not in fine])
+    said = [f"start{_count_gpus(fine)}: {ways}"] if ways else []
+    return "; ".join([*said, *([f"do not: {failed}"] if failed else [])])
+
+
+def describe_outcome(facts: Facts) -> str:
+    """Describe what was proved in a few words: "containers start with 2 GPUs"; or that nothing was."""
+    fine = [each for each in list_trials(facts) if not find_fault(each, facts)]
+    if not is_tried(facts):
+        return "settings look right; " + (describe_trials(facts) if not fine else "no container was tried with a GPU")
+    return f"containers start{_count_gpus(fine)}" if any(each.is_for_gpu for each in fine) else "CUDA starts"
+
+
+def _count_gpus(fine: Iterable[Trial]) -> str:
+    counts = [each.gpu_count for each in fine if each.is_for_gpu and not isinstance(each.gpu_count, Unknown)]
+    return f" with {format_count(min(counts), 'GPU')}" if any(counts) else ""
+
+
+def _describe_ways(tried: Iterable[Trial]) -> str:
+    """Describe commands, each engine's in one: "docker run --runtime=nvidia and --gpus all"."""
+    ways: dict[str, list[str]] = {}
+    for each in tried:
+        _, verb, *arguments = describe_way(each).split(" ", 2)
+        ways.setdefault(f"{each.engine} {verb}", []).extend(arguments)
+    return join_words(f"{command} {join_words(arguments)}".strip() for command, arguments in ways.items())
+
+
+def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome, ...]:
+    """Judge what was inferred from settings by what was tried.
+
+    Where containers get the GPUs, a finding about the settings is a note, and a warning where it explains a way that
+    failed. Where none gets them, the engine's words decide: the finding that they name stays the cause, and with none of
+    that kind the trial is.
+    """
+    outcomes, gpu = tuple(outcomes), [each for each in list_trials(facts) if each.is_for_gpu]
+    if not gpu:
+        return outcomes
+    failed = [each for each in gpu if find_fault(each, facts)]
+    matches = [match for match in map(explain, failed) if match is not None]
+    named = {code for match in matches for code in (match.code, *match.also)}
+    found = {each.check.code for each in outcomes if isinstance(each.verdict, Found)}
+
+    def weigh(outcome: Outcome, finding: Finding) -> Finding:
+        code = outcome.check.code
+        if not code.startswith(_JUDGED_BY_TRIALS) or GETS_GPUS not in outcome.check.causes:
+            return finding
+        if len(failed) < len(gpu):
+            seen = "; ".join(f"{describe_way(each)}: a container got the GPUs" for each in gpu if each not in failed)
+            worst = Severity.WARNING if code in named else Severity.NOTE
+            is_worse = finding.severity is Severity.ERROR or worst is Severity.NOTE
+            severity = worst if is_worse else finding.severity
+            return replace(finding, severity=severity, evidence=(*finding.evidence, seen))
+        if matches and not named & found and finding.severity is Severity.ERROR:
+            return replace(finding, severity=Severity.NOTE, confidence=Confidence.POSSIBLE)
+        return finding
+
+    return tuple(
+        replace(outcome, verdict=Found(tuple(weigh(outcome, finding) for finding in outcome.verdict.findings)))
+        if isinstance(outcome.verdict, Found)
+        else outcome
+        for outcome in outcomes
+    )

@@ -1,0 +1,1 @@
+"""Experiments on the machine, each with a deadline and cleaned up; their outcome is a fact."""

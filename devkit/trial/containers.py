@@ -1,0 +1,323 @@
+"""Containers that are started by each way that is set up, side by side, to see which of them get the GPUs."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from devkit.facts.model import Engine, EngineKind, Facts, Platform, Trial, Trials, Way
+from devkit.facts.values import Unknown
+from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
+from devkit.probe.machine.programs import find_program
+from devkit.trial.image import build_image, has_glibc
+
+LABEL = "devkit.trial"
+"""Of every container and image of a trial, so that the next one finds what a killed one left."""
+PREFIX = "devkit-trial"
+_GPU_KIND = "nvidia.com/gpu"
+SHORTEST_S = 1.0
+"""With less time left nothing is started."""
+MAX_OUTPUT_CHARACTERS = 4000
+_CLEAN_UP_S = 6.0
+_CLIENT_S = 4.0
+_ABANDONED_S = 90.0
+"""A trial that is older was killed, whatever its process number says."""
+_OPTIONS = ("--rm", "--pull=never", "--network=none", "--read-only", "--cap-drop=ALL", "--entrypoint=/bin/sh")
+_ARGUMENTS = {
+    Way.PLAIN: (),
+    Way.RUNTIME: ("--runtime=nvidia",),
+    Way.GPUS: ("--gpus", "all"),
+    Way.CDI: ("--device", "nvidia.com/gpu=all"),
+}
+_REQUEST = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+"""What an image for GPUs asks of the runtime nvidia."""
+SCRIPT = """
+set -f
+load() { said=$(LD_PRELOAD=$1 /bin/sh -c : 2>&1); echo devkit $2 ${said:-loaded}; }
+gpus=0
+set +f
+for node in /dev/nvidia* /dev/dxg; do
+    [ -e "$node" ] || continue
+    echo "devkit node $node"
+    case ${node#/dev/nvidia} in [0-9] | [0-9][0-9]) gpus=$((gpus + 1)) ;; esac
+done
+set -f
+if [ ! -e /dev/nvidiactl ]; then echo devkit nvidiactl absent
+elif (exec 3<>/dev/nvidiactl) 2>/dev/null; then echo devkit nvidiactl open
+else echo devkit nvidiactl refused; fi
+if [ "$1" = gpu ]; then load libcuda.so.1 libcuda; load libnvidia-ml.so.1 nvml; fi
+if command -v nvidia-smi >/dev/null; then
+    said=$(nvidia-smi -L 2>&1)
+    named=0
+    while read -r word rest; do [ "$word" = GPU ] && named=$((named + 1)); done <<END
+$said
+END
+    if [ $named -gt 0 ]; then gpus=$named; else echo devkit nvidia-smi $said; fi
+fi
+echo devkit gpus $gpus
+echo devkit end
+"""
+"""Opens /dev/nvidiactl, lets the loader load libcuda and NVML, counts GPUs. It makes no CUDA context."""
+
+
+@dataclass(frozen=True)
+class _Client:
+    """A command line up to its verb, and the ways that are set up for its engine."""
+
+    name: str
+    command: tuple[str, ...]
+    ways: tuple[Way, ...]
+
+
+def try_containers(host: Host, facts: Facts, *, deadline_s: float) -> Trials | Unknown:
+    """Start a container by each way that is set up, and remove them with the image that they are made of.
+
+    Nothing is pulled: the image is made of files of this machine. The containers have no network, a read-only root and no
+    capability, and no CUDA context is made. However this call is left, also by Ctrl-C or SIGTERM, they are removed; what a
+    SIGKILL leaves the next call removes.
+
+    Args:
+        host: this machine.
+        facts: what was read of it, which says the ways.
+        deadline_s: the time limit, for all of it.
+    """
+    ends_at = time.monotonic() + deadline_s
+    clients = _list_clients(host, facts)
+    if isinstance(clients, Unknown):
+        return clients
+    if deadline_s < SHORTEST_S:
+        return Unknown("no time was left for it")
+    image = build_image(host)
+    if isinstance(image, Unknown):
+        return image
+    run = _Run(host, ends_at, image, _make_owner())
+    with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
+        each = tuple(pool.map(partial(_try_client, run, pool), clients))
+    return Trials(
+        tuple(trial for tried, _ in each for trial in tried), tuple(name for _, left in each for name in left)
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    host: Host
+    ends_at: float
+    image: bytes
+    owner: str
+
+    def ask(self, *words: str) -> ProgramResult:
+        """Run a client within the time that is left."""
+        return self.host.run(words, deadline_s=max(0.1, self.ends_at - time.monotonic()))
+
+
+def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
+    """List the clients of engines on this machine with the ways to try, or say why nothing can be tried."""
+    engine = facts.engine
+    platform = "" if isinstance(facts.system, Unknown) else facts.system.platform
+    if platform not in (Platform.LINUX, Platform.WSL2):
+        return Unknown("containers are tried on Linux alone")
+    if not isinstance(engine, Engine):
+        return Unknown("no container engine answers")
+    if not engine.endpoint.url.startswith(("unix:", "/")):
+        return Unknown("the engine runs on another machine: run devkit there")
+    has_gpu = _has_gpu(facts)
+    cdi = not isinstance(facts.cdi, Unknown) and any(spec.kind == _GPU_KIND for spec in facts.cdi)
+    clients = []
+    podman = find_program(host, "podman")
+    if engine.kind is EngineKind.PODMAN:
+        command = ("podman",) if podman else ("docker", "--host", engine.endpoint.url)
+        clients.append(_Client("podman", command, (Way.PLAIN, *([Way.CDI] if has_gpu else ()))))
+    else:
+        ways = (Way.PLAIN, *(_list_docker_ways(engine) if has_gpu else ()))
+        clients.append(_Client("docker", ("docker", "--host", engine.endpoint.url), ways))
+        if podman and _is_podman_in_use(host, facts):
+            clients.append(_Client("podman", ("podman",), (Way.PLAIN, *([Way.CDI] if has_gpu and cdi else ()))))
+    able = tuple(client for client in clients if find_program(host, client.command[0]))
+    return able or Unknown(f"there is no {clients[0].command[0]} command on this side")
+
+
+def _list_docker_ways(engine: Engine) -> tuple[Way, ...]:
+    """List the ways that Docker's settings offer; where they offer none, its refusal of the usual one is telling."""
+    ways = []
+    if any(runtime.name == "nvidia" for runtime in engine.runtimes):
+        ways.append(Way.RUNTIME)
+    if engine.hook_on_path is True:
+        ways.append(Way.GPUS)
+    listed = () if isinstance(engine.cdi_devices, Unknown) else engine.cdi_devices
+    if any(device.startswith(f"{_GPU_KIND}=") for device in listed):
+        ways.append(Way.CDI)
+    # Where the daemon's PATH cannot be read, nobody knows whether it finds the hook.
+    is_open = engine.hook_on_path is not False and engine.hook_on_path is not True
+    return tuple(ways) if ways and not is_open else (*ways, Way.GPUS)
+
+
+def _is_podman_in_use(host: Host, facts: Facts) -> bool:
+    """Say if this user's Podman has stored something: a first call makes folders, which a trial must not."""
+    is_root = not isinstance(facts.system, Unknown) and facts.system.is_root
+    home = host.env.get("XDG_DATA_HOME") or f"{host.env.get('HOME', '')}/.local/share"
+    return bool(host.list("/var/lib/containers/storage" if is_root else f"{home}/containers/storage"))
+
+
+def _has_gpu(facts: Facts) -> bool:
+    if facts.gpus or (facts.wsl is not None and not isinstance(facts.wsl, Unknown) and facts.wsl.has_dxg):
+        return True
+    driver = facts.driver
+    if isinstance(driver, Unknown):
+        return False
+    return bool(driver.device_nodes or (not isinstance(driver.pci_gpus, Unknown) and driver.pci_gpus))
+
+
+def _try_client(run: _Run, pool: ThreadPoolExecutor, client: _Client) -> tuple[tuple[Trial, ...], tuple[str, ...]]:
+    """Try the ways of one engine side by side. Returns the trials, and what could not be removed."""
+    image = f"{PREFIX}:{run.owner}"
+    stale = pool.submit(_remove_stale, run, client)
+    try:
+        made = _import(run, client, image)
+        if made.code != 0:
+            return (_make_trial(client, Way.IMAGE, made, 0),), ()
+        is_glibc = has_glibc(run.image)
+        tried = tuple(pool.map(lambda way: _start(run, client, way, image, is_glibc=is_glibc), client.ways))
+    finally:
+        left = (*_remove(run, client, image), *stale.result())
+    return tried, left
+
+
+def _import(run: _Run, client: _Client, image: str) -> ProgramResult:
+    """Import the image by a file in memory, which is gone with this process."""
+    file = os.memfd_create(PREFIX)
+    try:
+        with os.fdopen(os.dup(file), "wb") as writer:
+            writer.write(run.image)
+        path = f"/proc/{os.getpid()}/fd/{file}"
+        return run.ask(*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", path, image)
+    finally:
+        os.close(file)
+
+
+def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
+    name = f"{PREFIX}-{run.owner}-{way}"
+    request = _REQUEST if way is Way.RUNTIME else ()
+    naming = ("--name", name, "--label", f"{LABEL}={run.owner}")
+    asked = "gpu" if way is not Way.PLAIN and is_glibc else "plain"
+    started_at = time.monotonic()
+    done = run.ask(
+        *client.command, "run", *_OPTIONS, *naming, *_ARGUMENTS[way], *request, image, "-c", SCRIPT, "sh", asked
+    )
+    return _make_trial(client, way, done, round((time.monotonic() - started_at) * 1000))
+
+
+def _make_trial(client: _Client, way: Way, done: ProgramResult, ms: int) -> Trial:
+    said = [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
+    found = {fields[0]: fields[1] for fields in said if len(fields) == 2}
+    unseen = Unknown("the container did not come that far")
+    is_whole = ["end"] in said
+    return Trial(
+        engine=client.name,
+        way=way,
+        arguments=_ARGUMENTS.get(way, ()),
+        code=done.code,
+        err=done.err[:MAX_OUTPUT_CHARACTERS],
+        ms=ms,
+        is_timed_out=done.code == TIMED_OUT,
+        device_nodes=tuple(fields[1] for fields in said if fields[0] == "node") if is_whole else unseen,
+        nvidiactl=found.get("nvidiactl", unseen),
+        libcuda=found.get("libcuda", "") if is_whole else unseen,
+        nvml=found.get("nvml", "") if is_whole else unseen,
+        nvidia_smi=found.get("nvidia-smi", "") if is_whole else unseen,
+        gpu_count=int(found.get("gpus", "0")) if is_whole else unseen,
+    )
+
+
+# What is removed, and when.
+
+
+def _make_owner() -> str:
+    """Name this process so that another one can tell if it still runs: namespace, number, and time."""
+    space = re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink()))
+    return f"{space}-{os.getpid()}-{int(time.time())}"
+
+
+def _is_abandoned(name: str) -> bool:
+    """Say if the process that named something is gone, or took far too long."""
+    found = re.search(r"(\d+)-(\d+)-(\d+)", name)
+    if found is None:
+        return False
+    space, number, started_at = found.groups()
+    is_here = _make_owner().startswith(f"{space}-")
+    return time.time() - int(started_at) > _ABANDONED_S or (is_here and not Path("/proc", number).exists())
+
+
+def _list_names(ask: Callable[..., ProgramResult], client: _Client) -> tuple[list[str], list[str]] | None:
+    """List containers and images of trials; None where the engine does not say."""
+    only = ("--filter", f"label={LABEL}")
+    containers = ask(*client.command, "ps", "--all", *only, "--format", "{{.Names}}")
+    images = ask(*client.command, "image", "ls", *only, "--format", "{{.Repository}}:{{.Tag}}")
+    if containers.code or images.code:
+        return None
+    return containers.out.split(), images.out.split()
+
+
+def _remove_stale(run: _Run, client: _Client) -> tuple[str, ...]:
+    """Remove what trials left that were killed."""
+    listed = _list_names(run.ask, client)
+    containers, images = ([name for name in names if _is_abandoned(name)] for names in listed or ([], []))
+    _delete(run.ask, client, containers, images)
+    return ()
+
+
+def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
+    """Remove what this trial made. Returns what is still there, or may be.
+
+    An engine may still be making a container when its client is gone, so that it is looked for twice.
+    """
+    ends_at = time.monotonic() + _CLEAN_UP_S
+
+    def ask(*words: str) -> ProgramResult:
+        return run.host.run(words, deadline_s=_CLIENT_S)
+
+    names = [f"{PREFIX}-{run.owner}-{way}" for way in client.ways]
+    while True:
+        removed = ask(*client.command, "image", "rm", image)
+        if removed.code in (0, NOT_FOUND):
+            return ()
+        listed = _list_names(ask, client)
+        left = [[name for name in group if run.owner in name] for group in listed or (names, [image])]
+        if not any(left):
+            return ()
+        if time.monotonic() > ends_at:
+            return tuple(name for group in left for name in group)
+        _delete(ask, client, *left)
+
+
+def _delete(
+    ask: Callable[..., ProgramResult], client: _Client, containers: Sequence[str], images: Sequence[str]
+) -> None:
+    if containers:
+        ask(*client.command, "rm", "--force", "--volumes", *containers)
+    if images:
+        ask(*client.command, "image", "rm", "--force", *images)
+
+
+@contextmanager
+def _end_politely() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does. Signals can be caught on the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,197 @@
+"""What containers that were tried prove of a machine, and what is said of one on which nothing was tried."""
+
+from dataclasses import replace
+
+import pytest
+
+from devkit.doctor.model import Severity
+from devkit.doctor.report.report import Health
+from devkit.facts.model import Trial, Trials, Way
+from devkit.facts.values import NOT_READ, Unknown
+from tests.doctor.judging import list_codes, list_wrong
+from tests.doctor.machines import changed, gpu, healthy, windows_guest, without_gpu
+from tests.doctor.running import build_full_report, find_only
+
+UNSEEN = Unknown("the container did not come that far")
+NODES = ("/dev/nvidia0", "/dev/nvidiactl")
+ARGUMENTS = {
+    Way.GPUS: ("--gpus", "all"),
+    Way.RUNTIME: ("--runtime=nvidia",),
+    Way.CDI: ("--device", "nvidia.com/gpu=all"),
+}
+NO_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]\n'
+NO_RUNTIME = "docker: Error response from daemon: unknown or invalid runtime name: nvidia\n"
+NO_RUNC = 'docker: Error response from daemon: exec: "runc": executable file not found in $PATH\n'
+NO_CGROUP = (
+    "docker: Error response from daemon: nvidia-container-cli: container error: cgroup subsystem devices not found\n"
+)
+STRANGE = "docker: Error response from daemon: the GPU is on holiday\n\nRun 'docker run --help' for more information\n"
+
+
+def trial(way, **changes):
+    """A container that started, and got what it asked for."""
+    for_gpu = way in ARGUMENTS
+    seen = {
+        "device_nodes": NODES if for_gpu else (),
+        "nvidiactl": "open" if for_gpu else "absent",
+        "libcuda": "loaded" if for_gpu else "",
+        "nvml": "loaded" if for_gpu else "",
+        "nvidia_smi": "",
+        "gpu_count": 1 if for_gpu else 0,
+    }
+    values = {"engine": "docker", "code": 0, "err": "", "ms": 300, "is_timed_out": False} | seen | changes
+    return Trial(way=way, arguments=ARGUMENTS.get(way, ()), **values)
+
+
+def refused(way, err, **changes):
+    """A container that the engine did not start."""
+    unseen = dict.fromkeys(("device_nodes", "nvidiactl", "libcuda", "nvml", "nvidia_smi", "gpu_count"), UNSEEN)
+    return trial(way, code=125, err=err, **unseen | changes)
+
+
+PLAIN = trial(Way.PLAIN)
+WORKS = trial(Way.GPUS)
+
+
+def tried(*trials, machine=None, left_behind=(), **changes):
+    return changed(machine or healthy(), {"trials": Trials((PLAIN, *trials), left_behind)} | changes)
+
+
+def by_gpus(**changes):
+    return tried(trial(Way.GPUS, **changes))
+
+
+TWO = {"nvml.gpus": (gpu(0), gpu(1))}
+
+CASES = [
+    ("ENG017", tried(), "passed", "a container starts"),
+    ("ENG017", tried(machine=without_gpu()), "passed", "a container starts on a machine without a GPU"),
+    ("ENG017", healthy(), "skipped", "nothing was tried"),
+    ("ENG017", changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC),), ())}), "error", "no runc"),
+    (
+        "ENG017",
+        changed(healthy(), {"trials": Trials((refused(Way.IMAGE, "no space left on device"),), ())}),
+        "error: takes no image",
+        "a full disk",
+    ),
+    ("ENG017", tried(refused(Way.PLAIN, STRANGE, engine="podman")), "warning: podman", "Podman beside a sound Docker"),
+    (
+        "ENG017",
+        tried(left_behind=("devkit-trial-1-2-3-gpus",)),
+        "warning: docker rm --force devkit-trial-1-2-3-gpus",
+        "a container that could not be removed",
+    ),
+    (
+        "ENG017",
+        tried(left_behind=("devkit-trial:1",)),
+        "warning: docker image rm",
+        "an image that could not be removed",
+    ),
+    ("CTK013", by_gpus(), "passed", "a container with its GPU"),
+    ("CTK013", by_gpus(device_nodes=(), nvidiactl="absent"), "error: finds no GPU | --gpus all", "no nodes"),
+    ("CTK013", by_gpus(nvidiactl="refused"), "error: may not open | --gpus all", "nodes that may not be opened"),
+    ("CTK013", by_gpus(libcuda="cannot open"), "error: cannot load libcuda.so.1", "no libcuda"),
+    ("CTK013", by_gpus(nvml="cannot open"), "error: cannot load libnvidia-ml.so.1", "no NVML"),
+    ("CTK013", by_gpus(libcuda="", nvml=""), "passed", "a loader that is not glibc's says nothing"),
+    ("CTK013", by_gpus(nvidia_smi="Failed to initialize NVML: Unknown Error"), "error: Unknown Error", "NVML fails"),
+    ("CTK013", by_gpus(is_timed_out=True, code=124), "warning: did not end in time", "it hangs"),
+    ("CTK013", tried(WORKS, **TWO), "error: gets 1 of 2", "one of two GPUs"),
+    ("CTK013", tried(trial(Way.GPUS, gpu_count=2), **TWO), "passed", "two of two GPUs"),
+    ("CTK013", tried(refused(Way.GPUS, STRANGE)), "error: the GPU is on holiday", "an error nobody knows"),
+    ("CTK013", tried(refused(Way.RUNTIME, NO_RUNTIME), WORKS), "warning: --runtime=nvidia", "one of two ways"),
+    (
+        "CTK013",
+        tried(trial(Way.GPUS, device_nodes=("/dev/dxg",), nvidiactl="absent"), machine=windows_guest()),
+        "passed",
+        "in WSL the GPU is one node",
+    ),
+    (
+        "CTK013",
+        tried(trial(Way.GPUS, device_nodes=(), nvidiactl="absent"), machine=windows_guest()),
+        "error",
+        "in WSL without it",
+    ),
+    ("CTK013", tried(machine=without_gpu()), "skipped", "without a GPU"),
+    ("CTK013", healthy(), "skipped", "nothing was tried"),
+]
+
+
+@pytest.mark.parametrize("code", list_codes(CASES))
+def test_how_containers_end(code):
+    assert list_wrong(code, CASES) == []
+
+
+def test_the_cause_of_a_long_error_is_shown_and_the_commands_help_is_not():
+    far = "docker: Error response from daemon: failed to create task: " + "one layer after the other: " * 20
+    finding = find_only("CTK013", tried(refused(Way.GPUS, f"{far}the cause of it all\n\nRun 'docker run --help'\n")))
+    assert finding.message.endswith("the cause of it all")
+    assert len(finding.message) < 320
+    assert "--help" not in "".join(finding.evidence)
+
+
+def test_a_known_error_is_explained():
+    finding = find_only("CTK013", tried(refused(Way.GPUS, NO_DRIVER)))
+    assert NO_DRIVER.strip() not in finding.message
+    assert finding.fix.commands
+
+
+NO_TOOLKIT = {
+    "engine.runtimes": (),
+    "engine.cdi_devices": (),
+    "engine.hook_on_path": False,
+    "engine.containers": (),
+    "toolkit.version": None,
+    "toolkit.daemon_files": (),
+    "cdi": (),
+}
+
+
+def test_a_missing_toolkit_is_the_cause_where_the_engine_says_so():
+    assert build_full_report(tried(refused(Way.GPUS, NO_DRIVER), **NO_TOOLKIT)).root_causes == ("CTK001",)
+
+
+def test_settings_that_look_wrong_are_notes_where_containers_get_the_gpus():
+    assert build_full_report(changed(healthy(), NO_TOOLKIT)).health is Health.PROBLEMS
+    report = build_full_report(tried(WORKS, **NO_TOOLKIT))
+    assert report.health is Health.HEALTHY
+    (note,) = (each.finding for each in report.findings if each.check.code == "CTK001")
+    assert note.severity is Severity.NOTE
+    assert "docker run --gpus all: a container got the GPUs" in note.evidence
+
+
+def test_a_cause_that_the_engine_does_not_name_is_a_note_beside_it():
+    """The settings say that the toolkit is missing; the engine says that control groups are in its way."""
+    report = build_full_report(tried(refused(Way.GPUS, NO_CGROUP), **NO_TOOLKIT))
+    assert report.root_causes == ("CTK013",)
+
+
+def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu():
+    facts = changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC), refused(Way.GPUS, NO_RUNC)), ())})
+    assert build_full_report(facts).root_causes == ("ENG017",)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        pytest.param(tried(WORKS), "containers start with 1 GPU", id="tried"),
+        pytest.param(healthy(), "settings look right; not tried", id="not tried"),
+        pytest.param(changed(healthy(), {"trials": NOT_READ}), "not tried", id="facts of an older release"),
+        pytest.param(tried(), "settings look right", id="only a container without a GPU"),
+    ],
+)
+def test_healthy_is_said_only_of_what_was_tried(facts, said):
+    report = build_full_report(facts)
+    assert report.health is Health.HEALTHY
+    assert said in report.headline
+    assert report.tried is (said.startswith("containers"))
+
+
+def test_a_way_that_fails_beside_one_that_works_does_not_make_settings_an_error():
+    report = build_full_report(tried(refused(Way.RUNTIME, NO_RUNTIME), WORKS, **NO_TOOLKIT))
+    assert report.health is Health.WARNINGS
+
+
+def test_trials_of_one_engine_say_nothing_of_the_number_of_gpus_in_another_way():
+    assert replace(WORKS, gpu_count=UNSEEN) != WORKS
+    report = build_full_report(tried(replace(WORKS, gpu_count=UNSEEN)))
+    assert report.headline == "containers start"

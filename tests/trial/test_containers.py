@@ -1,0 +1,203 @@
+"""Containers that are tried, with programs named docker and podman that answer as the engines do."""
+
+import os
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from devkit.facts.model import EngineKind, Trials, Way
+from devkit.facts.values import Unknown
+from devkit.probe.host import LocalHost
+from devkit.trial.containers import PREFIX, try_containers
+from devkit.trial.image import build_image, has_glibc
+from tests.doctor.machines import changed, healthy, no_library, windows_guest, without_gpu
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are tried on Linux alone")
+
+SEEN = """devkit node /dev/nvidia0
+devkit node /dev/nvidiactl
+devkit nvidiactl open
+devkit libcuda loaded
+devkit nvml ERROR: ld.so: object 'libnvidia-ml.so.1' cannot be preloaded
+devkit gpus 1
+devkit end"""
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """Write a stand-in for a client, whose `run` does what the test says."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+
+    def write(run=f"cat <<'END'\n{SEEN}\nEND\n", *, made=":", containers="", images="", removes=":", name="docker"):
+        script = f"""#!/bin/sh
+echo "{name} $*" >> {tmp_path}/calls
+case " $* " in
+*" run "*) {run} ;;
+*" import "*) {made} ;;
+*" ps "*) printf {shlex.quote(containers)} ;;
+*" image ls "*) printf {shlex.quote(images)} ;;
+*" image rm "*) {removes} ;;
+esac
+"""
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+
+    write.calls = lambda: (tmp_path / "calls").read_text().splitlines()
+    return write
+
+
+def attempt(facts, deadline_s=30.0):
+    return try_containers(LocalHost(), facts, deadline_s=deadline_s)
+
+
+def runs(engine):
+    return [call for call in engine.calls() if " run " in call]
+
+
+def test_what_is_seen_inside_is_read(engine):
+    engine()
+    found = attempt(healthy())
+    assert isinstance(found, Trials)
+    by_gpus = next(each for each in found.tried if each.way is Way.GPUS)
+    assert (by_gpus.code, by_gpus.nvidiactl, by_gpus.libcuda, by_gpus.gpu_count) == (0, "open", "loaded", 1)
+    assert "cannot be preloaded" in by_gpus.nvml
+    assert by_gpus.device_nodes == ("/dev/nvidia0", "/dev/nvidiactl")
+    assert found.left_behind == ()
+
+
+def test_a_container_that_was_cut_off_says_nothing_of_the_rest(engine):
+    engine("echo 'devkit node /dev/nvidia0'")
+    assert all(isinstance(each.device_nodes, Unknown) for each in attempt(healthy()).tried)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ways"),
+    [
+        pytest.param({}, [Way.RUNTIME, Way.GPUS, Way.CDI], id="all that is set up"),
+        pytest.param({"engine.hook_on_path": False, "engine.runtimes": ()}, [Way.CDI], id="CDI alone"),
+        pytest.param({"engine.cdi_devices": (), "engine.runtimes": ()}, [Way.GPUS], id="the hook alone"),
+        pytest.param(
+            {"engine.hook_on_path": False, "engine.cdi_devices": (), "engine.runtimes": ()},
+            [Way.GPUS],
+            id="nothing: the engine's refusal is telling",
+        ),
+        pytest.param({"nvml": no_library()}, [Way.RUNTIME, Way.GPUS, Way.CDI], id="NVML that does not answer"),
+    ],
+)
+def test_each_way_that_is_set_up_is_tried(engine, changes, ways):
+    engine()
+    assert [each.way for each in attempt(changed(healthy(), changes)).tried] == [Way.PLAIN, *ways]
+
+
+def test_without_a_gpu_it_is_tried_whether_a_container_starts(engine):
+    engine()
+    facts = changed(without_gpu(), {"engine": healthy().engine})
+    assert [each.way for each in attempt(facts).tried] == [Way.PLAIN]
+
+
+def test_podman_runs_by_its_own_command(engine):
+    engine(name="podman")
+    tried = attempt(changed(healthy(), {"engine.kind": EngineKind.PODMAN})).tried
+    assert [(each.engine, each.way) for each in tried] == [("podman", Way.PLAIN), ("podman", Way.CDI)]
+
+
+def test_podman_is_tried_beside_docker_where_it_is_in_use(engine, tmp_path):
+    engine()
+    engine(name="podman")
+    assert {each.engine for each in attempt(healthy()).tried} == {"docker"}
+    (tmp_path / "home/.local/share/containers/storage/overlay").mkdir(parents=True)
+    assert {each.engine for each in attempt(healthy()).tried} == {"docker", "podman"}
+
+
+def test_a_container_may_do_nothing_and_nothing_is_pulled(engine):
+    engine()
+    attempt(healthy())
+    for call in runs(engine):
+        assert {"--rm", "--pull=never", "--network=none", "--read-only", "--cap-drop=ALL"} < set(call.split())
+
+
+def test_an_engines_refusal_is_kept_in_its_words(engine):
+    engine("echo 'could not select device driver' >&2; exit 125")
+    assert {(each.code, each.err) for each in attempt(healthy()).tried} == {(125, "could not select device driver\n")}
+
+
+def test_an_engine_that_takes_no_image_is_asked_for_no_container(engine):
+    engine(made="echo 'no space left on device' >&2; exit 1")
+    (only,) = attempt(healthy()).tried
+    assert (only.way, only.err) == (Way.IMAGE, "no space left on device\n")
+    assert runs(engine) == []
+
+
+@pytest.mark.clock
+def test_a_container_that_hangs_is_removed_and_the_deadline_kept(engine):
+    engine("sleep 60", removes="exit 1")
+    started = time.monotonic()
+    found = attempt(healthy(), deadline_s=2)
+    assert time.monotonic() - started < 8
+    assert all(each.is_timed_out for each in found.tried)
+
+
+def test_what_a_killed_trial_left_is_removed_and_what_another_still_uses_is_not(engine):
+    space = re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink()))
+    dead, alive = f"{space}-4194305-{int(time.time())}", f"{space}-{os.getpid()}-{int(time.time())}"
+    old = f"1-1-{int(time.time()) - 1000}"
+    engine(
+        containers="\n".join(f"{PREFIX}-{owner}-gpus" for owner in (dead, alive, old)),
+        images="\n".join(f"{PREFIX}:{owner}" for owner in (dead, alive, old)),
+    )
+    attempt(healthy())
+    removed = " ".join(call for call in engine.calls() if " rm --force" in call)
+    assert f"{PREFIX}-{dead}-gpus" in removed
+    assert f"{PREFIX}:{old}" in removed
+    assert f"{PREFIX}-{alive}-gpus" not in removed
+
+
+@pytest.mark.full
+@pytest.mark.clock
+def test_what_cannot_be_removed_is_named(engine, monkeypatch):
+    monkeypatch.setattr("devkit.trial.containers._make_owner", lambda: f"1-2-{int(time.time())}")
+    engine(removes="exit 1", containers=f"{PREFIX}-1-2-{int(time.time())}-gpus")
+    assert attempt(healthy()).left_behind
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        pytest.param(changed(healthy(), {"engine": Unknown("?")}), "no container engine", id="no engine"),
+        pytest.param(changed(healthy(), {"engine.endpoint.url": "tcp://far:2376"}), "another machine", id="far away"),
+        pytest.param(changed(healthy(), {"system": Unknown("?")}), "on Linux alone", id="an unknown system"),
+    ],
+)
+def test_where_nothing_is_started_and_why(engine, facts, reason):
+    engine()
+    assert reason in attempt(facts).reason
+
+
+def test_where_no_time_is_left_nothing_is_started(engine):
+    engine()
+    assert "no time" in attempt(healthy(), deadline_s=0.2).reason
+
+
+def test_a_command_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr("devkit.trial.containers.find_program", lambda _host, _name: "")
+    assert "no docker command" in attempt(healthy()).reason
+
+
+def test_in_wsl_the_gpu_is_known_by_its_node(engine):
+    engine()
+    tried = attempt(changed(windows_guest(), {"nvml": no_library()})).tried
+    assert any(each.is_for_gpu for each in tried)
+
+
+def test_the_image_is_made_of_this_machines_shell():
+    image = build_image(LocalHost())
+    assert isinstance(image, bytes)
+    assert has_glibc(image) is Path("/lib64/ld-linux-x86-64.so.2").exists()
+    assert len(image) < 16 << 20
