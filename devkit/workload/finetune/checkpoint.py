@@ -49,8 +49,11 @@ MIN_KEPT = 2
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 
+TRAINER_STATE_FILE = "trainer_state.json"
+"""transformers' Trainer reads it when it resumes."""
+
 MANIFEST_FILE = "manifest.json"
-MANIFEST_SCHEMA = "devkit.checkpoint/1"
+MANIFEST_SCHEMA = "devkit.checkpoint/2"
 
 LATEST_LINK = "latest"
 """A link to the newest checkpoint, for people and for `devkit generate --adapter`; resuming does not rely on it."""
@@ -202,8 +205,11 @@ def save_checkpoint(
     settings: Mapping[str, SettingValue],
     ranks: Ranks,
     keep: int = 2,
+    write_state: Callable[[Path], object] | None = None,
 ) -> SavedCheckpoint:
     """Save a checkpoint into `output` and remove the oldest beyond `keep`; all ranks must call.
+
+    `write_state` writes the Trainer's own state to the path that it is given.
 
     Raises DevkitError on all ranks if rank 0 cannot write; earlier checkpoints are untouched then.
     """
@@ -237,7 +243,7 @@ def save_checkpoint(
         with _explain_save_errors(output, progress.step, staged):
             if failure is not None:
                 raise failure
-            return _finish(output, staged, state, manifest, max(keep, MIN_KEPT))
+            return _finish(output, staged, state, manifest, max(keep, MIN_KEPT), write_state)
 
     return SavedCheckpoint(ranks.on_rank0_broadcast(finish), size, time.monotonic() - started_s)
 
@@ -261,11 +267,23 @@ def _write_parts(
     return records, failure
 
 
-def _finish(output: Path, staged: Path, state: CheckpointState, manifest: CheckpointManifest, keep: int) -> Path:
-    config = _write_config(state, staged)
-    text = config.read_bytes()
-    config.unlink()
-    files = {**manifest.files, config.name: write_synced(config, [text])}
+def _finish(
+    output: Path,
+    staged: Path,
+    state: CheckpointState,
+    manifest: CheckpointManifest,
+    keep: int,
+    write_state: Callable[[Path], object] | None,
+) -> Path:
+    written = [_write_config(state, staged)]
+    if write_state is not None:
+        written.append(staged / TRAINER_STATE_FILE)
+        write_state(written[-1])
+    files = dict(manifest.files)
+    for each in written:
+        text = each.read_bytes()
+        each.unlink()
+        files[each.name] = write_synced(each, [text])
     write_synced(staged / MANIFEST_FILE, [replace(manifest, files=files).text().encode()])
     flush_to_disk(staged)
     path = publish_checkpoint(staged, output, manifest.progress.step)
@@ -947,7 +965,7 @@ def publish_result(
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     for each in checkpoint.iterdir():
-        if each.is_file() and each.name not in (MANIFEST_FILE, OPTIMIZER_FILE):
+        if each.is_file() and each.name not in (MANIFEST_FILE, OPTIMIZER_FILE, TRAINER_STATE_FILE):
             shutil.copyfile(each, new / each.name)
     write_metadata(new)
     if target.exists():
