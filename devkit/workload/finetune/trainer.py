@@ -42,12 +42,7 @@ from devkit.workload.finetune.distributed import (
 )
 from devkit.workload.finetune.events import METRICS_FILE, Events, drop_events_after
 from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE
-from devkit.workload.finetune.forward import (
-    ModelWithLoss,
-    require_no_cross_attention,
-    use_fused_lora_forward,
-    use_lean_forward,
-)
+from devkit.workload.finetune.forward import ModelWithLoss, require_no_cross_attention
 from devkit.workload.finetune.model import (
     LoadedBase,
     attach_adapter,
@@ -63,6 +58,7 @@ from devkit.workload.finetune.optimizers import (
 from devkit.workload.finetune.process import RunOutcome
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import Model
+from devkit.workload.patches import patch
 
 T = TypeVar("T")
 
@@ -81,9 +77,7 @@ def prepare_model(base: Model, settings: FinetuneSettings, decisions: Decisions)
     adapted = attach_adapter(base, settings, precision=decisions.adapter_precision)
     if not decisions.compile:
         # A compiler fuses the passes over memory by itself.
-        use_fused_lora_forward(adapted)
-        if not decisions.checkpointing:
-            use_lean_forward(adapted)
+        patch(adapted, loss=False, lean=not decisions.checkpointing)
     return adapted
 
 

@@ -30,9 +30,9 @@ from devkit.estimate.settings import (
     TrainingSettings,
 )
 from devkit.workload.device import TORCH_DTYPES
-from devkit.workload.finetune.forward import compute_loss, get_output_head, use_fused_lora_forward, use_lean_forward
 from devkit.workload.finetune.model import resolve_targets
 from devkit.workload.models import LoraConfig, Model, adapter_injection, get_peft_model
+from devkit.workload.patches import compute_loss, get_output_head, use_fused_lora_forward, use_lean_forward
 from devkit.workload.tracing.emulation import (
     FP32_BYTES,
     EmulatedFusedLoss,
