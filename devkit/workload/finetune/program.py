@@ -21,11 +21,6 @@ from devkit.workload.device import (
     read_free_ram_bytes,
     read_gpu_name,
 )
-from devkit.workload.finetune.checkpoint import (
-    RunRecord,
-    lock_run_folder,
-    prepare_run_folder,
-)
 from devkit.workload.finetune.dataset import (
     Dataset,
     build_dataset,
@@ -70,6 +65,7 @@ from devkit.workload.finetune.process import (
     exit_code_for_signal,
     raise_on_signal,
 )
+from devkit.workload.finetune.run_folder import RunRecord, lock_run_folder, prepare_run_folder
 from devkit.workload.finetune.settings import FinetuneSettings, validate_finetune_settings
 from devkit.workload.finetune.trainer import FinetuneTrainer
 from devkit.workload.launch import PREEMPTED_EXIT_CODE

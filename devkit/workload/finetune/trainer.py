@@ -19,14 +19,15 @@ import transformers
 from devkit.estimate.settings import Method, Precision
 from devkit.workload.device import DeviceMemory, free_after_oom, is_out_of_memory, read_device_memory, read_peak_fields
 from devkit.workload.finetune.checkpoint import (
+    MANIFEST_FILE,
+    OPTIMIZER_FILE,
+    TRAINER_STATE_FILE,
     CheckpointState,
     FoundCheckpoint,
     TrainProgress,
-    TrainState,
     find_newest_checkpoint,
     fingerprint_examples,
     load_checkpoint,
-    publish_result,
     require_checkpoint_space,
     save_checkpoint,
     select_resume_settings,
@@ -56,6 +57,7 @@ from devkit.workload.finetune.optimizers import (
     compute_learning_rate,
 )
 from devkit.workload.finetune.process import RunOutcome
+from devkit.workload.finetune.run_folder import TrainState, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import Model
 from devkit.workload.patches import patch
@@ -94,7 +96,7 @@ class StopRun(Exception):  # noqa: N818 - not an error: all ranks agreed on it
         super().__init__(outcome)
 
 
-class FinetuneTrainer(transformers.Trainer):
+class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has no types here
     """transformers' Trainer with our loss, our rows, our checkpoints, and what a run must survive.
 
     Its loop, its callbacks and its optimizer hooks are as everywhere. What it hands to `training_step` is one whole
@@ -102,6 +104,8 @@ class FinetuneTrainer(transformers.Trainer):
 
     `stop_requested` returns how the run is to end, None to go on.
     """
+
+    control: transformers.TrainerControl
 
     def __init__(
         self,
@@ -538,7 +542,11 @@ class FinetuneTrainer(transformers.Trainer):
             return None
         is_adapter = self._trained.weights_file == ADAPTER_WEIGHTS_FILE
         return publish_result(
-            self._settings.output, self._checkpoint, is_adapter=is_adapter, write_metadata=self._write_metadata
+            self._settings.output,
+            self._checkpoint,
+            is_adapter=is_adapter,
+            write_metadata=self._write_metadata,
+            left_out=(MANIFEST_FILE, OPTIMIZER_FILE, TRAINER_STATE_FILE),
         )
 
     def _write_metadata(self, folder: Path) -> None:
@@ -558,7 +566,7 @@ class StepNumbers:
         self.dataset = trainer.train_dataset
 
     def __len__(self) -> int:
-        return self._trainer.args.max_steps
+        return int(self._trainer.args.max_steps)
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self._trainer.state.global_step, self._trainer.args.max_steps))
@@ -574,7 +582,7 @@ class StepSchedule(torch.optim.lr_scheduler.LambdaLR):
             group["lr"] = peak * factor(step)
 
 
-class StepCallback(transformers.TrainerCallback):
+class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
     """What happens around the optimizer's step: its learning rate, its gradients' judgment, its event."""
 
     def __init__(self, trainer: FinetuneTrainer) -> None:

@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="needs the workload extra")
 from devkit.errors import DevkitError
 from devkit.workload.device import DeviceMemory
 from devkit.workload.finetune import checkpoint
-from devkit.workload.finetune.checkpoint import RunRecord, prepare_run_folder, publish_result
 from devkit.workload.finetune.decisions import Decision
+from devkit.workload.finetune.run_folder import RunRecord, prepare_run_folder, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.workload.finetune.small_run import ALONE
 
