@@ -157,6 +157,7 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
         self._step_metrics: dict[str, Any] = {}
         self.progress = TrainState(micro_batch=0)
         reset_accelerate(ranks)
+        use_cache = model.config.use_cache
         super().__init__(
             model=model,
             args=self._build_arguments(),
@@ -165,6 +166,8 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
             optimizers=(self._trained.optimizer, self._build_schedule()),
             callbacks=[StepCallback(self), *callbacks],
         )
+        # It is saved with whole models, and Trainer turns it off.
+        model.config.use_cache = use_cache
         self.remove_callback(transformers.PrinterCallback)
 
     def _build_arguments(self) -> transformers.TrainingArguments:
