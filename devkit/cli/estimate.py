@@ -80,6 +80,13 @@ _TRAINING = (
     click.option("--stack", type=_choose(Stack), help="Training loop; its defaults apply. Default: devkit."),
     click.option("--autocast/--no-autocast", default=None, help="bf16=True or fp16=True of Trainer and TRL."),
     click.option(
+        "--padded",
+        "masked",
+        is_flag=True,
+        default=None,
+        help="Rows are padded: the mask makes attention repeat keys and values for every head.",
+    ),
+    click.option(
         "--keeps-outputs", is_flag=True, default=None, help="The loop keeps the logits during the backward pass."
     ),
     click.option("--sharding", type=_choose(Sharding), help="How --world processes shard the model. Default: ddp."),
