@@ -18,6 +18,8 @@ import torch
 
 from benchmarks.machine import RESULTS, record, versions
 from benchmarks.measured_runs import MeasuredRun, load_measured_runs
+from benchmarks.tracing.estimate import estimate_from_trace
+from benchmarks.tracing.request import TraceRequest
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
@@ -25,8 +27,6 @@ from devkit.estimate.memory import MemoryEstimate
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import InferenceSettings, TrainingSettings
 from devkit.estimate.training import estimate_training
-from devkit.workload.tracing.estimate import estimate_from_trace
-from devkit.workload.tracing.request import TraceRequest
 
 CLOSED_GOAL, TRACED_GOAL = 0.06, 0.03
 WORST = 8

@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks.machine import record, versions
+from benchmarks.tracing.estimate import estimate_from_trace
+from benchmarks.tracing.request import TracedSettings, TraceRequest
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import estimate_inference
@@ -32,8 +34,6 @@ from devkit.estimate.settings import (
     TrainingSettings,
 )
 from devkit.estimate.training import estimate_training
-from devkit.workload.tracing.estimate import estimate_from_trace
-from devkit.workload.tracing.request import TracedSettings, TraceRequest
 
 GOAL = 0.05
 WORST = 15

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ANN401 - what transformers and TRL hand around has no types worth naming
 
+import functools
 import json
 import sys
 import tempfile
@@ -201,8 +202,11 @@ class Watch:
         return self.clock.found(tokens, float(losses[-1]))
 
 
-def run_trainer(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, float]:
-    """transformers' Trainer on a PEFT model, texts of like length together, padding to the longest text of a batch."""
+def run_trainer(folder: Path, size: dict[str, Any], scratch: Path, *, patched: bool = False) -> dict[str, float]:
+    """transformers' Trainer on a PEFT model, texts of like length together, padding to the longest text of a batch.
+
+    Patched, the adapter is in the data type of the base, as `devkit finetune` has it.
+    """
     from datasets import Dataset
     from peft import get_peft_model
     from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
@@ -214,8 +218,13 @@ def run_trainer(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, 
         for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]
     ]
     watch = Watch()
+    adapted = get_peft_model(model, _lora(), autocast_adapter_dtype=not patched)
+    if patched:
+        from devkit.workload.patches import patch
+
+        patch(adapted)
     trainer = Trainer(
-        model=get_peft_model(model, _lora()),
+        model=adapted,
         args=TrainingArguments(**_arguments(size, scratch), train_sampling_strategy="group_by_length"),
         train_dataset=Dataset.from_dict({"input_ids": rows}),
         data_collator=watch.counting(DataCollatorForLanguageModeling(tokenizer, mlm=False)),
@@ -225,7 +234,9 @@ def run_trainer(folder: Path, size: dict[str, Any], scratch: Path) -> dict[str, 
     return watch.found(trainer) | held_out_loss(trainer.model, tokenizer, folder)
 
 
-def run_trl(folder: Path, size: dict[str, Any], scratch: Path, *, packing: bool = False) -> dict[str, float]:
+def run_trl(
+    folder: Path, size: dict[str, Any], scratch: Path, *, packing: bool = False, patched: bool = False
+) -> dict[str, float]:
     """TRL's SFTTrainer with its defaults for LoRA. Without flash attention its packed texts see each other."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -241,6 +252,11 @@ def run_trl(folder: Path, size: dict[str, Any], scratch: Path, *, packing: bool 
         peft_config=_lora(),
         callbacks=[watch.as_callback()],
     )
+    if patched:
+        from devkit.workload.patches import patch
+
+        # TRL chunks the loss already.
+        patch(trainer.model, loss=False)
     trainer.data_collator = watch.counting(trainer.data_collator)
     trainer.train()
     return watch.found(trainer) | held_out_loss(trainer.model, tokenizer, folder)
@@ -251,7 +267,14 @@ def run_trl_packed(folder: Path, size: dict[str, Any], scratch: Path) -> dict[st
     return run_trl(folder, size, scratch, packing=True)
 
 
-ARMS = {"devkit": run_devkit, "trainer": run_trainer, "trl": run_trl, "trl-packed": run_trl_packed}
+ARMS = {
+    "devkit": run_devkit,
+    "trainer": run_trainer,
+    "trainer-patched": functools.partial(run_trainer, patched=True),
+    "trl": run_trl,
+    "trl-patched": functools.partial(run_trl, patched=True),
+    "trl-packed": run_trl_packed,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -30,10 +30,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.machine import RESULTS, describe, record, versions
 
 ARMS = ("devkit", "trainer", "trl", "trl-packed")
+PATCHED = ("trainer-patched", "trl-patched")
+"""The same scripts with `devkit.workload.patches` in two more lines."""
+BEFORE = "devkit-before"
+"""`devkit finetune` of another checkout, which --before names."""
 AGAINST_DEFAULTS = ("devkit", "trainer", "trl-packed")
 """Each by what it is best at: Trainer groups texts by length, TRL packs them."""
 
 MIXES = ("full", "short")
+PROGRAMS: dict[str, Path] = {}
+"""The arms of other checkouts."""
 SEED = 5
 
 
@@ -78,6 +84,8 @@ def main() -> int:
         "--minutes", type=float, help="begin no round that would not end by then, as rounds took so far"
     )
     parser.add_argument("--steps", type=int, help="in each run, instead of those of the size")
+    parser.add_argument("--arm", action="append", choices=(*ARMS, *PATCHED), help="instead of those of the size")
+    parser.add_argument("--before", type=Path, help="a checkout of devkit to compare with, such as a git worktree")
     parser.add_argument("--only-print", action="store_true", help="record nothing")
     given = parser.parse_args()
     if given.threads:
@@ -85,6 +93,11 @@ def main() -> int:
     chosen = [size for size in SIZES if not given.size or size.name in given.size]
     if given.steps:
         chosen = [replace(size, steps=given.steps, warm_up=min(size.warm_up, given.steps - 1)) for size in chosen]
+    for index, size in enumerate(chosen):
+        arms = tuple(given.arm or size.arms) + ((BEFORE,) if given.before else ())
+        chosen[index] = replace(size, arms=arms)
+    if given.before:
+        PROGRAMS[BEFORE] = given.before / "benchmarks" / "finetune_arms.py"
     watch = Watch(given.minutes * 60 if given.minutes else float("inf"))
     with tempfile.TemporaryDirectory(prefix="devkit-speed-") as scratch:
         tables = [
@@ -182,8 +195,15 @@ def _times(arms: dict[str, dict[str, Any]], name: str) -> dict[str, float]:
 def _one(arm: str, folder: Path, size: Size, *, seed: int) -> dict[str, Any]:
     print(f"{time.strftime('%H:%M:%S')} {folder.name}: {arm}, seed {seed}", file=sys.stderr, flush=True)
     answer = folder / "answer.json"
-    program = Path(__file__).with_name("finetune_arms.py")
-    argv = [sys.executable, program, arm, folder, json.dumps({**asdict(size), "seed": seed}), answer]
+    program = PROGRAMS.get(arm, Path(__file__).with_name("finetune_arms.py"))
+    argv = [
+        sys.executable,
+        program,
+        "devkit" if arm == BEFORE else arm,
+        folder,
+        json.dumps({**asdict(size), "seed": seed}),
+        answer,
+    ]
     quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(argv, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
     if done.returncode != 0:

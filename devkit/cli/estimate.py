@@ -16,7 +16,7 @@ import click
 from devkit.cli.command import Command, Decorator, section
 from devkit.cli.names import complete_gpus, complete_models
 from devkit.cli.runtime import is_drawn
-from devkit.cli.terminal import draw_estimate, make_console, show_status
+from devkit.cli.terminal import draw_estimate, make_console
 from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import (
     ALL_LINEAR,
@@ -37,8 +37,6 @@ from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 
 if TYPE_CHECKING:
     from devkit.estimate.gpus import GpuSpec
-    from devkit.estimate.memory import MemoryEstimate
-    from devkit.estimate.report import Scenario
     from devkit.facts.gpu import Gpu
 
 EstimateOptions = Mapping[str, Any]
@@ -81,6 +79,13 @@ _TRAINING = (
     ),
     click.option("--stack", type=_choose(Stack), help="Training loop; its defaults apply. Default: devkit."),
     click.option("--autocast/--no-autocast", default=None, help="bf16=True or fp16=True of Trainer and TRL."),
+    click.option(
+        "--padded",
+        "masked",
+        is_flag=True,
+        default=None,
+        help="Rows are padded: the mask makes attention repeat keys and values for every head.",
+    ),
     click.option(
         "--keeps-outputs", is_flag=True, default=None, help="The loop keeps the logits during the backward pass."
     ),
@@ -147,7 +152,6 @@ class _CommandOptions:
     gpus: tuple[str, ...]
     facts_files: tuple[Path, ...]
     tokens: int | None
-    exact: bool
     why: str | None
     as_json: bool
 
@@ -171,7 +175,6 @@ class _CommandOptions:
 @section("Training and inference", *_BOTH)
 @section("Training", *_TRAINING)
 @section("Inference", *_INFERENCE)
-@click.option("--exact", is_flag=True, help="Trace the real program (needs torch, takes seconds).")
 @click.option("--why", metavar="TERM", help="Explain one term of the peak.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
@@ -202,7 +205,7 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         gpus=_find_gpus(options, settings.precision),
         tokens=options.tokens or 0,
     )
-    memory = _trace(scenario, config) if options.exact else estimate_memory(scenario)
+    memory = estimate_memory(scenario)
     width = shutil.get_terminal_size().columns
     if options.why:
         click.echo(format_term(memory, options.why, width=width))
@@ -415,23 +418,3 @@ def read_local_gpus() -> "tuple[Gpu, ...]":
 
     answer = read_nvml(LocalHost(), deadline_s=_NVML_S)
     return tuple(gpu for gpu in answer.gpus if isinstance(gpu, Gpu)) if isinstance(answer, NvmlAnswer) else ()
-
-
-def _trace(scenario: "Scenario", config: Mapping[str, Any]) -> "MemoryEstimate":
-    """Trace the real program in a child process: importing torch takes seconds."""
-    import subprocess
-
-    from devkit.workload.interpreter import build_module_command, require_workload_python
-    from devkit.workload.tracing.request import TraceRequest, dump_request, parse_estimate
-
-    python = require_workload_python("devkit estimate --exact").executable
-    request = dump_request(TraceRequest(document=config, settings=scenario.settings))
-    argv = build_module_command(python, "devkit.workload.tracing")
-    with show_status("tracing the program"):
-        child = subprocess.run(argv, input=request, capture_output=True, text=True, check=False)
-    if child.returncode == ExitCode.DONE:
-        return parse_estimate(child.stdout)
-    message, _, hint = child.stderr.strip().rpartition("\n")
-    if child.returncode == ExitCode.WRONG_INPUT:
-        raise DevkitError(message, hint)
-    raise RuntimeError(f"the trace ended with {child.returncode}:\n{child.stderr}")

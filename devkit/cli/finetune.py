@@ -14,6 +14,7 @@ from devkit.cli.setting_options import collect_setting_flags, setting_options
 from devkit.errors import DevkitError
 from devkit.facts.settings import describe_settings, format_flag
 from devkit.text import join_words
+from devkit.workload.finetune.precheck import check_inputs
 from devkit.workload.finetune.process import (
     StoppedBySignal,
     configure_libraries,
@@ -109,6 +110,7 @@ def finetune(
         with report_once_per_node():
             settings = validate_finetune_settings(load_finetune_settings(file, flags, assignments))
             continue_in_project("devkit finetune")
+            check_inputs(settings)
         with (
             _print_events(as_json=as_json) as listener,
             monitor_run(settings.output, plot=plot, tensorboard=tensorboard, trackers=trackers) as watcher,

@@ -1,7 +1,6 @@
 """`devkit estimate` from the outside: what it answers, what it ends with, what it refuses."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -172,20 +171,3 @@ def test_wrong_input_gets_a_line_and_a_hint(words, says):
 def test_a_config_file_that_is_none_is_refused(tmp_path, content, says):
     (tmp_path / "config.json").write_text(content)
     assert says in refusal(str(tmp_path / "config.json"))
-
-
-@pytest.mark.full
-@pytest.mark.workload
-def test_an_exact_estimate_traces_the_real_program_and_names_its_versions():
-    shape = "hidden_size=64,num_hidden_layers=2,num_attention_heads=4,intermediate_size=128,vocab_size=512"
-    code, text = run("--shape", shape, "--exact")
-    assert code == ExitCode.DONE
-    assert "traced with torch" in " ".join(text.split())
-
-
-@pytest.mark.skipif(os.name != "posix", reason="a shell script stands in for Python")
-def test_an_exact_estimate_without_torch_says_how_to_get_it(monkeypatch, tmp_path):
-    (tmp_path / "python").write_text("#!/bin/sh\ncase $1 in --version) echo Python 3.12.1;; *) echo 3.12.1;; esac\n")
-    (tmp_path / "python").chmod(0o755)
-    monkeypatch.setenv("DEVKIT_PYTHON", str(tmp_path / "python"))
-    assert "the project's environment has no torch" in refusal("llama-3.1-8b", "--exact")

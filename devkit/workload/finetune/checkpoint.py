@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, its checkpoints, its record run.json, and the result that is published in it.
+"""The checkpoints of a run.
 
 Checkpoints are complete or absent, and verified before a run resumes from them. One is staged as `step-N.tmp-PID` and
 renamed to `step-N` when all of it is on the disk; one to be removed is renamed to `step-N.old-PID` first. A name without
@@ -19,7 +19,6 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from io import FileIO
 from pathlib import Path
@@ -29,18 +28,13 @@ import torch
 from safetensors import safe_open
 
 from devkit.errors import DevkitError
-from devkit.folder_lock import hold_folder, remove_if_empty
 from devkit.release import __version__
-from devkit.text import format_bytes, format_count, to_one_line
-from devkit.workload.device import DeviceMemory
-from devkit.workload.environment import describe_environment
+from devkit.text import format_bytes, format_count
 from devkit.workload.finetune.dataset import Example
-from devkit.workload.finetune.decisions import Decisions
 from devkit.workload.finetune.distributed import Ranks
-from devkit.workload.finetune.events import METRICS_FILE, explain_write_errors, read_events, replace_text
 from devkit.workload.finetune.files import ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE, flush_to_disk
 from devkit.workload.finetune.optimizers import to_global_state, to_local_state
-from devkit.workload.finetune.process import RunOutcome
+from devkit.workload.finetune.run_folder import LEFTOVER, SettingValue, hash_file, to_setting_value
 from devkit.workload.finetune.settings import FinetuneSettings
 
 MIN_KEPT = 2
@@ -49,19 +43,16 @@ MIN_KEPT = 2
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 
+TRAINER_STATE_FILE = "trainer_state.json"
+"""transformers' Trainer reads it when it resumes."""
+
 MANIFEST_FILE = "manifest.json"
-MANIFEST_SCHEMA = "devkit.checkpoint/1"
+MANIFEST_SCHEMA = "devkit.checkpoint/2"
 
 LATEST_LINK = "latest"
 """A link to the newest checkpoint, for people and for `devkit generate --adapter`; resuming does not rely on it."""
 
-SettingValue = str | int | float | bool | None | list[str]
-"""A setting as JSON has it."""
-
 _COMPLETE = re.compile(r"step-(\d{1,18})")
-_LEFTOVER = re.compile(
-    r"(?:step-\d{1,18}|latest|run\.json|metrics\.jsonl|adapter|model)\.(?:tmp|old)-(?P<process>\d{1,18})"
-)
 _BROKEN = re.compile(r"step-(\d{1,18})\.broken")
 
 _RESUMABLE_WITH_OTHERS = frozenset(
@@ -105,22 +96,6 @@ class FileRecord:
 
     bytes: int
     sha256: str
-
-
-@dataclass
-class TrainState:
-    """The state of a run. `step` counts steps done, skipped ones too, `tokens` those of all ranks, without padding.
-
-    `seconds` is over all parts of an interrupted run. `saved` is the step of the newest checkpoint, -1 for none.
-    `halved_at` is the step that was last retried with half the micro-batch.
-    """
-
-    micro_batch: int
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    saved: int = -1
-    halved_at: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +177,11 @@ def save_checkpoint(
     settings: Mapping[str, SettingValue],
     ranks: Ranks,
     keep: int = 2,
+    write_state: Callable[[Path], object] | None = None,
 ) -> SavedCheckpoint:
     """Save a checkpoint into `output` and remove the oldest beyond `keep`; all ranks must call.
+
+    `write_state` writes the Trainer's own state to the path that it is given.
 
     Raises DevkitError on all ranks if rank 0 cannot write; earlier checkpoints are untouched then.
     """
@@ -237,7 +215,7 @@ def save_checkpoint(
         with _explain_save_errors(output, progress.step, staged):
             if failure is not None:
                 raise failure
-            return _finish(output, staged, state, manifest, max(keep, MIN_KEPT))
+            return _finish(output, staged, state, manifest, max(keep, MIN_KEPT), write_state)
 
     return SavedCheckpoint(ranks.on_rank0_broadcast(finish), size, time.monotonic() - started_s)
 
@@ -261,11 +239,23 @@ def _write_parts(
     return records, failure
 
 
-def _finish(output: Path, staged: Path, state: CheckpointState, manifest: CheckpointManifest, keep: int) -> Path:
-    config = _write_config(state, staged)
-    text = config.read_bytes()
-    config.unlink()
-    files = {**manifest.files, config.name: write_synced(config, [text])}
+def _finish(
+    output: Path,
+    staged: Path,
+    state: CheckpointState,
+    manifest: CheckpointManifest,
+    keep: int,
+    write_state: Callable[[Path], object] | None,
+) -> Path:
+    written = [_write_config(state, staged)]
+    if write_state is not None:
+        written.append(staged / TRAINER_STATE_FILE)
+        write_state(written[-1])
+    files = dict(manifest.files)
+    for each in written:
+        text = each.read_bytes()
+        each.unlink()
+        files[each.name] = write_synced(each, [text])
     write_synced(staged / MANIFEST_FILE, [replace(manifest, files=files).text().encode()])
     flush_to_disk(staged)
     path = publish_checkpoint(staged, output, manifest.progress.step)
@@ -401,13 +391,6 @@ def select_resume_settings(
     # An empty list is left out: checkpoints of releases before the setting have none.
     chosen = {name: value for name, value in chosen.items() if name not in _RESUMABLE_WITH_OTHERS and value != ()}
     return {name: to_setting_value(value) for name, value in {**chosen, **decisions}.items()}
-
-
-def to_setting_value(value: object) -> SettingValue:
-    """Return `value` as JSON gives it back, so that what was read compares equal to a setting."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    return [str(each) for each in value] if isinstance(value, (tuple, list)) else str(value)
 
 
 def fingerprint_examples(examples: Iterable[Example]) -> str:
@@ -685,15 +668,10 @@ def prune_checkpoints(output: Path, *, step: int, keep: int) -> None:
     remove_leftovers(output)
 
 
-def is_leftover(name: str) -> bool:
-    """Return True for a name of something that a run was writing when it was killed."""
-    return _LEFTOVER.fullmatch(name) is not None
-
-
 def remove_leftovers(output: Path) -> None:
     """Remove what killed runs left: only names that runs give, of processes that have ended."""
     for path in _entries(output):
-        match = _LEFTOVER.fullmatch(path.name)
+        match = LEFTOVER.fullmatch(path.name)
         if match and not _is_another_alive(int(match["process"])):
             _remove(path)
 
@@ -743,229 +721,3 @@ def _remove(path: Path) -> None:
             path.unlink()
     else:
         shutil.rmtree(path, ignore_errors=True)
-
-
-RUN_SCHEMA = "devkit.finetune/1"
-RECORD_FILE = "run.json"
-ADAPTER_FOLDER = "adapter"
-MODEL_FOLDER = "model"
-EARLIER_PREFIX = "earlier"
-
-
-def prepare_run_folder(output: Path, *, resume: bool) -> None:
-    """Prepare the locked folder `output` for a run: it is empty, or one of ours.
-
-    Without `resume`, an earlier run's files are moved into a folder of their own. Raises DevkitError for a folder with
-    files that devkit did not write.
-    """
-    try:
-        names = {each.name for each in output.iterdir() if not is_leftover(each.name)}
-    except OSError as error:
-        raise _refuse_output(output, error) from None
-    if names and not _is_run_folder(output):
-        shown = ", ".join(sorted(names)[:3])
-        raise DevkitError(
-            f"{output} holds files that no run of devkit wrote: {shown}", "Name a new or empty folder with --output."
-        )
-    if names and not resume:
-        number = next(n for n in range(1, 1_000_000) if not (output / f"{EARLIER_PREFIX}-{n}").exists())
-        target = output / f"{EARLIER_PREFIX}-{number}"
-        target.mkdir()
-        for each in list(output.iterdir()):
-            is_of_run = each.name in (METRICS_FILE, RECORD_FILE, ADAPTER_FOLDER, MODEL_FOLDER, "latest")
-            if is_of_run or each.name.startswith("step-"):
-                each.rename(target / each.name)
-
-
-def _is_run_folder(output: Path) -> bool:
-    """Return True if a run began in `output`. Its record is the first thing that it writes."""
-    try:
-        document = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("schema") == RUN_SCHEMA
-
-
-@contextmanager
-def lock_run_folder(output: Path, ranks: Ranks) -> Iterator[None]:
-    """Make the folder `output` and keep other runs out of it.
-
-    Two runs would overwrite each other's checkpoints. Raises DevkitError on all ranks if another run stays in there.
-    """
-    with ExitStack() as stack:
-        ranks.on_rank0_broadcast(lambda: stack.enter_context(_lock(output)))
-        yield
-
-
-@contextmanager
-def _lock(output: Path) -> Iterator[None]:
-    missing = [folder for folder in (output, *output.parents) if not folder.exists()]
-    with ExitStack() as stack:
-        for folder in reversed(missing):
-            stack.callback(remove_if_empty, folder)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _refuse_output(output, error) from None
-        try:
-            stack.enter_context(hold_folder(output, report_wait=lambda line: sys.stderr.write(f"{line}\n")))
-        except DevkitError as error:
-            raise DevkitError(
-                error.message,
-                "Wait for it or end it. Several processes of one run are started by torchrun: srun and mpirun alone "
-                "start as many runs.",
-            ) from None
-        yield
-
-
-def _refuse_output(output: Path, error: OSError) -> DevkitError:
-    return DevkitError(
-        f"cannot use {output} for output: {error.strerror}", "Name a folder that you may write to with --output."
-    )
-
-
-def write_run_record(output: Path, document: Mapping[str, Any]) -> None:
-    """Write run.json completely or not at all. Raises DevkitError if the disk does not take it."""
-    path = output / RECORD_FILE
-    with explain_write_errors(path):
-        replace_text(path, json.dumps({"schema": RUN_SCHEMA, **document}, indent=2, allow_nan=False) + "\n")
-
-
-class RunRecord:
-    """The content of run.json: settings, decisions with reasons, and results.
-
-    It is written before anything else, so that the folder is known as ours and its status is never that of an earlier
-    run; again when all decisions are made, and when the run ends.
-    """
-
-    def __init__(self, settings: FinetuneSettings, *, gpu: str | None, world_size: int) -> None:
-        self._output = settings.output
-        self._fields: dict[str, Any] = {
-            "status": "running",
-            "settings": _settings_fields(settings),
-            "decisions": [],
-            "warnings": [],
-            "environment": describe_environment(),
-            "gpu": gpu,
-            "world": world_size,
-            "estimated": None,
-        }
-        self.summary: dict[str, Any] = {}
-        self._is_first = False
-
-    def begin(self) -> None:
-        """Write what is known before anything was read."""
-        self._is_first = not (self._output / RECORD_FILE).exists()
-        write_run_record(self._output, self._fields)
-
-    def record_decisions(self, settings: FinetuneSettings, decisions: Decisions) -> None:
-        """Write what is known before the first step. `settings` have the final sequence length."""
-        estimate = decisions.estimate
-        self._fields |= {
-            "settings": _settings_fields(settings),
-            "decisions": [asdict(each) for each in decisions.reasons],
-            "warnings": list(decisions.warnings),
-            "estimated": None
-            if estimate is None
-            else {
-                "allocated_peak_bytes": estimate.allocated_peak_bytes,
-                "reserved_peak_bytes": vars(estimate.reserved_peak_bytes),
-                "device_peak_bytes": vars(estimate.device_peak_bytes),
-            },
-        }
-        write_run_record(self._output, self._fields)
-
-    def stop(self, outcome: RunOutcome) -> None:
-        """Write the outcome of a run that ended outside of the training loop."""
-        self._fields |= {"status": str(outcome)}
-        write_run_record(self._output, self._fields)
-
-    def fail(self, error: Exception) -> None:
-        """Write that `error` ended the run. An error of a full disk is not reported a second time.
-
-        Wrong input that one process finds before it decides anything leaves nothing behind.
-        """
-        if (
-            self._is_first
-            and isinstance(error, DevkitError)
-            and self._fields["world"] == 1
-            and not self._fields["decisions"]
-        ):
-            for name in (METRICS_FILE, RECORD_FILE):
-                (self._output / name).unlink(missing_ok=True)
-            return
-        self._fields |= {"status": "failed", "error": to_one_line(str(error))}
-        with contextlib.suppress(DevkitError):
-            write_run_record(self._output, self._fields)
-
-    def fail_for_rank0(self, error: Exception) -> None:
-        """Write that rank 0 was lost, which keeps the record and the folder for as long as it lives."""
-        with contextlib.suppress(DevkitError, OSError, ValueError), hold_folder(self._output, timeout_s=1.0):
-            record = json.loads((self._output / RECORD_FILE).read_text(encoding="utf-8"))
-            if record["status"] == "running":
-                lost = f"rank 0 was lost: {to_one_line(str(error))}"
-                write_run_record(self._output, {**record, "status": "failed", "error": lost})
-
-    def finish(self, outcome: RunOutcome, state: TrainState, memory: DeviceMemory) -> None:
-        """Write the results; `summary` then holds the numbers of the event "end"."""
-        steps = [each for each in read_events(self._output / METRICS_FILE) if each["event"] == "step"]
-        self.summary = {
-            "step": state.step,
-            "first_loss": steps[0]["loss"] if steps else None,
-            "last_loss": steps[-1]["loss"] if steps else None,
-            "tokens": state.tokens,
-            "seconds": round(state.seconds, 3),
-            "tokens_per_s": round(state.tokens / state.seconds, 1) if state.seconds else None,
-        }
-        measured = {"allocated_peak_bytes": memory.allocated, "reserved_peak_bytes": memory.reserved}
-        folders = [self._output / name for name in (ADAPTER_FOLDER, MODEL_FOLDER)]
-        published = [each for each in folders if each.is_dir()] if outcome is RunOutcome.DONE else []
-        self._fields |= {
-            "status": str(outcome),
-            **self.summary,
-            "micro_batch": state.micro_batch,
-            # CPUs count no peaks.
-            "measured": measured if memory.reserved else None,
-            "files": {folder.name: hash_files(folder) for folder in published},
-        }
-        write_run_record(self._output, self._fields)
-
-
-def _settings_fields(settings: FinetuneSettings) -> dict[str, object]:
-    return {name: to_setting_value(value) for name, value in vars(settings).items()}
-
-
-def publish_result(
-    output: Path, checkpoint: Path, *, is_adapter: bool, write_metadata: Callable[[Path], object]
-) -> Path:
-    """Publish the trained weights of a checkpoint as adapter/, or model/ for a whole model, and return the folder.
-
-    `write_metadata` adds what belongs to them, such as the tokenizer. An earlier result is replaced.
-    """
-    target = output / (ADAPTER_FOLDER if is_adapter else MODEL_FOLDER)
-    new = target.with_name(f"{target.name}.tmp-{os.getpid()}")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
-    for each in checkpoint.iterdir():
-        if each.is_file() and each.name not in (MANIFEST_FILE, OPTIMIZER_FILE):
-            shutil.copyfile(each, new / each.name)
-    write_metadata(new)
-    if target.exists():
-        old = target.with_name(f"{target.name}.old-{os.getpid()}")
-        target.rename(old)
-        new.rename(target)
-        shutil.rmtree(old)
-    else:
-        new.rename(target)
-    return target
-
-
-def hash_files(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file in `folder`, by name."""
-    return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -603,6 +603,9 @@ def _draw_curves(taken: dict[int, Event], evals: dict[int, Event], file: Path, *
             upper.plot([], [], ":", color="tab:red", label=described[-1])
         if losses and min(losses) > 0 and max(losses) / min(losses) >= MIN_LOG_RATIO:
             upper.set_yscale("log")
+            # matplotlib's own numbers of a logarithmic scale are TeX, which nobody typesets here.
+            upper.yaxis.set_major_formatter("{x:g}")
+            upper.yaxis.set_minor_formatter("{x:g}")
         lower.plot([*steps], [event["tokens_per_s"] for event in steps.values()], label="tokens per second")
         lower.set_ylim(bottom=0)
         lower.set_xlabel("optimizer step")

@@ -51,12 +51,6 @@ def compute_learning_rate(step: int, *, steps: int, warmup: float, schedule: Sch
             return peak * (0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set the learning rate of every parameter group."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-
-
 def clip_gradients(parameters: Iterable[nn.Parameter], norm: torch.Tensor, *, max_norm: float) -> None:
     """Clip the gradient, whose norm over all ranks is `norm`, to `max_norm`; 0 leaves it."""
     if max_norm > 0:

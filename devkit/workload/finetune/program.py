@@ -21,11 +21,6 @@ from devkit.workload.device import (
     read_free_ram_bytes,
     read_gpu_name,
 )
-from devkit.workload.finetune.checkpoint import (
-    RunRecord,
-    lock_run_folder,
-    prepare_run_folder,
-)
 from devkit.workload.finetune.dataset import (
     Dataset,
     build_dataset,
@@ -51,7 +46,6 @@ from devkit.workload.finetune.forward import (
     read_attention_traits,
     register_varlen_attention,
 )
-from devkit.workload.finetune.loop import Trainer
 from devkit.workload.finetune.model import (
     FusedExperts,
     LoadedBase,
@@ -71,7 +65,9 @@ from devkit.workload.finetune.process import (
     exit_code_for_signal,
     raise_on_signal,
 )
+from devkit.workload.finetune.run_folder import RunRecord, lock_run_folder, prepare_run_folder
 from devkit.workload.finetune.settings import FinetuneSettings, validate_finetune_settings
+from devkit.workload.finetune.trainer import FinetuneTrainer
 from devkit.workload.launch import PREEMPTED_EXIT_CODE
 
 EXIT_CODES = {
@@ -159,13 +155,15 @@ class _RecordedRun:
             return None if number is None else _outcome_of(number)
 
         base = load_base_model(inputs, decisions, ranks)
-        trainer = Trainer(inputs.settings, decisions, inputs.data, base, ranks, events, stop_requested=stop_requested)
+        trainer = FinetuneTrainer(
+            inputs.settings, decisions, inputs.data, base, ranks, events, stop_requested=stop_requested
+        )
         is_ready = trainer.start()
         deferral.enter_context(signals)
         outcome = trainer.run() if is_ready else RunOutcome.OUT_OF_MEMORY
         result = ranks.on_rank0_broadcast(trainer.publish) if outcome is RunOutcome.DONE else None
         if ranks.is_rank0:
-            self._record.finish(outcome, trainer.state, trainer.peak_memory)
+            self._record.finish(outcome, trainer.progress, trainer.peak_memory)
         events("end", how=outcome, result=str(result) if result else None, **self._record.summary)
         return outcome
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from devkit.workload.finetune.checkpoint import ADAPTER_FOLDER, RECORD_FILE
 from devkit.workload.finetune.program import run_finetuning
+from devkit.workload.finetune.run_folder import ADAPTER_FOLDER, RECORD_FILE
 from devkit.workload.finetune.settings import FinetuneSettings, read_settings_file
 from devkit.workload.generation.program import GenerationSession, resolve_model
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, Prompt, find_generation_files

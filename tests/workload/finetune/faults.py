@@ -68,11 +68,11 @@ def _memory_of_loading(path: str) -> None:
     import ctypes
     import threading
 
-    from devkit.workload.finetune import loop, program
+    from devkit.workload.finetune import program, trainer
 
     # Every tensor of a megabyte has pages of its own, which freeing gives back: a heap with holes is not measured.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
-    load, share, sizes = program.load_base_model, loop.wrap_parallel, []
+    load, share, sizes = program.load_base_model, trainer.wrap_parallel, []
     ended = threading.Event()
 
     def watch() -> None:
@@ -91,7 +91,7 @@ def _memory_of_loading(path: str) -> None:
         Path(path).write_text(str(max(sizes) - sizes[0]))
         return result
 
-    program.load_base_model, loop.wrap_parallel = loaded, shared
+    program.load_base_model, trainer.wrap_parallel = loaded, shared
 
 
 def _own_bytes() -> int:

@@ -5,7 +5,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from devkit.workload.finetune.checkpoint import CheckpointState
 from devkit.workload.finetune.distributed import Ranks
-from devkit.workload.finetune.loop import seed_generators
+from devkit.workload.finetune.trainer import seed_generators
 from devkit.workload.models import LoraConfig, adapter_injection, get_peft_model
 
 SEED = 11

@@ -10,9 +10,9 @@ from transformers import GemmaConfig, GemmaForCausalLM
 from devkit.estimate.settings import Method, Precision
 from devkit.workload.finetune import model as adapters
 from devkit.workload.finetune.files import BaseQuantization, LoadSettings
-from devkit.workload.finetune.forward import Recomputation, use_fused_lora_forward, use_lean_forward
 from devkit.workload.finetune.model import load_base_and_tokenizer
 from devkit.workload.finetune.settings import FinetuneSettings
+from devkit.workload.patches import Recomputation, use_fused_lora_forward, use_lean_forward
 from tests.workload.small_models import save_model
 
 IDS = torch.arange(40, 64).reshape(2, 12)

@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devkit.estimate.settings import Loss
-from devkit.workload.finetune import forward as loss_module
-from devkit.workload.finetune.forward import (
+from devkit.workload import patches as loss_module
+from devkit.workload.patches import (
     OutputHead,
     compute_loss,
     get_output_head,

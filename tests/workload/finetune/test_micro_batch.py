@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch", reason="the workload extra is not installed
 pytestmark = pytest.mark.workload
 
 from devkit.workload.device import free_after_oom, is_out_of_memory
-from devkit.workload.finetune import loop, program
+from devkit.workload.finetune import program, trainer
 from devkit.workload.finetune.distributed import Ranks
 from devkit.workload.finetune.forward import ModelWithLoss
-from devkit.workload.finetune.loop import find_micro_batch
+from devkit.workload.finetune.trainer import find_micro_batch
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
@@ -87,7 +87,7 @@ class Narrow:
 
 def test_the_largest_pass_that_fits_is_found_before_training_and_leaves_no_trace(run_factory, monkeypatch):
     straight = run_factory.run(micro_batch=8)
-    monkeypatch.setattr(loop, "can_recover_from_oom", lambda device: True)
+    monkeypatch.setattr(trainer, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=2)
     found = run_factory.run(micro_batch=8)
     assert found.named("probe")[0] | {"micro_batch": 2, "refused": [8, 4]} == found.named("probe")[0]
@@ -114,7 +114,7 @@ def test_when_halving_does_not_help_the_run_saves_and_reports_it(run_factory, mo
 
 
 def test_when_not_one_row_fits_nothing_is_trained(run_factory, monkeypatch):
-    monkeypatch.setattr(loop, "can_recover_from_oom", lambda device: True)
+    monkeypatch.setattr(trainer, "can_recover_from_oom", lambda device: True)
     Narrow(monkeypatch, fits=0)
     found = run_factory.run(micro_batch=2)
     assert found.code == 1

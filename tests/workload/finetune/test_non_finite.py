@@ -6,7 +6,7 @@ pytestmark = pytest.mark.workload
 
 torch = pytest.importorskip("torch", reason="needs the workload extra")
 
-from devkit.workload.finetune.loop import FiniteGuard, StepVerdict
+from devkit.workload.finetune.trainer import FiniteGuard, StepVerdict
 from tests.workload.finetune.small_run import ALONE
 
 INF, NAN = float("inf"), float("nan")

@@ -12,7 +12,6 @@ from devkit.workload.finetune.optimizers import (
     build_parameter_groups,
     clip_gradients,
     compute_learning_rate,
-    set_learning_rate,
 )
 from devkit.workload.finetune.settings import Schedule
 
@@ -63,8 +62,7 @@ def test_every_optimizer_reduces_the_loss(kind):
     if "8bit" in kind or "paged" in kind:
         pytest.importorskip("bitsandbytes")
     moved = model()
-    optimizer = build_optimizer(moved, kind, learning_rate=1.0, weight_decay=0.0)
-    set_learning_rate(optimizer, 0.05)
+    optimizer = build_optimizer(moved, kind, learning_rate=0.05, weight_decay=0.0)
     inputs, losses = torch.ones(3, 4), []
     for _ in range(5):
         optimizer.zero_grad()

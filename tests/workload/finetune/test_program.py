@@ -10,7 +10,7 @@ pytestmark = pytest.mark.workload
 
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Loss, Method, Precision
-from devkit.workload.finetune.checkpoint import hash_files
+from devkit.workload.finetune.run_folder import hash_files
 from devkit.workload.generation.program import merge_adapter_into
 from devkit.workload.generation.settings import GenerateSettings, find_generation_files
 from tests.workload.finetune.run_factory import SENTENCE, TEXTS

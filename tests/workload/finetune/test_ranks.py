@@ -15,12 +15,12 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 from devkit import folder_lock
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Method, Sharding
-from devkit.workload.finetune.checkpoint import lock_run_folder
 from devkit.workload.finetune.distributed import (
     Ranks,
     join_process_group,
     wrap_parallel,
 )
+from devkit.workload.finetune.run_folder import lock_run_folder
 from tests.workload.finetune.small_run import ALONE
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.workload.finetune import checkpoint
 from devkit.workload.finetune.checkpoint import TrainProgress
-from devkit.workload.finetune.loop import seed_generators
 from devkit.workload.finetune.optimizers import MasterWeightAdamW
+from devkit.workload.finetune.trainer import seed_generators
 from tests.workload.finetune.small_run import ALONE, adapted, made, same, step, tiny_llama, trained
 
 HALF, WHOLE = 3, 6

@@ -12,9 +12,9 @@ pytest.importorskip("torch", reason="needs the workload extra")
 
 from devkit.errors import DevkitError
 from devkit.workload.device import DeviceMemory
-from devkit.workload.finetune import checkpoint
-from devkit.workload.finetune.checkpoint import RunRecord, prepare_run_folder, publish_result
+from devkit.workload.finetune import checkpoint, run_folder
 from devkit.workload.finetune.decisions import Decision
+from devkit.workload.finetune.run_folder import RunRecord, prepare_run_folder, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.workload.finetune.small_run import ALONE
 
@@ -140,7 +140,7 @@ def test_a_lost_rank_0_is_recorded_by_another_one(tmp_path, status, becomes):
 @pytest.mark.parametrize("outcome", ["done", "interrupted"])
 @pytest.mark.parametrize("reserved", [0, 7])
 def test_the_end_of_a_run_is_recorded_with_its_numbers(tmp_path, outcome, reserved):
-    outcome = checkpoint.RunOutcome(outcome)
+    outcome = run_folder.RunOutcome(outcome)
     events = [{"event": "start"}, {"event": "step", "loss": 3.0}, {"event": "step", "loss": 2.0}]
     write(tmp_path, metrics__jsonl="".join(json.dumps(each) + "\n" for each in events))
     write(tmp_path / "adapter", weights="abc")
@@ -154,7 +154,7 @@ def test_the_end_of_a_run_is_recorded_with_its_numbers(tmp_path, outcome, reserv
     assert (found["status"], found["micro_batch"]) == (outcome, 4)
     assert found["measured"] == ({"allocated_peak_bytes": 5, "reserved_peak_bytes": 7} if reserved else None)
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert found["files"] == ({"adapter": {"weights": digest}} if outcome is checkpoint.RunOutcome.DONE else {})
+    assert found["files"] == ({"adapter": {"weights": digest}} if outcome is run_folder.RunOutcome.DONE else {})
 
 
 @pytest.mark.parametrize(("is_adapter", "name"), [(True, "adapter"), (False, "model")])
@@ -164,7 +164,11 @@ def test_a_result_holds_what_loads_it_and_replaces_an_earlier_one(tmp_path, is_a
     write(tmp_path / f"{name}.tmp-{os.getpid()}", half="")
     for _ in range(2):
         target = publish_result(
-            tmp_path, step, is_adapter=is_adapter, write_metadata=lambda new: write(new, tokenizer="t")
+            tmp_path,
+            step,
+            is_adapter=is_adapter,
+            write_metadata=lambda new: write(new, tokenizer="t"),
+            left_out=("manifest.json", "optimizer.safetensors"),
         )
         assert target == tmp_path / name
         assert names(target) == ["tokenizer", "weights"]
@@ -174,10 +178,10 @@ def test_a_result_holds_what_loads_it_and_replaces_an_earlier_one(tmp_path, is_a
 
 def test_a_folder_is_one_runs_alone_and_gone_where_nothing_was_written(tmp_path):
     output = tmp_path / "new" / "run"
-    with checkpoint.lock_run_folder(output, ALONE):
+    with run_folder.lock_run_folder(output, ALONE):
         assert output.is_dir()
     assert names(tmp_path) == []
-    with checkpoint.lock_run_folder(output, ALONE):
+    with run_folder.lock_run_folder(output, ALONE):
         (output / "file").write_text("")
     assert names(output) == ["file"]
 

@@ -50,6 +50,13 @@ def test_every_run_is_plotted_with_its_title_as_text(tmp_path, events):
     assert title in texts and not list(root.iter("{http://www.w3.org/2000/svg}script"))
 
 
+def test_a_loss_that_falls_far_has_numbers_on_its_axis_and_no_tex(tmp_path):
+    root = ET.fromstring(plotted(tmp_path, [step(1, 20.0), step(2, 0.05)]))
+    texts = [each.text for each in root.iter() if each.text]
+    assert {"0.1", "1", "10"} <= set(texts)
+    assert not [text for text in texts if "math" in text]
+
+
 def test_the_picture_tells_its_figures_in_words(tmp_path):
     events = [step(1, 8.0), {"event": "eval", "step": 1, "loss": 4.0}, skipped(2), step(3, 0.5)]
     text = plotted(tmp_path, events)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.workload
 
 
 def trained(document, settings):
-    from devkit.workload.tracing.steps import build_traced_model
+    from benchmarks.tracing.steps import build_traced_model
 
     return sum(each.numel() for each in build_traced_model(document, settings).parameters() if each.requires_grad)
 

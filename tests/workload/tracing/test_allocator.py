@@ -2,8 +2,8 @@
 
 import pytest
 
-from devkit.workload.tracing.estimate import MIB, CachingAllocator, replay_stream
-from devkit.workload.tracing.stream import Allocation, Deallocation, Section, StepPhase
+from benchmarks.tracing.estimate import MIB, CachingAllocator, replay_stream
+from benchmarks.tracing.stream import Allocation, Deallocation, Section, StepPhase
 
 HERE = Section(StepPhase.FORWARD)
 

@@ -29,7 +29,7 @@ def real(kind):
 
 
 def stand_in(kind):
-    from devkit.workload.tracing.emulation import Linear4bit, Linear8bit
+    from benchmarks.tracing.emulation import Linear4bit, Linear8bit
 
     return Linear8bit(dense()) if kind == "int8" else Linear4bit(dense(), double_quantization=kind == "nf4 twice")
 

@@ -1,13 +1,11 @@
 """The trace as an estimate: the worked examples, what real GPUs showed, and what cannot be traced."""
 
-import json
-
 import pytest
 
 from benchmarks.measured_runs import load_measured_runs
+from benchmarks.tracing.request import TraceRequest
 from devkit.errors import DevkitError
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.memory import MemoryPhase
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     Attention,
@@ -22,7 +20,6 @@ from devkit.estimate.settings import (
     TrainingSettings,
 )
 from devkit.estimate.training import estimate_training
-from devkit.workload.tracing.request import TraceRequest, dump_estimate, dump_request, parse_estimate, parse_request
 from tests.workload.tracing.shapes import LLAMA, MIXTURE
 
 GIB = 2**30
@@ -55,7 +52,7 @@ repeat keys and values for every head, as it does for masked rows: 2 % more wher
 
 
 def exactly(document, settings, **how):
-    from devkit.workload.tracing.estimate import estimate_from_trace
+    from benchmarks.tracing.estimate import estimate_from_trace
 
     return estimate_from_trace(TraceRequest(document=document, settings=settings, **how))
 
@@ -123,8 +120,8 @@ def test_a_longer_prompt_or_cache_takes_more():
 
 @pytest.mark.workload
 def test_rows_of_one_text_need_no_mask_and_no_repeated_keys():
-    from devkit.workload.tracing.estimate import trace_model
-    from devkit.workload.tracing.stream import Allocation
+    from benchmarks.tracing.estimate import trace_model
+    from benchmarks.tracing.stream import Allocation
 
     long = 1024
     stream = trace_model(LLAMA, TrainingSettings(sequence=long, rank=4))
@@ -159,39 +156,3 @@ def test_flash_attention_is_traced_as_sdpa_with_a_warning():
 def test_what_cannot_be_traced_is_refused(document, settings, message):
     with pytest.raises(DevkitError, match=message):
         exactly(document, settings)
-
-
-@pytest.mark.parametrize(
-    "settings", [TrainingSettings(targets=("q_proj",)), InferenceSettings(cache_precision=Precision.FP32)]
-)
-def test_a_request_round_trips_as_json(settings):
-    request = TraceRequest(document=LLAMA, settings=settings)
-    assert parse_request(dump_request(request)) == request
-
-
-def test_an_estimate_round_trips_as_json():
-    estimate = estimate_training(build_model_shape(LLAMA), LORA)
-    assert parse_estimate(dump_estimate(estimate)) == estimate
-
-
-@pytest.fixture
-def loud_again():
-    """The child process silences libraries for good; this process goes on."""
-    import logging
-
-    yield
-    logging.disable(logging.NOTSET)
-
-
-@pytest.mark.full
-@pytest.mark.workload
-@pytest.mark.usefixtures("loud_again")
-def test_the_child_process_answers_with_an_estimate(monkeypatch, capsys):
-    import io
-
-    from devkit.workload.tracing.__main__ import main
-
-    monkeypatch.setattr("sys.stdin", io.StringIO(dump_request(TraceRequest(document=LLAMA, settings=LORA))))
-    assert main() == 0
-    found = parse_estimate(json.dumps(json.loads(capsys.readouterr().out)))
-    assert found.phase is MemoryPhase.BACKWARD or found.phase is MemoryPhase.LOSS

@@ -41,8 +41,8 @@ POINTS = [
 @pytest.mark.nightly
 @pytest.mark.workload
 def test_the_closed_form_follows_the_trace():
-    from devkit.workload.tracing.estimate import estimate_from_trace
-    from devkit.workload.tracing.request import TraceRequest
+    from benchmarks.tracing.estimate import estimate_from_trace
+    from benchmarks.tracing.request import TraceRequest
 
     errors = []
     for model, settings in POINTS:

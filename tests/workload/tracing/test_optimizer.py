@@ -2,14 +2,14 @@
 
 import pytest
 
-from devkit.estimate.settings import Optimizer
-from devkit.workload.tracing.steps import (
+from benchmarks.tracing.steps import (
     TrainableParameter,
     allocate_ddp_buckets,
     count_state_bytes,
     trace_optimizer_step,
 )
-from devkit.workload.tracing.stream import Allocation, Deallocation
+from benchmarks.tracing.stream import Allocation, Deallocation
+from devkit.estimate.settings import Optimizer
 
 LARGE = TrainableParameter(numbers=8192, item_bytes=2)
 SMALL = TrainableParameter(numbers=1024, item_bytes=2)
@@ -43,7 +43,7 @@ def test_ddp_buckets_copy_the_gradients():
 def test_an_optimizer_step_allocates_what_torch_allocates(optimizer):
     import torch
 
-    from devkit.workload.tracing.model import AllocationRecorder
+    from benchmarks.tracing.model import AllocationRecorder
 
     parameters = [torch.nn.Parameter(torch.zeros(count, dtype=torch.bfloat16)) for count in (8192, 4096)]
     how = {"fused": True} if optimizer is Optimizer.ADAMW else {"foreach": True}

@@ -1,4 +1,4 @@
-from devkit.workload.tracing.stream import Allocation, Deallocation, Section, StepPhase, TensorKind, peak_by_phase
+from benchmarks.tracing.stream import Allocation, Deallocation, Section, StepPhase, TensorKind, peak_by_phase
 
 LOAD, FIRST, LOSS, BACK = (
     Section(phase) for phase in (StepPhase.LOAD, StepPhase.FORWARD, StepPhase.LOSS, StepPhase.BACKWARD)

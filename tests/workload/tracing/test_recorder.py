@@ -1,6 +1,6 @@
 import pytest
 
-from devkit.workload.tracing.stream import Allocation
+from benchmarks.tracing.stream import Allocation
 
 pytestmark = pytest.mark.workload
 
@@ -12,7 +12,7 @@ def told(stream):
 def test_views_and_in_place_changes_allocate_nothing():
     import torch
 
-    from devkit.workload.tracing.model import AllocationRecorder
+    from benchmarks.tracing.model import AllocationRecorder
 
     with AllocationRecorder() as ledger:
         made = torch.zeros(256)
@@ -24,7 +24,7 @@ def test_views_and_in_place_changes_allocate_nothing():
 def test_what_autograd_saves_lives_until_the_backward_pass():
     import torch
 
-    from devkit.workload.tracing.model import AllocationRecorder
+    from benchmarks.tracing.model import AllocationRecorder
 
     weight = torch.ones(256, requires_grad=True)
     with AllocationRecorder() as ledger:
@@ -38,7 +38,7 @@ def test_what_autograd_saves_lives_until_the_backward_pass():
 def test_scratch_memory_of_gpu_kernels_is_recorded():
     import torch
 
-    from devkit.workload.tracing.model import AllocationRecorder
+    from benchmarks.tracing.model import AllocationRecorder
 
     gradient, output = torch.ones(8, 32), torch.ones(8, 32)
     with AllocationRecorder() as ledger:
@@ -53,8 +53,8 @@ def test_half_precision_scores_become_fp32_inside_softmax_as_on_a_gpu():
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import functional
 
-    from devkit.workload.tracing.emulation import emulate_gpu
-    from devkit.workload.tracing.model import AllocationRecorder
+    from benchmarks.tracing.emulation import emulate_gpu
+    from benchmarks.tracing.model import AllocationRecorder
 
     before = functional.softmax
     with FakeTensorMode(), emulate_gpu(), AllocationRecorder() as ledger:

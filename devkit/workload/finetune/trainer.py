@@ -1,28 +1,33 @@
-"""The training loop: from a loaded base to the published result, step by step, and what may end a run."""
+"""The trainer: transformers' Trainer from a loaded base to the published result, and what may end a run."""
 
 import hashlib
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
+import transformers
 
 from devkit.estimate.settings import Method, Precision
 from devkit.workload.device import DeviceMemory, free_after_oom, is_out_of_memory, read_device_memory, read_peak_fields
 from devkit.workload.finetune.checkpoint import (
+    MANIFEST_FILE,
+    OPTIMIZER_FILE,
+    TRAINER_STATE_FILE,
     CheckpointState,
+    FoundCheckpoint,
     TrainProgress,
-    TrainState,
     find_newest_checkpoint,
     fingerprint_examples,
     load_checkpoint,
-    publish_result,
     require_checkpoint_space,
     save_checkpoint,
     select_resume_settings,
@@ -38,12 +43,7 @@ from devkit.workload.finetune.distributed import (
 )
 from devkit.workload.finetune.events import METRICS_FILE, Events, drop_events_after
 from devkit.workload.finetune.files import ADAPTER_WEIGHTS_FILE
-from devkit.workload.finetune.forward import (
-    ModelWithLoss,
-    require_no_cross_attention,
-    use_fused_lora_forward,
-    use_lean_forward,
-)
+from devkit.workload.finetune.forward import ModelWithLoss, require_no_cross_attention
 from devkit.workload.finetune.model import (
     LoadedBase,
     attach_adapter,
@@ -55,11 +55,12 @@ from devkit.workload.finetune.optimizers import (
     build_optimizer,
     clip_gradients,
     compute_learning_rate,
-    set_learning_rate,
 )
 from devkit.workload.finetune.process import RunOutcome
+from devkit.workload.finetune.run_folder import TrainState, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import Model
+from devkit.workload.patches import patch
 
 T = TypeVar("T")
 
@@ -78,9 +79,7 @@ def prepare_model(base: Model, settings: FinetuneSettings, decisions: Decisions)
     adapted = attach_adapter(base, settings, precision=decisions.adapter_precision)
     if not decisions.compile:
         # A compiler fuses the passes over memory by itself.
-        use_fused_lora_forward(adapted)
-        if not decisions.checkpointing:
-            use_lean_forward(adapted)
+        patch(adapted, loss=False, lean=not decisions.checkpointing)
     return adapted
 
 
@@ -89,11 +88,24 @@ def can_recover_from_oom(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-class Trainer:
-    """One rank's run, from the loaded base to the published result.
+class StopRun(Exception):  # noqa: N818 - not an error: all ranks agreed on it
+    """The run ends before its last step, on all ranks alike; the weights are those after the last whole step."""
+
+    def __init__(self, outcome: RunOutcome) -> None:
+        self.outcome = outcome
+        super().__init__(outcome)
+
+
+class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformers has no types here
+    """transformers' Trainer with our loss, our rows, our checkpoints, and what a run must survive.
+
+    Its loop, its callbacks and its optimizer hooks are as everywhere. What it hands to `training_step` is one whole
+    effective batch: only so can a pass that runs out of memory be repeated in halves, with the same gradient.
 
     `stop_requested` returns how the run is to end, None to go on.
     """
+
+    control: transformers.TrainerControl
 
     def __init__(
         self,
@@ -105,6 +117,7 @@ class Trainer:
         events: Events,
         *,
         stop_requested: Callable[[], RunOutcome | None],
+        callbacks: Sequence[transformers.TrainerCallback] = (),
     ) -> None:
         self._settings = settings
         self._decisions = decisions
@@ -114,13 +127,13 @@ class Trainer:
         self._base = base
         # Saved with the result: a tokenizer without a template was given one when the first chat came.
         base.tokenizer.chat_template = data.chat_template
-        self._model = prepare_model(base.model, settings, decisions)
+        model = prepare_model(base.model, settings, decisions)
         self._loader = self._build_loader(data.train)
         self._eval_loader = self._build_loader(data.held_out) if data.held_out else None
-        self._parallel = self._wrap_parallel()
+        self._parallel = self._wrap_parallel(model)
         # After FSDP2 has replaced the parameters.
-        self._parameters = trainable_parameters(self._model)
-        self._trained = self._build_trained_state()
+        self._parameters = trainable_parameters(model)
+        self._trained = self._build_trained_state(model)
         self._passes = ForwardBackward(
             self._parallel, ranks, is_sharded=decisions.is_sharded, stop_requested=stop_requested
         )
@@ -140,7 +153,46 @@ class Trainer:
             },
         )
         self._checkpoint: Path | None = None
-        self.state = TrainState(micro_batch=0)
+        self._found: FoundCheckpoint | None = None
+        self._step_metrics: dict[str, Any] = {}
+        self.progress = TrainState(micro_batch=0)
+        reset_accelerate(ranks)
+        use_cache = model.config.use_cache
+        super().__init__(
+            model=model,
+            args=self._build_arguments(),
+            train_dataset=self._loader.rows,
+            eval_dataset=self._eval_loader.rows if self._eval_loader else None,
+            optimizers=(self._trained.optimizer, self._build_schedule()),
+            callbacks=[StepCallback(self), *callbacks],
+        )
+        # It is saved with whole models, and Trainer turns it off.
+        model.config.use_cache = use_cache
+        self.remove_callback(transformers.PrinterCallback)
+
+    def _build_arguments(self) -> transformers.TrainingArguments:
+        """Return the decisions as Trainer takes them. Norms are clipped by the callback that judges them."""
+        settings, decisions = self._settings, self._decisions
+        return transformers.TrainingArguments(
+            output_dir=str(settings.output),
+            max_steps=self._steps,
+            per_device_train_batch_size=decisions.micro_batch,
+            learning_rate=decisions.learning_rate,
+            weight_decay=settings.weight_decay,
+            max_grad_norm=0.0,
+            seed=settings.seed % _NUMPY_SEEDS,
+            use_cpu=self._ranks.device.type == "cpu",
+            save_strategy="steps",
+            save_steps=settings.save_every,
+            eval_strategy="steps" if self._eval_loader else "no",
+            eval_steps=settings.eval_every,
+            logging_strategy="no",
+            logging_nan_inf_filter=False,
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            ignore_data_skip=True,
+        )
 
     def _build_loader(self, examples: Sequence[Example]) -> BatchLoader:
         settings, decisions = self._settings, self._decisions
@@ -153,9 +205,9 @@ class Trainer:
             layout=choose_layout(decisions.attention, pack=decisions.packing),
         )
 
-    def _wrap_parallel(self) -> ParallelModel:
+    def _wrap_parallel(self, model: Model) -> ParallelModel:
         decisions, ranks = self._decisions, self._ranks
-        module = ModelWithLoss(self._model, loss=decisions.loss, attention=decisions.attention, device=ranks.device)
+        module = ModelWithLoss(model, loss=decisions.loss, attention=decisions.attention, device=ranks.device)
         layers = list_decoder_layers(module)
         parallel = wrap_parallel(
             module,
@@ -181,10 +233,10 @@ class Trainer:
             self._events("note", text=text)
         return parallel
 
-    def _build_trained_state(self) -> CheckpointState:
+    def _build_trained_state(self, model: Model) -> CheckpointState:
         decisions = self._decisions
         optimizer = build_optimizer(
-            self._model,
+            model,
             decisions.optimizer,
             learning_rate=decisions.learning_rate,
             weight_decay=self._settings.weight_decay,
@@ -192,9 +244,17 @@ class Trainer:
         )
         # The scaler keeps small gradients from vanishing in fp16.
         is_fp16 = decisions.precision is Precision.FP16
-        return CheckpointState(
-            self._model, optimizer, torch.amp.GradScaler(self._ranks.device.type) if is_fp16 else None
-        )
+        return CheckpointState(model, optimizer, torch.amp.GradScaler(self._ranks.device.type) if is_fp16 else None)
+
+    def _build_schedule(self) -> "StepSchedule":
+        settings = self._settings
+
+        def factor(step: int) -> float:
+            return compute_learning_rate(
+                step, steps=self._steps, warmup=settings.warmup, schedule=settings.schedule, peak=1.0
+            )
+
+        return StepSchedule(self._trained.optimizer, factor)
 
     @property
     def peak_memory(self) -> DeviceMemory:
@@ -203,21 +263,21 @@ class Trainer:
 
     def start(self) -> bool:
         """Find the state to start from: the micro-batch that fits, the newest checkpoint. Returns False if nothing fits."""
-        settings, state, loader = self._settings, self.state, self._loader
-        state.micro_batch = self._find_micro_batch()
-        if state.micro_batch == 0:
+        settings, progress, loader = self._settings, self.progress, self._loader
+        progress.micro_batch = self._find_micro_batch()
+        if progress.micro_batch == 0:
             return False
         require_checkpoint_space(settings.output, self._trained, ranks=self._ranks, keep=settings.keep)
         if settings.resume:
-            self._resume()
+            self._find_checkpoint()
         self._events(
             "start",
-            step=state.step,
+            step=progress.step,
             steps=self._steps,
             rows=len(loader.rows),
             tokens_per_epoch=loader.token_count,
             world=self._ranks.world_size,
-            micro_batch=state.micro_batch,
+            micro_batch=progress.micro_batch,
             trainable_parameters=sum(each.numel() for each in self._parameters),
         )
         return True
@@ -239,105 +299,164 @@ class Trainer:
         self._events("probe", micro_batch=found.micro_batch, refused=list(found.refused), **memory)
         return found.micro_batch
 
-    def _resume(self) -> None:
-        output, state = self._settings.output, self.state
-        found = find_newest_checkpoint(output, settings=self._resume_settings, ranks=self._ranks)
+    def _find_checkpoint(self) -> None:
+        output, progress = self._settings.output, self.progress
+        self._found = found = find_newest_checkpoint(output, settings=self._resume_settings, ranks=self._ranks)
         if found is not None:
-            progress = load_checkpoint(found, self._trained)
-            state.step = state.saved = progress.step
-            state.tokens, state.seconds = progress.tokens, progress.seconds
-            self._guard.skipped = progress.skipped
+            saved = found.manifest.progress
+            progress.step = progress.saved = saved.step
+            progress.tokens, progress.seconds = saved.tokens, saved.seconds
+            self._guard.skipped = saved.skipped
             self._checkpoint = found.path
-            self._events("resumed", step=progress.step, path=found.path.name)
+            self._events("resumed", step=saved.step, path=found.path.name)
             for text in (*found.broken, *found.notes):
                 self._events("note", text=text)
         if self._ranks.is_rank0:
-            drop_events_after(output / METRICS_FILE, state.step)
+            drop_events_after(output / METRICS_FILE, progress.step)
 
     def run(self) -> RunOutcome:
-        """Take steps to the last one. A checkpoint is left whenever the run ends well."""
-        settings, state = self._settings, self.state
-        timer = StepTimer(state, self._steps)
-        while state.step < self._steps:
+        """Train to the last step. A checkpoint is left whenever the run ends well."""
+        try:
+            self.train(resume_from_checkpoint=str(self._found.path) if self._found else None)
+        except StopRun as stop:
+            self.model.zero_grad(set_to_none=True)
+            return self._stop(stop.outcome)
+        # If the last weights are not finite, they are not to be resumed from, nor used.
+        is_saved = self.progress.saved == self.progress.step
+        return RunOutcome.DONE if is_saved else self._stop(RunOutcome.NOT_FINITE)
+
+    def _stop(self, outcome: RunOutcome) -> RunOutcome:
+        progress = self.progress
+        if progress.saved != progress.step and outcome is not RunOutcome.NOT_FINITE:
+            self._save_checkpoint(self.model)
+        self._events("stopped", step=progress.step, how=outcome, saved=progress.saved)
+        return outcome
+
+    # Trainer's hooks, in the order in which a run reaches them.
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Give accelerate our scaler: its own comes with autocast, and adapters compute in their own precision."""
+        super().create_accelerator_and_postprocess()
+        self.accelerator.scaler = self._trained.scaler
+
+    def _move_model_to_device(self, model: Model, device: torch.device) -> None:
+        """Leave the model where it was loaded to, or sharded."""
+
+    def get_train_dataloader(self) -> "StepNumbers":
+        """Return the numbers of the steps that are still to be taken: the rows of a step follow from its number."""
+        return StepNumbers(self)
+
+    def _wrap_model(self, model: Model, *_: object, **__: object) -> torch.nn.Module:
+        """Return the model with its loss, which holds shards already, or reduces gradients once a step."""
+        return self._parallel.module
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Model | None = None) -> None:
+        """Leave the weights to `_load_optimizer_and_scheduler`: a checkpoint is read once, and checked as a whole."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if self._found is not None:
+            load_checkpoint(self._found, self._trained)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Nothing is left to load: the checkpoint holds the scaler."""
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Nothing is left to load: generators are seeded for each step."""
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[int], num_batches: int, device: torch.device
+    ) -> tuple[list[int], None]:
+        """Return the number of the next step. Its targets are counted over all ranks, where its loss is divided."""
+        return list(islice(epoch_iterator, num_batches)), None
+
+    def floating_point_ops(self, inputs: object) -> int:
+        """Return 0: nothing here reports it."""
+        return 0
+
+    def training_step(self, model: torch.nn.Module, inputs: int, num_items_in_batch: object = None) -> torch.Tensor:
+        """Accumulate the gradients of step `inputs` over its passes, and return the summed loss of this rank.
+
+        Raises StopRun for a signal, and for a step that does not fit even with half the micro-batch.
+        """
+        started_s = perf_counter()
+        ranks, loader, scaler = self._ranks, self._loader, self._trained.scaler
+        targets = max(1, loader.count_targets(inputs))
+        scale = None if scaler is None else float(scaler.scale(torch.ones((), device=ranks.device)))
+        while True:
             outcome = self._stop_requested()
             if outcome is not None:
-                return self._stop(outcome)
+                raise StopRun(outcome)
+            seed_generators(seed=self._settings.seed, step=inputs, rank=ranks.rank)
+            batches = self._load_step(inputs)
+            waited_s = perf_counter() - started_s
+            model.zero_grad(set_to_none=True)
             try:
-                verdict = self._take_step(timer)
+                total = self._passes.accumulate_gradients(batches, (scale or 1.0) / targets)
+                break
             except StepAborted:
                 continue
             except StepOutOfMemory:
-                if self._halve_micro_batch():
-                    continue
-                return self._stop(RunOutcome.OUT_OF_MEMORY)
-            if verdict is StepVerdict.STOP:
-                return self._end_not_finite()
-            is_last = state.step == self._steps
-            if self._eval_loader is not None and (is_last or state.step % settings.eval_every == 0):
-                self._evaluate(self._eval_loader)
-            if is_last or state.step % settings.save_every == 0:
-                self._save()
-        # If the last weights are not finite, they are not to be resumed from, nor used.
-        return RunOutcome.DONE if state.saved == state.step else self._end_not_finite()
+                if not self._halve_micro_batch():
+                    raise StopRun(RunOutcome.OUT_OF_MEMORY) from None
+        self._step_metrics = {
+            "total": total,
+            "targets": targets,
+            "scale": scale,
+            "tokens": sum(each.token_count for each in batches),
+            "waited_s": round(waited_s, 6),
+        }
+        return total
 
-    def _take_step(self, timer: "StepTimer") -> "StepVerdict":
-        """Take one optimizer step. Raises StepAborted and StepOutOfMemory, on all ranks alike, if it was not taken."""
-        settings, state, ranks = self._settings, self.state, self._ranks
-        optimizer, scaler = self._trained.optimizer, self._trained.scaler
-        started = perf_counter()
-        seed_generators(seed=settings.seed, step=state.step, rank=ranks.rank)
-        batches = self._load_step(state.step)
-        waited_s = perf_counter() - started
-        targets = max(1, self._loader.count_targets(state.step))
-        scale = None if scaler is None else float(scaler.scale(torch.ones((), device=ranks.device)))
-        optimizer.zero_grad(set_to_none=True)
-        total = self._passes.accumulate_gradients(batches, (scale or 1.0) / targets)
-        if scaler is not None:
-            scaler.unscale_(optimizer)
+    def judge_gradients(self) -> None:
+        """Clip the gradients of a step, or drop those that are not finite; all ranks alike."""
+        ranks, metrics, optimizer = self._ranks, self._step_metrics, self._trained.optimizer
+        if self._trained.scaler is not None:
+            self._trained.scaler.unscale_(optimizer)
         norm = compute_gradient_norm(self._parameters)
-        if ranks.device.type != "cpu" and state.step + 1 < self._steps:
+        if ranks.device.type != "cpu" and self.progress.step + 1 < self._steps:
             # While the GPU works at this step.
             self._loader.prefetch(
-                state.step + 1, rank=ranks.rank, world_size=ranks.world_size, micro_batch=state.micro_batch
+                self.progress.step + 1,
+                rank=ranks.rank,
+                world_size=ranks.world_size,
+                micro_batch=self.progress.micro_batch,
             )
         # The CPU waits for the GPU here, once in a step.
-        local_loss, gradient_norm = torch.stack([total, norm.to(total)]).tolist()
-        loss = ranks.sum(local_loss) / targets
-        verdict = self._guard.judge(ranks, loss=loss, gradient_norm=gradient_norm, scale=scale)
-        learning_rate = compute_learning_rate(
-            state.step,
-            steps=self._steps,
-            warmup=settings.warmup,
-            schedule=settings.schedule,
-            peak=self._decisions.learning_rate,
-        )
+        local_loss, gradient_norm = torch.stack([metrics["total"], norm.to(metrics["total"])]).tolist()
+        loss = ranks.sum(local_loss) / metrics["targets"]
+        verdict = self._guard.judge(ranks, loss=loss, gradient_norm=gradient_norm, scale=metrics["scale"])
         if verdict is StepVerdict.STEP:
-            clip_gradients(self._parameters, norm, max_norm=settings.gradient_limit)
-            set_learning_rate(optimizer, learning_rate)
-            if scaler is not None:
-                scaler.step(optimizer)
-            else:
-                optimizer.step()
-        if scaler is not None:
-            scaler.update()
-        tokens = int(ranks.sum(sum(each.token_count for each in batches)))
-        state.step += 1
-        state.tokens += tokens
-        metrics = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm, "tokens": state.tokens}
-        metrics |= timer.tick(state, tokens) | {"waited_s": round(waited_s, 6)} | read_peak_fields(ranks.device)
-        self._events("step" if verdict is StepVerdict.STEP else "skipped", step=state.step, **metrics)
-        return verdict
+            clip_gradients(self._parameters, norm, max_norm=self._settings.gradient_limit)
+        else:
+            # No optimizer changes a weight that has no gradient.
+            optimizer.zero_grad(set_to_none=True)
+        learning_rate = optimizer.param_groups[0]["lr"]
+        metrics |= {
+            "verdict": verdict,
+            "reported": {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm},
+        }
 
-    def _load_step(self, step: int) -> list[MicroBatch]:
-        """Return this rank's micro-batches of a step."""
-        ranks = self._ranks
-        return self._loader.load_step(
-            step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=self.state.micro_batch
-        )
+    def report_step(self, timer: "StepTimer") -> None:
+        """Emit the event of the step that has ended. Raises StopRun if too many were not finite."""
+        ranks, metrics, progress = self._ranks, self._step_metrics, self.progress
+        tokens = int(ranks.sum(metrics["tokens"]))
+        progress.step = self.state.global_step
+        progress.tokens += tokens
+        verdict = metrics["verdict"]
+        fields = metrics["reported"] | {"tokens": progress.tokens} | timer.tick(progress, tokens)
+        fields |= {"waited_s": metrics["waited_s"]} | read_peak_fields(ranks.device)
+        self._events("step" if verdict is StepVerdict.STEP else "skipped", step=progress.step, **fields)
+        if verdict is StepVerdict.STOP:
+            raise StopRun(RunOutcome.NOT_FINITE)
 
-    def _evaluate(self, loader: BatchLoader) -> None:
+    def _get_grad_norm(self, model: Model, grad_norm: object = None) -> object:
+        """Return no norm here: that of all ranks is computed once, where it is judged."""
+        return grad_norm
+
+    def evaluate(self, *_: object, **__: object) -> dict[str, float]:
         """Compute the mean loss of the held-out rows, each once. A signal ends it early, without a result."""
-        module, ranks, state = self._parallel.module, self._ranks, self.state
+        loader, module, ranks = self._eval_loader, self._parallel.module, self._ranks
+        assert loader is not None  # noqa: S101 - Trainer evaluates only with rows to evaluate on
         started = perf_counter()
         total, targets = 0.0, 0
         is_aborted = False
@@ -352,35 +471,48 @@ class Trainer:
                 if is_aborted := bool(self._stop_requested()):
                     break
                 batches = loader.load_step(
-                    step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=state.micro_batch
+                    step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=self.progress.micro_batch
                 )
                 total += ranks.sum(sum(float(module(batch)) for batch in batches))
                 targets += loader.count_targets(step)
         module.train()
-        if not is_aborted:
+        metrics = {} if is_aborted else {"eval_loss": total / max(1, targets)}
+        if metrics:
             seconds = round(perf_counter() - started, 3)
-            self._events("eval", step=state.step, loss=total / max(1, targets), counted=targets, seconds=seconds)
+            self._events("eval", step=self.progress.step, loss=metrics["eval_loss"], counted=targets, seconds=seconds)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
-    def _save(self) -> None:
+    def _save_checkpoint(self, model: Model, trial: object = None) -> None:
         """Write a checkpoint, unless its weights are not to be resumed from."""
-        state = self.state
+        progress = self.progress
         if not self._guard.may_save(self._ranks, self._parameters, self._compute_last_loss):
             return
         saved = save_checkpoint(
             self._settings.output,
             self._trained,
-            TrainProgress(step=state.step, tokens=state.tokens, skipped=self._guard.skipped, seconds=state.seconds),
+            TrainProgress(
+                step=progress.step, tokens=progress.tokens, skipped=self._guard.skipped, seconds=progress.seconds
+            ),
             settings=self._resume_settings,
             ranks=self._ranks,
             keep=self._settings.keep,
+            write_state=lambda path: self.state.save_to_json(str(path)),
         )
-        self._checkpoint, state.saved = saved.path, state.step
+        self._checkpoint, progress.saved = saved.path, progress.step
         seconds = round(saved.seconds, 3)
-        self._events("checkpoint", step=state.step, path=saved.path.name, bytes=saved.bytes, seconds=seconds)
+        self._events("checkpoint", step=progress.step, path=saved.path.name, bytes=saved.bytes, seconds=seconds)
+
+    def _load_step(self, step: int) -> list[MicroBatch]:
+        """Return this rank's micro-batches of a step."""
+        ranks = self._ranks
+        return self._loader.load_step(
+            step, rank=ranks.rank, world_size=ranks.world_size, micro_batch=self.progress.micro_batch
+        )
 
     def _compute_last_loss(self) -> float:
         """Return this rank's loss on the first pass of the last step that was taken; NaN if it cannot be computed."""
-        step = self.state.step - 1 - self._guard.skipped_since_step
+        step = self.progress.step - 1 - self._guard.skipped_since_step
         if step < 0:
             return math.nan
         try:
@@ -388,34 +520,23 @@ class Trainer:
         except StepOutOfMemory:
             return math.nan
 
-    def _stop(self, outcome: RunOutcome) -> RunOutcome:
-        state = self.state
-        if state.saved != state.step:
-            self._save()
-        self._events("stopped", step=state.step, how=outcome, saved=state.saved)
-        return outcome
-
-    def _end_not_finite(self) -> RunOutcome:
-        self._events("stopped", step=self.state.step, how=RunOutcome.NOT_FINITE, saved=self.state.saved)
-        return RunOutcome.NOT_FINITE
-
     def _halve_micro_batch(self) -> bool:
         """Halve the micro-batch to retry the step, once; False if that was done or is impossible.
 
         The effective batch stays: there are more passes.
         """
-        state = self.state
-        can_halve = state.micro_batch > 1 and state.halved_at != state.step
+        progress = self.progress
+        can_halve = progress.micro_batch > 1 and progress.halved_at != progress.step
         self._events(
             "out-of-memory",
-            step=state.step + 1,
-            micro_batch=state.micro_batch,
-            next_micro_batch=state.micro_batch // 2 if can_halve else None,
+            step=progress.step + 1,
+            micro_batch=progress.micro_batch,
+            next_micro_batch=progress.micro_batch // 2 if can_halve else None,
             **self.peak_memory.to_event_fields(),
         )
         if can_halve:
-            state.micro_batch //= 2
-            state.halved_at = state.step
+            progress.micro_batch //= 2
+            progress.halved_at = progress.step
         return can_halve
 
     def publish(self) -> Path | None:
@@ -424,16 +545,83 @@ class Trainer:
             return None
         is_adapter = self._trained.weights_file == ADAPTER_WEIGHTS_FILE
         return publish_result(
-            self._settings.output, self._checkpoint, is_adapter=is_adapter, write_metadata=self._write_metadata
+            self._settings.output,
+            self._checkpoint,
+            is_adapter=is_adapter,
+            write_metadata=self._write_metadata,
+            left_out=(MANIFEST_FILE, OPTIMIZER_FILE, TRAINER_STATE_FILE),
         )
 
     def _write_metadata(self, folder: Path) -> None:
-        if hasattr(self._model, "peft_config"):
+        if hasattr(self._trained.model, "peft_config"):
             write_adapter_metadata(folder, self._base)
         else:
             self._base.tokenizer.save_pretrained(str(folder))
             if self._base.model.generation_config is not None:
                 self._base.model.generation_config.save_pretrained(str(folder))
+
+
+class StepNumbers:
+    """The numbers of a run's steps, from the one at which it starts."""
+
+    def __init__(self, trainer: FinetuneTrainer) -> None:
+        self._trainer = trainer
+        self.dataset = trainer.train_dataset
+
+    def __len__(self) -> int:
+        return int(self._trainer.args.max_steps)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._trainer.state.global_step, self._trainer.args.max_steps))
+
+
+class StepSchedule(torch.optim.lr_scheduler.LambdaLR):
+    """A schedule by the number of the step alone: a skipped step counts, and resuming needs no state of it."""
+
+    def go_to(self, step: int) -> None:
+        """Set the learning rate of step `step`, counted from 0."""
+        self.last_epoch = step
+        for group, peak, factor in zip(self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=True):
+            group["lr"] = peak * factor(step)
+
+
+class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
+    """What happens around the optimizer's step: its learning rate, its gradients' judgment, its event."""
+
+    def __init__(self, trainer: FinetuneTrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:  # noqa: ANN401 - of transformers
+        """Start the clock."""
+        self._timer = StepTimer(self._trainer.progress, state.max_steps)
+
+    def on_step_begin(self, _: Any, state: Any, *__: Any, lr_scheduler: Any, **___: Any) -> None:  # noqa: ANN401
+        """Set the learning rate of the step."""
+        lr_scheduler.go_to(state.global_step)
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        """Judge and clip the gradients."""
+        self._trainer.judge_gradients()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        """Report the step."""
+        self._trainer.report_step(self._timer)
+
+
+def reset_accelerate(ranks: Ranks) -> None:
+    """Have accelerate see the ranks as they are now: it keeps its first sight of them for the life of a process."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    threads = torch.get_num_threads()
+    if ranks.world_size > 1:
+        from accelerate import PartialState
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            PartialState(cpu=ranks.device.type == "cpu")
+        # It sets as many threads as the machine has cores, which other processes share.
+        torch.set_num_threads(threads)
 
 
 class StepTimer:

@@ -9,13 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
-from devkit.estimate import memory
-from devkit.estimate.memory import Interval, MemoryEstimate, MemoryPhase, Term
-from devkit.estimate.settings import Attention, InferenceSettings, Stack, TrainingSettings
-from devkit.workload.tracing.model import ConfigDocument
-from devkit.workload.tracing.request import TracedSettings, TraceRequest
-from devkit.workload.tracing.steps import trace_inference, trace_training
-from devkit.workload.tracing.stream import (
+from benchmarks.tracing.model import ConfigDocument
+from benchmarks.tracing.request import TracedSettings, TraceRequest
+from benchmarks.tracing.steps import trace_inference, trace_training
+from benchmarks.tracing.stream import (
     Allocation,
     EventStream,
     MemoryEvent,
@@ -24,6 +21,9 @@ from devkit.workload.tracing.stream import (
     peak_by_phase,
     round_to_block,
 )
+from devkit.estimate import memory
+from devkit.estimate.memory import Interval, MemoryEstimate, MemoryPhase, Term
+from devkit.estimate.settings import Attention, InferenceSettings, Stack, TrainingSettings
 
 MIB = 2**20
 SMALL_BYTES = 1 * MIB

@@ -10,12 +10,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
+from benchmarks.tracing.emulation import SCRATCH_BYTES, Linear4bit, Linear8bit
+from benchmarks.tracing.stream import Allocation, Deallocation, EventStream, Section, StepPhase, TensorKind
 from devkit.errors import DevkitError
 from devkit.estimate.settings import Attention, Precision
 from devkit.workload.device import TORCH_DTYPES
 from devkit.workload.models import LORA_PARAMETER_MARK, Model
-from devkit.workload.tracing.emulation import SCRATCH_BYTES, Linear4bit, Linear8bit
-from devkit.workload.tracing.stream import Allocation, Deallocation, EventStream, Section, StepPhase, TensorKind
 
 
 class AllocationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -106,7 +106,7 @@ def build_config(document: ConfigDocument, *, attention: Attention) -> Any:  # n
         config = AutoConfig.for_model(document.get("model_type", ""), **kept).get_text_config()
     except ValueError as error:
         raise DevkitError(
-            f"transformers here knows no architecture {document.get('model_type')!r}", "Estimate without --exact."
+            f"transformers here knows no architecture {document.get('model_type')!r}", "Compare without the trace."
         ) from error
     if attention is Attention.EAGER:
         config._attn_implementation = "eager"
@@ -120,7 +120,8 @@ def build_on_meta(config: Any, precision: Precision) -> Model:  # noqa: ANN401 -
     """Build the model of a configuration on the meta device."""
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise DevkitError(
-            f"{config.model_type} is no causal language model, and the trace runs no other", "Estimate without --exact."
+            f"{config.model_type} is no causal language model, and the trace runs no other",
+            "Compare without the trace.",
         )
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, dtype=TORCH_DTYPES[precision])

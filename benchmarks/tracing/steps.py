@@ -15,6 +15,32 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import DynamicCache, StaticCache
 
+from benchmarks.tracing.emulation import (
+    FP32_BYTES,
+    EmulatedFusedLoss,
+    EmulatedTiledLoss,
+    emulate_gpu,
+    refuse_mixed_precision_experts,
+)
+from benchmarks.tracing.model import (
+    AllocationRecorder,
+    ConfigDocument,
+    build_config,
+    build_on_meta,
+    materialize_parameters,
+    record_loading,
+    register_phase_hooks,
+    replace_linear_layers,
+)
+from benchmarks.tracing.stream import (
+    Allocation,
+    Deallocation,
+    EventStream,
+    MemoryEvent,
+    Section,
+    StepPhase,
+    TensorKind,
+)
 from devkit.errors import DevkitError
 from devkit.estimate.settings import (
     ALL_LINEAR,
@@ -30,35 +56,9 @@ from devkit.estimate.settings import (
     TrainingSettings,
 )
 from devkit.workload.device import TORCH_DTYPES
-from devkit.workload.finetune.forward import compute_loss, get_output_head, use_fused_lora_forward, use_lean_forward
 from devkit.workload.finetune.model import resolve_targets
 from devkit.workload.models import LoraConfig, Model, adapter_injection, get_peft_model
-from devkit.workload.tracing.emulation import (
-    FP32_BYTES,
-    EmulatedFusedLoss,
-    EmulatedTiledLoss,
-    emulate_gpu,
-    refuse_mixed_precision_experts,
-)
-from devkit.workload.tracing.model import (
-    AllocationRecorder,
-    ConfigDocument,
-    build_config,
-    build_on_meta,
-    materialize_parameters,
-    record_loading,
-    register_phase_hooks,
-    replace_linear_layers,
-)
-from devkit.workload.tracing.stream import (
-    Allocation,
-    Deallocation,
-    EventStream,
-    MemoryEvent,
-    Section,
-    StepPhase,
-    TensorKind,
-)
+from devkit.workload.patches import compute_loss, get_output_head, use_fused_lora_forward, use_lean_forward
 
 STATE_BLOCK = 256
 """Numbers of an 8-bit state that share one fp32 scale.
@@ -87,7 +87,7 @@ def trace_training(document: ConfigDocument, settings: TrainingSettings, *, keep
     until the next forward pass has made new ones, as in a loop that is in no function: two steps are traced then.
     """
     if settings.world > 1 and settings.sharding is not Sharding.DDP:
-        raise DevkitError("the trace follows one process, which holds all of the model", "Estimate without --exact.")
+        raise DevkitError("the trace follows one process, which holds all of the model", "Compare without the trace.")
     model = build_traced_model(document, settings)
     recorder = AllocationRecorder()
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -271,7 +271,7 @@ def trace_inference(document: ConfigDocument, settings: InferenceSettings) -> Ev
     if settings.cache is CacheKind.PAGED or settings.cache_precision is not None or settings.world > 1:
         raise DevkitError(
             "the trace follows transformers' own generation on one GPU: no pages, no cache of another precision",
-            "Estimate without --exact.",
+            "Compare without the trace.",
         )
     model = build_on_meta(build_config(document, attention=settings.attention), settings.precision)
     if settings.quantization is not Quantization.NONE:

@@ -1,0 +1,40 @@
+"""Checks of a run's inputs before torch is imported: a wrong path costs a second, not twenty. Importable without torch."""
+
+import os
+import time
+from pathlib import Path
+
+from devkit.workload.finetune.files import inspect_model, resolve_model_folder
+from devkit.workload.finetune.records import RecordReader
+from devkit.workload.finetune.run_folder import require_own_folder
+from devkit.workload.finetune.settings import FinetuneSettings
+
+READING_S = 1.0
+"""How long records are read ahead. What is wrong further on is reported when all of them are read."""
+
+
+def check_inputs(settings: FinetuneSettings, *, reading_s: float = READING_S) -> None:
+    """Check output folder, model and data as far as this machine holds them. Raises DevkitError as the run would.
+
+    Several processes agree on who reports an error once they have met: here nothing is checked for them.
+    """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        return
+    if settings.output.exists():
+        require_own_folder(settings.output)
+    if is_local(settings.model):
+        inspect_model(resolve_model_folder(settings.model))
+    for names in (settings.data, settings.eval_data):
+        sources = RecordReader(names).sources if names else ()
+        # Others are read by libraries whose import takes as long as torch's.
+        texts = tuple(each for each in sources if each.endswith((".jsonl", ".json", ".txt")) and Path(each).is_file())
+        deadline_s = time.monotonic() + reading_s
+        if texts == sources and texts:
+            for _ in RecordReader(texts):
+                if time.monotonic() > deadline_s:
+                    break
+
+
+def is_local(model: str) -> bool:
+    """Return True for a model whose files are here, or are named as if they were."""
+    return Path(model).expanduser().is_dir() or model.startswith((".", "/", "~")) or model.count("/") > 1
