@@ -14,9 +14,10 @@ import click
 
 from devkit.cli import devkit
 from devkit.cli.documents import DOCUMENTS, build_document_schema
+from devkit.doctor.explain import find_symptom
 from devkit.doctor.fixes import DistroFamily
 from devkit.doctor.model import Check
-from devkit.doctor.problems import FixRow, list_problem_rows, show_commands, show_condition, show_template
+from devkit.doctor.problems import Remedy, group_problems, show_commands
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.catalog import Failure, find_symptoms, load_failures
 from devkit.formats.shipped import load
@@ -167,22 +168,26 @@ def escape_cell(text: str) -> str:
 
 
 def render_check(check: Check) -> str:
-    """Return the page of a check, from its row of the catalog."""
+    """Return the page of a check, from its row of the catalog: what it finds and the fixes, then why and how."""
     (_, summary), *sections = check.explanation
-    lines = [f"# {check.code}: {check.title}", "", summary, ""]
+    lines = [f"# {check.code}: {escape(find_symptom(check))}", ""]
+    for group in group_problems(check.code):
+        lines += [*(f"- {escape(message)}" for message in group.messages), "", "## How to fix it", ""]
+        for remedy in group.remedies:
+            lines += _render_fix(remedy, is_only=len(group.remedies) == 1)
+    lines += [f"## {check.title}", "", summary, ""]
     for heading, body in sections:
         lines += [f"## {heading}", "", body[:1].upper() + body[1:], ""]
-    if rows := list_problem_rows(check.code):
-        lines += ["## How to fix it", ""]
-    for row in rows.values():
-        lines += [f"### {show_template(row.message)}".replace("<", "&lt;"), ""]
-        for fix in row.known_fixes:
-            lines += list(_render_fix(fix, is_only=len(row.known_fixes) == 1))
     lines += ["## What you may have searched for", "", *(f"- `{words}`" for words in find_symptoms(check.code)), ""]
     if check.causes:
         links = join_words(f"[{code}]({code}.md)" for code in sorted(check.causes))
         lines += ["## What follows from it", "", f"Findings of these checks: {links}.", ""]
     return "\n".join([*lines, "[All checks](README.md)", ""])
+
+
+def escape(text: str) -> str:
+    """Escape the names of values."""
+    return text.replace("<", "&lt;")
 
 
 FAMILIES = {
@@ -191,13 +196,14 @@ FAMILIES = {
 }
 
 
-def _render_fix(fix: FixRow, *, is_only: bool) -> Iterator[str]:
+def _render_fix(remedy: Remedy, *, is_only: bool) -> Iterator[str]:
     """Yield the lines of one fix, its commands with a tab for each distribution where they differ."""
-    condition = show_condition(fix) or ("" if is_only else "elsewhere")
+    fix = remedy.row
     where = {"machine": "the host", "driver": "the host", "workload": "where the program runs"}.get(
         fix.where, fix.where
     )
-    yield f"{f'**{condition}**: ' if condition else ''}{show_template(fix.summary)} ({where})".replace("<", "&lt;")
+    yield from () if is_only else (f"### {escape(remedy.condition or 'otherwise')}", "")
+    yield f"{escape(remedy.summary)} ({where})"
     yield ""
     by_family = {family: show_commands(fix, family=DistroFamily(family)) for family in FAMILIES}
     if len(set(by_family.values())) == 1:
@@ -224,9 +230,11 @@ def render_settings() -> str:
 
 def render_check_index() -> str:
     """Return the list of all checks."""
-    rows = [f"| [{check.code}]({check.code}.md) | {check.title} |" for check in CHECKS]
-    head = ["# Checks of devkit doctor", "", "In the order of the report. A title states the healthy condition.", ""]
-    return "\n".join([*head, "| Code | Title |", "|---|---|", *rows, ""])
+    rows = [
+        f"| [{check.code}]({check.code}.md) | {escape_cell(find_symptom(check))} | {check.title} |" for check in CHECKS
+    ]
+    head = ["# Checks of devkit doctor", "", "In the order of the report.", ""]
+    return "\n".join([*head, "| Code | Problem | Healthy |", "|---|---|---|", *rows, ""])
 
 
 def render_failures() -> str:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from devkit.doctor.checks.loader import list_codes, load_check
 from devkit.doctor.model import Check, find_check_page
-from devkit.doctor.problems import list_problem_rows, show_commands, show_condition, show_template
+from devkit.doctor.problems import group_problems, show_commands
 from devkit.doctor.report.lines import Line, Tone, fold_lines
 from devkit.doctor.signatures.catalog import find_symptoms, load_check_rows
 from devkit.text import format_count, join_words
@@ -33,17 +33,27 @@ def _normalize_code(text: str) -> str:
     return text.strip().upper().replace("-", "")
 
 
+def find_symptom(check: Check) -> str:
+    """Find what people meet who have the problem: the symptom of the check's row, else its first problem."""
+    groups = group_problems(check.code)
+    return load_check_rows(check.code[:3])[check.code].symptom or (groups[0].messages[0] if groups else check.title)
+
+
 def format_explanation(check: Check, *, width: int) -> tuple[Line, ...]:
-    """Format a check: its condition, why it matters, how it is seen, what it finds with the fix, and what follows."""
-    lines = fold_lines(f"{check.code} {check.title}", width)
+    """Format a check: what it finds, each with its fixes, then the healthy condition, why it matters and how it is seen."""
+    lines = fold_lines(f"{check.code} {find_symptom(check)}", width)
+    for group in group_problems(check.code):
+        lines += [Line("")]
+        for message in group.messages:
+            lines += fold_lines(f"Problem: {message}", width)
+        lines += [Line("How to fix it:")]
+        for remedy in group.remedies:
+            condition = remedy.condition or ("otherwise" if len(group.remedies) > 1 else "")
+            lines += fold_lines(f"- [{condition}] {remedy.summary}" if condition else f"- {remedy.summary}", width)
+            lines += [Line(f"    {command}") for command in show_commands(remedy.row)]
+    lines += [Line(""), *fold_lines(f"Healthy: {check.title}.", width)]
     for heading, text in check.explanation:
         lines += [Line(""), *fold_lines(f"{heading}: {text}" if heading else text, width)]
-    for row in list_problem_rows(check.code).values():
-        lines += [Line(""), *fold_lines(f"Problem: {show_template(row.message)}", width)]
-        for fix in row.known_fixes:
-            condition = show_condition(fix)
-            lines += fold_lines(f"Fix{f' ({condition})' if condition else ''}: {show_template(fix.summary)}", width)
-            lines += [Line(f"  {command}") for command in show_commands(fix)]
     if symptoms := find_symptoms(check.code):
         lines += [Line(""), Line("You may have seen:"), *(Line(f"  {words}") for words in symptoms)]
     if check.causes:

@@ -272,6 +272,47 @@ def show_condition(row: FixRow) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Remedy:
+    """A fix as people read it: the machines that it is for, "" where that is every other one, and what to do."""
+
+    condition: str
+    row: FixRow
+
+    @property
+    def summary(self) -> str:
+        """What to do, with the names of values that only a machine has."""
+        return show_template(self.row.summary)
+
+
+@dataclass(frozen=True)
+class ProblemGroup:
+    """Problems of a check that share their fixes."""
+
+    messages: tuple[str, ...]
+    remedies: tuple[Remedy, ...]
+
+
+def group_problems(code: str) -> tuple[ProblemGroup, ...]:
+    """Group the problems of a check by their fixes, each variant once, as people read them."""
+    found: list[tuple[list[str], tuple[FixRow, ...]]] = []
+    for row in list_problem_rows(code).values():
+        same = next((messages for messages, fixes in found if fixes == row.known_fixes), None)
+        if same is None:
+            same = []
+            found.append((same, row.known_fixes))
+        same.append(show_template(row.message))
+    return tuple(ProblemGroup(tuple(dict.fromkeys(each)), tuple(_list_remedies(rows))) for each, rows in found)
+
+
+def _list_remedies(rows: tuple[FixRow, ...]) -> Iterator[Remedy]:
+    for row in rows:
+        same = [each for each in rows if replace(each, when={}) == replace(row, when={})]
+        if same[0] is row:
+            shown = [show_condition(each) for each in same]
+            yield Remedy("" if "" in shown else "; or ".join(shown), row)
+
+
 def decode_problem_row(row: Mapping[str, Any]) -> ProblemRow:
     """Decode a row. `fix` is a table, an array of them, or the name of one in fixes.toml. Raises as `decode_fields`."""
     given = row.get("fix", ())

@@ -160,6 +160,12 @@ CASES = [
         "skipped",
         "a fabric whose switches do not show on the bus, as on HGX B200",
     ),
+    (
+        "GPU031",
+        host(states(links(18), links(17) | {"nvlink_count": Unknown("not supported")})),
+        "warning: 17 NVLinks up",
+        "a link is down where the number of links is not known",
+    ),
     ("GPU031", host(states(links(18), links(18))), "passed", "all links up, and a few old errors"),
     ("GPU031", host(states(links(18), links(17))), "warning", "a link down on one of two GPUs"),
     ("GPU031", host(states(links(12), links(12))), "passed", "bridges that use some of the links"),

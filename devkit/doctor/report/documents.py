@@ -19,6 +19,7 @@ from devkit.doctor.model import (
     Skipped,
     find_check_page,
 )
+from devkit.doctor.problems import group_problems, show_commands
 from devkit.doctor.signatures.catalog import PREFIXES, find_covered_failures, find_symptoms
 from devkit.doctor.signatures.model import Cause, Consequence, Match
 from devkit.doctor.signatures.nearest import Nearest
@@ -156,6 +157,23 @@ class DoctorDocument:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemedyDocument:
+    """A fix, and the machines that it is for: "" where that is every other one. Values of a machine are <their names>."""
+
+    condition: str
+    summary: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemDocument:
+    """Problems of a check that share their fixes."""
+
+    messages: tuple[str, ...]
+    fixes: tuple[RemedyDocument, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckDocument:
     """A check, the failures that it recognizes, and error texts that lead to it."""
 
@@ -165,6 +183,7 @@ class CheckDocument:
     symptoms: tuple[str, ...]
     docs: str
     explanation: Mapping[str, str] | None = field(default=None, metadata=MAY_LACK)
+    problems: tuple[ProblemDocument, ...] | None = field(default=None, metadata=MAY_LACK)
     causes: tuple[Code, ...] | None = field(default=None, metadata=MAY_LACK)
 
 
@@ -219,7 +238,17 @@ def build_matches_document(
 
 def build_explanation_document(check: Check) -> Json:
     """Build the document of a check, without matches."""
-    explained = _build_check(check, explanation=dict(check.explanation), causes=check.causes)
+    problems = tuple(
+        ProblemDocument(
+            messages=group.messages,
+            fixes=tuple(
+                RemedyDocument(condition=each.condition, summary=each.summary, commands=show_commands(each.row))
+                for each in group.remedies
+            ),
+        )
+        for group in group_problems(check.code)
+    )
+    explained = _build_check(check, explanation=dict(check.explanation), problems=problems, causes=check.causes)
     document: Json = encode(ExplainDocument(check=explained, matches=()))
     return document
 

@@ -55,7 +55,8 @@ class Failure:
 class CheckRow:
     """The row of a check: its words, its place in the report, and where its function is.
 
-    `title` states the healthy condition in a line, `about` in a sentence; `why` it matters, how it is `seen`, and by which
+    `title` states the healthy condition in a line, `about` in a sentence, `symptom` what people meet where it is not (the
+    message of the first problem if empty); `why` it matters, how it is `seen`, and by which
     `source`.
 
     `order` is counted from the hardware up, so that causes come before consequences. `function` is a name below
@@ -72,6 +73,7 @@ class CheckRow:
     order: int
     function: str
     search_terms: tuple[str, ...] = ()
+    symptom: str = ""
     worst: Severity = Severity.ERROR
 
 

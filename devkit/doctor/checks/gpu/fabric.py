@@ -152,7 +152,8 @@ def fabric_is_healthy(facts: Facts) -> Iterator[Problem]:
 @check("GPU031", causes=("NET001",))
 def nvlinks_are_sound(facts: Facts) -> Iterator[Problem]:
     states = require_gpu_health_field(facts, "nvlink_active")
-    if not any(health.nvlink_count for _, health in states):
+    # A count that could not be read is no reason to pass over links that were.
+    if all(health.nvlink_count == 0 for _, health in states):
         raise NotApplicable("no GPU has an NVLink")
     # Switches of NVLink 5 do not show on the PCI bus; the fabric that they make does.
     has_switch = any(health.fabric_state in _HAS_FABRIC for _, health in states) or (
@@ -189,11 +190,15 @@ def _tell_links(name: str, states: list[GpuWithHealth]) -> Problem:
         limit=round(NVLINK_ERRORS_PER_S.value),
         subject=gpus,
         evidence=(
-            f"{format_gpu(gpu)} {gpu.name}: {health.nvlink_active} of {format_count(int(str(health.nvlink_count)), 'NVLink')} up,"
-            f" {_format_errors(health)}"
-            for gpu, health in states
+            f"{format_gpu(gpu)} {gpu.name}: {_format_links(health)} up, {_format_errors(health)}" for gpu, health in states
         ),
     )
+
+
+def _format_links(health: GpuHealth) -> str:
+    if not isinstance(health.nvlink_count, int):
+        return f"{health.nvlink_active} NVLinks"
+    return f"{health.nvlink_active} of {format_count(health.nvlink_count, 'NVLink')}"
 
 
 def _format_errors(health: GpuHealth) -> str:
