@@ -244,17 +244,20 @@ class _Names(dict[str, str]):
         return f"<{name.replace('_', ' ')}>"
 
 
-def show_commands(row: FixRow, *, family: fixes.DistroFamily = fixes.DistroFamily.OTHER) -> tuple[str, ...]:
-    """Show the commands of a fix for a machine of that distribution family, of which nothing else is known."""
-    return tuple(each for command in row.commands for each in _show_command(command, row, family))
+def show_commands(
+    row: FixRow, *, family: fixes.DistroFamily = fixes.DistroFamily.OTHER, engine: str = ""
+) -> tuple[str, ...]:
+    """Show the commands of a fix for a machine of that distribution family and engine, of which nothing else is known."""
+    engine = engine or row.when.get("engine", ("docker",))[0]
+    return tuple(each for command in row.commands for each in _show_command(command, family, engine))
 
 
-def _show_command(command: str, row: FixRow, family: fixes.DistroFamily) -> Iterator[str]:
+def _show_command(command: str, family: fixes.DistroFamily, engine: str) -> Iterator[str]:
     found, facts = _MACRO.fullmatch(command), build_unknown_facts()
     if found is None:
         yield show_template(command)
     elif found[1] in _BY_ENGINE:
-        yield from _BY_ENGINE[found[1]](row.when.get("engine", ("docker",))[0])
+        yield from _BY_ENGINE[found[1]](engine)
     elif found[1] == "refresh_cdi":
         yield from fixes.refresh_cdi(facts)
     elif found[1] in fixes.load_commands():

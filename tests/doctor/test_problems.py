@@ -11,7 +11,7 @@ import pytest
 
 from devkit.doctor import spoken
 from devkit.doctor.fixes import DistroFamily, load_commands
-from devkit.doctor.model import Finding, Fix, Restart, Severity, Side
+from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
     FixRow,
     build_unknown_facts,
@@ -207,3 +207,21 @@ def test_a_row_may_use_a_shared_fix_under_a_condition():
 def test_a_machine_whose_system_was_not_read_is_not_one_that_nothing_is_known_of():
     assert describe_variant(build_unknown_facts())["machine"] == "unknown"
     assert describe_variant(replace(facts_of("toolkit-missing"), system=Unknown("not read")))["machine"] == "known"
+
+
+LEAVES_A_CHOICE = re.compile(
+    r"[;,.] or (?!newer|older|later|more)|\botherwise\b|\beither\b|\bunless\b|^If |Frequent causes|most likely|probably",
+    re.IGNORECASE,
+)
+
+
+def test_what_is_certain_leaves_no_choice_open():
+    """Words that name alternatives: a cause that was not asked for, or a fix that the reader must choose."""
+    open_rows = [
+        f"{code}.{name}: {text}"
+        for code, name, row in ROWS
+        if row.confidence is Confidence.CERTAIN
+        for text in (row.message, *(fix.summary for fix in row.known_fixes))
+        if LEAVES_A_CHOICE.search(text)
+    ]
+    assert open_rows == []

@@ -190,7 +190,8 @@ def _tell_links(name: str, states: list[GpuWithHealth]) -> Problem:
         limit=round(NVLINK_ERRORS_PER_S.value),
         subject=gpus,
         evidence=(
-            f"{format_gpu(gpu)} {gpu.name}: {_format_links(health)} up, {_format_errors(health)}" for gpu, health in states
+            f"{format_gpu(gpu)} {gpu.name}: {_format_links(health)} up, {_format_errors(health)}"
+            for gpu, health in states
         ),
     )
 
