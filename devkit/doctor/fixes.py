@@ -119,14 +119,6 @@ def list_commands(
     return tuple(commands)
 
 
-TOOLKIT_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
-CDI_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"
-ENGINE_GUIDE = "https://docs.docker.com/engine/install/"
-DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
-CUDA_COMPATIBILITY_GUIDE = "https://docs.nvidia.com/deploy/cuda-compatibility/"
-WSL_GUIDE = "https://docs.nvidia.com/cuda/wsl-user-guide/"
-
-
 DAEMON_FILE = "/etc/docker/daemon.json"
 TOOLKIT_FILE = "/etc/nvidia-container-runtime/config.toml"
 _CONFIGURE = "nvidia-ctk runtime configure --runtime=docker"
@@ -157,14 +149,6 @@ def list_restart_commands(engine: str, *, with_systemd: bool = True) -> tuple[st
 def has_systemd(facts: Facts) -> bool:
     """Say if systemd runs the services here; assumed where it is not known."""
     return isinstance(facts.system, Unknown) or facts.system.runs_systemd is not False
-
-
-def configure_runtime(facts: Facts, engine: Engine | None) -> tuple[str, ...]:
-    """List the commands that offer GPUs to this engine's containers, with the Container Toolkit installed.
-
-    Where no engine answered it is Docker.
-    """
-    return list_configure_commands(name_engine(engine), with_systemd=has_systemd(facts))
 
 
 def list_configure_commands(engine: str, *, with_systemd: bool = True) -> tuple[str, ...]:

@@ -3,14 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from devkit.doctor.fixes import (
-    ENGINE_GUIDE,
-    TOOLKIT_GUIDE,
-    configure_runtime,
-    find_host_side,
-    list_commands,
-)
-from devkit.doctor.model import Fix, Restart, Severity, Side
+from devkit.doctor.fixes import find_host_side
+from devkit.doctor.model import Fix, Severity, Side
 from devkit.doctor.preconditions import has_nvidia_gpu
 from devkit.doctor.problems import decode_fix_rows, render_fix
 from devkit.doctor.report.report import Report
@@ -37,9 +31,9 @@ def plan_setup(facts: Facts, report: Report) -> Setup:
         return Setup(("no NVIDIA GPU on this machine: no driver and no Container Toolkit to install",), ())
     ready, steps = [], []
     parts = (
-        (("DRV", "WSL"), _describe_driver(facts), tuple(_install_driver(facts))),
-        (("ENG",), _describe_engine(facts), tuple(_install_engine(facts))),
-        (("CTK", "CDI"), _describe_toolkit(facts), tuple(_install_toolkit(facts))),
+        (("DRV", "WSL"), _describe_driver(facts), tuple(_install("install-driver", facts, wanted="for its GPU"))),
+        (("ENG",), _describe_engine(facts), tuple(_install("install-engine", facts))),
+        (("CTK", "CDI"), _describe_toolkit(facts), tuple(_install("install-toolkit", facts))),
     )
     for prefixes, description, installation in parts:
         faults = [
@@ -74,22 +68,11 @@ def _describe_toolkit(facts: Facts) -> str:
     return f"Container Toolkit {version}" if isinstance(version, Release) else ""
 
 
-def _install_driver(facts: Facts) -> Iterator[Fix]:
-    yield render_fix(decode_fix_rows("install-driver"), {"wanted": "for its GPU"}, facts)
-
-
-def _install_engine(facts: Facts) -> Iterator[Fix]:
-    if (side := find_host_side(facts)) is not Side.WINDOWS:
-        commands = list_commands(facts, "install_engine")
-        yield Fix("Install Docker.", commands, where=side, root=True, restart=Restart.LOGIN, docs=ENGINE_GUIDE)
-
-
-def _install_toolkit(facts: Facts) -> Iterator[Fix]:
-    if (side := find_host_side(facts)) is not Side.WINDOWS:
-        engine = facts.engine if isinstance(facts.engine, Engine) else None
-        commands = (*list_commands(facts, "install_toolkit"), *configure_runtime(facts, engine))
-        summary = "Install the NVIDIA Container Toolkit, and let the engine offer GPUs to containers."
-        yield Fix(summary, commands, where=side, root=True, docs=TOOLKIT_GUIDE)
+def _install(name: str, facts: Facts, **values: str) -> Iterator[Fix]:
+    """Yield the fix of this name, where devkit runs on the side that it is for."""
+    fix = render_fix(decode_fix_rows(name), values, facts)
+    if name == "install-driver" or find_host_side(facts) is not Side.WINDOWS:
+        yield fix
 
 
 def _try_it(facts: Facts) -> Fix:
