@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from devkit.cli.explain import explain, read_log
+from devkit.doctor.explain import find_symptom
+from devkit.doctor.problems import group_problems
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.signatures.log_text import HEAD, MIDDLE, TAIL
 from devkit.errors import DevkitError
@@ -134,7 +136,12 @@ def test_every_code_is_explained_in_both_forms():
     for check in CHECKS:
         text = ask(check.code)
         assert text.exit_code == 0, check.code
-        assert text.stdout.startswith(f"{check.code} {check.title}"[:60])
+        assert text.stdout.startswith(f"{check.code} {find_symptom(check)}"[:60])
+        said = " ".join(text.stdout.split())
+        assert f"Healthy: {check.title}." in said
+        assert all(
+            " ".join(message.split()) in said for group in group_problems(check.code) for message in group.messages
+        )
         assert "Why it matters:" in text.stdout, check.code
         assert f"more: {DOCUMENTATION_URL}/checks/{check.code}/" in text.stdout
         row = json.loads(ask("--json", check.code).stdout)["check"]

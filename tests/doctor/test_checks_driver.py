@@ -150,7 +150,7 @@ CASES = [
     (
         "DRV002",
         changed(inside(), {"nvml": failure(18)}),
-        "error: recreate this container | never sudo reboot",
+        "error: Recreate this container | never sudo reboot",
         "a container with old libraries is recreated, not rebooted",
     ),
     ("DRV003", healthy(), "passed", "NVML answers"),

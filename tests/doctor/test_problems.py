@@ -33,10 +33,20 @@ from tests.hosts import facts_of
 ROWS = [(check.code, name, row) for check in CHECKS for name, row in list_problem_rows(check.code).items()]
 
 
-def test_every_row_is_yielded_by_the_module_of_its_check():
-    sources = {code: inspect.getsource(inspect.getmodule(inspect.unwrap(BY_CODE[code].run))) for code, _, _ in ROWS}
-    helper = inspect.getsource(spoken)
-    sources = {code: text + helper if "tell_failure" in text else text for code, text in sources.items()}
+def list_modules(code):
+    """The module of a check, and those of the doctor that it hands its judgment to."""
+    found = [inspect.getmodule(inspect.unwrap(BY_CODE[code].run))]
+    for module in found:
+        used = {inspect.getmodule(value) for value in vars(module).values() if inspect.isfunction(value)}
+        found += [each for each in used if each.__name__.startswith(HELPERS) and each not in found]
+    return found
+
+
+HELPERS = ("devkit.doctor.checks.", "devkit.doctor.trials", "devkit.doctor.spoken")
+
+
+def test_every_row_is_yielded_by_the_modules_of_its_check():
+    sources = {code: "".join(map(inspect.getsource, list_modules(code))) for code, _, _ in ROWS}
     assert [f"{code}.{name}" for code, name, _ in ROWS if f'"{name}"' not in sources[code]] == []
 
 
@@ -69,8 +79,7 @@ def list_fields(row):
 def test_every_value_of_a_row_is_given_by_the_check_that_yields_it():
     without = []
     for code, name, row in ROWS:
-        module = inspect.getmodule(inspect.unwrap(BY_CODE[code].run))
-        calls = (*read_calls(module), *(read_calls(spoken) if hasattr(module, "tell_failure") else ()))
+        calls = [call for module in list_modules(code) for call in read_calls(module)]
         given = [words for names, words in calls if name in names or None in names]
         if not any(None in words or list_fields(row) <= words for words in given):
             without.append(f"{code}.{name}: {list_fields(row)}")
