@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity
+from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity, Side
 from devkit.doctor.preconditions import is_in_wsl
 from devkit.doctor.signatures.model import Match
 from devkit.facts.model import CudaCall, Deep, Facts, Trial, Trials, Way
@@ -53,11 +53,15 @@ def find_reason(trial: Trial) -> str:
 
 
 def explain(trial: Trial) -> Match | None:
-    """Explain the words in which a trial ended; None where no known error is in them."""
+    """Explain the words in which a trial ended; None where no known error is in them.
+
+    What the image or the project of a user may cause is left out: a trial has neither.
+    """
     from devkit.doctor.known_errors import find_known_errors  # it knows all checks
 
     said = trial.err if trial.code != 0 else "" if isinstance(trial.nvidia_smi, Unknown) else trial.nvidia_smi
-    return next(iter(find_known_errors(said, is_ours=True)), None) if said else None
+    known = find_known_errors(said, is_ours=True) if said else ()
+    return next((match for match in known if match.fix.where not in (Side.IMAGE, Side.PROJECT)), None)
 
 
 def describe_way(trial: Trial) -> str:
@@ -123,6 +127,8 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
     outcomes, gpu = tuple(outcomes), [each for each in list_trials(facts) if each.is_for_gpu]
     if not gpu:
         return outcomes
+    # Another engine than the one of the docker command says nothing of that one's settings.
+    gpu = [each for each in gpu if each.engine == gpu[0].engine]
     failed = [each for each in gpu if find_fault(each, facts)]
     matches = [match for match in map(explain, failed) if match is not None]
     named = {code for match in matches for code in (match.code, *match.also)}

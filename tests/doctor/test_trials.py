@@ -77,6 +77,12 @@ CASES = [
     ("ENG017", tried(refused(Way.PLAIN, STRANGE, engine="podman")), "warning: podman", "Podman beside a sound Docker"),
     (
         "ENG017",
+        changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC), trial(Way.PLAIN, engine="podman")), ())}),
+        "error",
+        "a broken Docker beside a sound Podman",
+    ),
+    (
+        "ENG017",
         tried(left_behind=("devkit-trial-1-2-3-gpus",)),
         "warning: docker rm --force devkit-trial-1-2-3-gpus",
         "a container that could not be removed",
