@@ -1,5 +1,6 @@
 """What the trials of containers prove: what starts is fine whatever the settings say, and what does not is the cause."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ STARTS, GETS_GPUS = "ENG017", "CTK013"
 _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
 _LONGEST = 200
+_PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")
 _HELP_LINES = ("Run 'docker", "See 'docker", "See 'podman", "time=", "Unable to find image")
 """What commands print beside an error. Source: docker/cli, cli/command/container/run.go."""
 
@@ -117,6 +119,11 @@ def _describe_ways(tried: Iterable[Trial]) -> str:
     return join_words(f"{command} {join_words(arguments)}".strip() for command, arguments in ways.items())
 
 
+def _is_named(finding: Finding, words: str) -> bool:
+    """Say if an engine's words name a file that the finding is about."""
+    return any(path in words for path in _PATH.findall(" ".join((finding.message, *finding.evidence))))
+
+
 def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome, ...]:
     """Judge what was inferred from settings by what was tried.
 
@@ -132,6 +139,7 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
     failed = [each for each in gpu if find_fault(each, facts)]
     matches = [match for match in map(explain, failed) if match is not None]
     named = {code for match in matches for code in (match.code, *match.also)}
+    words = "\n".join(each.err for each in failed)
     found = {each.check.code for each in outcomes if isinstance(each.verdict, Found)}
 
     def weigh(outcome: Outcome, finding: Finding) -> Finding:
@@ -140,11 +148,11 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
             return finding
         if len(failed) < len(gpu):
             seen = "; ".join(f"{describe_way(each)}: a container got the GPUs" for each in gpu if each not in failed)
-            worst = Severity.WARNING if code in named else Severity.NOTE
+            worst = Severity.WARNING if code in named or _is_named(finding, words) else Severity.NOTE
             is_worse = finding.severity is Severity.ERROR or worst is Severity.NOTE
             severity = worst if is_worse else finding.severity
             return replace(finding, severity=severity, evidence=(*finding.evidence, seen))
-        if matches and not named & found and finding.severity is Severity.ERROR:
+        if matches and not named & found and not _is_named(finding, words) and finding.severity is Severity.ERROR:
             return replace(finding, severity=Severity.NOTE, confidence=Confidence.POSSIBLE)
         return finding
 

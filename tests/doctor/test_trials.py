@@ -9,7 +9,7 @@ from devkit.doctor.report.report import Health
 from devkit.facts.model import Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
-from tests.doctor.machines import changed, gpu, healthy, windows_guest, without_gpu
+from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_only
 
 UNSEEN = Unknown("the container did not come that far")
@@ -169,6 +169,15 @@ def test_a_cause_that_the_engine_does_not_name_is_a_note_beside_it():
     """The settings say that the toolkit is missing; the engine says that control groups are in its way."""
     report = build_full_report(tried(refused(Way.GPUS, NO_CGROUP), **NO_TOOLKIT))
     assert report.root_causes == ("CTK013",)
+
+
+def test_a_setting_whose_file_the_engine_names_explains_the_way_that_fails():
+    gone = "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14"
+    words = f'docker: Error response from daemon: error mounting "{gone}" to rootfs: no such file or directory\n'
+    stale = {"cdi": (spec(missing_paths=(gone,)),)}
+    report = build_full_report(tried(WORKS, refused(Way.CDI, words), **stale))
+    assert report.root_causes == ("CDI004",)
+    assert build_full_report(tried(WORKS, **stale)).root_causes == ()
 
 
 def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu():
