@@ -144,7 +144,7 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
 
     def weigh(outcome: Outcome, finding: Finding) -> Finding:
         code = outcome.check.code
-        if not code.startswith(_JUDGED_BY_TRIALS) or GETS_GPUS not in outcome.check.causes:
+        if code == STARTS or not code.startswith(_JUDGED_BY_TRIALS) or GETS_GPUS not in outcome.check.causes:
             return finding
         if len(failed) < len(gpu):
             seen = "; ".join(f"{describe_way(each)}: a container got the GPUs" for each in gpu if each not in failed)

@@ -22,6 +22,9 @@ ARGUMENTS = {
 NO_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]\n'
 NO_RUNTIME = "docker: Error response from daemon: unknown or invalid runtime name: nvidia\n"
 NO_RUNC = 'docker: Error response from daemon: exec: "runc": executable file not found in $PATH\n'
+NO_LIMIT = (
+    "docker: Error response from daemon: runc create failed: error setting rlimit type 8: operation not permitted\n"
+)
 NO_CGROUP = (
     "docker: Error response from daemon: nvidia-container-cli: container error: cgroup subsystem devices not found\n"
 )
@@ -180,8 +183,9 @@ def test_a_setting_whose_file_the_engine_names_explains_the_way_that_fails():
     assert build_full_report(tried(WORKS, **stale)).root_causes == ()
 
 
-def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu():
-    facts = changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC), refused(Way.GPUS, NO_RUNC)), ())})
+@pytest.mark.parametrize("words", [NO_RUNC, NO_LIMIT], ids=["words that nobody knows", "words that are known"])
+def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
+    facts = changed(healthy(), {"trials": Trials((refused(Way.PLAIN, words), refused(Way.GPUS, words)), ())})
     assert build_full_report(facts).root_causes == ("ENG017",)
 
 
