@@ -49,13 +49,23 @@ def load_facts(*paths: str | Path) -> Facts:
     return load_saved_facts([Path(path) for path in paths])
 
 
-def read_facts(*, project: str | Path = ".", timeout_s: float = 5.0) -> Facts:
-    """Read this machine and the project in a folder, within `timeout_s` seconds; what was late or failed is Unknown."""
+def read_facts(*, project: str | Path = ".", timeout_s: float = 5.0, trial: bool = False) -> Facts:
+    """Read this machine and the project in a folder, within `timeout_s` seconds; what was late or failed is Unknown.
+
+    `trial` also starts containers, and removes them, to see whether they get the GPUs.
+    """
     from devkit.probe.gather import gather_facts
     from devkit.probe.host import CachingHost
 
     folder = str(Path(project).resolve())
-    return gather_facts(CachingHost(deadline_s=timeout_s), deadline_s=timeout_s, project=folder)
+    started_s = time.monotonic()
+    facts = gather_facts(CachingHost(deadline_s=timeout_s), deadline_s=timeout_s, project=folder)
+    if not trial:
+        return facts
+    from devkit.trial.containers import try_containers
+
+    left_s = timeout_s - (time.monotonic() - started_s)
+    return replace(facts, trials=try_containers(LocalHost(), facts, deadline_s=left_s))
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,7 +113,12 @@ class Diagnosis:
 
 
 def diagnose(
-    facts: Facts | None = None, *, project: str | Path = ".", codes: Iterable[str] = (), timeout_s: float = 5.0
+    facts: Facts | None = None,
+    *,
+    project: str | Path = ".",
+    codes: Iterable[str] = (),
+    timeout_s: float = 5.0,
+    trial: bool = False,
 ) -> Diagnosis:
     """Diagnose a machine: this one with the project in a folder, or the one that `facts` describe.
 
@@ -112,6 +127,7 @@ def diagnose(
         project: the folder of the project to judge with this machine.
         codes: the checks to run, all by default.
         timeout_s: the time limit for reading this machine.
+        trial: also start containers on this machine, and remove them.
 
     Raises DevkitError for a code that no check has.
     """
@@ -119,7 +135,7 @@ def diagnose(
 
     checks = select_checks(codes)
     if facts is None:
-        facts = read_facts(project=project, timeout_s=timeout_s)
+        facts = read_facts(project=project, timeout_s=timeout_s, trial=trial)
     outcomes = run_on_host_and_container(checks, facts, clock=time.perf_counter)
     return Diagnosis(facts, build_report(facts, outcomes, devkit=__version__))
 

@@ -44,9 +44,14 @@ def build_server(*, project: Path, facts: Facts | None = None) -> MCPServer:
         return server.tool(annotations=_READS)(_bound_answer(function))
 
     @tool
-    def doctor(codes: list[str] | None = None) -> str:
-        """Diagnose the machine: the root causes of what stops GPU work, each with its fix. `codes` limits the checks."""
-        return str(api.diagnose(facts, project=project, codes=codes or ()))
+    def doctor(codes: list[str] | None = None, trial: bool = False) -> str:
+        """Diagnose the machine: the root causes of what stops GPU work, each with its fix.
+
+        Args:
+            codes: the checks to run, all by default.
+            trial: also start containers without a network, and remove them, to see whether they get the GPUs.
+        """
+        return str(api.diagnose(facts, project=project, codes=codes or (), trial=trial))
 
     @tool
     def check_project() -> str:

@@ -40,6 +40,12 @@ def _no_package_index():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_container_of_a_trial():
+    """A test that starts containers on the engine of this machine asks for it."""
+    os.environ["DEVKIT_TRIAL"] = "0"
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_data_of_the_user(tmp_path_factory):
     """Whoever runs the tests may have measured runs of their own."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data home"))

@@ -1,9 +1,10 @@
 """What the trials of containers prove: what starts is fine whatever the settings say, and what does not is the cause."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity
+from devkit.doctor.model import Confidence, Finding, Found, Outcome, Severity, Side
 from devkit.doctor.preconditions import is_in_wsl
 from devkit.doctor.signatures.model import Match
 from devkit.facts.model import CudaCall, Deep, Facts, Trial, Trials, Way
@@ -15,6 +16,7 @@ STARTS, GETS_GPUS = "ENG017", "CTK013"
 _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
 _LONGEST = 200
+_PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")
 _HELP_LINES = ("Run 'docker", "See 'docker", "See 'podman", "time=", "Unable to find image")
 """What commands print beside an error. Source: docker/cli, cli/command/container/run.go."""
 
@@ -53,11 +55,15 @@ def find_reason(trial: Trial) -> str:
 
 
 def explain(trial: Trial) -> Match | None:
-    """Explain the words in which a trial ended; None where no known error is in them."""
+    """Explain the words in which a trial ended; None where no known error is in them.
+
+    What the image or the project of a user may cause is left out: a trial has neither.
+    """
     from devkit.doctor.known_errors import find_known_errors  # it knows all checks
 
     said = trial.err if trial.code != 0 else "" if isinstance(trial.nvidia_smi, Unknown) else trial.nvidia_smi
-    return next(iter(find_known_errors(said, is_ours=True)), None) if said else None
+    known = find_known_errors(said, is_ours=True) if said else ()
+    return next((match for match in known if match.fix.where not in (Side.IMAGE, Side.PROJECT)), None)
 
 
 def describe_way(trial: Trial) -> str:
@@ -113,6 +119,11 @@ def _describe_ways(tried: Iterable[Trial]) -> str:
     return join_words(f"{command} {join_words(arguments)}".strip() for command, arguments in ways.items())
 
 
+def _is_named(finding: Finding, words: str) -> bool:
+    """Say if an engine's words name a file that the finding is about."""
+    return any(path in words for path in _PATH.findall(" ".join((finding.message, *finding.evidence))))
+
+
 def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome, ...]:
     """Judge what was inferred from settings by what was tried.
 
@@ -123,22 +134,25 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
     outcomes, gpu = tuple(outcomes), [each for each in list_trials(facts) if each.is_for_gpu]
     if not gpu:
         return outcomes
+    # Another engine than the one of the docker command says nothing of that one's settings.
+    gpu = [each for each in gpu if each.engine == gpu[0].engine]
     failed = [each for each in gpu if find_fault(each, facts)]
     matches = [match for match in map(explain, failed) if match is not None]
     named = {code for match in matches for code in (match.code, *match.also)}
+    words = "\n".join(each.err for each in failed)
     found = {each.check.code for each in outcomes if isinstance(each.verdict, Found)}
 
     def weigh(outcome: Outcome, finding: Finding) -> Finding:
         code = outcome.check.code
-        if not code.startswith(_JUDGED_BY_TRIALS) or GETS_GPUS not in outcome.check.causes:
+        if code == STARTS or not code.startswith(_JUDGED_BY_TRIALS) or GETS_GPUS not in outcome.check.causes:
             return finding
         if len(failed) < len(gpu):
             seen = "; ".join(f"{describe_way(each)}: a container got the GPUs" for each in gpu if each not in failed)
-            worst = Severity.WARNING if code in named else Severity.NOTE
+            worst = Severity.WARNING if code in named or _is_named(finding, words) else Severity.NOTE
             is_worse = finding.severity is Severity.ERROR or worst is Severity.NOTE
             severity = worst if is_worse else finding.severity
             return replace(finding, severity=severity, evidence=(*finding.evidence, seen))
-        if matches and not named & found and finding.severity is Severity.ERROR:
+        if matches and not named & found and not _is_named(finding, words) and finding.severity is Severity.ERROR:
             return replace(finding, severity=Severity.NOTE, confidence=Confidence.POSSIBLE)
         return finding
 

@@ -68,7 +68,7 @@ def render_report_page(facts: Facts, report: Report) -> str:
         documentation=DOCUMENTATION_URL,
         report=report,
         headline=headline,
-        health=_HEALTH[report.health],
+        health="untried" if report.health is Health.HEALTHY and not report.tried else _HEALTH[report.health],
         first=first,
         others=report.roots if first is None else report.roots[1:],
         layers=[

@@ -15,6 +15,7 @@ from types import FrameType
 
 from devkit.facts.model import Engine, EngineKind, Facts, Platform, Trial, Trials, Way
 from devkit.facts.values import Unknown
+from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.image import build_image, has_glibc
@@ -30,7 +31,15 @@ _CLEAN_UP_S = 6.0
 _CLIENT_S = 4.0
 _ABANDONED_S = 90.0
 """A trial that is older was killed, whatever its process number says."""
-_OPTIONS = ("--rm", "--pull=never", "--network=none", "--read-only", "--cap-drop=ALL", "--entrypoint=/bin/sh")
+_OPTIONS = (
+    "--rm",
+    "--pull=never",
+    "--network=none",
+    "--read-only",
+    "--cap-drop=ALL",
+    "--cap-add=DAC_OVERRIDE",
+    "--entrypoint=/bin/sh",
+)
 _ARGUMENTS = {
     Way.PLAIN: (),
     Way.RUNTIME: ("--runtime=nvidia",),
@@ -129,7 +138,9 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
     if not engine.endpoint.url.startswith(("unix:", "/")):
         return Unknown("the engine runs on another machine: run devkit there")
     has_gpu = _has_gpu(facts)
-    cdi = not isinstance(facts.cdi, Unknown) and any(spec.kind == _GPU_KIND for spec in facts.cdi)
+    cdi = not isinstance(facts.cdi, Unknown) and any(
+        spec.kind == _GPU_KIND and spec.path.startswith(SPEC_FOLDERS) for spec in facts.cdi
+    )
     clients = []
     podman = find_program(host, "podman")
     if engine.kind is EngineKind.PODMAN:

@@ -1,5 +1,6 @@
 """The first screen at 80 columns: the root cause and its commands, what was seen of each layer, the verdict last."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,9 @@ SOCKET = Endpoint("unix:///var/run/docker.sock", "default")
 NO_DAEMON = EngineFailure(EngineEnd.NOT_RUNNING, SOCKET, f"nothing listens on {SOCKET.url}")
 CRUN = 'Error: OCI runtime "crun" failed: exec: "crun": executable file not found in $PATH\n'
 TWO = {"nvml.gpus": (gpu(0), gpu(1)), "cdi": (spec(devices=("0", "1", "all")),)}
+
+PASSED = re.compile(r"\d+ checks passed")
+"""Each new check would change their number."""
 
 SCREENS = {
     "healthy": tried(trial(Way.RUNTIME, gpu_count=2), trial(Way.GPUS, gpu_count=2), trial(Way.CDI, gpu_count=2), **TWO),
@@ -50,7 +54,7 @@ def format_screen(facts, **changes):
 def test_six_screens():
     lines: list[str] = []
     for name, facts in SCREENS.items():
-        lines += [f"=== {name}", *(line.text for line in format_screen(facts)), ""]
+        lines += [f"=== {name}", *(PASSED.sub("N checks passed", line.text) for line in format_screen(facts)), ""]
     assert_golden(Path(__file__).with_name("screens.txt"), "\n".join(lines))
 
 

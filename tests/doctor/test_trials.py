@@ -9,7 +9,7 @@ from devkit.doctor.report.report import Health
 from devkit.facts.model import Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
-from tests.doctor.machines import changed, gpu, healthy, windows_guest, without_gpu
+from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_only
 
 UNSEEN = Unknown("the container did not come that far")
@@ -22,6 +22,9 @@ ARGUMENTS = {
 NO_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]\n'
 NO_RUNTIME = "docker: Error response from daemon: unknown or invalid runtime name: nvidia\n"
 NO_RUNC = 'docker: Error response from daemon: exec: "runc": executable file not found in $PATH\n'
+NO_LIMIT = (
+    "docker: Error response from daemon: runc create failed: error setting rlimit type 8: operation not permitted\n"
+)
 NO_CGROUP = (
     "docker: Error response from daemon: nvidia-container-cli: container error: cgroup subsystem devices not found\n"
 )
@@ -75,6 +78,12 @@ CASES = [
         "a full disk",
     ),
     ("ENG017", tried(refused(Way.PLAIN, STRANGE, engine="podman")), "warning: podman", "Podman beside a sound Docker"),
+    (
+        "ENG017",
+        changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC), trial(Way.PLAIN, engine="podman")), ())}),
+        "error",
+        "a broken Docker beside a sound Podman",
+    ),
     (
         "ENG017",
         tried(left_behind=("devkit-trial-1-2-3-gpus",)),
@@ -165,8 +174,18 @@ def test_a_cause_that_the_engine_does_not_name_is_a_note_beside_it():
     assert report.root_causes == ("CTK013",)
 
 
-def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu():
-    facts = changed(healthy(), {"trials": Trials((refused(Way.PLAIN, NO_RUNC), refused(Way.GPUS, NO_RUNC)), ())})
+def test_a_setting_whose_file_the_engine_names_explains_the_way_that_fails():
+    gone = "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14"
+    words = f'docker: Error response from daemon: error mounting "{gone}" to rootfs: no such file or directory\n'
+    stale = {"cdi": (spec(missing_paths=(gone,)),)}
+    report = build_full_report(tried(WORKS, refused(Way.CDI, words), **stale))
+    assert report.root_causes == ("CDI004",)
+    assert build_full_report(tried(WORKS, **stale)).root_causes == ()
+
+
+@pytest.mark.parametrize("words", [NO_RUNC, NO_LIMIT], ids=["words that nobody knows", "words that are known"])
+def test_an_engine_that_starts_nothing_is_the_cause_of_what_gets_no_gpu(words):
+    facts = changed(healthy(), {"trials": Trials((refused(Way.PLAIN, words), refused(Way.GPUS, words)), ())})
     assert build_full_report(facts).root_causes == ("ENG017",)
 
 

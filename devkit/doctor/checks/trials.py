@@ -10,19 +10,23 @@ from devkit.facts.values import Unknown
 
 
 def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
-    """Tell how each trial ended; where another way works, one that does not is a warning."""
+    """Tell how each trial ended; where another way of the engine works, one that does not is a warning.
+
+    So is whatever fails in an engine that is not the one that the docker command talks to, which is tried first.
+    """
     faults = {each: find_fault(each, facts) for each in tried}
     works = [each for each in tried if not faults[each]]
     for trial, fault in faults.items():
         if not fault:
             continue
+        is_minor = trial.engine != tried[0].engine or any(each.engine == trial.engine for each in works)
         match, reason = explain(trial), find_reason(trial)
         seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]
         seen += [f"in it: {name} {value}" for name, value in _list_seen(trial)]
         seen += [f"{describe_way(each)}: works" for each in works]
         yield problem(
             fault,
-            severity=Severity.WARNING if works or fault == "too-slow" else None,
+            severity=Severity.WARNING if is_minor or fault == "too-slow" else None,
             confidence=match.confidence if match else None,
             fix=match.fix if match else None,
             engine=trial.engine,

@@ -53,7 +53,8 @@ def _render_summary(report: Report) -> list[str]:
     first = report.roots[0].finding if report.roots else None
     if report.health is Health.HEALTHY:
         passed = sum(isinstance(outcome.verdict, Passed) for outcome in report.outcomes)
-        return ["### ✅ devkit doctor: healthy", "", f"{format_count(passed, 'check')} passed."]
+        word = "healthy: " if report.tried else ""
+        return [f"### ✅ devkit doctor: {word}{report.headline}", "", f"{format_count(passed, 'check')} passed."]
     if report.health is Health.NO_GPU:
         return ["### ⚪ devkit doctor: nothing to judge", "", f"{_escape(report.headline)}."]
     if report.health is Health.INCOMPLETE:

@@ -18,7 +18,7 @@ from devkit.doctor.model import (
 from devkit.doctor.preconditions import has_gpu_to_judge
 from devkit.doctor.report.documents import LostReading, build_report_document
 from devkit.doctor.runner import mark_root_causes
-from devkit.doctor.trials import describe_outcome, is_tried, weigh_by_trials
+from devkit.doctor.trials import describe_outcome, describe_trials, is_tried, weigh_by_trials
 from devkit.facts.model import Facts
 from devkit.text import to_one_line
 
@@ -59,8 +59,10 @@ class Report:
     has_gpu: bool
     tried: bool = False
     """Whether a container, or CUDA itself, proved that the GPUs can be used."""
-    trial: str = "settings look right; not tried"
-    """What was proved, in a few words: "containers start with 2 GPUs"; or that nothing was."""
+    trial: str = "not tried"
+    """What was tried and how it ended, in a line."""
+    proof: str = "settings look right; not tried"
+    """What was proved, where nothing is wrong: "containers start with 2 GPUs"; or that nothing was."""
 
     @property
     def findings(self) -> tuple[ReportedFinding, ...]:
@@ -104,7 +106,7 @@ class Report:
     def headline(self) -> str:
         """The verdict in one line, where nothing worse than a note was found."""
         if self.health is Health.HEALTHY:
-            return self.trial
+            return self.proof
         return "no NVIDIA GPU found, so nothing says whether GPU work would run"
 
     @property
@@ -157,5 +159,6 @@ def build_report(facts: Facts, outcomes: Iterable[Outcome], *, devkit: str) -> R
         load_tables().as_of,
         has_gpu_to_judge(facts),
         is_tried(facts),
+        describe_trials(facts),
         describe_outcome(facts),
     )
