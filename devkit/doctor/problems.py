@@ -300,12 +300,6 @@ def decode_fix_rows(given: Any) -> tuple[FixRow, ...]:  # noqa: ANN401 - as TOML
 
 
 @cache
-def find_shared_fix(name: str) -> Fix:
-    """Return a fix of fixes.toml for a machine that nothing is known of. Raises KeyError for an unknown name."""
-    return render_fix(decode_fix_rows(name), {}, build_unknown_facts())
-
-
-@cache
 def build_unknown_facts() -> Facts:
     """Build the facts of a machine that nobody has read."""
     unknown = Unknown("no machine was read")
