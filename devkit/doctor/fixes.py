@@ -199,3 +199,16 @@ def find_host_side(facts: Facts) -> Side:
 def find_driver_side(facts: Facts) -> Side:
     """Find the side that has the driver: Windows for WSL, never the guest."""
     return Side.WINDOWS if find_platform(facts) in (Platform.WSL1, Platform.WSL2, Platform.WINDOWS) else Side.HOST
+
+
+def find_workload_side(facts: Facts) -> Side:
+    """Find the side on which the workload's packages are installed."""
+    return Side.CONTAINER if is_in_container(facts) else Side.HOST
+
+
+def adapt_to_installer(command: str, facts: Facts) -> str:
+    """Write a command of pip for uv, if uv made this environment, which has no pip of its own; leave others as they are."""
+    is_uv = not isinstance(facts.python, Unknown) and facts.python.installer == "uv"
+    if not is_uv or not command.startswith(("pip install ", "pip uninstall ")):
+        return command
+    return "uv " + command.replace(" --force-reinstall ", " --reinstall ").replace(" uninstall -y ", " uninstall ")

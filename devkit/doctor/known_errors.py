@@ -66,7 +66,8 @@ def find_known_errors(
     text: str | Iterable[Excerpt], *, machine: Machine | None = None, is_ours: bool = False
 ) -> tuple[Match, ...]:
     """Find the known errors in a text, each root cause before what follows from it, as `explain_text` does."""
-    return explain_text(text, machine=machine, is_ours=is_ours).matches
+    answer = explain_text(text, machine=machine, is_ours=is_ours)
+    return tuple(match for match in answer.matches if not match.is_harmless)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from devkit.doctor.model import (
     format_location,
 )
 from devkit.doctor.preconditions import find_platform, is_in_container
-from devkit.doctor.wheels import adapt_to_installer, find_workload_side
 from devkit.facts.decode import decode_fields
 from devkit.facts.model import Facts, Setting
 from devkit.facts.values import Unknown
@@ -43,7 +42,7 @@ _MACRO = re.compile(r"\{([a-z_]+)\}")
 SIDES: Mapping[str, Callable[[Facts], Side]] = {
     "machine": fixes.find_host_side,
     "driver": fixes.find_driver_side,
-    "workload": find_workload_side,
+    "workload": fixes.find_workload_side,
 }
 """`where` of a fix that depends on the machine: around the GPU, of its driver, or where the workload runs."""
 
@@ -199,7 +198,9 @@ def _expand(command: str, values: Mapping[str, object], facts: Facts) -> Iterato
     """Yield the commands of one template."""
     found = _MACRO.fullmatch(command)
     if found is None:
-        yield adapt_to_installer(command.format_map({name: _quote(value) for name, value in values.items()}), facts)
+        yield fixes.adapt_to_installer(
+            command.format_map({name: _quote(value) for name, value in values.items()}), facts
+        )
         return
     name = found[1]
     if isinstance(given := values.get(name), tuple):

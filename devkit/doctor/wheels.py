@@ -5,8 +5,8 @@ import shlex
 from devkit.compat.gpus import has_forward_compatibility
 from devkit.compat.version_tables import TorchWheel, load_tables
 from devkit.compat.wheels import CompatibleWheel, DriverCuda, find_wheel
-from devkit.doctor.model import NotApplicable, Side
-from devkit.doctor.preconditions import is_in_container
+from devkit.doctor.fixes import adapt_to_installer
+from devkit.doctor.model import NotApplicable
 from devkit.facts.model import Facts, Gpu, NvmlAnswer, System
 from devkit.facts.values import ComputeCapability, Release, Unknown
 
@@ -57,19 +57,6 @@ def find_wheel_row(version: str, cuda: Release, machine: str) -> TorchWheel | No
 
 def _format_minor(version: Release) -> str:
     return ".".join(str(number) for number in version.numbers[:2])
-
-
-def find_workload_side(facts: Facts) -> Side:
-    """Find the side on which the workload's packages are installed."""
-    return Side.CONTAINER if is_in_container(facts) else Side.HOST
-
-
-def adapt_to_installer(command: str, facts: Facts) -> str:
-    """Write a command of pip for uv, if uv made this environment, which has no pip of its own; leave others as they are."""
-    is_uv = not isinstance(facts.python, Unknown) and facts.python.installer == "uv"
-    if not is_uv or not command.startswith(("pip install ", "pip uninstall ")):
-        return command
-    return "uv " + command.replace(" --force-reinstall ", " --reinstall ").replace(" uninstall -y ", " uninstall ")
 
 
 def list_wheel_requirements(facts: Facts, wheel: CompatibleWheel) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from devkit.doctor.signatures.log_text import HEAD, TAIL, read_words
 from devkit.doctor.signatures.matching import match_signatures, search_text
 from devkit.doctor.signatures.model import Signature
 from devkit.doctor.signatures.patterns import compile_pattern
+from devkit.doctor.signatures.rendering import render_fix_of
+from devkit.doctor.signatures.text_facts import TextFacts
 
 SIGNATURES = load_signatures()
 
@@ -74,11 +76,9 @@ def find_faults(row):
         yield "it has no source"
     if row.cause != row.cause.strip(" .") or not row.fix.summary.endswith((".", "`")):
         yield "its cause is no sentence, and its fix is one"
-    filled = (
-        word for word in (row.fix.summary, *row.fix.commands) if "--format" not in word and "features" not in word
-    )
-    if any("{" in word for word in filled):
-        yield "its fix has a capture"
+    fix = render_fix_of(row, {}, TextFacts())
+    if any(re.search(r"(?<![{$.])\{[a-z_]+\}(?!\})", word) for word in (fix.summary, *fix.commands)):
+        yield "its fix shows a name in braces"
     if any("…" in text or "{" in text for text in row.symptoms):
         yield "a symptom on its page has marks of a pattern"
 
@@ -120,6 +120,9 @@ NOT_BY_ITSELF = {
     "Driver/library version mismatch after a reboot": "a description",
     "MIG device not found": "a description",
     "CUDA is not available on a vGPU": "a description",
+    "OCI runtime create failed": "the line around the cause",
+    "failed to create shim task": "the line around the cause",
+    "error response from daemon": "the line around the cause",
     "/dev/nvidia0 exists, but nvidia-smi is not there": "a description",
     "the version that was installed is not the one that is imported": "a description",
 }

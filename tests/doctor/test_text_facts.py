@@ -5,6 +5,7 @@ import re
 import pytest
 
 from devkit.doctor.known_errors import find_known_errors
+from devkit.doctor.model import Side
 from devkit.doctor.signatures.catalog import load_signatures
 from devkit.doctor.signatures.families import load_families
 from devkit.doctor.signatures.log_text import read_words
@@ -141,6 +142,33 @@ def test_no_command_has_a_fixed_version_where_the_text_states_one():
         "sudo apt-get install -y nvidia-driver-580-open  # Ubuntu",
         "sudo apt-get install -y nvidia-driver-580  # Ubuntu, for Maxwell, Pascal and Volta",
     }
+
+
+LINUX_DRIVER = re.compile(r"\b(?:modprobe|nvidia-modprobe|dkms|ubuntu-drivers)\b|apt-get install\b.* nvidia-driver")
+
+
+def test_wsl_gets_no_command_for_a_linux_driver():
+    facts = TextFacts((TextFact("wsl", "wsl2"),))
+    fixes = (render_fix_of(row, {}, facts) for row in ROWS)
+    assert {
+        each for fix in fixes if fix.where is Side.HOST for each in fix.commands if LINUX_DRIVER.search(each)
+    } == set()
+
+
+@pytest.mark.parametrize(("distribution", "command"), [("rhel", "dnf"), ("arch", "pacman"), ("opensuse", "zypper")])
+def test_packages_are_installed_by_the_manager_of_the_distribution(distribution, command):
+    facts = TextFacts((TextFact("distribution", distribution),))
+    commands = {each for row in ROWS for each in render_fix_of(row, {}, facts).commands}
+    assert [each for each in commands if re.match(r"(?:sudo )?apt", each)] == []
+    assert any(each.startswith(f"sudo {command} ") for each in commands)
+
+
+def test_a_gpu_newer_than_the_cuda_of_torch_is_the_cause_of_its_errors():
+    error = "RuntimeError: NCCL error in: x.cpp:47, unhandled cuda error, NCCL version 21.0.3"
+    match = find_known_errors(f"{error}\nmy torch version is 1.11.0,cuda 10.2 gpu rtx 3090")[0]
+    assert "needs CUDA 11.1" in match.cause
+    assert "torch==" in match.fix.commands[0]
+    assert "needs CUDA" not in find_known_errors(f"{error}\nmy torch version is 2.8.0,cuda 12.8 gpu rtx 3090")[0].cause
 
 
 def commands_of(text):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from devkit.doctor.fixes import list_configure_commands, list_restart_commands
-from devkit.doctor.model import Fix, Restart
-from devkit.doctor.problems import find_problem_row, render_fix
+from devkit.doctor.model import Fix, Restart, Side
+from devkit.doctor.problems import decode_fix_rows, find_problem_row, render_fix
 from devkit.doctor.signatures.text_facts import TextFacts
 
 OF_CONTAINER = ("kubernetes", "podman", "apptainer", "enroot")
@@ -61,6 +61,37 @@ _CLI = re.compile(
     r"|version|compose|network|manifest|events|volume|container)\b)"
 )
 _IMAGE_WORK = re.compile(r"\bdocker (?:build|buildx|builder|manifest|push)\b|DOCKER_BUILDKIT")
+_LINUX_DRIVER = re.compile(
+    r"\b(?:modprobe|nvidia-modprobe|dkms|ubuntu-drivers|rmmod)\b|nvidia-persistenced"
+    r"|apt-get install\b.* (?:nvidia-(?:driver|dkms|utils)|libnvidia-compute)"
+)
+"""Commands for a Linux driver, of which WSL has none."""
+_INSTALL_TOOLKIT = re.compile(r"nvidia-ctk runtime configure --runtime=docker|install\b.* nvidia-container-toolkit")
+_APT = re.compile(
+    r"(?:apt(?:-get)? update && )?(?:sudo )?apt(?:-get)? install (?:(?:-y|--only-upgrade|--reinstall|--no-install-recommends) )*"
+    r"(?P<packages>[^#;&|]*?)(?=$| *[#;&|])"
+)
+_OF_APT = re.compile(r"(?:sudo )?(?:apt\b|apt-\w+|dpkg\b|ubuntu-drivers)")
+_MANAGERS = {"rhel": "dnf", "fedora": "dnf", "arch": "pacman", "opensuse": "zypper", "suse": "zypper"}
+_INSTALL = {"dnf": "sudo dnf install -y", "pacman": "sudo pacman -S --needed", "zypper": "sudo zypper install -y"}
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "dnf": {
+        "build-essential": "gcc gcc-c++ make",
+        "python3-dev": "python3-devel",
+        "linux-headers-$(uname": "kernel-devel-$(uname",
+        "g++": "gcc-c++",
+        "libgl1": "mesa-libGL",
+    },
+    "pacman": {
+        "build-essential": "base-devel",
+        "python3-dev": "python",
+        "linux-headers-$(uname": "linux-headers  # $(uname",
+        "g++": "gcc",
+        "'nvidia-*'": "nvidia-open nvidia-utils",
+    },
+    "zypper": {"build-essential": "gcc gcc-c++ make", "python3-dev": "python3-devel", "g++": "gcc-c++"},
+}
+"""Names of packages where they differ from Debian's."""
 _DOCKER = re.compile(r"\bdocker(?:-compose)?\b(?!\.io|://|-ce|-registry)")
 _DOCKER_WORDS = re.compile(
     r"(?i)\bdocker\b|compose\b|`--|\bengine\b|the container is (?:created|started)|Start the container"
@@ -78,6 +109,13 @@ class _Option:
     node: str = ""
     """A command for the node, where a pod has no such setting."""
 
+
+_ROOTLESS_CDI = (
+    "mkdir -p ~/.config/cdi && nvidia-ctk cdi generate --output=$HOME/.config/cdi/nvidia.yaml",
+    '# ~/.config/docker/daemon.json: {"features": {"cdi": true}, "cdi-spec-dirs": ["/home/<user>/.config/cdi"]}',
+    "systemctl --user restart docker",
+)
+"""The daemon of rootless Docker sees an /etc of its own, and not /etc/cdi."""
 
 _POD_GPU = "resources: {limits: {nvidia.com/gpu: 1}}"
 _OPTIONS: Mapping[str, _Option] = {
@@ -157,10 +195,18 @@ def fit_to_engine(fix: Fix, facts: TextFacts) -> Fix:
         _CONFIGURE.search(each) or re.search(r"daemon\.json|snap remove", each) for each in fix.commands
     ):
         return _replace_snap(facts)
+    if facts.find("wsl") and fix.where is Side.HOST and any(map(_LINUX_DRIVER.search, fix.commands)):
+        return _render_shared("update-wsl", facts)
+    if engine == "desktop" and any(map(_INSTALL_TOOLKIT.search, fix.commands)):
+        return _render_shared("update-desktop", facts)
+    if manager := find_manager(facts):
+        written = (_to_distribution(command, manager) for command in fix.commands)
+        fix = replace(fix, commands=tuple(command for command in written if not _OF_APT.match(command)))
     convert = _CONVERTERS.get(engine)
     if engine == "docker" or not engine:
         return fix if facts.find("form") != "compose" else replace(fix, commands=tuple(_to_compose(fix.commands)))
-    if convert is None or not any(map(_is_dockers, fix.commands)):
+    is_ours = any(_is_dockers(each) or (engine == "rootless" and "cdi generate" in each) for each in fix.commands)
+    if convert is None or not is_ours:
         return fix
     runs = [run for command in fix.commands if (run := _parse_run(command))]
     parts = (
@@ -172,6 +218,24 @@ def fit_to_engine(fix: Fix, facts: TextFacts) -> Fix:
         summary = _summarize(runs, engine)
     is_gone = engine in ("podman", "apptainer", "enroot") and fix.restart is Restart.ENGINE
     return replace(fix, summary=summary, commands=commands, restart=Restart.NONE if is_gone else fix.restart)
+
+
+def _render_shared(name: str, facts: TextFacts) -> Fix:
+    return render_fix(decode_fix_rows(name), {}, facts.facts)
+
+
+def find_manager(facts: TextFacts) -> str:
+    """Find the package manager of a text's distribution where it is not apt; "" for apt and where none is known."""
+    return _MANAGERS.get(facts.find("distribution"), "")
+
+
+def _to_distribution(command: str, manager: str) -> str:
+    """Write a command of apt for another package manager."""
+    found = _APT.search(command)
+    if found is None:
+        return command
+    packages = " ".join(_NAMES.get(manager, {}).get(name, name) for name in found["packages"].split())
+    return f"{command[: found.start()]}{_INSTALL[manager]} {packages}{command[found.end() :]}"
 
 
 def _is_dockers(command: str) -> bool:
@@ -341,6 +405,8 @@ def _to_other_docker(engine: str) -> Callable[[str], Iterator[str]]:
             return  # Docker Desktop has its own.
         if engine == "rootless" and _CONFIGURE.search(command):
             yield from list_configure_commands(engine)
+        elif engine == "rootless" and "nvidia-ctk cdi generate" in command:
+            yield from _ROOTLESS_CDI
         elif _RESTART.search(command):
             yield from list_restart_commands(engine)
         else:

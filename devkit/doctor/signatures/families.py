@@ -15,7 +15,7 @@ from devkit.doctor.problems import FixRow
 from devkit.doctor.signatures.catalog import decode_fix
 from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
 from devkit.doctor.signatures.log_text import Words, is_about_gpus
-from devkit.doctor.signatures.matching import MAX_SHOWN, compile_template
+from devkit.doctor.signatures.matching import MAX_SHOWN, find_template
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import TextFacts
@@ -133,10 +133,10 @@ def find_families(text: Words, values: TextFacts) -> Iterator[tuple[Family, Matc
 def _match_family(family: Family, text: Words, values: TextFacts) -> Match | None:
     plain = {cause.cause for cause in family.causes if cause.is_plain}
     for template in family.texts:
-        pattern = compile_template(template)
-        found = pattern.find(text.shown, text.lowered)
-        if found is None or (family.is_whole_line and not text.is_whole_line(found)):
+        hit = find_template(template, text)
+        if hit is None or (family.is_whole_line and not text.is_whole_line(hit[1])):
             continue
+        pattern, found = hit
         captures = {**values.as_captures(), **pattern.format_captures(found)}
         if family.has_changes:
             from devkit.doctor.signatures.library_changes import describe_change
@@ -206,8 +206,8 @@ def _applies(row: FamilyCause, captures: Mapping[str, str]) -> bool:
 
 
 def _finds(template: str, text: Words) -> str:
-    found = compile_template(template).find(text.shown, text.lowered)
-    return found[0][:MAX_SHOWN] if found else ""
+    hit = find_template(template, text)
+    return hit[1][0][:MAX_SHOWN] if hit else ""
 
 
 def _compute_fix(row: FamilyCause, captures: Mapping[str, str], values: TextFacts) -> Fix:

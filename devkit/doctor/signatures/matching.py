@@ -9,7 +9,7 @@ from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.signatures.catalog import load_signatures
 from devkit.doctor.signatures.log_text import Words, read_words
 from devkit.doctor.signatures.model import Match, Signature
-from devkit.doctor.signatures.patterns import Pattern, compile_pattern
+from devkit.doctor.signatures.patterns import Pattern, compile_pattern, find_anchor
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
 
@@ -79,15 +79,27 @@ def compile_template(template: str, *, is_squeezed: bool = False) -> Pattern:
     return compile_pattern(template, is_squeezed=is_squeezed)
 
 
+_find_anchor = cache(find_anchor)
+
+
+def find_template(template: str, text: Words, *, is_squeezed: bool = False) -> tuple[Pattern, re.Match[str]] | None:
+    """Find an error text in the words of a text; it is compiled only where its longest words occur."""
+    if _find_anchor(template, is_squeezed=is_squeezed) not in text.lowered:
+        return None
+    pattern = compile_template(template, is_squeezed=is_squeezed)
+    found = pattern.find(text.shown, text.lowered)
+    return (pattern, found) if found else None
+
+
 def _search(text: Words, signatures: tuple[Signature, ...], facts: TextFacts, *, is_squeezed: bool) -> list[Match]:
     matches = []
     for signature in signatures:
         for template in signature.texts:
-            pattern = compile_template(template, is_squeezed=is_squeezed)
-            if is_squeezed and pattern.specificity < MIN_SQUEEZED_SPECIFICITY:
+            hit = find_template(template, text, is_squeezed=is_squeezed)
+            if hit is None or (is_squeezed and hit[0].specificity < MIN_SQUEEZED_SPECIFICITY):
                 continue
-            found = pattern.find(text.shown, text.lowered)
-            if found and _is_confirmed(signature, found, text, is_squeezed=is_squeezed):
+            pattern, found = hit
+            if _is_confirmed(signature, found, text, is_squeezed=is_squeezed):
                 captures = pattern.format_captures(found)
                 matches.append(
                     Match(
@@ -113,7 +125,7 @@ def _is_confirmed(signature: Signature, found: re.Match[str], text: Words, *, is
     around = text.cut(max(0, found.start() - NEAR), found.end() + NEAR)
 
     def is_near(template: str) -> bool:
-        return compile_template(template, is_squeezed=is_squeezed).find(around.shown, around.lowered) is not None
+        return find_template(template, around, is_squeezed=is_squeezed) is not None
 
     return not any(map(is_near, signature.unless)) and (not signature.beside or any(map(is_near, signature.beside)))
 

@@ -41,6 +41,17 @@ _CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
 }
 
 
+_VARYING = re.compile(r"\{\w+:\w+\}|[…\"'`]")
+
+
+def find_anchor(template: str, *, is_squeezed: bool = False) -> str:
+    """Return the longest fixed words of a template in lower case, without compiling it."""
+    parts = _VARYING.split(template)
+    if is_squeezed:
+        parts = [part.replace(" ", "") for part in parts]
+    return max(parts, key=len).lower()
+
+
 @dataclass(frozen=True)
 class Pattern:
     """An error text ready to be searched for.

@@ -37,11 +37,13 @@ _EXACT: Mapping[str, str] = {
     "cuda_toolkit": r"(?:/usr/local/cuda-|\brelease |CUDA Toolkit )(1\d\.\d|9\.\d)\b",
     "torch_build": r"\btorch\S{0,3}[ =:@-]{1,3}v?\d+\.\d+[\w.]{0,20}\+(cu\d{2,3}|cpu|rocm[\d.]{1,6})",
     "gpu": (
-        r"\b((?:[RG]TX(?: PRO)? ?A?\d{4}|GTX \d{3}|Tesla [KMPTV]\d{1,3}|[ABHL]\d{2,3}S?|V100|P100|T4|GB10|G?B[23]00)(?: ?(?:Ti|SUPER))?)\b"
+        r"\b((?:(?:[RG]TX|[rg]tx)(?: PRO)? ?A?\d{4}|GTX \d{3}"
+        r"|Tesla [KMPTV]\d{1,3}|[ABHL]\d{2,3}S?|V100|P100|T4|GB10|G?B[23]00)(?: ?(?:Ti|SUPER))?)\b"
     ),
     "python": r"\b(?:[Pp]ython|cp|py) ?(3\.?(?:[89]|1[0-9]))\b",
     "machine": r"(?<![A-Za-z0-9])(x86_64|amd64|aarch64|arm64)(?![a-z0-9])",
     "cuda_major": r"\b(?:lib(?:cublas\w{0,4}|cudart|nvrtc)\.so\.|nvidia-[a-z-]{3,20}-cu)(1[1-9])\b",
+    "cuda_of_torch": r"\b(?:torch|pytorch)\b.{0,40}?\bcuda[ =:]{0,2}(\d{1,2}\.\d)\b",
     "cgroup_version": r"Cgroup Version: ?([12])\b",
     "mig_uuid": r"\b(MIG-[0-9a-fG][\w/-]{7,80})",
     "inside": r"(root@[0-9a-f]{12}:|/\.dockerenv|\b(?:in|inside) (?:the|my|a) container\b|docker exec -|kubectl exec )",
@@ -49,7 +51,7 @@ _EXACT: Mapping[str, str] = {
     "resource": r"\b((?:nvidia|amd)\.com/[\w.-]{1,40})(?!=)",
     "distribution": (
         r"(?<![:/\w-])(Ubuntu|Debian|Fedora|CentOS|Rocky Linux|AlmaLinux|RHEL|Red Hat Enterprise|Amazon Linux|openSUSE|SLES"
-        r"|Arch Linux|NixOS)\b|(?<=[\d_])\.(?:el|fc)(\d{1,2})"
+        r"|Arch Linux|NixOS)\b|((?<=[\d_])\.(?:el|fc)\d{1,2}|-arch\d|(?<![\w/-])pacman -S|(?<![\w/-])zypper )"
     ),
 }
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
@@ -57,7 +59,7 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 }
 _FIRST_COUNTS = ("gpu_uuid", "inside", "mig_uuid", "wsl")
 """Facts of which one is enough, or the first serves."""
-FACT_NAMES = (*_PATTERNS, "engine", "form", "command")
+FACT_NAMES = (*_PATTERNS, "needed_cuda", "engine", "form", "command")
 """Names that conditions and sentences of rows may use, besides the captures of their texts."""
 _VARIABLE = re.compile(
     r"\b((?:CUDA|NCCL|NVIDIA|TORCH|PYTORCH|HF|VLLM|BNB|XLA|UV|PIP|LD|TF|OMP|GLOO|SLURM|DOCKER)_[A-Z0-9_]{2,50})"
@@ -208,6 +210,22 @@ class TextFacts:
         """The compute capabilities of the GPUs."""
         return tuple(sorted({parse_capability(text) for text in self.list_values("capability")}))
 
+    @cached_property
+    def needed_cuda(self) -> str:
+        """The first CUDA that knows the GPU of the text, where the CUDA that it names is older; "" for none."""
+        named = self.find("cuda_of_torch") or self.find("torch_build").removeprefix("cu")
+        if not named or not (self.find("gpu") or self.capabilities):
+            return ""
+        from devkit.compat.gpus import find_gpu
+        from devkit.compat.version_tables import load_tables
+
+        gpu = find_gpu(self.find("gpu")) if self.find("gpu") else None
+        capabilities = self.capabilities or ((gpu.capability,) if gpu else ())
+        rows = [row for each in capabilities if (row := load_tables().driver.capabilities.get(each))]
+        cuda = Release.parse(named if "." in named else f"{named[:-1]}.{named[-1]}") if named[0].isdigit() else None
+        first = max((row.first_cuda for row in rows), default=None)
+        return str(first) if first is not None and cuda is not None and cuda < first else ""
+
     @property
     def python(self) -> str | None:
         """The Python release, such as 3.11."""
@@ -237,6 +255,8 @@ class TextFacts:
         """Return the facts that a text states once, by name, for conditions and sentences."""
         names = dict.fromkeys(each.name for each in self.stated if ":" not in each.name)
         known = {name: value for name in names if (value := self.find(name))}
+        if self.needed_cuda:
+            known["needed_cuda"] = self.needed_cuda
         return known | {name: self.list_values(name)[0] for name in _FIRST_COUNTS if name in names}
 
     def as_ubuntu(self) -> "TextFacts":
@@ -349,7 +369,8 @@ def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
 
 def _name_distribution(found: re.Match[str]) -> str:
     if found[2]:
-        return "fedora" if ".fc" in found[0] else "rhel"
+        signs = {".fc": "fedora", "-arch": "arch", "pacman": "arch", "zypper": "opensuse"}
+        return next((name for sign, name in signs.items() if sign in found[0]), "rhel")
     return _DISTRIBUTIONS.get(found[1].lower(), "rhel")
 
 
