@@ -45,10 +45,13 @@ if TYPE_CHECKING:
 _DEFAULT_MODE = 0o644
 _ASSIGNMENT = re.compile(
     r"""(?x)(?<![\w$/.-])(?P<key>[A-Z][A-Z0-9_]{2,80})
-    (?P<between>["']?[ ]*[=:][ ]*["']?|(?<=ENV[ ])[ ]+|["'][ ]*:[ ]*["'])
+    (?P<between>["']?[ ]*[=:][ ]*["']?|["'][ ]*:[ ]*["'])
     (?P<value>[^\s"'][^\n"']*?)(?=["'\n]|$|[ ](?=[A-Z][A-Z0-9_]+=)|[ ]\\)"""
 )
 """A value of `environment`, `containerEnv`, `args`, ENV or ARG: in YAML, JSON or a Dockerfile."""
+
+_OLDER_ENV = re.compile(r"(?m)^([-+ ]?\s*ENV\s+\w+) +([^=\s][^\n]*)$")
+"""ENV without an equals sign: the rest of the line is its value."""
 
 
 class Action(StrEnum):
@@ -136,6 +139,7 @@ def _hide_values(diff: str, before: str) -> str:
         is_known = (found["key"], found["value"]) in values
         return f"{found['key']}{found['between']}…" if is_known else found[0]
 
+    diff = _OLDER_ENV.sub(lambda found: f"{found[1]} …" if found[2] in before else found[0], diff)
     return _ASSIGNMENT.sub(hide, diff)
 
 
