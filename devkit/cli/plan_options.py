@@ -144,7 +144,6 @@ _PROJECT = (
         callback=_list_requirements,
         help="Add what this needs: vllm, sglang, jax … Repeat.",
     ),
-    allow_index_option(),
     click.option(
         "--apt", multiple=True, metavar="NAME", help="Debian package for the image; NAME- leaves one out. Repeat."
     ),
@@ -154,7 +153,9 @@ _PROJECT = (
 def plan_options(*, with_details: bool) -> Decorator:
     """Return a decorator that adds the options to a command, which receives them as one argument, `options`."""
     machine = section("Machine", *_MACHINE, *(_MACHINE_DETAILS if with_details else ()))
-    groups = (machine, section("Versions", *_VERSIONS), section("Project", *_PROJECT))
+    # init has 35 others; the line that refuses an index names this one.
+    allow = allow_index_option(hidden=not with_details)
+    groups = (machine, section("Versions", *_VERSIONS), section("Project", *_PROJECT, allow))
     return group_options(groups, PlanOptions, "options")
 
 

@@ -87,6 +87,11 @@ def hold_project(folder: Path) -> Iterator[None]:
     from devkit.folder_lock import hold_folder
 
     with hold_folder(folder, report_wait=lambda line: click.echo(line, err=True)):
+        if folder.is_dir():
+            from devkit.render.changes import finish_writes
+
+            if line := finish_writes(folder):
+                click.echo(line, err=True)
         if sys.stdout is not sys.__stdout__ or sys.stdout is None or sys.stdout.isatty():
             yield
             return

@@ -1,7 +1,7 @@
 """Changes of a project's files: computed first, then written. This is the only module that writes to the disk.
 
-A run is staged beside the files it replaces, the lock first, and then renamed into place, the lock last. A kill at any
-moment leaves each file old or new and never half, and the staged lock tells the next run which of them devkit wrote.
+A run is staged beside the files it replaces and then renamed into place, by a journal that the next command finishes or
+rolls back. A kill at any moment leaves each file old or new and never half.
 """
 
 import contextlib
@@ -20,7 +20,6 @@ from devkit.folder_lock import hold_folder
 from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, compute_blob_id, find_version, keep_versions, parse_lock
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
-    STAGED_SUFFIX,
     WHEELS_FOLDER,
     Artifact,
     get_staging_path,
@@ -29,6 +28,15 @@ from devkit.render.files import (
     resolve_inside,
 )
 from devkit.render.ignore_files import IGNORE_FILES, merge_ignore_file
+from devkit.render.journal import (
+    JOURNAL_PATH,
+    NEXT_JOURNAL_PATH,
+    Journal,
+    Step,
+    describe_end,
+    format_journal,
+    parse_journal,
+)
 from devkit.text import escape_text
 
 if TYPE_CHECKING:
@@ -37,10 +45,13 @@ if TYPE_CHECKING:
 _DEFAULT_MODE = 0o644
 _ASSIGNMENT = re.compile(
     r"""(?x)(?<![\w$/.-])(?P<key>[A-Z][A-Z0-9_]{2,80})
-    (?P<between>["']?[ ]*[=:][ ]*["']?|(?<=ENV[ ])[ ]+|["'][ ]*:[ ]*["'])
+    (?P<between>["']?[ ]*[=:][ ]*["']?|["'][ ]*:[ ]*["'])
     (?P<value>[^\s"'][^\n"']*?)(?=["'\n]|$|[ ](?=[A-Z][A-Z0-9_]+=)|[ ]\\)"""
 )
 """A value of `environment`, `containerEnv`, `args`, ENV or ARG: in YAML, JSON or a Dockerfile."""
+
+_OLDER_ENV = re.compile(r"(?m)^([-+ ]?\s*ENV\s+\w+) +([^=\s][^\n]*)$")
+"""ENV without an equals sign: the rest of the line is its value."""
 
 
 class Action(StrEnum):
@@ -95,7 +106,7 @@ DEVCONTAINER_REFUSALS = RefusalTexts()
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """Files that devkit wrote before: the id of every version that the lock and a killed run's lock name, by path."""
+    """Files that devkit wrote before: the id of each that the lock names, by path."""
 
     files: dict[str, list[str]]
     was_written: bool
@@ -128,6 +139,7 @@ def _hide_values(diff: str, before: str) -> str:
         is_known = (found["key"], found["value"]) in values
         return f"{found['key']}{found['between']}…" if is_known else found[0]
 
+    diff = _OLDER_ENV.sub(lambda found: f"{found[1]} …" if found[2] in before else found[0], diff)
     return _ASSIGNMENT.sub(hide, diff)
 
 
@@ -191,16 +203,11 @@ def read_known_files(root: Path) -> KnownFiles:
     content = read_file(root, LOCK_PATH)
     if content is not None:
         locks.append(parse_lock(content))
-    # A killed run leaves its lock staged, perhaps half written; then nothing was renamed yet.
-    journal = read_file(root, get_staging_path(Path(LOCK_PATH)).name)
-    if journal is not None:
-        with contextlib.suppress(DevkitError):
-            locks.append(parse_lock(journal))
     files: dict[str, list[str]] = {}
     for lock in locks:
         for path, written in lock.files.items():
             files.setdefault(path, []).append(written)
-    return KnownFiles(files, bool(locks) or journal is not None)
+    return KnownFiles(files, bool(locks))
 
 
 def compute_change(root: Path, artifact: Artifact) -> FileChange:
@@ -311,7 +318,6 @@ def write_changes(
     )
     pending = [change for change in changes if change.action is not Action.UNCHANGED]
     if not pending:
-        _remove_staged(root, [])
         return
     try:
         made = _make_directories(root.resolve())
@@ -321,30 +327,129 @@ def write_changes(
         ) from None
     try:
         with hold_folder(root):
+            finish_writes(root)
             _stage_and_rename([change for change in pending if not _is_done(root, change)], root, replace)
     finally:
         _remove_empty(made)
 
 
 def _stage_and_rename(pending: list[FileChange], root: Path, replace: Callable[[Path, Path], None]) -> None:
+    if not pending:
+        return
+    # The lock last: it tells which files devkit wrote.
+    pending.sort(key=lambda change: change.path == LOCK_PATH)
+    removed = [change for change in pending if change.action is Action.REMOVE]
     written = [change for change in pending if change.action is not Action.REMOVE]
-    written.sort(key=lambda change: change.path != LOCK_PATH)
-    staged = _stage(root, written)
-    lock_last = sorted(staged, key=lambda pair: pair[1].name == LOCK_PATH)
+    steps = tuple(
+        Step(each.path, _identify(each.before), _identify(None if each in removed else each.artifact.content))
+        for each in (*removed, *written)
+    )
+    targets = [resolve_inside(root, change.path) for change in written]
+    base = root.resolve()
+    missing = sorted(
+        {each for target in targets for each in target.parents if base in each.parents and not each.exists()}
+    )
+    made = tuple(each.relative_to(base).as_posix() for each in missing)
+    journal = Journal(base.stat().st_ino, steps, made)
+    _keep_journal(root, journal)
     try:
-        for change in pending:
-            if change.action is Action.REMOVE:
-                _remove(resolve_inside(root, change.path))
-        for source, target in lock_last:
-            replace(source, target)
+        _stage(zip(targets, written, strict=True), root)
+        _keep_journal(root, dataclasses.replace(journal, is_staged=True))
+    except BaseException:
+        finish_writes(root)
+        raise
+    _carry_out(root, steps, replace)
+
+
+def _keep_journal(root: Path, journal: Journal) -> None:
+    """Write the journal, whole. Raises DevkitError where the disk refuses."""
+    path = root.resolve() / JOURNAL_PATH
+    staged = path.with_name(NEXT_JOURNAL_PATH)
+    try:
+        _write_synced(staged, format_journal(journal), _DEFAULT_MODE)
+        replace_beside(staged, path)
+        _sync_directories([path.parent])
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            _remove(staged)
+        raise _explain_refusal(error, root) from None
+
+
+def _identify(content: bytes | None) -> str:
+    return "" if content is None else compute_blob_id(content)
+
+
+def _carry_out(root: Path, steps: Iterable[Step], replace: Callable[[Path, Path], None]) -> tuple[list[str], list[str]]:
+    """Carry out staged steps. Returns the paths that were changed, and those that somebody changed since."""
+    done: list[str] = []
+    kept: list[str] = []
+    folders = {root.resolve()}
+    try:
+        for step in steps:
+            target = resolve_inside(root, step.path)
+            staged = get_staging_path(target)
+            now = _identify(read_file(root, step.path))
+            ready = _identify(read_file(root, staged.relative_to(root.resolve()).as_posix())) if step.after else ""
+            if now == step.after:
+                _remove(staged)
+            elif now != step.before or ready != step.after:
+                kept.append(step.path)
+                _remove(staged)
+            else:
+                done.append(step.path)
+                folders.add(target.parent)
+                if step.after:
+                    replace(staged, target)
+                else:
+                    _remove(target)
+        _sync_directories(folders)
+        _remove(root.resolve() / JOURNAL_PATH)
     except OSError as error:
         raise DevkitError(
             f"cannot replace {error.filename2 or error.filename or root}: {error.strerror}",
             "Close the programs that hold it, then run this again: it will finish what it began.",
         ) from None
-    folders = {target.parent for _, target in staged}
-    _sync_directories(folders)
-    _remove_staged(root, folders)
+    return done, kept
+
+
+def finish_writes(root: Path) -> str:
+    """Finish or roll back what a run that was killed had begun in a project. Returns a line that says so, "" for nothing.
+
+    Raises: DevkitError where the disk refuses.
+    """
+    base = root.resolve()
+    with contextlib.suppress(OSError):
+        _remove(base / NEXT_JOURNAL_PATH)
+    content = read_file(root, JOURNAL_PATH)
+    journal = parse_journal(content) if content is not None else None
+    if journal is None or journal.folder != base.stat().st_ino:
+        return ""
+    if journal.is_staged:
+        done, kept = _carry_out(root, journal.steps, replace_beside)
+        return describe_end(journal, done, kept)
+    try:
+        for step in journal.steps:
+            with contextlib.suppress(IsADirectoryError, PermissionError):  # such as a folder, which no run makes
+                _remove(get_staging_path(resolve_inside(root, step.path)))
+        _remove_empty(base / each for each in journal.made)
+        _remove(base / JOURNAL_PATH)
+    except OSError as error:
+        raise _explain_refusal(error, root) from None
+    return describe_end(journal, (), ())
+
+
+def is_unfinished(root: Path) -> bool:
+    """Return True for a project in which a run was killed, and no command has finished what it began."""
+    content = read_file(root, JOURNAL_PATH)
+    journal = parse_journal(content) if content is not None else None
+    return journal is not None and journal.folder == root.resolve().stat().st_ino
+
+
+def _explain_refusal(error: OSError, root: Path) -> DevkitError:
+    return DevkitError(
+        f"cannot write {error.filename or root}: {error.strerror}",
+        "Make the project writable for this user, or choose another directory. Nothing was changed.",
+    )
 
 
 def _is_done(root: Path, change: FileChange) -> bool:
@@ -359,26 +464,17 @@ def _is_done(root: Path, change: FileChange) -> bool:
     )
 
 
-def _stage(root: Path, written: Iterable[FileChange]) -> list[tuple[Path, Path]]:
-    """Write each file beside its target, and undo that when one cannot be written."""
-    staged: list[tuple[Path, Path]] = []
-    made: list[Path] = []
+def _stage(written: Iterable[tuple[Path, FileChange]], root: Path) -> None:
+    """Write each file beside its target. Raises DevkitError where the disk refuses."""
     try:
-        for change in written:
-            target = resolve_inside(root, change.path)
-            made += _make_directories(target.parent)
+        for target, change in written:
+            _make_directories(target.parent)
             mode = change.artifact.mode
             if mode == _DEFAULT_MODE and target.exists():
                 mode = target.stat().st_mode & 0o777
-            staged.append((get_staging_path(target), target))
             _write_synced(get_staging_path(target), change.artifact.content, mode)
     except OSError as error:
-        _unstage(staged, made)
-        raise DevkitError(
-            f"cannot write {error.filename or root}: {error.strerror}",
-            "Make the project writable for this user, or choose another directory. Nothing was changed.",
-        ) from None
-    return staged
+        raise _explain_refusal(error, root) from None
 
 
 def replace_file(
@@ -451,14 +547,6 @@ def _unstage(staged: Iterable[tuple[Path, Path]], made: Iterable[Path]) -> None:
         with contextlib.suppress(OSError):
             source.unlink(missing_ok=True)
     _remove_empty(made)
-
-
-def _remove_staged(root: Path, folders: Iterable[Path]) -> None:
-    """Remove files that a killed run staged for another plan."""
-    pattern = f".*{STAGED_SUFFIX}"
-    below = resolve_inside(root, DEVCONTAINER_FOLDER).rglob(pattern)
-    for leftover in (*root.glob(pattern), *below, *(path for folder in folders for path in folder.glob(pattern))):
-        leftover.unlink(missing_ok=True)
 
 
 def _remove_empty(directories: Iterable[Path]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
 from devkit.facts.project import NO_POLICY
 from devkit.probe.project.reader import read_local_dependencies
 from devkit.reading import MAX_CONFIG_BYTES, read_bounded
-from devkit.render.changes import FileChange, compute_changes, read_known_files
+from devkit.render.changes import FileChange, compute_changes, is_unfinished, read_known_files
 from devkit.render.container.compose import parse_env_value, render_devcontainer_compose, set_env_value
 from devkit.render.container.devcontainer import render_editor_files
 from devkit.render.container.image import render_bake_file, render_ignore_files, render_image_files
@@ -105,6 +106,11 @@ def open_project(directory: Path, overrides: ProjectSettings, path_options: Path
     invalid `path_options`.
     """
     root = _validate_folder(directory)
+    if root.exists() and is_unfinished(root):
+        raise DevkitError(
+            f"an earlier devkit was stopped while it wrote to {root}",
+            f"This finishes it: devkit init {shlex.quote(str(root))}",
+        )
     written = read_file(root, DEVKIT_TOML)
     settings = (parse_devkit_toml(written) if written is not None else ProjectSettings()).with_flags(overrides)
     name = validate_project_name(settings.name or root.name or "project")

@@ -188,3 +188,38 @@ def test_after_a_kill_between_two_files_the_next_run_ends_where_a_whole_one_does
     assert not (killed / "devkit.lock").exists()
     devkit("init", killed, *GPU)
     assert tree(killed) == tree(whole)
+
+
+WITH_RESERVATION = {
+    "compose.yaml": "services:\n  app:\n    image: pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime\n    command: sleep infinity\n"
+    "    runtime: nvidia\n    deploy:\n      resources:\n        reservations:\n          devices:\n"
+    "            - driver: nvidia\n              count: 1\n              capabilities: [gpu]\n",
+    ".devcontainer/devcontainer.json": '{"dockerComposeFile": "../compose.yaml", "service": "app", "workspaceFolder": "/w"}\n',
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_an_adoption_killed_before_its_last_file_is_finished_by_the_next_command(tmp_path):
+    whole, killed = tmp_path / "whole/project", tmp_path / "killed/project"
+    for root in (whole, killed):
+        for name, text in WITH_RESERVATION.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+    devkit("init", whole, *GPU)
+    child = os.fork()
+    if child == 0:
+
+        def kill(event, arguments):
+            if event == "os.rename" and Path(arguments[0]).name == ".devkit.lock.devkit-new":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill)
+        devkit("init", killed, *GPU)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with pytest.raises(DevkitError, match="an earlier devkit was stopped while it wrote"):
+        devkit("update", killed, "--check")
+    done = devkit("update", killed, "--yes")
+    assert "finished what an earlier devkit had begun" in done.output
+    assert tree(killed) == tree(whole)
+    assert "asks for no GPU" not in devkit("init", killed, *GPU).output

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from devkit.render import changes as writing
 from devkit.render.changes import compute_changes, write_changes
 from devkit.render.devkit_lock import compute_blob_id, parse_lock, render_lock
 from devkit.render.files import Artifact
+from devkit.render.journal import JOURNAL_PATH, Journal, Step, format_journal
 from tests.cli.test_init import GPU, devkit, tree
 from tests.render.plans import GPU_PLAN
 
@@ -39,7 +41,9 @@ SECOND = generated(a_txt="two\n", b_txt="two\n", d_txt="two\n")
 
 
 def run(root: Path, artifacts=FIRST, *, force: bool = False, edited=(DEVKIT_TOML,), **options) -> dict[str, str]:
-    """Write, and say what was done to each file."""
+    """Finish what was begun, write, and say what was done to each file."""
+    if root.exists():
+        writing.finish_writes(root)
     changes = compute_changes(root, artifacts, edited, force=force)
     write_changes(root, changes, **options)
     return {change.path.removeprefix(".devcontainer/"): str(change.action) for change in changes}
@@ -401,7 +405,7 @@ def test_a_folder_exchanged_for_a_link_between_look_and_write_leads_nowhere(tmp_
             (project / folder).symlink_to(outside)
         writing.replace_beside(source, target)
 
-    with pytest.raises(DevkitError, match="cannot replace"):
+    with pytest.raises(DevkitError, match=r"cannot replace|leads out of the project"):
         writing.write_changes(project, changes, replace=exchange_and_replace)
     assert tree(outside) == {}
 
@@ -415,3 +419,89 @@ def test_an_ignore_file_that_is_a_link_within_the_project_stays_a_link(tmp_path)
     for name in (".gitignore", ".dockerignore"):
         assert (tmp_path / ".devcontainer" / name).is_symlink()
         assert (tmp_path / f"mine{name}").read_text().startswith("mine\n")
+
+
+# The journal: what a run that was killed had begun is finished or rolled back, and said.
+
+
+def kill_writing(root: Path, changes, *, before: str) -> None:
+    """Write in a process that is killed before the rename of the staged file of this name."""
+    child = os.fork()
+    if child == 0:
+
+        def kill(event, arguments):
+            if event == "os.rename" and Path(arguments[0]).name == before:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill)
+        writing.write_changes(root, changes)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+@needs_fork
+def test_a_run_killed_while_it_prepares_is_rolled_back(tmp_path):
+    run(tmp_path)
+    before = tree(tmp_path)
+    changes = compute_changes(tmp_path, SECOND, (DEVKIT_TOML,))
+    child = os.fork()
+    if child == 0:
+
+        def kill(event, arguments):
+            if event == "open" and str(arguments[0]).endswith(".b.txt.devkit-new"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill)
+        writing.write_changes(tmp_path, changes)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert writing.is_unfinished(tmp_path)
+    assert "what it had prepared was removed" in writing.finish_writes(tmp_path)
+    assert tree(tmp_path) == before
+
+
+@needs_fork
+def test_a_run_killed_between_two_renames_is_finished_and_said(tmp_path):
+    run(tmp_path)
+    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    assert "finished what an earlier devkit had begun" in writing.finish_writes(tmp_path)
+    assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
+    assert writing.finish_writes(tmp_path) == ""
+
+
+@needs_fork
+def test_a_file_that_was_edited_after_a_kill_is_kept(tmp_path):
+    run(tmp_path)
+    kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    (tmp_path / "devkit.lock").write_text("mine")
+    assert "left as they are, because they were changed since: devkit.lock" in writing.finish_writes(tmp_path)
+    assert (tmp_path / "devkit.lock").read_text() == "mine"
+
+
+@needs_fork
+def test_a_journal_that_came_with_a_clone_is_not_followed(tmp_path):
+    root, clone = tmp_path / "root", tmp_path / "clone"
+    run(root)
+    kill_writing(root, compute_changes(root, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
+    shutil.copytree(root, clone)
+    before = tree(clone)
+    assert writing.finish_writes(clone) == ""
+    assert tree(clone) == before
+
+
+@pytest.mark.parametrize("path", ["../outside.txt", "/etc/passwd", "link/x"])
+def test_a_journal_leads_nowhere_outside_of_the_project(tmp_path, path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "outside.txt").write_text("old")
+    (tmp_path / ".outside.txt.devkit-new").write_text("new")
+    (root / "link").symlink_to(tmp_path)
+    ids = [writing.compute_blob_id(text) for text in (b"old", b"new")]
+    journal = Journal(root.stat().st_ino, (Step(path, *ids),), is_staged=True)
+    (root / JOURNAL_PATH).write_bytes(format_journal(journal))
+    with pytest.raises(DevkitError):
+        writing.finish_writes(root)
+    assert (tmp_path / "outside.txt").read_text() == "old"

@@ -51,8 +51,8 @@ from devkit.render.adopt.gpu_overlay import (
     render_service_overlays,
 )
 from devkit.render.changes import FileChange, compute_changes
-from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, parse_lock, read_project_lock, render_lock
-from devkit.render.files import Artifact, get_staging_path, read_file
+from devkit.render.devkit_lock import DevkitLock, read_project_lock, render_lock
+from devkit.render.files import Artifact, read_file
 from devkit.render.ignore_files import update_gitignore
 from devkit.render.project import DevkitProject, is_for_windows, render_user_files
 from devkit.render.text_edits import CannotEdit
@@ -172,7 +172,7 @@ def read_existing_container(
 
     `new` are files that are yet to be written, by path.
     """
-    lock, own_pins = _read_locks(root)
+    lock, own_pins = _read_lock(root)
     files = EditedFiles(root, paths, new)
     facts = files.gather_facts()
     sources = find_torch_sources(facts, dependencies)
@@ -202,21 +202,13 @@ def read_existing_container(
     )
 
 
-def _read_locks(root: Path) -> tuple[DevkitLock, frozenset[Pin]]:
-    """Read devkit.lock with that of a run that was killed, and the pins of both.
-
-    A killed run leaves its lock staged. What it edited before that is no longer found, and must still be known.
-    """
-    locks = [read_project_lock(root)]
-    staged = read_file(root, get_staging_path(Path(LOCK_PATH)).name)
-    if staged is not None:
-        with suppress(DevkitError):  # One that is not whole was killed before any other file was written.
-            locks.append(parse_lock(staged))
-    repaired = {path: codes for lock in locks for path, codes in lock.repaired.items()}
-    plans = [lock.plan for lock in locks if "torch" in lock.plan]
+def _read_lock(root: Path) -> tuple[DevkitLock, frozenset[Pin]]:
+    """Read devkit.lock, and the pins that it says devkit wrote."""
+    lock = read_project_lock(root)
+    plans = [lock.plan] if "torch" in lock.plan else []
     versions = [f"=={plan['torch']}{label}" for plan in plans for label in ("", f"+{plan['variant']}")]
-    paths = [path for path, codes in repaired.items() if not _TORCH_CODES.isdisjoint(codes)]
-    return replace(locks[0], repaired=repaired), frozenset((path, "torch", each) for path in paths for each in versions)
+    paths = [path for path, codes in lock.repaired.items() if not _TORCH_CODES.isdisjoint(codes)]
+    return lock, frozenset((path, "torch", each) for path in paths for each in versions)
 
 
 def list_containers(facts: Facts) -> tuple[ProjectContainer, ...]:

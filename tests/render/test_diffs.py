@@ -1,0 +1,38 @@
+"""Diffs: the values that a file of the user's gives to environment variables and build arguments are never shown."""
+
+import pytest
+
+from devkit.render.changes import format_unified_diff
+
+SECRET = "zQ7hunter2Xk9"
+TEXTS = {
+    "Compose, a table": f"services:\n  app:\n    environment:\n      BILLING: {SECRET}\n      LEVEL: debug\n",
+    "Compose, a list": f'    environment:\n      - BILLING={SECRET}\n      - "LEVEL=debug"\n',
+    "Compose, build arguments": f"    build:\n      args:\n        INDEX_LOGIN: '{SECRET}'\n",
+    "devcontainer.json": f'{{\n  "containerEnv": {{ "BILLING": "{SECRET}", "LEVEL": "debug" }},\n  "build": {{}}\n}}\n',
+    "a Dockerfile": f"FROM python:3.12\nENV BILLING={SECRET} LEVEL=debug\nARG LOGIN={SECRET}\n",
+    "a Dockerfile, in the old form": f"FROM python:3.12\nENV BILLING {SECRET} and more\n",
+    "a Dockerfile, over lines": f"FROM python:3.12\nENV LEVEL=debug \\\n    BILLING={SECRET}\n",
+    "a key that says it is secret": f"db_password: {SECRET}\n",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_the_values_that_were_there_are_hidden(text):
+    after = f"{text}# added\nNVIDIA_VISIBLE_DEVICES: all\n"
+    for shown in (
+        format_unified_diff("x", text.encode(), after.encode()),
+        format_unified_diff("x", after.encode(), b""),
+    ):
+        assert SECRET not in shown
+    assert "+# added" in format_unified_diff("x", text.encode(), after.encode())
+
+
+def test_what_devkit_adds_is_shown():
+    shown = format_unified_diff("x", b"A_B: one\n", b"A_B: one\nNVIDIA_VISIBLE_DEVICES: all\n")
+    assert "+NVIDIA_VISIBLE_DEVICES: all" in shown
+
+
+def test_controls_in_a_file_move_no_cursor():
+    shown = format_unified_diff("x", b"a\n", "b\x1b]0;title\x07\u202e\n".encode())
+    assert "\x1b" not in shown and "\u202e" not in shown

@@ -1,0 +1,83 @@
+"""Files that are written whole: a disk that refuses leaves the older one as it was, and nothing beside it."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devkit.errors import DevkitError
+from devkit.whole_files import write_whole
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="limits and modes of POSIX")
+ON_A_FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from devkit.errors import DevkitError
+from devkit.whole_files import write_whole
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    write_whole(Path(sys.argv[1]), b"new" * 1000)
+except DevkitError as error:
+    sys.exit(error.message)
+"""
+
+
+@posix
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_full_disk_leaves_the_older_file(tmp_path, existed):
+    path = tmp_path / "report.json"
+    if existed:
+        path.write_text("old")
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_FULL_DISK, str(path)], capture_output=True, text=True, check=False
+    )
+    assert f"cannot write {path}" in done.stderr
+    assert [each.read_text() for each in tmp_path.iterdir()] == (["old"] if existed else [])
+
+
+@posix
+def test_the_mode_of_the_older_file_stays_and_a_link_is_followed(tmp_path):
+    path, link = tmp_path / "report.json", tmp_path / "link.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_whole(link, b"new")
+    assert link.is_symlink() and path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@posix
+def test_a_pipe_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    write_whole(pipe, b"new")
+    assert reader.communicate(timeout=30)[0] == b"new"
+
+
+def test_a_folder_that_is_missing_is_said(tmp_path):
+    with pytest.raises(DevkitError, match="cannot write"):
+        write_whole(tmp_path / "gone" / "report.json", b"new")
+
+
+@posix
+def test_a_kill_between_writing_and_renaming_leaves_the_older_file(tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    child = os.fork()
+    if child == 0:
+
+        def kill(event, _arguments):
+            if event == "os.rename":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill)
+        write_whole(path, b"new")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert Path(path).read_text() == "old"
