@@ -63,8 +63,12 @@ from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import Model
 from devkit.workload.patches import patch
 
-with hide_module("datasets"):
+try:
     # Trainer imports it where it is installed: 90 MiB of pandas and Arrow, for readers that are not used here.
+    with hide_module("datasets"):
+        import transformers.trainer
+except ImportError:
+    # transformers 4 has looked for it already, and takes it for granted.
     import transformers.trainer
 
 T = TypeVar("T")
