@@ -91,7 +91,7 @@ def show_verify() -> Callable[[], object]:
 
 def show_finetune() -> Callable[[], object]:
     """Show a run on a CPU after 24 of its 40 steps."""
-    progress = ProgressPrinter(draw=draw_bar)
+    progress = ProgressPrinter(draw=draw_bar, has_reasons=False)
     for line in (FOLDER / "finetune.jsonl").read_text(encoding="utf-8").splitlines():
         progress(json.loads(line))
     return progress.clear

@@ -84,6 +84,7 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
     type=click.Choice(["mlflow", "wandb"]),
     help="Log losses and speed there, too. Repeat.",
 )
+@click.option("--verbose", is_flag=True, help="Print the reason for each decision.")
 @click.option("--dry-run", is_flag=True, help="Show decisions and memory estimate, without training.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
 @click.pass_context
@@ -96,6 +97,7 @@ def finetune(
     plot: Path | None,
     tensorboard: Path | None,
     trackers: tuple[str, ...],
+    verbose: bool,
     dry_run: bool,
     as_json: bool,
     **flags: Any,  # noqa: ANN401 - one for each setting
@@ -112,7 +114,7 @@ def finetune(
             continue_in_project("devkit finetune")
             check_inputs(settings)
         with (
-            _print_events(as_json=as_json) as listener,
+            _print_events(as_json=as_json, has_reasons=verbose or dry_run) as listener,
             monitor_run(settings.output, plot=plot, tensorboard=tensorboard, trackers=trackers) as watcher,
         ):
             configure_libraries()
@@ -143,7 +145,7 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
 
 
 @contextmanager
-def _print_events(*, as_json: bool) -> Iterator["Listener"]:
+def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
     """Print the events. JSON has standard output for itself: what libraries print goes to standard error."""
     from devkit.workload.environment import reserve_stdout_for_events
 
@@ -153,7 +155,7 @@ def _print_events(*, as_json: bool) -> Iterator["Listener"]:
         from devkit.workload.finetune.events import ProgressPrinter, format_bar
 
         has_bars = is_drawn(sys.stderr) and "NO_COLOR" not in os.environ
-        progress = ProgressPrinter(draw=draw_bar if has_bars else format_bar)
+        progress = ProgressPrinter(draw=draw_bar if has_bars else format_bar, has_reasons=has_reasons)
         try:
             yield progress
         finally:

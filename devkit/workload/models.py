@@ -51,6 +51,8 @@ def prepare_4bit_layers(model: Model, config: BitsAndBytesConfig) -> None:
     """
     quantizer: Any = AutoHfQuantizer.from_config(config, pre_quantized=False)
     before = dict(model.named_modules())
+    # Trainer asks it if such layers can be trained.
+    model.hf_quantizer = quantizer
     quantizer.preprocess_model(
         model=model, device_map={"": "cpu"}, keep_in_fp32_modules=getattr(model, "_keep_in_fp32_modules", None)
     )

@@ -1,7 +1,10 @@
 """`devkit finetune` from the outside: flags, file, exit codes, and who prints where."""
 
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from devkit.facts.settings import describe_settings, format_flag
 from devkit.workload.finetune.settings import FinetuneSettings
 from tests.forked_commands import run_devkit
 
+ROOT = Path(__file__).parents[2]
 DEVKIT = [sys.executable, "-m", "devkit", "finetune"]
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -110,3 +114,36 @@ def test_a_dry_run_as_text_prints_decisions_with_reasons(run_factory):
     assert "loss: chunked - full logits are never materialized\n" in done.stdout
     assert "memory: about " in done.stdout
     assert not (run_factory.folder / "never").exists()
+
+
+@pytest.mark.workload
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        pytest.param({"--data": "absent.jsonl"}, "there is no file or folder", id="no such data"),
+        pytest.param({"--data": "wrong.jsonl"}, "wrong.jsonl:2", id="a record of another type"),
+        pytest.param({"--model": "./absent"}, "there is no model", id="no such model"),
+        pytest.param({"--output": "."}, "holds files that no run of devkit wrote", id="a folder of somebody else"),
+    ],
+)
+def test_wrong_input_is_refused_before_torch_is_imported(tmp_path, changed, said):
+    pytest.importorskip("torch", reason="the workload extra is not installed")
+    (tmp_path / "stub" / "torch").mkdir(parents=True)
+    (tmp_path / "stub" / "torch" / "__init__.py").write_text("raise SystemError('torch was imported')")
+    (tmp_path / "right.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "wrong.jsonl").write_text('{"text": "a"}\n{"text": 5}\n')
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    given = {"--model": "./model", "--data": "right.jsonl", "--output": "new"} | changed
+    words = [word for pair in given.items() for word in pair]
+    done = subprocess.run(
+        [sys.executable, "-m", "devkit", "finetune", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "stub"), str(ROOT)])},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert said in done.stderr

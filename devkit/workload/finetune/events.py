@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
 METRICS_FILE = "metrics.jsonl"
+ADAPTER_FOLDER = "adapter"
 
 STEP_EVENTS = frozenset({"step", "eval", "checkpoint", "skipped"})
 """Events of single steps; a resumed run drops those of steps that it repeats. All others are of one process and stay."""
@@ -157,8 +159,12 @@ class ProgressPrinter:
         *,
         width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
         draw: Callable[[float, int], str] | None = None,
+        has_reasons: bool = True,
     ) -> None:
+        """With `has_reasons`, each decision has a line of its own with its reason; otherwise one line has all of them."""
         self._out = out or sys.stdout
+        self._has_reasons = has_reasons
+        self._decisions: list[str] = []
         self._draw = draw or format_bar
         self._err = err or sys.stderr
         self._width = width
@@ -177,6 +183,8 @@ class ProgressPrinter:
             self._step(event)
         elif name == "reading":
             self._reading(event)
+        elif name == "decision" and not self._has_reasons:
+            self._decisions.append(f"{event['name'].replace('_', ' ')} {event['value']}")
         elif text := _FORMATS[name](event) if name in _FORMATS else "":
             self._print(text)
 
@@ -213,6 +221,9 @@ class ProgressPrinter:
 
     def _print(self, text: str) -> None:
         self.clear()
+        if self._decisions:
+            decided, self._decisions = ", ".join(self._decisions), []
+            self._print(f"decided: {decided} (reasons: --verbose, run.json)")
         for line in text.splitlines():
             self._out.write(wrap_text(to_one_line(line), width=max(40, self._width()), hanging="    ") + "\n")
         self._out.flush()
@@ -302,9 +313,10 @@ def _end(event: Event) -> str:
     if event["first_loss"] is None:
         losses = "every step was skipped, so nothing was learned"
     pace = f", {event['tokens_per_s']:.0f} tokens/s" if event["tokens_per_s"] else ""
-    return (
-        f"done: {losses} in {format_count(event['step'], 'step')}, {event['tokens']:,} tokens{pace}\n{event['result']}"
-    )
+    done = f"done: {losses} in {format_count(event['step'], 'step')}, {event['tokens']:,} tokens{pace}"
+    flag = "--adapter" if Path(event["result"]).name == ADAPTER_FOLDER else "--model"
+    try_it = shlex.join(["devkit", "generate", flag, event["result"], "--prompt"])
+    return f'{done}\n{event["result"]}\nTry it: {try_it} "..."'
 
 
 _FORMATS: dict[str, Callable[[Event], str]] = {

@@ -17,6 +17,7 @@ from devkit.errors import DevkitError
 from devkit.folder_lock import hold_folder, remove_if_empty
 from devkit.text import to_one_line
 from devkit.workload.environment import describe_environment
+from devkit.workload.finetune.events import ADAPTER_FOLDER as ADAPTER_FOLDER
 from devkit.workload.finetune.events import METRICS_FILE, explain_write_errors, read_events, replace_text
 from devkit.workload.finetune.process import RunOutcome
 from devkit.workload.finetune.settings import FinetuneSettings
@@ -65,7 +66,6 @@ def is_leftover(name: str) -> bool:
 
 RUN_SCHEMA = "devkit.finetune/1"
 RECORD_FILE = "run.json"
-ADAPTER_FOLDER = "adapter"
 MODEL_FOLDER = "model"
 EARLIER_PREFIX = "earlier"
 

@@ -18,6 +18,7 @@ import transformers
 
 from devkit.estimate.settings import Method, Precision
 from devkit.workload.device import DeviceMemory, free_after_oom, is_out_of_memory, read_device_memory, read_peak_fields
+from devkit.workload.environment import hide_module
 from devkit.workload.finetune.checkpoint import (
     MANIFEST_FILE,
     OPTIMIZER_FILE,
@@ -61,6 +62,14 @@ from devkit.workload.finetune.run_folder import TrainState, publish_result
 from devkit.workload.finetune.settings import FinetuneSettings
 from devkit.workload.models import Model
 from devkit.workload.patches import patch
+
+try:
+    # Trainer imports it where it is installed: 90 MiB of pandas and Arrow, for readers that are not used here.
+    with hide_module("datasets"):
+        import transformers.trainer
+except ImportError:
+    # transformers 4 has looked for it already, and takes it for granted.
+    import transformers.trainer
 
 T = TypeVar("T")
 

@@ -1,6 +1,7 @@
 """What a person sees of a run, on wide and narrow terminals and in logs. Without torch."""
 
 import io
+import shlex
 
 import pytest
 
@@ -78,6 +79,27 @@ def test_events_are_formatted_for_people(event, said):
     out = io.StringIO()
     ProgressPrinter(out, io.StringIO(), width=lambda: 200)(event)
     assert out.getvalue().startswith(said)
+
+
+def test_without_reasons_the_decisions_are_one_line_before_what_follows():
+    out = io.StringIO()
+    progress = ProgressPrinter(out, io.StringIO(), width=lambda: 200, has_reasons=False)
+    for name, value in (("precision", "bf16"), ("micro_batch", "4")):
+        progress({"event": "decision", "name": name, "value": value, "because": "it fits"})
+    assert out.getvalue() == ""
+    progress({"event": "note", "text": "something"})
+    decided, note = out.getvalue().splitlines()
+    assert decided.startswith("decided: precision bf16, micro batch 4 ") and "it fits" not in decided
+    assert note == "note: something"
+
+
+@pytest.mark.parametrize(("folder", "flag"), [("tuned/adapter", "--adapter"), ("my runs/model", "--model")])
+def test_the_end_says_what_to_run_next(folder, flag):
+    out = io.StringIO()
+    end = {"event": "end", "how": "done", "first_loss": 2.0, "last_loss": 1.0, "step": 2, "tokens": 9, "result": folder}
+    ProgressPrinter(out, io.StringIO(), width=lambda: 200)(end | {"tokens_per_s": 1.0})
+    command = shlex.split(out.getvalue().splitlines()[-1].removeprefix("Try it: "))
+    assert command == ["devkit", "generate", flag, folder, "--prompt", "..."]
 
 
 def test_of_a_run_that_skipped_every_step_no_loss_is_made_up():
