@@ -53,6 +53,7 @@ def plan_with_packages(
         request.features,
     )
     wanted += (request.as_of,) if request.as_of else ()
+    wanted += ("no_hold",) if request.no_hold else ()
     digest = sha256(repr(wanted).encode()).hexdigest()
     locked = _read_locked_plan(root)
     is_same = bool(locked and locked.resolved_from == digest)
