@@ -36,6 +36,7 @@ from devkit.cli.plan_options import (
     container_options,
     plan_options,
 )
+from devkit.cli.proof import describe_proof
 from devkit.cli.runtime import hold_project
 from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import load_tables
@@ -142,9 +143,11 @@ def init(
         answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
         project = project.for_plan(answer)
     guide = find_guide_packages(project, answer)
+    proof = describe_proof(project.root, project.dependencies, answer)
     project = lock_project(project, answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
+        print_wrapped(proof)
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
         print_summary(answer, project.dependencies)
         print_system_packages(answer, has_sudo=project.settings.sudo)
@@ -164,6 +167,7 @@ def init(
         fields |= serialize_dependencies(project.dependencies)
         fields["imports"] = [{"module": each.module, "name": each.name, "origin": each.origin} for each in imports]
         fields["guide"] = [{"requirement": each.text, "origin": each.origin} for each in guide]
+        fields["proof"] = proof
         fields |= {"directory": str(project.root), "verdict": verdict}
         click.echo(format_document(fields, schema=SCHEMA))
         return

@@ -409,6 +409,8 @@ class Resolved:
     from_source: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    wheels: tuple[tuple[str, str], ...] = ()
+    """The address of a wheel of each package, as far as the index has one."""
 
 
 @dataclass(frozen=True)
