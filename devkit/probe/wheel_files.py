@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from devkit.user_folder import find_user_file
 from devkit.whole_files import write_whole
@@ -57,7 +58,8 @@ def _list_modules_of(url: str) -> frozenset[str]:
     path = Path(folder or os.devnull, sha256(url.encode()).hexdigest())
     with contextlib.suppress(OSError):
         return frozenset(path.read_text(encoding="utf-8").split())
-    with zipfile.ZipFile(_RemoteFile(url)) as archive:
+    local = urllib.request.url2pathname(urlsplit(url).path) if url.startswith("file:") else ""
+    with zipfile.ZipFile(local or _RemoteFile(url)) as archive:
         found = find_modules(archive.namelist())
     if folder:
         with contextlib.suppress(OSError):
