@@ -36,13 +36,13 @@ from devkit.cli.plan_options import (
     container_options,
     plan_options,
 )
+from devkit.cli.proof import describe_proof
 from devkit.cli.runtime import hold_project
 from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
-from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.solver.output import serialize_dependencies
 from devkit.text import format_count, join_words
 
@@ -143,9 +143,11 @@ def init(
         answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
         project = project.for_plan(answer)
     guide = find_guide_packages(project, answer)
+    proof = describe_proof(project.root, project.dependencies, answer)
     project = lock_project(project, answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
+        print_wrapped(proof)
         print_plan(answer, wants_cpu=project.settings.vendor == "cpu")
         print_summary(answer, project.dependencies)
         print_system_packages(answer, has_sudo=project.settings.sudo)
@@ -165,6 +167,7 @@ def init(
         fields |= serialize_dependencies(project.dependencies)
         fields["imports"] = [{"module": each.module, "name": each.name, "origin": each.origin} for each in imports]
         fields["guide"] = [{"requirement": each.text, "origin": each.origin} for each in guide]
+        fields["proof"] = proof
         fields |= {"directory": str(project.root), "verdict": verdict}
         click.echo(format_document(fields, schema=SCHEMA))
         return
@@ -177,7 +180,8 @@ def init(
         click.echo(f"wrote {files} to {project.root}")
         for offer in offers:
             print_wrapped(offer, hanging="  ")
-        print_wrapped(format_next_step(project.root, project.dependencies, imports))
+        shared = [each.path for each in changed if not each.artifact.is_local]
+        print_wrapped(format_next_step(project.root, project.dependencies, imports, shared))
 
 
 # Packages that a project's programs import and its files do not name: shown by `devkit init`, and added on a yes.
@@ -345,6 +349,8 @@ def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
     if dependencies.files:
         more = len(dependencies.files) - _MAX_FILES_NAMED
         named = join_words([*dependencies.files[:_MAX_FILES_NAMED], *([f"{more} more"] if more > 0 else [])])
+        named += f", because {dependencies.because}" if dependencies.because else ""
+        named += f", and not {join_words(dependencies.set_aside)}" if dependencies.set_aside else ""
         other = "another list with --requirements FILE, none with --ignore-dependencies"
         print_wrapped(f"read: {named}; {other}")
     versions = "--torch V, --python V, --image REF and --pin NAME==V choose others, and devkit.toml keeps them"
@@ -366,8 +372,10 @@ def _list_installed(plan: "Plan", dependencies: "Dependencies") -> Iterator[str]
         yield f"{named} that the project names, {len(plan.resolution.packages)} in all as uv resolves them"
 
 
-def format_next_step(root: Path, dependencies: "Dependencies", imports: "Sequence[ImportedPackage]") -> str:
-    """Format what to do with the files, and the choices that this project leaves open."""
+def format_next_step(
+    root: Path, dependencies: "Dependencies", imports: "Sequence[ImportedPackage]", written: "Sequence[str]"
+) -> str:
+    """Format what to do with the files that were written, and the choices that this project leaves open."""
     available = dependencies.available
     builds = {each.choice for each in dependencies.torch_builds}
     flags = [f"--extra {name}" for name in available.extras if f"--extra {name}" not in builds][:1]
@@ -376,7 +384,8 @@ def format_next_step(root: Path, dependencies: "Dependencies", imports: "Sequenc
     flags += ["--add-imports"] if any(each.name for each in imports) else []
     more = f" To install more first: {join_words([f'`devkit init {flag}`' for flag in flags], 'or')}." if flags else ""
     # A rule of the project's own, such as .gitignore:12, may keep the dev container out of version control.
-    found = ask_git(root, "check-ignore", "--verbose", f"{DEVCONTAINER_FOLDER}/devcontainer.json")
-    rule = ":".join(found.out.partition("\t")[0].split(":")[:2]) if found.code == 0 else ""
+    hidden = ask_git(root, "check-ignore", *written).out.splitlines()[:1]
+    found = ask_git(root, "check-ignore", "--verbose", *hidden)
+    rule = ":".join(found.out.partition("\t")[0].split(":")[:2]) if hidden and found.code == 0 else ""
     commit = f"commit them (`git add --force`, because {rule} ignores them)" if rule else "commit them"
     return f"Next: {commit}, then open the folder in its container, or prove it with `devkit verify`.{more}"

@@ -50,6 +50,7 @@ class PlanOptions:
     packages: tuple[str, ...] = ()
     as_of: str | None = None
     allow_indexes: tuple[str, ...] = ()
+    no_hold: bool = False
 
     @property
     def describes_machine(self) -> bool:
@@ -129,6 +130,9 @@ _VERSIONS = (
     click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Keep a package at a version. Repeat."),
     click.option("--as-of", metavar="DAY", help="Packages as released by this day, or latest."),
     click.option(
+        "--no-hold", is_flag=True, help="Do not hold the versions that uv resolves: each build takes newer ones."
+    ),
+    click.option(
         "--feature", "features", multiple=True, metavar="NAME", help="Must work: nf4, fp8, nvcc, graphics … Repeat."
     ),
 )
@@ -186,7 +190,7 @@ def build_request_from_options(options: PlanOptions, facts: Facts | None = None)
         machines.append(build_machine_from_facts(facts or _read_this_machine()))
     wanted = ("vendor", "torch", "cuda", "python", "image", "pins", "features", "apt", "as_of")
     request = build_request(machines=tuple(machines), **{name: getattr(options, name) for name in wanted})
-    return replace(request, gpu_runtime=options.gpu_runtime)
+    return replace(request, gpu_runtime=options.gpu_runtime, no_hold=options.no_hold)
 
 
 def _read_this_machine() -> Facts:

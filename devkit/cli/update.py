@@ -22,13 +22,19 @@ from devkit.cli.changes import (
 from devkit.cli.command import Command
 from devkit.cli.existing_container import adopt_existing_container
 from devkit.cli.locks import LockOptions, choose_locks_to_renew, find_stale_locks, lock_options, lock_project
+from devkit.cli.output import print_wrapped
 from devkit.cli.plan import plan_with_packages, resolve_option
 from devkit.cli.plan_options import allow_index_option, build_project_request
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError, ExitCode
+from devkit.facts.dependencies import Resolved
+from devkit.solver.plan import SYSTEM_PACKAGE
 from devkit.text import format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
     from devkit.render.changes import FileChange
     from devkit.render.project import DevkitProject
     from devkit.solver.plan import Plan
@@ -94,12 +100,43 @@ def update(
         changes = tuple(replace(each, action=Action.UNCHANGED) if each.artifact.is_local else each for each in changes)
     if not as_json:
         print_plan(answer, wants_cpu=True)
+        for line in list_version_changes(parse_lock(lock).plan, answer):
+            print_wrapped(line, indent="  ", hanging="  ")
         print_changes(changes, show_diff=show_diff)
         print_editor_reports(project.settings)
     confirm_and_write(project.root, changes, options)
     _print_end(project, answer, changes, options)
     has_conflicts = any(change.conflicts for change in changes)
     ctx.exit(ExitCode.ANSWER_IS_NO if has_conflicts or (check and select_changed(changes)) else ExitCode.DONE)
+
+
+def list_version_changes(document: "Mapping[str, Any]", plan: "Plan") -> "Iterator[str]":
+    """List each version that differs from that of devkit.lock, with its reason."""
+    from devkit.render.devkit_lock import parse_locked_plan
+
+    if not document:
+        return
+    locked = parse_locked_plan(document)
+    before, after = locked.resolved, plan.resolved
+    if isinstance(locked.resolution, Resolved) is not isinstance(plan.resolution, Resolved):
+        # The one names every package and the other does not.
+        before, after = ({name: each[name] for name in before.keys() & after.keys()} for each in (before, after))
+    reasons = {each.field: each.because for each in plan.reasons if each.value != SYSTEM_PACKAGE}
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if old and new and old != new:
+            why = (
+                reasons["torch"]
+                if name == "torch"
+                else "the newest that fits"
+                if not plan.as_of
+                else f"as of {plan.as_of}"
+            )
+            yield f"{name} {old} → {new}: {why}"
+        elif new and not old:
+            yield f"{name} {new} is new: a package asks for it"
+        elif old and not new:
+            yield f"{name} {old} is gone: nothing asks for it any more"
 
 
 def _renew_locks(

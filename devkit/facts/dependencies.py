@@ -201,13 +201,14 @@ class DependencyChoice:
     """Optional parts of a project's requirements: those to install, or those that there are to choose from.
 
     `requirements` are paths of requirement files, relative to the project. `packages` are requirements that devkit.toml
-    adds to the project's own.
+    adds to the project's own. With `no_guide` the installation section of the project's guide does not count.
     """
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    no_guide: bool = False
 
 
 NOTHING_CHOSEN = DependencyChoice()
@@ -263,6 +264,8 @@ class Dependencies:
     because: str
     files: tuple[str, ...] = ()
     lock: str = ""
+    set_aside: tuple[str, ...] = ()
+    """Files of package managers that do not count, because others do or because they do not fit them."""
     lists: tuple[str, ...] = ()
     included: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
@@ -273,6 +276,8 @@ class Dependencies:
     """The dependency groups that are installed: those of a development environment, and those that were chosen."""
     available: DependencyChoice = NOTHING_CHOSEN
     """What is not installed, but could be chosen."""
+    without_guide: "Dependencies | None" = None
+    """What there is without the installation section of the guide, which may be older than the code; None where it says nothing."""
     torch_builds: tuple["TorchBuild", ...] = ()
     """Extras and groups that exclude each other, each with another build of torch; () where one of them is chosen."""
     needs: tuple[PackageRequirement, ...] = ()
@@ -404,6 +409,8 @@ class Resolved:
     from_source: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    wheels: tuple[tuple[str, str], ...] = ()
+    """The address of a wheel of each package, as far as the index has one."""
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,11 @@ class UvResolver:
                 *(f"{name} {version}, which only its setup.py can tell" for name, version in self._unread.items()),
             ),
             asked=tuple(sorted(self._may_ask)),
+            wheels=tuple(
+                (canonicalize_name(each["name"]), url)
+                for each in packages
+                if (url := next((wheel["url"] for wheel in each.get("wheels", ()) if "url" in wheel), ""))
+            ),
         )
 
     def _explain(self, done: ProgramResult) -> Refused | Unknown:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Framework
+from devkit.facts.dependencies import Framework, Resolved
 from devkit.facts.values import ComputeCapability, Release
 from devkit.formats.jsonc import format_json
 from devkit.probe.host import ask_git
@@ -58,7 +58,7 @@ def render_lock(
         **({"target": target} if target else {}),
         "data_as_of": plan.data_as_of,
         "machines": [_serialize_machine(machine) for machine in machines],
-        "plan": serialize_plan(plan),
+        "plan": _serialize_plan(plan),
         "files": {
             artifact.path: "" if artifact.is_local else compute_blob_id(artifact.content)
             for artifact in sorted(artifacts, key=lambda a: a.path)
@@ -70,6 +70,26 @@ def render_lock(
         document["ignored"] = {path: list(lines) for path, lines in sorted(ignored.items())}
     # A review of the lock shows the machine, the reason and the file that changed, each on its line.
     return Artifact.from_text(LOCK_PATH, format_json(document, width=240, listed=2, deepest=2) + "\n")
+
+
+def _serialize_plan(plan: Plan) -> dict[str, object]:
+    """Serialize the plan with its whole resolution, of which the image holds all but what is `open`."""
+    document: dict[str, object] = dict(serialize_plan(plan))
+    found = plan.resolution
+    if isinstance(found, Resolved):
+        held = {f"{name}=={version}": name for name, version in found.packages}
+        if limits := [limit for limit in plan.limits if limit not in held]:
+            document["limits"] = limits
+        else:
+            document.pop("limits", None)
+        names = {held[limit] for limit in plan.limits if limit in held}
+        document["resolution"] = {
+            "packages": dict(found.packages),
+            "open": [name for name, _ in found.packages if name not in names],
+            "from_source": list(found.from_source),
+            "not_checked": list(found.unread),
+        }
+    return document
 
 
 def _serialize_machine(machine: Machine) -> dict[str, object]:
@@ -152,6 +172,10 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
     try:
         packages = tuple((str(name), str(version)) for name, version in document["packages"].items())
         from_project = document.get("from_project", ())
+        found = document.get("resolution")
+        pairs = tuple((str(name), str(version)) for name, version in found["packages"].items()) if found else ()
+        still_open = found["open"] if found else ()
+        held = (f"{name}=={version}" for name, version in pairs if name not in still_open)
         return Plan(
             vendor=Vendor(document["vendor"]),
             base_image=str(document["base_image"]),
@@ -168,7 +192,8 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
             data_as_of=str(document["data_as_of"]),
             rocm=document.get("rocm"),
             project_packages=tuple(pair for pair in packages if pair[0] in from_project),
-            limits=tuple(map(str, document.get("limits", ()))),
+            limits=(*map(str, document.get("limits", ())), *held),
+            resolution=Resolved(pairs, tuple(found["from_source"]), tuple(found["not_checked"])) if found else None,
             resolved_from=str(document.get("resolved_from", "")),
             capabilities=tuple(map(str, document.get("capabilities", ()))),
             framework=Framework(document.get("framework", "torch")),

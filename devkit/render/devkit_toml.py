@@ -29,7 +29,8 @@ class ProjectSettings:
     `ca_certificates` is the path of a PEM file, relative to the project. `wheelhouse` builds without an index.
     `index`, `torch_index` and `hub` are mirrors' URLs. `allow_indexes` are those that packages come from besides; each
     user allows them, too. `ignore_dependencies` leaves the project's own packages out.
-    `as_of` is the day by which the project's packages were released, or "latest". `apt` are Debian packages, `sudo`
+    `as_of` is the day by which the project's packages were released, or "latest". `no_hold` leaves their versions open.
+    `apt` are Debian packages, `sudo`
     lets the user install others inside.
     `install_from` is "" for the origin of the running devkit, or "checkout" in devkit's own repository. `policy` is
     None where there are no rules. `command` is one of the project that `devkit verify` runs.
@@ -51,6 +52,7 @@ class ProjectSettings:
     image: str = ""
     features: tuple[str, ...] = ()
     as_of: str = ""
+    no_hold: bool = False
     pins: tuple[tuple[str, str], ...] = ()
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -108,6 +110,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "image": ('"python:3.12-slim-bookworm"', "base image"),
             "features": ('["nf4"]', "what must work: bf16, nf4, fp8 …"),
             "as_of": ('"2023-07-24"', 'the project\'s packages as released by this day; "latest" for the newest'),
+            "no_hold": ("true", "each build takes the newest packages that fit, not those of devkit.lock"),
         },
     ),
     "pins": ('Exact versions of other packages, such as: peft = "0.21.2"', {}),

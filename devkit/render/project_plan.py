@@ -4,13 +4,16 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from devkit.compat.version_tables import RowConfidence
 from devkit.facts.dependencies import Dependencies, RequirementSources, Resolved
 from devkit.facts.values import Unknown
-from devkit.solver.plan import Conflict, Plan, Request
+from devkit.solver.plan import Conflict, Plan, Reason, Request
+from devkit.solver.project import GUIDE
 
 if TYPE_CHECKING:
     from devkit.render.devkit_toml import ProjectSettings
@@ -31,8 +34,32 @@ def plan_with_packages(
 
     Without a devkit.toml, and with code that was not changed for long, they are those of its last change.
     With `is_check`, and wherever uv finds no answer, those count that devkit.lock holds of the same requirements.
-    `show_status` shows a line while it runs.
+    `show_status` shows a line while it runs. Where the project's guide asks for what does not fit, the project counts
+    without it.
     """
+    plan = partial(_plan_dependencies, request, root=root, settings=settings, no_resolve=no_resolve, is_check=is_check)
+    with show_status("uv resolves the packages"):
+        answer = plan(dependencies)
+        other = dependencies.without_guide
+        if other is None or not isinstance(answer, Conflict):
+            return answer
+        without = plan(other)
+    if isinstance(without, Conflict):
+        return answer
+    says = f"{dependencies.because}, which does not fit: {answer.blockers[0].says}"
+    reason = Reason(GUIDE, "left out", says, dependencies.because.partition(" ")[0], RowConfidence.CONFIRMED)
+    return replace(without, reasons=(*without.reasons, reason), warnings=(*without.warnings, f"not taken: {says}"))
+
+
+def _plan_dependencies(
+    request: Request,
+    dependencies: Dependencies,
+    *,
+    root: Path,
+    settings: "ProjectSettings | None",
+    no_resolve: bool,
+    is_check: bool,
+) -> Plan | Conflict:
     from devkit.compat.version_tables import load_tables
     from devkit.solver.resolution import plan_project
 
@@ -53,6 +80,7 @@ def plan_with_packages(
         request.features,
     )
     wanted += (request.as_of,) if request.as_of else ()
+    wanted += ("no_hold",) if request.no_hold else ()
     digest = sha256(repr(wanted).encode()).hexdigest()
     locked = _read_locked_plan(root)
     is_same = bool(locked and locked.resolved_from == digest)
@@ -68,8 +96,7 @@ def plan_with_packages(
         from devkit.probe.uv_resolver import UvResolver
 
         resolve = UvResolver(sources, index=settings.index if settings else "")
-    with show_status("uv resolves the packages"):
-        answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
+    answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
     is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
     return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
 

@@ -39,7 +39,9 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
     )
     needs = {need.name: need for need in _list_needs(dependencies, plan.architectures, plan.python)}
     rows = problem.tables.compiled.packages
-    names = sorted((needs.keys() | plan.resolved.keys()) & rows.keys())
+    # The lock's own wheel is installed as the lock says it.
+    locked = {need.name for need in dependencies.needs if need.role is RequirementRole.CONSTRAINT and need.url}
+    names = sorted(((needs.keys() | plan.resolved.keys()) & rows.keys()) - locked)
     found = [each for each in (_plan_requirement(rows[name], needs.get(name), plan, problem) for name in names) if each]
     found += [_plan_local_build(build, rows.get(build.name), plan) for build in _list_builds(dependencies)]
     compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) for each in found)

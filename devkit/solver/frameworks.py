@@ -96,12 +96,16 @@ def _list_builds(problem: Problem) -> Iterator[_Choice]:
     """List what brings the framework its CUDA, newest first, for the releases that the project allows."""
     rows = [row for row in problem.tables.frameworks.builds if row.framework == problem.request.framework]
     wanted = Release.parse(problem.request.cuda).numbers if problem.request.cuda else ()
+    # A lock that holds a plugin has its CUDA; two plugins side by side each register a GPU.
+    plugins = (re.fullmatch(r"jax-cuda(\d+)-plugin", each.name) for each in problem.request.constraints)
+    locked = {found[1] for found in plugins if found}
     for row in rows:
         nexts = [each for each in rows if row.flavor or each.requirement == row.requirement]
         later = [each.since for each in nexts if each.since > row.since]
         if (
             _find_python(problem, row.python)
             and row.cuda.numbers[: len(wanted)] == wanted
+            and (not locked or str(row.cuda.numbers[0]) in locked)
             and _is_allowed(row, min(later, default=None), problem)
         ):
             yield _Choice(row.cuda, row, tuple(_validate(row.cuda, row, problem, is_compiler=False)))

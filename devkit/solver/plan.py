@@ -97,6 +97,7 @@ class Request:
     `adds_packages` is false where a project says itself what it needs: then no transformers, peft, accelerate and
     bitsandbytes are added to it.
     `framework` None leaves it to the project; `framework_because` is how its files show it.
+    `no_hold` leaves the versions that uv resolves open, so that each build of the image takes the newest ones.
     `as_of` is the day, such as 2023-07-24, by which the project's packages are to have been released, "latest" for any; "" leaves it open.
     """
 
@@ -116,6 +117,7 @@ class Request:
     framework: Framework | None = None
     framework_because: str = ""
     as_of: str = ""
+    no_hold: bool = False
 
     def constraints_on(self, name: str) -> tuple[Constraint, ...]:
         """Return the constraints on one package, or on "python"."""

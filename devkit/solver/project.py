@@ -23,6 +23,9 @@ from devkit.text import join_words
 
 MAX_NAMED = 8
 
+GUIDE = "guide"
+"""The field of the reason why the installation section of the project's guide does not count."""
+
 _SAFE_SPECIFIER = re.compile(r"[A-Za-z0-9_.,=<>!~*+\[\]-]+", re.ASCII)
 
 
@@ -80,6 +83,8 @@ def validate_choice(choice: DependencyChoice, dependencies: Dependencies) -> Non
 
 def select_torch_build(dependencies: Dependencies, plan: Plan) -> Dependencies:
     """Return what to install for the plan: with the extra or group that it takes for its build of torch, if any."""
+    if dependencies.without_guide and any(reason.field == GUIDE for reason in plan.reasons):
+        dependencies = dependencies.without_guide
     chosen = {f"--{reason.field} {reason.value}" for reason in plan.reasons}
     return next((each.dependencies for each in dependencies.torch_builds if each.choice in chosen), dependencies)
 

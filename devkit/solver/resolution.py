@@ -174,6 +174,8 @@ class _Search:
         self._undated: tuple[str, ...] | None = None
         self._gone: tuple[str, ...] = ()
         """Packages of which the index has no release of the requested day."""
+        self._varying: set[str] = set()
+        """Packages that have another version on another processor."""
 
     def run(self, resolve: Resolve) -> Plan | Conflict | Unknown:
         """Resolve; a refusal becomes a conflict that names the nearest plan."""
@@ -216,12 +218,20 @@ class _Search:
 
     def take(self, recorded: Plan) -> Plan | None:
         """Return the plan with the versions of an earlier one; None where the machines do not run its torch any more."""
-        answer = self._solve(python=recorded.python, torch=recorded.torch)
+        found = recorded.resolution
+        if not isinstance(found, Resolved):
+            found = Resolved(tuple(recorded.versions.items()))
+        versions = dict(found.packages)
+        framework = "" if recorded.torch else versions.get(recorded.framework, "")
+        answer = self._solve(python=recorded.python, torch=recorded.torch, framework=framework)
         if isinstance(answer, Conflict) or answer.framework is not recorded.framework:
             return None
-        for name in ("torch", PYTHON) if answer.torch else (PYTHON,):
-            answer = explain_field(answer, name, recorded.because(name))
-        return self.finish(answer, Resolved(tuple(recorded.versions.items())), recorded.limits)
+        fitted = self._fit_cuda(answer, versions) if answer.torch else answer
+        if isinstance(fitted, Refused):
+            return None
+        for name in ("torch", PYTHON) if fitted.torch else (PYTHON,):
+            fitted = explain_field(fitted, name, recorded.because(name))
+        return self.finish(fitted, found, recorded.limits)
 
     def leave_unchecked(self, reason: Unknown) -> Plan:
         """Return the plan of the tables, which says that the project's packages were not resolved.
@@ -416,7 +426,10 @@ class _Search:
                 found = resolve(request)
             if not isinstance(found, Resolved):
                 return found
-            if answer is None:
+            if answer is not None:
+                first = dict(answer.packages)
+                self._varying |= {name for name, version in found.packages if first.get(name) != version}
+            else:
                 answer = found
                 constraints = [
                     *constraints,
@@ -473,11 +486,18 @@ class _Search:
         return self.finish(settled, found, self._hold(found, limits))
 
     def _hold(self, found: Resolved, limits: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the constraints that the image keeps to: every version, where the newest ones are not wanted."""
-        if not self._request.as_of:
+        """Return the constraints that the image keeps to: every version, so that each build of it is the same.
+
+        Where the requirements of a package are not known, another version may turn out to be needed.
+        """
+        if not self._request.as_of and (self._request.no_hold or found.unread):
             return limits
-        held = (each for each in found.packages if each[0] not in TORCH_FAMILY and not _OF_TORCH.fullmatch(each[0]))
-        return tuple(f"{name}=={version}" for name, version in held)
+        held = (
+            each
+            for each in found.packages
+            if each[0] not in TORCH_FAMILY and not _OF_TORCH.fullmatch(each[0]) and each[0] not in self._varying
+        )
+        return tuple(dict.fromkeys((*limits, *(f"{name}=={version}" for name, version in held))))
 
     def _fit_cuda(self, plan: Plan, versions: Mapping[str, str]) -> Plan | Refused:
         """Choose the build of torch for the CUDA that other packages' wheels are built for."""

@@ -171,8 +171,13 @@ def test_the_image_installs_the_projects_own_files_with_torch_held(project, inde
     dockerfile = (project / ".devcontainer/Dockerfile").read_text()
     assert "torch==2.13.0" in dockerfile
     assert "--requirement=/mnt/project/requirements.txt" in dockerfile
-    assert "printf '%s\\n' huggingface-hub==0.36.2 >> /mnt/work/held.txt" in dockerfile
+    assert "--constraint=/mnt/constraints.txt --requirement" in dockerfile
     assert "engine" not in dockerfile
+    held = (project / ".devcontainer/constraints.txt").read_text().splitlines()[2:]
+    assert held == ["engine==9.0", "huggingface-hub==0.36.2", "transformers==4.44.2"]
+    done = run_with_index(project, "init", ".", "--no-hold", "--yes", index=index)
+    assert done.returncode == 0, done.stderr
+    assert (project / ".devcontainer/constraints.txt").read_text().splitlines()[2:] == ["huggingface-hub==0.36.2"]
 
 
 @pytest.mark.full
@@ -364,7 +369,7 @@ def test_packages_are_of_the_day_of_the_last_change_until_devkit_toml_says_other
     assert done.returncode == 0, done.stderr
     assert "as of 2023-06-01: packages released by then" in " ".join(done.stdout.split())
     assert 'as_of = "2023-06-01"' in (tmp_path / "devkit.toml").read_text()
-    assert "demo==1.0" in (tmp_path / ".devcontainer" / "Dockerfile").read_text()
+    assert "demo==1.0" in (tmp_path / ".devcontainer" / "constraints.txt").read_text()
     assert "imported and named by no file: late==2.0" in " ".join(done.stdout.split())
 
     done = run_devkit("init", ".", "--as-of", "latest", "--yes", cwd=tmp_path, **environment)

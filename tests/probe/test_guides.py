@@ -7,6 +7,7 @@ import pytest
 from devkit.facts.dependencies import PackageManager, RequirementRole
 from devkit.probe.project.reader import read_local_guide, read_local_imports
 from devkit.solver.project import list_choices
+from tests.engine.test_dependencies import CONTENT_HASH, POETRY
 
 from .test_dependencies import asked, limits, read
 
@@ -155,7 +156,12 @@ def test_what_a_guide_installs_beside_a_list_is_known_and_so_is_what_programs_im
     programs = {"model/attention.py": "import numpy\nfrom flash_attn import flash_attn_func\nimport pandas\n"}
     named, imports = guided(tmp_path, files | programs)
     # The author's flash-attn was compiled for hours perhaps: later ones may have a wheel.
-    assert named == ["flash-attn>=2.5.8,<3", "open-clip-torch==2.30", "huggingface-hub[cli]"]
+    assert named == ["flash-attn>=2.5.8,<3"]
+    found = read(tmp_path, files | programs)
+    assert {need.text for need in found.needs if need.path == "README.md"} == {
+        "open-clip-torch==2.30",
+        "huggingface-hub[cli]",
+    }
     assert imports == {"flash-attn": "flash-attn>=2.5.8,<3", "pandas": ""}
 
 
@@ -211,3 +217,91 @@ def test_a_guide_of_one_endless_line_takes_linear_time(tmp_path, command):
     started = time.monotonic()
     assert read(tmp_path, {}).guide_python is None
     assert time.monotonic() - started < 5
+
+
+# One reading order: the guide's installation section, then files by their names.
+
+INTERN = """## Installation
+```bash
+pip install -r requirements/torch.txt
+pip install -r requirements/runtime.txt
+pip install -r requirements/test.txt
+```
+## For the CPU
+pip install -r requirements/cpu.txt
+"""
+SOCIAL = """# SocialED
+## Install
+From source:
+```
+pip install -r requirements.txt
+```
+"""
+
+
+def test_lists_that_one_section_installs_are_installed_together(tmp_path):
+    names = ("torch", "runtime", "test", "cpu")
+    files = {f"requirements/{name}.txt": f"of-{name}\n" for name in names} | {"README.md": INTERN}
+    found = read(tmp_path, files)
+    assert [need.name for need in found.needs] == ["of-torch", "of-runtime"]
+    assert found.because == "README.md:3 installs requirements/torch.txt and requirements/runtime.txt"
+    assert found.available.requirements == ("requirements/cpu.txt", "requirements/test.txt")
+
+
+def test_the_list_of_the_guide_goes_before_an_environment_of_another_purpose(tmp_path):
+    environment = "name: sphinx-env\ndependencies: [python=3.8, {pip: [-r docs/requirements.txt]}]\n"
+    files = {"environment.yml": environment, "requirements.txt": "numpy\n", "docs/requirements.txt": "sphinx\n"}
+    found = read(tmp_path, files | {"README.md": SOCIAL})
+    assert [need.name for need in found.needs] == ["numpy"]
+    assert (found.files, found.set_aside) == (("requirements.txt",), ("environment.yml",))
+    assert found.without_guide is not None
+    assert "environment.yml" in found.without_guide.files
+
+
+def test_an_environment_that_the_guide_names_counts_whatever_its_name(tmp_path):
+    files = {
+        "conda_environment.yaml": "dependencies: [python=3.9, {pip: [einops==0.4]}]\n",
+        "train.py": "import torch\n",
+    }
+    found = read(tmp_path, files | {"README.md": "# Install\n`mamba env create -f conda_environment.yaml`\n"})
+    assert (found.tool, [need.text for need in found.needs]) == (PackageManager.CONDA, ["einops==0.4"])
+
+
+def test_a_script_that_the_guide_runs_says_what_is_installed_and_one_for_the_cpu_does_not(tmp_path):
+    script = "#!/bin/bash\nset -e\n# pip install old\npip install torch==2.6 \\\n  e3nn wandb\npip install -e .\n"
+    files = {
+        "setup_env.sh": script,
+        "setup_cpu.sh": "pip install nothing-else\n",
+        "environment.yml": "dependencies: [abc]\n",
+    }
+    guide = "# Install\n```\nbash setup_cpu.sh\nbash setup_env.sh\n```\n"
+    found = read(tmp_path, files | {"README.md": guide, "run.py": ""})
+    assert [need.text for need in found.needs] == ["torch>=2.6", "e3nn", "wandb"]
+    assert (found.because, found.set_aside) == ("setup_env.sh:4 installs the packages", ("environment.yml",))
+
+
+@pytest.mark.parametrize("guide", ["uv sync\n", "pip install -e .\n", "# Optional\npip install -r requirements.txt\n"])
+def test_a_guide_that_names_no_file_leaves_the_choice_to_their_names(tmp_path, guide):
+    files = {"pyproject.toml": '[project]\nname = "a"\ndependencies = ["numpy"]\n[tool.uv]\n', "README.md": guide}
+    found = read(tmp_path, files | {"uv.lock": "version = 1\n", "requirements.txt": "old\n"})
+    assert (found.tool, found.lock, found.without_guide) == (PackageManager.UV, "uv.lock", None)
+
+
+def test_a_lock_counts_only_if_it_fits_its_manifest(tmp_path):
+    manifest = '[tool.poetry]\nname = "a"\n[tool.poetry.dependencies]\npython = "^3.11"\n'
+    lock = '[[package]]\nname = "x"\nversion = "1"\n[metadata]\ncontent-hash = "{}"\n'
+    # What Poetry 2.2 wrote for a manifest; tests/engine has it read by Poetry itself.
+    fits = lock.format(CONTENT_HASH)
+    assert read(tmp_path, {"pyproject.toml": POETRY, "poetry.lock": fits}).lock == "poetry.lock"
+    found = read(tmp_path, {"pyproject.toml": manifest, "poetry.lock": lock.format("0" * 64)})
+    assert (found.tool, found.lock, found.set_aside) == (PackageManager.POETRY, "", ("poetry.lock",))
+
+
+def test_a_folder_of_the_project_is_the_package_that_a_requirement_names(tmp_path):
+    files = {
+        "setup.py": "from setuptools import setup\nsetup(name='rf', install_requires=['torch', 'se3-transformer'])\n",
+        "env/SE3Transformer/setup.py": "from setuptools import setup\nsetup(name='se3-transformer')\n",
+    }
+    found = read(tmp_path, files)
+    assert [need.name for need in found.needs] == ["torch"]
+    assert [each.place for each in found.local] == ["env/SE3Transformer"]

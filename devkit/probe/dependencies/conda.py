@@ -156,7 +156,7 @@ def _is_for_conda_alone(text: str) -> bool:
 
 
 def convert_conda_version(written: str) -> str:
-    """Convert a version of conda to PEP 440: `=1.26` is ==1.26.*; the build string is left out."""
+    """Convert a version of conda to PEP 440: `=1.26` is ==1.26.*, `=1.26.4` is ==1.26.4; the build string is left out."""
     written = _BUILD.sub(r"\1", written.strip())
     if not written or written == "*" or "|" in written:
         return ""
@@ -167,7 +167,9 @@ def convert_conda_version(written: str) -> str:
             # The package index writes other letters: tzdata 2023c of conda is 2023.3 there.
             clauses += [f"=={fuzzy[1]}"] if re.fullmatch(r"[\d.]+\.post\d+", fuzzy[1]) else []
         elif fuzzy:
-            clauses.append(f"=={fuzzy[1]}.*" if clause.startswith("=") or clause.endswith("*") else f"=={fuzzy[1]}")
+            # Three numbers are a whole version in practice, and the index finds a release that was yanked by that alone.
+            is_open = clause.endswith("*") or (clause.startswith("=") and fuzzy[1].count(".") < 2)
+            clauses.append(f"=={fuzzy[1]}.*" if is_open else f"=={fuzzy[1]}")
         elif clause not in ("", "*"):
             clauses.append(clause)
     return ",".join(clauses)

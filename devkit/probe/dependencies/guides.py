@@ -6,12 +6,19 @@ what the project's programs import as well: many guides have their reader instal
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby, islice
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import NOTHING_CHOSEN, PackageRequirement, RequirementRole
-from devkit.formats.shell import PackageInstall, ShellCommand, find_package_install
+from devkit.formats.shell import (
+    REQUIREMENT_FILE_OPTIONS,
+    PackageInstall,
+    ShellCommand,
+    find_package_install,
+)
 from devkit.probe.dependencies.conda import read_conda_spec
 from devkit.probe.dependencies.imports import read_programs
 from devkit.probe.dependencies.requirements import RequirementCollector, is_local_path, read_requirement_lines
@@ -23,8 +30,9 @@ _GUIDE = re.compile(r"(?i)(?:readme|install(?:ation)?|get(?:ting)?[_-]?started)(
 _FOLDERS = ("", "docs/", "doc/")
 _PART = re.compile(
     r"^#{1,6} +(?P<heading>.+)|^<h\d>(?P<html>.+)</h\d>|^[ \t]*(?P<fence>```|~~~)"
-    r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip|conda|mamba|micromamba) +install|uv +sync)"
-    r"(?:[^`\n\\]|\\\r?\n|\\.)+)"
+    r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip|conda|mamba|micromamba) +install|uv +sync"
+    r"|(?:poetry|pdm|pipenv|pixi) +(?:install|sync)|(?:conda|mamba|micromamba) +env +(?:create|update)|(?:bash|sh|source) +[\w./-]+\.sh\b)"
+    r"(?:[^`\n\\]|\\\r?\n|\\.)*)"
     r"|(?:^|(?<=[\s`$>!]))(?:(?:conda|mamba|micromamba) +create\b[^`\n#]{0,300}? [\"']?python *={1,2} *"
     r"|uv +venv\b[^`\n#]{0,300}? (?:--python|-p)[ =]+(?:python)?|(?:virtualenv +(?:-p|--python)[ =]+)?python(?=3\.\d+ -m venv\b))"
     r"(?P<python>3\.\d+)",
@@ -104,10 +112,134 @@ def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], 
     return (), ""
 
 
+@dataclass(frozen=True)
+class InstallFiles:
+    """The files that the installation section of a guide has its reader install from, the first of them at `origin`.
+
+    `conda` is an environment.yml, "" for none, `lists` are requirement files, `packages` what the section's other commands
+    install, each with its file and line.
+    """
+
+    origin: str
+    conda: str = ""
+    lists: tuple[str, ...] = ()
+    packages: tuple[tuple[PackageInstall, str, int], ...] = ()
+
+
+def find_install_files(files: ProjectFiles) -> InstallFiles | None:
+    """Find what the first section of a guide that installs anything of the project's own installs; None for no such guide.
+
+    What stands in one section is installed together. A section that calls the project's package manager names its files
+    by that, and one that leaves a list to the reader's machine names none.
+    """
+    for path in _list_guides(files):
+        found: InstallFiles | None = None
+        chosen = -1
+        for section, commands in groupby(_list_steps(files, path), key=lambda step: step[0]):
+            packages: list[tuple[PackageInstall, str, int]] = []
+            for _, place, line, command in commands:
+                conda, lists = _find_named_files(command, files)
+                if _leaves_open(command) or (found is None and command.values[:2] in _SYNCS):
+                    return None
+                if (conda or lists) and found is None:
+                    found, chosen = InstallFiles(f"{place}:{line}", conda, lists), section
+                elif found:
+                    found = replace(found, lists=tuple(dict.fromkeys((*found.lists, *lists))))
+                if (install := find_package_install(command)) and not _OPTIONAL.search(_read_line(files, place, line)):
+                    packages.append((install, place, line))
+                    names = [word.value for word in install.packages if not is_local_path(word.value)]
+                    if place != path and found is None and any(map(_NAMED.fullmatch, names)):
+                        # A script of the project's own is a guide that was tried.
+                        found, chosen = InstallFiles(f"{place}:{line}"), section
+            if found and chosen == section:
+                return replace(found, packages=tuple(packages))
+    return None
+
+
+_SYNCS = (
+    ("uv", "sync"),
+    *((tool, verb) for tool in ("poetry", "pdm", "pipenv", "pixi") for verb in ("install", "sync")),
+)
+_OPTIONAL = re.compile(r"(?i)\boptional|\bif you\b|\balternativ")
+MAX_SCRIPT_LINES = 200
+
+
+def _list_steps(files: ProjectFiles, path: str) -> Iterator[tuple[int, str, int, ShellCommand]]:
+    """List the commands of a guide by section, with their file and line; those of a script of the project's in its place."""
+    for line, part, section in _list_parts(files.read(path, "guide") or ""):
+        for command in parse_shell_text((part["command"] or "").partition(" #")[0]):
+            script = files.within(command.values[1]) if command.program in _SHELLS and len(command.words) > 1 else None
+            if script is None:
+                yield section, path, line, command
+            elif files.has(script) and not _OTHER_MACHINE.search(script):
+                for number, text in _join_lines(files.read(script, "guide") or ""):
+                    yield from ((section, script, number, each) for each in parse_shell_text(text))
+
+
+_OTHER_MACHINE = re.compile(
+    r"(?i)(?<![a-z])(?:cpu|no_?-?(?:cuda|gpu)|mac(?:os)?|win(?:dows)?|rocm|amd|docker|test|dev)(?![a-z])"
+)
+
+
+def _leaves_open(command: ShellCommand) -> bool:
+    """Return whether a command has its reader choose the list: `pip install -r requirements/<see the table>`."""
+    install = find_package_install(command)
+    return (
+        any(re.search(r"[<{$]", each) for each in install.option_values(*REQUIREMENT_FILE_OPTIONS))
+        if install
+        else False
+    )
+
+
+_SHELLS = ("bash", "sh", "source")
+
+
+def _join_lines(text: str) -> Iterator[tuple[int, str]]:
+    """List the commands of a script that install packages, with their lines."""
+    for found in islice(re.finditer(r"^[ \t]*(?:[^#\n\\]|\\\r?\n|\\.)+", text, re.MULTILINE), MAX_SCRIPT_LINES):
+        if "install" in found[0] or "env" in found[0]:
+            yield text.count("\n", 0, found.start()) + 1, found[0]
+
+
+def _read_line(files: ProjectFiles, path: str, line: int) -> str:
+    lines = (files.read(path, "guide") or "").splitlines()
+    return lines[line - 1] if line <= len(lines) else ""
+
+
+def _find_named_files(command: ShellCommand, files: ProjectFiles) -> tuple[str, tuple[str, ...]]:
+    """Find the environment of conda and the requirement files that a command installs from, as far as they exist."""
+    if command.values[1:2] == ("env",) and command.program.endswith(("conda", "mamba")):
+        words = " ".join(command.values)
+        named = re.search(r"(?:-f|--file)[ =](\S+)", words)
+        names = [named[1]] if named else ["environment.yml", "environment.yaml"]
+        return next((each for name in names if (each := files.within(name)) and files.has(each)), ""), ()
+    install = find_package_install(command)
+    if install is None or install.tool not in ("pip", "uv"):
+        return "", ()
+    paths = (files.within(each) for each in install.option_values(*REQUIREMENT_FILE_OPTIONS) if "://" not in each)
+    return "", tuple(each for each in paths if each and files.has(each))
+
+
+def add_guide_packages(installed: InstallFiles, found: RequirementCollector, *, own: str) -> None:
+    """Add what the section installs besides the files that it names; what these ask for stays as they say it.
+
+    What compiles for hours counts where programs import it.
+    """
+    compiled = load_tables().compiled.packages
+    known = {*_list_own_names(found.files, own), *_TOOLS, *compiled, *(need.name for need in found.needs)}
+    role, found.role = found.role, RequirementRole.GENERATED
+    for install, path, line in installed.packages:
+        before = len(found.needs)
+        _read_install(install, path, line, known, found)
+        if len(found.needs) > before and path not in found.paths:
+            found.paths.append(path)
+    found.role = role
+
+
 def find_guide_python(files: ProjectFiles) -> PackageRequirement | None:
     """Find the Python of the environment that a guide has its reader make; None for no such guide."""
     for path in _list_guides(files):
-        for line, part in _list_parts(files.read(path, "guide") or ""):
+        for line, part, _ in _list_parts(files.read(path, "guide") or ""):
             if part["python"]:
                 return PackageRequirement("python", f"=={part['python']}.*", path, line)
     return None
@@ -125,28 +257,32 @@ def _list_own_names(files: ProjectFiles, own: str) -> set[str]:
 
 def _list_commands(files: ProjectFiles, path: str) -> Iterator[tuple[int, ShellCommand]]:
     """List the commands of a guide with their lines."""
-    for line, part in _list_parts(files.read(path, "guide") or ""):
+    for line, part, _ in _list_parts(files.read(path, "guide") or ""):
         for command in parse_shell_text((part["command"] or "").partition(" #")[0]):
             yield line, command
 
 
-def _list_parts(text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """List the commands and environments of a guide with their lines.
+@lru_cache(maxsize=8)
+def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
+    """List the commands and environments of a guide with their lines and the number of their section.
 
     Those of sections aside are left out; a comment in a block of code counts to its end.
     """
     is_section_aside = is_aside = is_code = False
-    line, before = 1, 0
+    line, before, section = 1, 0, 0
+    found: list[tuple[int, re.Match[str], int]] = []
     for part in _PART.finditer(text):
         if part["fence"]:
             is_code, is_aside = not is_code, is_section_aside
         elif heading := part["heading"] or part["html"]:
             is_aside = bool(_ASIDE.search(heading)) or (is_code and is_section_aside)
             is_section_aside = is_section_aside if is_code else is_aside
+            section += not is_code
         elif not is_aside:
             line += text.count("\n", before, part.start())
             before = part.start()
-            yield line, part
+            found.append((line, part, section))
+    return tuple(found)
 
 
 def _read_install(install: PackageInstall, path: str, line: int, known: set[str], found: RequirementCollector) -> None:

@@ -62,6 +62,24 @@ def find_imported_packages(
     return tuple(found.values())
 
 
+def find_unprovided_imports(files: ProjectFiles, provided: Collection[str]) -> tuple[tuple[str, str, int], ...]:
+    """Find the modules that programs import at once and that are neither `provided` nor the project's own.
+
+    Returns: each module with the file and line of its first import.
+    """
+    programs = dict(read_programs(files, is_library=True))
+    own = {part for path in programs for part in path.removesuffix(".py").split("/")} | {*files.names(".")}
+    known = {*own, *sys.stdlib_module_names, *provided, "__future__"}
+    found: dict[str, tuple[str, str, int]] = {}
+    for path, text in programs.items():
+        if set(IMPORT.findall(text)) <= known | found.keys():
+            continue
+        for module, line in list_imports(text, is_top_only=True):
+            if module not in known:
+                found.setdefault(module, (module, path, line))
+    return tuple(found.values())
+
+
 def is_among(name: str, declared: Collection[str]) -> bool:
     """Return whether a package, or one that brings the same module, is among the `declared` ones."""
     stem = _STAND_INS.sub("", name)

@@ -12,6 +12,8 @@ from devkit.probe.project.files import ProjectFiles
 
 GIT_MODULES = ".gitmodules"
 MAX_FOLDERS = 20
+MAX_PACKAGE_FOLDERS = 60
+"""Folders of one folder in which a package of the project's own is looked for."""
 _MODULE = re.compile(r"^[ \t]*path[ \t]*=[ \t]*(\S+)[ \t\r]*$", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _TORCH = re.compile(r"^[ \t]*(?:import torch\b|from torch(?:\.[\w.]+)? import\b)", re.MULTILINE)
@@ -43,6 +45,22 @@ def find_local_builds(files: ProjectFiles, folders: Iterable[str]) -> tuple[Loca
         if build is not None and (path == "." or build.needs_torch) and len(found) < MAX_FOLDERS:
             found.append(build)
     return tuple(found)
+
+
+def find_own_packages(files: ProjectFiles) -> dict[str, str]:
+    """Find the packages in folders of the project, two levels deep: the folder of each by its normalized name."""
+    found: dict[str, str] = {}
+    for folder in _list_folders(files, ""):
+        for path in (folder, *_list_folders(files, f"{folder}/")):
+            if not {SETUP_PY, PYPROJECT}.isdisjoint(files.names(path)) and (build := _read_build(files, path)):
+                found.setdefault(build.name, path)
+    found.pop("", None)
+    return found
+
+
+def _list_folders(files: ProjectFiles, prefix: str) -> list[str]:
+    names = (name for name in files.names(prefix or ".") if "." not in name)
+    return [f"{prefix}{name}" for name in names][:MAX_PACKAGE_FOLDERS]
 
 
 def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:

@@ -5,9 +5,11 @@ Sources: https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile, https
 https://pdm-project.org/latest/usage/lockfile/
 """
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
@@ -35,13 +37,17 @@ class LockedNeed:
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """One package of a lock. `optional` are those that an extra or a group adds, by both."""
+    """One package of a lock. `wheel` is the address of its wheel outside of an index, "" for none.
+
+    `optional` are those that an extra or a group adds, by both.
+    """
 
     line: int
     name: str
     version: str
     marker: str
     is_local: bool
+    wheel: str
     needs: tuple[LockedNeed, ...]
     optional: Mapping[tuple[str, str], tuple[LockedNeed, ...]]
 
@@ -54,6 +60,30 @@ def parse_lock(text: str) -> tuple[LockedPackage, ...]:
     return tuple(_parse_package(each, next(lines, 1)) for each in tables)
 
 
+def fits_poetry(document: Mapping[str, Any], locked: str) -> bool:
+    """Return whether a poetry.lock was made from this pyproject.toml, by the content hash that Poetry writes into it.
+
+    One that cannot be read, or that has no hash, is taken for one that was.
+
+    Source: `Locker._get_content_hash` of Poetry 1.8 and 2.2.
+    """
+    try:
+        written = get_text(get_object(parse_toml(locked), "metadata"), "content-hash")
+    except ValueError:
+        written = ""
+    poetry, project = get_object(document, "tool", "poetry"), get_object(document, "project")
+    groups = get_object(document, "dependency-groups")
+    own = {key: project[key] for key in ("requires-python", "dependencies", "optional-dependencies") if key in project}
+    legacy = ("dependencies", "source", "extras", "dev-dependencies")
+    old = {key: poetry.get(key) for key in legacy} | {key: poetry[key] for key in ("group",) if key in poetry}
+    new = {key: poetry[key] for key in (*legacy, "group") if key in poetry}
+    without_groups: dict[str, Any] = {"project": own} if own else {}
+    contents = [without_groups, without_groups | ({"dependency-groups": groups} if groups else {})]
+    contents = [old, *(each | ({"tool": {"poetry": new}} if new else {}) for each in contents if each)]
+    hashes = (sha256(json.dumps(each, sort_keys=True, default=str).encode()).hexdigest() for each in contents)
+    return not written or (bool(poetry or project) and written in hashes)
+
+
 def _parse_package(table: Mapping[str, Any], line: int) -> LockedPackage:
     either = " or ".join(f"({each})" for each in get_texts(table, "resolution-markers"))
     return LockedPackage(
@@ -62,6 +92,7 @@ def _parse_package(table: Mapping[str, Any], line: int) -> LockedPackage:
         version=get_text(table, "version"),
         marker=get_text(table, "marker") or get_text(table, "markers") or either,
         is_local=not {"virtual", "editable", "directory"}.isdisjoint(get_object(table, "source")),
+        wheel=url if (url := get_text(get_object(table, "source"), "url")).endswith(".whl") else "",
         needs=_list_needs(table.get("dependencies")),
         optional={
             (kind, canonicalize_name(key)): _list_needs(entries)
@@ -148,7 +179,7 @@ def add_locked_packages(packages: Iterable[LockedPackage], path: str, found: Req
             continue
         for package in several[: 1 if not several[0].marker else None]:
             marker = f" ; {package.marker}" if package.marker else ""
-            found.need(f"{name}=={package.version}{marker}", path, package.line, is_limit=True)
+            found.need(f"{name}=={package.version}{marker}", path, package.line, is_limit=True, url=package.wheel)
 
 
 def find_torch_only_packages(

@@ -21,10 +21,20 @@ from devkit.probe.dependencies.conda import (
     find_other_system,
     read_conda_environment,
 )
-from devkit.probe.dependencies.guides import ALL_EXTRAS, find_guide_python, find_own_extras, read_guides
+from devkit.probe.dependencies.guides import (
+    ALL_EXTRAS,
+    InstallFiles,
+    add_guide_packages,
+    find_guide_python,
+    find_install_files,
+    find_own_extras,
+    read_guides,
+)
+from devkit.probe.dependencies.local_builds import find_own_packages
 from devkit.probe.dependencies.lock_files import (
     add_locked_packages,
     find_torch_only_packages,
+    fits_poetry,
     parse_lock,
     select_installed,
 )
@@ -48,6 +58,7 @@ from devkit.probe.dependencies.requirement_lists import (
     MAIN_LISTS,
     choose_main_list,
     find_lists,
+    is_for_all,
 )
 from devkit.probe.dependencies.requirements import (
     RequirementCollector,
@@ -61,6 +72,7 @@ from devkit.probe.project.files import ProjectFiles
 from devkit.text import join_words
 
 PYTHON_VERSION = ".python-version"
+POETRY_LOCK = "poetry.lock"
 IGNORE = ".dockerignore"
 ENVIRONMENTS = ("environment.yml", "environment.yaml")
 NOT_READ = {
@@ -70,7 +82,7 @@ NOT_READ = {
 """Files of tools whose formats devkit does not read, each with what it reads instead."""
 _BY_FILE = (
     (PackageManager.UV, ("uv.lock",)),
-    (PackageManager.POETRY, ("poetry.lock",)),
+    (PackageManager.POETRY, (POETRY_LOCK,)),
     (PackageManager.PDM, ("pdm.lock",)),
     (PackageManager.PIPENV, (PIPFILE_LOCK, PIPFILE)),
     (PackageManager.CONDA, ENVIRONMENTS),
@@ -86,13 +98,12 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     document, content = read or ({}, "")
     name = get_text(get_object(document, "project"), "name") or get_text(get_object(document, "tool", "poetry"), "name")
     lists = find_lists(files)
-    main, shown = choose_main_list(files, lists)
-    if choice.requirements:
-        tool, because = PackageManager.PIP, f"{join_words(choice.requirements)} was chosen"
-    else:
-        tool, because = _tool(document, found, shown if main in MAIN_LISTS else "")
+    installed = find_install_files(files) if not (choice.requirements or choice.no_guide) else None
+    main, shown, tool, because, named, environment = _choose_source(document, found, lists, installed)
     read_workspace(document, content, found)
-    lock, family = _read(tool, document, content, found, choice.requirements or (main,))
+    lock, family = _read(tool, document, content, found, named, environment)
+    if installed:
+        add_guide_packages(installed, found, own=name)
     # A list of another name counts where nothing else says what the project needs.
     asks = any(need.role is not RequirementRole.CONSTRAINT for need in found.needs)
     if main and main not in found.paths and not lock and not asks:
@@ -100,6 +111,8 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
         read_requirements_file(main, found)
         because = shown if tool is PackageManager.NONE else f"{because}, and {shown}"
         tool = tool if tool is PackageManager.CONDA else PackageManager.PIP
+    if not lock:
+        _take_own_packages(found)
     found.role = RequirementRole.GENERATED
     says_nothing = not (main or lock or found.needs or found.conda or found.local or found.unread or found.is_computed)
     if says_nothing and (guide := read_guides(found, own=name)):
@@ -124,15 +137,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     if choice.packages and tool is PackageManager.NONE:
         tool, because = PackageManager.PIP, f"{SETTINGS_FILE} names packages"
     _python_version(found)
-    # What the project's .dockerignore keeps from the build of an image.
-    paths = (*found.lists, *found.included, *((PYPROJECT, lock) if lock else ()))
-    ignored = parse_ignore_file(files.read(IGNORE, "ignore") or "") if paths else []
-    hidden = [path for path in dict.fromkeys(paths) if is_ignored(path, ignored)]
-    for path in hidden:
-        found.add_unreadable(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
-    if hidden:
-        found.generate_lists()
-        lock = "" if lock in hidden or PYPROJECT in hidden else lock
+    lock = _leave_out_hidden(found, lock)
     if not found.paths and not found.unread and not lists and not choice.packages:
         return NO_DEPENDENCIES
     # uv compares a lock where it has all that the lock was made from: folders, and a date that its user's settings held.
@@ -142,11 +147,16 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     tables = get_object(document, "tool")
     says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
     is_no_package = any(get_object(tables, name).get(key) is False for name, key in says)
+    without = read_with_package_manager(files, replace(choice, no_guide=True)) if installed else None
     return Dependencies(
         tool=tool,
         because=because,
+        without_guide=without,
         files=tuple(found.paths),
         lock=lock,
+        set_aside=tuple(
+            name for _, names in _BY_FILE for name in names if files.has(name) and name not in (*found.paths, lock)
+        ),
         lists=tuple(found.lists),
         included=tuple(found.included),
         extras=tuple(name for name, is_chosen in found.extras.items() if is_chosen),
@@ -175,6 +185,56 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     )
 
 
+def _choose_source(
+    document: dict[str, Any], found: RequirementCollector, lists: tuple[str, ...], installed: InstallFiles | None
+) -> tuple[str, str, PackageManager, str, tuple[str, ...], str]:
+    """Choose what counts: the user's lists, then those of the guide's installation section, then files by their names.
+
+    Returns: the main list and what shows it, the tool and what shows it, the lists to read, and the environment of conda.
+    """
+    main, shown = choose_main_list(found.files, lists)
+    if chosen := found.choice.requirements:
+        return main, shown, PackageManager.PIP, f"{join_words(chosen)} was chosen", chosen, ""
+    if installed is None:
+        is_usual = main in MAIN_LISTS
+        tool, because = _tool(document, found, shown if is_usual else "")
+        environment = next(filter(found.files.has, ENVIRONMENTS), "")
+        return main, shown, tool, because, (main,) if is_usual and tool is PackageManager.PIP else (), environment
+    named = tuple(filter(is_for_all, installed.lists)) or installed.lists
+    shown = join_words([*filter(None, (installed.conda,)), *named] or ["the packages"])
+    because = f"{installed.origin} installs {shown}"
+    if installed.conda:
+        return "", because, PackageManager.CONDA, because, named, installed.conda
+    return next(iter(named), ""), because, PackageManager.PIP, because, named, ""
+
+
+def _leave_out_hidden(found: RequirementCollector, lock: str) -> str:
+    """Leave out what the project's .dockerignore keeps from the build of an image; return the lock, "" for a hidden one."""
+    paths = (*found.lists, *found.included, *((PYPROJECT, lock) if lock else ()))
+    ignored = parse_ignore_file(found.files.read(IGNORE, "ignore") or "") if paths else []
+    hidden = [path for path in dict.fromkeys(paths) if is_ignored(path, ignored)]
+    for path in hidden:
+        found.add_unreadable(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
+    if hidden:
+        found.generate_lists()
+    return "" if lock in hidden or PYPROJECT in hidden else lock
+
+
+def _take_own_packages(found: RequirementCollector) -> None:
+    """Take requirements that a folder of the project is the package of from there: the registry may have none or another."""
+    own = find_own_packages(found.files) if found.needs else {}
+    local = [need for need in found.needs if need.name in own and not need.url]
+    if not local:
+        return
+    if any(need.role is RequirementRole.PASSED_THROUGH for need in local):
+        found.generate_lists()
+    found.needs = [need for need in found.needs if need.name not in own or need.url]
+    for need in local:
+        if need.role is not RequirementRole.CONSTRAINT:
+            found.need_local(own[need.name], "", 1)
+            found.local[-1] = replace(found.local[-1], path=need.path, line=need.line)
+
+
 def _name_unread_formats(
     tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector
 ) -> None:
@@ -198,7 +258,7 @@ def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) ->
         return
     for kind, name, source in offered:
         label = urls.get(get_text(source, "index"), "").rstrip("/").rpartition("/")[2]
-        more = {f"{kind}s": (*getattr(found.choice, f"{kind}s"), name)}
+        more: Any = {f"{kind}s": (*getattr(found.choice, f"{kind}s"), name)}
         dependencies = read_with_package_manager(found.files, replace(found.choice, **more))
         yield TorchBuild(label, f"--{kind} {name}", dependencies)
 
@@ -207,6 +267,8 @@ def _tool(document: dict[str, Any], found: RequirementCollector, shown: str) -> 
     """The tool and what shows it: its lock or own file, then a list for pip, then what pyproject.toml holds."""
     files = found.files
     for tool, names in _BY_FILE:
+        if tool is PackageManager.POETRY and not _fits_lock(document, files):
+            continue
         if name := next((name for name in names if files.has(name)), ""):
             system = find_other_system(files.read(name, "dependencies") or "") if tool is PackageManager.CONDA else ""
             if not system or not (shown or any(map(files.has, (PYPROJECT, SETUP_PY, SETUP_CFG)))):
@@ -224,10 +286,23 @@ def _tool(document: dict[str, Any], found: RequirementCollector, shown: str) -> 
     return (PackageManager.PIP, shown) if shown else (PackageManager.NONE, NO_DEPENDENCIES.because)
 
 
+def _fits_lock(document: dict[str, Any], files: ProjectFiles) -> bool:
+    """Return whether the project's poetry.lock, if it has one, was made from its pyproject.toml."""
+    return not files.has(POETRY_LOCK) or fits_poetry(document, files.read(POETRY_LOCK, "dependencies") or "")
+
+
 def _read(
-    tool: PackageManager, document: dict[str, Any], content: str, found: RequirementCollector, lists: tuple[str, ...]
+    tool: PackageManager,
+    document: dict[str, Any],
+    content: str,
+    found: RequirementCollector,
+    lists: tuple[str, ...],
+    environment: str,
 ) -> tuple[str, tuple[str, ...]]:
-    """The files of the tool: the path of its lock, "" for none, and what this holds for torch alone."""
+    """The files of the tool: the path of its lock, "" for none, and what this holds for torch alone.
+
+    `lists` and `environment` are those of the guide or the user, or the usual ones.
+    """
     match tool:
         case PackageManager.UV | PackageManager.POETRY | PackageManager.PDM:
             return _of_pyproject(tool, document, content, found)
@@ -237,7 +312,11 @@ def _read(
             return (PIPFILE_LOCK, read_pipfile_lock(found)) if found.files.has(PIPFILE_LOCK) else ("", ())
         case PackageManager.CONDA:
             found.role = RequirementRole.GENERATED
-            read_conda_environment(next(filter(found.files.has, ENVIRONMENTS)), found)
+            read_conda_environment(environment, found)
+            found.role = RequirementRole.PASSED_THROUGH
+            for path in lists:
+                if path not in found.paths:
+                    read_requirements_file(path, found)
             if not found.is_whole:
                 found.generate_lists()
         case PackageManager.PIP:
@@ -256,7 +335,7 @@ def _of_pyproject(
         found.role = RequirementRole.GENERATED
         read_poetry(document, content, found)
     path = f"{tool.lower()}.lock"
-    if not found.files.has(path):
+    if not found.files.has(path) or (tool is PackageManager.POETRY and not _fits_lock(document, found.files)):
         return "", ()
     locked = found.text(path)
     if locked is None:
@@ -276,7 +355,7 @@ def _of_pyproject(
 
 def _of_pip(document: dict[str, Any], content: str, found: RequirementCollector, lists: tuple[str, ...]) -> None:
     """Requirement files, the chosen ones or the usual, and what the project's own metadata asks for besides."""
-    for path in lists if found.choice.requirements else (path for path in lists if path in MAIN_LISTS):
+    for path in lists:
         read_requirements_file(found.files.within(path) or path, found)
     for path in () if found.choice.requirements else DEVELOPMENT_LISTS:
         if found.files.has(path):

@@ -63,7 +63,7 @@ def choose_main_list(files: ProjectFiles, lists: tuple[str, ...]) -> tuple[str, 
         folder = path.rpartition("/")[0]
         return sum(mention == path or (bool(folder) and mention.startswith(f"{folder}/")) for mention in named)
 
-    plausible = [path for path in lists if not _OTHER_PURPOSE.search(path)]
+    plausible = [path for path in lists if is_for_all(path)]
     if not plausible:
         return "", ""
     best = max(plausible, key=lambda path: (count(path), path in named, path.endswith("requirements.txt"), -len(path)))
@@ -71,6 +71,11 @@ def choose_main_list(files: ProjectFiles, lists: tuple[str, ...]) -> tuple[str, 
         return best, f"{named[best]} installs {best}"
     others = [path for path in plausible if path != best]
     return best, f"the project has {best}" + (", the most plausible of its lists" if others else "")
+
+
+def is_for_all(path: str) -> bool:
+    """Return whether the name of a list gives it no other purpose than to hold what the project needs."""
+    return _OTHER_PURPOSE.search(path) is None
 
 
 def _read_mentions(files: ProjectFiles) -> Iterator[tuple[str, str]]:

@@ -41,6 +41,8 @@ def _in_dockerfile(text: str) -> Iterator[tuple[str, int]]:
 
 def _in_text(text: str) -> Iterator[tuple[str, int]]:
     for command in _INSTALL.finditer(text):
+        if "#" in text[text.rfind("\n", 0, command.start()) + 1 : command.start()]:
+            continue  # a comment or a heading, whose other words are prose
         line = text.count("\n", 0, command.start()) + 1
         for word in command[1].split():
             # A version or a release may follow the name: libfoo1=1.2, libfoo1/stable.

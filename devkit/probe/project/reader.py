@@ -98,7 +98,8 @@ def read_dependencies(host: Host, *, project: str, choice: DependencyChoice = NO
         "cuda_build": find_cuda_build(files),
     }
     variants = (replace(each, dependencies=replace(each.dependencies, **whole)) for each in found.torch_builds)
-    return replace(found, **whole, torch_builds=tuple(variants))
+    without = found.without_guide and replace(found.without_guide, **whole)
+    return replace(found, **whole, torch_builds=tuple(variants), without_guide=without)
 
 
 def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[ImportedPackage, ...]:

@@ -17,10 +17,13 @@ from devkit.render.container.devcontainer import find_editor_packages
 from devkit.render.container.network import build_mirror_variables, may_need_login
 from devkit.render.container.packages import (
     BUILT_FOR_TORCH,
+    CONSTRAINTS,
     DEVKIT_PYTHON,
     build_install_commands,
     build_project_install_commands,
+    has_constraints,
     has_project_files,
+    render_constraints,
 )
 from devkit.render.container.settings import (
     ContainerSettings,
@@ -40,7 +43,8 @@ from devkit.solver.system_packages import REQUESTED
 _PUBLIC_IMAGE = re.compile(r"(?:python|ubuntu|debian|nvidia/cuda):")
 _PLATFORMS = {"x86_64": '"linux/amd64"', "aarch64": '"linux/arm64"'}
 _GIT_IGNORE = """\
-# Written by devkit. What differs from host to host stays out of version control.
+# Written by devkit. What differs from host to host stays out of version control, and the rest goes in.
+!*
 .env*
 gpu.local.yml*
 .secrets/
@@ -59,6 +63,7 @@ def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
     """Render the files from which the image is built. Raises DevkitError for a value that a Dockerfile cannot hold."""
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/Dockerfile", render_dockerfile(plan, settings))
     yield from render_conda_file(plan, settings)
+    yield from render_constraints(plan, settings)
     if settings.certificates:
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/certificates/ca.crt", settings.certificates)
     if isinstance(settings.source, FromWheel):
@@ -176,9 +181,10 @@ def render_bake_file(plan: Plan, settings: ContainerSettings) -> Iterator[Artifa
     yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/docker-bake.hcl", text)
 
 
-def render_ignore_files(_plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
+def render_ignore_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
     """Render the ignore files of git and of the image build."""
     allowed = ["installer.lock", "torch.lock", "requirements.lock", "tools.lock"] if settings.python_lock else []
+    allowed += [CONSTRAINTS] if has_constraints(plan, settings) else []
     allowed += [CONDA_FILE] if settings.dependencies.conda else []
     allowed += ["certificates"] if settings.certificates else []
     allowed += ["wheels"] if isinstance(settings.source, FromWheel) else []

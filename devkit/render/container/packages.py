@@ -21,15 +21,18 @@ from devkit.facts.dependencies import (
     RequirementRole,
     RequirementSources,
 )
+from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands
 from devkit.render.container.network import find_torch_index, may_need_login
 from devkit.render.container.profiles import find_profile_packages
 from devkit.render.container.settings import ContainerSettings, format_comment, format_reason_comment, require_safe
-from devkit.render.files import read_file
+from devkit.render.files import DEVCONTAINER_FOLDER, Artifact, read_file
 from devkit.solver.plan import Plan, Vendor
 from devkit.solver.project import list_torch_siblings
 
 INSTALLER = "uv"
+CONSTRAINTS = "constraints.txt"
+"""The versions that the image holds, beside the Dockerfile."""
 DEVKIT_PYTHON = "3.11"
 """The oldest Python that devkit itself runs on, whatever the project's is."""
 BUILT_FOR_TORCH = TORCH_FAMILY[1:]
@@ -149,8 +152,8 @@ class ProjectInstallCommands:
     installer reads by itself, and `written_from` a comment with their places. `siblings` are requirements of packages
     that are built for one torch, `sibling_source` the options of their index. `export` writes the packages of a lock,
     except `excluded`, which others bring. `requirements` are the installer's options, `constrained` is a pattern for
-    the packages to keep; `limits` are words of the shell, constraints on others, and `build_limits` on what builds a
-    source distribution. `additions` are requirements that
+    the packages to keep; `has_limits` says whether there is a file of constraints on others, and `build_limits` are words of
+    the shell, those on what builds a source distribution. `additions` are requirements that
     bring a framework its CUDA.
     """
 
@@ -164,7 +167,7 @@ class ProjectInstallCommands:
     excluded: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     constrained: str = ""
-    limits: str = ""
+    has_limits: bool = False
     build_limits: str = ""
     additions: str = ""
 
@@ -220,10 +223,26 @@ def build_project_install_commands(
         excluded=excluded,
         requirements=requirements,
         constrained=KEEP_TORCH,
-        limits=_fold(plan.limits),
+        has_limits=has_constraints(plan, settings),
         build_limits=_fold(limits) if requirements else "",
         additions=" ".join(f'"{require_safe("requirement", text)}"' for text in plan.additions),
     )
+
+
+def has_constraints(plan: Plan, settings: ContainerSettings) -> bool:
+    """Return whether the image is built with a file of constraints: a lock with hashes holds all versions itself."""
+    return bool(plan.limits) and not settings.python_lock
+
+
+def render_constraints(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
+    """Render the versions that the image holds."""
+    if has_constraints(plan, settings):
+        lines = "".join(f"{require_safe('limit on versions', limit)}\n" for limit in sorted(plan.limits))
+        header = (
+            f"# Written by devkit {__version__}: the versions that every build of the image installs.\n"
+            "# `devkit update` renews them; `devkit init --no-hold` leaves them open.\n"
+        )
+        yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/{CONSTRAINTS}", f"{header}{lines}")
 
 
 def _fold(texts: Iterable[str]) -> str:

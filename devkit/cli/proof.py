@@ -1,0 +1,65 @@
+"""How sure a plan is: what was resolved, what is built from source, and whether the wheels hold what programs import."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from devkit.facts.dependencies import TORCH_FAMILY, Resolved
+from devkit.facts.values import Unknown
+from devkit.text import format_count, join_words
+
+if TYPE_CHECKING:
+    from devkit.facts.dependencies import Dependencies
+    from devkit.solver.plan import Plan
+
+MAX_NAMED = 6
+_OF_TORCH = ("torchgen", "functorch", "triton", "nvidia")
+
+
+def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> str:
+    """Describe in one line how far the plan is proven. Reads the file lists of wheels on the index, each once."""
+    found = plan.resolution
+    if dependencies.is_locked:
+        return f"not proved: {dependencies.lock} holds the packages; their build and the imports were not checked"
+    if isinstance(found, Unknown):
+        return f"not checked: {found.reason}"
+    if not isinstance(found, Resolved):
+        return "resolved by the version tables; the project names no package"
+    return "; ".join(("resolved", *_list_sources(found), *_list_imports(root, dependencies, found)))
+
+
+def _list_sources(found: Resolved) -> list[str]:
+    """List what the build of the image compiles or builds, and what it takes without a check."""
+    built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source]
+    says = [f"{len(built)} built from source ({_join(built)})"] if built else []
+    if found.unread:
+        says.append(f"the requirements of {format_count(len(found.unread), 'package')} not checked")
+    return says
+
+
+def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> list[str]:
+    """List the imports that no resolved wheel provides, or say that there are none, or that this was not checked."""
+    from devkit.probe.dependencies.imports import find_unprovided_imports
+    from devkit.probe.host import LocalHost
+    from devkit.probe.project.files import ProjectFiles
+    from devkit.probe.wheel_files import list_wheel_modules
+
+    files = ProjectFiles(LocalHost(), str(root))
+    wheels = {name: url for name, url in found.wheels if name not in TORCH_FAMILY}
+    modules = list_wheel_modules(wheels)
+    if wheels and not modules:
+        return ["imports not checked: the index does not show what wheels hold"]
+    unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
+    named = [need.name for need in dependencies.needs if need.url] + [each.spec for each in dependencies.conda]
+    # What cannot be read may bring the module of its name.
+    provided = {name.replace("-", "_") for name in (*unread, *named, *TORCH_FAMILY)} | {*_OF_TORCH}
+    provided = provided.union(*modules.values())
+    missing = [f"{name} ({path}:{line})" for name, path, line in find_unprovided_imports(files, provided)]
+    doubt = f", {len(unread)} packages not read" if unread else ""
+    if missing:
+        return [f"{format_count(len(missing), 'import')} not found: {_join(missing)}{doubt}"]
+    return [f"every import of its programs is provided{doubt}"]
+
+
+def _join(names: list[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return join_words(names if more <= 0 else [*names[:MAX_NAMED], f"{more} more"])

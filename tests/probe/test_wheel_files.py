@@ -1,0 +1,104 @@
+"""The modules of wheels, read by ranges of a file on a server, and the imports that none of them provides."""
+
+import io
+import re
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from devkit.probe.dependencies.imports import find_unprovided_imports
+from devkit.probe.host import LocalHost
+from devkit.probe.project.files import ProjectFiles
+from devkit.probe.wheel_files import MAX_WHOLE_BYTES, find_modules, list_wheel_modules
+
+
+def wheel(*names: str, padding: int = 0) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("big.bin", b"\0" * padding)
+        for name in names:
+            archive.writestr(name, "")
+    return content.getvalue()
+
+
+@pytest.fixture
+def serve(monkeypatch, tmp_path):
+    """A server of one file, with ranges or without; the bytes that it sent are counted."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    servers = []
+
+    def start(content: bytes, *, has_ranges: bool):
+        class Handler(BaseHTTPRequestHandler):
+            sent = 0
+
+            def do_GET(self) -> None:
+                body, first = content, 0
+                if has_ranges and (span := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))):
+                    first = int(span[1]) if span[1] else max(0, len(content) - int(span[2]))
+                    body = content[first : int(span[2]) + 1] if span[1] else content[first:]
+                    self.send_response(206)
+                    self.send_header("Content-Range", f"bytes {first}-{first + len(body) - 1}/{len(content)}")
+                else:
+                    self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                Handler.sent += len(body)
+                self.wfile.write(body)
+
+            def log_message(self, *_args: object) -> None:
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}/a-1-py3-none-any.whl", Handler
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_of_a_large_wheel_its_end_is_read_and_that_once(serve):
+    names = [f"big/module_{number}.py" for number in range(3000)]
+    url, handler = serve(wheel(*names, "more.py", padding=MAX_WHOLE_BYTES + 1), has_ranges=True)
+    assert list_wheel_modules({"a": url}) == {"a": {"big", "more"}}
+    assert 0 < handler.sent < 1 << 20
+    before = handler.sent
+    assert list_wheel_modules({"a": url}) == {"a": {"big", "more"}}
+    assert handler.sent == before
+
+
+@pytest.mark.parametrize(("padding", "found"), [(0, {"a": {"small"}}), (MAX_WHOLE_BYTES + 1, {})])
+def test_without_ranges_a_wheel_is_read_whole_if_it_is_small(serve, padding, found):
+    url, _ = serve(wheel("small/__init__.py", padding=padding), has_ranges=False)
+    assert list_wheel_modules({"a": url}) == found
+
+
+def test_what_cannot_be_read_is_left_out(serve, tmp_path):
+    (tmp_path / "b.whl").write_bytes(wheel("local.py"))
+    url, _ = serve(b"no wheel", has_ranges=True)
+    wheels = {"a": url, "b": (tmp_path / "b.whl").as_uri(), "c": "ftp://x.example/c.whl"}
+    assert list_wheel_modules(wheels) == {"b": {"local"}}
+
+
+def test_the_modules_of_a_wheel():
+    files = (
+        *("yaml/__init__.py", "_yaml/__init__.py", "_cffi.cpython-312-x86_64-linux-gnu.so", "six.py", "fast.abi3.so"),
+        *("a.libs/libgfortran.so", "a-1.dist-info/METADATA", "a-1.data/purelib/inner/x.py", "a-1.data/scripts/run.py"),
+        "docs/readme.txt",
+    )
+    assert find_modules(files) == {"yaml", "_yaml", "_cffi", "six", "fast", "inner"}
+
+
+def test_imports_that_neither_a_wheel_nor_the_project_provides(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/model.py").write_text(
+        "import os, yaml\nimport tensornvme\nfrom pkg import other\n"
+        "try:\n    import apex\nexcept ImportError:\n    apex = None\n\ndef late():\n    import lazy\n"
+    )
+    found = find_unprovided_imports(ProjectFiles(LocalHost(), str(tmp_path)), {"yaml"})
+    assert found == (("tensornvme", "pkg/model.py", 2),)
