@@ -375,7 +375,8 @@ class _Search:
             return self._ask(plan, resolve, [limit], [*requirements, *siblings, "torch"])
         if isinstance(beside, Unknown):
             return beside
-        return replace(found, packages=tuple(sorted({*found.packages, *beside.packages})))
+        packages = tuple(sorted({*found.packages, *beside.packages}))
+        return replace(found, packages=packages, wheels=tuple(sorted({*found.wheels, *beside.wheels})))
 
     def _resolve_framework(self, plan: Plan, resolve: Resolve) -> Plan | Refused | Unknown:
         """Resolve for another framework than torch: its CUDA is that of the release which uv chooses."""
