@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import TORCH_FAMILY, Resolved
 from devkit.facts.values import Unknown
 from devkit.text import format_count, join_words
@@ -50,8 +51,9 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
         return ["imports not checked: the index does not show what wheels hold"]
     unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
     named = [need.name for need in dependencies.needs if need.url] + [each.spec for each in dependencies.conda]
-    # What cannot be read may bring the module of its name.
+    # What cannot be read may bring the module of its name, and those that the tables know.
     provided = {name.replace("-", "_") for name in (*unread, *named, *TORCH_FAMILY)} | {*_OF_TORCH}
+    provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
     provided = provided.union(*modules.values())
     missing = [f"{name} ({path}:{line})" for name, path, line in find_unprovided_imports(files, provided)]
     doubt = f", {len(unread)} packages not read" if unread else ""
