@@ -1,5 +1,6 @@
 """Fixes and commands for this machine: its distribution, its driver, its engine, its GPUs."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
@@ -170,7 +171,8 @@ def adapt_to_settings_files(command: str, facts: Facts) -> str:
     if isinstance(facts.toolkit, Unknown):
         return command
     daemons, toolkits = facts.toolkit.daemon_file, facts.toolkit.config_path
-    if isinstance(daemons, str) and daemons != DAEMON_FILE:
+    # Some commands have it within quotation marks, where quoting an odd name would end them.
+    if isinstance(daemons, str) and daemons != DAEMON_FILE and re.fullmatch(r"[\w./+-]+", daemons, re.ASCII):
         command = command.replace(DAEMON_FILE, quote(daemons))
         if _CONFIGURE in command and "--config=" not in command:
             command = command.replace(_CONFIGURE, f"{_CONFIGURE} --config={quote(daemons)}")
