@@ -343,11 +343,6 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
 
     # Trainer's hooks, in the order in which a run reaches them.
 
-    def create_accelerator_and_postprocess(self) -> None:
-        """Give accelerate our scaler: its own comes with autocast, and adapters compute in their own precision."""
-        super().create_accelerator_and_postprocess()
-        self.accelerator.scaler = self._trained.scaler
-
     def _move_model_to_device(self, model: Model, device: torch.device) -> None:
         """Leave the model where it was loaded to, or sharded."""
 
@@ -420,7 +415,9 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
         """Clip the gradients of a step, or drop those that are not finite; all ranks alike."""
         ranks, metrics, optimizer = self._ranks, self._step_metrics, self._trained.optimizer
         if self._trained.scaler is not None:
+            # accelerate knows no scaler, as its own comes with autocast: gradients that overflowed are dropped below.
             self._trained.scaler.unscale_(optimizer)
+            self._trained.scaler.update()
         norm = compute_gradient_norm(self._parameters)
         if ranks.device.type != "cpu" and self.progress.step + 1 < self._steps:
             # While the GPU works at this step.
@@ -612,9 +609,11 @@ class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
         """Judge and clip the gradients."""
         self._trainer.judge_gradients()
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        """Report the step."""
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
+        """Report the step. The last one is evaluated whatever its number: transformers 4 leaves it out."""
         self._trainer.report_step(self._timer)
+        if state.global_step >= state.max_steps and args.eval_strategy != "no":
+            control.should_evaluate = True
 
 
 def reset_accelerate(ranks: Ranks) -> None:

@@ -85,6 +85,23 @@ def test_a_signal_is_handled_between_passes_and_the_run_resumes_bitwise_identica
     assert [each["step"] for each in told if each["event"] == "step"] == [1, 2, 3, 4]
 
 
+def test_in_fp16_a_gradient_that_overflows_is_skipped_and_the_scale_falls(run_factory, monkeypatch):
+    scales = []
+    update = torch.amp.GradScaler.update
+
+    def noted(scaler, *given):
+        update(scaler, *given)
+        scales.append(scaler.get_scale())
+
+    monkeypatch.setattr(torch.amp.GradScaler, "update", noted)
+    ran = run_factory.run(steps=4, precision=Precision.FP16, learning_rate=1e-3)
+    assert ran.code == 0
+    taken, skipped = ({each["step"] for each in ran.named(name)} for name in ("step", "skipped"))
+    assert taken | skipped == {1, 2, 3, 4} and taken
+    assert scales == sorted(scales, reverse=True)
+    assert len({2.0**16, *scales}) - 1 == len(skipped)
+
+
 @pytest.mark.full
 def test_a_run_in_16_bits_resumes_bitwise_identically(run_factory):
     """The weights are the rounded image of what moves: that stands in the checkpoint as well."""
