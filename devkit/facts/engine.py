@@ -226,6 +226,21 @@ class Compose:
     version: Release
 
 
+@dataclass(frozen=True)
+class ResolvedService:
+    """A service of the project as Compose resolves it. Sizes in bytes, None where the service sets none.
+
+    `gpu_count` is the number of GPUs that it asks for: -1 for all, 0 where it names devices, or asks for none.
+    """
+
+    name: str
+    runtime: str
+    device_ids: tuple[str, ...]
+    gpu_count: int
+    shm_bytes: int | None
+    memory_bytes: int | None
+
+
 DAEMON_FILE_IS_FOLDER = "it is a folder, as Docker makes one for a bind mount whose source is missing"
 """The error of a daemon.json that is none."""
 
