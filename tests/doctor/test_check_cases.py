@@ -305,6 +305,12 @@ CASES = [
     ("CTK016", host({"toolkit.enroot_hook": "/x", "toolkit.cli_path": Unknown("denied")}), "skipped", "denied"),
     ("CTK015", healthy(), "passed", "both programs are there"),
     ("CTK015", host({"toolkit.cli_path": ""}), "error", "no nvidia-container-cli"),
+    (
+        "CTK015",
+        host({"toolkit.cli_path": "", "toolkit.cli_setting": "/opt/gone/cli"}),
+        "error: names /opt/gone/cli | sudo sed -i | never apt-get",
+        "config.toml names another place",
+    ),
     ("CTK015", host({"toolkit.cli_path": "", "engine.version": r("29.2.0")}), "passed", "Docker needs no hook"),
     ("CTK015", host({"toolkit.cli_path": "", **BY_CDI_ALONE}), "passed", "no hook that would call it"),
     ("CTK015", host({"toolkit.low_level_runtime": ""}), "error", "nothing below the nvidia runtime"),

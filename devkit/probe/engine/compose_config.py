@@ -31,7 +31,12 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
         return Unknown("there is no Compose plugin to resolve the project")
     argv = (*_IN_FOLDER, folder, plugin, "config", "--format", "json")
     done, failure = run_or_explain(
-        host, argv, deadline_s=_DEADLINE_S, name="docker compose config", works=lambda done: bool(_parse(done))
+        host,
+        argv,
+        deadline_s=_DEADLINE_S,
+        name="docker compose config",
+        family="COMPOSE_",
+        works=lambda done: bool(_parse(done)),
     )
     if failure is None:
         return tuple(_list_services(_parse(done)))
