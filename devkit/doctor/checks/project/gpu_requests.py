@@ -100,7 +100,7 @@ def run_args_are_split(facts: Facts) -> Iterator[Problem]:
                 yield problem("lost-value", found_at=place_of_item, evidence=evidence, item=argument.text)
 
 
-@check("PRJ003")
+@check("PRJ003", causes=("PRJ039",))
 def gpu_lists_are_quoted(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
