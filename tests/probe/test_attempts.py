@@ -243,3 +243,4 @@ def test_a_project_that_compose_refuses_is_told_in_its_words(tmp_path, monkeypat
     monkeypatch.setenv("COMPOSE_PROFILES", "gpu")
     refused = read_compose_config(LocalHost(), project=str(tmp_path))
     assert (refused.words, refused.works_without) == (("no such profile",), ("COMPOSE_PROFILES",))
+    assert refused.read_from == "docker compose config"

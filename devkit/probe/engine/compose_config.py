@@ -1,6 +1,7 @@
 """A Compose project as Compose itself resolves it: variables, .env, overrides, extends and profiles included."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from devkit.facts.engine import ResolvedService
@@ -42,7 +43,7 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
         return tuple(_list_services(_parse(done)))
     if failure.status in (126, 127) or failure.status < 0 or not failure.words:
         return Unknown("the Compose plugin does not run")  # what is wrong with it, another check says
-    return failure
+    return replace(failure, read_from="docker compose config")
 
 
 def _parse(done: ProgramResult) -> dict[str, Any]:
