@@ -181,6 +181,24 @@ def adapt_to_settings_files(command: str, facts: Facts) -> str:
     return command
 
 
+_INSTALLS = re.compile(r"\b(?:apt-get|dnf|yum|zypper|pacman)\b")
+_DNF_INSTALL = re.compile(r"^sudo (?:dnf|yum) (?:re)?install (?:-y )?")
+
+
+def adapt_to_image(commands: tuple[str, ...], facts: Facts) -> tuple[tuple[str, ...], str]:
+    """Return commands for a system that is an image, and the sentence that says how it is changed, "" for others."""
+    tool = "" if isinstance(facts.system, Unknown) or is_in_container(facts) else facts.system.image_tool
+    if not tool or isinstance(tool, Unknown) or not any(map(_INSTALLS.search, commands)):
+        return commands, ""
+    if tool == "rpm-ostree":
+        layered = tuple(_DNF_INSTALL.sub("sudo rpm-ostree install ", each) for each in commands)
+        return layered, "This system is an image: a layered package is there after a reboot."
+    return (
+        (),
+        "This system is changed by its image, not by packages: choose one with the driver and the toolkit.",
+    )
+
+
 def refresh_cdi(facts: Facts) -> tuple[str, ...]:
     """List the commands that regenerate the CDI specification."""
     if find_distro_family(facts) is DistroFamily.NIXOS:

@@ -32,7 +32,7 @@ from devkit.doctor.model import (
 )
 from devkit.doctor.preconditions import find_platform, is_in_container
 from devkit.facts.decode import decode_fields
-from devkit.facts.model import Facts, Setting
+from devkit.facts.model import Container, Facts, Setting
 from devkit.facts.values import Unknown
 from devkit.formats.shipped import load
 
@@ -168,10 +168,11 @@ def render_fix(
         raise LookupError(f"no fix is for {variant}")
     expanded = (each for command in row.commands for each in _expand(command, values, facts))
     commands = tuple(fixes.adapt_to_settings_files(each, facts) for each in expanded)
+    commands, note = fixes.adapt_to_image(commands, facts)
     is_podmans = variant["engine"] == "podman" and row.restart is Restart.ENGINE
     has_no_daemon = is_podmans and not any(" restart " in command for command in commands)
     return Fix(
-        row.summary.format_map(values),
+        " ".join(filter(None, (row.summary.format_map(values), note))),
         commands,
         where=SIDES[row.where](facts) if row.where in SIDES else Side(row.where),
         root=row.root,
@@ -182,7 +183,7 @@ def render_fix(
 
 
 def describe_variant(facts: Facts) -> dict[str, str]:
-    """Describe what decides between the variants of a fix: machine, engine, side, platform, family, inside, init."""
+    """Describe what decides between the variants of a fix: machine, engine, side, platform, family, inside, sandbox, init."""
     return {
         "machine": "unknown" if facts is build_unknown_facts() else "known",
         "engine": fixes.name_engine(facts.engine),
@@ -190,6 +191,7 @@ def describe_variant(facts: Facts) -> dict[str, str]:
         "platform": str(find_platform(facts)),
         "family": str(fixes.find_distro_family(facts)),
         "inside": "container" if is_in_container(facts) else "host",
+        "sandbox": facts.container.kind if isinstance(facts.container, Container) else "none",
         "init": "systemd" if fixes.has_systemd(facts) else "other",
     }
 

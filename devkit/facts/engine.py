@@ -215,6 +215,8 @@ class EngineFailure:
     """What runs containers here without Docker's API: "containerd of k3s", "" for nothing."""
     said: tuple[ProgramFailure, ...] | Unknown = NOT_READ
     """The engine's programs that failed, the first cause first."""
+    socket_group: int | Unknown = NOT_READ
+    """The group that owns the endpoint's socket; -1 where there is no socket here."""
     socket_kind: str | Unknown = NOT_READ
     """The kind of file at the endpoint's path where it is no socket: "directory", "file"."""
 
@@ -224,6 +226,21 @@ class Compose:
     """The Compose plugin on this side."""
 
     version: Release
+
+
+@dataclass(frozen=True)
+class ResolvedService:
+    """A service of the project as Compose resolves it. Sizes in bytes, None where the service sets none.
+
+    `gpu_count` is the number of GPUs that it asks for: -1 for all, 0 where it names devices, or asks for none.
+    """
+
+    name: str
+    runtime: str
+    device_ids: tuple[str, ...]
+    gpu_count: int
+    shm_bytes: int | None
+    memory_bytes: int | None
 
 
 DAEMON_FILE_IS_FOLDER = "it is a folder, as Docker makes one for a bind mount whose source is missing"
@@ -293,6 +310,8 @@ class Toolkit:
     """The ldconfig that the toolkit's own defaults would name on this machine, without the @."""
     cli_path: str | Unknown = NOT_READ
     """Where nvidia-container-cli is, which the hook calls; "" for nowhere."""
+    cli_setting: str | Unknown = NOT_READ
+    """nvidia-container-cli as config.toml names it, "" where it does not."""
     enroot_hook: str | Unknown | None = NOT_READ
     """Where Enroot's hook for GPUs is, "" where it has none; None without Enroot."""
     low_level_runtimes: tuple[str, ...] | Unknown = NOT_READ

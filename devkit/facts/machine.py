@@ -11,7 +11,7 @@ class Container:
     """This side when it is the inside of a container."""
 
     kind: str
-    """"docker", "podman", "kubernetes", "apptainer" or "unknown"."""
+    """"docker", "podman", "kubernetes", "apptainer", "flatpak", "lxc" or "unknown"."""
     visible_devices: str | None
     """NVIDIA_VISIBLE_DEVICES, None when unset."""
     driver_capabilities: str | None
@@ -220,6 +220,8 @@ class System:
     docker_group_is_active: bool | Unknown
     """Whether this very session carries the group: false right after `usermod -aG docker`."""
     runs_systemd: bool | Unknown
+    image_tool: str | Unknown = NOT_READ
+    """What changes a system that is an image: "rpm-ostree", "image" where nothing on the machine does, "" for packages."""
     wsl_settings: WslSettings | Unknown | None = NOT_READ
     """None when there is no .wslconfig, or nothing here that it rules."""
     tegra: Tegra | Unknown | None = NOT_READ

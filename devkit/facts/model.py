@@ -16,6 +16,7 @@ from devkit.facts.engine import (
     EngineFailure,
     EngineKind,
     LocalImage,
+    ResolvedService,
     RunningContainer,
     Runtime,
     StoppedContainer,
@@ -165,6 +166,7 @@ __all__ = [
     "Python",
     "RequestForm",
     "Requirement",
+    "ResolvedService",
     "RunningContainer",
     "Runtime",
     "Service",
@@ -227,6 +229,8 @@ class Facts:
     """Unknown unless a report of `devkit verify` was given."""
     training: TrainingRun | Unknown = NOT_READ
     """Unknown unless the folder of a fine-tuning run was given."""
+    compose_config: tuple[ResolvedService, ...] | ProgramFailure | Unknown = NOT_READ
+    """The project's services as Compose resolves them, or why it refuses the project."""
     expected_gpus: int | Unknown = NOT_READ
     """How many GPUs should answer, where the user says so."""
     programs: tuple[ProgramFailure, ...] | Unknown = NOT_READ

@@ -300,6 +300,8 @@ class Stage:
     """The programs that its commands run, each once."""
     nvcc: tuple[str, ...] | Unknown = NOT_READ
     """Packages with nvcc that it installs."""
+    drivers: tuple[Setting, ...] | Unknown = NOT_READ
+    """Packages of the NVIDIA driver that it installs."""
 
 
 @dataclass(frozen=True)

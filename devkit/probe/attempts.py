@@ -73,6 +73,7 @@ def run_or_explain(
     deadline_s: float,
     name: str = "",
     works: Callable[[ProgramResult], bool] = lambda done: done.code == 0,
+    family: str = "",
 ) -> tuple[ProgramResult, ProgramFailure | None]:
     """Run a program; where it fails, take its words, and try it without the variables of this environment.
 
@@ -80,6 +81,7 @@ def run_or_explain(
         name: The program as messages name it; by default its command line.
         deadline_s: For all attempts together. A program that took too long is not run again.
         works: Whether a result is good.
+        family: How the names of the variables begin that are the program's own: they are suspected first.
     """
     ends_at = monotonic() + deadline_s
     done = host.run(argv, deadline_s=deadline_s)
@@ -93,21 +95,29 @@ def run_or_explain(
         left_s = ends_at - monotonic()
         return left_s > 0 and works(host.run(argv, deadline_s=left_s, without=without))
 
-    guilty = find_guilty_variables(host, attempt)
+    guilty = find_guilty_variables(host, attempt, family=family)
     words = find_error_lines(done.err) or find_error_lines(done.out)
     return done, ProgramFailure(
         name or shown, words, shown, done.code, works_without=guilty, set_in=tuple(find_assignments(host, guilty))
     )
 
 
-def find_guilty_variables(host: Host, works_without: Callable[[Collection[str]], bool]) -> tuple[str, ...]:
+def find_guilty_variables(
+    host: Host, works_without: Callable[[Collection[str]], bool], *, family: str = ""
+) -> tuple[str, ...]:
     """Find the fewest variables without which what failed works; none where a clean environment does not help.
 
-    Halving finds each in as many attempts as the number of variables has binary digits.
+    Halving finds each in as many attempts as the number of variables has binary digits. Those whose names begin with
+    `family` are tried alone first.
     """
     suspects = [name for name in sorted(host.env) if name not in _KEPT_VARIABLES]
-    if not suspects or not works_without(suspects):
+    own = [name for name in suspects if family and name.startswith(family)]
+    if own and works_without(own):
+        suspects = own
+    elif not suspects or not works_without(suspects):
         return ()
+    if len(suspects) == 1:
+        return tuple(suspects)
     guilty: list[str] = []
     while not guilty or not works_without(guilty):
         # The shortest head of the suspects that helps, beside those found: its last is guilty.

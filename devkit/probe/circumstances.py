@@ -26,7 +26,9 @@ def read_circumstances(host: Host) -> Circumstances:
 
 
 def detect_container(host: Host) -> str:
-    """Return "docker", "podman", "kubernetes", "apptainer" or "unknown"; "" outside of a container."""
+    """Return "docker", "podman", "kubernetes", "apptainer", "flatpak", "lxc" or "unknown"; "" outside of a container."""
+    if host.stat("/.flatpak-info") is not None:
+        return "flatpak"
     if "APPTAINER_CONTAINER" in host.env or "SINGULARITY_CONTAINER" in host.env:
         return "apptainer"
     if "KUBERNETES_SERVICE_HOST" in host.env:
@@ -37,7 +39,9 @@ def detect_container(host: Host) -> str:
         return "docker"
     cgroups = host.read("/proc/1/cgroup") or ""
     by_cgroup = next((kind for sign, kind in _CGROUP_SIGNS if sign in cgroups), "")
-    return by_cgroup or ("unknown" if host.env.get("container") else "")
+    # What systemd found out at its start, and what the manager of the container told it.
+    told = (host.read("/run/systemd/container") or "").strip() or host.env.get("container", "")
+    return by_cgroup or ("lxc" if told.startswith("lxc") else "unknown" if told else "")
 
 
 def _find_docker(host: Host) -> str:

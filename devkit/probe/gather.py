@@ -13,6 +13,7 @@ from devkit.facts.model import Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 from devkit.probe.engine.cdi import SPEC_FOLDERS, read_cdi
 from devkit.probe.engine.client import read_clients, read_compose
+from devkit.probe.engine.compose_config import read_compose_config
 from devkit.probe.engine.containers import read_facts_inside
 from devkit.probe.engine.daemon import read_engine
 from devkit.probe.engine.program_trials import read_program_failures
@@ -79,6 +80,7 @@ def gather_facts(
         ("programs", partial(read_program_failures, host)),
         ("limits", partial(read_limits, host)),
         ("project", partial(read_project, host, project=workspace)),
+        ("compose_config", partial(read_compose_config, host, project=workspace)),
         ("hub", partial(read_hub, host)),
     )
     wanted = tuple((field, probe) for field, probe in probes if not only or field in only)

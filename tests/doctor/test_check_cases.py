@@ -23,7 +23,7 @@ from devkit.facts.model import (
 )
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong
-from tests.doctor.machines import PCI, changed, gpu, health, healthy, inside, limits, r, spec
+from tests.doctor.machines import FEDORA, PCI, changed, gpu, health, healthy, inside, limits, r, spec
 
 SXID = Xid(
     20034, "0000:84:00.0", "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", 2, ""
@@ -90,6 +90,21 @@ def within(changes):
     return changed(inside(), changes)
 
 
+LOST = {
+    "driver.nvidiactl": "absent",
+    "nvml": NvmlFailure(NvmlEnd.ERROR, 9, "", "nvmlInit_v2"),
+    "container.visible_devices": None,
+}
+NO_TOOLKIT = {
+    "system.distribution": FEDORA,
+    "toolkit.version": None,
+    "engine.hook_on_path": False,
+    "engine.runtimes": (),
+    "engine.cdi_devices": (),
+    "cdi": (),
+}
+
+
 def nvml_fails(*variables):
     said = ProgramFailure("NVML", ("nvmlInit_v2: mismatch",), works_without=variables, set_in=("/home/dev/.bashrc:3",))
     return host({"nvml": NvmlFailure(NvmlEnd.ERROR, 18, "mismatch", "nvmlInit_v2", said if variables else None)})
@@ -107,6 +122,25 @@ def folder(purpose, **changes):
 
 
 CASES = [
+    ("CON001", within({**LOST, "container.kind": "lxc"}), "error: lxc.mount.entry | never docker run", "LXC"),
+    (
+        "CON001",
+        within({**LOST, "container.kind": "flatpak"}),
+        "error: flatpak-spawn --host | never docker run",
+        "Flatpak",
+    ),
+    (
+        "CTK001",
+        host({**NO_TOOLKIT, "system.image_tool": "rpm-ostree"}),
+        "error: sudo rpm-ostree install nvidia | reboot | never dnf",
+        "Silverblue",
+    ),
+    (
+        "CTK001",
+        host({**NO_TOOLKIT, "system.image_tool": "image"}),
+        "error: changed by its image | never install -y",
+        "Bottlerocket",
+    ),
     ("DRV016", nvml_fails("LD_PRELOAD"), "error: unset LD_PRELOAD | remove it from /home/dev/.bashrc:3", "a variable"),
     ("DRV016", nvml_fails(), "passed", "NVML fails without any variable, too"),
     ("GPU036", host({"expected_gpus": 2}), "error: expected 2 GPUs, and 1 answer", "one of two is gone"),
@@ -271,6 +305,12 @@ CASES = [
     ("CTK016", host({"toolkit.enroot_hook": "/x", "toolkit.cli_path": Unknown("denied")}), "skipped", "denied"),
     ("CTK015", healthy(), "passed", "both programs are there"),
     ("CTK015", host({"toolkit.cli_path": ""}), "error", "no nvidia-container-cli"),
+    (
+        "CTK015",
+        host({"toolkit.cli_path": "", "toolkit.cli_setting": "/opt/gone/cli"}),
+        "error: names /opt/gone/cli | sudo sed -i | never apt-get",
+        "config.toml names another place",
+    ),
     ("CTK015", host({"toolkit.cli_path": "", "engine.version": r("29.2.0")}), "passed", "Docker needs no hook"),
     ("CTK015", host({"toolkit.cli_path": "", **BY_CDI_ALONE}), "passed", "no hook that would call it"),
     ("CTK015", host({"toolkit.low_level_runtime": ""}), "error", "nothing below the nvidia runtime"),

@@ -174,6 +174,12 @@ CASES = [
         "a setting",
     ),
     ("ENG018", spoken("no runtime", program="podman"), "error: podman fails | never Docker", "Podman says why"),
+    (
+        "ENG001",
+        host(engine=EngineFailure(EngineEnd.PERMISSION_DENIED, DEFAULT, "", socket_group=0)),
+        "error: belongs to root alone | docker.socket | never usermod",
+        "a socket without the group docker",
+    ),
     ("ENG001", spoken("failed: x"), "error: does not start", "an engine that said why"),
     ("ENG019", docker_fails("DOCKER_API_VERSION"), "error: unset DOCKER_API_VERSION | certain", "it works without"),
     ("ENG019", docker_fails("DOCKER_HOST", "DOCKER_TLS_VERIFY"), "error: unset DOCKER_HOST DOCKER_TLS_VERIFY", "two"),

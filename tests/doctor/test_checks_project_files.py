@@ -85,11 +85,19 @@ def test_the_place_of_the_mistake_is_named(tmp_path):
     assert "expected a comma" in finding.message
 
 
-def test_files_outside_of_the_project_are_left_alone(tmp_path):
+def test_files_outside_of_the_project_are_left_alone_and_not_called_readable(tmp_path):
     files = files_of(dev=dev(build={"dockerfile": "../../elsewhere/Dockerfile"}))
     facts = on(tmp_path / "project", files)
     assert [file.state for file in facts.project.files] == [FileState.READ, FileState.OUTSIDE]
-    assert isinstance(run_check("PRJ001", facts), Passed)
+    verdict = run_check("PRJ001", facts)
+    assert (verdict.is_lost, "elsewhere/Dockerfile was not read" in verdict.reason) == (True, True)
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to(path), lambda path: path.write_text("#" * (2 << 20))])
+def test_a_compose_file_that_cannot_be_read_is_not_called_readable(tmp_path, make):
+    make(tmp_path / "compose.yaml")
+    verdict = run_check("PRJ001", on(tmp_path, {}))
+    assert (verdict.is_lost, "compose.yaml was not read" in verdict.reason) == (True, True)
 
 
 @pytest.mark.parametrize(

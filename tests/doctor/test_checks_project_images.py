@@ -98,7 +98,25 @@ def bare(command=None, image="mcr.microsoft.com/devcontainers/python:3.12", **li
     return files | {f"{name}.txt": text for name, text in (lists or {"requirements": "torch"}).items()}
 
 
+DRIVER = "RUN apt-get update && apt-get install -y nvidia-driver-580 libnvidia-container-tools libnvidia-compute-580"
+
 CASES = [
+    ("PRJ040", text(IMAGE), "passed", "torch of a CUDA index"),
+    ("PRJ040", indexed("cpu"), "error: installs torch for the CPU | devkit plan", "torch of the CPU index"),
+    ("PRJ040", text(IMAGE.replace("cu128", "cpu"), runArgs=None), "passed", "for the CPU on purpose"),
+    (
+        "PRJ040",
+        text(IMAGE.replace("==2.9.1", "==2.9.1+cpu").replace("/cu128", "")),
+        "error: 2.9.1+cpu",
+        "a pinned build",
+    ),
+    (
+        "PRJ040",
+        built(DRIVER),
+        "error: nvidia-driver-580 and libnvidia-compute-580 | belongs to the host",
+        "the driver in the image",
+    ),
+    ("PRJ040", built("RUN apt-get install -y libnvidia-container-tools"), "passed", "the toolkit is no driver"),
     ("PRJ021", cuda("12.8.1-base-ubuntu24.04"), "passed", "a tag of a supported system"),
     ("PRJ021", cuda("12.8.1-base-ubuntu20.04"), "warning: 20.04", "a system past its support"),
     ("PRJ021", cuda("latest"), "error: latest", "latest"),

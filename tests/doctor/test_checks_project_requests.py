@@ -5,11 +5,11 @@ import json
 import pytest
 
 from devkit.doctor.model import Repair, RepairKind
-from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, Runtime
+from devkit.facts.model import EngineEnd, EngineFailure, EngineKind, ProgramFailure, ResolvedService, Runtime
 from devkit.facts.values import Unknown
 from tests.doctor.judging import list_codes, list_wrong_projects
 from tests.doctor.machines import changed, healthy, inside, r, windows_guest, without_gpu
-from tests.doctor.projects import COMPOSE, DEV, IMAGE, compose_dev, dev, files_of, on, service
+from tests.doctor.projects import COMPOSE, DEV, IMAGE, RESERVED, compose_dev, dev, files_of, on, service
 from tests.doctor.running import build_full_report, find_all, find_codes, find_only
 
 
@@ -66,7 +66,48 @@ def offered(**files):
     return {"requirements.txt": "torch\n", **files}
 
 
+WITH_ID_2 = composed(service(request=RESERVED.replace("count: all", 'device_ids: ["2"]')))
+FOUR = composed(service(request=RESERVED.replace("count: all", "count: 4")))
+REFUSED = ProgramFailure("docker compose config", ("required variable TAG is missing a value",))
+
+
+def resolved(**changes):
+    """What Compose resolves: one service that asks for all GPUs."""
+    usual = {"name": "t", "runtime": "", "device_ids": (), "gpu_count": -1, "shm_bytes": None, "memory_bytes": None}
+    return host(compose_config=(ResolvedService(**usual | changes),))
+
+
 CASES = [
+    ("PRJ038", {}, "passed", "Compose resolves it", resolved()),
+    (
+        "PRJ038",
+        {},
+        "error: docker compose config fails | TAG=",
+        "it refuses",
+        host(compose_config=REFUSED),
+    ),
+    ("PRJ039", composed(service()), "passed", "all GPUs"),
+    (
+        "PRJ039",
+        WITH_ID_2,
+        "error: names the GPU 2, and this machine has 1 GPU | nvidia-smi -L",
+        "an id of another machine",
+    ),
+    ("PRJ039", FOUR, "error: asks for 4 GPUs, and this machine has 1 GPU", "more than there are"),
+    ("PRJ039", flagged("--gpus", '"device=0,3"'), "error: names the GPU 3", "a list of ids in runArgs"),
+    ("PRJ039", {}, "passed", "as Compose resolves it", resolved()),
+    ("PRJ039", {}, "error: t names the GPU 1", "an id that .env names", resolved(device_ids=("1",), gpu_count=0)),
+    ("PRJ039", {}, "error: GPU-ffff", "the UUID of another GPU", resolved(device_ids=("GPU-ffff",))),
+    ("PRJ039", {}, "passed", "a MIG device is not counted", resolved(device_ids=("MIG-ffff",))),
+    ("PRJ039", {}, "error: 8 bytes | shm_size: 8gb", "a size without its unit", resolved(shm_bytes=8)),
+    (
+        "PRJ039",
+        {},
+        "error: the runtime nvidia, which this engine does not have | nvidia-ctk runtime configure",
+        "a runtime that is not registered",
+        changed(resolved(runtime="nvidia"), {"engine.runtimes": (Runtime("runc", "runc"),)}),
+    ),
+    ("PRJ039", {}, "skipped", "nothing asks for a GPU", host(compose_config=())),
     ("PRJ002", flagged("--gpus", "all"), "passed", "flag and value apart"),
     ("PRJ002", flagged("--gpus=all"), "passed", "flag and value with an equals sign"),
     ("PRJ002", flagged("--gpus all"), "error: --gpus all", "flag and value in one item"),

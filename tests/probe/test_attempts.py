@@ -1,11 +1,14 @@
 """Programs that fail: their words, and the variables without which they work."""
 
+import json
 import stat
 
 import pytest
 
+from devkit.facts.model import ResolvedService
 from devkit.facts.programs import ProgramFailure
 from devkit.probe.attempts import find_assignments, find_error_lines, run_or_explain
+from devkit.probe.engine.compose_config import read_compose_config
 from devkit.probe.engine.daemon_files import find_daemon_file, find_daemon_pid, read_daemon_files
 from devkit.probe.engine.last_words import add_settings, read_last_words
 from devkit.probe.engine.program_trials import read_program_failures
@@ -188,3 +191,56 @@ def test_programs_that_cannot_run_are_told_from_those_that_refuse_their_argument
 
 def test_a_healthy_machine_has_no_failed_program():
     assert read_program_failures(machine("ubuntu-4090-ok")) == ()
+
+
+def plugin(folder, text):
+    """A Compose plugin, a script of these lines, and what is read of the project beside it."""
+    path = folder / "cli-plugins/docker-compose"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="ascii")
+    path.chmod(stat.S_IRWXU)
+    (folder / "compose.yaml").write_text("services: {}\n", encoding="ascii")
+
+
+CONFIG = {
+    "services": {
+        "t": {
+            "runtime": "nvidia",
+            "shm_size": "8",
+            "devices": [{"source": "nvidia.com/gpu=1"}, {"source": "/dev/fuse"}],
+            "deploy": {
+                "resources": {
+                    "limits": {"memory": "2147483648"},
+                    "reservations": {"devices": [{"capabilities": ["gpu"], "device_ids": ["2"]}]},
+                }
+            },
+        },
+        "g": {"gpus": [{"count": -1}]},
+        "web": {"image": "x"},
+    }
+}
+
+
+def test_what_compose_resolves_is_read(tmp_path, monkeypatch):
+    plugin(tmp_path, f"test -e compose.yaml || exit 1\ncat <<'EOF'\n{json.dumps(CONFIG)}\nEOF")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("COMPOSE_FILE", raising=False)
+    assert read_compose_config(LocalHost(), project=str(tmp_path)) == (
+        ResolvedService("t", "nvidia", ("2", "nvidia.com/gpu=1"), 0, 8, 2 << 30),
+        ResolvedService("g", "", (), -1, None, None),
+        ResolvedService("web", "", (), 0, None, None),
+    )
+
+
+def test_a_project_that_compose_refuses_is_told_in_its_words(tmp_path, monkeypatch):
+    plugin(
+        tmp_path,
+        'test -z "$COMPOSE_PROFILES" && echo "{\\"services\\": {}}" || { echo "no such profile" >&2; exit 1; }',
+    )
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("COMPOSE_FILE", raising=False)
+    assert read_compose_config(LocalHost(), project=str(tmp_path)) == ()
+    monkeypatch.setenv("COMPOSE_PROFILES", "gpu")
+    refused = read_compose_config(LocalHost(), project=str(tmp_path))
+    assert (refused.words, refused.works_without) == (("no such profile",), ("COMPOSE_PROFILES",))
+    assert refused.read_from == "docker compose config"

@@ -127,7 +127,10 @@ def test_libraries_that_hide_the_wheels_own_are_found(tmp_path):
         pytest.param({}, {"SINGULARITY_CONTAINER": "/x.sif"}, "apptainer", id="its old name"),
         pytest.param({"/proc/1/cgroup": "1:name=systemd:/docker/abc"}, {}, "docker", id="by the cgroup"),
         pytest.param({"/proc/1/cgroup": "0::/init.scope"}, {}, "", id="the cgroup of a plain system"),
-        pytest.param({}, {"container": "lxc"}, "unknown", id="some other container"),
+        pytest.param({}, {"container": "lxc"}, "lxc", id="LXC by its manager's variable"),
+        pytest.param({"/run/systemd/container": "lxc\n"}, {}, "lxc", id="LXC by systemd, in a login shell"),
+        pytest.param({"/.flatpak-info": "", "/run/.containerenv": ""}, {}, "flatpak", id="an editor's Flatpak"),
+        pytest.param({}, {"container": "systemd-nspawn"}, "unknown", id="some other container"),
     ],
 )
 def test_the_kind_of_container_is_known_by_its_marks(tmp_path, files, env, kind):

@@ -24,7 +24,7 @@ from devkit.doctor.thresholds import (
     WAITING_FOR_DATA_PERCENT,
     WINDOWS_DRIVE_BYTES,
 )
-from devkit.facts.model import Directory, Engine, EngineKind, Facts
+from devkit.facts.model import Container, Directory, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
@@ -141,6 +141,8 @@ def inodes_suffice(facts: Facts) -> Iterator[Problem]:
 def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
     if not is_in_container(facts):
         raise NotApplicable("this is not the inside of a container")
+    if isinstance(facts.container, Container) and facts.container.kind in ("lxc", "flatpak"):
+        raise NotApplicable("this container keeps its files")
     directories = _directories(facts)
     works_in_mount = any(one.purpose == _WORKSPACE and one.file_system not in ("", *_OVERLAYS) for one in directories)
     for cache in directories:

@@ -373,7 +373,10 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Problem]:
         yield problem("no-low-level-runtime", names=join_words(names), subject=path, evidence=evidence)
     if toolkit.cli_path == "" and require(engine.hook_on_path) and not has_gpus_by_cdi(engine):
         evidence = ["nvidia-container-runtime-hook is on the daemon's PATH", _NO_CLI]
-        yield problem("no-cli", subject="nvidia-container-cli", evidence=evidence)
+        named = toolkit.cli_setting if isinstance(toolkit.cli_setting, str) else ""
+        evidence += [f"{path}: nvidia-container-cli.path = {named}"] if named else []
+        name = "cli-named-wrongly" if named else "no-cli"
+        yield problem(name, subject="nvidia-container-cli", evidence=evidence, named=named, path=path)
 
 
 @check("CTK016")

@@ -146,7 +146,9 @@ def _client(host: Host, name: str) -> Client | None:
     failure: ProgramFailure | None = None
     if name == "docker" and not is_podman and any(each.startswith("DOCKER_") for each in host.env):
         argv = (path, *DOCKER_SERVER_VERSION)
-        _, failure = run_or_explain(host, argv, deadline_s=_TRIAL_DEADLINE_S, name="the docker command")
+        _, failure = run_or_explain(
+            host, argv, deadline_s=_TRIAL_DEADLINE_S, name="the docker command", family="DOCKER_"
+        )
     return Client(name=name, path=path, version=version, is_podman=is_podman, failure=failure)
 
 

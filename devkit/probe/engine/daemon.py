@@ -80,7 +80,9 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     end = _ENDS.get(failed, EngineEnd.ERROR)
     if end is EngineEnd.NOT_RUNNING:
         return _explain_silence(host, endpoint, get_text(reply, "message"), failed, deadline_s)
-    return EngineFailure(end, endpoint, get_text(reply, "message"), said=(), socket_kind="")
+    found = host.stat(endpoint.url.removeprefix("unix://")) if endpoint.url.startswith("unix://") else None
+    group = -1 if found is None else found.gid
+    return EngineFailure(end, endpoint, get_text(reply, "message"), said=(), socket_kind="", socket_group=group)
 
 
 def _explain_silence(
@@ -231,6 +233,7 @@ def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | N
         (podman, "info", "--format=json"),
         deadline_s=deadline_s,
         name="podman",
+        family="CONTAINER",
         works=lambda done: bool(_parse_info(done)),
     )
     if failure is not None:

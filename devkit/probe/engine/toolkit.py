@@ -120,6 +120,7 @@ def read_toolkit(host: Host) -> Toolkit:
         low_level_runtime=low_level
         if isinstance(low_level, Unknown)
         else next(filter(None, (find_program_or_path(host, name) for name in low_level)), ""),
+        cli_setting=_of(command, "path", ""),
         pods=read_pod_runtime(host),
         accepts_variable=config
         if isinstance(config, Unknown)

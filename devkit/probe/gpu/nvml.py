@@ -241,7 +241,7 @@ def _find_cause(host: Host, failure: NvmlFailure, ends_at: float) -> NvmlFailure
         done = host.run(build_child_command(host, "ask_nvml"), deadline_s=left_s, without=without)
         return any("count" in words for words in parse_json_lines(done))
 
-    guilty = find_guilty_variables(host, attempt)
+    guilty = find_guilty_variables(host, attempt, family="LD_")
     words = (f"{failure.call}: {failure.message}",)
     said = ProgramFailure(
         "NVML", words, "libnvidia-ml.so.1", failure.code, guilty, tuple(find_assignments(host, guilty))

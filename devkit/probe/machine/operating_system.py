@@ -74,10 +74,21 @@ def read_system(host: Host) -> System:
         tegra=read_tegra(host),
         host_name=name or Unknown("neither the kernel nor the environment says it"),
         managed_by=_find_manager(host),
+        image_tool=_find_image_tool(host, values.get("ID", "")),
         hidden_folders=tuple(folder for folder in SYSTEM_FOLDERS if not host.list(folder))
         if platform in (Platform.LINUX, Platform.WSL2)
         else Unknown("only Linux has these folders"),
     )
+
+
+IMAGE_SYSTEMS = ("cos", "bottlerocket", "talos", "flatcar")
+"""Systems whose programs only their next image changes, by ID of /etc/os-release."""
+
+
+def _find_image_tool(host: Host, distribution: str) -> str:
+    if host.stat("/run/ostree-booted") is not None:
+        return "rpm-ostree"
+    return "image" if distribution in IMAGE_SYSTEMS else ""
 
 
 def _find_manager(host: Host) -> str:

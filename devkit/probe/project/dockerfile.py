@@ -114,6 +114,7 @@ class _StageReader:
             copied_from=(),
             programs=(),
             nvcc=(),
+            drivers=(),
         )
         self._path, self._given, self._secret_files = path, given, secret_files
         self._arguments, self._expansion = dict(defaults), expansion
@@ -176,6 +177,8 @@ class _StageReader:
         self._add("installs", *gpu_packages.find_installs(commands, path=path, line=line, text=text))
         self._add("compilers", *shell.find_compilers(commands))
         self._add("nvcc", *shell.find_nvcc_packages(commands))
+        found = shell.find_driver_packages(commands)
+        self._add("drivers", *(Setting("RUN", name, self._path, instruction.line) for name in found))
         known = self._found.get("programs", [])
         self._add("programs", *(name for name in shell.find_programs(commands) if name not in known))
         self._add("folders", *shell.find_created_folders(commands, as_user=self._user not in _ROOT))

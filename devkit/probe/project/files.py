@@ -55,8 +55,9 @@ class ProjectFiles:
         return None if path.startswith("..") else path
 
     def has(self, path: str) -> bool:
-        """Return whether a file or folder of this name exists."""
-        return self.host.stat(self.absolute(path)) is not None
+        """Return whether there is a file, a folder or a link of this name, even one that leads nowhere."""
+        folder, _, name = self.absolute(path).rpartition("/")
+        return self.host.stat(self.absolute(path)) is not None or name in self.host.list(folder or "/")
 
     def names(self, folder: str) -> tuple[str, ...]:
         """List the sorted names in a folder of the project."""
@@ -74,7 +75,8 @@ class ProjectFiles:
             return None
         found, text = self.host.stat(self.absolute(relative)), None
         if found is None or found.kind == "directory":
-            state = FileState.MISSING
+            is_broken_link = found is None and self.has(relative)
+            state = FileState.UNREADABLE if is_broken_link else FileState.MISSING
         elif not self._is_inside(relative):
             state = FileState.OUTSIDE
         elif found.size > self._most_bytes:

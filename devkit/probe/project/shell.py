@@ -16,6 +16,10 @@ _NVCC = re.compile(
     r"(?:\S+::)?(?:nvidia-)?cuda(?:-(?:toolkit|nvcc|compiler|minimal-build|devel|\d+)[\w.-]*|toolkit-dev)?(?:[=<>].*)?"
     r"|nvidia-cuda-nvcc[\w-]*(?:[=<>].*)?|\S*cuda_[\d.]+_\S*\.run"
 )
+_DRIVER = re.compile(
+    r"(?:nvidia-(?:driver|utils|dkms|headless|kernel|compute-utils)|libnvidia-(?!container)[a-z]+|cuda-drivers|xserver-xorg-video-nvidia"
+    r"|libcuda1|akmod-nvidia|nvidia-open)(?:[-:=][\w.:~+*-]*)?|\S*NVIDIA-Linux-\S+\.run"
+)
 _SYSTEM_INSTALLER = re.compile(r"^(?:apt-get|apt|dnf|microdnf|yum|apk|zypper|conda|mamba|micromamba|pacman)$")
 _TORCH_CUDA = re.compile(
     r"torch\.cuda\.(?:is_available|device_count|current_device|get_device\w*|init)\b"
@@ -50,6 +54,18 @@ def find_compilers(commands: Iterable[ShellCommand]) -> tuple[str, ...]:
 def find_nvcc_packages(commands: Iterable[ShellCommand]) -> tuple[str, ...]:
     """Find packages with CUDA's compiler that the commands install, NVIDIA's installer included."""
     return tuple(word for command in commands for word in command.values if _NVCC.fullmatch(word))
+
+
+def find_driver_packages(commands: Iterable[ShellCommand]) -> tuple[str, ...]:
+    """Find packages of the NVIDIA driver that the commands install, NVIDIA's installer included."""
+    return tuple(
+        word
+        for command in commands
+        for word in (
+            command.values if _SYSTEM_INSTALLER.match(command.program) else (*command.values[:2], command.program)
+        )
+        if _DRIVER.fullmatch(word)
+    )
 
 
 def find_programs(commands: Iterable[ShellCommand]) -> tuple[str, ...]:

@@ -52,6 +52,8 @@ def _name_problem(facts: Facts, failure: EngineFailure) -> str:
             if failure.socket_kind == "directory":
                 return "socket-is-folder"
             return _name_cause_of_silence(facts, failure)
+        case EngineEnd.PERMISSION_DENIED if failure.socket_group == 0:
+            return "socket-of-root"
         case EngineEnd.PERMISSION_DENIED:
             system = facts.system
             is_member = isinstance(system, System) and system.in_docker_group is True

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from devkit.doctor.checks.cascades import CONTAINER_START_CODES
 from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require
 from devkit.doctor.problems import Problem
@@ -15,7 +16,7 @@ def engine_programs_start(facts: Facts) -> Iterator[Problem]:
         yield from map(tell_failure, require(facts.engine.said))
 
 
-@check("ENG019", causes=("ENG001", "ENG007", "ENG011"))
+@check("ENG019", causes=("ENG001", "ENG007", "ENG011", "ENG017", *CONTAINER_START_CODES))
 def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
     docker = require(facts.clients).named("docker")
     if docker is None:

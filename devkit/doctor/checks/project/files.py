@@ -29,6 +29,13 @@ _READ_PROGRAMS = frozenset(
 
 _STOPS = ("devcontainer.json", "compose", "Dockerfile")
 
+_UNREAD = {
+    FileState.OUTSIDE: "it is outside of the project, or a link that leads there",
+    FileState.TOO_LARGE: "it is too large for a file of that name",
+    FileState.UNREADABLE: "it is no text file, a link that leads nowhere, or closed to this user",
+}
+"""Why nothing is known of a file."""
+
 _MEMORY = re.compile(r"\d+(?:[tgmk]b)?")
 
 _LOST_KEYS = {
@@ -72,6 +79,9 @@ def files_parse(facts: Facts) -> Iterator[Problem]:
             yield problem(
                 "missing", found_at=place, severity=severity, evidence=evidence, named_by=file.named_by, path=file.path
             )
+    unread = next((file for file in project.files if file.state in _UNREAD and file.kind in _STOPS), None)
+    if unread is not None:
+        raise NotApplicable(f"{unread.path} was not read: {_UNREAD[unread.state]}", is_lost=True)
 
 
 @check("PRJ008", causes=("PRJ005",))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cdi import has_cdi_gpus
@@ -22,24 +23,30 @@ from devkit.doctor.preconditions import (
     require,
     require_container,
     require_driver,
+    require_gpu_engine,
     require_host,
+    require_nvml,
     require_visible_gpu,
 )
 from devkit.doctor.problems import Problem, problem
+from devkit.doctor.spoken import tell_failure
 from devkit.facts.model import (
     Compose,
     DevContainer,
     Engine,
     EngineKind,
     Facts,
+    Gpu,
     GpuRequest,
     HostRequirement,
+    ProgramFailure,
     RequestForm,
+    ResolvedService,
     Service,
     Setting,
 )
 from devkit.facts.values import Release, Unknown
-from devkit.text import join_words
+from devkit.text import format_count, join_words
 
 _FEATURE = {
     RequestForm.GPUS_KEY: "gpus-attribute",
@@ -61,6 +68,9 @@ GPU_RESERVATION = '[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]
 _ONE_STRING = re.compile(r"^(--?[a-z][\w-]*)\s+(\S.*)$", re.DOTALL)
 
 _SEVERAL = re.compile(r"^(?:\"?)device=[^\",]+,")
+
+_LEAST_SHM_BYTES = 1 << 20
+"""A size below is a number without its unit."""
 
 _GPU_VALUE = re.compile(r"^(?:all|\d+)$")
 
@@ -90,7 +100,7 @@ def run_args_are_split(facts: Facts) -> Iterator[Problem]:
                 yield problem("lost-value", found_at=place_of_item, evidence=evidence, item=argument.text)
 
 
-@check("PRJ003")
+@check("PRJ003", causes=("PRJ039",))
 def gpu_lists_are_quoted(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
@@ -405,3 +415,72 @@ def device_nodes_have_libraries(facts: Facts) -> Iterator[Problem]:
         version=version,
         branch=version.partition(".")[0],
     )
+
+
+@check("PRJ038", causes=("PRJ039",))
+def compose_accepts_project(facts: Facts) -> Iterator[Problem]:
+    if isinstance(facts.compose_config, ProgramFailure):
+        yield tell_failure(facts.compose_config)
+    else:
+        require(facts.compose_config)
+
+
+@check("PRJ039", causes=("CON006",))
+def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
+    require_host(facts)
+    engine = require_gpu_engine(facts)
+    answer = require_nvml(facts)
+    wishes = tuple(_list_wishes(facts))
+    if not wishes:
+        raise NotApplicable("no file asks for a GPU")
+    for wish in wishes:
+        values: dict[str, Any] = {"service": wish.name, "present": format_count(len(answer.gpus), "GPU")}
+        unknown = [each for each in wish.device_ids if not _is_known_device(facts, engine, each)]
+        if unknown:
+            yield problem("no-such-device", evidence=_list_devices(facts), ids=join_words(unknown), **values)
+        elif wish.gpu_count > len(answer.gpus):
+            yield problem("too-many", evidence=_list_devices(facts), count=wish.gpu_count, **values)
+        if wish.runtime == "nvidia" and engine.kind is EngineKind.DOCKER and not has_nvidia_runtime(engine):
+            evidence = (f"engine's runtimes: {join_words(each.name for each in engine.runtimes)}",)
+            yield problem("no-runtime", evidence=evidence, **values)
+        if wish.shm_bytes is not None and wish.shm_bytes < _LEAST_SHM_BYTES:
+            yield problem("bytes", evidence=(f"shm_size: {wish.shm_bytes} B",), size=wish.shm_bytes, **values)
+
+
+def _list_wishes(facts: Facts) -> Iterator[ResolvedService]:
+    """Yield what asks for a GPU: services as Compose resolves them, or else as the files say; then dev containers."""
+    try:
+        containers = require_project_containers(facts)
+    except NotApplicable:
+        containers = ()
+    is_resolved = isinstance(facts.compose_config, tuple)
+    if isinstance(facts.compose_config, tuple):
+        yield from (each for each in facts.compose_config if each.device_ids or each.gpu_count or each.runtime)
+    for container in containers:
+        if is_resolved and container.dev is None:
+            continue
+        for request in container.requests:
+            if request.condition or "$" in f"{request.count}{request.device_ids}":
+                continue
+            listed = request.count.strip('"').removeprefix("device=") if "device=" in request.count else ""
+            ids = (*request.device_ids, *filter(None, listed.split(",")))
+            count = int(request.count) if request.count.isdecimal() else 0
+            runtime = "nvidia" if request.form is RequestForm.RUNTIME else ""
+            yield ResolvedService(container.name, runtime, ids, count, None, None)
+
+
+def _is_known_device(facts: Facts, engine: Engine, name: str) -> bool:
+    """Say if a GPU has this index, UUID or CDI name. A MIG device, and what nobody listed, counts as known."""
+    gpus = require_nvml(facts).gpus
+    if name.isdecimal():
+        return int(name) < len(gpus)
+    if name.startswith("GPU-"):
+        uuids = [gpu.uuid for gpu in gpus if isinstance(gpu, Gpu) and isinstance(gpu.uuid, str)]
+        return len(uuids) < len(gpus) or any(uuid.startswith(name) for uuid in uuids)
+    if name.startswith("nvidia.com/gpu=") and isinstance(engine.cdi_devices, tuple) and engine.cdi_devices:
+        return name in engine.cdi_devices
+    return True
+
+
+def _list_devices(facts: Facts) -> tuple[str, ...]:
+    return tuple(f"GPU {gpu.index}: {gpu.name}, {gpu.uuid}" for gpu in facts.gpus if isinstance(gpu.uuid, str))

@@ -346,3 +346,23 @@ def _find_too_new(facts: Facts, what: str, place: Setting, cuda: Release) -> Pro
 
 def _find_minor(cuda: Release) -> tuple[int, ...]:
     return cuda.numbers[:2]
+
+
+@check("PRJ040")
+def image_can_use_gpu(facts: Facts) -> Iterator[Problem]:
+    for container in require_project_containers(facts):
+        for stage in container.stages:
+            drivers = () if isinstance(stage.drivers, Unknown) else stage.drivers
+            for driver in drivers[:1]:
+                packages = join_words(each.value for each in drivers)
+                yield problem("driver-in-image", found_at=driver, evidence=(cite(driver, packages),), packages=packages)
+        if not container.requests:
+            continue
+        builds = find_with_files(container.installs, container.project)
+        for install in builds:
+            torch = next((one for one in install.requirements if one.name == "torch"), None)
+            if torch is not None and (install.index == "cpu" or install.backend == "cpu" or "+cpu" in torch.specifier):
+                evidence = (
+                    cite(install, f"torch{torch.specifier}, index {install.index or install.backend or 'none'}"),
+                )
+                yield problem("cpu-torch", found_at=install, evidence=evidence, container=container.name)

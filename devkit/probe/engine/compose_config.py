@@ -1,0 +1,88 @@
+"""A Compose project as Compose itself resolves it: variables, .env, overrides, extends and profiles included."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from devkit.facts.engine import ResolvedService
+from devkit.facts.programs import ProgramFailure
+from devkit.facts.values import Unknown
+from devkit.probe.attempts import run_or_explain
+from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, parse_env, parse_json
+from devkit.probe.engine.client import COMPOSE_PLUGIN, COMPOSE_PLUGIN_FOLDERS, find_docker_config
+from devkit.probe.host import Host, ProgramResult
+from devkit.probe.machine.programs import find_program
+from devkit.probe.project.compose import COMPOSE_NAMES
+
+_DEADLINE_S = 3.0
+_IN_FOLDER = ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
+"""Compose looks for the files that COMPOSE_FILE names in the current folder."""
+
+
+def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, ...] | ProgramFailure | Unknown:
+    """Resolve the Compose project in a folder, or return why Compose refuses it."""
+    folder = project.rstrip("/")
+    chosen = host.env.get("COMPOSE_FILE") or parse_env(host.read(f"{folder}/.env") or "").get("COMPOSE_FILE")
+    if not chosen and not any(name in COMPOSE_NAMES for name in host.list(folder)):
+        return Unknown("the folder has no Compose file that Compose takes by itself")
+    plugin = find_program(
+        host, COMPOSE_PLUGIN, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
+    )
+    if not plugin or not folder.startswith("/"):
+        return Unknown("there is no Compose plugin to resolve the project")
+    argv = (*_IN_FOLDER, folder, plugin, "config", "--format", "json")
+    done, failure = run_or_explain(
+        host,
+        argv,
+        deadline_s=_DEADLINE_S,
+        name="docker compose config",
+        family="COMPOSE_",
+        works=lambda done: bool(_parse(done)),
+    )
+    if failure is None:
+        return tuple(_list_services(_parse(done)))
+    if failure.status in (126, 127) or failure.status < 0 or not failure.words:
+        return Unknown("the Compose plugin does not run")  # what is wrong with it, another check says
+    return replace(failure, read_from="docker compose config")
+
+
+def _parse(done: ProgramResult) -> dict[str, Any]:
+    """Parse what Compose printed; empty where it failed."""
+    try:
+        config = parse_json(done.out) if done.code == 0 else None
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _list_services(config: dict[str, Any]) -> Iterator[ResolvedService]:
+    services = get_object(config, "services")
+    for name in services:
+        service = get_object(services, name)
+        resources = get_object(service, "deploy", "resources")
+        requests = [
+            one
+            for one in (*get_objects(get_object(resources, "reservations"), "devices"), *get_objects(service, "gpus"))
+            if get_text(one, "driver") in ("nvidia", "cdi")
+            or "gpu" in get_texts(one, "capabilities")
+            or one.keys() == {"count"}
+        ]
+        mapped = (get_text(one, "source") for one in get_objects(service, "devices"))
+        counts = [count for one in requests if (count := get_int(one, "count")) is not None]
+        yield ResolvedService(
+            name=name,
+            runtime=get_text(service, "runtime"),
+            device_ids=(
+                *(each for one in requests for each in get_texts(one, "device_ids")),
+                *(source for source in mapped if source.startswith("nvidia.com/gpu=")),
+            ),
+            gpu_count=max(counts, default=0),
+            shm_bytes=_parse_bytes(service.get("shm_size")),
+            memory_bytes=_parse_bytes(service.get("mem_limit") or get_object(resources, "limits").get("memory")),
+        )
+
+
+def _parse_bytes(value: object) -> int | None:
+    """Compose prints sizes in bytes, as text."""
+    text = str(value) if value is not None else ""
+    return int(text) if text.isdecimal() else None
