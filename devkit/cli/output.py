@@ -1,6 +1,5 @@
 """Output of reports: its format, file, glyphs and colors."""
 
-import io
 import json
 import os
 import re
@@ -68,12 +67,6 @@ def format_doctor_report(
         from devkit.doctor.report.text import format_report
 
         marks, report = choose_marks(options), redact_tokens(report)
-        if options.output is None and is_drawn(sys.stdout):
-            from devkit.cli.terminal import make_console
-
-            stream = io.StringIO()
-            draw_report(make_console(stream), facts, report, marks=marks, is_verbose=options.is_verbose)
-            return stream.getvalue()
         layers, width = build_stack(facts, report), shutil.get_terminal_size().columns
         lines = format_report(report, layers, width=width, marks=marks, verbose=options.is_verbose)
         if log is not None:
@@ -120,14 +113,13 @@ def format_doctor_report(
 
 
 def draw_report(console: "Console", facts: "Facts", report: "Report", *, marks: "Marks", is_verbose: bool) -> None:
-    """Draw the report on a terminal: the layers as a table, the verdict in a panel, fixes as lines."""
-    from devkit.cli.terminal import draw_doctor_report
+    """Draw the report on a terminal."""
+    from devkit.cli.terminal import draw_lines
     from devkit.doctor.report.stack import build_stack
-    from devkit.doctor.report.text import find_layer_mark, format_report
+    from devkit.doctor.report.text import format_report
 
-    shown = [(find_layer_mark(layer, marks), layer) for layer in build_stack(facts, report)]
-    lines = format_report(report, width=console.width, marks=marks, verbose=is_verbose)
-    draw_doctor_report(console, [(glyph, layer, tone.value) for (glyph, tone), layer in shown], lines)
+    layers = build_stack(facts, report)
+    draw_lines(console, format_report(report, layers, width=console.width, marks=marks, verbose=is_verbose))
 
 
 def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:

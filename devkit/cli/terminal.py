@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from devkit.doctor.report.lines import Line
-    from devkit.doctor.report.stack import StackLayer
     from devkit.estimate.report import EstimateReport
     from devkit.solver.plan import Plan
 
@@ -59,40 +58,6 @@ def make_console(stream: TextIO, *, width: int | None = None, record: bool = Fal
         legacy_windows=False,
         record=record,
     )
-
-
-def draw_doctor_report(
-    console: "Console", layers: "Sequence[tuple[str, StackLayer, str]]", lines: "Sequence[Line]"
-) -> None:
-    """Draw the layers as a table, the verdict in a panel, and the rest as lines.
-
-    Args:
-        console: where to draw.
-        layers: each with its glyph, and the tone of its state.
-        lines: the report without its layers. Commands in them are outside of every border, so that they can be copied.
-    """
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=console.width >= 60, style="bold")
-    table.add_column(overflow="fold")
-    for glyph, layer, tone in layers:
-        quiet = layer.state.name in ("FINE", "UNJUDGED")
-        said = layer.summary if quiet else f"{layer.state.value}: {layer.summary}"
-        table.add_row(Text(glyph, STYLES[tone]), Text(layer.title), Text(said, "" if quiet else STYLES[tone]))
-    if layers:
-        console.print(table)
-        console.print()
-    first = lines[0].tone if lines else None
-    count = next((number for number, line in enumerate(lines) if line.tone is not first), len(lines))
-    headline = " ".join(line.text.strip() for line in lines[:count] if line.text)
-    if headline:
-        tone = lines[0].tone.value
-        console.print(Panel(Text(headline), border_style=STYLES[tone], style=STYLES[tone], padding=(0, 1)))
-    draw_lines(console, lines[count:])
 
 
 def draw_lines(console: "Console", lines: "Sequence[Line]") -> None:

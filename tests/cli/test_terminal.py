@@ -17,7 +17,7 @@ WIDTHS = (60, 120)
 
 def without_counts(text):
     """A screen without the number of checks, which every new check changes."""
-    return re.sub(r"\d+(?= |&#160;)(?=.{1,6}(passed|skipped))", "N", text)
+    return re.sub(r"\d+(?=(?: |&#160;)checks?(?: |&#160;)passed)", "N", text)
 
 
 @pytest.mark.golden
@@ -56,20 +56,19 @@ def test_no_word_is_broken_and_no_line_but_a_command_is_too_long(name, width):
 
 
 @pytest.mark.parametrize(
-    ("environment", "is_picture", "is_colored"),
+    ("environment", "is_colored"),
     [
-        pytest.param({"TERM": "xterm"}, True, True, id="a terminal"),
-        pytest.param({"TERM": "xterm", "NO_COLOR": "1"}, True, False, id="NO_COLOR"),
-        pytest.param({"TERM": "dumb"}, False, False, id="a dumb terminal"),
-        pytest.param({"TERM": "xterm", "COLUMNS": "40"}, False, False, id="40 columns"),
+        pytest.param({"TERM": "xterm"}, True, id="a terminal"),
+        pytest.param({"TERM": "xterm", "NO_COLOR": "1"}, False, id="NO_COLOR"),
+        pytest.param({"TERM": "dumb"}, False, id="a dumb terminal"),
+        pytest.param({"TERM": "xterm", "COLUMNS": "40"}, False, id="40 columns"),
         pytest.param(
-            {"TERM": "xterm", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, False, False, id="ASCII"
+            {"TERM": "xterm", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, False, id="ASCII"
         ),
     ],
 )
-def test_what_a_terminal_gets(environment, is_picture, is_colored):
+def test_what_a_terminal_gets(environment, is_colored):
     shown = on_terminal(**environment)
-    assert ("╭──" in shown) is is_picture
     assert ("\x1b[" in shown) is is_colored
     assert "problem: the loaded NVIDIA" in " ".join(shown.split())
 

@@ -71,7 +71,7 @@ def judge_screen(name):
         yield "a row is empty"
     if report.root_causes and report.health is not Health.INCOMPLETE:
         fix = report.roots[0].finding.fix
-        if blank > max(FIRST_LINES, len(fix.commands) + 7) or not {*fix.commands} <= {
+        if blank > max(FIRST_LINES, len(fix.commands) + 9) or not {*fix.commands} <= {
             text.strip() for text in texts[:blank]
         }:
             yield f"the cause takes {blank} lines, or commands of its fix are not among the first"
