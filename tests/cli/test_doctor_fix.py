@@ -57,7 +57,7 @@ def test_with_yes_everything_is_repaired_and_looked_at_again(project):
     done = fix(project, "--yes")
     assert written(project) == WELL
     assert "fixed: PRJ002 and PRJ008" in done.stderr
-    assert "2 passed" in done.stdout
+    assert "2 checks passed" in done.stdout
     assert done.returncode == 0
 
 
@@ -77,7 +77,7 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_changes(project):
     assert written(project) == BROKEN
     assert "there is no terminal to ask at" in done.stderr
     assert done.returncode == 1
-    assert "\n✗ problem: runArgs has '--gpus all' as one item" in done.stdout
+    assert "✗ problem: runArgs has '--gpus all' as one item" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -95,5 +95,7 @@ def test_what_a_repository_s_settings_name_is_not_run(tmp_path, monkeypatch):
         subprocess.run(["git", *words], check=True)
     (root / ".gitignore").write_text(".devcontainer\n")
     assert find_version(root, "0" * 40) is None
-    assert "because .gitignore:1 ignores them" in format_next_step(root, NO_DEPENDENCIES, ())
+    assert "because .gitignore:1 ignores them" in format_next_step(
+        root, NO_DEPENDENCIES, (), [".devcontainer/Dockerfile"]
+    )
     assert not owned.exists(), owned.read_text()

@@ -16,9 +16,11 @@ from tests.doctor.running import build_full_report, find_only, report_of, run_ch
 from tests.hosts import MACHINES, facts_of
 
 SLURM = {"system.managed_by": "Slurm job 4711"}
-SHARE = Directory("/shared/hf/hub", "hub cache", True, False, 4000, "nfs4", 500 * GIB, 9, False, True, False)
+SHARE = Directory(
+    "/shared/hf/hub", "hub cache", True, False, 4000, "nfs4", 500 * GIB, 9, False, is_read_only=True, is_in_home=False
+)
 HOME_CACHE = Directory(
-    "/home/dev/.cache/huggingface/hub", "hub cache", True, False, 0, "ext4", GIB, 9, False, False, True
+    "/home/dev/.cache/huggingface/hub", "hub cache", True, False, 0, "ext4", GIB, 9, is_read_only=False, is_in_home=True
 )
 
 HARMS = [

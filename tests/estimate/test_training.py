@@ -210,9 +210,9 @@ def test_a_copy_on_each_group_of_processes_takes_what_one_of_that_many_takes():
 def test_a_chunk_is_as_long_as_the_one_that_training_uses():
     pytest.importorskip("torch")
     from devkit.estimate.settings import CHUNK_TOKENS
-    from devkit.workload.finetune import forward
+    from devkit.workload import patches
 
-    assert forward.CHUNK_TOKENS == CHUNK_TOKENS
+    assert patches.CHUNK_TOKENS == CHUNK_TOKENS
 
 
 @pytest.mark.parametrize("loss", [Loss.CHUNKED, Loss.FUSED, Loss.STANDARD])

@@ -47,6 +47,7 @@ HARMLESS = {
     "pins' version": "7.7.7.7",
     "ca_certificates": "harmless.pem",
     "index": "https://harmless.example/simple",
+    "allow_indexes": "https://harmless.example/allowed",
     "torch_index": "https://harmless.example/whl",
     "hub": "https://harmless.example/hub",
     "apt": "harmless-package",
