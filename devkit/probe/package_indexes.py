@@ -64,10 +64,12 @@ def find_pip_index() -> tuple[str, tuple[str, ...]]:
     ):
         return "", ()
     for key, values in _read_pip():
-        if key == "index-url":
-            default = values[-1]
+        # A folder of this machine is not where an image, or another machine, gets its packages from.
+        reachable = [each for each in values if not each.startswith("file:")]
+        if key == "index-url" and reachable:
+            default = reachable[-1]
         elif key == "extra-index-url":
-            extra += values
+            extra += reachable
     return default, tuple(extra)
 
 

@@ -154,7 +154,8 @@ def test_the_index_of_the_users_pip_conf_is_asked(tmp_path, servers, place):
     write(project, {"requirements.txt": "corp\n"}, "")
     settings = tmp_path / "home" / place
     settings.parent.mkdir(parents=True)
-    settings.write_text(f"[global]\nindex-url = {private.index}\n")
+    # A folder of this machine is no place from which an image gets packages.
+    settings.write_text(f"[global]\nindex-url = {private.index}\nextra-index-url = file:///srv/nowhere/simple\n")
     done = run(tmp_path, project, "plan", *ADA, "--json", public="", UV_INDEX="", UV_DEFAULT_INDEX="")
     assert json.loads(done.stdout)["resolution"]["packages"]["corp"] == PRIVATE
     assert public.requests == []
