@@ -171,8 +171,8 @@ def adapt_to_settings_files(command: str, facts: Facts) -> str:
     if isinstance(facts.toolkit, Unknown):
         return command
     daemons, toolkits = facts.toolkit.daemon_file, facts.toolkit.config_path
-    # Some commands have it within quotation marks, where quoting an odd name would end them.
-    if isinstance(daemons, str) and daemons != DAEMON_FILE and re.fullmatch(r"[\w./+-]+", daemons, re.ASCII):
+    # Every command has it as a word outside of quotation marks; a line break would end a comment that names it.
+    if isinstance(daemons, str) and daemons != DAEMON_FILE and daemons.isprintable():
         command = command.replace(DAEMON_FILE, quote(daemons))
         if _CONFIGURE in command and "--config=" not in command:
             command = command.replace(_CONFIGURE, f"{_CONFIGURE} --config={quote(daemons)}")

@@ -1,9 +1,13 @@
 """Checks of the container engine, its daemon and the docker command."""
 
+import shlex
+
 import pytest
 
 from devkit.doctor.fixes import adapt_to_settings_files
 from devkit.doctor.model import RepairKind, Skipped
+from devkit.doctor.problems import list_problem_rows, show_commands
+from devkit.doctor.signatures.catalog import PREFIXES, load_check_rows
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.model import (
     Client,
@@ -373,6 +377,18 @@ def test_commands_edit_the_files_that_this_machine_reads():
         "ls",
     ]
     assert [adapt_to_settings_files(each, healthy()) for each in (configure, edit)] == [configure, edit]
+
+
+def test_the_daemons_file_is_a_word_in_every_command_whatever_its_name():
+    name = '/etc/it\'s "my" $gpu.json'
+    rows = [row for prefix in PREFIXES for code in load_check_rows(prefix) for row in list_problem_rows(code).values()]
+    shown = [each for row in rows for fix in row.fixes for each in show_commands(fix)]
+    facts = host(toolkit__daemon_file=name)
+    adapted = [
+        to for each in shown if (to := adapt_to_settings_files(each, facts)) != each and not each.startswith("#")
+    ]
+    assert len(adapted) > 10
+    assert [each for each in adapted if not any(word.endswith(name) for word in shlex.split(each))] == []
 
 
 @pytest.mark.parametrize("code", list_codes(CASES))
