@@ -180,7 +180,7 @@ MISSING = '{"failed": "missing", "message": "No such file or directory: /var/run
     [
         pytest.param("", EngineEnd.NOT_INSTALLED, id="no engine program"),
         pytest.param("/usr/bin/docker", EngineEnd.NOT_RUNNING, id="the docker command"),
-        pytest.param("/opt/bin/podman", EngineEnd.NOT_RUNNING, id="Podman on PATH"),
+        pytest.param("/opt/bin/podman", EngineEnd.CANNOT_START, id="a Podman on PATH that fails"),
         pytest.param("/elsewhere/docker", EngineEnd.NOT_INSTALLED, id="a program that is not on PATH"),
     ],
 )
