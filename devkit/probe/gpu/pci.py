@@ -63,7 +63,7 @@ def _find_name(host: Host, address: str) -> str | Unknown:
     for path in PCI_NAMES if number else ():
         _, _, of_nvidia = (host.read(path) or "").partition("\n10de  ")
         # A device's line: a tab, its number, two spaces, and its name, which ends in the product in brackets.
-        if found := re.match(rf"[^\n]*\n(?:[\t#][^\n]*\n)*?\t{number}  ([^\n]+)", of_nvidia):
+        if found := re.match(rf"[^\n]*\n(?:[\t#][^\n]*\n)*?\t{re.escape(number)}  ([^\n]+)", of_nvidia):
             product = re.search(r"\[([^]]+)\]$", found[1])
             return f"NVIDIA {product[1] if product else found[1]}"
     return Unknown("neither the driver nor pci.ids names it")
