@@ -67,7 +67,7 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 - mkdocs is only installed wh
                 {"Glossary": "glossary.md"},
             ]
         },
-        {"Explanation": ["architecture.md", "comparison.md", {"Decisions": pages["decisions"]}]},
+        {"Explanation": ["architecture.md", "comparison.md", "threat-model.md", {"Decisions": pages["decisions"]}]},
     ]
     return config
 
