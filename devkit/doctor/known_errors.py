@@ -171,6 +171,7 @@ def _describe_rest(
         facts,
         reports=tuple(by_line[line] for line in sorted(by_line)),
         harmless=(match.line for match in harmless),
+        weak=(match.line for match in weak),
     )
     if harmless and unknown.is_healthy:
         return TextAnswer(_order(harmless, words))

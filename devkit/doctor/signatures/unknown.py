@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from devkit.doctor.signatures.library_changes import list_packages
 from devkit.doctor.signatures.log_text import Words
@@ -81,12 +82,24 @@ class Unknown:
 
 
 def describe_unknown(
-    words: Words, facts: TextFacts, *, reports: tuple[Consequence, ...] = (), harmless: Iterable[int] = ()
+    words: Words,
+    facts: TextFacts,
+    *,
+    reports: tuple[Consequence, ...] = (),
+    harmless: Iterable[int] = (),
+    weak: Iterable[int] = (),
 ) -> Unknown:
-    """Describe a text in which nothing is known by what it says itself; `harmless` are lines that only look like errors."""
+    """Describe a text in which nothing is known by what it says itself.
+
+    Args:
+        harmless: Lines that only look like errors.
+        weak: Lines of errors, whatever their form, whose cause the text leaves open.
+    """
     lines = tuple(_list_lines(words))
     reported = {*harmless, *(each.line for each in reports)}
-    error = next((each for each in _find_errors(lines) if each[0] not in reported), None)
+    open_lines = frozenset(weak)
+    formed = (each for each in _find_errors(lines) if each[0] not in reported)
+    error = next(chain(formed, (each for each in lines if each[0] in open_lines)), None)
     stated = Unknown(
         is_healthy=False,
         versions=_list_versions(facts),
