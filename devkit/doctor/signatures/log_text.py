@@ -4,6 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, islice, pairwise
 
 from devkit.doctor.signatures.translations import translate
@@ -121,6 +122,8 @@ _BESIDE_FIELD = re.compile(
 """Words of what this field has in common with its neighbors: images, clusters, and bars of progress."""
 _LONG = 2000
 """Characters beyond which a text without a word of this field or around it is of another one, and one word is chance."""
+_RUN = 6
+"""Characters of the runs by which words are ruled out without a search."""
 _BARE = 120
 """Characters up to which a text is hardly more than its error, and says nothing about its field."""
 
@@ -147,6 +150,19 @@ class Words:
     lines: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     warnings: frozenset[int] = frozenset()
+
+    @cached_property
+    def _runs(self) -> frozenset[str]:
+        """Every run of `_RUN` characters, of a text that is long enough to be worth it."""
+        text = self.lowered
+        if len(text) <= _LONG:
+            return frozenset()
+        return frozenset([text[start : start + _RUN] for start in range(len(text) - _RUN + 1)])
+
+    def may_hold(self, words: str) -> bool:
+        """Say if words in lower case can occur, judged by how they begin and end: far faster than to search for them."""
+        runs = self._runs
+        return not runs or len(words) < _RUN or (words[:_RUN] in runs and words[-_RUN:] in runs)
 
     def cut(self, start: int, end: int) -> "Words":
         """Return a part, without its lines."""
@@ -206,8 +222,10 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
         for number, line in enumerate(_clean(excerpt.text).split("\n"), excerpt.line):
             for part in line.splitlines():
                 plain = " ".join(part.split())
-                is_warning = _WARNING.match(plain) is not None
-                plain, source = _strip_prefixes(plain) if len(plain) >= MIN_PREFIXED else (plain, "")
+                source, is_warning = "", False
+                if len(plain) >= MIN_PREFIXED:
+                    is_warning = _WARNING.match(plain) is not None
+                    plain, source = _strip_prefixes(plain)
                 if plain:
                     if is_warning:
                         warnings.append(position)

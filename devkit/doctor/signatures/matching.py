@@ -84,7 +84,8 @@ _find_anchor = cache(find_anchor)
 
 def find_template(template: str, text: Words, *, is_squeezed: bool = False) -> tuple[Pattern, re.Match[str]] | None:
     """Find an error text in the words of a text; it is compiled only where its longest words occur."""
-    if _find_anchor(template, is_squeezed=is_squeezed) not in text.lowered:
+    anchor = _find_anchor(template, is_squeezed=is_squeezed)
+    if not text.may_hold(anchor) or anchor not in text.lowered:
         return None
     pattern = compile_template(template, is_squeezed=is_squeezed)
     found = pattern.find(text.shown, text.lowered)
