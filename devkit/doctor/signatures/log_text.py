@@ -122,8 +122,8 @@ _BESIDE_FIELD = re.compile(
 """Words of what this field has in common with its neighbors: images, clusters, and bars of progress."""
 _LONG = 2000
 """Characters beyond which a text without a word of this field or around it is of another one, and one word is chance."""
-_RUN = 6
-"""Characters of the runs by which words are ruled out without a search."""
+_RUN = 3
+"""Characters of the runs by which words are ruled out without a search: so few that no text has many different ones."""
 _BARE = 120
 """Characters up to which a text is hardly more than its error, and says nothing about its field."""
 
@@ -152,15 +152,15 @@ class Words:
     warnings: frozenset[int] = frozenset()
 
     @cached_property
-    def _runs(self) -> frozenset[str]:
+    def _runs(self) -> set[str]:
         """Every run of `_RUN` characters, of a text that is long enough to be worth it."""
         text = self.lowered
         if len(text) <= _LONG:
-            return frozenset()
-        return frozenset([text[start : start + _RUN] for start in range(len(text) - _RUN + 1)])
+            return set()
+        return {text[start : start + _RUN] for start in range(len(text) - _RUN + 1)}
 
     def may_hold(self, words: str) -> bool:
-        """Say if words in lower case can occur, judged by how they begin and end: far faster than to search for them."""
+        """Say if words in lower case can occur, judged by how they begin and end; a text that repeats itself is slow to search."""
         runs = self._runs
         return not runs or len(words) < _RUN or (words[:_RUN] in runs and words[-_RUN:] in runs)
 
