@@ -259,6 +259,11 @@ def test_the_text_shows_what_decides():
     assert "decides:\n      nvidia-smi, where the program runs" in out
 
 
+def test_a_value_that_the_text_does_not_have_is_one_to_fill_in():
+    (found, *_) = find_known_errors("ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/")
+    assert "pip index versions <package>" in found.question
+
+
 def test_values_of_a_text_are_read_and_contradicting_ones_are_not():
     values = read_text_facts(
         read_words("NVIDIA-SMI 550.54.14 Driver Version: 550.54.14 CUDA Version: 12.4 python3.11 torch==2.6.0+cu124")

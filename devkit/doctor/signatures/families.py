@@ -160,7 +160,7 @@ def _match_family(family: Family, text: Words, values: TextFacts) -> Match | Non
                 speaks_for=first.speaks_for,
                 speaks_against=first.speaks_against,
                 alternatives=tuple(ranked[1:]),
-                question=fill_in(family.question, captures) if len(ranked) > 1 else "",
+                question=_OPEN.sub(_name_open, fill_in(family.question, captures)) if len(ranked) > 1 else "",
                 is_harmless=family.is_harmless,
                 is_common=family.is_common and first.cause not in plain,
             )
@@ -213,6 +213,14 @@ def _finds(template: str, text: Words) -> str:
 def _compute_fix(row: FamilyCause, captures: Mapping[str, str], values: TextFacts) -> Fix:
     computed = COMPUTED_FIXES[row.computed](captures, values) if row.computed else None
     return computed or render_fix_of(row, captures, values)
+
+
+_OPEN = re.compile(r"(?<![{$])\{([a-z_]+)\}(?!\})")
+
+
+def _name_open(found: re.Match[str]) -> str:
+    """Write a value that the text does not have as one to fill in."""
+    return f"<{found[1].replace('_', ' ')}>"
 
 
 def fill_in(sentence: str, captures: Mapping[str, str]) -> str:
