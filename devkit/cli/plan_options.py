@@ -290,6 +290,12 @@ def build_settings_from_options(options: PlanOptions, container: ContainerOption
             if isinstance(value := getattr(parsed, each.name), tuple)
         }
         named = replace(named.with_flags(parsed), **lists)
+    if mirrors := [url for url in (named.index, named.torch_index) if url]:
+        from devkit.probe.dependencies.requirements import strip_login
+        from devkit.probe.package_indexes import remember_indexes
+
+        # An address that the user types is one that the user allows; one that stands in a project's file is not.
+        remember_indexes(map(strip_login, mirrors))
     return named.with_flags(ProjectSettings(**values, pins=pins))
 
 

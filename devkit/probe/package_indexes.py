@@ -46,7 +46,7 @@ def find_allowed_indexes(allowed: Iterable[str] = ()) -> tuple[str, ...]:
 
 def remember_indexes(allowed: Iterable[str]) -> None:
     """Remember that the user allows these; for this run alone where there is no home folder, or its disk refuses."""
-    known = _read_memory()
+    known, allowed = _read_memory(), tuple(allowed)
     _ALLOWED_NOW.update(allowed)
     if new := [each for each in allowed if each not in known]:
         with suppress(DevkitError):

@@ -147,6 +147,16 @@ def test_a_mirror_in_devkit_toml_is_asked_with_consent(tmp_path, servers):
     assert json.loads(done.stdout)["resolution"]["packages"]["corp"] == PRIVATE
 
 
+def test_a_mirror_that_the_user_types_is_allowed(tmp_path, servers):
+    private, public = servers
+    project = tmp_path / "project"
+    write(project, {"requirements.txt": "corp\n"}, "")
+    done = run(tmp_path, project, "init", ".", *ADA, "--yes", "--set", f"index={private.index}", public=public.index)
+    assert done.returncode == 0, done.stderr
+    assert f"corp=={PRIVATE}" in (project / ".devcontainer" / "constraints.txt").read_text(encoding="utf-8")
+    assert not [each for each in public.requests if "/corp/" in each]
+
+
 @pytest.mark.parametrize("place", [".config/pip/pip.conf", ".pip/pip.conf"])
 def test_the_index_of_the_users_pip_conf_is_asked(tmp_path, servers, place):
     private, public = servers
