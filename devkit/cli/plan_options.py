@@ -130,7 +130,10 @@ _VERSIONS = (
     click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Keep a package at a version. Repeat."),
     click.option("--as-of", metavar="DAY", help="Packages as released by this day, or latest."),
     click.option(
-        "--no-hold", is_flag=True, help="Do not hold the versions that uv resolves: each build takes newer ones."
+        "--no-hold",
+        is_flag=True,
+        hidden=True,
+        help="Do not hold the versions that uv resolves: each build takes newer ones.",
     ),
     click.option(
         "--feature", "features", multiple=True, metavar="NAME", help="Must work: nf4, fp8, nvcc, graphics … Repeat."

@@ -45,7 +45,7 @@ class FinetuneSettings:
     )
     modules_to_save: Annotated[
         tuple[str, ...],
-        SettingInfo("Modules trained whole and saved with the adapter: lm_head, a norm. Repeat.", section="Method"),
+        SettingInfo("Modules trained whole and saved with the adapter: lm_head, a norm.", has_flag=False),
     ] = ()
     dora: Annotated[bool, SettingInfo("Train DoRA: weight-decomposed LoRA.", section="Method")] = False
     sequence: Annotated[int, SettingInfo("Sequence length: longest row, in tokens.", at_least=2, section="Data")] = 2048
@@ -142,7 +142,7 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
     if settings.method is Method.FULL and (has_adapter_settings or settings.targets != ALL_LINEAR):
         raise DevkitError(
             "--method full trains every weight and has no adapter to configure",
-            "Leave out --dora, --targets, --modules-to-save, --adapter-dtype.",
+            "Leave out --dora, --targets, modules_to_save, --adapter-dtype.",
         )
     if settings.sharding is not None:
         require_sharding_supported(settings.sharding, settings.method)
