@@ -136,7 +136,7 @@ def test_doctor_names_a_killed_run_and_not_one_that_goes_on(run_factory, zygote)
 
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_stopped_rank_is_named_once_and_the_others_end_after_the_timeout(run_factory, zygote, stopped):
-    places = {rank: {"faults": {"silence": 3.0}} for rank in (0, 1, 2)}
+    places = {rank: {"faults": {"silence": 1.0}} for rank in (0, 1, 2)}
     words = argv(run_factory, f"stopped {stopped}", steps=4000, **{"save_every": 4000, "timeout": 6})
     run = zygote.start(words, world=3, places=places)
     run.until(lambda: len(run.events("step")) > 1)
