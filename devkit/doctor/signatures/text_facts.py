@@ -57,6 +57,11 @@ _EXACT: Mapping[str, str] = {
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(source) for name, source in (*_LOWERED.items(), *_EXACT.items())
 }
+_DISTRIBUTION_WORDS = (
+    *("ubuntu", "debian", "fedora", "centos", "linux", "rhel", "red hat", "opensuse", "sles", "nixos"),
+    *(".el", ".fc", "-arch", "pacman", "zypper"),
+)
+"""What a text that names a distribution has: its pattern looks behind at each character, the slowest of all."""
 _FIRST_COUNTS = ("gpu_uuid", "inside", "mig_uuid", "wsl")
 """Facts of which one is enough, or the first serves."""
 FACT_NAMES = (*_PATTERNS, "needed_cuda", "engine", "form", "command")
@@ -354,6 +359,8 @@ def read_text_facts(words: Words) -> TextFacts:
 
 def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
     for name, pattern in _PATTERNS.items():
+        if name == "distribution" and not any(word in lowered for word in _DISTRIBUTION_WORDS):
+            continue
         for count, found in enumerate(pattern.finditer(lowered if name in _LOWERED else text)):
             if count == MAX_STATED:
                 break
