@@ -51,12 +51,12 @@ SYSTEMD = Path("/run/systemd/system")
 PROXY_FILES = Path("/etc/systemd/system/docker.service.d")
 SHELL_STAND_INS = {
     "sudo": 'exec "$@"',
-    "service": '[ "$1" = docker ] && exec kill -HUP $(cat /run/engine.pid)',
+    "service": '[ "$1" = docker ] && exec kill -HUP $(cat /run/docker.pid)',
     "systemctl": """
         [ -d /run/systemd/system ] || exit 1
         case $* in
             daemon-reload) cp -rT /etc/systemd/system /run/systemd/read ;;
-            "restart docker") kill -HUP $(cat /run/engine.pid) ;;
+            "restart docker") kill -HUP $(cat /run/docker.pid) ;;
             "restart containerd" | "restart crio") ;;
             "enable --now "*) shift 2; exec /usr/bin/systemctl --root=/ --quiet enable "$@" ;;
             "unmask "*) shift; exec /usr/bin/systemctl --root=/ --quiet unmask "$@" ;;
@@ -71,7 +71,7 @@ SHELL_STAND_INS = {
         esac""",
     "ubuntu-drivers": "exit 0",
     "snap": """
-        [ "$*" = "remove docker" ] && rm -f /opt/engine.json /snap/bin/docker && kill -USR1 $(cat /run/engine.pid)""",
+        [ "$*" = "remove docker" ] && rm -f /opt/engine.json /snap/bin/docker && kill -USR1 $(cat /run/docker.pid)""",
     "setsebool": '[ "$*" = "-P container_use_devices on" ] && echo 1 1 >/sys/fs/selinux/booleans/container_use_devices',
     "driverctl": f"""
         [ "$*" = "unset-override {GPU}" ] || exit 1
@@ -90,7 +90,7 @@ DOCKER_COMMANDS = """case $* in
     "context use default") exec rm /home/dev/.docker/config.json ;;
     "system df") exit ;;
     "builder prune --force" | "image prune --force") exec mount -o remount,size=100g,nr_inodes=1000000 /var/lib/docker ;;
-    "desktop restart") rm /opt/engine.json; exec kill -HUP $(cat /run/engine.pid) ;;
+    "desktop restart") rm /opt/engine.json; exec kill -HUP $(cat /run/docker.pid) ;;
 esac
 """
 NEEDS_DEEP = {"PYT018", "PYT020"}
@@ -222,7 +222,7 @@ def apt_get(words: list[str]) -> int:
     if "docker.io" in names:
         subprocess.run(["groupadd", "--force", "docker"], check=True)
         ENGINE_FILE.unlink(missing_ok=True)
-        os.kill(int(Path("/run/engine.pid").read_text()), signal.SIGHUP)
+        os.kill(int(Path("/run/docker.pid").read_text()), signal.SIGHUP)
     return 0
 
 
@@ -310,7 +310,7 @@ class StandInEngine:
         self.answers = {"version": {**VERSION, "Components": [{"Name": "Engine"}]}, "json": [], "json?all=1": []}
         self._running = None
         Path("/proc/self/comm").write_text("dockerd")
-        Path("/run/engine.pid").write_text(str(os.getpid()))
+        Path("/run/docker.pid").write_text(str(os.getpid()))
 
     def start(self) -> None:
         """Start, or start again; do not run where the settings cannot be read."""

@@ -5,7 +5,9 @@ import functools
 from devkit.probe.deep import read_deep
 from devkit.probe.engine.cdi import read_cdi
 from devkit.probe.engine.client import read_clients, read_compose
+from devkit.probe.engine.compose_config import read_compose_config
 from devkit.probe.engine.daemon import read_engine
+from devkit.probe.engine.program_trials import read_program_failures
 from devkit.probe.engine.toolkit import read_toolkit
 from devkit.probe.gpu.amd import read_amd
 from devkit.probe.gpu.driver import read_driver
@@ -33,8 +35,10 @@ PROBES = {
     "storage": lambda host: read_storage(host, project=host.project),
     "kernel_log": read_kernel_log,
     "clients": read_clients,
+    "programs": read_program_failures,
     "limits": read_limits,
     "project": lambda host: read_project(host, project=host.project),
+    "compose_config": lambda host: read_compose_config(host, project=host.project),
     "hub": read_hub,
     "deep": functools.partial(read_deep, deadline_s=60.0),
 }

@@ -14,12 +14,13 @@ from tests.fuzz.profile import FUZZ, SLOWEST_S
 from tests.fuzz.texts import nearly
 from tests.hosts import facts_of, machine
 
-NOT_PROBED = {"taken_at", "devkit", "inside", "trials", "training", "verification"}
+NOT_PROBED = {"taken_at", "devkit", "inside", "trials", "expected_gpus", "training", "verification"}
 MACHINES = (
     "ubuntu-4090-ok",
     "in-container-ok",
     "wsl2-small-memory",
     "project-with-compose",
+    "compose-project-resolved",
     "unpinned-cuda-project",
     "xid-79-lost-gpu",
     "secure-boot-unsigned",

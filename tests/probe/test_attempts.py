@@ -179,6 +179,20 @@ def test_a_dockerd_that_validates_a_file_is_no_daemon(tmp_path):
     assert find_daemon_pid(host) == "9"
 
 
+def test_the_daemon_of_the_system_is_told_from_another_one_beside_it(tmp_path):
+    daemons = """
+        [files]
+        "/proc/7/comm" = "dockerd"
+        "/proc/7/cmdline" = "dockerd\\u0000--config-file=/elsewhere.json"
+        "/proc/9/comm" = "dockerd"
+        "/proc/9/cmdline" = "dockerd"
+        """
+    host = written(tmp_path, f'{daemons}"/run/docker.pid" = "9\\n"\n')
+    assert find_daemon_file(host) == "/etc/docker/daemon.json"
+    killed = written(tmp_path, f'{daemons}"/run/docker.pid" = "8\\n"\n')
+    assert find_daemon_file(killed) == "/elsewhere.json"
+
+
 def test_programs_that_cannot_run_are_told_from_those_that_refuse_their_arguments(tmp_path, monkeypatch):
     for name, text in (("runc", "#!/bin/sh\nexit 2\n"), ("crun", "#!/no/such/shell\n"), ("nvidia-ctk", "no program")):
         (tmp_path / name).write_text(text, encoding="ascii")

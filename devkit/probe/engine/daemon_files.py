@@ -125,12 +125,16 @@ _UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd
 """The later folder's unit is the one that counts. Source: systemd.unit(5)."""
 
 
-def find_daemon_pid(host: Host, listener: int | None = None) -> str | None:
-    """Find the process of dockerd: what listens on the socket, unless that is systemd, or else the first of its name.
+_PID_FILE = "/run/docker.pid"
 
+
+def find_daemon_pid(host: Host, listener: int | None = None) -> str | None:
+    """Find the process of dockerd: what listens on the socket, unless that is systemd, or else the system's daemon.
+
+    That is the process whose id lies where dockerd writes it unless told otherwise, or else the first of its name.
     A dockerd that only validates a file, as another probe may do at this moment, is none.
     """
-    candidates = (str(listener), *host.list("/proc")) if listener else host.list("/proc")
+    candidates = (str(listener or ""), (host.read(_PID_FILE) or "").strip(), *host.list("/proc"))
     named = (entry for entry in candidates if entry.isdigit() and _read_name(host, entry) == "dockerd")
     return next((entry for entry in named if "--validate" not in (host.read(f"/proc/{entry}/cmdline") or "")), None)
 

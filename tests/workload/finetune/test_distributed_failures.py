@@ -2,8 +2,10 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -14,6 +16,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks at processes in /proc"),
 ]
 
+from devkit.workload.finetune import distributed
 from tests.workload.finetune.command_line import finetune_words, losses
 from tests.workload.finetune.zygote import is_running
 
@@ -149,6 +152,27 @@ def test_a_stopped_rank_is_named_once_and_the_others_end_after_the_timeout(run_f
     assert said.count("no sign of life") == 1
     assert f"rank {stopped} (process {run.pids[stopped]} on " in said
     assert said.count("lost another process") == 1
+
+
+def test_a_process_that_computes_is_not_taken_for_a_silent_one(monkeypatch, capsys):
+    monkeypatch.setattr(distributed, "SILENT_S", 0.3)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    beat, seen = f"1 process {busy.pid} on {socket.gethostname()}".encode(), {}
+
+    def watch(seconds):
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            distributed._watch("1", beat, seen, 6.0)
+            time.sleep(0.02)
+        return capsys.readouterr().err.count("no sign of life")
+
+    try:
+        assert watch(1.0) == 0
+        busy.send_signal(signal.SIGSTOP)
+        assert watch(1.0) == 1
+    finally:
+        busy.kill()
+        busy.wait()
 
 
 def test_two_nodes_tokenize_with_the_same_result(run_factory, zygote, straight):
