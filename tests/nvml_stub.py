@@ -3,6 +3,8 @@
 Also a program: `python tests/nvml_stub.py DIRECTORY` builds the library there and prints its path.
 """
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,22 +15,18 @@ SOURCE = Path(__file__).parent / "nvml" / "nvml_stub.c"
 
 def build_stub(directory: Path) -> Path:
     """Compile the stub into `directory` as libnvidia-ml.so.1, with gcc. Raises CalledProcessError with its messages."""
-    library = directory / "libnvidia-ml.so.1"
-    directory.mkdir(parents=True, exist_ok=True)
-    command = [
-        "gcc",
-        "-std=c11",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        str(SOURCE),
-        "-o",
-        str(library),
-    ]
-    subprocess.run([*command, "-Wl,-soname,libnvidia-ml.so.1"], check=True)
+    return compile_library(SOURCE, directory / "libnvidia-ml.so.1")
+
+
+def compile_library(source: Path, library: Path) -> Path:
+    """Compile a stub; skip the test where there is no gcc, and fail in CI, which must have one."""
+    if shutil.which("gcc") is None and os.environ.get("CI") != "true":
+        import pytest
+
+        pytest.skip("the stubs of NVML and libcuda need gcc: apt-get install gcc libc6-dev")
+    library.parent.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{library.name}"]
+    subprocess.run(["gcc", *flags, str(source), "-o", str(library)], check=True)
     return library
 
 

@@ -153,6 +153,7 @@ def jupyter(tmp_path):
         '#!/bin/sh\nprintf "%s\\ntoken=%s.\\n%s" "$*" "$(cat "$JUPYTER_TOKEN_FILE")" "${JUPYTER_TOKEN-unset}"\n'
     )
     (programs / "jupyter").chmod(0o755)
+    (programs / "python").symlink_to(sys.executable)  # Debian has python3 alone, the image has both
     script = tmp_path / DEVCONTAINER_FOLDER / "jupyter.sh"
     script.parent.mkdir()
     script.write_text(texts(GPU_PLAN, BOTH)["jupyter.sh"])

@@ -10,15 +10,21 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from devkit.cli import devkit as commands
+from devkit.doctor.model import Severity
 from devkit.errors import DevkitError
+from devkit.probe.host import LocalHost
+from devkit.probe.project.reader import read_project
 from tests.cli.test_init import GPU, tree
+from tests.doctor.running import build_full_report
 from tests.golden import assert_golden
+from tests.hosts import facts_of
 from tests.repositories import FOLDER, REPOSITORIES, write_repository
 
 INSIDE = {"monorepo": "services/train"}
@@ -62,14 +68,12 @@ def difference(before: dict[str, bytes], after: dict[str, bytes]) -> str:
 
 
 def findings(root: Path, *, with_notes: bool = False) -> set[str]:
-    """The codes of what the doctor says of the project's files."""
-    document = json.loads(devkit("doctor", "--project", root, "--json").stdout)
+    """The codes of what the doctor says of the project's files where it cannot see the host, whatever this machine is."""
+    facts = replace(facts_of("in-container-ok"), project=read_project(LocalHost(), project=str(root)))
     return {
-        outcome["code"]
-        for outcome in document["outcomes"]
-        if outcome["code"].startswith("PRJ") and outcome["status"] == "found"
-        for finding in outcome["findings"]
-        if with_notes or finding["severity"] != "note"
+        shown.check.code
+        for shown in build_full_report(facts).findings
+        if shown.check.code.startswith("PRJ") and (with_notes or shown.finding.severity is not Severity.NOTE)
     }
 
 
