@@ -48,15 +48,3 @@ def write_user_file(name: str, content: bytes) -> Path:
         raise DevkitError(f"cannot write {path}: {error.strerror}", hint) from None
     write_whole(path, content, hint=hint)
     return path
-
-
-def remove_user_file(name: str) -> bool:
-    """Remove one of the user's data files; False when there was none. Raises DevkitError when the disk refuses."""
-    path = require_user_file(name)
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise DevkitError(f"cannot remove {path}: {error.strerror}", "Remove it yourself.") from None
-    return True

@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -86,8 +85,8 @@ _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
         "--trial/--no-trial",
         default=None,
         envvar="DEVKIT_TRIAL",
-        help="Start containers by each way that is set up, and remove them. Default: yes, but not in CI,"
-        " with --watch and in formats for programs.",
+        help="Start containers by each way that is set up, and remove them. Default: yes, but not in CI"
+        " and in formats for programs.",
     ),
 )
 @section(
@@ -95,26 +94,10 @@ _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
     click.option("--format", "style", type=click.Choice(_FORMATS), help="Format of the report. Default: text."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document; short for --format json."),
     click.option("--output", metavar="FILE", type=_FILE, help="Write the report to FILE instead of printing it."),
+    click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets."),
     click.option("--verbose", is_flag=True, help="Show consequences, passed and skipped checks, and each step."),
     click.option("--strict", is_flag=True, help="End with 1 on warnings, and when incomplete."),
     click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else."),
-)
-@section(
-    "Over time",
-    click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets."),
-    click.option(
-        "--since-last",
-        is_flag=True,
-        help="Also show what changed since the last run with this option, and keep the facts.",
-    ),
-    click.option(
-        "--watch",
-        is_flag=True,
-        help="Examine again and again until Ctrl-C; elsewhere than on a terminal a line per change.",
-    ),
-    click.option(
-        "--every", metavar="SECONDS", type=_SECONDS, help="With --watch: the pause between examinations. Default: 5."
-    ),
 )
 @section(
     "Repair",
@@ -137,9 +120,6 @@ def doctor(
     run_folder: Path | None,
     log_file: Path | None,
     save_facts: Path | None,
-    since_last: bool,
-    watch: bool,
-    every: float | None,
     only: tuple[str, ...],
     expect_gpus: int | None,
     show_list: bool,
@@ -172,7 +152,6 @@ def doctor(
         SavedReports(verification, run_folder, expect_gpus),
         save_facts,
         is_verbose=verbose,
-        shows_steps=not watch,
     )
     if setup:
         from devkit.cli.setup_steps import print_setup_steps
@@ -182,33 +161,19 @@ def doctor(
     if fix:
         ctx.with_resource(hold_project(examination.reading.project))
     with interrupt_on_termination():
-        if watch:
-            from devkit.cli.watch import watch as watch_machine
-
-            def format_screen(facts: "Facts", report: "Report") -> str:
-                return format_doctor_report(facts, report, options, exit_code=ExitCode.DONE)
-
-            ctx.exit(
-                _choose_exit_code(watch_machine(examination.run, format_screen, every_s=every or 5.0), strict=strict)
-            )
         facts, report = examination.run()
         if fix and (repaired := apply_repairs(report, examination.reading.project, is_confirmed=yes)):
             facts, report = examination.run()
             print_repair_results(repaired, report)
     code = _choose_exit_code(report, strict=strict)
     log = None if log_file is None else explain_log(log_file, facts)
-    text = format_doctor_report(facts, report, options, exit_code=code, log=log)
-    if since_last:
-        from devkit.cli.watch import add_changes, compare_with_last
-
-        text = add_changes(text, compare_with_last(facts), options)
-    write_output(text, options)
+    write_output(format_doctor_report(facts, report, options, exit_code=code, log=log), options)
     ctx.exit(code)
 
 
 def _is_waited_for(flags: Mapping[str, object]) -> bool:
     """Say if somebody waits for this examination, so that containers may be tried for it."""
-    if flags["watch"] or flags["setup"] or flags["facts_files"] or flags["style"] in _FOR_PROGRAMS:
+    if flags["setup"] or flags["facts_files"] or flags["style"] in _FOR_PROGRAMS:
         return False
     if isinstance(only := flags["only"], tuple) and only and not {*only} & {*_OF_TRIALS}:
         return False
@@ -276,7 +241,6 @@ class _Examination:
     saved_reports: SavedReports
     save_facts: Path | None
     is_verbose: bool
-    shows_steps: bool = True
 
     def run(self) -> "tuple[Facts, Report]":
         """Return the facts, saved where a file is named, and the report on them."""
@@ -301,9 +265,7 @@ class _Examination:
             from devkit.probe.saved_facts import load_saved_facts
 
             return load_saved_facts(self.facts_files)
-        # Without steps the terminal holds the report.
-        steps = show_steps(is_verbose=self.is_verbose) if self.shows_steps else nullcontext(lambda _step: None)
-        with steps as report_step:
+        with show_steps(is_verbose=self.is_verbose) as report_step:
             return read_this_machine(
                 self.reading, report_step=report_step, meanwhile=partial(_select_checks, self.codes)
             )
@@ -325,10 +287,9 @@ _LIVE_ONLY = (
 """Parameters that need this machine, with their flags, and what to do for a saved one."""
 
 
-_NOT_WATCHED = (
-    *(("as_json", "--json"), ("style", "--format"), ("output", "--output"), ("facts_files", "--facts")),
-    *(("fix", "--fix"), ("save_facts", "--save-facts"), ("since_last", "--since-last"), ("log_file", "--log")),
-    *(("deep", "--deep"), ("show_list", "--list")),
+_NOT_FOR_SETUP = (
+    *(("style", "--format"), ("output", "--output"), ("fix", "--fix"), ("save_facts", "--save-facts")),
+    *(("log_file", "--log"), ("deep", "--deep"), ("show_list", "--list"), ("only", "--only")),
 )
 
 
@@ -336,6 +297,11 @@ def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
     """Raise DevkitError for the first contradiction. `flags` are the command's parameters by name."""
     for message, hint in _find_conflicts(flags):
         raise DevkitError(message, hint)
+    for name, flag in _NOT_FOR_SETUP if flags["setup"] else ():
+        if flags[name]:
+            raise DevkitError(
+                f"--setup prints the steps of a set-up, and {flag} is for a diagnosis", "Give one of the two."
+            )
 
 
 def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -355,7 +321,6 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
     if flags["log_file"] and style in _NOT_FOR_LISTS:
         yield f"--log has no {style} form", "Use --format text or json."
-    yield from _find_conflicts_over_time(flags)
     if flags["yes"] and not flags["fix"]:
         yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave out --yes."
     project, output = flags["project"], flags["output"]
@@ -363,31 +328,6 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield f"{project} is no directory", "Name the project's folder: devkit doctor --project DIR"
     if output is not None and output == flags["save_facts"]:
         yield f"--output and --save-facts both name {output}", "Name two files."
-
-
-def _find_conflicts_over_time(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield message and hint of each contradiction with --since-last, --setup and --watch."""
-    if flags["since_last"] and flags["facts_files"]:
-        yield (
-            "--since-last compares this machine, and --facts judges a saved one",
-            "Compare two files: devkit fleet compare A B",
-        )
-    if flags["since_last"] and flags["style"] in _NOT_FOR_LISTS:
-        yield f"--since-last has no {flags['style']} form", "Use --format text or json."
-    if flags["setup"]:
-        yield from (
-            (f"--setup prints the steps of a set-up, and {flag} is for a diagnosis", "Give one of the two.")
-            for name, flag in (*_NOT_WATCHED, ("watch", "--watch"), ("only", "--only"))
-            if flags[name] and name not in ("as_json", "facts_files")
-        )
-    if flags["watch"]:
-        yield from (
-            (f"--watch shows this machine until Ctrl-C, and {flag} is for one examination", "Give one of the two.")
-            for name, flag in _NOT_WATCHED
-            if flags[name]
-        )
-    elif flags["every"]:
-        yield "--every is the pause of --watch, which was not given", "Add --watch, or leave out --every."
 
 
 def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tuple[str, ...]:

@@ -243,16 +243,6 @@ def compare_nodes(nodes: Iterable[Node]) -> list[Group]:
     ]
 
 
-def list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """List the fields of a machine that changed between two saved facts, those that cause a finding first.
-
-    The usual value is the earlier one. Raises InvalidReport.
-    """
-    nodes = [read_node("before", before), read_node("now", now)]
-    group = _compare_group(nodes, nodes[0])
-    return tuple(each for outlier in group.odd if outlier.nodes == ("now",) for each in outlier.differences)
-
-
 def _compare_group(nodes: Sequence[Node], reference: Node | None) -> Group:
     """Compare nodes with the majority, or with the reference where there is none."""
     columns: dict[Path, dict[Hashable, list[Node]]] = {}

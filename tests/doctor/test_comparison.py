@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from devkit.doctor.comparison import InvalidReport, compare_nodes, list_changes, read_node
+from devkit.doctor.comparison import InvalidReport, compare_nodes, read_node
 from devkit.verify.report import ProofLocation, VerificationReport
 from devkit.workload.proof.stages import StageResult, StageStatus
 from tests.doctor.cluster import cluster, put, recorded, varied
@@ -303,12 +303,3 @@ def test_numbers_beyond_all_measure_and_deep_unknown_fields_are_compared_too():
     for _ in range(5000):
         deep = {"": deep}
     assert odd_in(with_odd(("system.memory_bytes", 10**400), ("driver.odd", deep))) == [(ODD,)]
-
-
-def test_changes_of_one_machine_name_the_earlier_value_whichever_is_healthy():
-    healthy, broken = recorded(), recorded()
-    put(broken, "driver.fabric_manager", "inactive")
-    for before, now, causes in ((healthy, broken, ("GPU004",)), (broken, healthy, ())):
-        (change,) = list_changes(before, now)
-        values = tuple(document["driver"]["fabric_manager"] for document in (now, before))
-        assert (change.value, change.usual, change.settles) == (*values, causes)

@@ -153,7 +153,6 @@ class DoctorDocument:
     lost: tuple[LostReading, ...]
     outcomes: tuple[OutcomeDocument, ...]
     log: tuple[MatchDocument, ...] | None = field(default=None, metadata=MAY_LACK)
-    changes: Json | None = field(default=None, metadata=MAY_LACK)
 
 
 @dataclass(frozen=True, kw_only=True)
