@@ -10,14 +10,9 @@ def start() -> None:
     """Run the command line. Ctrl-C while it is still being loaded prints no traceback.
 
     `launch` is none of its commands: a signal that comes while these are loaded would be lost.
-    `launch --idle SECONDS` keeps a workspace.
     """
     try:
         _leave_out_working_folder()
-        if sys.argv[1:3] == ["launch", "--idle"]:
-            from devkit.workload.idle import keep_until_idle
-
-            sys.exit(keep_until_idle(float(sys.argv[3]), sys.argv[4:]))
         if sys.argv[1:2] == ["launch"]:
             from devkit.workload.launch import launch
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -23,7 +22,7 @@ from devkit.cli.terminal import StepPrinter, draw_bar, make_console
 from devkit.devcontainer.build_log import BuildLog
 from devkit.doctor.report.lines import UNICODE_MARKS
 from devkit.text import format_duration, wrap_text
-from devkit.workload.finetune.events import METRICS_FILE, ProgressPrinter, plot_run
+from devkit.workload.finetune.events import ProgressPrinter
 from tests.doctor.running import build_full_report
 from tests.hosts.golden import expected_facts
 
@@ -133,15 +132,7 @@ def render_svg(name: str) -> str:
     return console.export_svg(title=title, unique_id=name)
 
 
-def draw_loss_curve(file: Path) -> None:
-    """Draw the curves of the recorded run, as `devkit finetune --plot` does."""
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copyfile(FOLDER / "finetune.jsonl", Path(folder, METRICS_FILE))
-        plot_run(Path(folder), file, title="24 steps on a CPU")
-
-
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    draw_loss_curve(FOLDER / "loss.svg")
     for name in SCREENS:
         (FOLDER / f"{name}.svg").write_text(render_svg(name), encoding="utf-8")

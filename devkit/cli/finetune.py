@@ -66,12 +66,6 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
     help=f"Another setting: {join_words(_WITHOUT_FLAG)}. Repeat.",
 )
 @click.option(
-    "--plot",
-    metavar="FILE.svg",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Plot the loss curves at the end.",
-)
-@click.option(
     "--tensorboard",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
@@ -94,7 +88,6 @@ def finetune(
     *,
     file: Path | None,
     assignments: tuple[str, ...],
-    plot: Path | None,
     tensorboard: Path | None,
     trackers: tuple[str, ...],
     verbose: bool,
@@ -115,7 +108,7 @@ def finetune(
             check_inputs(settings)
         with (
             _print_events(as_json=as_json, has_reasons=verbose or dry_run) as listener,
-            monitor_run(settings.output, plot=plot, tensorboard=tensorboard, trackers=trackers) as watcher,
+            monitor_run(settings.output, tensorboard=tensorboard, trackers=trackers) as watcher,
         ):
             configure_libraries()
             from devkit.workload.finetune.program import run_finetuning

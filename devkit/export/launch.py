@@ -29,11 +29,9 @@ def build_node_command(settings: FinetuneSettings, *, is_distributed: bool) -> t
 def wrap_command(command: tuple[str, ...], *, by_torchrun: bool, has_devkit: bool) -> tuple[str, ...]:
     """Wrap a command of the user's own: in torchrun where that is requested, and in the launcher where the image has it.
 
-    `devkit launch --idle`, which waits for people in a container, is a launcher already.
-
     Behind torchrun every process has a launcher of its own, which writes down the exit code that torchrun loses.
     """
-    launcher = LAUNCHER if has_devkit and command[: len(LAUNCHER)] != LAUNCHER else ()
+    launcher = LAUNCHER if has_devkit else ()
     return (*launcher, *TORCHRUN, *launcher, *command) if by_torchrun else (*launcher, *command)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devkit.cli.terminal import StepPrinter, show_status
-from docs.screens import FOLDER, SCREENS, draw_loss_curve, render_svg, render_text
+from docs.screens import FOLDER, SCREENS, render_svg, render_text
 from tests.cli.test_doctor_process import on_terminal
 from tests.golden import assert_golden
 
@@ -31,18 +31,6 @@ def test_a_screen_is_as_recorded(name):
 def test_the_pictures_of_the_documentation_are_fresh(name):
     recorded = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
     assert without_counts(recorded) == without_counts(render_svg(name)), "run python -m docs.screens"
-
-
-def test_the_loss_curve_of_the_documentation_is_fresh(tmp_path):
-    pytest.importorskip("matplotlib", reason="the workload extra is not installed")
-    draw_loss_curve(tmp_path / "loss.svg")
-    # The curves' points depend on matplotlib's release, what is written beside them does not.
-    drawn, recorded = (
-        re.findall(r"<text[^>]*>([^<]*)<|<dc:description>([^<]*)<", file.read_text(encoding="utf-8"))
-        for file in (tmp_path / "loss.svg", FOLDER / "loss.svg")
-    )
-    assert drawn == recorded, "run python -m docs.screens"
-    assert any("loss from 6.64 to 0.0895" in text for _, text in drawn)
 
 
 @pytest.mark.parametrize("width", [40, 57, 120])

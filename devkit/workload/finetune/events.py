@@ -1,4 +1,4 @@
-"""The events of a run and who listens to them: its file metrics.jsonl, people, trackers, GPU samples, and a plot at the end.
+"""The events of a run and who listens to them: its file metrics.jsonl, people, trackers, and GPU samples.
 
 One JSON object each. Importable without torch.
 """
@@ -358,16 +358,12 @@ TENSORBOARD_SCALARS = {
 
 
 @contextmanager
-def monitor_run(
-    output: Path, *, plot: Path | None, tensorboard: Path | None, trackers: Sequence[str] = ()
-) -> Iterator[Listener]:
+def monitor_run(output: Path, *, tensorboard: Path | None, trackers: Sequence[str] = ()) -> Iterator[Listener]:
     """Yield a listener for the run whose folder is `output`, which also samples its GPUs, if any, from the start on.
 
-    The plot is drawn when the context ends in any way. A process without events, as all but rank 0 of each node, does
-    nothing. Raises DevkitError for a plot or files that cannot be written.
+    A process without events, as all but rank 0 of each node, does nothing. Raises DevkitError for files that cannot be
+    written.
     """
-    if plot is not None:
-        validate_plot_file(plot)
     folders = dict.fromkeys(trackers, output) | ({"tensorboard": tensorboard} if tensorboard is not None else {})
     reported = [TrackerListener(name, folder) for name, folder in folders.items()]
     with ExitStack() as stack:
@@ -379,8 +375,6 @@ def monitor_run(
                 has_started = True
                 if gpus := find_run_gpus():
                     stack.enter_context(sample_gpus(output / SAMPLES_FILE, gpus))
-                if plot is not None:
-                    stack.callback(plot_run, output, plot, title=f"devkit finetune: {output.name}")
             for each in reported:
                 each(event)
 
@@ -550,77 +544,3 @@ def _parse_number(value: object) -> float | None:
         return float(value)
     except ValueError:
         return None
-
-
-MIN_LOG_RATIO = 50.0
-"""A curve that falls to a fiftieth is flat at its end on a linear scale."""
-
-
-def validate_plot_file(file: Path) -> None:
-    """Raise DevkitError for a file that could not be written at the end of a run."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise DevkitError("--plot needs matplotlib, which is not installed", "pip install matplotlib")
-    if file.suffix.lower() != ".svg":
-        raise DevkitError(
-            f"--plot writes SVG, and {file.name} is not named so",
-            f"Name it {file.with_suffix('.svg').name}: browsers, editors and GitHub show it.",
-        )
-    if not file.parent.is_dir():
-        raise DevkitError(f"{file.parent} is no directory, so {file.name} cannot be written there", "Make it first.")
-
-
-def plot_run(folder: Path, file: Path, *, title: str) -> bool:
-    """Plot the run in `folder` to `file`. Returns False if it had no step."""
-    metrics = folder / METRICS_FILE
-    # The last event of a step counts.
-    taken: dict[int, Event] = {}
-    evals: dict[int, Event] = {}
-    for event in read_events(metrics) if metrics.exists() else []:
-        if event["event"] in ("step", "skipped", "eval") and isinstance(event.get("step"), int):
-            (evals if event["event"] == "eval" else taken)[event["step"]] = event
-    if not taken:
-        return False
-    try:
-        _draw_curves(taken, evals, file, title=title)
-    except OSError as error:
-        raise DevkitError(
-            f"cannot write {file}: {error.strerror}",
-            f"The run is not affected, and {metrics} holds the plotted values.",
-        ) from error
-    return True
-
-
-def _draw_curves(taken: dict[int, Event], evals: dict[int, Event], file: Path, *, title: str) -> None:
-    """Draw the curves. Text stays text, so that it is read aloud and found."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    steps = {step: event for step, event in sorted(taken.items()) if event["event"] == "step"}
-    skipped = [step for step in taken if step not in steps]
-    with mpl.rc_context({"svg.fonttype": "none", "text.parse_math": False, "axes.grid": True, "grid.alpha": 0.4}):
-        figure = Figure(figsize=(9, 6), layout="constrained")
-        upper, lower = figure.subplots(2, sharex=True)
-        figure.suptitle(title)
-        described, losses = [], []
-        for name, events, style in (("loss", steps, "-"), ("evaluation loss", dict(sorted(evals.items())), "o--")):
-            values = [float(event["loss"]) for event in events.values()]
-            if values:
-                upper.plot([*events], values, style, label=f"{name}, {format_number(values[-1])} at the end")
-                described.append(f"{name} from {format_number(values[0])} to {format_number(values[-1])}")
-                losses += [value for value in values if math.isfinite(value)]
-        for step in skipped:
-            upper.axvline(step, color="tab:red", linestyle=":")
-        if skipped:
-            described.append(f"{format_count(len(skipped), 'step')} skipped for a non-finite loss or gradient")
-            upper.plot([], [], ":", color="tab:red", label=described[-1])
-        if losses and min(losses) > 0 and max(losses) / min(losses) >= MIN_LOG_RATIO:
-            upper.set_yscale("log")
-            # matplotlib's own numbers of a logarithmic scale are TeX, which nobody typesets here.
-            upper.yaxis.set_major_formatter("{x:g}")
-            upper.yaxis.set_minor_formatter("{x:g}")
-        lower.plot([*steps], [event["tokens_per_s"] for event in steps.values()], label="tokens per second")
-        lower.set_ylim(bottom=0)
-        lower.set_xlabel("optimizer step")
-        for axes in (upper, lower):
-            axes.legend()
-        figure.savefig(file, format="svg", metadata={"Title": title, "Description": "; ".join(described)})

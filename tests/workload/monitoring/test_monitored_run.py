@@ -1,6 +1,4 @@
-"""A real run that is watched: its curves are drawn, and doctor reads what it left."""
-
-import xml.etree.ElementTree as ET
+"""A real run that is watched: doctor reads what it left."""
 
 import pytest
 
@@ -14,15 +12,13 @@ from tests.workload.finetune.run_factory import RunFactory
 pytestmark = [pytest.mark.workload, pytest.mark.filterwarnings("ignore")]
 
 
-def test_a_run_plots_its_curves_and_writes_samples_for_the_doctor(tmp_path):
+def test_a_run_writes_samples_for_the_doctor(tmp_path):
     from devkit.workload.finetune.program import run_finetuning
 
     torch.set_num_threads(1)
-    settings, picture = RunFactory(tmp_path).settings(steps=6), tmp_path / "curves.svg"
-    with monitor_run(settings.output, plot=picture, tensorboard=None) as listen:
+    settings = RunFactory(tmp_path).settings(steps=6)
+    with monitor_run(settings.output, tensorboard=None) as listen:
         assert run_finetuning(settings, listeners=(listen,)) == 0
-    texts = [each.text or "" for each in ET.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
-    assert any(text.startswith("loss, ") for text in texts) and "tokens per second" in texts
     found = read_training_run(LocalHost(), str(settings.output))
     assert (found.steps, found.on_cuda, found.checkpointing) == (6, torch.cuda.is_available(), False)
     assert isinstance(found.waiting_percent, int) and found.attention

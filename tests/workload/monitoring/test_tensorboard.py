@@ -19,7 +19,7 @@ def events(steps, loss=2.0):
 
 @pytest.mark.skipif(HAS_TENSORBOARD, reason="TensorBoard is installed")
 def test_without_tensorboard_it_says_what_to_install_before_the_run(tmp_path):
-    with pytest.raises(DevkitError) as refused, monitor_run(tmp_path, plot=None, tensorboard=tmp_path / "tb"):
+    with pytest.raises(DevkitError) as refused, monitor_run(tmp_path, tensorboard=tmp_path / "tb"):
         pass
     assert refused.value.hint == "pip install tensorboard"
 
@@ -45,17 +45,6 @@ def test_losses_and_throughput_are_scalars_and_repeated_steps_count_once(tmp_pat
         board.finish(None)
     assert read(tmp_path, "train/loss") == [(1, 2.0), (2, 1.0), (3, 2 / 3), (4, 0.5)]
     assert read(tmp_path, "eval/loss")[-1] == (4, 0.25)
-
-
-@pytest.mark.workload
-@pytest.mark.filterwarnings("ignore")
-def test_the_curves_are_plotted_however_a_run_ends(tmp_path):
-    pytest.importorskip("torch")
-    (tmp_path / "metrics.jsonl").write_text('{"event": "step", "step": 1, "loss": 2.0, "tokens_per_s": 9.0}\n')
-    with pytest.raises(KeyboardInterrupt), monitor_run(tmp_path, plot=tmp_path / "a.svg", tensorboard=None) as listen:
-        listen({"event": "start", "step": 0})
-        raise KeyboardInterrupt
-    assert (tmp_path / "a.svg").exists()
 
 
 @pytest.mark.workload

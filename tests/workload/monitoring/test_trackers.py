@@ -19,7 +19,7 @@ def log_metrics(numbers, step): raise ConnectionError("no route to host")
 def test_without_the_tracker_it_says_what_to_install_before_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    with pytest.raises(DevkitError) as refused, monitor_run(tmp_path, plot=None, tensorboard=None, trackers=("wandb",)):
+    with pytest.raises(DevkitError) as refused, monitor_run(tmp_path, tensorboard=None, trackers=("wandb",)):
         pass
     assert refused.value.hint == "pip install wandb"
 
@@ -31,7 +31,7 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(tmp_path, monkeyp
     failing = module_from_spec(spec)
     spec.loader.exec_module(failing)
     monkeypatch.setitem(sys.modules, "mlflow", failing)
-    with monitor_run(tmp_path / "run-7", plot=None, tensorboard=None, trackers=("mlflow",)) as listen:
+    with monitor_run(tmp_path / "run-7", tensorboard=None, trackers=("mlflow",)) as listen:
         for event in STEPS[1:]:
             listen(event)
     assert capsys.readouterr().err == "started run-7\nnote: nothing more is reported to mlflow: no route to host\n"
@@ -47,8 +47,8 @@ def test_mlflow_has_the_run_with_its_losses(tmp_path, monkeypatch, ends, status)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
     with (
-        pytest.raises(ends) if ends else monitor_run(tmp_path / "none", plot=None, tensorboard=None),
-        monitor_run(tmp_path / "run-7", plot=None, tensorboard=None, trackers=("mlflow",)) as listen,
+        pytest.raises(ends) if ends else monitor_run(tmp_path / "none", tensorboard=None),
+        monitor_run(tmp_path / "run-7", tensorboard=None, trackers=("mlflow",)) as listen,
     ):
         for event in [*STEPS[1:], {"event": "eval", "step": 2, "loss": 0.25}]:
             listen(event)
