@@ -25,10 +25,10 @@ PLANS = {
     "cpu": ["--vendor", "cpu"],
     "one consumer GPU": ["--gpu", "RTX 4090", "--driver", "580.65.06"],
     "eight data-center GPUs": ["--gpu", "H100", "--driver", "570.124.06"],
-    "every profile": ["--gpu", "RTX 4090", "--driver", "580.65.06", "--profile", "jupyter,monitoring"],
+    "every profile": ["--gpu", "RTX 4090", "--driver", "580.65.06", "--profile", "jupyter"],
     "every editor": ["--vendor", "cpu", "--editor", "vscode,jetbrains,codespaces,devpod,coder,daytona"],
 }
-PROFILES = ("--profile", "jupyter", "--profile", "monitoring")
+PROFILES = ("--profile", "jupyter")
 
 
 def commands(project: Path, compose: list[str]) -> Iterator[tuple[list[str], dict[str, str]]]:

@@ -251,7 +251,7 @@ container_options = group_options(
     (
         click.option("--engine", type=click.Choice(["docker", "podman"]), help="Write for this engine alone."),
         _list_option("--editor", "editors", metavar="NAME", what="Serve this editor: vscode, jetbrains, codespaces …"),
-        _list_option("--profile", "profiles", metavar="NAME", what="Add services or CI jobs: jupyter, monitoring, ci."),
+        _list_option("--profile", "profiles", metavar="NAME", what="Add services or CI jobs: jupyter, ci."),
         click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
         click.option(
             "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="PEM file of authorities the image shall trust."

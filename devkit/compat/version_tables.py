@@ -511,27 +511,6 @@ class ProfilePackage(TableRow):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileImage(TableRow):
-    """A service's image by tag, and the port that it listens on inside."""
-
-    service: str
-    image: str
-    port: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class DashboardPanel(TableRow):
-    """A panel of the dashboard. `vendor` is "" for what every machine has; `legend` may name labels as {{label}}."""
-
-    vendor: str
-    title: str
-    query: str
-    unit: str
-    legend: str
-    about: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class SystemNeed(TableRow):
     """Debian packages (`apt`) that a Python package needs and its wheel does not hold.
 
@@ -823,11 +802,9 @@ class EditorTable(Table):
 
 
 class ProfileTable(Table):
-    """Services next to the dev container, and the panels of their dashboard."""
+    """What the services next to the dev container add to its image."""
 
     packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
-    images = KeyedArray("profile_image", ProfileImage, unique=("service",))
-    panels = Array("panel", DashboardPanel, unique=("vendor", "title"))
 
 
 class CompiledTable(Table):

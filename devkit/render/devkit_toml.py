@@ -136,7 +136,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "What the container is for.",
         {
             "editors": ('["vscode"]', "jetbrains, codespaces, devpod, coder, daytona"),
-            "profiles": ('["jupyter"]', "monitoring, ci"),
+            "profiles": ('["jupyter"]', "jupyter, ci"),
             "bake": ("true", "docker-bake.hcl, by which a build server publishes the image"),
         },
     ),

@@ -17,7 +17,7 @@ from .conftest import programs
 
 pytestmark = pytest.mark.nightly
 
-PROFILES = ("--profile", "jupyter", "--profile", "monitoring")
+PROFILES = ("--profile", "jupyter")
 
 
 def modes(script: Path) -> list[str]:
@@ -46,7 +46,7 @@ def test_compose_accepts_every_project_with_every_overlay(suite: str, tmp_path: 
             compose = [found.plugins / "docker-compose", "--file", folder / "docker-compose.yml", *PROFILES]
             services = json.loads(run([*compose, "config", "--format", "json"], env=environment()).stdout)["services"]
             with_gpu = {name for name, service in services.items() if gpus_asked_for(service)}
-            may_have = {"dev", "jupyter", "gpu-metrics"} & set(services)
+            may_have = {"dev", "jupyter"} & set(services)
             assert with_gpu == (set() if mode == "cpu" else may_have), (combination.options, mode)
             assert services["dev"].get("image") != "scratch"
             without_container = {name for name, each in services.items() if each.get("deploy", {}).get("replicas") == 0}

@@ -26,7 +26,7 @@ ROCM_PLAN = replace(
 PLANS = {"NVIDIA": GPU_PLAN, "ROCm": ROCM_PLAN, "the CPU": CPU_PLAN}
 EDITORS = tuple(load_tables().editors.editors)
 EDITOR_SETS = ((), *((editor,) for editor in EDITORS), EDITORS)
-PROFILE_SETS = ((), ("jupyter",), ("monitoring",), ("jupyter", "monitoring"))
+PROFILE_SETS = ((), ("jupyter",))
 NETWORKS = {"open": PLAIN, "closed": CLOSED}
 DEVICE_SETS = ((), ("0", "1"))
 

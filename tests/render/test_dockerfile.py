@@ -17,7 +17,6 @@ from devkit.facts.project import Policy
 from devkit.probe.project.dockerfile import parse_dockerfile
 from devkit.render.container.compose import render_devcontainer_compose
 from devkit.render.container.image import quote_labels, render_bake_file, render_dockerfile
-from devkit.render.container.profiles import render_profile_services
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.render.devkit_toml import ProjectSettings, validate_indexes
 from devkit.render.project import DevkitProject, PathOptions, build_container_settings
@@ -375,16 +374,3 @@ def test_packages_come_from_allowed_indexes(settings, refused):
     with pytest.raises(DevkitError, match=refused) as error:
         validate_indexes(settings)
     assert "https://a.example" in error.value.hint
-
-
-def test_the_images_of_a_profile_are_taken_from_the_mirror():
-    settings = replace(PLAIN, profiles=("monitoring",), policy=Policy(mirrors=(("docker.io", "m.example"),)))
-    images = re.findall(r"^ +image: (.+)", render_profile_services(CPU_PLAN, settings), re.MULTILINE)
-    assert images and all(image.startswith(("m.example/", "quay.io/", "nvcr.io/")) for image in images)
-    assert any(image.startswith("m.example/") for image in images)
-
-
-def test_a_profile_whose_images_are_not_allowed_is_refused():
-    settings = replace(PLAIN, profiles=("monitoring",), policy=Policy(registries=("quay.io/nothing",)))
-    with pytest.raises(DevkitError, match="not of an allowed registry"):
-        render_profile_services(CPU_PLAN, settings)
