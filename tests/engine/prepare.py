@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import authority, binaries, image, project, prometheus, tools, wheels
+from . import authority, binaries, image, project, tools, wheels
 from .cache import say
 from .commands import CommandError
 
@@ -32,7 +32,6 @@ ALONE: Downloads = (
     ("the base image", image.archive),
     ("the newest engine", binaries.find),
     ("the dev container CLI", tools.devcontainer_cli),
-    ("Prometheus", prometheus.programs),
     ("a company's authority", authority.provide),
 )
 """The longest first."""
