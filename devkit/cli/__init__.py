@@ -184,8 +184,6 @@ def main() -> None:
         sys.stdout.reconfigure(errors=ESCAPE_ERRORS)
     drop_refused_errors()
     reraise_dropped_interrupts()
-    if "_DEVKIT_COMPLETE" in os.environ:
-        importlib.import_module("devkit.cli.completion")  # adds PowerShell
     code = run_command_line()
     try:
         sys.stdout.flush()

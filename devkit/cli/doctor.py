@@ -203,7 +203,7 @@ def explain_log(file: Path, facts: "Facts") -> "tuple[Match, ...]":
 
 @dataclass(frozen=True)
 class SavedReports:
-    """What is judged with the machine: files that a workload wrote, and the number of its GPUs; None for what was not given."""
+    """Inputs that are judged with the machine: files of a workload, and the number of its GPUs; None if not given."""
 
     verification: Path | None
     run: Path | None

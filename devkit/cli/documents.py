@@ -119,7 +119,7 @@ class ModelDocument:
 class ExportDocument:
     """A job as files of a target."""
 
-    verdict: Literal["unchanged", "would-write", "written", "conflicts", "refused", "drifted"]
+    verdict: Literal["unchanged", "would-write", "written", "conflicts", "refused"]
     target: str | None = field(default=None, metadata=MAY_LACK)
     output: str | None = field(default=None, metadata=MAY_LACK)
     task: Json | None = field(default=None, metadata=MAY_LACK)
@@ -127,7 +127,6 @@ class ExportDocument:
     files: list[FileDocument] | None = field(default=None, metadata=MAY_LACK)
     notes: list[str] | None = field(default=None, metadata=MAY_LACK)
     next: list[str] | None = field(default=None, metadata=MAY_LACK)
-    drifted: list[str] | None = field(default=None, metadata=MAY_LACK)
 
 
 @dataclass(frozen=True, kw_only=True)

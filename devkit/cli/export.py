@@ -68,39 +68,13 @@ class TargetGroup(click.Group):
             formatter.write_dl(list(TARGETS.items()))
 
 
-@click.command(cls=TargetGroup, invoke_without_command=True, subcommand_metavar="[TARGET]")
-@click.option("--check", is_flag=True, help="Say whether what was exported is up to date; exit 1 when it is not.")
-@click.option("--project", metavar="DIR", default=".", type=_OUTPUT, help="The project, with --check.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with --check.")
-@click.pass_context
-def export(ctx: click.Context, *, check: bool, project: Path, as_json: bool) -> None:
+@click.group(cls=TargetGroup, subcommand_metavar="TARGET")
+def export() -> None:
     """Export the solved environment and the fine-tuning job to an engine that runs on many machines.
 
     Settings come from the table [job] of devkit.toml, those of one target from [job.TARGET]; flags override
     them. Resources come from the memory estimate; a job that cannot fit is refused.
     """
-    if ctx.invoked_subcommand is not None:
-        if check or as_json or project != Path():
-            raise DevkitError(
-                "--check, --json and --project before a target are for all targets together",
-                f"Give them after it: devkit export {ctx.invoked_subcommand} DIR --check",
-            )
-        return
-    if not check:
-        if as_json or project != Path():
-            raise DevkitError("--json and --project are for --check", "Add --check, or name a target before them.")
-        click.echo(ctx.get_help())
-        ctx.exit(ExitCode.WRONG_INPUT)
-    drifted = find_drifted_targets(project)
-    if as_json:
-        document: dict[str, object] = {"verdict": "drifted" if drifted else "unchanged", "drifted": sorted(drifted)}
-        click.echo(format_document(document, schema=SCHEMA))
-    else:
-        for name, changes in drifted.items():
-            click.echo(f"{name}:")
-            print_changes(changes, show_diff=True)
-        click.echo(f"drifted: {', '.join(drifted)}" if drifted else "up to date: nothing to change.")
-    ctx.exit(ExitCode.ANSWER_IS_NO if drifted else ExitCode.DONE)
 
 
 class _TargetCommand(Command):
@@ -278,7 +252,6 @@ def plan_export(
     *,
     output: Path | None = None,
     force: bool = False,
-    ignores_misfit: bool = False,
 ) -> ExportResult:
     """Compute what exporting to the target would write. Raises DevkitError for input that cannot be a job.
 
@@ -288,7 +261,6 @@ def plan_export(
         given: the settings that flags gave.
         output: another folder for the files, in which case no flag is stored.
         force: true to write a job that does not fit, and to replace files with edits.
-        ignores_misfit: true to write a job that does not fit, as was decided with --force before.
     """
     from devkit.export.task_builder import build_task
     from devkit.render.changes import RefusalTexts, compute_change, compute_changes
@@ -308,7 +280,7 @@ def plan_export(
     shown = folder.relative_to(root) if folder.is_relative_to(root) else folder
     try:
         task = build_task(exported, settings.job, target.validate_name)
-        if task.refusal is not None and not (force or ignores_misfit):
+        if task.refusal is not None and not force:
             return ExportResult(target.name, root, folder, task, settings, refusal=task.refusal, notes=task.task.notes)
         rendered = target.render(task.task, settings.target, ExportContext(plan, exported.project, shown.as_posix()))
     except DevkitError as error:
@@ -344,26 +316,6 @@ def plan_export(
         next_steps=rendered.next_steps,
         notes=(*task.task.notes, *rendered.notes),
     )
-
-
-def find_drifted_targets(directory: Path) -> "dict[str, tuple[FileChange, ...]]":
-    """Return the changes to targets that were exported before and no longer match the project's settings, by name."""
-    from devkit.render.devkit_lock import LOCK_PATH
-
-    project, _ = _open_project(directory)
-    content, document = _read_devkit_toml(project.root)
-    drifted = {}
-    for name in TARGETS:
-        target = load_target(name)
-        settings = read_export_settings(document, content.decode("utf-8-sig"), target, {})
-        if (_find_folder(project, target, settings, None) / LOCK_PATH).is_file():
-            try:
-                changes = plan_export(target, directory, {}, ignores_misfit=True).changes
-            except DevkitError as error:
-                raise DevkitError(f"{name}: {error.message}", error.hint) from error
-            if select_changed(changes):
-                drifted[name] = changes
-    return drifted
 
 
 def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettings) -> "ExportedProject":

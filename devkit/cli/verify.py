@@ -122,7 +122,7 @@ def verify(
 
 def _run_benchmark(folder: Path, *, as_json: bool) -> int:
     """Measure this machine's GPU into a folder. Returns the exit code."""
-    from devkit.verify.benchmark import PAGE_FILE, PARTS, find_gpu_name, run_benchmark
+    from devkit.verify.benchmark import PARTS, RESULT_FILE, find_gpu_name, run_benchmark
 
     gpu = find_gpu_name()
     if gpu is None:
@@ -131,7 +131,7 @@ def _run_benchmark(folder: Path, *, as_json: bool) -> int:
             click.echo(f"  {part.name:10} {part.about}")
         return ExitCode.ANSWER_IS_NO
     document = run_benchmark(folder, gpu, progress=lambda text: click.echo(text, err=True))
-    click.echo(json.dumps(document, indent=2) if as_json else f"Results: {folder / PAGE_FILE}")
+    click.echo(json.dumps(document, indent=2) if as_json else f"Results: {folder / RESULT_FILE}")
     has_failed = any("error" in part for part in document["parts"].values())
     return ExitCode.ANSWER_IS_NO if has_failed else ExitCode.DONE
 

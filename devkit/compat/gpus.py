@@ -49,9 +49,11 @@ def _find_gpu(text: str, known: Tables) -> NamedGpu | None:
     try:
         capability = ComputeCapability.parse(text)
     except ValueError:
-        pass
-    else:
-        return NamedGpu(capability.sm, capability, None) if capability in known.driver.capabilities else None
+        return _find_gpu_by_name(text, known)
+    return NamedGpu(capability.sm, capability, None) if capability in known.driver.capabilities else None
+
+
+def _find_gpu_by_name(text: str, known: Tables) -> NamedGpu | None:
     models = _list_models(known)
     for simplify in (_normalize, _drop_memory, _drop_series):
         wanted = simplify(text)

@@ -802,7 +802,7 @@ class EditorTable(Table):
 
 
 class ProfileTable(Table):
-    """What the services next to the dev container add to its image."""
+    """Packages that the services next to the dev container add to its image."""
 
     packages = Array("profile_package", ProfilePackage, unique=("profile", "name"))
 

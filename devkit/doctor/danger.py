@@ -13,7 +13,7 @@ from devkit.facts.values import Unknown
 
 
 class Harm(StrEnum):
-    """What a command may cost other people, or this user's own work, in words for the reader."""
+    """The cost of a command for other people, or this user's own work, in words for the reader."""
 
     RESTART = "restarts the machine"
     INTERRUPTION = "interrupts the work of others"

@@ -72,7 +72,7 @@ def find_known_errors(
 
 @dataclass(frozen=True)
 class TextAnswer:
-    """What a text says: its known errors, best first, and where there are none what it says itself and what is nearest."""
+    """The content of a text: its known errors, best first, and where there are none what it says itself and what is nearest."""
 
     matches: tuple[Match, ...]
     unknown: Unknown | None = None
@@ -80,7 +80,7 @@ class TextAnswer:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the text shows no failure."""
+        """True if the text shows no failure."""
         is_harmless = bool(self.matches) and all(match.is_harmless for match in self.matches)
         return is_harmless or (self.unknown is not None and self.unknown.is_healthy)
 

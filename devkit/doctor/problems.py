@@ -287,7 +287,7 @@ class Remedy:
 
     @property
     def summary(self) -> str:
-        """What to do, with the names of values that only a machine has."""
+        """The action to take, with the names of values that only a machine has."""
         return show_template(self.row.summary)
 
 

@@ -165,12 +165,12 @@ def _get_plain_decoder(kind: Any, decode_object: ObjectDecoder | None) -> Decode
         raise InvalidValue(expected, value)
 
     def decode_text(value: Any) -> Any:  # noqa: ANN401 - any plain value
-        if isinstance(value, str) and value:
-            try:
-                return parse(value)
-            except ValueError:
-                pass
-        raise InvalidValue(expected, value)
+        if not isinstance(value, str) or not value:
+            raise InvalidValue(expected, value)
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise InvalidValue(expected, value) from error
 
     return decode_scalar if kind in (str, int, float, bool) else decode_text
 

@@ -119,7 +119,7 @@ PUBLIC_INDEX = "https://pypi.org/simple"
 
 
 class IndexUse(StrEnum):
-    """What a project's file takes from a place that it names."""
+    """The use that a project's file makes of a place that it names."""
 
     EXTRA = "extra"
     """Packages that it has come from it, and from no other place."""

@@ -198,7 +198,7 @@ class Trial:
 
     @property
     def is_for_gpu(self) -> bool:
-        """Whether the container asked for the GPUs."""
+        """True if the container requested the GPUs."""
         return self.way not in (Way.IMAGE, Way.PLAIN)
 
 

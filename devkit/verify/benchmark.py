@@ -7,9 +7,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from devkit.compat.gpus import find_datasheet
 from devkit.errors import DevkitError
 from devkit.probe.host import LocalHost
 from devkit.release import __version__
-from devkit.text import format_bytes, format_number
 from devkit.whole_files import write_whole
 from devkit.workload.interpreter import build_module_command, find_torch_interpreter
 
-RESULT_FILE, PAGE_FILE = "benchmark.json", "benchmark.html"
+RESULT_FILE = "benchmark.json"
 FLOPS_PER_PARAMETER = 4
 """Operations for each parameter and token of LoRA: forward, and the gradient of the activations."""
 
@@ -194,7 +192,7 @@ PARTS = (
 def run_benchmark(
     folder: Path, gpu: str, *, parts: Sequence[Part] = PARTS, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run the parts that have no result yet in `folder`, and write one JSON document and one page of all results.
+    """Run the parts that have no result yet in `folder`, and write one JSON document of all results.
 
     A result of another GPU, or of another devkit, does not count.
     """
@@ -223,30 +221,4 @@ def run_benchmark(
         scratch.replace(file)
     document = {"schema": "devkit.benchmark/1", **origin, "parts": found}
     write_whole(folder / RESULT_FILE, (json.dumps(document, indent=2) + "\n").encode())
-    write_whole(folder / PAGE_FILE, "".join(_render_page(document)).encode())
     return document
-
-
-def _render_page(document: dict[str, Any]) -> Iterator[str]:
-    """Yield a page of the figures; shares are drawn as bars."""
-    title = f"devkit verify --bench: {document['gpu']}"
-    yield f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
-    yield "<style>body{font:16px system-ui;max-width:50rem;margin:2rem auto}td{padding:.2rem .8rem}</style>"
-    yield f"<h1>{escape(title)}</h1>"
-    for name, part in document["parts"].items():
-        yield f"<h2>{escape(name)}</h2><table>"
-        for key, value in part.items():
-            if key != "runs":
-                bar = f"<meter min=0 max=1 value={value}></meter>" if key in ("mfu", "roofline") else ""
-                yield f"<tr><td>{escape(key)}<td>{escape(_format(value))}<td>{bar}"
-        for run in part.get("runs", ()):
-            sizes = f"{format_bytes(run['measured'])} measured, {format_bytes(run['estimated'])} estimated"
-            yield f"<tr><td>{escape(run['run'])}<td>{sizes}<td><meter min=0 max=2 value={run['ratio']}></meter>"
-        yield "</table>"
-    yield "</html>\n"
-
-
-def _format(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_format(each)}" for key, each in value.items())
-    return format_number(value) if isinstance(value, float) else f"{value}"

@@ -592,7 +592,7 @@ class StepSchedule(torch.optim.lr_scheduler.LambdaLR):
 
 
 class StepCallback(transformers.TrainerCallback):  # type: ignore[misc]
-    """What happens around the optimizer's step: its learning rate, its gradients' judgment, its event."""
+    """Callbacks around the optimizer's step: its learning rate, its gradients' judgment, its event."""
 
     def __init__(self, trainer: FinetuneTrainer) -> None:
         self._trainer = trainer
