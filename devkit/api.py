@@ -5,8 +5,8 @@
     diagnosis = devkit.diagnose()
     diagnosis.verdict, diagnosis.root_causes
 
-Each answer has `to_document()`, what the command prints with --json, `str()`, what it prints as text, and an HTML form for
-notebooks. Nothing is changed on the machine; only `plan` of a project may start a process, uv, and use a network.
+Each answer has `to_document()`, what the command prints with --json, and `str()`, what it prints as text. Nothing
+is changed on the machine; only `plan` of a project may start a process, uv, and use a network.
 """
 
 import time
@@ -106,11 +106,6 @@ class Diagnosis:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        from devkit.render.html import frame_page
-
-        return frame_page(self.to_html())
-
 
 def diagnose(
     facts: Facts | None = None,
@@ -175,9 +170,6 @@ class Explanation:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        return _preformat(str(self))
-
 
 def explain(text: str, facts: Facts | None = None, *, use_machine: bool = True) -> Explanation:
     """Explain a check by its code, or the errors in a log.
@@ -219,9 +211,6 @@ class PlanAnswer:
         return format_answer(self.answer, width=WIDTH, is_cpu_requested=False, today=_today())
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return _preformat(str(self))
 
 
 def plan(
@@ -296,11 +285,6 @@ class EstimateAnswer:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        from devkit.render.html import render_estimate
-
-        return render_estimate(self.report)
-
 
 def estimate_memory(
     model: str | Mapping[str, Any],
@@ -352,12 +336,6 @@ def estimate_memory(
 
 def _join(lines: Iterable[Line]) -> str:
     return "\n".join(line.text for line in lines)
-
-
-def _preformat(text: str) -> str:
-    from devkit.render.html import render_text
-
-    return render_text(text)
 
 
 def _today() -> str:

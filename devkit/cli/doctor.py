@@ -1,5 +1,6 @@
 """`devkit doctor`: read the machine, judge it, report what is wrong and how to repair it."""
 
+import json
 import os
 import sys
 import time
@@ -14,7 +15,14 @@ import click
 from devkit.cli.command import Command, section
 from devkit.cli.facts import DEFAULT_TIMEOUT_S, ReadOptions, read_this_machine, show_steps
 from devkit.cli.names import complete_codes
-from devkit.cli.output import OutputOptions, format_check_list, format_doctor_report, write_facts, write_output
+from devkit.cli.output import (
+    OutputOptions,
+    format_check_list,
+    format_doctor_report,
+    print_wrapped,
+    write_facts,
+    write_output,
+)
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError, ExitCode
 from devkit.reading import read_chunks
@@ -154,9 +162,7 @@ def doctor(
         is_verbose=verbose,
     )
     if setup:
-        from devkit.cli.setup_steps import print_setup_steps
-
-        print_setup_steps(*examination.run(), as_json=as_json)
+        _print_setup_steps(*examination.run(), as_json=as_json)
         ctx.exit(ExitCode.DONE)
     if fix:
         ctx.with_resource(hold_project(examination.reading.project))
@@ -169,6 +175,32 @@ def doctor(
     log = None if log_file is None else explain_log(log_file, facts)
     write_output(format_doctor_report(facts, report, options, exit_code=code, log=log), options)
     ctx.exit(code)
+
+
+def _print_setup_steps(facts: "Facts", report: "Report", *, as_json: bool) -> None:
+    """Print the parts that are ready, and the steps for those that are missing, with the distribution's commands."""
+    from devkit.doctor.report.documents import build_fix_document
+    from devkit.doctor.setup import plan_setup
+
+    setup = plan_setup(facts, report)
+    if as_json:
+        steps = [build_fix_document(step, "") for step in setup.steps]
+        click.echo(
+            json.dumps(
+                {"schema": "devkit.toolkit/1", "ready": setup.ready, "steps": steps}, indent=2, ensure_ascii=False
+            )
+        )
+        return
+    for part in setup.ready:
+        click.echo(f"✓ {part}")
+    if len(setup.steps) <= 1:
+        click.echo("Nothing to install.")
+    for number, step in enumerate(setup.steps, 1):
+        print_wrapped(f"{number}. {step.summary}")
+        for command in step.commands:
+            click.echo(f"     {command}")
+        if step.docs:
+            click.echo(f"   See {step.docs}")
 
 
 def _is_waited_for(flags: Mapping[str, object]) -> bool:

@@ -1,4 +1,4 @@
-"""HTML: the doctor's report as a page that needs no network, font or other file, and fragments for notebooks."""
+"""HTML: the doctor's report as a page that needs no network, font or other file."""
 
 import base64
 import hashlib
@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from devkit.doctor.model import Confidence, Crashed, Passed, Restart, Severity, Skipped
 from devkit.doctor.report.report import Health, Report
 from devkit.doctor.report.stack import LayerState, build_stack
-from devkit.estimate.report import EstimateReport
 from devkit.facts.model import Facts
 from devkit.release import DOCUMENTATION_URL
 from devkit.render.templates import render_html, render_template
-from devkit.text import format_bytes, format_count, join_words
+from devkit.text import format_count, join_words
 
 _CLASSES: Mapping[LayerState, str] = {
     LayerState.CAUSE: "cause",
@@ -95,27 +94,3 @@ def _format_counts(report: Report) -> str:
     counts = ((errors, "root problem"), (warnings, "warning"), (following, "consequence"))
     parts = [format_count(count, name) for count, name in counts if count]
     return join_words([*parts, f"{passed} passed", f"{skipped} not judged"])
-
-
-def frame_page(page: str) -> str:
-    """Return a frame that holds a whole page apart from the notebook: neither's styles reach the other."""
-    return render_html("notebook/frame.html.j2", page=page)
-
-
-def render_text(text: str) -> str:
-    """Return text as it was printed."""
-    return render_html("notebook/text.html.j2", text=text)
-
-
-def render_estimate(report: EstimateReport) -> str:
-    """Return the terms of an estimate as bars, and the verdict for each GPU."""
-    estimate = report.estimate
-    terms = (*estimate.terms, *estimate.overheads)
-    largest = max((term.bytes for term in terms), default=0)
-    return render_html(
-        "notebook/estimate.html.j2",
-        title=f"{report.shape.name}: {format_bytes(estimate.device_peak_bytes.point)}",
-        upper=format_bytes(estimate.device_peak_bytes.upper),
-        terms=[(term.name, format_bytes(term.bytes), round(100 * term.bytes / max(1, largest))) for term in terms],
-        gpus=[(each.gpu.name, format_bytes(each.gpu.memory_bytes), each.verdict.value) for each in report.gpus],
-    )
