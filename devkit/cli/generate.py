@@ -90,11 +90,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
     help="Quantization of the base weights.",
 )
 @click.option("--dtype", "precision", type=click.Choice([each.value for each in Precision]), help="Compute dtype.")
-@click.option(
-    "--static-cache/--dynamic-cache",
-    default=None,
-    help="Compile decoding on GPUs, with a static KV cache.  [default: where it pays]",
-)
 @click.option("--stats", is_flag=True, help="Print the speed, and how close it is to the GPU's limit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
@@ -108,7 +103,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
         raise DevkitError(f"{tasks[0]} prints no JSON", "Leave --json out.")
     if given["gguf"] and not given["merge"]:
         raise DevkitError("--gguf writes the merged model", "Add --merge DIR.")
-    decoding = ("tokens", "temperature", "top_p", "top_k", "seed", "stops", "static_cache", "batch")
+    decoding = ("tokens", "temperature", "top_p", "top_k", "seed", "stops", "batch")
     settings = GenerateSettings(
         model=given["model"],
         adapter=given["adapter"],

@@ -9,7 +9,7 @@ The formats, of which the first whose fields are all present applies; other fiel
     {"text": "..."}                                                plain text
 
 Formats with a prompt and an answer come first: data sets often repeat the same as plain text. JSON errors are reported
-with file, line and column. Parquet, Arrow, saved data sets and the hub are read by the libraries that own these formats;
+with file, line and column. Parquet, saved data sets and the hub are read by the libraries that own these formats;
 none of them is required, and where one is missing, the error names it.
 """
 
@@ -734,20 +734,6 @@ def read_parquet_rows(path: Path) -> Entries:
     yield from _number_rows(_unpack(path, batches), f"{path}")
 
 
-def read_arrow_rows(path: Path) -> Entries:
-    """Read the rows of an Arrow file in either of its formats, stream or file."""
-    arrow = _import_library("pyarrow", f"{path}")
-    ipc = _import_library("pyarrow.ipc", f"{path}")
-    with _open(path, lambda: arrow.memory_map(f"{path}")) as source:
-        try:
-            reader = ipc.open_stream(source)
-            batches = iter(reader)
-        except arrow.ArrowInvalid:
-            reader = _open(path, lambda: ipc.open_file(source))
-            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-        yield from _number_rows(_unpack(path, batches), f"{path}")
-
-
 def _unpack(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the rows of Arrow's batches. Raises DevkitError for a file that unpacks to more than a memory should hold."""
     unpacked, size = 0, path.stat().st_size
@@ -910,7 +896,6 @@ READERS_BY_SUFFIX: dict[str, Callable[[Path], Entries]] = {
     ".ndjson": read_json_lines,
     ".json": read_json_records,
     ".parquet": read_parquet_rows,
-    ".arrow": read_arrow_rows,
 }
 
 READABLE_SUFFIXES = (TEXT_SUFFIX, *READERS_BY_SUFFIX)

@@ -26,7 +26,7 @@ from transformers import (
 
 from devkit.errors import DevkitError
 from devkit.text import to_one_line
-from devkit.workload.device import has_compiler, is_out_of_memory
+from devkit.workload.device import is_out_of_memory
 from devkit.workload.finetune.dataset import render_chat_template
 from devkit.workload.finetune.model import Tokenizer, silence_loading
 from devkit.workload.generation.settings import DecodingSettings, Prompt, require_utf8
@@ -134,13 +134,6 @@ class TextStreamer:
             self._show(text[self._shown : end])
             self._shown = end
 
-
-MIN_STEPS_TO_COMPILE = 10_000
-"""Decoding steps from which compiling takes less time than it saves.
-
-Calculated, not measured: a step of an 8B model takes 8 ms in eager mode and 5 ms with CUDA graphs, so 10,000 steps save
-half a minute, which is about what compiling takes. `--static-cache` and `--dynamic-cache` override it.
-"""
 
 BELOW_ONE = 1 - 1e-6
 """Rounding must not sample beyond the last token that has a probability."""
@@ -348,13 +341,7 @@ def generate_batch(
         do_sample=False,
         eos_token_id=eos_token_ids or None,
         pad_token_id=int(padding),
-        compile_config=base_model.generation_config.compile_config,
-        # With a static cache transformers compiles by itself on GPUs, and fails where there is no compiler.
-        disable_compile=generator.device.type == "cuda" and not has_compiler(generator.device),
-        # Keys and values of plain attention fit a static cache.
-        cache_implementation="static"
-        if decoding.static_cache and getattr(base_model, "_can_compile_fullgraph", False)
-        else None,
+        disable_compile=True,
     )
     started = perf_counter()
     with torch.inference_mode(), silence_loading(), _replace_generation_config(base_model, config):
@@ -469,9 +456,3 @@ class StopOnRequest(StoppingCriteria):  # type: ignore[misc] # untyped library
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
         """Return the same truth value for all rows. Shape: [rows]."""
         return torch.full((input_ids.shape[0],), self._should_stop(), device=input_ids.device)
-
-
-def is_compiling_worthwhile(device: torch.device, *, prompts: int, batch: int, tokens: int) -> bool:
-    """Return whether answers of up to `tokens` tokens to so many prompts take enough steps to pay for compiling."""
-    steps = -(-prompts // batch) * tokens
-    return steps >= MIN_STEPS_TO_COMPILE and has_compiler(device)

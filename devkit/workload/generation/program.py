@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -36,7 +36,6 @@ from devkit.workload.generation.decoding import (
     encode_prompt,
     generate_in_order,
     generate_one,
-    is_compiling_worthwhile,
     remaining_tokens,
 )
 from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, GenerationFiles, Prompt
@@ -265,11 +264,6 @@ class GenerationSession:
         """Answer prompts, in their order."""
         ids = [self._encode(prompt) for prompt in prompts]
         decoding = self._settings.decoding
-        if decoding.static_cache is None:
-            is_static = is_compiling_worthwhile(
-                self.generator.device, prompts=len(ids), batch=decoding.batch, tokens=decoding.tokens
-            )
-            decoding = replace(decoding, static_cache=is_static)
         started = perf_counter()
         tokens = 0
         for completion in generate_in_order(self.generator, ids, decoding):

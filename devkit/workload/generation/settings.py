@@ -40,8 +40,7 @@ MAX_SEED = 2**63 - 1
 class DecodingSettings:
     """Settings of sampling. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave no token out.
 
-    `tokens` is the most that an answer has. An answer ends before a text of `stops`. `static_cache` None means: for a
-    file of prompts if compiling is worthwhile, see `is_compiling_worthwhile`; else a dynamic KV cache.
+    `tokens` is the most that an answer has. An answer ends before a text of `stops`.
     """
 
     tokens: int = 256
@@ -50,7 +49,6 @@ class DecodingSettings:
     top_k: int = 0
     seed: int = 0
     stops: tuple[str, ...] = ()
-    static_cache: bool | None = None
     batch: int = 8
 
 

@@ -29,19 +29,9 @@ def test_a_parquet_file_is_read(tmp_path):
     assert read(path) == places(path)
 
 
-@pytest.mark.parametrize("form", ["new_stream", "new_file"])
-def test_an_arrow_file_is_read_in_both_of_its_forms(tmp_path, form):
-    path = tmp_path / "a.arrow"
-    table = pa.Table.from_pylist(ROWS)
-    with pa.OSFile(f"{path}", "wb") as file, getattr(pa.ipc, form)(file, table.schema) as writer:
-        writer.write_table(table)
-    assert read(path) == places(path)
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PAR1xxxxPAR1"], ids=["empty", "nonsense", "a broken footer"])
-def test_a_broken_table_is_named(tmp_path, name, content):
-    path = tmp_path / name
+def test_a_broken_table_is_named(tmp_path, content):
+    path = tmp_path / "a.parquet"
     path.write_bytes(content)
     with pytest.raises(DevkitError, match="cannot be read"):
         read(path)
@@ -81,8 +71,8 @@ class TestSavedDataSets:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "is_one_row"), [("a.parquet", False), ("a.parquet", True), ("a.arrow", True)])
-def test_a_small_table_that_unpacks_to_fill_memory_is_refused(tmp_path, monkeypatch, name, is_one_row):
+@pytest.mark.parametrize("is_one_row", [False, True])
+def test_a_small_table_that_unpacks_to_fill_memory_is_refused(tmp_path, monkeypatch, is_one_row):
     if is_one_row and sys.platform != "linux":
         pytest.skip("the memory of one batch is bounded on Linux")
     monkeypatch.setattr(records, "MAX_BATCH_BYTES", 128 << 20)
@@ -90,11 +80,7 @@ def test_a_small_table_that_unpacks_to_fill_memory_is_refused(tmp_path, monkeypa
     count = 3000
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["word " * 100_000]))
     table = pa.table({"text": pa.ListArray.from_arrays([0, count], texts) if is_one_row else texts})
-    path = tmp_path / name
-    if name == "a.parquet":
-        parquet.write_table(table, path, compression="zstd", store_schema=False)
-    else:
-        with pa.OSFile(f"{path}", "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table, path, compression="zstd", store_schema=False)
     with pytest.raises(DevkitError, match="unpacks to"):
         read(path)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from devkit.errors import DevkitError
-from devkit.workload import device as workload_device
 from devkit.workload.finetune.files import LoadSettings
 from devkit.workload.finetune.model import load_base_and_tokenizer
 from devkit.workload.generation import decoding
@@ -17,7 +16,6 @@ from devkit.workload.generation.decoding import (
     generate_batch,
     generate_in_order,
     generate_one,
-    is_compiling_worthwhile,
 )
 from devkit.workload.generation.program import GenerationSpeed, compute_speed
 from devkit.workload.generation.settings import DecodingSettings
@@ -78,9 +76,8 @@ def truth(folder, prompts):
     return found
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["growing cache", "static cache"])
-def test_batched_prompts_are_answered_as_each_alone(generator, prompts, truth, static):
-    assert [each.ids for each in generate_batch(generator, prompts, replace(GREEDY, static_cache=static))] == truth
+def test_batched_prompts_are_answered_as_each_alone(generator, prompts, truth):
+    assert [each.ids for each in generate_batch(generator, prompts, GREEDY)] == truth
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
@@ -96,19 +93,6 @@ def test_padding_changes_no_answer_of_other_kinds_of_models(tmp_path, kind):
     assert [each.ids for each in generate_batch(generator, ids, replace(GREEDY, tokens=12))] == [
         by_hand(generator, each, 12) for each in ids
     ]
-
-
-@pytest.mark.full
-def test_decoding_captured_for_compiling_with_a_static_cache_gives_the_same_tokens(generator, prompts, truth):
-    from transformers import CompileConfig
-
-    # On GPUs transformers compiles by itself as soon as the cache is static; on the CPU it is told to. The graph is
-    # captured as for a GPU, and then run as it is: what no GPU is there for is the code made of it.
-    told = CompileConfig(backend="eager", mode=None, fullgraph=False)
-    told._compile_all_devices = True
-    generator.base_model.generation_config.compile_config = told
-    found = generate_batch(generator, prompts[:1], replace(GREEDY, static_cache=True))
-    assert [each.ids for each in found] == truth[:1]
 
 
 def test_the_models_generation_config_changes_no_greedy_answer(generator, prompts, truth):
@@ -240,15 +224,3 @@ def test_a_speed_is_compared_with_the_roofline_where_there_is_a_data_sheet(gener
     # Fifty steps a second, each reading 16 GB, are 800 GB/s.
     assert figures.roofline == pytest.approx(1 / 6)
     assert "17%" in f"{figures}"
-
-
-def test_compiling_is_worthwhile_for_many_answers_with_a_compiler_and_never_on_a_cpu(monkeypatch):
-    gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    # A stand-in: whether programs and packages are there, and not the GPU, is what decides.
-    monkeypatch.setattr(workload_device.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(workload_device.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert is_compiling_worthwhile(gpu, prompts=400, batch=8, tokens=256)
-    assert not is_compiling_worthwhile(gpu, prompts=8, batch=8, tokens=256)
-    assert not is_compiling_worthwhile(cpu, prompts=400, batch=8, tokens=256)
-    monkeypatch.setattr(workload_device.shutil, "which", lambda name: None)
-    assert not is_compiling_worthwhile(gpu, prompts=400, batch=8, tokens=256)
