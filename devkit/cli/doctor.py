@@ -25,14 +25,12 @@ from devkit.cli.output import (
 )
 from devkit.cli.runtime import hold_project
 from devkit.errors import DevkitError, ExitCode
-from devkit.reading import read_chunks
 from devkit.release import __version__
 from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
     from devkit.doctor.model import Check
     from devkit.doctor.report.report import Report, ReportedFinding
-    from devkit.doctor.signatures.model import Match
     from devkit.facts.model import Facts
     from devkit.render.repair import FileEdit
 
@@ -62,9 +60,6 @@ _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
     ),
     click.option("--verification", metavar="FILE", type=_FILE, help="Also judge a report of devkit verify."),
     click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune."),
-    click.option(
-        "--log", "log_file", metavar="FILE", type=_FILE, help="Also explain the errors in a log of this machine."
-    ),
     click.option(
         "--only",
         metavar="CODE",
@@ -126,7 +121,6 @@ def doctor(
     facts_files: tuple[Path, ...],
     verification: Path | None,
     run_folder: Path | None,
-    log_file: Path | None,
     save_facts: Path | None,
     only: tuple[str, ...],
     expect_gpus: int | None,
@@ -172,8 +166,7 @@ def doctor(
             facts, report = examination.run()
             print_repair_results(repaired, report)
     code = _choose_exit_code(report, strict=strict)
-    log = None if log_file is None else explain_log(log_file, facts)
-    write_output(format_doctor_report(facts, report, options, exit_code=code, log=log), options)
+    write_output(format_doctor_report(facts, report, options, exit_code=code), options)
     ctx.exit(code)
 
 
@@ -218,19 +211,6 @@ def _choose_exit_code(report: "Report", *, strict: bool) -> int:
 
     is_fine = report.health in (Health.HEALTHY, Health.NO_GPU) or (report.health is not Health.PROBLEMS and not strict)
     return ExitCode.DONE if is_fine else ExitCode.ANSWER_IS_NO
-
-
-def explain_log(file: Path, facts: "Facts") -> "tuple[Match, ...]":
-    """Find the known errors in a log, with what the facts say about their causes. Raises DevkitError for no file."""
-    from devkit.cli.explain import read_log
-    from devkit.doctor.known_errors import find_known_errors
-    from devkit.doctor.signatures.witnesses import describe_facts
-
-    try:
-        excerpts = read_log(read_chunks(file, sys.maxsize))
-    except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", "Name the file with the log.") from error
-    return find_known_errors(excerpts, machine=describe_facts(facts))
 
 
 @dataclass(frozen=True)
@@ -321,7 +301,7 @@ _LIVE_ONLY = (
 
 _NOT_FOR_SETUP = (
     *(("style", "--format"), ("output", "--output"), ("fix", "--fix"), ("save_facts", "--save-facts")),
-    *(("log_file", "--log"), ("deep", "--deep"), ("show_list", "--list"), ("only", "--only")),
+    *(("deep", "--deep"), ("show_list", "--list"), ("only", "--only")),
 )
 
 
@@ -351,8 +331,6 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 yield f"{flag} works on this machine, and --facts judges a saved one", f"Leave out one, or {instead}."
         if len(files) > 2:
             yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
-    if flags["log_file"] and style in _NOT_FOR_LISTS:
-        yield f"--log has no {style} form", "Use --format text or json."
     if flags["yes"] and not flags["fix"]:
         yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave out --yes."
     project, output = flags["project"], flags["output"]

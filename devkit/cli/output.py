@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from devkit.doctor.model import Check
     from devkit.doctor.report.lines import Line, Marks
     from devkit.doctor.report.report import Report
-    from devkit.doctor.signatures.model import Match
     from devkit.facts.model import Facts
 
 _STYLES: dict[str, dict[str, Any]] = {
@@ -47,15 +46,8 @@ class OutputOptions:
     is_verbose: bool = False
 
 
-def format_doctor_report(
-    facts: "Facts",
-    report: "Report",
-    options: OutputOptions,
-    *,
-    exit_code: int,
-    log: "tuple[Match, ...] | None" = None,
-) -> str:
-    """Format the report, and behind it the known errors of a log.
+def format_doctor_report(facts: "Facts", report: "Report", options: OutputOptions, *, exit_code: int) -> str:
+    """Format the report.
 
     The reader of the text form is at the machine and needs the commands with their true paths. All other forms are
     shared with others: they hold no names of people and machines, no tokens, no device numbers.
@@ -69,10 +61,6 @@ def format_doctor_report(
         marks, report = choose_marks(options), redact_tokens(report)
         layers, width = build_stack(facts, report), shutil.get_terminal_size().columns
         lines = format_report(report, layers, width=width, marks=marks, verbose=options.is_verbose)
-        if log is not None:
-            from devkit.doctor.known_errors import format_log
-
-            lines = (*lines, *format_log(redact_tokens(log), width=width, marks=marks))
         return style_lines(lines, is_plain=options.output is not None)
     redaction = build_redaction(facts)
     facts, report = redaction.of(facts), redaction.of(report)
@@ -104,12 +92,7 @@ def format_doctor_report(
         case _:
             from devkit.doctor.report.stack import build_stack
 
-            document = report.to_document(build_stack(facts, report))
-            if log is not None:
-                from devkit.doctor.report.documents import build_matches_document
-
-                document["log"] = build_matches_document(redaction.of(log))["matches"]
-            return format_json(document)
+            return format_json(report.to_document(build_stack(facts, report)))
 
 
 def draw_report(console: "Console", facts: "Facts", report: "Report", *, marks: "Marks", is_verbose: bool) -> None:

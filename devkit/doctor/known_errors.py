@@ -418,10 +418,3 @@ def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tup
         lines = [Line(NOTHING_WRONG), Line(""), *lines]
     hint = "This is what the text says; `devkit doctor` looks at the machine itself and gives the fix for it."
     return (*lines, Line(""), *fold_lines(hint, width, tone=Tone.QUIET))
-
-
-def format_log(found: tuple[Match, ...], *, width: int, marks: Marks) -> tuple[Line, ...]:
-    """Format the matches of a log below the report on the machine that it comes from."""
-    if not found:
-        return (Line(""), Line("log: no known error"))
-    return (Line(""), Line("log:"), *format_matches(found, width=width, marks=marks)[:-2])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from devkit.cli.doctor import doctor, explain_log
+from devkit.cli.doctor import doctor
 from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
 from devkit.facts.store import format_facts, parse_facts
@@ -212,76 +212,6 @@ def test_what_is_not_there_is_refused_in_one_line(ask_beside, words, said):
     result = ask_beside(*words)
     assert isinstance(result.exception, DevkitError)
     assert said in result.exception.message and result.exception.hint
-
-
-# `devkit doctor --log`: a log joined with the diagnosis of the machine that it comes from.
-
-
-ERROR_35 = "CUDA driver version is insufficient for CUDA runtime version"
-NO_DEVICE_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
-NO_GPU = "RuntimeError: No CUDA GPUs are available"
-NVML = "Failed to initialize NVML: Driver/library version mismatch"
-
-
-@pytest.fixture
-def ask_with_log(tmp_path):
-    """Judges a recorded machine with a log."""
-
-    def judge(machine, log, *arguments):
-        file = tmp_path / "train.log"
-        file.write_text(log)
-        return CliRunner().invoke(doctor, ["--facts", str(facts_file(machine)), "--log", str(file), *arguments])
-
-    return judge
-
-
-@pytest.mark.parametrize(
-    ("machine", "log", "code", "evidence"),
-    [
-        pytest.param("toolkit-missing", NO_DEVICE_DRIVER, "CTK001", "CTK001 finds", id="no toolkit"),
-        pytest.param("driver-lib-mismatch", NVML, "DRV002", "DRV002 finds", id="an update without a reboot"),
-        pytest.param("in-container-no-gpu-injected", NO_GPU, "CON001", "CON001 finds", id="no GPU was given"),
-        pytest.param(
-            "in-container-no-gpu-injected", ERROR_35, "CON001", "CON001 finds", id="error 35 without a driver"
-        ),
-        pytest.param("in-container-ok", NO_GPU, "PYT006", "", id="a GPU was given"),
-    ],
-)
-def test_a_log_is_explained_by_the_diagnosis_of_its_machine(ask_with_log, machine, log, code, evidence):
-    text = ask_with_log(machine, f"start\n{log}\n").stdout
-    assert "\nlog:\n" in text
-    assert "seen in line 2: " in text
-    document = json.loads(ask_with_log(machine, log, "--json").stdout)
-    match = document["log"][0]
-    assert match["code"] == code
-    assert evidence in " ".join(match["speaks_for"])
-    assert document["schema"] == "devkit.doctor/1"
-
-
-def test_a_log_without_an_error_says_so(ask_with_log):
-    assert "log: no known error" in ask_with_log("ubuntu-4090-ok", "loss 0.1\n").stdout
-    assert json.loads(ask_with_log("ubuntu-4090-ok", "loss 0.1\n", "--json").stdout)["log"] == []
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="makes a named pipe")
-def test_a_log_through_a_pipe_that_nobody_writes_to_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("devkit.reading.PIPE_TIMEOUT_S", 0.1)
-    os.mkfifo(tmp_path / "log")
-    with pytest.raises(DevkitError, match="nothing came through it"):
-        explain_log(tmp_path / "log", healthy())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param(["--log", "nowhere.log"], "cannot read nowhere.log", id="no such file"),
-        pytest.param(["--log", __file__, "--format", "sarif"], "--log has no sarif form", id="a form for machines"),
-    ],
-)
-def test_what_cannot_be_joined_is_said(arguments, message):
-    result = CliRunner().invoke(doctor, ["--facts", str(facts_file("ubuntu-4090-ok")), *arguments])
-    assert isinstance(result.exception, DevkitError)
-    assert result.exception.message.startswith(message)
 
 
 # The forms of the report on the command line, the flags that contradict each other, and two sides at once.

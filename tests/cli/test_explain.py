@@ -220,3 +220,34 @@ def test_of_a_long_log_beginning_end_and_errors_between_are_kept_and_it_says_so(
 def test_what_is_shown_cannot_command_the_terminal():
     out = run("-", data=f"\x1b]0;evil\x07{NO_DRIVER}\x1b[2J".encode()).stdout
     assert b"\x1b" not in out
+
+
+# A log and the saved facts of its machine.
+
+
+ERROR_35 = "CUDA driver version is insufficient for CUDA runtime version"
+NO_DEVICE_DRIVER = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
+NO_GPU = "RuntimeError: No CUDA GPUs are available"
+NVML = "Failed to initialize NVML: Driver/library version mismatch"
+
+
+@pytest.mark.parametrize(
+    ("machine", "log", "code", "evidence"),
+    [
+        pytest.param("toolkit-missing", NO_DEVICE_DRIVER, "CTK001", "CTK001 finds", id="no toolkit"),
+        pytest.param("driver-lib-mismatch", NVML, "DRV002", "DRV002 finds", id="an update without a reboot"),
+        pytest.param("in-container-no-gpu-injected", NO_GPU, "CON001", "CON001 finds", id="no GPU was given"),
+        pytest.param(
+            "in-container-no-gpu-injected", ERROR_35, "CON001", "CON001 finds", id="error 35 without a driver"
+        ),
+        pytest.param("in-container-ok", NO_GPU, "PYT006", "", id="a GPU was given"),
+    ],
+)
+def test_a_log_is_explained_by_the_diagnosis_of_its_machine(tmp_path, machine, log, code, evidence):
+    file = tmp_path / "train.log"
+    file.write_text(f"start\n{log}\n")
+    words = ["--facts", str(facts_file(machine)), str(file)]
+    assert "seen in line 2: " in ask(*words).stdout
+    match = json.loads(ask(*words, "--json").stdout)["matches"][0]
+    assert match["code"] == code
+    assert evidence in " ".join(match["speaks_for"])

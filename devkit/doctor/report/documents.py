@@ -152,7 +152,6 @@ class DoctorDocument:
     layers: tuple[LayerDocument, ...]
     lost: tuple[LostReading, ...]
     outcomes: tuple[OutcomeDocument, ...]
-    log: tuple[MatchDocument, ...] | None = field(default=None, metadata=MAY_LACK)
 
 
 @dataclass(frozen=True, kw_only=True)
