@@ -1,36 +1,34 @@
 """What releases of Python libraries brought and removed, for `devkit explain`: writes library_changes.txt anew.
 
-    python -m benchmarks.library_changes CLONES [--wheels FOLDER] [--users FOLDER]
+    python -m benchmarks.library_changes WHEELS [--users FOLDER]
 
-CLONES has a Git repository with its tags for each of `LIBRARIES`, in a folder `owner+name`; wheels of libraries whose history
-is too large may lie in a folder. Only names that the repositories of `--users` import count, and what hangs on them. Lines of
-libraries that are in neither place are kept as they are: they come of release notes.
+WHEELS has the first wheel of each minor release of each of `LIBRARIES`, as `pip download --no-deps` leaves them. Only names that
+the repositories of `--users` import count, and what hangs on them; without it those of the present table. Lines of libraries
+without wheels are kept as they are: they come from release notes.
 """
 
 import argparse
 import ast
-import io
 import re
 import subprocess
-import tarfile
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 TABLE = Path(__file__).resolve().parents[1] / "devkit/doctor/signatures/library_changes.txt"
-LIBRARIES = {
-    "transformers": ("huggingface/transformers", ("src/transformers",), "4.25"),
-    "huggingface_hub": ("huggingface/huggingface_hub", ("src/huggingface_hub",), "0.10"),
-    "accelerate": ("huggingface/accelerate", ("src/accelerate",), "0.12"),
-    "peft": ("huggingface/peft", ("src/peft",), "0.1"),
-    "trl": ("huggingface/trl", ("trl",), "0.4"),
-    "diffusers": ("huggingface/diffusers", ("src/diffusers",), "0.10"),
-    "datasets": ("huggingface/datasets", ("src/datasets",), "1.18"),
-    "pytorch_lightning": ("Lightning-AI/pytorch-lightning", ("src/lightning/pytorch", "src/pytorch_lightning", "pytorch_lightning"), "1.5"),
-}  # fmt: skip
-"""By the name of the module: the repository, the folders that it lay in, and the first release that is read."""
+LIBRARIES = (
+    "transformers",
+    "huggingface_hub",
+    "accelerate",
+    "peft",
+    "trl",
+    "diffusers",
+    "datasets",
+    "pytorch_lightning",
+)
+"""The libraries that are read, by the name of the module."""
 
 OFTEN = 3
 """Imports after which what a class takes and has is of interest, too."""
@@ -70,6 +68,8 @@ def read_release(files: Mapping[str, str], wanted: set[str]) -> Reading:
     modules, arguments, any_argument = dict[str, set[str]](), dict[str, set[str]](), set[str]()
     classes: dict[str, tuple[set[str], list[str]]] = {}
     for path, text in files.items():
+        if path.startswith("utils/dummy_"):
+            continue  # It only raises that another package is missing, often long after its class is gone.
         module = re.sub(r"\.?__init__$", "", path.rsplit(".", 1)[0].replace("/", "."))
         here = {one or other for one, other in _DEFINED.findall(text)}
         names |= here
@@ -124,8 +124,16 @@ def read_arguments(text: str, wanted: set[str], arguments: dict[str, set[str]], 
         else:
             continue
         for name, row in rows.items():
-            arguments[name] = {each.arg for each in (*row.args.args, *row.args.kwonlyargs)} - {"self", "cls"}
+            taken = {each.arg for each in (*row.args.args, *row.args.kwonlyargs)} - {"self", "cls"}
+            arguments[name] = taken | list_deprecated(row)
             any_argument |= {name} if row.args.kwarg else set()
+
+
+def list_deprecated(row: ast.FunctionDef) -> set[str]:
+    """List the arguments under an old name that a decorator such as `deprecate_kwarg("tokenizer", …)` still accepts."""
+    calls = (each for each in row.decorator_list if isinstance(each, ast.Call) and each.args)
+    firsts = (each.args[0] for each in calls if "deprecate" in ast.unparse(each.func))
+    return {each.value for each in firsts if isinstance(each, ast.Constant) and isinstance(each.value, str)}
 
 
 def is_telling(kind: ast.ClassDef, method: ast.FunctionDef) -> bool:
@@ -203,25 +211,6 @@ def compare(releases: list[tuple[str, Reading]], imports: Counter[str], library:
     return ((kind, ".".join(releases[place][0].split(".")[:2]), name) for kind, place, name in rows)
 
 
-def list_releases(clone: Path, folders: tuple[str, ...], first: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the files of every release of a clone that ends in .0."""
-    tags = subprocess.run(["git", "-C", clone, "tag"], capture_output=True, text=True, check=True).stdout.split()
-    for tag in sorted((tag for tag in tags if re.fullmatch(r"v?\d+\.\d+\.0", tag)), key=order):
-        if order(tag) < order(first):
-            continue
-        for folder in folders:
-            packed = subprocess.run(["git", "-C", clone, "archive", tag, folder], capture_output=True, check=False)
-            if packed.returncode == 0:
-                with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-                    members = [each for each in archive if each.isfile() and each.name.endswith(".py")]
-                    files = {each.name.removeprefix(f"{folder}/"): archive.extractfile(each) for each in members}
-                    yield (
-                        tag.removeprefix("v"),
-                        {name: file.read().decode("utf-8", "replace") for name, file in files.items() if file},
-                    )
-                break
-
-
 def list_wheels(folder: Path, library: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the files of every wheel of a library."""
     for path in sorted(folder.glob(f"{library}-*.whl"), key=lambda path: order(path.name.split("-")[1])):
@@ -260,23 +249,30 @@ def count_imports(users: Path) -> dict[str, Counter[str]]:
     return counts
 
 
+def list_known_names(lines: Iterable[str]) -> dict[str, Counter[str]]:
+    """List the names that lines of the table have of each library; of what hangs on them they count as often used."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in lines:
+        library, _, _, *names = line.split()
+        for name in names:
+            owner = re.split(r"[.(]", name)[0] if ":" not in name else ""
+            if owner and owner != library:
+                counts[library][owner] += OFTEN if owner != name else 1
+            elif ":" in name and not name.startswith("model:"):
+                counts[library][name.rpartition(":")[2]] += 1
+    return counts
+
+
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("clones", type=Path)
-    parser.add_argument("--wheels", type=Path)
-    parser.add_argument("--users", type=Path, help="default: CLONES")
+    parser.add_argument("wheels", type=Path)
+    parser.add_argument("--users", type=Path, help="default: count the names of the present table")
     options = parser.parse_args()
-    imports = count_imports(options.users or options.clones)
     lines = {tuple(line.split(" ", 3)[:3]): line for line in TABLE.read_text(encoding="utf-8").splitlines()}
-    for library, (repository, folders, first) in LIBRARIES.items():
-        clone = options.clones / repository.replace("/", "+")
-        clone = clone / "repo" if (clone / "repo").exists() else clone
-        found = (
-            list_releases(clone, folders, first)
-            if clone.exists()
-            else list_wheels(options.wheels or options.clones, library)
-        )
+    imports = count_imports(options.users) if options.users else list_known_names(lines.values())
+    for library in LIBRARIES:
+        found = list_wheels(options.wheels, library)
         releases = [(release, read_release(files, set(imports[library]))) for release, files in found]
         if not releases:
             continue
