@@ -27,7 +27,9 @@ _PROVED = 4
 _GIVEN = 3
 _FOR = 2
 _AGAINST = 3
-"""Weights of the words for and against a cause: one against outweighs one for it, and neither a proof. A fact that the row needs outweighs words."""
+"""Weights of the words for and against a cause: one against outweighs one for it, and neither a proof.
+
+A fact that the row needs outweighs words."""
 _NAMED = re.compile(r"\{(\w+)\}")
 
 
@@ -176,7 +178,11 @@ def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, value
     scored = []
     for row in family.causes:
         given = list_given(row.given, row.excluded_by, captures)
-        if given is None or not _applies(row, captures) or (row.needs and not any(_finds(template, text) for template in row.needs)):
+        if (
+            given is None
+            or not _applies(row, captures)
+            or (row.needs and not any(_finds(template, text) for template in row.needs))
+        ):
             continue
         proved = [found for template in row.proof if (found := _finds(template, text))]
         likely = [found for template in (*row.needs, *row.speaks_for) if (found := _finds(template, text))]
