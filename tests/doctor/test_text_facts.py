@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.model import Side
@@ -10,7 +12,7 @@ from devkit.doctor.signatures.catalog import load_signatures
 from devkit.doctor.signatures.families import load_families
 from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.rendering import render_fix_of
-from devkit.doctor.signatures.text_facts import TextFact, TextFacts, read_text_facts
+from devkit.doctor.signatures.text_facts import _NEEDED_WORDS, _PATTERNS, TextFact, TextFacts, read_text_facts
 from devkit.facts.model import Platform
 
 ROWS = (*load_signatures(), *(cause for family in load_families() for cause in family.causes))
@@ -239,3 +241,47 @@ def test_values_of_the_text_reach_the_commands(text, holds, lacks):
     commands = commands_of(text)
     assert holds in commands
     assert lacks not in commands
+
+
+BUSY = "CUDA error: all CUDA-capable devices are busy or unavailable"
+MISMATCH = "# nvidia-smi\nFailed to initialize NVML: Driver/library version mismatch"
+NO_LIBRARY = (
+    "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
+)
+TWO_GPUS = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:1 and "
+FEW_IDS = "Error: there might not be enough IDs available in the namespace (requested 0:15 for /etc/shadow)"
+FEW_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+
+
+@pytest.mark.parametrize(
+    ("error", "fact", "without", "stated"),
+    [
+        pytest.param(BUSY, "| No MIG devices found |", "exclusive use", "MIG mode", id="MIG without devices"),
+        pytest.param(MISMATCH, "# reboot\n", "old kernel module", "a reboot does not bring together", id="rebooted"),
+        pytest.param(NO_LIBRARY, "* Ubuntu   Stopped   1\n", "finds no driver", "Ubuntu runs in WSL 1", id="WSL 1"),
+        pytest.param(FEW_IDS, "ra:100000:65536\nra:1000:1\n", "outside of the range", "65536 ids is in", id="range"),
+        pytest.param(FEW_GPUS, "Requests:\n  nvidia.com/gpu:  2\n", "advertises none", "asks for 2 GPUs", id="wanted"),
+    ],
+)
+def test_a_fact_of_the_text_chooses_the_cause(error, fact, without, stated):
+    assert without in find_known_errors(error, is_ours=True)[0].cause
+    assert stated in find_known_errors(f"{fact}\n{error}", is_ours=True)[0].cause
+
+
+@pytest.mark.parametrize(
+    ("devices", "cause"), [("cuda:0!", "code joins tensors of cuda:1 and cuda:0"), ("cpu!", "model and its inputs")]
+)
+def test_the_devices_that_are_named_choose_the_cause(devices, cause):
+    assert cause in find_known_errors(TWO_GPUS + devices)[0].cause
+
+
+def test_what_a_program_says_of_a_reboot_is_no_reboot_of_the_user():
+    assert facts_of("The system must be rebooted. Please run: sudo reboot").find("rebooted") == ""
+
+
+@pytest.mark.parametrize("name", _NEEDED_WORDS)
+@given(data=st.data())
+def test_whatever_a_pattern_finds_has_one_of_the_words_that_it_is_searched_for_by(name, data):
+    text = data.draw(st.from_regex(_PATTERNS[name]))
+    if text.isascii():
+        assert any(word in text.lower() for word in _NEEDED_WORDS[name])

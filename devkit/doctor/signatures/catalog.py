@@ -64,8 +64,9 @@ def parse_failure(row: Mapping[str, Any]) -> Failure:
 
 
 def find_general_signature(code: str) -> Signature | None:
-    """Return the first error text of a check whose cause names no value of the text; None where it has none."""
-    return next((row for row in load_signatures() if row.code == code and "{" not in row.cause), None)
+    """Return the first error text of a check whose cause names no value or fact of the text; None where it has none."""
+    rows = (row for row in load_signatures() if row.code == code and not row.given)
+    return next((row for row in rows if "{" not in row.cause), None)
 
 
 @cache

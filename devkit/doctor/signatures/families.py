@@ -6,7 +6,7 @@ first.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from devkit.doctor.problems import FixRow
 from devkit.doctor.signatures.catalog import decode_fix
 from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
 from devkit.doctor.signatures.log_text import Words, is_about_gpus
-from devkit.doctor.signatures.matching import MAX_SHOWN, find_template
+from devkit.doctor.signatures.matching import MAX_SHOWN, find_template, list_given
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import TextFacts
@@ -24,9 +24,12 @@ from devkit.formats.shipped import load
 
 MAX_CAUSES = 3
 _PROVED = 4
+_GIVEN = 3
 _FOR = 2
 _AGAINST = 3
-"""Weights of the words for and against a cause: one against outweighs one for it, and neither a proof."""
+"""Weights of the words for and against a cause: one against outweighs one for it, and neither a proof.
+
+A fact that the row needs outweighs words."""
 _NAMED = re.compile(r"\{(\w+)\}")
 
 
@@ -36,7 +39,8 @@ class FamilyCause:
 
     `where` are regular expressions of captures, without which the cause does not apply. `proof` are words of the text
     that exclude every other cause (a cause with nothing else applies only with them), `speaks_for` and `speaks_against`
-    such that make it more or less probable. Without one of `needs` the cause does not apply.
+    such that make it more or less probable. Without one of `needs` the cause does not apply. `given` and `excluded_by`
+    are those of `Signature`.
     `computed` names the function that makes the fix of the values in the text; `fix` is for texts without them.
     A cause with `texts` of its own is the only one of their errors, and is found beside other errors of its family.
     """
@@ -52,6 +56,8 @@ class FamilyCause:
     speaks_for: tuple[str, ...] = ()
     speaks_against: tuple[str, ...] = ()
     computed: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
+    excluded_by: Mapping[str, str] = field(default_factory=dict)
     is_only: bool = False
     """True if the error's own words leave no other cause, once `where` holds."""
     is_plain: bool = False
@@ -171,19 +177,26 @@ def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, value
     """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
     scored = []
     for row in family.causes:
-        if not _applies(row, captures) or (row.needs and not any(_finds(template, text) for template in row.needs)):
+        given = list_given(row.given, row.excluded_by, captures)
+        if (
+            given is None
+            or not _applies(row, captures)
+            or (row.needs and not any(_finds(template, text) for template in row.needs))
+        ):
             continue
         proved = [found for template in row.proof if (found := _finds(template, text))]
         likely = [found for template in (*row.needs, *row.speaks_for) if (found := _finds(template, text))]
         unlikely = [found for template in row.speaks_against if (found := _finds(template, text))]
         score = _PROVED * bool(proved or row.is_only) + _FOR * bool(likely) - _AGAINST * bool(unlikely)
+        score += _GIVEN * bool(given)
+        likely.extend(given)
         if proved or row.speaks_for or not row.proof:
-            scored.append((score, row, proved + likely, unlikely))
+            scored.append((score, row, proved + likely, unlikely, bool(proved or row.is_only)))
     scored.sort(key=lambda each: -each[0])
     causes: list[Cause] = []
-    for score, row, speaks_for, speaks_against in scored[:MAX_CAUSES]:
+    for _, row, speaks_for, speaks_against, is_proved in scored[:MAX_CAUSES]:
         is_first = not causes
-        is_certain = is_first and score >= _PROVED and not speaks_against
+        is_certain = is_first and is_proved and not speaks_against
         causes.append(
             Cause(
                 code=row.code,

@@ -1,7 +1,7 @@
 """The search for known errors in a text, with the one that explains the others first."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -22,6 +22,9 @@ MAX_BROKEN = 64 * 1024
 """Only what one can paste from a terminal is searched for words broken in the middle."""
 MIN_SQUEEZED_SPECIFICITY = 24
 """Fixed characters that a pattern needs before it is trusted where white space is gone."""
+
+GIVEN_SPECIFICITY = 80
+"""Fixed characters that a fact of the text, which a row needs, is worth: such a row goes before one that only has the words."""
 
 _SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 _CONFIDENCES = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE)
@@ -92,16 +95,29 @@ def find_template(template: str, text: Words, *, is_squeezed: bool = False) -> t
     return (pattern, found) if found else None
 
 
+def list_given(
+    given: Mapping[str, str], excluded_by: Mapping[str, str], facts: Mapping[str, str]
+) -> tuple[str, ...] | None:
+    """List the values of the facts that a row needs; None where the text lacks one, or states what excludes the row."""
+    found = tuple(facts.get(name, "") for name in given)
+    is_excluded = any(re.match(rule, facts.get(name, "")) for name, rule in excluded_by.items())
+    has_all = all(value and re.match(given[name], value) for name, value in zip(given, found, strict=True))
+    return found if has_all and not is_excluded else None
+
+
 def _search(text: Words, signatures: tuple[Signature, ...], facts: TextFacts, *, is_squeezed: bool) -> list[Match]:
     matches = []
+    stated = facts.as_captures()
     for signature in signatures:
+        if list_given(signature.given, signature.excluded_by, stated) is None:
+            continue
         for template in signature.texts:
             hit = find_template(template, text, is_squeezed=is_squeezed)
             if hit is None or (is_squeezed and hit[0].specificity < MIN_SQUEEZED_SPECIFICITY):
                 continue
             pattern, found = hit
             if _is_confirmed(signature, found, text, is_squeezed=is_squeezed):
-                captures = pattern.format_captures(found)
+                captures = {**stated, **pattern.format_captures(found)}
                 matches.append(
                     Match(
                         code=signature.code,
@@ -113,7 +129,7 @@ def _search(text: Words, signatures: tuple[Signature, ...], facts: TextFacts, *,
                         position=found.start(),
                         line=text.find_line(text.find_first(found)),
                         source=text.find_source(text.find_first(found)),
-                        specificity=pattern.specificity,
+                        specificity=pattern.specificity + GIVEN_SPECIFICITY * bool(signature.given),
                         also=signature.also,
                         is_common=signature.is_common,
                     )

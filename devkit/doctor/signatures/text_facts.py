@@ -28,6 +28,8 @@ _LOWERED: Mapping[str, str] = {
     ),
     "kernel": r"(?:linux \S{1,64} |kernel version: |kernel[:=]? |uname -r:? )(\d{1,2}\.\d{1,3}\.\d{1,4}[\w.+-]{0,40})",
     "exit_code": r"exit(?:ed)?(?: with)?(?: non-zero)? (?:code|status)[: =]{0,2}(-?\d{1,3})\b",
+    # What the user typed: a program that only asks for a restart has no prompt before the word.
+    "rebooted": r"[#$] (?:sudo )?(reboot|shutdown -r now|init 6)\b",
     "wsl": r"(microsoft-standard|wsl ?[12]\b|wsl\.exe|/usr/lib/wsl/|/mnt/[cd]/)",
 }
 """Regular expressions for the text in lower case."""
@@ -45,6 +47,11 @@ _EXACT: Mapping[str, str] = {
     "cuda_major": r"\b(?:lib(?:cublas\w{0,4}|cudart|nvrtc)\.so\.|nvidia-[a-z-]{3,20}-cu)(1[1-9])\b",
     "cuda_of_torch": r"\b(?:torch|pytorch)\b.{0,40}?\bcuda[ =:]{0,2}(\d{1,2}\.\d)\b",
     "cgroup_version": r"Cgroup Version: ?([12])\b",
+    "wsl_version": r"\* [\w.-]{1,60} (?:Running|Stopped) ([12])\b",
+    "wsl_distribution": r"\* ([\w.-]{1,60}) (?:Running|Stopped) [12]\b",
+    "mig_devices": r"\b(No MIG devices found)\b",
+    "subordinate_ids": r"\b[\w.-]{1,32}:\d{4,10}:(\d{5,10})\b",
+    "wanted_gpus": r"\bRequests: (?:[\w./-]{1,60}: {1,3}\w{1,20} ){0,4}nvidia\.com/gpu: {1,3}(\d{1,2})\b",
     "mig_uuid": r"\b(MIG-[0-9a-fG][\w/-]{7,80})",
     "inside": r"(root@[0-9a-f]{12}:|/\.dockerenv|\b(?:in|inside) (?:the|my|a) container\b|docker exec -|kubectl exec )",
     "gpu_uuid": r"(?<!MIG-)\b(GPU-[0-9a-f]{8}[0-9a-f-]{0,28})",
@@ -57,11 +64,31 @@ _EXACT: Mapping[str, str] = {
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(source) for name, source in (*_LOWERED.items(), *_EXACT.items())
 }
-_DISTRIBUTION_WORDS = (
-    *("ubuntu", "debian", "fedora", "centos", "linux", "rhel", "red hat", "opensuse", "sles", "nixos"),
-    *(".el", ".fc", "-arch", "pacman", "zypper"),
-)
-"""What a text that names a distribution has: its pattern looks behind at each character, the slowest of all."""
+_NEEDED_WORDS: Mapping[str, tuple[str, ...]] = {
+    "driver": ("driver", "nvidia-smi", "nvrm"),
+    "capability": ("capability", "compute"),
+    "kernel": ("linux", "kernel", "uname"),
+    "exit_code": ("exit",),
+    "rebooted": ("reboot", "shutdown", "init 6"),
+    "wsl": ("wsl", "microsoft", "/mnt/"),
+    "cuda_toolkit": ("cuda", "release "),
+    "torch_build": ("torch",),
+    "machine": ("x86_64", "amd64", "aarch64", "arm64"),
+    "cuda_major": ("lib", "nvidia-"),
+    "cuda_of_torch": ("torch",),
+    "wsl_version": ("running", "stopped"),
+    "wsl_distribution": ("running", "stopped"),
+    "wanted_gpus": ("requests:",),
+    "mig_uuid": ("mig-",),
+    "inside": ("root@", "dockerenv", "container", "docker exec", "kubectl exec"),
+    "gpu_uuid": ("gpu-",),
+    "resource": (".com/",),
+    "distribution": (
+        *("ubuntu", "debian", "fedora", "centos", "linux", "rhel", "red hat", "opensuse", "sles", "nixos"),
+        *(".el", ".fc", "-arch", "pacman", "zypper"),
+    ),
+}
+"""In lower case, words without one of which a pattern finds nothing: looking for them takes a hundredth of its time."""
 _FIRST_COUNTS = ("gpu_uuid", "inside", "mig_uuid", "wsl")
 """Facts of which one is enough, or the first serves."""
 FACT_NAMES = (*_PATTERNS, "needed_cuda", "engine", "form", "command")
@@ -359,7 +386,8 @@ def read_text_facts(words: Words) -> TextFacts:
 
 def _read(text: str, lowered: str) -> Iterator[tuple[str, str, int]]:
     for name, pattern in _PATTERNS.items():
-        if name == "distribution" and not any(word in lowered for word in _DISTRIBUTION_WORDS):
+        needed = _NEEDED_WORDS.get(name)
+        if needed and not any(word in lowered for word in needed):
             continue
         for count, found in enumerate(pattern.finditer(lowered if name in _LOWERED else text)):
             if count == MAX_STATED:
