@@ -61,7 +61,7 @@ CONFIG = (("estimate", "{}/config.json"), ("estimate", "{}"))
 JOB = (("export", "kubernetes", "{}"), ("export", "slurm", "{}"), ("export", "--check", "--project", "{}"))
 DATA = (("data", "update", "{}/input"),)
 FLEET = (("fleet", "doctor", "--hosts-file", "{}/input", "--ssh", "false", "--timeout", "1"),)
-CASE = (("doctor", "--log", "{}/input"), ("doctor", "--log", "{}/input", "--facts", "{}/input"))
+CASE = (("explain", "{}/input"), ("explain", "{}/input", "--facts", "{}/input"))
 MODEL_AND_STEPS = ("--model", "{}/model", "--output", "{}/tuned", "--steps", "1", "--batch", "1")
 TRAINING = (("finetune", *MODEL_AND_STEPS, "--data", "{}/data.jsonl"),)
 TABLE = (("finetune", *MODEL_AND_STEPS, "--data", "{}/data.parquet"),)
@@ -979,9 +979,9 @@ INPUTS = (
     Hostile("hosts: a named pipe", FLEET, fifo("input")),
     Hostile("hosts: /dev/zero", FLEET, link("input", "/dev/zero")),
     Hostile("hosts: options and newlines", FLEET, text("input", "-oProxyCommand=touch hostile\n../../x\n\x1b[2J\n")),
-    Hostile("doctor --log: 200 MB", CASE, large("input", item="RuntimeError: CUDA error: invalid device function\n")),
-    Hostile("doctor --log: a named pipe", CASE, fifo("input")),
-    Hostile("doctor --log: /dev/zero", CASE, link("input", "/dev/zero")),
+    Hostile("explain a file: 200 MB", CASE, large("input", item="RuntimeError: CUDA error: invalid device function\n")),
+    Hostile("explain a file: a named pipe", CASE, fifo("input")),
+    Hostile("explain a file: /dev/zero", CASE, link("input", "/dev/zero")),
     # Models, jobs and tables.
     Hostile("config.json: 200 MB", CONFIG, large("config.json", '{"a": [', "]}")),
     Hostile("config.json: deep", CONFIG, text("config.json", "[" * DEEP, "]" * DEEP)),
