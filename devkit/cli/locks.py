@@ -64,7 +64,9 @@ def lock_project(project: "DevkitProject", plan: "Plan", options: LockOptions) -
             progress("Locking the packages …")
             wheelhouse: Path | None = find_wheelhouse(project) if settings.uses_wheelhouse else None
             own, bound = list_bound_packages(project.dependencies, roles=tuple(RequirementRole))
-            others = (each for each in project.dependencies.indexes if each.is_asked and each.use is IndexUse.EXTRA)
+            others = (
+                each for each in project.dependencies.indexes if each.is_third_party and each.use is IndexUse.EXTRA
+            )
             own += [{"name": each.name, "url": each.url} if each.name else {"url": each.url} for each in others]
             own = list({str(each["url"]): each for each in reversed(own)}.values())
             sources = PackageSources(find_torch_index(plan, settings), settings.index, wheelhouse, own, bound)

@@ -18,8 +18,8 @@ _OF_WORKLOADS = ("CON", "CUD", "HUB", "PRJ", "PYT")
 """Prefixes of errors within containers and projects, which a program of the machine does not report."""
 
 
-def tell_failure(failure: ProgramFailure) -> Problem:
-    """Tell a program's failure by the row works-without, named-setting, known or said of a check."""
+def report_failure(failure: ProgramFailure) -> Problem:
+    """Report a program's failure by the row works-without, named-setting, known or said of a check."""
     evidence = (*failure.words, *failure.settings, *failure.set_in, f"read from: {failure.read_from}")
     match = explain_failure(failure)
     if failure.works_without:
@@ -30,7 +30,7 @@ def tell_failure(failure: ProgramFailure) -> Problem:
         name = "named-setting"
     else:
         name = "known" if match else "said"
-    told = problem(
+    shown = problem(
         name,
         subject=failure.program,
         evidence=evidence,
@@ -46,8 +46,8 @@ def tell_failure(failure: ProgramFailure) -> Problem:
         kind=_name_owner(failure.program),
     )
     if name == "known" and match:
-        return replace(told, fix=match.fix, confidence=match.confidence)
-    return told
+        return replace(shown, fix=match.fix, confidence=match.confidence)
+    return shown
 
 
 def explain_failure(failure: ProgramFailure) -> Match | None:

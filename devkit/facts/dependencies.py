@@ -147,7 +147,7 @@ class PackageIndex:
         return f"{self.path}:{self.line}"
 
     @property
-    def is_asked(self) -> bool:
+    def is_third_party(self) -> bool:
         """Return True for an index besides the public one and torch's, which the plan brings."""
         return "://" in self.url and TORCH_WHEELS not in self.url and self.url.rstrip("/") != PUBLIC_INDEX
 

@@ -39,9 +39,9 @@ def detect_container(host: Host) -> str:
         return "docker"
     cgroups = host.read("/proc/1/cgroup") or ""
     by_cgroup = next((kind for sign, kind in _CGROUP_SIGNS if sign in cgroups), "")
-    # What systemd found out at its start, and what the manager of the container told it.
-    told = (host.read("/run/systemd/container") or "").strip() or host.env.get("container", "")
-    return by_cgroup or ("lxc" if told.startswith("lxc") else "unknown" if told else "")
+    # What systemd found out at its start, and what the container manager passed to it.
+    stated = (host.read("/run/systemd/container") or "").strip() or host.env.get("container", "")
+    return by_cgroup or ("lxc" if stated.startswith("lxc") else "unknown" if stated else "")
 
 
 def _find_docker(host: Host) -> str:

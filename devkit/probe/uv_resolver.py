@@ -179,7 +179,7 @@ class UvResolver:
         options = list(sources.options)
         if self._index or not build_uv_environment().keys().isdisjoint(("UV_DEFAULT_INDEX", "UV_INDEX_URL")):
             options = [each.replace("--default-index=", "--index=", 1) for each in options]
-            defaults = (each.url for each in sources.indexes if each.use is IndexUse.DEFAULT and each.is_asked)
+            defaults = (each.url for each in sources.indexes if each.use is IndexUse.DEFAULT and each.is_third_party)
             options += [f"--index={url}" for url in defaults if not any(url in option for option in options)]
         if self._index:
             yield f"--default-index={self._index}"
@@ -274,7 +274,7 @@ def _list_tables(path: str, text: str) -> Iterator[PackageIndex]:
 
 def _require_consent(indexes: Iterable[PackageIndex], mirror: str, allowed: Collection[str]) -> frozenset[str]:
     """Return the addresses of indexes that may be asked. Raises DevkitError for one that the user has not allowed."""
-    named = [each for each in indexes if each.is_asked]
+    named = [each for each in indexes if each.is_third_party]
     if mirror:
         named.append(PackageIndex(mirror, SETTINGS_FILE, 1))
     known = Policy(indexes=find_allowed_indexes(allowed)) if named else None

@@ -260,7 +260,7 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Problem]:
         return
     if not isinstance(engine.cdi_devices, Unknown) and engine.cdi_devices:
         return
-    asked = (
+    searched_by = (
         f"Podman {engine.version} searches /etc/cdi alone"
         if is_of_one
         else f"engine: CDISpecDirs {join_words(searched)}"
@@ -273,7 +273,7 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Problem]:
         folders=join_words(searched),
         folder=searched[0],
         subject=specs[0].path,
-        evidence=(asked, *(spec.path for spec in specs)),
+        evidence=(searched_by, *(spec.path for spec in specs)),
     )
 
 

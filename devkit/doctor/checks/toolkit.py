@@ -17,7 +17,7 @@ from devkit.doctor.preconditions import (
     require_toolkit_version,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import tell_failure
+from devkit.doctor.spoken import report_failure
 from devkit.facts.model import Engine, EngineKind, Facts, Tegra
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
@@ -423,4 +423,4 @@ def programs_of_gpu_containers_run(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     for failure in require(facts.programs):
         if not failure.program.endswith(_PLUGIN):
-            yield tell_failure(failure)
+            yield report_failure(failure)

@@ -16,7 +16,7 @@ FIRST_LINES = 12
 """Lines of the root cause with its fix; at 80 columns they leave half a screen for what was seen."""
 _ALWAYS_SHOWN = ("hardware", "trials")
 _STATE_WORDS = {LayerState.CAUSE: "problem"}
-"""Where a layer's state is told by another word: the cause itself is above it."""
+"""Where a layer's state has another word: the cause itself is above it."""
 
 _SLOW = re.compile(r"in time\b|within \d|after \d")
 """In reasons of readings that were late."""
@@ -43,7 +43,7 @@ def format_report(
     first = groups[0][0].finding if groups else None
     is_broken = first is not None and first.severity is not Severity.NOTE and report.health is not Health.INCOMPLETE
     if is_broken:
-        _add_group(page, report, groups[0], later=groups[1:], verbose=verbose, room=FIRST_LINES)
+        _add_group(page, report, groups[0], later=groups[1:], verbose=verbose, max_lines=FIRST_LINES)
         page.add("")
     elif report.health is Health.INCOMPLETE:
         _add_lost(page, report)
@@ -70,11 +70,11 @@ def _add_group(
     *,
     later: Sequence[list[ReportedFinding]],
     verbose: bool,
-    room: int = 0,
+    max_lines: int = 0,
 ) -> None:
     """Add a root finding, the same of other GPUs, its fix, its evidence, and what follows from it.
 
-    With `room`, what is behind the fix and does not fit into so many lines is left to `verbose`.
+    With `max_lines`, what comes after the fix and exceeds so many lines is left to `verbose`.
     """
     shown, *others = group
     page.add_message(shown.finding)
@@ -91,8 +91,8 @@ def _add_group(
         verb = "follows" if len(followers) == 1 else "follow"
         page.add(f"{format_count(len(followers), 'finding')} {verb} from it: {codes}", indent="  ", tone=Tone.QUIET)
     page.add_evidence(shown.finding)
-    if room and not verbose:
-        del page.lines[max(room, needed) :]
+    if max_lines and not verbose:
+        del page.lines[max(max_lines, needed) :]
     for follower in followers if verbose else ():
         page.add("")
         page.add_message(follower.finding)
@@ -165,7 +165,7 @@ def _add_lost(page: Page, report: Report) -> None:
 
 
 def _add_gap(page: Page) -> None:
-    """Add an empty line where something stands above it."""
+    """Add an empty line after text."""
     if page.lines and page.lines[-1].text:
         page.add("")
 

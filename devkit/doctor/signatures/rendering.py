@@ -131,13 +131,13 @@ def _is_macro(name: str, rows: Iterable[FixRow]) -> bool:
 
 
 def _fill(fix: Fix, values: Mapping[str, str], name: re.Pattern[str]) -> Fix:
-    asked: list[str] = []
+    queries: list[str] = []
 
     def find(found: re.Match[str]) -> str:
         if found[1] in values:
             return values[found[1]]
-        if found[1] in _PRINT and _PRINT[found[1]] not in asked:
-            asked.append(_PRINT[found[1]])
+        if found[1] in _PRINT and _PRINT[found[1]] not in queries:
+            queries.append(_PRINT[found[1]])
         return f"<{found[1].replace('_', ' ')}>"
 
     def say(found: re.Match[str]) -> str:
@@ -147,7 +147,7 @@ def _fill(fix: Fix, values: Mapping[str, str], name: re.Pattern[str]) -> Fix:
     is_known = "index" in values
     shown = [command if is_known else _ANY_GPU.sub("", command) for command in fix.commands]
     commands = tuple(name.sub(find, command) for command in shown)
-    before = tuple(each for each in asked if not any(command.startswith(each) for command in commands))
+    before = tuple(each for each in queries if not any(command.startswith(each) for command in commands))
     return Fix(
         name.sub(say, fix.summary),
         (*before, *commands),

@@ -203,7 +203,7 @@ class TextFact:
 
 @dataclass(frozen=True)
 class TextFacts:
-    """What a text states. A fact that it states several times with different values counts as not stated.
+    """The facts that a text states. One that it states several times with different values counts as not stated.
 
     `machine` are the facts of the machine that the text comes from, where they are known.
     """

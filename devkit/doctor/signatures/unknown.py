@@ -62,7 +62,7 @@ class FirstError:
 
 @dataclass(frozen=True)
 class Unknown:
-    """What a text without a known error says itself.
+    """The content of a text without a known error.
 
     `package` is that whose code raised the error, `caller` the one that called it; `versions` are of the packages and of
     driver, CUDA and Python; `search` is a line for a search engine, `reports` are lines that only say that something failed.

@@ -260,7 +260,8 @@ def _build_choice_options(found: Dependencies, *, folder: str = "") -> Iterator[
     """Build uv's options for the indexes that the lists name, and for a pyproject.toml that is one of them."""
     lists = {*found.lists, *found.included} - {_PYPROJECT}
     if any(
-        index.path in lists and (index.use is not IndexUse.DEFAULT or not index.is_asked) for index in found.indexes
+        index.path in lists and (index.use is not IndexUse.DEFAULT or not index.is_third_party)
+        for index in found.indexes
     ):
         # Lists are written for pip, which takes a package from whichever index has the best version.
         yield "--index-strategy=unsafe-best-match"
@@ -290,7 +291,7 @@ def _build_index_options(found: Dependencies, *, has_mirror: bool = False) -> It
     indexes = [
         each
         for each in found.indexes
-        if each.is_asked
+        if each.is_third_party
         and each.use is not IndexUse.EXPLICIT
         and (each.path not in read or (has_mirror and each.use is IndexUse.DEFAULT))
     ]
@@ -325,7 +326,7 @@ def list_bound_packages(
     """List the indexes that requirements of these roles are bound to, and which each is bound to, as [tool.uv] has both."""
     needs = (need for need in found.needs if need.role in roles and need.name not in TORCH_FAMILY)
     bound = {need.name: need.index for need in needs if need.index}
-    indexes = {each.name: each for each in found.indexes if each.name in bound.values() and each.is_asked}
+    indexes = {each.name: each for each in found.indexes if each.name in bound.values() and each.is_third_party}
     tables: list[dict[str, object]] = [
         {"name": each.name, "url": each.url, "explicit": each.use is IndexUse.EXPLICIT} for each in indexes.values()
     ]

@@ -22,7 +22,7 @@ from devkit.doctor.preconditions import (
     require_visible_gpu,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import tell_failure
+from devkit.doctor.spoken import report_failure
 from devkit.facts.model import Driver, Engine, Facts, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release, Unknown
 
@@ -95,7 +95,7 @@ def nvml_answers_with_these_variables(facts: Facts) -> Iterator[Problem]:
     require_nvidia_gpu(facts)
     said = require(facts.nvml.said) if isinstance(facts.nvml, NvmlFailure) else None
     if said is not None:
-        yield tell_failure(said)
+        yield report_failure(said)
 
 
 def _name_error(facts: Facts, failure: NvmlFailure) -> str:

@@ -21,7 +21,7 @@ from devkit.doctor.preconditions import (
     require_toolkit,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import tell_failure
+from devkit.doctor.spoken import report_failure
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
 from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Wsl
@@ -71,7 +71,7 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
         raise NotApplicable("Podman brings its own Compose provider")
     programs = () if isinstance(facts.programs, Unknown) else facts.programs
     if failure := next((each for each in programs if each.program.endswith("/docker-compose")), None):
-        yield replace(tell_failure(failure), severity=Severity.WARNING)
+        yield replace(report_failure(failure), severity=Severity.WARNING)
         return
     floor = load_tables().engines.features["compose", "device-reservations"].version
     compose = require(facts.compose) if facts.compose is not None else None

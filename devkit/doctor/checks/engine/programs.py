@@ -6,14 +6,14 @@ from devkit.doctor.checks.cascades import CONTAINER_START_CODES
 from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require
 from devkit.doctor.problems import Problem
-from devkit.doctor.spoken import tell_failure
+from devkit.doctor.spoken import report_failure
 from devkit.facts.model import EngineFailure, Facts
 
 
 @check("ENG018", causes=("ENG001",))
 def engine_programs_start(facts: Facts) -> Iterator[Problem]:
     if isinstance(facts.engine, EngineFailure):
-        yield from map(tell_failure, require(facts.engine.said))
+        yield from map(report_failure, require(facts.engine.said))
 
 
 @check("ENG019", causes=("ENG001", "ENG007", "ENG011", "ENG017", *CONTAINER_START_CODES))
@@ -23,4 +23,4 @@ def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
         raise NotApplicable("there is no docker command on this side")
     failure = require(docker.failure)
     if failure is not None and failure.works_without:
-        yield tell_failure(failure)
+        yield report_failure(failure)

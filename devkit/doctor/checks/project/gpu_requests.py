@@ -29,7 +29,7 @@ from devkit.doctor.preconditions import (
     require_visible_gpu,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import tell_failure
+from devkit.doctor.spoken import report_failure
 from devkit.facts.model import (
     Compose,
     DevContainer,
@@ -420,7 +420,7 @@ def device_nodes_have_libraries(facts: Facts) -> Iterator[Problem]:
 @check("PRJ038", causes=("PRJ039",))
 def compose_accepts_project(facts: Facts) -> Iterator[Problem]:
     if isinstance(facts.compose_config, ProgramFailure):
-        yield tell_failure(facts.compose_config)
+        yield report_failure(facts.compose_config)
     else:
         require(facts.compose_config)
 
@@ -430,24 +430,24 @@ def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     engine = require_gpu_engine(facts)
     answer = require_nvml(facts)
-    wishes = tuple(_list_wishes(facts))
-    if not wishes:
+    services = tuple(_list_gpu_services(facts))
+    if not services:
         raise NotApplicable("no file asks for a GPU")
-    for wish in wishes:
-        values: dict[str, Any] = {"service": wish.name, "present": format_count(len(answer.gpus), "GPU")}
-        unknown = [each for each in wish.device_ids if not _is_known_device(facts, engine, each)]
+    for service in services:
+        values: dict[str, Any] = {"service": service.name, "present": format_count(len(answer.gpus), "GPU")}
+        unknown = [each for each in service.device_ids if not _is_known_device(facts, engine, each)]
         if unknown:
             yield problem("no-such-device", evidence=_list_devices(facts), ids=join_words(unknown), **values)
-        elif wish.gpu_count > len(answer.gpus):
-            yield problem("too-many", evidence=_list_devices(facts), count=wish.gpu_count, **values)
-        if wish.runtime == "nvidia" and engine.kind is EngineKind.DOCKER and not has_nvidia_runtime(engine):
+        elif service.gpu_count > len(answer.gpus):
+            yield problem("too-many", evidence=_list_devices(facts), count=service.gpu_count, **values)
+        if service.runtime == "nvidia" and engine.kind is EngineKind.DOCKER and not has_nvidia_runtime(engine):
             evidence = (f"engine's runtimes: {join_words(each.name for each in engine.runtimes)}",)
             yield problem("no-runtime", evidence=evidence, **values)
-        if wish.shm_bytes is not None and wish.shm_bytes < _LEAST_SHM_BYTES:
-            yield problem("bytes", evidence=(f"shm_size: {wish.shm_bytes} B",), size=wish.shm_bytes, **values)
+        if service.shm_bytes is not None and service.shm_bytes < _LEAST_SHM_BYTES:
+            yield problem("bytes", evidence=(f"shm_size: {service.shm_bytes} B",), size=service.shm_bytes, **values)
 
 
-def _list_wishes(facts: Facts) -> Iterator[ResolvedService]:
+def _list_gpu_services(facts: Facts) -> Iterator[ResolvedService]:
     """Yield what asks for a GPU: services as Compose resolves them, or else as the files say; then dev containers."""
     try:
         containers = require_project_containers(facts)
