@@ -83,6 +83,16 @@ def test_a_healthy_log_is_called_healthy(log):
     assert answer.nearest == ()
 
 
+@pytest.mark.parametrize(
+    "raised", ["queue.Empty", "StopIteration", "pyarrow.lib.ArrowInvalid: straddling object", "zlib.error: -3"]
+)
+def test_a_traceback_is_never_healthy_and_its_exception_is_the_error_whatever_its_name(raised):
+    frames = "".join(f'  File "/srv/{name}.py", line 3, in {name}\n    {name}()\n' for name in ("main", "load"))
+    answer = explain_text(f"Epoch 1/3\nTraceback (most recent call last):\n{frames}{raised}\n")
+    assert not answer.is_healthy
+    assert answer.unknown.first_error.text == raised
+
+
 def test_an_error_beside_a_harmless_line_counts():
     answer = explain_text("NCCL INFO NET/IB : No device found\nCUDA out of memory. Tried to allocate 2.00 GiB")
     assert not answer.is_healthy

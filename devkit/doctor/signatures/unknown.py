@@ -27,6 +27,11 @@ _ERROR = re.compile(
     r"|\b(?:not recognized|refused|timed out|terminated|CrashLoopBackOff|BackOff|OOMKilled|ImagePullBackOff|invalid)\b"
 )
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)): ?(.*)")
+_RAISED = re.compile(
+    r"(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{1,60}(?:: \S|$)|(?:[A-Za-z_]\w{0,40}\.){1,8}[a-z]\w{1,60}: \S"
+)
+"""The line below the frames of a traceback: the exception's class, whatever its name, and its message."""
+_TRACEBACK = "Traceback (most recent call last)"
 _NO_ERROR = re.compile(
     r"^[Ww]arning: |\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b"
     r"|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
@@ -108,7 +113,8 @@ def describe_unknown(
         reports=reports,
     )
     if error is None:
-        is_healthy = not reports and len(lines) >= _MIN_LINES
+        is_traced = any(text.startswith(_TRACEBACK) for _, text, _ in lines)
+        is_healthy = not reports and not is_traced and len(lines) >= _MIN_LINES
         is_short = len(lines) < _MIN_LINES
         return replace(stated, is_healthy=is_healthy, search=_build_search(words.shown, "", facts) if is_short else "")
     line, text, position = error
@@ -143,9 +149,9 @@ def _find_errors(lines: tuple[tuple[int, str, int], ...]) -> Iterator[tuple[int,
     later: list[tuple[int, str, int]] = []
     is_traced = False
     for line, text, position in lines:
-        if text.startswith("Traceback (most recent call last)"):
+        if text.startswith(_TRACEBACK):
             is_traced = True
-        elif is_traced and _EXCEPTION.match(text):
+        elif is_traced and (_EXCEPTION.match(text) or _RAISED.match(text)):
             yield line, text, position
             is_traced = False
         elif not is_traced and _ERROR.search(text) and not _NO_ERROR.search(text):
