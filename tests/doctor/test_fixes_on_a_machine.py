@@ -305,6 +305,10 @@ TRIALS = {
 """What is broken together, by check: the shell commands that break it, under no code those that only prepare."""
 
 
+WITHHELD = {"DRV013"}
+"""Checks whose commands remove packages, which is not printed for a cause that is only likely."""
+
+
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     with gpu_machine(tmp_path_factory.mktemp("fixes") / "machine") as state:
@@ -337,9 +341,9 @@ def test_what_findings_print_repairs_the_machine(machine, name):
     done = try_fixes(machine, TRIALS[name])
     codes = TRIALS[name].keys() - {""}
     assert codes <= set(done["before"]), done["before"]
-    assert all(done["ran"].values()), done
+    assert {code for code, commands in done["ran"].items() if not commands} == codes & WITHHELD, done
     assert done["failed"] == []
-    assert not codes & set(done["after"]), done
+    assert codes & set(done["after"]) == codes & WITHHELD, done
     assert set(done["after"]) <= set(done["before"]), done
 
 
@@ -371,7 +375,7 @@ def count() -> dict[str, set[str]]:
     from tests.hosts import MACHINES
 
     findings = [shown for name in MACHINES for shown in report_of(name).findings]
-    tried = {code for trial in TRIALS.values() for code in trial if code} | set(TRIED_ELSEWHERE)
+    tried = {code for trial in TRIALS.values() for code in trial if code} - WITHHELD | set(TRIED_ELSEWHERE)
     printed, held = set(tried), set(tried)
     for code, fix in ((shown.check.code, shown.finding.fix) for shown in findings):
         if fix.commands:
