@@ -13,7 +13,7 @@ import click
 
 from devkit.cli.names import complete_codes
 from devkit.errors import DevkitError, ExitCode
-from devkit.reading import MAX_LOG_BYTES
+from devkit.reading import MAX_LOG_BYTES, read_chunks
 from devkit.text import format_bytes, format_count, to_one_line
 from devkit.whole_files import write_whole
 
@@ -105,12 +105,14 @@ def _find_log(words: tuple[str, ...]) -> Path | None:
         return None
     path = Path(words[0])
     try:
-        is_file = stat.S_ISREG(path.stat().st_mode)
+        mode = path.stat().st_mode
     except OSError as problem:
         if path.suffix in _LOG_SUFFIXES and " " not in words[0]:
             hint = f"Name a file that exists, or give a code or an error text: {_EXAMPLES}"
             raise DevkitError(f"cannot read {path}: {problem.strerror}", hint) from problem
         return None
+    # A pipe is what the shell makes of <(journalctl -k).
+    is_file = stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
     if is_file and len(words[0]) <= MAX_CODE_LENGTH:
         from devkit.doctor.explain import find_check
 
@@ -120,8 +122,7 @@ def _find_log(words: tuple[str, ...]) -> Path | None:
 
 def _read_file(path: Path) -> "tuple[Excerpt, ...]":
     try:
-        with path.open("rb") as log:
-            return read_log(iter(partial(log.read, _CHUNK_BYTES), b""))
+        return read_log(read_chunks(path, sys.maxsize))
     except OSError as problem:
         raise DevkitError(f"cannot read {path}: {problem.strerror}", "Name a file that you may read.") from problem
 

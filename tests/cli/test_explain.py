@@ -114,7 +114,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(type(file), "open", refuse)
+    monkeypatch.setattr("devkit.reading.os.open", refuse)
     assert ask(str(file)).exception.message == f"cannot read {file}: Permission denied"
 
 
@@ -251,3 +251,15 @@ def test_a_log_is_explained_by_the_diagnosis_of_its_machine(tmp_path, machine, l
     match = json.loads(ask(*words, "--json").stdout)["matches"][0]
     assert match["code"] == code
     assert evidence in " ".join(match["speaks_for"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="makes a named pipe")
+def test_a_log_through_a_pipe_is_read_and_one_that_nobody_writes_to_is_given_up(tmp_path, monkeypatch):
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", 'echo "$1" >"$2"', "sh", NVML, pipe]):
+        assert json.loads(ask("--json", str(pipe)).stdout)["matches"][0]["code"] == "DRV002"
+    monkeypatch.setattr("devkit.reading.PIPE_TIMEOUT_S", 0.1)
+    result = ask(str(pipe))
+    assert isinstance(result.exception, DevkitError)
+    assert "nothing came through it" in result.exception.message
