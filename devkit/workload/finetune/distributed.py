@@ -518,11 +518,11 @@ def exchange_heartbeats(rank: int, world_size: int, *, timeout_s: float) -> Iter
                 ),
             )
             seen: dict[str, tuple[bytes, float]] = {}
-            place = f"process {os.getpid()} on {socket.gethostname()}"
+            namespace, place = _read_pid_namespace(), f"process {os.getpid()} on {socket.gethostname()}"
             count = 0
             while True:
                 count += 1
-                store.set(str(rank), f"{count} {place}")
+                store.set(str(rank), f"{count} {namespace} {place}")
                 for name in names:
                     if store.check([name]):
                         _watch(name, store.get(name), seen, timeout_s)
@@ -541,8 +541,8 @@ def exchange_heartbeats(rank: int, world_size: int, *, timeout_s: float) -> Iter
 
 def _watch(name: str, value: bytes, seen: dict[str, tuple[bytes, float]], timeout_s: float) -> None:
     now_s = time.monotonic()
-    place = value.decode().partition(" ")[2]
-    sign = value + _read_processor_time(place)
+    _, namespace, place = value.decode().split(" ", 2)
+    sign = value + _read_processor_time(namespace, place)
     before, since_s = seen.get(name, (b"", now_s))
     if sign != before:
         seen[name] = (sign, now_s)
@@ -554,17 +554,26 @@ def _watch(name: str, value: bytes, seen: dict[str, tuple[bytes, float]], timeou
         )
 
 
-def _read_processor_time(place: str) -> bytes:
+def _read_pid_namespace() -> str:
+    """Read the name of this process's PID namespace, "-" where the system has none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "-"
+
+
+def _read_processor_time(namespace: str, place: str) -> bytes:
     """Read what a process of this machine has computed so far: it advances where a busy process cannot send a beat.
 
     Args:
+        namespace: its PID namespace. Containers may share the name of their host, and number their processes alike.
         place: "process PID on HOST".
 
     Returns:
-        The clock ticks of /proc/PID/stat in user and kernel mode; empty for another machine, or where none can be read.
+        The clock ticks of /proc/PID/stat in user and kernel mode; empty for a process that cannot be seen from here.
     """
     _, pid, _, host = place.split(" ")
-    if host != socket.gethostname():
+    if (namespace, host) != (_read_pid_namespace(), socket.gethostname()):
         return b""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()

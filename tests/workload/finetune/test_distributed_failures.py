@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -157,9 +158,11 @@ def test_a_stopped_rank_is_named_once_and_the_others_end_after_the_timeout(run_f
 def test_a_process_that_computes_is_not_taken_for_a_silent_one(monkeypatch, capsys):
     monkeypatch.setattr(distributed, "SILENT_S", 0.3)
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    beat, seen = f"1 process {busy.pid} on {socket.gethostname()}".encode(), {}
+    here = str(Path("/proc/self/ns/pid").readlink())
+    seen = {}
 
-    def watch(seconds):
+    def watch(seconds, namespace=here):
+        beat = f"1 {namespace} process {busy.pid} on {socket.gethostname()}".encode()
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             distributed._watch("1", beat, seen, 6.0)
@@ -168,6 +171,7 @@ def test_a_process_that_computes_is_not_taken_for_a_silent_one(monkeypatch, caps
 
     try:
         assert watch(1.0) == 0
+        assert watch(1.0, "pid:[1]") == 1, "another container's process of the same number is not looked at"
         busy.send_signal(signal.SIGSTOP)
         assert watch(1.0) == 1
     finally:
