@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from devkit.errors import DevkitError
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 OTHER = "Options"
@@ -14,15 +16,22 @@ OTHER = "Options"
 class Command(click.Command):
     """A Click command with sections of options. `renamed` maps a flag of the last release to its present form.
 
-    A form such as "--set name=" takes the value at its end.
+    A form such as "--set name=" takes the value at its end. `removed` maps a flag that is gone to what does its part.
     """
 
-    def __init__(self, *args: Any, renamed: Mapping[str, str] | None = None, **named: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - those of click
+        renamed: Mapping[str, str] | None = None,
+        removed: Mapping[str, str] | None = None,
+        **named: Any,  # noqa: ANN401 - those of click
+    ) -> None:
         super().__init__(*args, **named)
         self.renamed = renamed or {}
+        self.removed = removed or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, flags of the last release included."""
+        """Parse the arguments, flags of the last release included. Raises DevkitError for one that was removed."""
         return super().parse_args(ctx, self._replace_renamed(args))
 
     def _replace_renamed(self, args: Sequence[str]) -> list[str]:
@@ -33,6 +42,8 @@ class Command(click.Command):
             new = self.renamed.get(name)
             if word == "--":
                 return [*found, word, *rest]
+            if name in self.removed:
+                raise DevkitError(f"{name} was removed", self.removed[name])
             if new is None:
                 found.append(word)
                 continue

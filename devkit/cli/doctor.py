@@ -46,7 +46,16 @@ _NOBODY_WAITS = ("CI", "PRE_COMMIT")
 _FORMATS = ("text", "json", *_NOT_FOR_LISTS)
 
 
-@click.command(cls=Command, renamed={"--smoke": "--trial"})
+_REMOVED = {
+    "--watch": "Run: watch devkit doctor --no-trial",
+    "--every": "Run: watch --interval SECONDS devkit doctor --no-trial",
+    "--since-last": "Compare two files of --save-facts: devkit fleet compare BEFORE NOW",
+    "--log": "Run: devkit explain FILE",
+}
+"""Flags of the last release, and what does their part."""
+
+
+@click.command(cls=Command, renamed={"--smoke": "--trial"}, removed=_REMOVED)
 @section(
     "What to examine",
     click.option("--project", metavar="DIR", type=_FOLDER, help="The project to check. Default: this directory."),

@@ -41,6 +41,7 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
 
 @click.command(
     cls=Command,
+    removed={"--plot": "Add --tensorboard DIR or --report-to NAME; metrics.jsonl has the numbers."},
     renamed={
         "--sequence": "--max-length",
         "--precision": "--dtype",

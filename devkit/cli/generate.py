@@ -30,7 +30,14 @@ MAX_PROMPT_CHARACTERS = 16 << 20
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-@click.command(cls=Command, renamed={"--tokens": "--max-new-tokens", "--precision": "--dtype"})
+_REMOVED = dict.fromkeys(
+    ("--static-cache", "--dynamic-cache"),
+    "Leave it out: answers are decoded with a growing KV cache. devkit serve starts an engine that compiles.",
+)
+"""Flags of the last release, and what does their part."""
+
+
+@click.command(cls=Command, renamed={"--tokens": "--max-new-tokens", "--precision": "--dtype"}, removed=_REMOVED)
 @click.option("--model", metavar="NAME", default="", help="Folder or hub id; by default the adapter's own base.")
 @click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Folder of a LoRA or DoRA adapter.")
 @click.option("--any-base", is_flag=True, help="Use the adapter on other weights than it was trained on.")

@@ -5,6 +5,9 @@ import json
 import pytest
 
 from devkit.cli import COMMANDS, REMOVED, RENAMED
+from devkit.cli.doctor import doctor
+from devkit.cli.finetune import finetune
+from devkit.cli.generate import generate
 from tests.cli.test_init import GPU, devkit
 
 
@@ -30,6 +33,16 @@ def test_an_old_command_runs_and_names_the_new_one(tmp_path, words, new, starts)
 def test_every_old_name_leads_to_a_command_and_hides_none():
     assert {new.split()[0] for new in RENAMED.values()} <= COMMANDS.keys()
     assert not (RENAMED.keys() | REMOVED.keys()) & COMMANDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"), [(command, flag) for command in (doctor, finetune, generate) for flag in command.removed]
+)
+def test_a_removed_flag_says_what_does_its_part(tmp_path, command, flag):
+    for words in ((flag, "x"), (f"{flag}=x",)):
+        done = devkit(command.name, *words, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"Error: {flag} was removed\n  {command.removed[flag]}\n"
 
 
 @pytest.mark.parametrize("name", REMOVED)

@@ -39,8 +39,8 @@ class FamilyCause:
 
     `where` are regular expressions of captures, without which the cause does not apply. `proof` are words of the text
     that exclude every other cause (a cause with nothing else applies only with them), `speaks_for` and `speaks_against`
-    such that make it more or less probable. Without one of `needs` the cause does not apply. `given` and `excluded_by`
-    are those of `Signature`.
+    such that make it more or less probable. Without one of `needs` the cause does not apply. `given` is that of
+    `Signature`, and `excluded_by` are facts that exclude the cause, in the same form.
     `computed` names the function that makes the fix of the values in the text; `fix` is for texts without them.
     A cause with `texts` of its own is the only one of their errors, and is found beside other errors of its family.
     """
@@ -177,7 +177,7 @@ def _rank_causes(family: Family, captures: Mapping[str, str], text: Words, value
     """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
     scored = []
     for row in family.causes:
-        given = list_given(row.given, row.excluded_by, captures)
+        given = list_given(row.given, captures, excluded_by=row.excluded_by)
         if (
             given is None
             or not _applies(row, captures)

@@ -96,11 +96,11 @@ def find_template(template: str, text: Words, *, is_squeezed: bool = False) -> t
 
 
 def list_given(
-    given: Mapping[str, str], excluded_by: Mapping[str, str], facts: Mapping[str, str]
+    given: Mapping[str, str], facts: Mapping[str, str], *, excluded_by: Mapping[str, str] | None = None
 ) -> tuple[str, ...] | None:
     """List the values of the facts that a row needs; None where the text lacks one, or states what excludes the row."""
     found = tuple(facts.get(name, "") for name in given)
-    is_excluded = any(re.match(rule, facts.get(name, "")) for name, rule in excluded_by.items())
+    is_excluded = any(re.match(rule, facts.get(name, "")) for name, rule in (excluded_by or {}).items())
     has_all = all(value and re.match(given[name], value) for name, value in zip(given, found, strict=True))
     return found if has_all and not is_excluded else None
 
@@ -109,7 +109,7 @@ def _search(text: Words, signatures: tuple[Signature, ...], facts: TextFacts, *,
     matches = []
     stated = facts.as_captures()
     for signature in signatures:
-        if list_given(signature.given, signature.excluded_by, stated) is None:
+        if list_given(signature.given, stated) is None:
             continue
         for template in signature.texts:
             hit = find_template(template, text, is_squeezed=is_squeezed)

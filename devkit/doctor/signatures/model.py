@@ -14,8 +14,8 @@ class Signature:
     `texts` are patterns as `patterns.py` reads them; any of them is enough. `symptoms` are those of them that the
     check's page shows. `cause` may name their captures in braces, and then every text must have them. `beside` requires
     one more pattern close to the first, and `unless` forbids any: both are for words too short to be sure of. Programs
-    of any field report what `is_common`. `given` and `excluded_by` are facts of the text that the row needs, and that
-    exclude it: each a name with a regular expression of its value.
+    of any field report what `is_common`. `given` are facts of the text that the row needs, each a name
+    with a regular expression of its value.
     """
 
     code: str
@@ -34,7 +34,6 @@ class Signature:
     symptoms: tuple[str, ...] = ()
     is_common: bool = False
     given: Mapping[str, str] = field(default_factory=dict)
-    excluded_by: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
