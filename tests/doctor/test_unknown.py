@@ -84,7 +84,14 @@ def test_a_healthy_log_is_called_healthy(log):
 
 
 @pytest.mark.parametrize(
-    "raised", ["queue.Empty", "StopIteration", "pyarrow.lib.ArrowInvalid: straddling object", "zlib.error: -3"]
+    "raised",
+    [
+        "queue.Empty",
+        "StopIteration",
+        "pyarrow.lib.ArrowInvalid: straddling object",
+        "zlib.error: -3",
+        "numpy._core._exceptions._UFuncCastingError: no",
+    ],
 )
 def test_a_traceback_is_never_healthy_and_its_exception_is_the_error_whatever_its_name(raised):
     frames = "".join(f'  File "/srv/{name}.py", line 3, in {name}\n    {name}()\n' for name in ("main", "load"))

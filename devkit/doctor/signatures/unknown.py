@@ -28,7 +28,7 @@ _ERROR = re.compile(
 )
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)): ?(.*)")
 _RAISED = re.compile(
-    r"(?:[A-Za-z_]\w{0,40}\.){0,8}[A-Z]\w{1,60}(?:: \S|$)|(?:[A-Za-z_]\w{0,40}\.){1,8}[a-z]\w{1,60}: \S"
+    r"(?:[A-Za-z_]\w{0,40}\.){0,8}_{0,2}[A-Z]\w{1,60}(?:: \S|$)|(?:[A-Za-z_]\w{0,40}\.){1,8}[a-z]\w{1,60}: \S"
 )
 """The line below the frames of a traceback: the exception's class, whatever its name, and its message."""
 _TRACEBACK = "Traceback (most recent call last)"
