@@ -123,6 +123,7 @@ def serve(address: str, modules: list[str]) -> None:
             for found in walk_packages(module.__path__, "devkit."):
                 if not found.name.startswith(("devkit.workload", "devkit.probe.children", "devkit.__main__")):
                     importlib.import_module(found.name)
+            read_shipped_documents()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
@@ -137,6 +138,20 @@ def serve(address: str, modules: list[str]) -> None:
                 attend(connection)
                 os._exit(0)
             connection.close()
+
+
+def read_shipped_documents() -> None:
+    """Read once what each command would read again: the documents and templates that ship with devkit, and its wheel."""
+    from devkit.formats.shipped import load
+    from devkit.render.templates import get_environment
+    from devkit.render.wheel import build_devkit_wheel
+
+    for path in (ROOT / "devkit").rglob("*.toml"):
+        package = next(folder for folder in path.parents if (folder / "__init__.py").exists())
+        load(".".join(package.relative_to(ROOT).parts), path.relative_to(package).with_suffix("").as_posix())
+    for path in (ROOT / "templates").rglob("*.j2"):
+        get_environment().get_template(path.relative_to(ROOT / "templates").as_posix())
+    build_devkit_wheel()
 
 
 def attend(connection: socket.socket) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from functools import total_ordering
+from functools import cached_property, total_ordering
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Release:
         """The first number: a driver's branch, a CUDA major."""
         return self.numbers[0]
 
+    @cached_property
     def _key(self) -> tuple[int, ...]:
         significant = list(self.numbers)
         while len(significant) > 1 and significant[-1] == 0:
@@ -68,13 +69,13 @@ class Release:
         return tuple(significant)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Release) and self._key() == other._key()
+        return isinstance(other, Release) and self._key == other._key
 
     def __lt__(self, other: "Release") -> bool:
-        return self._key() < other._key()
+        return self._key < other._key
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._key)
 
     def __str__(self) -> str:
         return self.text

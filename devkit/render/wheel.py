@@ -95,7 +95,9 @@ def pack_wheel(installed: Distribution) -> FromWheel:
             entry.external_attr = 0o644 << 16
             entry.create_system = 3
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, content)
+            archive.writestr(
+                entry, content, compresslevel=1
+            )  # one build reads it, and every `init` and `update` packs it
     return FromWheel(f"{name}-{__version__}-py3-none-any.whl", buffer.getvalue())
 
 

@@ -353,8 +353,8 @@ class _Search:
         request = replace(self._constrain(python=plan.python), python=plan.python)
         request = add_project_constraints(request, self.dependencies, python=plan.python)
         limits = list_compile_limits(self.dependencies, build_problem(request, self._tables))
-        limited = replace(request, constraints=request.constraints + limits)
-        yield from dict.fromkeys(each for one in (limited, request) for each in list_fitting_torch(one, self._tables))
+        limited = [replace(request, constraints=request.constraints + limits)] if limits else []
+        yield from dict.fromkeys(each for one in (*limited, request) for each in list_fitting_torch(one, self._tables))
 
     def _resolve_within(self, limit: str, plan: Plan, requirements: list[str], resolve: Resolve) -> Resolution:
         """Resolve with torch last: chosen first, it would be the newest, and age whatever needs another one."""
