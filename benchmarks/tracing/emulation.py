@@ -52,7 +52,7 @@ def refuse_mixed_precision_experts() -> Iterator[None]:
             raise
         raise DevkitError(
             "torch multiplies fused experts in bf16 alone, and these are in another type",
-            "Use --dtype bf16 and --no-kbit-upcast.",
+            "Use --dtype bf16 and --set upcast=false.",
         ) from error
 
 

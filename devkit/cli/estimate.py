@@ -70,15 +70,7 @@ _TRAINING = (
         help="Gradient checkpointing: recompute activations in the backward pass.",
     ),
     click.option("--optimizer", type=_choose(Optimizer), help="Default: adamw, PyTorch's fused one."),
-    click.option("--loss", type=_choose(Loss), help="Loss on full logits, or in chunks."),
-    click.option(
-        "--kbit-upcast/--no-kbit-upcast", "upcast", default=None, help="peft's prepare_model_for_kbit_training ran."
-    ),
-    click.option(
-        "--double-quantization/--no-double-quantization", default=None, help="Quantize the scales of nf4 as well."
-    ),
     click.option("--stack", type=_choose(Stack), help="Training loop; its defaults apply. Default: devkit."),
-    click.option("--autocast/--no-autocast", default=None, help="bf16=True or fp16=True of Trainer and TRL."),
     click.option(
         "--padded",
         "masked",
@@ -86,11 +78,7 @@ _TRAINING = (
         default=None,
         help="Rows are padded: the mask makes attention repeat keys and values for every head.",
     ),
-    click.option(
-        "--keeps-outputs", is_flag=True, default=None, help="The loop keeps the logits during the backward pass."
-    ),
     click.option("--sharding", type=_choose(Sharding), help="How --world processes shard the model. Default: ddp."),
-    click.option("--shard-size", type=int, metavar="N", help="Processes that shard one copy. Default: all."),
     click.option(
         "--train-tokens",
         "tokens",
@@ -104,7 +92,6 @@ _INFERENCE = (
     click.option("--max-new-tokens", "new", type=int, metavar="N", help="Tokens to generate. Default: 256."),
     click.option("--sequences", type=int, metavar="N", help="Sequences in one batch. Default: 1."),
     click.option("--cache", type=_choose(CacheKind), help="KV cache. Default: dynamic."),
-    click.option("--cache-dtype", "cache_precision", type=_PRECISION, help="Default: that of the weights."),
     click.option("--quantization", type=_choose(Quantization), help="Quantization of the weights."),
 )
 _BOTH = (
@@ -120,13 +107,25 @@ _BOTH = (
         "hidden_size=4096,num_hidden_layers=32,num_attention_heads=32,intermediate_size=14336,vocab_size=128256",
     ),
 )
+_WITHOUT_FLAG = {
+    "loss": "standard, on full logits, or chunked.",
+    "upcast": "Whether peft's prepare_model_for_kbit_training ran.",
+    "double_quantization": "Whether the scales of nf4 are quantized as well.",
+    "autocast": "Whether Trainer or TRL has bf16=True or fp16=True.",
+    "keeps_outputs": "Whether the loop keeps the logits during the backward pass.",
+    "shard_size": "Processes that shard one copy. Default: all.",
+    "cache_precision": "Data type of the KV cache. Default: that of the weights.",
+}
+"""The settings for --set, with their meanings."""
 _SETTINGS = {
     "training": [name for name in _name_options(_TRAINING) if name != "tokens"],
     "inference": [name for name in _name_options(_INFERENCE) if name != "inference"],
     "both": [name for name in _name_options(_BOTH) if name != "shape"],
 }
 """The settings that have a flag, by what they are for."""
-_FLAGS = _name_options((*_TRAINING, *_INFERENCE, *_BOTH))
+_SETTINGS["inference"].append("cache_precision")
+_SETTINGS["training"] += [name for name in _WITHOUT_FLAG if name != "cache_precision"]
+_FLAGS = _name_options((*_TRAINING, *_INFERENCE, *_BOTH)) | {name: f"--set {name}" for name in _WITHOUT_FLAG}
 RENAMED_FLAGS = {
     **{"--seq": "--max-length", "--new-tokens": "--max-new-tokens", "--quantize": "--quantization"},
     **{"--tokens": "--train-tokens"},
@@ -139,6 +138,15 @@ RENAMED_FLAGS = {
         )
     },
     "--tied": "--shape tie_word_embeddings=true",
+    **{"--loss": "--set loss=", "--shard-size": "--set shard_size=", "--cache-dtype": "--set cache_precision="},
+    **{
+        f"--{prefix}{flag}": f"--set {name}={value}"
+        for prefix, value in (("", "true"), ("no-", "false"))
+        for flag, name in (
+            *(("kbit-upcast", "upcast"), ("double-quantization", "double_quantization"), ("autocast", "autocast")),
+            ("keeps-outputs", "keeps_outputs"),
+        )
+    },
 }
 
 
@@ -156,7 +164,17 @@ class _CommandOptions:
     as_json: bool
 
 
-@click.command(cls=Command, renamed=RENAMED_FLAGS)
+class _EstimateCommand(Command):
+    """The command, whose help lists the settings that have no flag."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Format the flags, and the settings for --set."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Settings for --set"):
+            formatter.write_dl(list(_WITHOUT_FLAG.items()))
+
+
+@click.command(cls=_EstimateCommand, renamed=RENAMED_FLAGS)
 @click.argument("model", required=False, shell_complete=complete_models)
 @section(
     "Where",
@@ -175,6 +193,7 @@ class _CommandOptions:
 @section("Training and inference", *_BOTH)
 @section("Training", *_TRAINING)
 @section("Inference", *_INFERENCE)
+@click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any other setting. Repeat.")
 @click.option("--why", metavar="TERM", help="Explain one term of the peak.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
@@ -195,7 +214,11 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         serialize_estimate_report,
     )
 
-    flags = {group: {name: given.pop(name) for name in names} for group, names in _SETTINGS.items()}
+    rare = parse_assignments(given.pop("assignments"))
+    flags = {
+        group: {name: rare.get(name) if name in _WITHOUT_FLAG else given.pop(name) for name in names}
+        for group, names in _SETTINGS.items()
+    }
     options = _CommandOptions(**given)
     settings = build_estimate_settings(flags, is_inference=options.inference)
     config, name = find_model_config(options.model, build_model_config(options.shape, model=options.model))
@@ -224,6 +247,18 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
         if command and report.fits_somewhere:
             click.echo(f"\nTo train so:\n  {command}")
     ctx.exit(ExitCode.DONE if report.fits_somewhere else ExitCode.ANSWER_IS_NO)
+
+
+def parse_assignments(texts: Sequence[str]) -> dict[str, object]:
+    """Parse NAME=VALUE of --set into plain values. Raises DevkitError for a name without a setting."""
+    found: dict[str, object] = {}
+    for text in texts:
+        name, mark, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not mark or name not in _WITHOUT_FLAG:
+            raise DevkitError(f"--set {text!r} is no setting", f"Names: {', '.join(_WITHOUT_FLAG)}.")
+        found[name] = {"true": True, "false": False}.get(value, int(value) if value.isdecimal() else value)
+    return found
 
 
 def format_finetune_command(model: str | None, settings: TrainingSettings) -> str:

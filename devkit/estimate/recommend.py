@@ -121,9 +121,9 @@ def _list_changes(requested: TrainingSettings, settings: TrainingSettings) -> tu
         "--checkpointing": settings.checkpointing and not requested.checkpointing,
         "--no-checkpointing": requested.checkpointing and not settings.checkpointing,
         f"--optimizer {settings.optimizer}": settings.optimizer is not requested.optimizer,
-        f"--loss {settings.loss}": settings.loss is not requested.loss,
+        f"--set loss={settings.loss}": settings.loss is not requested.loss,
         f"--adapter-dtype {settings.adapter_precision}": settings.adapter_precision is not requested.adapter_precision,
-        "--no-kbit-upcast": settings.upcast != requested.upcast,
+        "--set upcast=false": settings.upcast != requested.upcast,
         f"--world {settings.world} --sharding {settings.sharding}": settings.world != requested.world,
     }
     return tuple(flag for flag, differs in flags.items() if differs)

@@ -222,13 +222,13 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
     is_quantized = get_quantization(settings) is not Quantization.NONE
     if settings.upcast and not is_quantized:
         raise DevkitError(
-            f"--kbit-upcast says nothing about {settings.method}: nothing is quantized",
-            "Choose --method qlora or int8-lora, or leave the flag away.",
+            f"--set upcast says nothing about {settings.method}: nothing is quantized",
+            "Choose --method qlora or int8-lora, or leave it out.",
         )
     if settings.autocast and settings.stack is Stack.DEVKIT:
         raise DevkitError(
-            "--autocast says nothing about devkit's own loop, which computes in the precision of its weights",
-            "Add --stack trainer or trl, or leave the flag away.",
+            "--set autocast says nothing about devkit's own loop, which computes in the precision of its weights",
+            "Add --stack trainer or trl, or leave it out.",
         )
     if settings.dora and settings.method is Method.FULL:
         raise DevkitError("--dora says nothing about full fine-tuning", "Choose --method lora, qlora or int8-lora.")
@@ -238,7 +238,7 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
         )
     if settings.shard_size and (settings.shard_size < 0 or settings.world % settings.shard_size):
         raise DevkitError(
-            f"{settings.world} processes are not groups of --shard-size {settings.shard_size}",
+            f"{settings.world} processes are not groups of --set shard_size={settings.shard_size}",
             "Give a number that divides --world, such as the GPUs of a node.",
         )
     if not shape.is_decoder and is_quantized:

@@ -70,9 +70,7 @@ class JobSettings:
     grace: Annotated[
         str, SettingInfo("Time between SIGTERM and SIGKILL, to save a checkpoint.", example="120s", has_flag=False)
     ] = "120s"
-    spot: Annotated[bool, SettingInfo("Run on spot nodes, which may be reclaimed at any time.", section=MACHINES)] = (
-        False
-    )
+    spot: Annotated[bool, SettingInfo("Run on spot nodes, which may be reclaimed at any time.", has_flag=False)] = False
     cpus: Annotated[int | None, SettingInfo("CPU cores on each node.", at_least=1, at_most=4096, has_flag=False)] = None
     memory: Annotated[
         str, SettingInfo("Memory of each node, instead of the estimate.", example="64Gi", has_flag=False)
@@ -82,7 +80,7 @@ class JobSettings:
     checkpoints: Annotated[str, SettingInfo("The output: claim, folder or volume.", section=STORAGE)] = ""
     mount: Annotated[
         tuple[str, ...],
-        SettingInfo("Other storage at a path of your own. Repeat.", example="SOURCE:/PATH", section=STORAGE),
+        SettingInfo("Other storage at a path of your own. Repeat.", example="SOURCE:/PATH", has_flag=False),
     ] = ()
     workdir: Annotated[
         str, SettingInfo("Folder of the container in which a command of your own starts.", has_flag=False)

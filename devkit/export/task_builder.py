@@ -205,7 +205,7 @@ def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHar
             )
     if job.spot and not settings.resume:
         raise DevkitError(
-            "--spot with resume = false would start over each time the node is reclaimed",
+            "spot with resume = false would start over each time the node is reclaimed",
             "Take resume = false out of the settings of the run.",
         )
 
@@ -270,11 +270,11 @@ def plan_mounts(job: JobSettings, taken: set[str]) -> Iterator[Volume]:
         path = str(PurePosixPath(folder))
         if not (source and mark) or not folder.startswith("/") or ".." in PurePosixPath(folder).parts:
             raise DevkitError(
-                f"--mount {text!r} names no storage with a path of the container",
-                "Write it as SOURCE:/PATH, such as --mount nas:/data.",
+                f"mount {text!r} names no storage with a path of the container",
+                "Write it as SOURCE:/PATH, such as nas:/data.",
             )
         if hidden := sorted(each for each in taken if PurePosixPath(each).is_relative_to(path)):
-            raise DevkitError(f"--mount {text!r} would hide {hidden[0]}", "Give it a path of its own.")
+            raise DevkitError(f"mount {text!r} would hide {hidden[0]}", "Give it a path of its own.")
         taken.add(path)
         yield Volume(role=MountRole.OWN, path=path, source=source, size_bytes=0, because=REQUESTED)
 

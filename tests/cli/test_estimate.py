@@ -115,6 +115,14 @@ def test_the_command_that_trains_so_is_printed_and_has_the_judged_settings():
     assert sharded.startswith("torchrun --nproc-per-node 2 -m devkit finetune") and sharded.endswith("--sharding zero3")
 
 
+def test_settings_without_a_flag_change_the_peak_and_the_flags_of_the_last_release_do_too():
+    peak = "allocated_peak_bytes"
+    chunked = document("llama-3.1-8b", "--method", "qlora")[1][peak]
+    standard = document("llama-3.1-8b", "--method", "qlora", "--set", "loss=standard", "--set", "upcast=true")[1][peak]
+    assert standard > chunked
+    assert document("llama-3.1-8b", "--method", "qlora", "--loss", "standard", "--kbit-upcast")[1][peak] == standard
+
+
 def test_a_term_is_explained_with_its_formula_and_its_source():
     _, text = run("llama-3.1-8b", "--why", "checkpoints")
     assert "32 layers x 2,048 tokens x 4,096 x 2 B" in text and "https://" in text
@@ -145,7 +153,14 @@ def test_a_config_file_and_its_folder_are_read(tmp_path):
         pytest.param(("llama-3.1-8b", "--max-length", "0"), "--max-length is 0", id="no tokens"),
         pytest.param(("llama-3.1-8b", "--rank", "-4"), "--rank is -4", id="a negative rank"),
         pytest.param(("llama-3.1-8b", "--method", "full", "--rank", "8"), "--rank has no effect", id="a rank in full"),
-        pytest.param(("llama-3.1-8b", "--kbit-upcast"), "--kbit-upcast has no effect", id="an upcast of LoRA"),
+        pytest.param(("llama-3.1-8b", "--set", "upcast=true"), "--set upcast has no effect", id="an upcast of LoRA"),
+        pytest.param(("llama-3.1-8b", "--set", "colour=red"), "'colour=red' is no setting", id="a setting nobody has"),
+        pytest.param(("llama-3.1-8b", "--set", "loss=bad"), "loss must be", id="a value that is none"),
+        pytest.param(
+            ("llama-3.1-8b", "--set", "cache_precision=bf16"),
+            "--set cache_precision has no effect",
+            id="a cache's dtype",
+        ),
         pytest.param(("llama-3.1-8b", "--sharding", "zero3"), "among one process", id="sharing among one"),
         pytest.param(("llama-3.1-8b", "--inference", "--rank", "8"), "--rank has no effect", id="a rank for inference"),
         pytest.param(("llama-3.1-8b", "--cache", "static"), "--cache has no effect", id="a cache for training"),

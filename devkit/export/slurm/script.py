@@ -132,16 +132,16 @@ def _list_mounts(task: Task, settings: SlurmSettings) -> list[str]:
     if not settings.flavor.is_container:
         if own:
             raise DevkitError(
-                f"--mount is for a container, and --flavor {settings.flavor} mounts nothing",
+                f"mount is for a container, and --flavor {settings.flavor} mounts nothing",
                 "Leave it out: the job sees the cluster's folders under their own names.",
             )
         return []
     for each in own:
-        validate_mountable(each.path, "--mount")
+        validate_mountable(each.path, "mount")
     output = escape_double_quoted(task.output)
     return [
         *(f"$models:{HUB_CACHE}", f"$compiled:{COMPILE_CACHE}", f"$data:{task.workspace}", f"$checkpoints:{output}"),
-        *(f"{quote_folder(each.source, '--mount')[1:-1]}:{escape_double_quoted(each.path)}" for each in own),
+        *(f"{quote_folder(each.source, 'mount')[1:-1]}:{escape_double_quoted(each.path)}" for each in own),
     ]
 
 
