@@ -10,6 +10,8 @@ import importlib
 import json
 import os
 import runpy
+import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -90,10 +92,14 @@ def _command_server() -> str:
 
 @contextmanager
 def fork_server(folder: Path, *modules: str, env: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Start a process that has the modules imported and forks for each order that comes to the address, which is handed back."""
+    """Start a process that has the modules imported and forks for each order that comes to the address, which is handed back.
+
+    It ends with the process that started it, however that ends: it then reads the end of its standard input.
+    """
     address = f"{folder}/s"
     argv = [sys.executable, "-m", "tests.forked_commands", address, *modules]
-    with subprocess.Popen(argv, env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, env=env, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as server:
         assert server.stdout.readline() == "ready\n"
         try:
             yield address
@@ -131,6 +137,10 @@ def serve(address: str, modules: list[str]) -> None:
         sys.stdout.flush()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
+            readable, _, _ = select.select([listener, sys.stdin], [], [])
+            if listener not in readable:
+                shutil.rmtree(Path(address).parent, ignore_errors=True)
+                return
             connection, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
