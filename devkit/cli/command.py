@@ -16,7 +16,8 @@ OTHER = "Options"
 class Command(click.Command):
     """A Click command with sections of options. `renamed` maps a flag of the last release to its present form.
 
-    A form such as "--set name=" takes the value at its end. `removed` maps a flag that is gone to what does its part.
+    A form such as "--set name=" takes the value at its end; "" leaves the value alone, as an argument. `removed` maps
+    a flag that is gone to what does its part.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Command(click.Command):
             if new is None:
                 found.append(word)
                 continue
-            shown = f"{new}VALUE" if new.endswith("=") else new
+            shown = f"{new}VALUE" if new.endswith("=") else new or "an argument without a flag"
             click.echo(f"{name} is now {shown}; the old flag goes with devkit 0.4.", err=True)
             if new.endswith("="):
                 flag, _, key = new.partition(" ")

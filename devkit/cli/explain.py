@@ -193,12 +193,11 @@ def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, wi
 
 
 def _refuse_unknown_code(text: str) -> None:
-    from devkit.doctor.explain import is_code, suggest_codes
+    from devkit.doctor.checks.loader import build_unknown_code_error
+    from devkit.doctor.explain import is_code
 
     if is_code(text):
-        close = suggest_codes(text)
-        hint = f"Did you mean {' or '.join(close)}? " if close else ""
-        raise DevkitError(f"no check has the code {text.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
+        raise build_unknown_code_error(text)
 
 
 def read_log(chunks: Iterator[bytes]) -> "tuple[Excerpt, ...]":

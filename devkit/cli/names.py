@@ -11,10 +11,11 @@ def complete_codes(_ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a GPU, however much of it is left out."""
+    """Complete the name of a GPU, however much of it is left out, in one word: bash would take a space for its end."""
     from devkit.compat.version_tables import load_tables
 
-    return [row.name for row in load_tables().gpus.models if incomplete.lower() in row.name.lower()]
+    names = (row.name.replace(" ", "-") for row in load_tables().gpus.models)
+    return [name for name in names if incomplete.replace(" ", "-").lower() in name.lower()]
 
 
 def complete_models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -41,11 +41,9 @@ plan_with_packages = partial(project_plan.plan_with_packages, show_status=show_s
 _FOLDER = click.Path(exists=True, file_okay=False)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, renamed={"--project": ""})
+@click.argument("project", metavar="[DIR]", default=".", type=_FOLDER)
 @plan_options(with_details=True)
-@click.option(
-    "--project", metavar="DIR", default=".", type=_FOLDER, help="The project to plan for. Default: this directory."
-)
 @click.option("--ignore-dependencies", is_flag=True, help="Plan without the project's own requirements.")
 @click.option(
     "--why", metavar="FIELD", help="Explain one choice, such as torch, and why the alternatives were rejected."

@@ -1,9 +1,8 @@
 """The explanation of a check, as text and as a document."""
 
 import re
-from difflib import get_close_matches
 
-from devkit.doctor.checks.loader import list_codes, load_check
+from devkit.doctor.checks.loader import load_check
 from devkit.doctor.model import Check, find_check_page
 from devkit.doctor.problems import group_problems, show_commands
 from devkit.doctor.report.lines import Line, Tone, fold_lines
@@ -22,11 +21,6 @@ def find_check(text: str) -> Check | None:
 def is_code(text: str) -> bool:
     """Return True if `text` has the form of a code, even if no check has it."""
     return _CODE.fullmatch(text.strip()) is not None
-
-
-def suggest_codes(text: str) -> tuple[str, ...]:
-    """Return up to three codes that resemble `text`."""
-    return tuple(get_close_matches(_normalize_code(text), list_codes(), n=3, cutoff=0.5))
 
 
 def _normalize_code(text: str) -> str:

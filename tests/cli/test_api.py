@@ -73,7 +73,7 @@ def test_explain_returns_what_the_command_prints(text):
 
 def test_plan_returns_what_the_command_prints(tmp_path):
     answer = devkit.plan(driver="580.95.05", gpus=["H100"])
-    printed = run_json("plan", "--driver", "580.95.05", "--gpu", "H100", "--project", tmp_path, "--no-resolve")
+    printed = run_json("plan", "--driver", "580.95.05", "--gpu", "H100", tmp_path, "--no-resolve")
     assert answer.plan is not None
     document = answer.to_document()
     assert document == {name: printed[name] for name in document}

@@ -263,3 +263,8 @@ def test_a_log_through_a_pipe_is_read_and_one_that_nobody_writes_to_is_given_up(
     result = ask(str(pipe))
     assert isinstance(result.exception, DevkitError)
     assert "nothing came through it" in result.exception.message
+
+
+def test_a_code_without_its_zeros_is_proposed_with_them():
+    refused = ask("CTK01").exception
+    assert isinstance(refused, DevkitError) and refused.hint.startswith("Did you mean CTK001 ")

@@ -299,7 +299,7 @@ def test_every_shell_has_a_script(shell):
         pytest.param("devkit doctor --tr", "--trial", id="a flag"),
         pytest.param("devkit doctor --only CTK00", "CTK001", id="the code of a check"),
         pytest.param("devkit explain drv", "DRV001", id="a code in small letters"),
-        pytest.param("devkit plan --gpu 4090", "NVIDIA GeForce RTX 4090", id="a GPU"),
+        pytest.param("devkit plan --gpu 4090", "NVIDIA-GeForce-RTX-4090", id="a GPU, in one word"),
         pytest.param("devkit estimate smollm2", "HuggingFaceTB/SmolLM2-135M", id="a model"),
     ],
 )

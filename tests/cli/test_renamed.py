@@ -120,3 +120,12 @@ def test_old_flags_of_export_are_settings(tmp_path):
     made, again = [(tmp_path / name / "job.sbatch").read_text(encoding="utf-8") for name in ("old", "new")]
     assert made == again.replace("new/", "old/")
     assert "#SBATCH --mem=64G" in made
+
+
+def test_the_project_of_a_plan_is_an_argument(tmp_path):
+    old, new = (
+        devkit("plan", "--project", tmp_path, *GPU, "--no-resolve"),
+        devkit("plan", tmp_path, *GPU, "--no-resolve"),
+    )
+    assert (old.returncode, old.stdout) == (0, new.stdout)
+    assert old.stderr.startswith("--project is now an argument without a flag; ") and not new.stderr

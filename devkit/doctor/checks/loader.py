@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from importlib import import_module
 
 from devkit.doctor.model import Check
 from devkit.doctor.problems import render_problems
 from devkit.doctor.signatures.catalog import PREFIXES, load_check_rows
 from devkit.doctor.signatures.model import CheckRow
+from devkit.errors import DevkitError
 
 
 def load_checks() -> tuple[Check, ...]:
@@ -28,6 +30,14 @@ def load_check(code: str) -> Check:
 def list_codes() -> Iterator[str]:
     """Yield the code of every check without importing it."""
     return (code for prefix in PREFIXES for code in load_check_rows(prefix))
+
+
+def build_unknown_code_error(code: str) -> DevkitError:
+    """Build the error for a code that no check has, with the codes that resemble it: CTK01 is first of all CTK001."""
+    wanted = code.strip().upper().replace("-", "")
+    close = get_close_matches(f"{wanted[:3]}{wanted[3:].zfill(3)}", list_codes(), n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(close)}? " if close else ""
+    return DevkitError(f"no check has the code {code.strip()!r}", f"{hint}`devkit doctor --list` shows all codes.")
 
 
 def _import_check(row: CheckRow) -> Check:
