@@ -238,9 +238,11 @@ def leave_out_guide(
 
     A guide may be older than the files beside it, or newer than the code.
     """
-    from devkit.solver.plan import Conflict
+    from devkit.render.project_plan import date_request
+    from devkit.solver.plan import LATEST, Conflict
 
-    if not isinstance(planned, Conflict) and planned.as_of:
+    dated = date_request(request, as_written.dependencies, as_written.root).as_of
+    if not isinstance(planned, Conflict) and (planned.as_of or dated in ("", LATEST)):
         return project, planned
     bare, _ = add_imports(as_written, with_guide=False)
     without = plan_with_packages(request, bare.dependencies, bare.root, bare.settings, no_resolve=no_resolve)

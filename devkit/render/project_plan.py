@@ -66,8 +66,7 @@ def _prepare(
     from devkit.compat.version_tables import load_tables
     from devkit.solver.resolution import plan_project
 
-    if not request.as_of and dependencies.asks_for_packages and not os.access(root / "devkit.toml", os.F_OK):
-        request = replace(request, as_of=_find_day(root))
+    request = date_request(request, dependencies, root)
     sources = RequirementSources()
     if dependencies.lists or dependencies.needs:
         from devkit.render.container.packages import read_requirement_sources
@@ -110,14 +109,16 @@ def _prepare(
     return plan
 
 
-def _find_day(root: Path) -> str:
-    """Return the day of the last change of the project's code, "" where that is not long ago or not known."""
+def date_request(request: Request, dependencies: Dependencies, root: Path) -> Request:
+    """Return the request as of the last change of code that is old, unless it has a day or the project a devkit.toml."""
+    if request.as_of or not dependencies.asks_for_packages or os.access(root / "devkit.toml", os.F_OK):
+        return request
     from devkit.compat.version_tables import load_tables
     from devkit.probe.project.reader import read_last_change
     from devkit.solver.resolution import is_old
 
     day = read_last_change(root)
-    return day if day and is_old(day, load_tables()) else ""
+    return replace(request, as_of=day) if day and is_old(day, load_tables()) else request
 
 
 def _read_locked_plan(root: Path) -> Plan | None:
