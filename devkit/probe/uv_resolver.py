@@ -81,9 +81,10 @@ _GLIBCS = ("2.17", "2.28", *(f"2.{minor}" for minor in range(31, 41)))
 """C libraries that --python-platform knows by name."""
 _NO_BUILD = "import os\nos._exit(77)\n"
 """sitecustomize.py of whatever Python uv starts to build with. It asks an interpreter about itself with -I, which skips it."""
-_UNBUILT = re.compile(
+UNBUILT = re.compile(
     r"Failed to (?:download and )?build `(?P<name>[\w.-]+)(?:==(?P<version>[^`\s]+)| @ (?P<url>[^`]+))`"
 )
+"""What uv says of a source distribution that it cannot build."""
 _CAUSE = re.compile(r"^\s*cause: ", re.MULTILINE)
 _NO_SOLUTION = "No solution found"
 _STEP = re.compile(r"(?:And b|B)ecause (.+?), we can conclude that .+?\.(?= And because |$)")
@@ -191,7 +192,7 @@ class UvResolver:
                 done = ProgramResult(TIMED_OUT, "", "") if is_over else _run(command, folder, left_s, self._stop)
                 if done.code == 0:
                     return self._parse_lock((folder / "pylock.toml").read_text(encoding="utf-8"), unread)
-                unbuilt = _UNBUILT.search(done.err)
+                unbuilt = UNBUILT.search(done.err)
                 if done.code == TIMED_OUT or unbuilt is None or not self._read_metadata(uv, unbuilt, given, unread):
                     return self._explain(done)
         return Unknown(f"more than {MAX_SOURCE_DISTRIBUTIONS} packages have only a source distribution")
@@ -263,7 +264,7 @@ class UvResolver:
         document: dict[str, Any] = tomllib.loads(text)
         packages = [each for each in document.get("packages", ()) if "version" in each]
         return Resolved(
-            packages=tuple((canonicalize_name(each["name"]), str(each["version"])) for each in packages),
+            packages=tuple(_read_version(canonicalize_name(each["name"]), str(each["version"])) for each in packages),
             from_source=tuple(canonicalize_name(each["name"]) for each in packages if not each.get("wheels")),
             unread=(
                 *(f"{name}, which comes from a URL" for name in self._sources.unchecked),
@@ -313,6 +314,13 @@ def build_uv_environment() -> dict[str, str]:
     }
 
 
+def find_uv_cache(uv: str) -> Path:
+    """Find the folder of uv's cache."""
+    # Elsewhere, so that no uv.toml of the working folder names another cache than the resolution uses.
+    command = [uv, "cache", "dir", f"--directory={Path(uv).parent}"]
+    return Path(run_program(command, deadline_s=CALL_DEADLINE_S, inherited=build_uv_environment()).out.strip())
+
+
 def _list_tables(path: str, text: str) -> Iterator[PackageIndex]:
     """List the indexes of a pyproject.toml that uv is handed, as it is handed them."""
     for each in _select_for_uv(tomllib.loads(text))["uv"].get("index", ()) if path.endswith(".toml") else ():
@@ -359,15 +367,17 @@ def _run(command: list[str], folder: Path, left_s: float, stop: threading.Event)
     return run_program(command, deadline_s=left_s, inherited=environment, stop=stop)
 
 
+def _read_version(name: str, version: str) -> tuple[str, str]:
+    """Return a package with its version, without the build of torch, as +cpu in a folder of wheels: the tables choose it."""
+    return name, version.partition("+")[0] if name in TORCH_FAMILY else version
+
+
 def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
     """List the source distributions in uv's cache that it could not read, with their requirements.
 
     setuptools writes these beside its PKG-INFO; where a distribution has metadata of its own, uv keeps that.
     """
-    # Elsewhere, so that no uv.toml of the working folder names another cache than the resolution uses.
-    command = [uv, "cache", "dir", f"--directory={Path(uv).parent}"]
-    answer = run_program(command, deadline_s=CALL_DEADLINE_S, inherited=build_uv_environment())
-    cache = Path(answer.out.strip())
+    cache = find_uv_cache(uv)
     for pattern in ("sdists-v*/pypi/*/*/*/src", "sdists-v*/index/*/*/*/*/src"):
         for folder in cache.glob(pattern):
             if (folder.parent / "metadata.msgpack").exists():
