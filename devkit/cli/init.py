@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ from devkit.cli.plan_options import (
     container_options,
     plan_options,
 )
-from devkit.cli.proof import describe_proof
+from devkit.cli.proof import describe_proof, try_plan
 from devkit.cli.runtime import hold_project
 from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import load_tables
@@ -72,6 +73,9 @@ RENAMED_FLAGS = {
 @container_options
 @lock_options
 @click.option("--add-imports", "with_imports", is_flag=True, help="Install what its programs import and no file names.")
+@click.option(
+    "--prove", is_flag=True, help="Try the plan: runs the project's first program in a throw-away environment, sealed."
+)
 @click.option("--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service of this Compose file.")
 @click.option("--service", metavar="NAME", help="That service. Default: the only one that asks for a GPU.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
@@ -92,6 +96,7 @@ def init(
     container: ContainerOptions,
     locking: LockOptions,
     with_imports: bool,
+    prove: bool,
     compose: Path | None,
     service: str | None,
     yes: bool,
@@ -126,24 +131,24 @@ def init(
     as_written, asks = project, not (dry_run or as_json)
     project, imports = add_imports(as_written, is_wanted=with_imports, is_confirmed=yes, asks=asks)
     planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
-    if project is not as_written and as_written.dependencies.asks_for_packages and not with_imports:
-        project, planned = leave_out_guide(as_written, project, request, planned, no_resolve=no_resolve)
+    given = project if with_imports else as_written
+    project, planned = leave_out_guide(given, project, request, planned, no_resolve=no_resolve)
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     if answer.as_of and not project.settings.as_of:
         # Later changes of the code must not change what it is planned with.
         project = replace(project, settings=replace(project.settings, as_of=answer.as_of))
     project = project.for_plan(answer)
     imports = imports or find_missing_imports(project, answer)
+    plan_again = partial(_plan_again, ctx, request, no_resolve=no_resolve, as_json=as_json)
     if decoder := [each for each in imports if each.module == "torchaudio" != each.name]:
         imports = tuple(each for each in imports if each not in decoder)
-        project = _add_packages(project, decoder)
-        planned = plan_with_packages(
-            request, project.dependencies, project.root, project.settings, no_resolve=no_resolve
-        )
-        answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
-        project = project.for_plan(answer)
+        project, answer = plan_again(_add_packages(project, decoder))
+    if prove:
+        tried = try_plan(project, answer)
+        project = replace(project, proof=tried.describe())
+        project, answer = plan_again(project.with_packages(tried.added)) if tried.added else (project, answer)
     guide = find_guide_packages(project, answer)
-    proof = describe_proof(project.root, project.dependencies, answer)
+    proof = project.proof or describe_proof(project.root, project.dependencies, answer)
     project = lock_project(project, answer, locking)
     changes = compute_project_changes(project, answer, machines=request.machines, force=force)
     if not as_json:
@@ -238,9 +243,13 @@ def leave_out_guide(
 
     A guide may be older than the files beside it, or newer than the code.
     """
-    from devkit.solver.plan import Conflict
+    from devkit.render.project_plan import date_request
+    from devkit.solver.plan import LATEST, Conflict
 
-    if not isinstance(planned, Conflict) and planned.as_of:
+    if project is as_written or not as_written.dependencies.asks_for_packages:
+        return project, planned
+    dated = date_request(request, as_written.dependencies, as_written.root).as_of
+    if not isinstance(planned, Conflict) and (planned.as_of or dated in ("", LATEST)):
         return project, planned
     bare, _ = add_imports(as_written, with_guide=False)
     without = plan_with_packages(request, bare.dependencies, bare.root, bare.settings, no_resolve=no_resolve)
@@ -249,9 +258,16 @@ def leave_out_guide(
     return project, planned
 
 
+def _plan_again(
+    ctx: click.Context, request: "Request", project: "DevkitProject", *, no_resolve: bool, as_json: bool
+) -> "tuple[DevkitProject, Plan]":
+    planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
+    answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
+    return project.for_plan(answer), answer
+
+
 def _add_packages(project: "DevkitProject", found: "list[ImportedPackage]") -> "DevkitProject":
-    names = tuple(dict.fromkeys((*project.settings.packages, *(_format_requirement(each) for each in found))))
-    return project.with_settings(replace(project.settings, packages=names)) if found else project
+    return project.with_packages(_format_requirement(each) for each in found) if found else project
 
 
 def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[ImportedPackage, ...]":

@@ -1,5 +1,6 @@
 """How sure a plan is: what was resolved, what is built from source, and whether the wheels hold what programs import."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,22 @@ from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies
+    from devkit.render.project import DevkitProject
     from devkit.solver.plan import Plan
+    from devkit.verify.plan_proof import PlanProof
 
 MAX_NAMED = 6
 _OF_TORCH = ("torchgen", "functorch", "triton", "nvidia")
+
+
+def try_plan(project: "DevkitProject", plan: "Plan") -> "PlanProof":
+    """Try the plan in a throw-away environment, which is removed whatever ends this process."""
+    from devkit.cli.terminal import StepPrinter
+    from devkit.verify.plan_proof import prove_plan
+    from devkit.verify.process import interrupt_on_termination
+
+    with interrupt_on_termination(), closing(StepPrinter()) as progress:
+        return prove_plan(project.root, project.dependencies, plan, project.settings.command, progress)
 
 
 def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> str:

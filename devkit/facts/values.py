@@ -63,10 +63,10 @@ class Release:
 
     @cached_property
     def _key(self) -> tuple[int, ...]:
-        significant = list(self.numbers)
+        significant = self.numbers
         while len(significant) > 1 and significant[-1] == 0:
-            significant.pop()
-        return tuple(significant)
+            significant = significant[:-1]
+        return significant
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Release) and self._key == other._key

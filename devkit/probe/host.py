@@ -74,13 +74,14 @@ def run_program(
     deadline_s: float,
     environment: Mapping[str, str] | None = None,
     inherited: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
 ) -> ProgramResult:
     """Run `argv` without a shell, in the C locale and its own process group, for at most `deadline_s` seconds.
 
     At the deadline the group gets SIGKILL and the call returns what was printed so far, with code 124. A child that
     cannot die, because a wedged driver holds it in the kernel, is left to a background thread. Ctrl-C kills it too.
     A negative code is the signal that ended the program. `environment` is added to `inherited`, by default all of this
-    process's own variables.
+    process's own variables. Another thread that sets `stop` brings the deadline forward.
     """
     try:
         process = _start(argv, {**(os.environ if inherited is None else inherited), **(environment or {})})
@@ -98,6 +99,8 @@ def run_program(
         # Streams end with the program, unless it left a child behind that holds them.
         for tap in taps:
             while tap.is_alive() and (left_s := ends_at - time.monotonic()) > 0 and process.poll() is None:
+                if stop is not None and stop.is_set():
+                    ends_at = 0.0
                 tap.join(min(_SLICE_S, left_s))
         process.wait(max(0.0, ends_at - time.monotonic()))
         ended = True

@@ -9,9 +9,11 @@ import re
 import shlex
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
@@ -79,9 +81,10 @@ _GLIBCS = ("2.17", "2.28", *(f"2.{minor}" for minor in range(31, 41)))
 """C libraries that --python-platform knows by name."""
 _NO_BUILD = "import os\nos._exit(77)\n"
 """sitecustomize.py of whatever Python uv starts to build with. It asks an interpreter about itself with -I, which skips it."""
-_UNBUILT = re.compile(
+UNBUILT = re.compile(
     r"Failed to (?:download and )?build `(?P<name>[\w.-]+)(?:==(?P<version>[^`\s]+)| @ (?P<url>[^`]+))`"
 )
+"""What uv says of a source distribution that it cannot build."""
 _CAUSE = re.compile(r"^\s*cause: ", re.MULTILINE)
 _NO_SOLUTION = "No solution found"
 _STEP = re.compile(r"(?:And b|B)ecause (.+?), we can conclude that .+?\.(?= And because |$)")
@@ -90,8 +93,17 @@ _PER_REQUIREMENT = re.compile(r"\s(?:#|--hash\b|\\\n).*", re.DOTALL)
 _FROM_URL = re.compile(r"\s*(?:-e\s+|--editable[ =]\s*)?(?:[\w.-]+\s*(?:\[[^\]]*\])?\s*@\s*)?(?:\w+\+)?\w+://")
 
 
+Requirements = dict[tuple[str, str], tuple[str, ...]]
+"""The requirements of source distributions by name and version, as their archives say them."""
+Answer = tuple[Resolution, dict[str, str]]
+"""The answer to a request, and the packages that are unread since, with their version."""
+
+
 class UvResolver:
-    """Resolves one project's requirements, for as many Pythons and constraints as the solver tries."""
+    """Resolves one project's requirements, for as many Pythons and constraints as the solver tries.
+
+    Use it as a context: what was begun and not asked for ends with it.
+    """
 
     def __init__(
         self,
@@ -114,13 +126,45 @@ class UvResolver:
         self._may_ask = _require_consent(named, index, allowed)
         self._deadline_s = deadline_s
         self._ends_at: float | None = None
-        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
-        """Requirements of source distributions, as their archives say them."""
+        self._known: Requirements = {}
+        self._listing = threading.Lock()
         self._unread: dict[str, str] = {}
         """Packages whose own requirements no file says, with their version."""
+        self._begun: dict[tuple[ResolutionRequest, tuple[str, ...]], Future[Answer]] = {}
+        """Answers by the request and the packages that were unread before it, on which they rest."""
+        self._stop = threading.Event()
+
+    def __enter__(self) -> "UvResolver":
+        """Return the resolver."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End what still runs; each call of uv is killed."""
+        self._stop.set()
+        for each in self._begun.values():
+            each.exception()
+
+    def expect(self, wanted: ResolutionRequest) -> "Future[Answer]":
+        """Begin to resolve what is likely to be asked for next, beside the caller."""
+        future = self._begun.get(key := (wanted, tuple(self._unread)))
+        if future is None:
+            future = self._begun[key] = Future()
+            threading.Thread(target=self._answer, args=(wanted, dict(self._unread), future), daemon=True).start()
+        return future
 
     def __call__(self, wanted: ResolutionRequest) -> Resolution:
         """Resolve. Unknown where uv is missing, has no network or no time."""
+        answer, self._unread = self.expect(wanted).result()
+        return answer
+
+    def _answer(self, wanted: ResolutionRequest, unread: dict[str, str], future: "Future[Answer]") -> None:
+        try:
+            future.set_result((self._resolve(wanted, unread), unread))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            future.set_exception(error)
+
+    def _resolve(self, wanted: ResolutionRequest, unread: dict[str, str]) -> Resolution:
+        """Resolve, and add to `unread` the packages whose requirements no file says."""
         if wanted.machine not in _PLATFORMS:
             return Unknown(f"uv resolves for {' and '.join(_PLATFORMS)}, not for {wanted.machine}")
         if os.environ.get("UV_OFFLINE", "").lower() in ("1", "true", "yes"):
@@ -134,18 +178,22 @@ class UvResolver:
             return Unknown(f"there is no folder for temporary files: {error.strerror}")
         with scratch as name:
             folder = Path(name)
-            if self._ends_at is None:
-                self._ends_at = time.monotonic() + self._deadline_s
-                self._known.update(_list_unbuilt(uv))
+            with self._listing:
+                if self._ends_at is None:
+                    self._known.update(_list_unbuilt(uv))
+                    self._ends_at = time.monotonic() + self._deadline_s
             command = [uv, *self._write_inputs(folder, wanted)]
             for _ in range(MAX_SOURCE_DISTRIBUTIONS):
-                self._write_metadata(folder)
+                # Others that are resolved at the same time add to what is known.
+                given = self._known.copy()
+                self._write_metadata(folder, given, unread)
                 left_s = self._ends_at - time.monotonic()
-                done = _run(command, folder, left_s) if left_s > 0 else ProgramResult(TIMED_OUT, "", "")
+                is_over = left_s <= 0 or self._stop.is_set()
+                done = ProgramResult(TIMED_OUT, "", "") if is_over else _run(command, folder, left_s, self._stop)
                 if done.code == 0:
-                    return self._parse_lock((folder / "pylock.toml").read_text(encoding="utf-8"))
-                unbuilt = _UNBUILT.search(done.err)
-                if done.code == TIMED_OUT or unbuilt is None or not self._read_metadata(uv, unbuilt):
+                    return self._parse_lock((folder / "pylock.toml").read_text(encoding="utf-8"), unread)
+                unbuilt = UNBUILT.search(done.err)
+                if done.code == TIMED_OUT or unbuilt is None or not self._read_metadata(uv, unbuilt, given, unread):
                     return self._explain(done)
         return Unknown(f"more than {MAX_SOURCE_DISTRIBUTIONS} packages have only a source distribution")
 
@@ -190,37 +238,37 @@ class UvResolver:
             yield from (f"--exclude-newer-package={name}=false" for name in wanted.undated)
         yield from (*options, *sources.lists, "../lines.txt")
 
-    def _write_metadata(self, folder: Path) -> None:
+    def _write_metadata(self, folder: Path, given: Requirements, unread: Iterable[str]) -> None:
         """Write what is known of source distributions, and what is left out because nothing is."""
         import tomlkit
 
         known = [
             {"name": name, "version": version, "requires-dist": list(requires)}
-            for (name, version), requires in self._known.items()
+            for (name, version), requires in given.items()
         ]
         (folder / "project" / "uv.toml").write_text(tomlkit.dumps({"dependency-metadata": known}), encoding="utf-8")
-        excluded = [*self._sources.unchecked, *self._unread]
+        excluded = [*self._sources.unchecked, *unread]
         (folder / "excludes.txt").write_text("\n".join(excluded), encoding="utf-8")
 
-    def _read_metadata(self, uv: str, unbuilt: re.Match[str]) -> bool:
+    def _read_metadata(self, uv: str, unbuilt: re.Match[str], given: Requirements, unread: dict[str, str]) -> bool:
         """Read the requirements of a source distribution that uv wants to build; False where that changes nothing."""
         name, version = canonicalize_name(unbuilt["name"]), unbuilt["version"] or ""
-        if name in self._unread or (name, version) in self._known:
+        if name in unread or (name, version) in given:
             return False
         self._known.update(_list_unbuilt(uv))
         if (name, version) not in self._known:
-            self._unread[name] = version
+            unread[name] = version
         return True
 
-    def _parse_lock(self, text: str) -> Resolved:
+    def _parse_lock(self, text: str, unread: dict[str, str]) -> Resolved:
         document: dict[str, Any] = tomllib.loads(text)
         packages = [each for each in document.get("packages", ()) if "version" in each]
         return Resolved(
-            packages=tuple((canonicalize_name(each["name"]), str(each["version"])) for each in packages),
+            packages=tuple(_read_version(canonicalize_name(each["name"]), str(each["version"])) for each in packages),
             from_source=tuple(canonicalize_name(each["name"]) for each in packages if not each.get("wheels")),
             unread=(
                 *(f"{name}, which comes from a URL" for name in self._sources.unchecked),
-                *(f"{name} {version}, which only its setup.py can tell" for name, version in self._unread.items()),
+                *(f"{name} {version}, which only its setup.py can tell" for name, version in unread.items()),
             ),
             asked=tuple(sorted(self._may_ask)),
             wheels=tuple(
@@ -266,6 +314,13 @@ def build_uv_environment() -> dict[str, str]:
     }
 
 
+def find_uv_cache(uv: str) -> Path:
+    """Find the folder of uv's cache."""
+    # Elsewhere, so that no uv.toml of the working folder names another cache than the resolution uses.
+    command = [uv, "cache", "dir", f"--directory={Path(uv).parent}"]
+    return Path(run_program(command, deadline_s=CALL_DEADLINE_S, inherited=build_uv_environment()).out.strip())
+
+
 def _list_tables(path: str, text: str) -> Iterator[PackageIndex]:
     """List the indexes of a pyproject.toml that uv is handed, as it is handed them."""
     for each in _select_for_uv(tomllib.loads(text))["uv"].get("index", ()) if path.endswith(".toml") else ():
@@ -307,9 +362,14 @@ def _refuse_variables(path: str, text: str) -> None:
             )
 
 
-def _run(command: list[str], folder: Path, left_s: float) -> ProgramResult:
+def _run(command: list[str], folder: Path, left_s: float, stop: threading.Event) -> ProgramResult:
     environment = {**_PATIENCE, **build_uv_environment(), "PYTHONPATH": str(folder / "blocked")}
-    return run_program(command, deadline_s=left_s, inherited=environment)
+    return run_program(command, deadline_s=left_s, inherited=environment, stop=stop)
+
+
+def _read_version(name: str, version: str) -> tuple[str, str]:
+    """Return a package with its version, without the build of torch, as +cpu in a folder of wheels: the tables choose it."""
+    return name, version.partition("+")[0] if name in TORCH_FAMILY else version
 
 
 def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
@@ -317,10 +377,7 @@ def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
 
     setuptools writes these beside its PKG-INFO; where a distribution has metadata of its own, uv keeps that.
     """
-    # Elsewhere, so that no uv.toml of the working folder names another cache than the resolution uses.
-    command = [uv, "cache", "dir", f"--directory={Path(uv).parent}"]
-    answer = run_program(command, deadline_s=CALL_DEADLINE_S, inherited=build_uv_environment())
-    cache = Path(answer.out.strip())
+    cache = find_uv_cache(uv)
     for pattern in ("sdists-v*/pypi/*/*/*/src", "sdists-v*/index/*/*/*/*/src"):
         for folder in cache.glob(pattern):
             if (folder.parent / "metadata.msgpack").exists():

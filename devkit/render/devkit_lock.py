@@ -31,7 +31,7 @@ class DevkitLock:
     `files` are paths with the Git blob id that devkit wrote, "" for one that is kept out of version control.
     `repaired` are files of the user's that devkit changed in place, with the codes of the findings.
     `ignored` are lines that devkit added to the user's own ignore files. `target` is the engine whose files these are,
-    "" for those of a dev container.
+    "" for those of a dev container. `proof` says how the plan was tried, "" for not at all.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +40,12 @@ class DevkitLock:
     repaired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ignored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     target: str = ""
+    proof: str = ""
+
+    def is_for(self, plan: Plan) -> bool:
+        """Return whether it holds the packages of this plan."""
+        document = _serialize_plan(plan)
+        return all(self.plan.get(key) == document.get(key) for key in ("python", "torch", "packages", "resolution"))
 
 
 def render_lock(
@@ -50,6 +56,7 @@ def render_lock(
     *,
     ignored: Mapping[str, tuple[str, ...]] | None = None,
     target: str = "",
+    proof: str = "",
 ) -> Artifact:
     """Render the lock of a plan, the files generated from it, its machines, and the user's files that were changed."""
     document: dict[str, object] = {
@@ -59,6 +66,7 @@ def render_lock(
         "data_as_of": plan.data_as_of,
         "machines": [_serialize_machine(machine) for machine in machines],
         "plan": _serialize_plan(plan),
+        **({"proof": proof} if proof else {}),
         "files": {
             artifact.path: "" if artifact.is_local else compute_blob_id(artifact.content)
             for artifact in sorted(artifacts, key=lambda a: a.path)
@@ -124,7 +132,7 @@ def parse_lock(content: bytes) -> DevkitLock:
                 for name in ("repaired", "ignored")
             )
             plan, target = dict(document.get("plan", {})), str(document.get("target", ""))
-            return DevkitLock(files, machines, plan, repaired, ignored, target)
+            return DevkitLock(files, machines, plan, repaired, ignored, target, str(document.get("proof", "")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DevkitError(
             f"{LOCK_PATH} is damaged",

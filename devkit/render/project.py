@@ -81,7 +81,8 @@ class PathOptions:
 class DevkitProject:
     """A project's folder, and its settings with the command line's in their place.
 
-    `locks` replace those of the folder; None keeps them. `dependencies` are the project's own packages.
+    `locks` replace those of the folder; None keeps them. `dependencies` are the project's own packages. `proof` says how
+    its plan was tried; "" keeps what devkit.lock says of the same packages.
     """
 
     root: Path
@@ -89,10 +90,16 @@ class DevkitProject:
     path_options: PathOptions
     locks: ImageLocks | None = None
     dependencies: Dependencies = NO_DEPENDENCIES
+    proof: str = ""
 
     def with_settings(self, settings: ProjectSettings) -> "DevkitProject":
         """Return the project with other settings, and the dependencies that they choose."""
         return replace(self, settings=settings, dependencies=_read_dependencies(self.root, settings))
+
+    def with_packages(self, requirements: Iterable[str]) -> "DevkitProject":
+        """Return the project with these requirements added to its settings."""
+        packages = tuple(dict.fromkeys((*self.settings.packages, *requirements)))
+        return self.with_settings(replace(self.settings, packages=packages))
 
     def for_plan(self, plan: Plan) -> "DevkitProject":
         """Return the project with the dependencies that the plan takes of it."""
@@ -169,8 +176,10 @@ def compute_project_changes(
     locks = read_image_locks(project.root) if project.locks is None else project.locks
     settings = apply_image_locks(build_container_settings(project, source=source), plan, locks)
     artifacts = render_devcontainer(plan, settings)
-    ignore_files, ignored = update_gitignore(project.root, (), read_project_lock(project.root).ignored)
-    generated = (*artifacts, render_lock(plan, artifacts, machines, ignored=ignored))
+    written = read_project_lock(project.root)
+    ignore_files, ignored = update_gitignore(project.root, (), written.ignored)
+    proof = project.proof or (written.proof if written.proof and written.is_for(plan) else "")
+    generated = (*artifacts, render_lock(plan, artifacts, machines, ignored=ignored, proof=proof))
     edited = [*render_user_files(project), *ignore_files]
     return compute_changes(project.root, generated, edited, force=force, may_conflict=may_conflict)
 

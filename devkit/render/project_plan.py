@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -37,21 +37,22 @@ def plan_with_packages(
     `show_status` shows a line while it runs. Where the project's guide asks for what does not fit, the project counts
     without it.
     """
-    plan = partial(_plan_dependencies, request, root=root, settings=settings, no_resolve=no_resolve, is_check=is_check)
-    with show_status("uv resolves the packages"):
-        answer = plan(dependencies)
+    prepare = partial(_prepare, request, root=root, settings=settings, no_resolve=no_resolve, is_check=is_check)
+    with show_status("uv resolves the packages"), ExitStack() as stack:
         other = dependencies.without_guide
+        plan = prepare(dependencies, stack=stack)
+        answer = plan(wants_nearest=other is None)
         if other is None or not isinstance(answer, Conflict):
             return answer
-        without = plan(other)
-    if isinstance(without, Conflict):
-        return answer
+        without = prepare(other, stack=stack)(wants_nearest=False)
+        if isinstance(without, Conflict):
+            return plan()
     says = f"{dependencies.because}, which does not fit: {answer.blockers[0].says}"
     reason = Reason(GUIDE, "left out", says, dependencies.because.partition(" ")[0], RowConfidence.CONFIRMED)
     return replace(without, reasons=(*without.reasons, reason), warnings=(*without.warnings, f"not taken: {says}"))
 
 
-def _plan_dependencies(
+def _prepare(
     request: Request,
     dependencies: Dependencies,
     *,
@@ -59,12 +60,13 @@ def _plan_dependencies(
     settings: "ProjectSettings | None",
     no_resolve: bool,
     is_check: bool,
-) -> Plan | Conflict:
+    stack: ExitStack,
+) -> Callable[..., Plan | Conflict]:
+    """Return what plans with these dependencies, again without asking uv again; `stack` ends its resolver."""
     from devkit.compat.version_tables import load_tables
     from devkit.solver.resolution import plan_project
 
-    if not request.as_of and dependencies.asks_for_packages and not os.access(root / "devkit.toml", os.F_OK):
-        request = replace(request, as_of=_find_day(root))
+    request = date_request(request, dependencies, root)
     sources = RequirementSources()
     if dependencies.lists or dependencies.needs:
         from devkit.render.container.packages import read_requirement_sources
@@ -95,20 +97,28 @@ def _plan_dependencies(
     else:
         from devkit.probe.uv_resolver import UvResolver
 
-        resolve = UvResolver(sources, index=settings.index if settings else "")
-    answer = plan_project(request, dependencies, load_tables(), resolve, recorded=recorded)
-    is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
-    return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
+        resolve = stack.enter_context(UvResolver(sources, index=settings.index if settings else ""))
+
+    def plan(*, wants_nearest: bool = True) -> Plan | Conflict:
+        answer = plan_project(
+            request, dependencies, load_tables(), resolve, recorded=recorded, wants_nearest=wants_nearest
+        )
+        is_resolved = isinstance(answer, Plan) and isinstance(answer.resolution, Resolved)
+        return replace(answer, resolved_from=digest) if isinstance(answer, Plan) and is_resolved else answer
+
+    return plan
 
 
-def _find_day(root: Path) -> str:
-    """Return the day of the last change of the project's code, "" where that is not long ago or not known."""
+def date_request(request: Request, dependencies: Dependencies, root: Path) -> Request:
+    """Return the request as of the last change of code that is old, unless it has a day or the project a devkit.toml."""
+    if request.as_of or not dependencies.asks_for_packages or os.access(root / "devkit.toml", os.F_OK):
+        return request
     from devkit.compat.version_tables import load_tables
     from devkit.probe.project.reader import read_last_change
     from devkit.solver.resolution import is_old
 
     day = read_last_change(root)
-    return day if day and is_old(day, load_tables()) else ""
+    return replace(request, as_of=day) if day and is_old(day, load_tables()) else request
 
 
 def _read_locked_plan(root: Path) -> Plan | None:

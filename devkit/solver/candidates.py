@@ -238,7 +238,7 @@ def list_candidates(problem: Problem) -> tuple[Candidate, ...]:
         label, numbers = index.label, index.cuda.numbers if index.cuda else cuda
         if variant not in ("", label) or numbers[: len(cuda)] != cuda[: len(numbers)]:
             continue
-        minor = find_nearest_release(release.version, tables).minor
+        minor = find_nearest_release(release.version, tables).minor if release.is_inferred else release.minor
         rows = (tables.torch.wheels.get((minor, label, machine)) for machine in machines)
         wheels = tuple(row for row in rows if row is not None)
         if release.is_inferred:

@@ -5,9 +5,12 @@ it calls, and no metadata says so: requests as of a day are limited to the versi
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
+from typing import Protocol
 
 from devkit.compat.specifiers import satisfies, split_requirement
 from devkit.compat.version_tables import RowConfidence, Tables
@@ -59,13 +62,25 @@ from devkit.solver.solve import list_fitting_torch, solve_project
 from devkit.solver.system_packages import add_system_packages
 from devkit.text import join_words
 
-Resolve = Callable[[ResolutionRequest], Resolution]
+
+class Resolve(Protocol):
+    """Resolves requests. It may answer what is expected at the same time as what is asked for."""
+
+    def __call__(self, wanted: ResolutionRequest) -> Resolution:
+        """Resolve."""
+
+    def expect(self, wanted: ResolutionRequest) -> object:
+        """Hear of a request that is likely to follow."""
+
 
 ORIGIN = "uv's resolution"
 RULE = "uv"
 _OF_TORCH = re.compile(r"(?:nvidia|cuda)-.+|triton")
 """What torch brings; the public index, where it is resolved, has it for one build of torch, which need not be the plan's."""
+_BOUND = re.compile("==|<|~=")
 _NOT_FOUND = "was not found in the package registry"
+AT_ONCE = 3
+"""Pythons that are resolved for at the same time, once the first has no resolution."""
 MAX_OTHER_PYTHONS = 2
 """Pythons in which wheels are looked for that the plan's own lacks."""
 
@@ -77,32 +92,40 @@ def plan_project(
     resolve: Resolve | Unknown,
     *,
     recorded: Plan | None = None,
+    wants_nearest: bool = True,
 ) -> Plan | Conflict:
     """Plan a project whose packages `resolve` chooses; what uv refuses is a conflict with its reason.
 
     `resolve` is Unknown where the packages are not to be resolved. `recorded` is an earlier plan for the same
-    requirements: its versions count where there is no newer answer. Where packages of the requested day do not fit
-    together or cannot be resolved, the plan has the newest, and says so.
+    requirements: its versions count where there is no newer answer. Without `wants_nearest` a conflict names no plan that
+    fits. Where packages of the requested day do not fit together or cannot be resolved, the plan has the newest, and
+    says so.
     """
     newest = replace(request, as_of="")
     if recorded and dependencies.guide_python and not satisfies(recorded.python, dependencies.guide_python.specifier):
         # What a project has been planned with stays.
         dependencies = replace(dependencies, guide_python=None)
+    plan = partial(
+        _plan,
+        dependencies=dependencies,
+        tables=tables,
+        resolve=resolve,
+        recorded=recorded,
+        wants_nearest=wants_nearest,
+    )
     if request.as_of in ("", LATEST) or dependencies.is_locked or not dependencies.asks_for_packages:
         for guide in _list_guide_pythons(request, dependencies, tables, day=tables.as_of):
-            answer = _plan(
-                replace(newest, constraints=(*newest.constraints, guide)), dependencies, tables, resolve, recorded
-            )
+            answer = plan(replace(newest, constraints=(*newest.constraints, guide)))
             if isinstance(answer, Plan):
                 return answer
-        return _plan(newest, dependencies, tables, resolve, recorded)
+        return plan(newest)
     for dated in list_dated_requests(request, dependencies, tables):
-        answer = _plan(dated, dependencies, tables, resolve, recorded)
+        answer = plan(dated)
         if isinstance(answer, Plan) and isinstance(answer.resolution, Resolved):
             return answer
         if isinstance(answer, Plan) and recorded is None:
             break
-    answer = _plan(newest, dependencies, tables, resolve, recorded)
+    answer = plan(newest)
     if isinstance(answer, Conflict):
         return answer
     says = f"the packages are the newest: no plan was found with those released by {request.as_of}"
@@ -115,6 +138,7 @@ def _plan(
     tables: Tables,
     resolve: Resolve | Unknown,
     recorded: Plan | None,
+    wants_nearest: bool,
 ) -> Plan | Conflict:
     """Plan a project once, with the packages of the request's day."""
     plan = solve_project(request, dependencies, tables)
@@ -125,11 +149,13 @@ def _plan(
         return plan
     if search.dependencies.is_locked:
         return search.finish(plan, search.read_lock())
-    found: Plan | Conflict | Unknown = resolve if isinstance(resolve, Unknown) else search.run(resolve)
+    found: Plan | Conflict | Unknown = (
+        resolve if isinstance(resolve, Unknown) else search.run(resolve, wants_nearest=wants_nearest)
+    )
     if plan.framework is Framework.NONE and _brings_torch(found, recorded):
         # A package that the project asks for needs torch: so the tables choose its build.
         request = replace(request, framework=Framework.TORCH)
-        return _plan(request, dependencies, tables, resolve, recorded)
+        return _plan(request, dependencies, tables, resolve, recorded, wants_nearest)
     if not isinstance(found, Unknown):
         return found
     return (search.take(recorded) if recorded else None) or search.leave_unchecked(found)
@@ -171,25 +197,27 @@ class _Search:
         self._wheel_limits = list_wheel_limits(plan.cuda, gpus, tables) if plan.torch else {}
         self._needs = [need for need in self.dependencies.needs if need.role is not RequirementRole.CONSTRAINT]
         self._torch_bounds = list_torch_bounds({need.name for need in self._needs}, tables) if plan.torch else ()
+        self._releases: dict[str, tuple[tuple[str, ...], ...]] = {}
+        """Releases of torch by Python."""
         self._undated: tuple[str, ...] | None = None
         self._gone: tuple[str, ...] = ()
         """Packages of which the index has no release of the requested day."""
         self._varying: set[str] = set()
         """Packages that have another version on another processor."""
 
-    def run(self, resolve: Resolve) -> Plan | Conflict | Unknown:
-        """Resolve; a refusal becomes a conflict that names the nearest plan."""
+    def run(self, resolve: Resolve, *, wants_nearest: bool) -> Plan | Conflict | Unknown:
+        """Resolve; a refusal becomes a conflict, which names the nearest plan where one is wanted."""
         found = self.resolve(resolve)
         if isinstance(found, Refused) and self._torch_bounds:
             # These machines run no torch that is old enough. What is installed then says so, and can be patched.
             self._torch_bounds = ()
             found = self.resolve(resolve)
-        return self._refuse(found, resolve) if isinstance(found, Refused) else found
+        return self._refuse(found, resolve if wants_nearest else None) if isinstance(found, Refused) else found
 
     def resolve(self, resolve: Resolve) -> Plan | Refused | Unknown:
         """Resolve for the plan's Python, or for another where none is requested: old packages lack wheels for new ones."""
         refusal: Refused | None = None
-        for plan in chain([self._plan], self._list_plans_for_other_pythons()):
+        for plan in chain([self._plan], self._begin_other_pythons(resolve)):
             found = self._resolve_for(plan, resolve)
             if isinstance(found, Plan):
                 preferred = self._prefer_wheels(found, resolve)
@@ -326,17 +354,31 @@ class _Search:
             if isinstance(answer, Plan) and answer.python == python:
                 yield answer
 
+    def _begin_other_pythons(self, resolve: Resolve) -> Iterator[Plan]:
+        """Yield the plans for other Pythons; meanwhile the next ones are resolved for, beside the caller."""
+        begun: deque[Plan] = deque()
+        for plan in self._list_plans_for_other_pythons():
+            if plan.torch and (releases := self._list_torch_releases(plan.python)):
+                siblings = list_torch_siblings(self.dependencies, machines=plan.architectures, python=plan.python)
+                own = [f"{name}=={version}" for name, version in plan.packages if name != "torch"]
+                limit = _format_range(releases[0], self._tables)
+                resolve.expect(self._build_request(plan, [limit], [*own, *filter(_BOUND.search, siblings)]))
+            begun.append(plan)
+            if len(begun) == AT_ONCE:
+                yield begun.popleft()
+        yield from begun
+
     def _resolve_for(self, plan: Plan, resolve: Resolve) -> Plan | Refused | Unknown:
         """Resolve with the Python of `plan`: within the torch releases that suit the machines best, then within all."""
         if not plan.torch:
             return self._resolve_framework(plan, resolve)
         own = [name for name, _ in plan.packages if name != "torch"]
         pins = dict(self._request.pins)
-        choices = [[f"{name}=={dict(plan.packages)[name]}" for name in own]]
+        choices = [[f"{name}=={version}" for name, version in plan.packages if name != "torch"]]
         if self._adds_packages:
             choices.append([f"{name}=={pins[name]}" if name in pins else name for name in own])
         refusal: Refused | None = None
-        for versions in self._list_torch_releases(plan):
+        for versions in self._list_torch_releases(plan.python):
             for requirements in choices:
                 found = self._resolve_within(_format_range(versions, self._tables), plan, requirements, resolve)
                 if isinstance(found, Resolved):
@@ -348,19 +390,21 @@ class _Search:
                 break
         return refusal or Unknown("no release of torch is known to fit")
 
-    def _list_torch_releases(self, plan: Plan) -> Iterator[tuple[str, ...]]:
+    def _list_torch_releases(self, python: str) -> tuple[tuple[str, ...], ...]:
         """List which releases to leave to uv, best first: those that compiled packages take, then all that fit."""
-        request = replace(self._constrain(python=plan.python), python=plan.python)
-        request = add_project_constraints(request, self.dependencies, python=plan.python)
-        limits = list_compile_limits(self.dependencies, build_problem(request, self._tables))
-        limited = [replace(request, constraints=request.constraints + limits)] if limits else []
-        yield from dict.fromkeys(each for one in (*limited, request) for each in list_fitting_torch(one, self._tables))
+        if python not in self._releases:
+            request = replace(self._constrain(python=python), python=python)
+            request = add_project_constraints(request, self.dependencies, python=python)
+            limits = list_compile_limits(self.dependencies, build_problem(request, self._tables))
+            both = dict.fromkeys((replace(request, constraints=request.constraints + limits), request))
+            groups = (each for one in both for each in list_fitting_torch(one, self._tables))
+            self._releases[python] = tuple(dict.fromkeys(groups))
+        return self._releases[python]
 
     def _resolve_within(self, limit: str, plan: Plan, requirements: list[str], resolve: Resolve) -> Resolution:
         """Resolve with torch last: chosen first, it would be the newest, and age whatever needs another one."""
         siblings = list_torch_siblings(self.dependencies, machines=plan.architectures, python=plan.python)
-        bound = [line for line in siblings if any(operator in line for operator in ("==", "<", "~="))]
-        found = self._ask(plan, resolve, [limit], [*requirements, *bound])
+        found = self._ask(plan, resolve, [limit], [*requirements, *filter(_BOUND.search, siblings)])
         if not isinstance(found, Resolved):
             return found
         chosen = dict(found.packages)
@@ -401,25 +445,13 @@ class _Search:
         follows: bool = True,
     ) -> Resolution:
         """Resolve for every processor of the plan, with one torch for all; the answer is that of the first."""
-        glibc = find_image(plan.base_image, build_problem(self._request, self._tables)).glibc
         answer: Resolved | None = None
-        python_limits = list_python_limits(plan.python, self._tables) if plan.torch else {}
-        constraints = [*constraints, *self._wheel_limits, *python_limits, *self._torch_bounds]
-        day = self._request.as_of
-        undated = self._list_undated(plan, resolve) if day else ()
+        undated = self._list_undated(plan, resolve) if self._request.as_of else ()
+        first = replace(self._build_request(plan, constraints, requirements), is_alone=is_alone, follows=follows)
+        chosen: tuple[str, ...] = ()
         for machine in plan.architectures:
-            request = ResolutionRequest(
-                python=plan.python,
-                machine=machine,
-                glibc=str(glibc or ""),
-                constraints=tuple(constraints),
-                requirements=tuple(requirements),
-                relaxed=self._relaxed,
-                is_alone=is_alone,
-                follows=follows,
-                as_of=day,
-                undated=(*undated, *self._gone),
-            )
+            request = replace(first, machine=machine, constraints=(*first.constraints, *chosen))
+            request = replace(request, undated=(*undated, *self._gone))
             found = resolve(request)
             while isinstance(found, Refused) and (gone := _list_gone(found, request.undated)):
                 self._gone = (*self._gone, *gone)
@@ -428,15 +460,27 @@ class _Search:
             if not isinstance(found, Resolved):
                 return found
             if answer is not None:
-                first = dict(answer.packages)
-                self._varying |= {name for name, version in found.packages if first.get(name) != version}
+                versions = dict(answer.packages)
+                self._varying |= {name for name, version in found.packages if versions.get(name) != version}
             else:
                 answer = found
-                constraints = [
-                    *constraints,
-                    *(f"torch=={version}" for name, version in found.packages if name == "torch"),
-                ]
+                chosen = tuple(f"torch=={version}" for name, version in found.packages if name == "torch")
         return answer or Unknown("the plan is for no processor")
+
+    def _build_request(self, plan: Plan, constraints: list[str], requirements: list[str]) -> ResolutionRequest:
+        """Build the request for the first processor of the plan."""
+        glibc = find_image(plan.base_image, build_problem(self._request, self._tables)).glibc
+        python_limits = list_python_limits(plan.python, self._tables) if plan.torch else {}
+        return ResolutionRequest(
+            python=plan.python,
+            machine=plan.architectures[0],
+            glibc=str(glibc or ""),
+            constraints=(*constraints, *self._wheel_limits, *python_limits, *self._torch_bounds),
+            requirements=tuple(requirements),
+            relaxed=self._relaxed,
+            as_of=self._request.as_of,
+            undated=(*(self._undated or ()), *self._gone),
+        )
 
     def _list_undated(self, plan: Plan, resolve: Resolve) -> tuple[str, ...]:
         """List what need not be of the requested day: a torch that only later could serve these machines, and its needs."""
@@ -539,8 +583,8 @@ class _Search:
             return replace(plan, warnings=(*plan.warnings, says))
         return plan
 
-    def _refuse(self, refusal: Refused, resolve: Resolve) -> Conflict:
-        """Return the conflict: uv's reason, and the nearest plan that it does not refuse."""
+    def _refuse(self, refusal: Refused, resolve: Resolve | None) -> Conflict:
+        """Return the conflict: uv's reason, and with a resolver the nearest plan that it does not refuse."""
         source = next(iter(self.dependencies.files), RULE)
         request = replace(self._request, framework=self._plan.framework)
         wanted = describe_request(build_problem(request, self._tables))
@@ -550,6 +594,8 @@ class _Search:
         limits = self._wheel_limits | list_python_limits(self._plan.python, self._tables)
         says += [why for limit, why in limits.items() if refusal.mentions(re.split("[<>]", limit)[0])]
         blocker = Blocker(RULE, f"Python {self._plan.python}: {'; '.join((refusal.reason, *says))}", source)
+        if resolve is None:
+            return Conflict(wanted, (blocker,), None, "", self._plan.data_as_of)
         for search, change in self._list_relaxed(refusal):
             found = search.resolve(resolve)
             if isinstance(found, Plan):

@@ -3,6 +3,7 @@
 It needs Python 3.9, and imports nothing of devkit.
 
     python import_child.py import MODULE            in the folder that the user would be in
+    python import_child.py imports MODULE …         several in one process: `{MODULE: …}`
     python import_child.py list FOLDER [NAME …]     the modules of the project in FOLDER, and of these distributions
 
 Prints one JSON object: `{"error": TYPE, "message": TEXT, "missing": MODULE, "importer": FILE}`, without fields where the import
@@ -91,7 +92,10 @@ def main() -> None:
     os.dup2(2, 1)
     sys.path[0] = ""
     action, what, *names = sys.argv[1:]
-    found = try_import(what) if action == "import" else list_project(Path(what), names)
+    if action == "imports":
+        found: dict[str, Any] = {name: try_import(name) for name in (what, *names)}
+    else:
+        found = try_import(what) if action == "import" else list_project(Path(what), names)
     os.write(report, (json.dumps(found) + "\n").encode())
 
 

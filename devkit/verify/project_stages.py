@@ -34,7 +34,9 @@ _NO_PACKAGE = re.compile(
     r"[._].*|tests?|testing|docs?|examples?|samples?|benchmarks?|scripts|tools|build|dist|assets|notebooks|conftest|setup"
 )
 _README_COMMAND = re.compile(
-    r"^\s*(?:[$>] *)?(?:\w+=\S+ +)*python3? +(?:-m +(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py))(?!\S)", re.MULTILINE
+    r"^\s*(?:[$>] *)?(?:\w+=\S+ +)*(?:(?:uv|poetry) +run +)?"
+    r"(?:python3?|(?:accelerate +launch|torchrun|deepspeed)(?: +-\S+(?: +\d+)?)*) +(?:-m +(?P<module>[\w.]+)|(?P<file>[\w./-]+\.py))(?!\S)",
+    re.MULTILINE,
 )
 _PARSES_ARGUMENTS = re.compile(
     r"\b(?:argparse|click|typer|fire|absl|tyro|docopt|hydra|jsonargparse|simple_parsing|HfArgumentParser)\b"
@@ -47,7 +49,7 @@ _NOT_OF_DEBIAN = re.compile(
     r"(?:[-_.\d].*)?"
 )
 _OF_GLIB = re.compile(r"lib(?:glib|gobject|gio|gmodule|gthread)-2\.0")
-_RAISED = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|NotFound)): (?P<message>.*)$")
+RAISED = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|NotFound)): (?P<message>.*)$")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
 _MISSING = re.compile(r"No module named '?([\w.]+)")
 _BREAKS = ("Traceback (most recent call last)", "error while loading shared libraries", "Fatal Python error")
@@ -135,7 +137,9 @@ def _read_reply(done: CompletedCommand) -> dict[str, Any] | None:
 
 def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, ends_at: float) -> StageResult:
     """Import each package of the project and each that it requires, in a process of its own."""
-    imports = {(name, ""): folder for name, folder in _find_own_modules(project.folder, installed)}
+    imports = {
+        (name, ""): folder for name, folder in find_own_modules(project.folder, is_installed=bool(installed.own))
+    }
     for distribution, modules in installed.modules.items():
         named = [name for name in modules or () if name not in PROVED and not _NO_PACKAGE.fullmatch(name)]
         imports |= {(name, distribution): project.folder for name in named}
@@ -168,14 +172,14 @@ def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, e
     return StageResult("imports", status, {**measured}, expected, "; ".join([*reasons[:MAX_NAMED], *more]))
 
 
-def _find_own_modules(folder: Path, installed: InstalledModules) -> Iterator[tuple[str, Path]]:
+def find_own_modules(folder: Path, *, is_installed: bool = False) -> Iterator[tuple[str, Path]]:
     """Yield the project's packages by its layout, and the folder from which they import."""
     for root in (folder / "src", folder):
         packages = [path.parent.name for path in sorted(root.glob("*/__init__.py"))]
         named = [name for name in packages if name.isidentifier() and not _NO_PACKAGE.fullmatch(name)]
         if named:
             # Where the project is installed it imports from everywhere, and its compiled parts perhaps from there alone.
-            yield from ((name, folder if installed.own else root) for name in named)
+            yield from ((name, folder if is_installed else root) for name in named)
             return
 
 
@@ -274,23 +278,28 @@ def prove_command(
 
 def find_help_commands(folder: Path, scripts: tuple[str, ...]) -> Iterator[str]:
     """Yield the first program of README that prints help, and the first console script, each with --help."""
+    for words, path in find_programs(folder):
+        if _PARSES_ARGUMENTS.search((folder / path).read_text(encoding="utf-8", errors="replace")):
+            yield f"python {words} --help"
+            break
+    yield from (f"{shlex.quote(script)} --help" for script in scripts[:1])
+
+
+def find_programs(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the programs of the project that README runs, in its order: what Python is given, and the file."""
     readmes = sorted(path for path in folder.glob("[Rr][Ee][Aa][Dd][Mm][Ee]*") if path.is_file())
     for readme in readmes[:1]:
         for match in _README_COMMAND.finditer(readme.read_text(encoding="utf-8", errors="replace")):
             name = match["file"] or match["module"].replace(".", "/") + ".py"
             path = (folder / name).resolve()
-            if not (path.is_relative_to(folder.resolve()) and path.is_file()):
-                continue
-            if _PARSES_ARGUMENTS.search(path.read_text(encoding="utf-8", errors="replace")):
-                yield f"python {match['file'] or '-m ' + match['module']} --help"
-                break
-    yield from (f"{shlex.quote(script)} --help" for script in scripts[:1])
+            if path.is_relative_to(folder.resolve()) and path.is_file():
+                yield match["file"] or f"-m {match['module']}", path.relative_to(folder.resolve()).as_posix()
 
 
 def _judge_command(done: CompletedCommand, project: ProjectEnvironment, timeout_s: float) -> str:
     if done.code is None:
         return f"it did not end within {format_duration(timeout_s)}"
-    raised = next((match for line in reversed(done.log) if (match := _RAISED.match(line.strip()))), None)
+    raised = next((match for line in reversed(done.log) if (match := RAISED.match(line.strip()))), None)
     if raised is None:
         return _describe_end(done)
     missing = _MISSING.search(raised["message"])

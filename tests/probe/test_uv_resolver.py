@@ -323,6 +323,38 @@ def test_an_index_that_does_not_answer_costs_no_more_than_the_deadline(index, mo
         assert time.monotonic() - started < 10
 
 
+def test_what_is_resolved_beside_is_what_would_be_resolved_in_turn(index):
+    sources = RequirementSources((("requirements.txt", "old\n"),), ("requirements.txt",))
+    requests = [replace(REQUEST, requirements=("silent",)), replace(REQUEST, python="3.11"), REQUEST]
+    # silent is unread since the first answer: what was begun before does not know that, and is asked for again.
+    with UvResolver(sources) as beside, UvResolver(sources) as in_turn:
+        for request in requests:
+            beside.expect(request)
+        answers = [beside(request) for request in requests]
+        assert answers == [in_turn(request) for request in requests]
+        assert answers[2].unread == ("silent 1.0, which only its setup.py can tell",)
+        assert beside(requests[0]) == answers[0]
+
+
+def test_what_was_begun_ends_with_the_resolver(index, monkeypatch):
+    import socket
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        silent.settimeout(60)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        with UvResolver(RequirementSources(lines=("hub",))) as resolver:
+            future = resolver.expect(REQUEST)
+            connection, _ = silent.accept()
+            ended_at = time.monotonic()
+        assert future.done() and time.monotonic() - ended_at < 10
+        connection.settimeout(60)
+        while connection.recv(4096):  # until uv's end of the connection is closed
+            pass
+        connection.close()
+
+
 INTERRUPTED = """
 import sys
 from devkit.facts.dependencies import RequirementSources, ResolutionRequest

@@ -170,6 +170,9 @@ class Index:
     def __init__(self, kind: str, dependencies: Dependencies) -> None:
         self.kind, self.dependencies, self.asked = kind, dependencies, []
 
+    def expect(self, request):
+        """It answers only what it is asked."""
+
     def __call__(self, request: ResolutionRequest) -> Resolved | Refused | Unknown:
         self.asked.append(request)
         match self.kind:

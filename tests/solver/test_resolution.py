@@ -54,6 +54,10 @@ class Uv:
         self.alone = alone
         self.requests = []
         self.requests_alone = []
+        self.expected = []
+
+    def expect(self, request):
+        self.expected.append(request)
 
     def __call__(self, request):
         if request.is_alone:
@@ -129,6 +133,15 @@ def test_of_older_pythons_the_one_with_wheels_is_taken():
 
     found = plan(project("tokenizers==0.12.1"), Uv(answer, alone=answer))
     assert (found.python, found.because("python")) == ("3.10", "tokenizers: no wheel for Python 3.11")
+
+
+@pytest.mark.parametrize("more", [{}, {"as_of": "2024-06-01"}], ids=["the newest", "as of a day"])
+def test_other_pythons_are_resolved_for_beside_each_other(more):
+    uv = Uv(TOO_OLD)
+    plan(project("old==1", "torchvision==0.21.0"), uv, **more)
+    assert len(uv.expected) >= 4
+    # What is begun is what is asked for in the end, word for word; otherwise it would be resolved twice.
+    assert [each for each in uv.expected if each not in uv.requests] == []
 
 
 def test_what_a_package_needs_of_another_python_alone_is_met_by_that_python():
