@@ -58,6 +58,7 @@ GROUPS = {
 A command is a function of that name in the module of that name, imported when it runs.
 """
 HIDDEN = {
+    "gpu-request": "Write how this host passes on its GPUs to a dev container; its gpu.sh calls this.",
     "completion": "Print the script by which a shell completes commands, codes, GPUs and models.",
     "schema": "Print the JSON Schemas of what --json prints.",
 }
