@@ -133,8 +133,9 @@ class LazyGroup(click.Group):
         """Load a command; None for an unknown name, which Click reports with a suggestion."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"devkit.cli.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, cmd_name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"devkit.cli.{_MODULES.get(cmd_name, name)}")
+        command: click.Command = getattr(module, name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":

@@ -501,15 +501,25 @@ def test_a_devkit_on_the_host_does_it_in_place_of_the_script(with_gpu):
     """The project's script, as it is, with a devkit that is found and one that is too old for this command."""
     place(with_gpu, replace(PLAN, is_graphical=True), replace(SETTINGS, devices=("0",)))
     with_gpu.program("devkit", f'echo by devkit; exec {sys.executable} -m devkit "$@"')
-    with_gpu.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
-    done = with_gpu.start()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == "by devkit"
-    assert done.stdout.splitlines()[1].startswith("devkit: DEVKIT_GPU=")
-    assert set(with_gpu.settings()) >= {"DEVKIT_PROJECT", "DEVKIT_UID"}
-    with_gpu.program("devkit", "exit 2")
-    with_gpu.run()
-    assert request(with_gpu)["device_ids"] == ["0"]
+    pipes = with_gpu.root / "mps"
+    pipes.mkdir()
+    with_gpu.environ |= {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "DEVKIT_GPU": "nvidia",
+        "CUDA_MPS_PIPE_DIRECTORY": str(pipes),
+    }
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(pipes / "control"))
+        done = with_gpu.start()
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == ["by devkit", "devkit: DEVKIT_GPU=nvidia: as set"]
+        assert with_gpu.overlay()["ipc"] == "host", "which devkit alone knows"
+        assert request(with_gpu)["device_ids"] == ["0"]
+        assert set(with_gpu.settings()) >= {"DEVKIT_PROJECT", "DEVKIT_UID"}
+        with_gpu.program("devkit", "exit 2")
+        with_gpu.run()
+        assert "ipc" not in with_gpu.overlay()
+        assert request(with_gpu)["device_ids"] == ["0"]
 
 
 def test_starts_at_the_same_moment_leave_one_whole_file(with_gpu):

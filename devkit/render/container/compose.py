@@ -123,7 +123,11 @@ def render_gpu_files(
     named = validate_devices(devices, plan.vendor.value, engine)
     context = _build_context(plan, engine) | {"slug": slug, "is_adopted": not slug, "wheel": wheel, "devices": named}
     flags = [f"--modes={','.join(find_gpu_modes(plan, engine))}"]
-    flags += [f"--{name}={value}" for name, value in (("engine", engine), ("slug", slug), ("devices", ",".join(named))) if value]
+    flags += [
+        f"--{name}={value}"
+        for name, value in (("engine", engine), ("slug", slug), ("devices", ",".join(named)))
+        if value
+    ]
     flags += ["--graphical"] if plan.is_graphical else []
     context["flags"] = "" if plan.vendor is Vendor.CPU else " ".join(flags)
     script = render_template("devcontainer/gpu.sh.j2", is_whole=False, **context)

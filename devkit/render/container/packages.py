@@ -148,13 +148,13 @@ def _build_torch_check(plan: Plan) -> tuple[str, str]:
 class ProjectInstallCommands:
     """Words of the Dockerfile's RUN instructions for the project's packages. Empty ones have nothing to do.
 
-    `files` are bind-mounted from the project's folder. `written` are words of the shell, requirements of files that no
-    installer reads by itself, and `written_from` a comment with their places. `siblings` are requirements of packages
-    that are built for one torch, `sibling_source` the options of their index. `export` writes the packages of a lock,
-    except `excluded`, which others bring. `requirements` are the installer's options, `has_sources` says whether a list
-    among them may bind torch to an index, `uses_scratch` whether the step writes files; `has_limits` says whether there is
-    a file of constraints, and `build_limits` are words of the shell, those on what builds a source distribution. `additions` are requirements that
-    bring a framework its CUDA.
+    `files` are bind-mounted from the project's folder. `written` are words of the shell, requirements of files that
+    no installer reads by itself, and `written_from` a comment with their places. `siblings` are requirements of
+    packages that are built for one torch, `sibling_source` the options of their index. `export` writes the packages
+    of a lock, except `excluded`, which others bring. `requirements` are the installer's options, `has_sources` says
+    whether a list among them may bind torch to an index, `uses_scratch` whether the step writes files; `has_limits`
+    says whether there is a file of constraints, and `build_limits` are words of the shell, those on what builds a
+    source distribution. `additions` are requirements that bring a framework its CUDA.
     """
 
     files: tuple[str, ...] = ()
