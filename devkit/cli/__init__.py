@@ -58,6 +58,7 @@ GROUPS = {
 A command is a function of that name in the module of that name, imported when it runs.
 """
 HIDDEN = {
+    "gpu-request": "Write how this host passes on its GPUs to a dev container; its gpu.sh calls this.",
     "completion": "Print the script by which a shell completes commands, codes, GPUs and models.",
     "schema": "Print the JSON Schemas of what --json prints.",
 }
@@ -132,8 +133,9 @@ class LazyGroup(click.Group):
         """Load a command; None for an unknown name, which Click reports with a suggestion."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"devkit.cli.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, cmd_name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"devkit.cli.{_MODULES.get(cmd_name, name)}")
+        command: click.Command = getattr(module, name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devkit.render.container.compose import render_devcontainer_compose
+from devkit.render.container.compose import find_gpu_modes, render_devcontainer_compose, render_gpu_script
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.solver.plan import Plan
 
@@ -27,7 +27,7 @@ every_shell = [
 ]
 """Parameters: the first shell that is here each time, the others in `make test-all`."""
 TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "cksum", "tr", "cut", "kill", "env")
-TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink", "sed", "timeout")
+TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink", "sed", "timeout", "stat")
 PLAN = replace(GPU_PLAN, architectures=("x86_64", "aarch64"))
 SETTINGS = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 
@@ -69,6 +69,8 @@ class Machine:
     name: str = "project with 'quotes'"
     script: str = ".devcontainer/gpu.sh"
     arguments: tuple[str, ...] = ()
+    has_devkit: bool = False
+    """Whether the script is the one that devkit on this host runs in the place of the project's."""
 
     @property
     def folder(self) -> Path:
@@ -89,6 +91,7 @@ class Machine:
         for path in paths:
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             (self.root / path).write_text("kind: nvidia.com/gpu\n")
+            (self.root / path).chmod(0o755)
 
     def program(self, name: str, *lines: str) -> None:
         file = self.root / "bin" / name
@@ -115,7 +118,8 @@ class Machine:
     def start(self) -> subprocess.CompletedProcess[str]:
         script = str(self.root / self.name / self.script)
         argv = [shutil.which(self.shell), *(["sh"] if self.shell == "busybox" else []), script, *self.arguments]
-        env = {"PATH": str(self.root / "bin"), **self.environ}
+        folders = ("bin", "usr/bin", "usr/local/bin")
+        env = {"PATH": ":".join(str(self.root / each) for each in folders), **self.environ}
         return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=60)
 
     def run(self) -> str:
@@ -154,7 +158,16 @@ def place(made: Machine, plan: Plan, settings: ContainerSettings) -> None:
     for artifact in render_devcontainer_compose(plan, settings):
         (made.root / made.name / artifact.path).write_bytes(artifact.content)
     script = made.folder / "gpu.sh"
-    script.write_text(moved(script.read_text(), made.root))
+    modes = find_gpu_modes(plan, settings.engine)
+    text = render_gpu_script(
+        vendor=plan.vendor.value,
+        modes=modes,
+        engine=settings.engine,
+        slug=settings.slug,
+        devices=settings.devices,
+        is_graphical=plan.is_graphical,
+    )
+    script.write_text(moved(text if made.has_devkit else script.read_text(), made.root))
 
 
 def write_overlay(plan: Plan, settings: ContainerSettings, mode: str, folder: Path, **environ: str) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_the_container_has_no_more_rights_than_it_needs(mode, tmp_path):
     dev = compose["services"]["dev"]
     assert dev["security_opt"] == ["no-new-privileges:true"]
     assert dev["init"] is True
-    assert dev["shm_size"] == "${DEVKIT_SHM_SIZE:-8gb}"
+    assert dev["shm_size"] == "${DEVKIT_SHM_SIZE:-32gb}"
     text = json.dumps([compose, write_overlay(plan, PLAIN, mode.name, tmp_path)])
     for word in ("privileged", "ipc", "cap_add", "docker.sock", "network_mode", '"pid"', "ulimits"):
         assert word not in text.replace("no-new-privileges", "")
@@ -193,7 +193,7 @@ def test_git_takes_what_teammates_need_and_leaves_what_is_this_hosts(tmp_path):
 def test_a_build_without_the_wheel_says_what_to_do_and_goes_on():
     """The step's own words, run by a shell without the wheel's folder."""
     text = texts(CPU_PLAN, CLOSED)["Dockerfile"]
-    (step,) = re.findall(r"^ +(if \[ ! -f /mnt/devcontainer(?:.|\n)*?\n    fi)", text, re.MULTILINE)
+    (step,) = re.findall(r"^ +(if \[ -f /mnt/devcontainer(?:.|\n)*?; fi)$", text, re.MULTILINE)
     done = subprocess.run(["sh", "-c", step], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stderr.count("\n") == 1

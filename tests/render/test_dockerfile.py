@@ -106,7 +106,8 @@ def test_a_prepared_image_needs_no_package_mirror(plan, settings, may_be_prepare
 
 def test_an_image_without_a_newer_python_is_complete_but_for_devkit(tmp_path):
     """The step's own shell, with a uv that finds none."""
-    run = re.sub(r"--mount=\S+ ", "", step(render_dockerfile(GPU_PLAN, PLAIN), "devkit-gpu")).removeprefix("RUN ")
+    old = render_dockerfile(replace(GPU_PLAN, python="3.10"), PLAIN)
+    run = re.sub(r"--mount=\S+ ", "", step(old, "devkit-gpu")).removeprefix("RUN ")
     (tmp_path / "uv").write_text("#!/bin/sh\necho No interpreter found >&2\nexit 2\n")
     (tmp_path / "uv").chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -115,31 +116,40 @@ def test_an_image_without_a_newer_python_is_complete_but_for_devkit(tmp_path):
     assert "no Python 3.11 or later, so this image has no devkit" in done.stderr
 
 
+TYPED = "__version__ = '2.13.0+x'\ndebug = False\ncuda: Optional[str] = {}\nhip: Optional[str] = {}\n"
+OLD = "__version__ = '2.13.0'\ncuda = {}\n"
+
+
 @pytest.mark.parametrize(
     ("plan", "built", "verdict"),
     [
-        pytest.param(GPU_PLAN, "cuda = '13.0'; hip = None", 0, id="the planned CUDA"),
-        pytest.param(GPU_PLAN, "cuda = '12.8'; hip = None", 1, id="another CUDA"),
-        pytest.param(GPU_PLAN, "cuda = None", 1, id="a CPU build for a GPU"),
-        pytest.param(ROCM_PLAN, "cuda = None; hip = '7.1.51831-a3e329ad8'", 0, id="the planned ROCm"),
+        pytest.param(GPU_PLAN, TYPED.format("'13.0'", None), 0, id="the planned CUDA"),
+        pytest.param(GPU_PLAN, TYPED.format("'12.8'", None), 1, id="another CUDA"),
+        pytest.param(GPU_PLAN, OLD.format(None), 1, id="a CPU build for a GPU"),
+        pytest.param(GPU_PLAN, TYPED.format("'13.0'", None).replace("2.13.0", "2.13.01"), 1, id="another release"),
+        pytest.param(ROCM_PLAN, TYPED.format(None, "'7.1.51831-a3e329ad8'"), 0, id="the planned ROCm"),
         pytest.param(
-            replace(ROCM_PLAN, variant="rocm6.2.4"), "cuda = None; hip = '6.2.41134-65d174c3e'", 0, id="a patch of ROCm"
+            replace(ROCM_PLAN, variant="rocm6.2.4"), TYPED.format(None, "'6.2.41134-65d1'"), 0, id="a patch of ROCm"
         ),
-        pytest.param(ROCM_PLAN, "cuda = None; hip = '7.14.1'", 1, id="another ROCm"),
-        pytest.param(ROCM_PLAN, "cuda = None; hip = None", 1, id="a CPU build for ROCm"),
-        pytest.param(ROCM_PLAN, "cuda = '13.0'; hip = None", 1, id="a CUDA build for ROCm"),
-        pytest.param(CPU_PLAN, "cuda = None", 0, id="an old CPU build, which knows no hip"),
-        pytest.param(CPU_PLAN, "cuda = '13.0'", 1, id="a CUDA build for the CPU"),
+        pytest.param(ROCM_PLAN, TYPED.format(None, "'7.14.1'"), 1, id="another ROCm"),
+        pytest.param(ROCM_PLAN, TYPED.format(None, None), 1, id="a CPU build for ROCm"),
+        pytest.param(ROCM_PLAN, TYPED.format("'13.0'", None), 1, id="a CUDA build for ROCm"),
+        pytest.param(CPU_PLAN, OLD.format(None), 0, id="an old CPU build, which knows no hip"),
+        pytest.param(CPU_PLAN, TYPED.format("'13.0'", None), 1, id="a CUDA build for the CPU"),
     ],
 )
-def test_the_build_stops_when_torch_is_built_for_something_else(plan, built, verdict, tmp_path):
-    code = re.search(r'python -c "(import runpy.*?)"$', step(render_dockerfile(plan, PLAIN), "runpy"))
+def test_the_build_stops_when_another_torch_is_installed_and_says_who_asks_for_it(plan, built, verdict, tmp_path):
+    run = step(render_dockerfile(plan, PLAIN), "version.py").removeprefix("RUN ")
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/version.py").write_text(built)
-    planted = code[1].replace("sysconfig.get_path('platlib')", repr(str(tmp_path)))
-    done = subprocess.run([sys.executable, "-c", planted], capture_output=True, text=True, check=False)
+    (tmp_path / "torch/version.py").write_text(built.replace("2.13.0", plan.torch))
+    (tmp_path / "uv").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "uv").chmod(0o755)
+    planted = run.replace(f"/opt/venv/lib/python{plan.python}/site-packages", str(tmp_path))
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", planted], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == verdict, done.stderr
-    assert ("the plan needs torch for" in done.stderr) is bool(verdict)
+    says = ["the plan needs torch", "__version__ = ", "pip tree --invert --package=torch"]
+    assert [each in done.stderr for each in says] == [bool(verdict)] * len(says)
 
 
 @pytest.mark.full
@@ -206,7 +216,7 @@ def test_podman_has_no_use_for_it():
 
 MIRRORED = replace(PLAIN, index="https://pypi.example.org/simple")
 """A network whose base images may be prepared."""
-INSTALLED = "ca-certificates g++ gcc git libc6-dev"
+INSTALLED = "ca-certificates curl g++ gcc git less libc6-dev openssh-client procps"
 APT = """#!/bin/sh
 echo "$*" >> "$LOG"
 case "$*" in *--simulate*) case " $MISSING " in *" $3 "*) exit 100 ;; esac ;; esac

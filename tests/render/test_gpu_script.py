@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -65,8 +66,31 @@ HOSTS = {
 }
 
 
+BY_DEVKIT = {
+    "the runtime, but no GPU": "though its engine",
+    "a runtime whose hook is gone": "hook is missing",
+    "another CDI folder": "CDI",
+    "a CDI file outside of the search path": "neither",
+}
+"""Hosts that devkit alone knows, or knows more of, and what it says there."""
+
+
+@pytest.fixture
+def with_devkit(machine) -> Machine:
+    """The same host, with devkit on it."""
+    machine.has_devkit = True
+    place(machine, PLAN, SETTINGS)
+    return machine
+
+
 @pytest.mark.parametrize(("files", "info", "mode", "says"), HOSTS.values(), ids=HOSTS)
-def test_docker(machine, files, info, mode, says):
+@pytest.mark.parametrize("has_devkit", [False, True], ids=["the script by itself", "devkit in its place"])
+def test_docker(machine, files, info, mode, says, has_devkit, request):
+    host = request.node.callspec.id.rpartition("-")[2]
+    if host in BY_DEVKIT and not has_devkit:
+        pytest.skip("devkit alone tells this host from another")
+    machine.has_devkit = has_devkit
+    place(machine, PLAN, SETTINGS)
     machine.has(*files)
     machine.docker(info)
     line = machine.run()
@@ -85,19 +109,19 @@ def test_both_ways_the_runtime_goes_first_when_its_hook_is_there(machine):
     assert machine.mode() == "nvidia"
 
 
-def test_a_hook_beside_its_runtime_is_found(machine):
-    machine.has(*NO_TOOLKIT, "nix/store/toolkit/nvidia-container-runtime-hook")
-    runtime = {"nvidia": {"path": f"{machine.root}/nix/store/toolkit/nvidia-container-runtime"}}
-    machine.docker(docker_info(Runtimes=runtime))
-    machine.run()
-    assert machine.mode() == "nvidia"
+def test_a_hook_beside_its_runtime_is_found(with_devkit):
+    with_devkit.has(*NO_TOOLKIT, "nix/store/toolkit/nvidia-container-runtime-hook")
+    runtime = {"nvidia": {"path": f"{with_devkit.root}/nix/store/toolkit/nvidia-container-runtime"}}
+    with_devkit.docker(docker_info(Runtimes=runtime))
+    with_devkit.run()
+    assert with_devkit.mode() == "nvidia"
 
 
-def test_an_engine_elsewhere_is_believed(machine):
+def test_an_engine_elsewhere_is_believed(with_devkit):
     for host in ("ssh://dev@server", "tcp://10.0.0.1:2376"):
-        machine.docker(WITH_RUNTIME, host=host)
-        machine.run()
-        assert machine.mode() == "nvidia", host
+        with_devkit.docker(WITH_RUNTIME, host=host)
+        with_devkit.run()
+        assert with_devkit.mode() == "nvidia", host
 
 
 PODMAN = '[ "$1" = info ] && echo \'{"host": {"buildahVersion": "1.38"}}\''
@@ -251,11 +275,11 @@ def test_the_containers_user_takes_the_ids_that_may_write_to_the_project(machine
         pytest.param(("etc/nv_tegra_release", *GPU), RUNTIME, "jetson", "a Jetson", id="a Jetson of JetPack 7"),
     ],
 )
-def test_a_jetson_takes_the_runtime_by_itself(machine, files, info, mode, says):
-    machine.has(*files)
-    machine.docker(docker_info(Runtimes=info))
-    assert says in machine.run()
-    assert machine.mode() == mode
+def test_a_jetson_takes_the_runtime_by_itself(with_devkit, files, info, mode, says):
+    with_devkit.has(*files)
+    with_devkit.docker(docker_info(Runtimes=info))
+    assert says in with_devkit.run()
+    assert with_devkit.mode() == mode
 
 
 @pytest.mark.parametrize(
@@ -266,23 +290,23 @@ def test_a_jetson_takes_the_runtime_by_itself(machine, files, info, mode, says):
         pytest.param("5.10.0", "podman", "CDI specification", id="Podman 5.10"),
     ],
 )
-def test_an_old_podman_drops_devices_that_come_through_its_socket(machine, version, mode, says):
-    machine.has(*GPU, SPEC)
-    machine.docker(docker_info(ServerVersion=version), server="Podman Engine")
-    assert says in machine.run()
-    assert machine.mode() == mode
+def test_an_old_podman_drops_devices_that_come_through_its_socket(with_devkit, version, mode, says):
+    with_devkit.has(*GPU, SPEC)
+    with_devkit.docker(docker_info(ServerVersion=version), server="Podman Engine")
+    assert says in with_devkit.run()
+    assert with_devkit.mode() == mode
 
 
 @pytest.mark.parametrize(
     ("found", "mode"), [("/etc/cdi/nvidia.yaml", "podman"), ("", "cpu")], ids=["with a specification", "without one"]
 )
-def test_outside_of_linux_the_podman_machine_is_inspected(machine, found, mode):
-    machine.program_instead("uname", "echo MINGW64_NT-10.0")
-    machine.program(
+def test_outside_of_linux_the_podman_machine_is_inspected(with_devkit, found, mode):
+    with_devkit.program_instead("uname", "echo MINGW64_NT-10.0")
+    with_devkit.program(
         "podman", 'case "$1" in', 'info) echo \'{"buildahVersion": "1"}\' ;;', f"machine) echo {found} ;;", "esac"
     )
-    assert "Podman machine" in machine.run()
-    assert machine.mode() == mode
+    assert "Podman machine" in with_devkit.run()
+    assert with_devkit.mode() == mode
 
 
 @pytest.mark.parametrize(
@@ -330,9 +354,9 @@ def test_podman_behind_dockers_socket_maps_users_as_it_says(machine, security, u
     assert machine.settings().get("DEVKIT_UID") == uid
 
 
-def test_a_toolkit_whose_hook_refuses_is_passed_by_where_there_is_another_way(machine):
-    machine.has(*GPU)
-    config = machine.root / "etc/nvidia-container-runtime/config.toml"
+def test_a_toolkit_whose_hook_refuses_is_passed_by_where_there_is_another_way(with_devkit):
+    with_devkit.has(*GPU)
+    config = with_devkit.root / "etc/nvidia-container-runtime/config.toml"
     config.parent.mkdir(parents=True)
     for setting, devices, mode in (
         ('mode = "cdi"', DEVICES, "cdi"),
@@ -341,14 +365,14 @@ def test_a_toolkit_whose_hook_refuses_is_passed_by_where_there_is_another_way(ma
         ('#mode = "cdi"', DEVICES, "nvidia"),
     ):
         config.write_text(f"[nvidia-container-runtime]\n{setting}\n")
-        machine.docker(docker_info(Runtimes=RUNTIME, DiscoveredDevices=devices))
-        assert f"DEVKIT_GPU={mode}:" in machine.run(), (setting, devices)
+        with_devkit.docker(docker_info(Runtimes=RUNTIME, DiscoveredDevices=devices))
+        assert f"DEVKIT_GPU={mode}:" in with_devkit.run(), (setting, devices)
 
 
 def test_the_daemon_of_mps_is_passed_on_with_the_hosts_ipc_namespace(tmp_path):
     pipes = tmp_path / "mps"
     pipes.mkdir()
-    machine = Machine(tmp_path, {"CUDA_MPS_PIPE_DIRECTORY": str(pipes)})
+    machine = Machine(tmp_path, {"CUDA_MPS_PIPE_DIRECTORY": str(pipes)}, has_devkit=True)
     machine.prepare()
     machine.has(*GPU)
     machine.docker(WITH_RUNTIME)
@@ -364,7 +388,7 @@ def test_the_daemon_of_mps_is_passed_on_with_the_hosts_ipc_namespace(tmp_path):
 
 
 def test_a_graphical_plan_gets_the_sockets_of_the_hosts_display(tmp_path):
-    machine = Machine(tmp_path, {"XDG_RUNTIME_DIR": str(tmp_path), "WAYLAND_DISPLAY": "w-0"})
+    machine = Machine(tmp_path, {"XDG_RUNTIME_DIR": str(tmp_path), "WAYLAND_DISPLAY": "w-0"}, has_devkit=True)
     machine.prepare()
     machine.has(*GPU, "tmp/.X11-unix/X0")
     machine.docker(WITH_RUNTIME)
@@ -467,21 +491,35 @@ def test_what_names_no_gpu_gives_none_rather_than_all(with_gpu, chosen):
         assert with_gpu.overlay() == {}, wrong
 
 
-def test_shared_memory_grows_with_the_gpus_that_share_it(with_gpu):
-    with_gpu.has("dev/nvidia1")
-    with_gpu.run()
-    assert "DEVKIT_SHM_SIZE" not in with_gpu.settings()
-    with_gpu.has(*(f"dev/nvidia{index}" for index in range(8)))
-    with_gpu.run()
-    assert with_gpu.settings()["DEVKIT_SHM_SIZE"] == "32gb"
-    with_gpu.environ["DEVKIT_DEVICES"] = "0,1,2,3"
-    with_gpu.run()
-    assert with_gpu.settings()["DEVKIT_SHM_SIZE"] == "16gb"
+def test_a_gpu_in_slices_is_said(with_devkit):
+    with_devkit.has(*GPU, "proc/driver/nvidia/capabilities/gpu0/mig/gi1")
+    with_devkit.docker(WITH_RUNTIME)
+    assert "MIG slices" in with_devkit.run()
 
 
-def test_a_gpu_in_slices_is_said(with_gpu):
-    with_gpu.has("proc/driver/nvidia/capabilities/gpu0/mig/gi1")
-    assert "MIG slices" in with_gpu.run()
+def test_a_devkit_on_the_host_does_it_in_place_of_the_script(with_gpu):
+    """The project's script, as it is, with a devkit that is found and one that is too old for this command."""
+    place(with_gpu, replace(PLAN, is_graphical=True), replace(SETTINGS, devices=("0",)))
+    with_gpu.program("devkit", f'echo by devkit; exec {sys.executable} -m devkit "$@"')
+    pipes = with_gpu.root / "mps"
+    pipes.mkdir()
+    with_gpu.environ |= {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "DEVKIT_GPU": "nvidia",
+        "CUDA_MPS_PIPE_DIRECTORY": str(pipes),
+    }
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(pipes / "control"))
+        done = with_gpu.start()
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == ["by devkit", "devkit: DEVKIT_GPU=nvidia: as set"]
+        assert with_gpu.overlay()["ipc"] == "host", "which devkit alone knows"
+        assert request(with_gpu)["device_ids"] == ["0"]
+        assert set(with_gpu.settings()) >= {"DEVKIT_PROJECT", "DEVKIT_UID"}
+        with_gpu.program("devkit", "exit 2")
+        with_gpu.run()
+        assert "ipc" not in with_gpu.overlay()
+        assert request(with_gpu)["device_ids"] == ["0"]
 
 
 def test_starts_at_the_same_moment_leave_one_whole_file(with_gpu):
@@ -512,10 +550,10 @@ def test_a_rocm_plan_looks_for_amds_devices(machine, files, info, mode, says):
     assert machine.mode() == mode
 
 
-def test_an_amd_gpu_of_an_engine_elsewhere_is_for_the_user_to_say(machine):
-    place(machine, ROCM_PLAN, SETTINGS)
-    machine.docker(docker_info(), host="ssh://dev@server")
-    assert "set DEVKIT_GPU=rocm" in machine.run()
+def test_an_amd_gpu_of_an_engine_elsewhere_is_for_the_user_to_say(with_devkit):
+    place(with_devkit, ROCM_PLAN, SETTINGS)
+    with_devkit.docker(docker_info(), host="ssh://dev@server")
+    assert "set DEVKIT_GPU=rocm" in with_devkit.run()
 
 
 @pytest.mark.parametrize(
@@ -595,7 +633,7 @@ def test_the_script_for_windows_knows_the_modes_asks_and_writes_as_the_other_doe
             assert form in other or engine == "docker"
     if "nvidia" in modes:
         assert "deploy: {resources: {reservations: {devices: [{driver: $Mode, $which, capabilities: [gpu]}]}}}" in text
-        assert "deploy: {resources: {reservations: {devices: [{driver: $mode, $1, capabilities: [gpu]}]}}}" in other
+        assert "deploy: {resources: {reservations: {devices: [{driver: $mode, $which, capabilities: [gpu]}]}}}" in other
     written = set(re.findall(r"\$found\['(DEVKIT_\w+)'\]", text))
     assert written <= {"DEVKIT_GPU_FILE", "DEVKIT_PROJECT"}
     assert written <= set(re.findall(r"setting (DEVKIT_\w+)", other))

@@ -54,7 +54,7 @@ def reset(root: Path) -> dict[str, str]:
 
 def naming(root: Path) -> str:
     """The GPUs that the script takes unless the user names others."""
-    (found,) = re.findall(r"^devices=\$\{devices:-(.*)\}$", (root / OVERLAYS / "gpu.sh").read_text(), re.MULTILINE)
+    (found,) = re.findall(r" devices=\$\{devices:-([^}]*)\} ", (root / OVERLAYS / "gpu.sh").read_text(), re.MULTILINE)
     return found
 
 

@@ -12,7 +12,7 @@ from devkit.render.container.profiles import render_profile_services
 from devkit.render.container.settings import ContainerSettings, FromWheel
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
 from devkit.render.templates import render_template
-from devkit.solver.plan import Plan
+from devkit.solver.plan import Plan, Vendor
 
 ENGINES = ("docker", "podman")
 
@@ -122,9 +122,38 @@ def render_gpu_files(
     """
     named = validate_devices(devices, plan.vendor.value, engine)
     context = _build_context(plan, engine) | {"slug": slug, "is_adopted": not slug, "wheel": wheel, "devices": named}
-    yield Artifact.from_text(f"{folder}/gpu.sh", render_template("devcontainer/gpu.sh.j2", **context), 0o755)
+    flags = [f"--modes={','.join(find_gpu_modes(plan, engine))}"]
+    flags += [
+        f"--{name}={value}"
+        for name, value in (("engine", engine), ("slug", slug), ("devices", ",".join(named)))
+        if value
+    ]
+    flags += ["--graphical"] if plan.is_graphical else []
+    context["flags"] = "" if plan.vendor is Vendor.CPU else " ".join(flags)
+    script = render_template("devcontainer/gpu.sh.j2", is_whole=False, **context)
+    yield Artifact.from_text(f"{folder}/gpu.sh", script, 0o755)
     if for_windows:
         yield Artifact.from_text(f"{folder}/gpu.ps1", render_template("devcontainer/gpu.ps1.j2", **context))
+
+
+def render_gpu_script(
+    *, vendor: str, modes: Sequence[str], engine: str, slug: str, devices: Sequence[str], is_graphical: bool
+) -> str:
+    """Render the script that knows every host, which `devkit gpu-request` runs in the place of the project's gpu.sh."""
+    return render_template(
+        "devcontainer/gpu.sh.j2",
+        devkit_version=__version__,
+        vendor=vendor,
+        is_graphical=is_graphical,
+        engine=engine,
+        modes=modes,
+        slug=slug,
+        is_adopted=not slug,
+        wheel="",
+        devices=validate_devices(devices, vendor, engine),
+        flags="",
+        is_whole=True,
+    )
 
 
 def _build_context(plan: Plan, engine: str) -> dict[str, object]:

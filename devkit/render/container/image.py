@@ -75,7 +75,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
     validate_plan(plan)
     has_python = re.fullmatch(r"(?:[^:@]*/)?python[:@].*", plan.base_image) is not None
     requirement, reason = _describe_devkit(settings)
-    packages = ["ca-certificates", "g++", "gcc", "git", "libc6-dev"]
+    packages = ["ca-certificates", "curl", "g++", "gcc", "git", "less", "libc6-dev", "openssh-client", "procps"]
     packages += [] if has_python else ["python3", "python3-dev", "python3-venv"]
     packages += _find_newer_python(plan) if requirement else []
     packages += ["sudo"] if settings.sudo else []
@@ -110,6 +110,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         devkit_requirement=requirement,
         devkit_reason=reason,
         devkit_python=DEVKIT_PYTHON,
+        has_old_python=Release.parse(plan.python) < Release.parse(DEVKIT_PYTHON),
         has_locked_devkit=bool(settings.tools_lock) and isinstance(settings.source, FromIndex),
         devkit_wheel=settings.source.filename if isinstance(settings.source, FromWheel) else "",
     )
@@ -121,13 +122,13 @@ def _describe_devkit(settings: ContainerSettings) -> tuple[str, str]:
     """Return the requirement that installs devkit, and a comment; "" where the project is devkit."""
     match settings.source:
         case FromIndex(version):
-            return f"devkit-gpu=={version}", "devkit itself, in the version that wrote this file."
+            return f"devkit-gpu=={version}", "in the version that wrote this file"
         case FromUrl(url):
-            return f"devkit-gpu @ {require_safe('devkit URL', url)}", "devkit itself, from where it was installed."
+            return f"devkit-gpu @ {require_safe('devkit URL', url)}", "from where it was installed"
         case FromWheel(filename, _):
             return (
                 f"/mnt/devcontainer/wheels/{filename}",
-                "devkit itself, as the wheel that `devkit init` packed from its own files.",
+                "from the wheel that `devkit init` packed",
             )
         case FromCheckout():
             return "", ""

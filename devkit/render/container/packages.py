@@ -63,7 +63,7 @@ class InstallCommands:
     """Words of the Dockerfile's RUN instructions. Options end with a space where others follow them.
 
     `mounts` belong to every installation, `source` names the origin of its wheels. `torch` and `packages` are options
-    of two of them. `torch_fits` is an expression of Python that is true for the planned build of torch, `built` being
+    of two of them. `torch_fits` is a condition of the shell that holds for the planned build of torch, `$version` being
     its version.py. `machines` are those that a lock is for.
     """
 
@@ -131,30 +131,30 @@ def _find_tool_version(tool: str) -> str:
 
 
 def _build_torch_check(plan: Plan) -> tuple[str, str]:
-    """Return the expression of `InstallCommands.torch_fits`, and the name of the device; "" for a plan without torch."""
+    """Return the condition of `InstallCommands.torch_fits`, and the name of the device; "" for a plan without torch."""
     if not plan.torch:
         return "", ""
     if plan.vendor is Vendor.CPU:
-        return "not built['cuda'] and not built.get('hip')", "the CPU"
+        return """! grep -Eq "^(cuda|hip).*'" $version""", "the CPU"
     if plan.cuda:
         cuda = require_safe("version", plan.cuda)
-        return f"built['cuda'] == '{cuda}'", f"CUDA {cuda}"
+        return f"""grep -q "^cuda.*'{re.escape(cuda)}'" $version""", f"CUDA {cuda}"
     # HIP has ROCm's first two numbers; the third is a count of its own: ROCm 6.2.4 says 6.2.41134.
-    major, minor = require_safe("version", plan.variant).removeprefix("rocm").split(".")[:2]
-    return f"str(built.get('hip')).startswith('{major}.{minor}.')", f"ROCm {major}.{minor}"
+    rocm = ".".join(require_safe("version", plan.variant).removeprefix("rocm").split(".")[:2])
+    return f"""grep -q "^hip.*'{re.escape(rocm)}\\." $version""", f"ROCm {rocm}"
 
 
 @dataclass(frozen=True)
 class ProjectInstallCommands:
     """Words of the Dockerfile's RUN instructions for the project's packages. Empty ones have nothing to do.
 
-    `files` are bind-mounted from the project's folder. `written` are words of the shell, requirements of files that no
-    installer reads by itself, and `written_from` a comment with their places. `siblings` are requirements of packages
-    that are built for one torch, `sibling_source` the options of their index. `export` writes the packages of a lock,
-    except `excluded`, which others bring. `requirements` are the installer's options, `constrained` is a pattern for
-    the packages to keep; `has_limits` says whether there is a file of constraints on others, and `build_limits` are words of
-    the shell, those on what builds a source distribution. `additions` are requirements that
-    bring a framework its CUDA.
+    `files` are bind-mounted from the project's folder. `written` are words of the shell, requirements of files that
+    no installer reads by itself, and `written_from` a comment with their places. `siblings` are requirements of
+    packages that are built for one torch, `sibling_source` the options of their index. `export` writes the packages
+    of a lock, except `excluded`, which others bring. `requirements` are the installer's options, `has_sources` says
+    whether a list among them may bind torch to an index, `uses_scratch` whether the step writes files; `has_limits`
+    says whether there is a file of constraints, and `build_limits` are words of the shell, those on what builds a
+    source distribution. `additions` are requirements that bring a framework its CUDA.
     """
 
     files: tuple[str, ...] = ()
@@ -166,7 +166,8 @@ class ProjectInstallCommands:
     export: str = ""
     excluded: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
-    constrained: str = ""
+    has_sources: bool = False
+    uses_scratch: bool = False
     has_limits: bool = False
     build_limits: str = ""
     additions: str = ""
@@ -222,8 +223,9 @@ def build_project_install_commands(
         export=export,
         excluded=excluded,
         requirements=requirements,
-        constrained=KEEP_TORCH,
-        has_limits=has_constraints(plan, settings),
+        has_sources=any(path.endswith(".toml") for path in found.lists),
+        uses_scratch=bool(written or export or excluded),
+        has_limits=has_constraints(plan, settings) and not export,
         build_limits=_fold(limits) if requirements else "",
         additions=" ".join(f'"{require_safe("requirement", text)}"' for text in plan.additions),
     )
@@ -231,13 +233,16 @@ def build_project_install_commands(
 
 def has_constraints(plan: Plan, settings: ContainerSettings) -> bool:
     """Return whether the image is built with a file of constraints: a lock with hashes holds all versions itself."""
-    return bool(plan.limits) and not settings.python_lock
+    found = settings.dependencies
+    holds_torch = plan.torch and (found.lists or _list_written_requirements(found))
+    return bool(plan.limits or holds_torch) and not settings.python_lock and not _find_locking_tool(found)
 
 
 def render_constraints(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
-    """Render the versions that the image holds."""
+    """Render the versions that the image holds: torch's always, so that no package can replace it."""
     if has_constraints(plan, settings):
-        lines = "".join(f"{require_safe('limit on versions', limit)}\n" for limit in sorted(plan.limits))
+        limits = {*plan.limits, *([f"torch=={plan.torch}"] if plan.torch else [])}
+        lines = "".join(f"{require_safe('limit on versions', limit)}\n" for limit in sorted(limits))
         header = (
             f"# Written by devkit {__version__}: the versions that every build of the image installs.\n"
             "# `devkit update` renews them; `devkit init --no-hold` leaves them open.\n"

@@ -40,7 +40,7 @@ def of_dev_container(plan: Plan, settings: ContainerSettings, task: Task) -> See
         gpus=task.accelerator.count if devices and devices[0]["count"] == "all" else 0,
         nodes=1,
         mounts={path: roles.get(path, path) for path in paths},
-        shm_bytes=_shm(files[".devcontainer/gpu.sh"], service["shm_size"], task.accelerator.count),
+        shm_bytes=min(task.shm_bytes, _limit(service["shm_size"])),
         stop=service.get("stop_signal", "SIGTERM"),
         grace_s=None,
         folder=service["working_dir"],
@@ -58,14 +58,9 @@ def _overlay(script: str, mode: str) -> dict[str, Any]:
         return found
 
 
-def _shm(script: str, default: str, gpus: int) -> int:
-    """What Compose puts in place of DEVKIT_SHM_SIZE, which gpu.sh sets by the number of GPUs."""
-    line = next((each for each in script.splitlines() if "shm=$((" in each), "")
-    asked = subprocess.run(
-        ["sh", "-c", f'gpus={gpus} shm=""\n{line}\nprintf %s "$shm"'], capture_output=True, text=True, check=True
-    ).stdout
-    text = asked or default.removeprefix("${DEVKIT_SHM_SIZE:-").removesuffix("}")
-    number, unit = re.fullmatch(r"(\d+)([a-z]*)", text).groups()
+def _limit(shm_size: str) -> int:
+    """The limit of shared memory unless the user sets another, which holds what up to eight GPUs need."""
+    number, unit = re.fullmatch(r"\$\{DEVKIT_SHM_SIZE:-(\d+)([a-z]*)\}", shm_size).groups()
     return int(number) * _SIZES[unit]
 
 

@@ -1,0 +1,33 @@
+"""`devkit gpu-request`: what gpu.sh of a dev container does, for every host that devkit knows."""
+
+import os
+from typing import NoReturn
+
+import click
+
+from devkit.render.container.compose import CPU_MODE, GPU_MODES, render_gpu_script
+
+
+@click.command("gpu-request", context_settings={"ignore_unknown_options": True})
+@click.option("--modes", required=True, help="The ways to pass on GPUs that fit the plan.")
+@click.option("--engine", type=click.Choice(["docker", "podman"]), help="The engine to ask first.")
+@click.option("--slug", default="", help="The Compose project's name; none for one that somebody else wrote.")
+@click.option("--devices", default="", help="The GPUs to pass on. Default: all.")
+@click.option("--graphical", is_flag=True, help="Pass on the sockets of the host's display.")
+@click.argument("script")
+@click.argument("folder", required=False)
+def gpu_request(
+    modes: str, engine: str | None, slug: str, devices: str, script: str, folder: str | None, *, graphical: bool
+) -> NoReturn:
+    """Write gpu.local.yml and .env beside SCRIPT, which is gpu.sh, or .env into FOLDER."""
+    named = tuple(modes.split(","))
+    vendor = next((mode.vendor for mode in GPU_MODES if mode.name in named), CPU_MODE)
+    text = render_gpu_script(
+        vendor=vendor,
+        modes=named,
+        engine=engine or "",
+        slug=slug,
+        devices=devices.split(",") if devices else (),
+        is_graphical=graphical,
+    )
+    os.execvp("sh", ["sh", "-c", text, script, *([folder] if folder else [])])  # noqa: S606 - the text is devkit's own
