@@ -11,6 +11,7 @@ HOST = LocalHost()
 @pytest.fixture
 def place(tmp_path):
     (tmp_path / "file").write_bytes(b"text\xff")
+    (tmp_path / "file").chmod(0o644)  # whatever the umask, which is 002 for a user of Ubuntu
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "dangling").symlink_to("nothing")
