@@ -74,6 +74,11 @@ RENAMED_FLAGS = {
 @lock_options
 @click.option("--add-imports", "with_imports", is_flag=True, help="Install what its programs import and no file names.")
 @click.option(
+    "--develop",
+    is_flag=True,
+    help="Install groups and extras for development and tests, and extras that programs import.",
+)
+@click.option(
     "--prove", is_flag=True, help="Try the plan: runs the project's first program in a throw-away environment, sealed."
 )
 @click.option("--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service of this Compose file.")
@@ -96,6 +101,7 @@ def init(
     container: ContainerOptions,
     locking: LockOptions,
     with_imports: bool,
+    develop: bool,
     prove: bool,
     compose: Path | None,
     service: str | None,
@@ -124,6 +130,7 @@ def init(
         require_root(Path(directory))
         ctx.with_resource(hold_project(directory))
     project = open_project(directory, build_settings_from_options(options, container), container.paths)
+    project = choose_for_development(project) if develop else project
     request = build_project_request(project, facts=options.facts)
     writing = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
     adopt_existing_container(ctx, project, request, writing, compose=compose, service=service)
@@ -229,6 +236,16 @@ def add_imports(
     if not is_accepted or not known:
         return project, found
     return _add_packages(project, known), tuple(each for each in found if not each.name)
+
+
+def choose_for_development(project: "DevkitProject") -> "DevkitProject":
+    """Return the project with what those who work on it install besides."""
+    from devkit.probe.project.reader import find_development_choice
+
+    chosen, dependencies = find_development_choice(str(project.root), project.dependencies), project.dependencies
+    extras = tuple(dict.fromkeys((*dependencies.extras, *chosen.extras))) if chosen.extras else project.settings.extras
+    groups = tuple(dict.fromkeys((*project.settings.groups, *chosen.groups)))
+    return project.with_settings(replace(project.settings, extras=extras, groups=groups))
 
 
 def leave_out_guide(

@@ -1,16 +1,22 @@
 """What programs import and install beyond the requirements, and what the project computes with."""
 
+import json
 import time
 
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import Framework, ImportedPackage, SystemPackage
+from devkit.facts.dependencies import NOTHING_CHOSEN, Framework, ImportedPackage, SystemPackage
 from devkit.probe.dependencies.imports import MAX_FILES, find_imported_packages
 from devkit.probe.dependencies.system_packages import find_system_packages
 from devkit.probe.host import LocalHost
 from devkit.probe.project.files import ProjectFiles
-from devkit.probe.project.reader import read_dependencies, read_local_dependencies, read_local_imports
+from devkit.probe.project.reader import (
+    find_development_choice,
+    read_dependencies,
+    read_local_dependencies,
+    read_local_imports,
+)
 
 # What programs import and no file of the project asks for.
 
@@ -274,3 +280,31 @@ def test_they_and_the_projects_name_are_among_its_dependencies(tmp_path):
     found = read_dependencies(LocalHost(), project=str(tmp_path))
     assert found.name == "open-ai-whisper"
     assert [each.origin for each in found.system] == ["README.md:1"]
+
+
+def test_notebooks_are_programs_with_what_they_install_themselves(tmp_path):
+    cells = [
+        {"cell_type": "markdown", "source": ["import gymnasium"]},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "import einops\n", "if True:\n", "    !nvidia-smi\n"]},
+        {"cell_type": "code", "source": "%%bash\nimport boto3"},
+        {"cell_type": "code", "source": "!pip install -q timm 'wandb>=0.20' nobody-knows-this\n%pip install peft"},
+    ]
+    (tmp_path / "demo.ipynb").write_text(json.dumps({"cells": cells}))
+    (tmp_path / "broken.ipynb").write_text("{")
+    (tmp_path / "requirements.txt").write_text("torch\npeft\n")
+    found = read_local_imports(str(tmp_path), read_local_dependencies(str(tmp_path), NOTHING_CHOSEN))
+    assert {each.name for each in found} == {"einops", "timm", "wandb", "ipykernel"}
+    (tmp_path / "requirements.txt").write_text("torch\neinops\njupyterlab\n")
+    found = read_local_imports(str(tmp_path), read_local_dependencies(str(tmp_path), NOTHING_CHOSEN))
+    assert "ipykernel" not in {each.name for each in found}
+
+
+def test_who_develops_gets_groups_for_tests_and_the_extras_that_programs_import(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "own"\nversion = "1"\ndependencies = ["torch"]\n[project.optional-dependencies]\n'
+        'logs = ["wandb"]\nserve = ["fastapi"]\nTest = ["pytest"]\n'
+        '[dependency-groups]\ntesting = ["hypothesis"]\ndocs = ["mkdocs"]\ndev = ["ruff"]\n'
+    )
+    (tmp_path / "own.py").write_text("import wandb\n\ndef serve():\n    import fastapi\n")
+    found = find_development_choice(str(tmp_path), read_local_dependencies(str(tmp_path), NOTHING_CHOSEN))
+    assert ({*found.extras}, {*found.groups}) == ({"logs", "Test"}, {"testing"})

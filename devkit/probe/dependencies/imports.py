@@ -1,9 +1,10 @@
 """Packages that a project's programs import and none of its files asks for.
 
-Files are parsed and never run. Only names of the table of imports become packages: anybody can register a name.
+Files are parsed and never run, notebooks too. Only names of the table of imports become packages: anybody can register a name.
 """
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -21,6 +22,11 @@ MAX_CHARACTERS = 2 << 20
 IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 _AUDIO_FILES = re.compile(r"\btorchaudio\.(?:load|save)\(")
 """Since torchaudio 2.9 these take torchcodec, which does not come with it: https://github.com/pytorch/audio/pull/4039."""
+NOTEBOOK = ".ipynb"
+_OF_JUPYTER = re.compile(r"^([ \t]*)([!%].*|\?.*)$", re.MULTILINE)
+_INSTALLED = re.compile(r"^[ \t]*pass  # [!%] *(?:uv +)?pip3? +install +(.+)$", re.MULTILINE)
+"""A cell's `!pip install` or `%pip install`."""
+_KERNELS = frozenset(("ipykernel", "jupyter", "jupyterlab", "notebook"))
 _SKIPPED = re.compile(
     r"(?i)\..*|venv|env|node_modules|site-packages|build|dist|docs?|tests?|third[_-]party|vendor|extern(?:al)?"
 )
@@ -59,6 +65,16 @@ def find_imported_packages(
         if "torchcodec" not in names and (call := _AUDIO_FILES.search(text)):
             line = text.count("\n", 0, call.start()) + 1
             found.setdefault("torchcodec", ImportedPackage("torchaudio", "torchcodec", path, line))
+        for installed in _INSTALLED.finditer(text) if path.endswith(NOTEBOOK) else ():
+            line, modules = (
+                text.count("\n", 0, installed.start()) + 1,
+                {name: each for each, name in distributions.items()},
+            )
+            for name in map(canonicalize_name, re.findall(r"""(?<![^\s'"])[A-Za-z][\w.-]*""", installed[1])):
+                if name in modules and not is_among(name, names):
+                    found.setdefault(modules[name], ImportedPackage(modules[name], name, path, line))
+        if text and path.endswith(NOTEBOOK) and not names & _KERNELS:
+            found.setdefault("ipykernel", ImportedPackage("ipykernel", "ipykernel", path, 1))
     return tuple(found.values())
 
 
@@ -100,11 +116,22 @@ def read_programs(files: ProjectFiles, *, is_library: bool) -> Iterator[tuple[st
                 path = f"{folder}/{name}" if folder else name
                 if "." not in name and not _SKIPPED.fullmatch(name) and not (aside and aside.fullmatch(name)):
                     inner.append(path)
-                elif name.endswith(".py") and path != SETUP_PY and left and size < MAX_CHARACTERS:
+                elif name.endswith((".py", NOTEBOOK)) and path != SETUP_PY and left and size < MAX_CHARACTERS:
                     text = files.read(path, "program") or ""
+                    text = convert_notebook(text) if name.endswith(NOTEBOOK) else text
                     left, size = left - 1, size + len(text)
                     yield path, text
         folders = inner
+
+
+def convert_notebook(text: str) -> str:
+    """Return the code of a notebook as one program, with lines for the shell and for Jupyter as comments; "" for none."""
+    try:
+        cells = json.loads(text)["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return _OF_JUPYTER.sub(r"\1pass  # \2", "\n".join(each for each in sources if not each.startswith("%%")))
 
 
 def list_imports(text: str, *, is_top_only: bool) -> Iterator[tuple[str, int]]:

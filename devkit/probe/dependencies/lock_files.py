@@ -10,7 +10,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import chain
 from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 
 from devkit.compat.specifiers import canonicalize_name, holds_in_container
 from devkit.facts.dependencies import PackageRequirement, RequirementRole
@@ -20,6 +24,8 @@ from devkit.probe.documents import get_object, get_objects, get_text, get_texts,
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _CHOICE = re.compile(r"extra\s*(==|!=)\s*'((?:extra|group|project)-\d+-[^']+)'")
 """How uv writes in markers that an extra or group of the project is chosen: `extra == 'extra-8-nanochat-gpu'`."""
+_ELSEWHERE = frozenset(("git", "url", "path", "directory", "editable", "virtual", "workspace"))
+"""Keys of a requirement in a uv.lock that comes from no index."""
 _IF_CHOSEN = {True: "sys_platform == 'linux'", False: "sys_platform != 'linux'"}
 """Markers that are always true, and never, in a container."""
 _CONTAINERS = tuple((machine, f"3.{minor}") for machine in ("x86_64", "aarch64") for minor in range(8, 16))
@@ -58,6 +64,46 @@ def parse_lock(text: str) -> tuple[LockedPackage, ...]:
     # The name is on the line below each header.
     lines = (number + 1 for number, line in number_lines(text) if line.startswith("[[package]]"))
     return tuple(_parse_package(each, next(lines, 1)) for each in tables)
+
+
+def fits_uv(document: Mapping[str, Any], locked: str) -> bool:
+    """Return whether a uv.lock was made from this pyproject.toml, by the requirements that uv writes into it, without their markers.
+
+    One that cannot be read, or that names no requirements of the project, is taken for one that was. A package that comes
+    from elsewhere than an index has no version there.
+
+    Source: `Lock::satisfies` of uv 0.9, which `uv lock --check` asks first.
+    """
+    try:
+        packages = get_objects(parse_toml(locked), "package")
+    except ValueError:
+        return True
+    sources = (get_object(each, "source") for each in packages)
+    own = [
+        get_object(each, "metadata") for each, source in zip(packages, sources, strict=True) if "." in source.values()
+    ]
+    project = get_object(document, "project")
+    if len(own) != 1 or not own[0] or "dependencies" in project.get("dynamic", ()):
+        return True
+    groups = get_object(document, "dependency-groups").values()
+    lists = (project.get("dependencies", ()), *get_object(project, "optional-dependencies").values(), *groups)
+    lists = (*lists, get_object(document, "tool", "uv").get("dev-dependencies", ()))
+    try:
+        needs = [Requirement(each) for each in chain(*lists) if isinstance(each, str)]
+    except (InvalidRequirement, TypeError):
+        return True
+    tables = (get_objects(own[0], "requires-dist"), *(own[0].get("requires-dev") or {}).values())
+    entries = [*chain(*tables)]
+    elsewhere = {get_text(each, "name") for each in entries if each.keys() & _ELSEWHERE}
+    # An extra may be made of others, which uv writes out.
+    itself = canonicalize_name(get_text(project, "name"))
+    written = {
+        (get_text(each, "name"), frozenset(get_texts(each, "extras")), SpecifierSet(get_text(each, "specifier")))
+        for each in entries
+    }
+    given = {(canonicalize_name(each.name), frozenset(each.extras), each.specifier) for each in needs}
+    names = [{each[0] for each in requirements} - {itself} for requirements in (written, given)]
+    return names[0] == names[1] and all(each in written or each[0] in {itself, *elsewhere} for each in given)
 
 
 def fits_poetry(document: Mapping[str, Any], locked: str) -> bool:

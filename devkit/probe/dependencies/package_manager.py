@@ -35,6 +35,7 @@ from devkit.probe.dependencies.lock_files import (
     add_locked_packages,
     find_torch_only_packages,
     fits_poetry,
+    fits_uv,
     parse_lock,
     select_installed,
 )
@@ -267,7 +268,7 @@ def _tool(document: dict[str, Any], found: RequirementCollector, shown: str) -> 
     """The tool and what shows it: its lock or own file, then a list for pip, then what pyproject.toml holds."""
     files = found.files
     for tool, names in _BY_FILE:
-        if tool is PackageManager.POETRY and not _fits_lock(document, files):
+        if not _fits_lock(tool, document, files):
             continue
         if name := next((name for name in names if files.has(name)), ""):
             system = find_other_system(files.read(name, "dependencies") or "") if tool is PackageManager.CONDA else ""
@@ -286,9 +287,11 @@ def _tool(document: dict[str, Any], found: RequirementCollector, shown: str) -> 
     return (PackageManager.PIP, shown) if shown else (PackageManager.NONE, NO_DEPENDENCIES.because)
 
 
-def _fits_lock(document: dict[str, Any], files: ProjectFiles) -> bool:
-    """Return whether the project's poetry.lock, if it has one, was made from its pyproject.toml."""
-    return not files.has(POETRY_LOCK) or fits_poetry(document, files.read(POETRY_LOCK, "dependencies") or "")
+def _fits_lock(tool: PackageManager, document: dict[str, Any], files: ProjectFiles) -> bool:
+    """Return whether the lock of a tool, if the project has one, was made from its pyproject.toml."""
+    path = f"{tool.lower()}.lock"
+    fits = {PackageManager.UV: fits_uv, PackageManager.POETRY: fits_poetry}.get(tool)
+    return fits is None or not files.has(path) or fits(document, files.read(path, "dependencies") or "")
 
 
 def _read(
@@ -335,7 +338,7 @@ def _of_pyproject(
         found.role = RequirementRole.GENERATED
         read_poetry(document, content, found)
     path = f"{tool.lower()}.lock"
-    if not found.files.has(path) or (tool is PackageManager.POETRY and not _fits_lock(document, found.files)):
+    if not found.files.has(path) or not _fits_lock(tool, document, found.files):
         return "", ()
     locked = found.text(path)
     if locked is None:

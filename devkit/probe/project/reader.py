@@ -27,6 +27,8 @@ from devkit.probe.project.files import (
 )
 
 MAX_LOCK_BYTES = 4 << 20
+_DEVELOPMENT = re.compile(r"dev(?:elop(?:ment)?)?|tests?|testing", re.IGNORECASE)
+"""Names of extras and groups for those who work on a project."""
 """A lock file of a large project holds two mebibytes."""
 
 
@@ -122,6 +124,34 @@ def read_local_imports(folder: str, dependencies: Dependencies) -> tuple[Importe
     )
     by_name = {need.name: need for need in guided}
     return tuple(replace(each, guide=by_name.get(each.name)) for each in found)
+
+
+def find_development_choice(folder: str, dependencies: Dependencies) -> DependencyChoice:
+    """Find the extras and groups for work on a project: those for development and tests, and extras that programs import.
+
+    Extras that bring a build of torch are left to the plan, which takes the one that fits.
+    """
+    from devkit.compat.version_tables import load_tables
+    from devkit.probe.dependencies.imports import find_imported_packages
+
+    available = dependencies.available
+    builds = {each.choice for each in dependencies.torch_builds}
+    own = {need.name for need in dependencies.needs}
+    distributions = load_tables().imports.distributions(with_compiled=True)
+    offered: dict[str, set[str]] = {}
+    for extra in available.extras:
+        if f"--extra {extra}" not in builds:
+            whole = read_local_dependencies(
+                folder, DependencyChoice((*dependencies.extras, extra), dependencies.groups)
+            )
+            offered[extra] = {need.name for need in whole.needs} - own
+    names = {name.replace("-", "_"): name for each in offered.values() for name in each} | distributions
+    files = ProjectFiles(LocalHost(), folder)
+    imported = {each.name for each in find_imported_packages(files, declared=own or {""}, distributions=names)}
+    return DependencyChoice(
+        extras=tuple(each for each, brings in offered.items() if brings & imported or _DEVELOPMENT.fullmatch(each)),
+        groups=tuple(filter(_DEVELOPMENT.fullmatch, available.groups)),
+    )
 
 
 def read_local_guide(folder: str, dependencies: Dependencies) -> tuple[PackageRequirement, ...]:

@@ -1,0 +1,135 @@
+"""`devkit init --prove` from the outside, with small wheels on this disk: a stranger's program runs, sealed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+from tests.cli.test_init import tree
+from tests.wheels import make_index, make_wheel
+
+PLAN = ("--vendor", "cpu", "--machine", "x86_64", "--python", f"{sys.version_info[0]}.{sys.version_info[1]}", "--yes")
+PROGRAM = """
+import argparse
+import json
+import os
+import engine
+{more}
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps")
+open("written-by-the-program", "w").close()
+json.dump(dict(os.environ), open(engine.REPORT, "w"))
+parser.parse_args()
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with a guide and a program; the index has what it needs, and einops, which no file names."""
+    report = tmp_path / "report.json"
+    (wheels := tmp_path / "wheels").mkdir()
+    releases = [
+        make_wheel(wheels, "torch", "2.15.0"),
+        make_wheel(wheels, "engine", "1.0", requires=["torch"], files={"engine.py": f"REPORT = {str(report)!r}\n"}),
+        make_wheel(wheels, "einops", "0.8.2"),
+        make_wheel(wheels, "broken", "1.0", files={"broken.py": "from engine import gone\n"}),
+    ]
+    make_index(tmp_path / "simple", releases)
+    (folder := tmp_path / "project").mkdir()
+    (folder / "requirements.txt").write_text("torch\nengine\nbroken\n")
+    (folder / "README.md").write_text("```\npython run.py --steps 3\n```\n")
+    (tmp_path / "temporary").mkdir()
+    return folder
+
+
+def start(project, *words, program="", **variables) -> subprocess.Popen[str]:
+    (project / "run.py").write_text(PROGRAM.format(more=program))
+    place = project.parent
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+    environment |= {"UV_DEFAULT_INDEX": (place / "simple").as_uri(), "UV_CACHE_DIR": str(place / "cache")}
+    environment |= {"UV_FIND_LINKS": str(place / "wheels"), "TMPDIR": str(place / "temporary"), "HF_TOKEN": "hf_secret"}
+    argv = [sys.executable, "-m", "devkit", "init", ".", *PLAN, *words]
+    return subprocess.Popen(
+        argv,
+        cwd=project,
+        env=environment | {"COLUMNS": "400", "XDG_DATA_HOME": str(place / "data")} | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def prove(project, *words, **variables) -> list[str]:
+    process = start(project, *words, **variables)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+    assert [path.name for path in (project.parent / "temporary").iterdir()] == []
+    return out.splitlines()
+
+
+@pytest.mark.full
+def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so(project):
+    before = tree(project)
+    said = prove(project, "--prove", "--dry-run")[0]
+    assert said == "proved: imports and first command run (python run.py --help)"
+    assert tree(project).keys() == {*before, "run.py"}
+    environment = json.loads((project.parent / "report.json").read_text())
+    assert "hf_secret" not in str(environment) and not any(name.startswith("UV_") for name in environment)
+    assert environment["HOME"] != os.environ["HOME"]
+    prove(project, "--prove")
+    assert json.loads((project / "devkit.lock").read_text())["proof"] == said
+    # What was proved stays on record while the packages are the same.
+    assert "unchanged" in prove(project)[-1]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("program", "said", "packages"),
+    [
+        ("import einops", "proved: imports and first command run (python run.py --help); added: einops", ["einops"]),
+        ("import nowhere_found", "run.py:6 needs nowhere_found, which is not installed", []),
+        ("import broken", "broken (run.py:6): ImportError: cannot import name 'gone' from 'engine'", []),
+        ("import helpers", "helpers.py:1 needs nowhere_found, which is not installed", []),
+        ("open('config.yaml')", "(run.py:6): FileNotFoundError:", []),
+        ("try:\n    import nowhere_found\nexcept ImportError:\n    pass", "proved: imports and first command run", []),
+    ],
+    ids=[
+        "a known package is added",
+        "an unknown module",
+        "a package that does not import",
+        "reached",
+        "run",
+        "guarded",
+    ],
+)
+def test_what_fails_is_repaired_or_named_with_its_line(project, program, said, packages):
+    (project / "helpers.py").write_text("import nowhere_found\n")
+    first = prove(project, "--prove", program=program)[0]
+    assert said in first
+    assert first.startswith("proved" if said.startswith("proved") else "not proved: it was tried; ")
+    assert tomllib.loads((project / "devkit.toml").read_text()).get("project", {}).get("packages", []) == packages
+    if packages:
+        assert "einops" in json.loads((project / "devkit.lock").read_text())["plan"]["packages"]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_control_c_ends_the_program_and_leaves_nothing(project):
+    marker = project.parent / "started"
+    program = f"import time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    process = start(project, "--prove", program=program)
+    while not (marker.exists() and marker.read_text()):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
+    assert sorted(path.name for path in project.iterdir()) == ["README.md", "requirements.txt", "run.py"]
+    assert list((project.parent / "temporary").iterdir()) == []
