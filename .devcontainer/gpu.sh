@@ -9,8 +9,7 @@ setting() { if [ -n "$2" ] && [ -z "$(of_user "$1")" ]; then printf '%s=%s # gpu
 ask() { if command -v timeout >/dev/null; then timeout -s KILL 10 "$@"; else perl -e 'alarm 10; exec @ARGV or exit 1' "$@"; fi 2>/dev/null </dev/null; }
 engine=none system=$(uname -s) mode=cpu why='no container engine answers'
 if info=$(ask docker info --format '{{json .}}'); then engine=docker; elif info=$(ask podman info --format json); then engine=podman; else info=''; fi
-info=$(printf '%s' "$info" | tr -d '[:space:]')
-info_has() { printf '%s' "$info" | grep -Eq "$1"; }
+info=$(printf '%s' "$info" | tr -d '[:space:]'); info_has() { printf '%s' "$info" | grep -Eq "$1"; }
 case $info,$(ask docker version --format '{{json .Server}}') in
     *'"OperatingSystem":"DockerDesktop"'*) engine=desktop ;;
     *buildahVersion* | *?,*Podman*) engine=podman ;; # by its own name, by Docker's, or behind Docker's socket

@@ -411,6 +411,8 @@ class Resolved:
     asked: tuple[str, ...] = ()
     wheels: tuple[tuple[str, str], ...] = ()
     """The address of a wheel of each package, as far as the index has one."""
+    hashes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The SHA-256 of the wheels that fit, or of the source distribution, of each package whose index gives them."""
 
 
 @dataclass(frozen=True)

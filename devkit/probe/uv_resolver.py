@@ -276,6 +276,11 @@ class UvResolver:
                 for each in packages
                 if (url := next((wheel["url"] for wheel in each.get("wheels", ()) if "url" in wheel), ""))
             ),
+            hashes=tuple(
+                (canonicalize_name(each["name"]), tuple(sorted(found)))
+                for each in packages
+                if (found := _read_hashes(each.get("wheels") or [each.get("sdist", {})]))
+            ),
         )
 
     def _explain(self, done: ProgramResult) -> Refused | Unknown:
@@ -288,6 +293,12 @@ class UvResolver:
             return Refused(_shorten(error), error)
         says = " ".join(error.partition("hint:")[0].removeprefix("error:").split()).replace(" cause:", ":")
         return Unknown(f"uv ended with {to_one_line(says) or f'exit code {done.code}'}")
+
+
+def _read_hashes(files: list[dict[str, Any]]) -> list[str]:
+    """Return the SHA-256 of each file, none unless all of them have one: what is not listed could not be installed."""
+    found = [str(file.get("hashes", {}).get("sha256", "")) for file in files]
+    return found if all(found) else []
 
 
 def find_uv() -> str | None:

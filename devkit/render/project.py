@@ -27,7 +27,7 @@ from devkit.render.container.image_locks import (
     render_image_locks,
 )
 from devkit.render.container.network import parse_certificates, render_empty_netrc, validate_mirror
-from devkit.render.container.packages import INSTALLER
+from devkit.render.container.packages import CONSTRAINTS, INSTALLER, parse_constraint_hashes
 from devkit.render.container.profiles import render_profile_files
 from devkit.render.container.settings import (
     ContainerSettings,
@@ -175,6 +175,8 @@ def compute_project_changes(
     plan = strip_line_numbers(plan, project.dependencies)
     locks = read_image_locks(project.root) if project.locks is None else project.locks
     settings = apply_image_locks(build_container_settings(project, source=source), plan, locks)
+    constraints = (read_file(project.root, f"{DEVCONTAINER_FOLDER}/{CONSTRAINTS}") or b"").decode(errors="replace")
+    settings = replace(settings, hashes=parse_constraint_hashes(constraints))
     artifacts = render_devcontainer(plan, settings)
     written = read_project_lock(project.root)
     ignore_files, ignored = update_gitignore(project.root, (), written.ignored)

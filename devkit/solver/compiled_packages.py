@@ -144,7 +144,10 @@ def _plan_requirement(
             url = wheel.url.format(
                 torch=_find_minor(plan.torch), python=plan.python.replace(".", ""), machine=plan.architectures[0]
             )
-            because = f"{wheel.version} is published for torch {_find_minor(plan.torch)} and CUDA {wheel.cuda}"
+            # A wheel may be somebody else's than the authors': whose it is stands in its address.
+            place = wheel.url.removeprefix("https://").partition("/releases/")[0].partition("/whl/")[0]
+            torch = _find_minor(plan.torch)
+            because = f"{wheel.version} is published for torch {torch} and CUDA {wheel.cuda} by {place}"
             return replace(found, mode=CompileMode.WHEEL, because=because, url=url)
     is_built = isinstance(plan.resolution, Resolved) and name in plan.resolution.from_source
     if row.has_wheels and not is_built:

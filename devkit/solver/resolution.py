@@ -460,8 +460,12 @@ class _Search:
             if not isinstance(found, Resolved):
                 return found
             if answer is not None:
-                versions = dict(answer.packages)
+                versions, known = dict(answer.packages), dict(answer.hashes)
                 self._varying |= {name for name, version in found.packages if versions.get(name) != version}
+                # A package without hashes for one of the processors has none.
+                shared = [(name, more) for name, more in found.hashes if name in known]
+                hashes = tuple((name, tuple(sorted({*known[name], *more}))) for name, more in shared)
+                answer = replace(answer, hashes=hashes)
             else:
                 answer = found
                 chosen = tuple(f"torch=={version}" for name, version in found.packages if name == "torch")

@@ -269,10 +269,8 @@ def test_a_torch_that_was_replaced_all_the_same_ends_the_build_with_the_name_of_
     clone = written({"requirements.txt": "wants-old-torch\n"})
     dockerfile = clone.folder / ".devcontainer/Dockerfile"
     text = dockerfile.read_text(encoding="utf-8")
-    dockerfile.write_text(text.replace("--constraint=/mnt/work/held.txt ", ""), encoding="utf-8")
-    with pytest.raises(
-        CommandError, match=r"the project put torch 2\.9\.0 in the place .*wants-old-torch asks for torch<2\.10"
-    ):
+    dockerfile.write_text(text.replace("--constraint=/mnt/constraints.txt ", ""), encoding="utf-8")
+    with pytest.raises(CommandError, match=r"(?s)the plan needs torch 2\.13\.0.*wants-old-torch.*torch <2\.10"):
         build(clone)
 
 
@@ -290,6 +288,6 @@ def test_devkit_and_the_project_each_have_their_own_version_of_a_package(written
 def test_an_image_without_devkits_wheel_is_complete_but_for_devkit(written):
     clone = written({"requirements.txt": "needle\n"})
     shutil.rmtree(clone.folder / ".devcontainer/wheels")
-    assert 'run "devkit update" in the project and build again' in build(clone)
+    assert '"devkit update" writes it, and this image has no devkit' in build(clone)
     assert python(clone, INSTALLED) == "needle 2.13.0+cpu"
     assert python(clone, "import shutil; print(shutil.which('devkit'))") == "None"

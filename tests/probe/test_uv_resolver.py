@@ -1,5 +1,6 @@
 """uv over a project's requirements, with a small index of its own: nothing here needs a network."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -15,8 +16,11 @@ import pytest
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import Refused, RequirementSources, ResolutionRequest, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe.uv_resolver import UvResolver, build_uv_environment
+from devkit.probe.uv_resolver import UvResolver, build_uv_environment, find_uv
+from devkit.render.container.packages import render_constraints
+from devkit.render.container.settings import ContainerSettings, FromIndex
 from tests.loopback import serve_requests
+from tests.render.plans import GPU_PLAN
 from tests.wheels import make_index, make_wheel
 
 REQUEST = ResolutionRequest("3.12", "x86_64", "2.36")
@@ -70,8 +74,10 @@ def resolve(text: str, request: ResolutionRequest = REQUEST, **sources):
 
 
 def shorten(answer: Resolved) -> Resolved:
-    """The same, with the file names of the wheels in place of their addresses."""
-    return replace(answer, wheels=tuple((name, address.rpartition("/")[2]) for name, address in answer.wheels))
+    """The same, with the file names of the wheels in place of their addresses, and without hashes."""
+    return replace(
+        answer, hashes=(), wheels=tuple((name, address.rpartition("/")[2]) for name, address in answer.wheels)
+    )
 
 
 def limited(*constraints: str, **requested) -> ResolutionRequest:
@@ -90,6 +96,24 @@ def test_every_package_is_resolved_with_its_version(index):
 def test_torch_is_chosen_last_so_that_others_keep_their_newest_release(index, listed):
     answer = resolve(listed, limited("torch>=2.12.0,<=2.14.1"))
     assert dict(answer.packages) == {"engine": "9.0", "torch": "2.13.0"}
+
+
+def test_a_changed_file_of_a_held_version_is_not_installed(index, tmp_path, monkeypatch):
+    """The hash of the index, as the image's constraints hold it, in the hands of the installer that the image has."""
+    wheel = next((tmp_path / "wheels").glob("hub-2.4-*.whl"))
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    found = resolve("hub\nengine")
+    assert dict(found.hashes)["hub"] == (digest,)
+    plan = replace(GPU_PLAN, limits=("hub==2.4",), resolution=found)
+    (held,) = render_constraints(plan, ContainerSettings("Demo", "demo", FromIndex("0.1.0")))
+    (tmp_path / "constraints.txt").write_bytes(held.content)
+    install = [find_uv(), "pip", "install", "-c", tmp_path / "constraints.txt", "hub", "--target"]
+    assert subprocess.run([*install, tmp_path / "a"], check=False, capture_output=True).returncode == 0
+    wheel.write_bytes(make_wheel(tmp_path, "hub", "2.4", requires=["torch"]).read_bytes())
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "another cache"))
+    done = subprocess.run([*install, tmp_path / "b"], check=False, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "Hash mismatch" in done.stderr
 
 
 def test_torch_stays_within_the_constraint(index):

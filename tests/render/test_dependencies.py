@@ -15,6 +15,7 @@ from devkit.facts.dependencies import (
     PackageRequirement,
     RequirementRole,
 )
+from devkit.render.container.packages import parse_constraint_hashes, render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from devkit.render.files import DEVCONTAINER_FOLDER
 from devkit.render.project import render_devcontainer
@@ -129,6 +130,20 @@ def test_torch_is_held_which_pins_what_came_with_it_and_nothing_else(dependencie
     assert "--constraint=/mnt/constraints.txt --requirement=" in run
     assert ("--no-sources-package=torch " in run) is (dependencies is TABLE)
     assert [line for line in files["constraints.txt"].splitlines() if not line.startswith("#")] == ["torch==2.13.0"]
+
+
+def test_the_hashes_of_an_earlier_run_are_kept_where_its_versions_are():
+    digest = "a" * 64
+    known = parse_constraint_hashes(f"# by hand\nrich==14.0 --hash=sha256:{digest}\nold==1 --hash=sha256:{digest}\n")
+
+    def held(**changes) -> list[str]:
+        plan = replace(GPU_PLAN, limits=("rich==14.0", "new==2"))
+        settings = replace(PLAIN, dependencies=LIST, hashes=known, **changes)
+        (made,) = render_constraints(plan, settings)
+        return [line for line in made.content.decode().splitlines() if not line.startswith("#")]
+
+    assert held() == ["new==2", f"rich==14.0 --hash=sha256:{digest}", "torch==2.13.0"]
+    assert held(uses_wheelhouse=True) == ["new==2", "rich==14.0", "torch==2.13.0"]
 
 
 @pytest.mark.parametrize("dependencies", [POETRY, PDM, PIPENV], ids=["Poetry", "PDM", "Pipenv"])

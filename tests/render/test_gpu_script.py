@@ -99,6 +99,19 @@ def test_docker(machine, files, info, mode, says, has_devkit, request):
     assert machine.mode() == mode
 
 
+@pytest.mark.parametrize("has_devkit", [False, True], ids=["the script by itself", "devkit in its place"])
+@pytest.mark.parametrize(("gpus", "mode"), [("GPU 0: NVIDIA RTX A2000", "nvidia"), ("", "cpu")])
+def test_a_shell_on_windows_asks_the_driver(machine, gpus, mode, has_devkit):
+    machine.has_devkit = has_devkit
+    place(machine, PLAN, SETTINGS)
+    machine.program_instead("uname", "echo MINGW64_NT-10.0")
+    machine.program("nvidia-smi", f"echo '{gpus}'")
+    machine.docker(DESKTOP)
+    machine.run()
+    assert machine.mode() == mode
+    assert "DEVKIT_UID" not in machine.settings()
+
+
 def test_both_ways_the_runtime_goes_first_when_its_hook_is_there(machine):
     machine.has(*NO_TOOLKIT)
     machine.docker(docker_info(Runtimes=RUNTIME, DiscoveredDevices=DEVICES))
@@ -290,11 +303,15 @@ def test_a_jetson_takes_the_runtime_by_itself(with_devkit, files, info, mode, sa
         pytest.param("5.10.0", "podman", "CDI specification", id="Podman 5.10"),
     ],
 )
-def test_an_old_podman_drops_devices_that_come_through_its_socket(with_devkit, version, mode, says):
-    with_devkit.has(*GPU, SPEC)
-    with_devkit.docker(docker_info(ServerVersion=version), server="Podman Engine")
-    assert says in with_devkit.run()
-    assert with_devkit.mode() == mode
+def test_an_old_podman_drops_devices_that_come_through_its_socket(machine, version, mode, says):
+    machine.has(*GPU, SPEC)
+    machine.docker(docker_info(ServerVersion=version), server="Podman Engine")
+    machine.run()
+    assert machine.mode() == mode
+    machine.has_devkit = True
+    place(machine, PLAN, SETTINGS)
+    assert says in machine.run()
+    assert machine.mode() == mode
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from devkit.facts.dependencies import (
     PackageRequirement,
     RequirementRole,
     RequirementSources,
+    Resolved,
 )
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands
@@ -52,6 +53,7 @@ _PYPROJECT = "pyproject.toml"
 _EXPORTED = "/mnt/work/exported.txt"
 _WORK = "/mnt/work"
 _WRITTEN = "project.txt"
+_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 _INDEX_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _LINE_LENGTH = 110
 _DROP_LOCAL = f" && sed -i -E '/(^-e |@ )file:/d' {_EXPORTED}"
@@ -242,12 +244,38 @@ def render_constraints(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
     """Render the versions that the image holds: torch's always, so that no package can replace it."""
     if has_constraints(plan, settings):
         limits = {*plan.limits, *([f"torch=={plan.torch}"] if plan.torch else [])}
-        lines = "".join(f"{require_safe('limit on versions', limit)}\n" for limit in sorted(limits))
+        hashes = dict(settings.hashes)
+        if isinstance(plan.resolution, Resolved):
+            versions = dict(plan.resolution.packages)
+            found = (each for each in plan.resolution.hashes if each[0] in versions)
+            hashes |= {f"{name}=={versions[name]}": files for name, files in found}
+        # torch comes from its own index, whose files are others.
+        hashes = {limit: files for limit, files in hashes.items() if limit.partition("==")[0] not in TORCH_FAMILY}
+        if settings.uses_wheelhouse:
+            hashes = {}  # whoever filled it may have built some of its wheels
+        lines = "".join(
+            " ".join(
+                [require_safe("limit on versions", limit), *(f"--hash=sha256:{each}" for each in hashes.get(limit, ()))]
+            )
+            + "\n"
+            for limit in sorted(limits)
+        )
         header = (
-            f"# Written by devkit {__version__}: the versions that every build of the image installs.\n"
+            f"# Written by devkit {__version__}: the versions that every build of the image installs, by the hash of their files.\n"
             "# `devkit update` renews them; `devkit init --no-hold` leaves them open.\n"
         )
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/{CONSTRAINTS}", f"{header}{lines}")
+
+
+def parse_constraint_hashes(text: str) -> dict[str, tuple[str, ...]]:
+    """Parse the hashes in a file of constraints, by the version that they belong to."""
+    lines = (line.split() for line in text.splitlines())
+    return {
+        words[0]: hashes
+        for words in lines
+        if words
+        and (hashes := tuple(each.removeprefix("--hash=sha256:") for each in words[1:] if _HASH.fullmatch(each)))
+    }
 
 
 def _fold(texts: Iterable[str]) -> str:

@@ -4,7 +4,8 @@ import hashlib
 import re
 import textwrap
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from devkit.errors import DevkitError
 from devkit.facts.dependencies import NO_DEPENDENCIES, Dependencies
@@ -70,6 +71,7 @@ class ContainerSettings:
     () for all. `bake` adds docker-bake.hcl, `for_windows` what a Windows host without a POSIX shell needs.
     `policy` restricts images and requires labels. `image_digest` is `sha256:…` of the base image;
     `python_lock` and `tools_lock` requirements files with hashes, both or neither.
+    `hashes` are the SHA-256 of the files of a held version, such as "click==8.5.1", as an earlier run wrote them.
     `dependencies` are the project's own packages. With `sudo` the user may become root without a password.
     """
 
@@ -91,6 +93,7 @@ class ContainerSettings:
     image_digest: str = ""
     python_lock: str = ""
     tools_lock: str = ""
+    hashes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dependencies: Dependencies = NO_DEPENDENCIES
     sudo: bool = False
 

@@ -11,8 +11,7 @@ setting() { if [ -n "$2" ] && [ -z "$(of_user "$1")" ]; then printf '%s=%s # gpu
 ask() { if command -v timeout >/dev/null; then timeout -s KILL 10 "$@"; else perl -e 'alarm 10; exec @ARGV or exit 1' "$@"; fi 2>/dev/null </dev/null; }
 engine=none system=$(uname -s) mode=cpu why='no container engine answers'
 if info=$(ask docker info --format '{{json .}}'); then engine=docker; elif info=$(ask podman info --format json); then engine=podman; else info=''; fi
-info=$(printf '%s' "$info" | tr -d '[:space:]')
-info_has() { printf '%s' "$info" | grep -Eq "$1"; }
+info=$(printf '%s' "$info" | tr -d '[:space:]'); info_has() { printf '%s' "$info" | grep -Eq "$1"; }
 case $info,$(ask docker version --format '{{json .Server}}') in
     *'"OperatingSystem":"DockerDesktop"'*) engine=desktop ;;
     *buildahVersion* | *?,*Podman*) engine=podman ;; # by its own name, by Docker's, or behind Docker's socket
@@ -21,10 +20,11 @@ is_wsl() { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 has_cdi() { info_has '"nvidia\.com/gpu=all"' || { info_has "$1" && grep -rqsF nvidia.com/gpu /etc/cdi /var/run/cdi; }; }
 if [ "$engine" = none ]; then :
 elif [ "$engine" = desktop ]; then why='Docker Desktop has no NVIDIA GPU to pass on here'
-    if is_wsl; then mode=nvidia why='Docker Desktop passes on the NVIDIA GPU of Windows'; fi
+    gpus=$(case $system in MINGW* | MSYS* | CYGWIN*) ask nvidia-smi -L ;; *) is_wsl && echo yes ;; esac)
+    if [ -n "$gpus" ]; then mode=nvidia why='Docker Desktop passes on the NVIDIA GPU of Windows'; fi
 elif [ -z "$(ls -d /dev/nvidia[0-9]* /proc/driver/nvidia/gpus/* 2>/dev/null)" ] && ! is_wsl; then why='this host has no NVIDIA GPU'
-elif [ "$engine" = podman ]; then why='Podman needs a CDI specification of the GPUs: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml'
-    if has_cdi .; then mode=podman why='Podman, and a CDI specification of the NVIDIA GPUs'; fi
+elif [ "$engine" = podman ]; then why='Podman needs a CDI specification (sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), and version 5.4 behind the socket of Docker'
+    if has_cdi . && ! info_has '"ServerVersion":"([0-4]\.|5\.[0-3]\.)'; then mode=podman why='Podman, and a CDI specification of the NVIDIA GPUs'; fi
 elif info_has nvidia-container-runtime && command -v nvidia-container-runtime-hook >/dev/null; then mode=nvidia why='the engine has the nvidia runtime'
 elif has_cdi '"ServerVersion":"(2[5-7]\.|28\.[01]\.).*"CDISpecDirs":\["'; then mode=cdi why='the engine has CDI devices for the NVIDIA GPUs'
 else why='the engine has neither the nvidia runtime with its hook nor CDI devices; devkit doctor says how to add them'; fi
