@@ -21,15 +21,27 @@ _IN_FOLDER = ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, ...] | ProgramFailure | Unknown:
     """Resolve the Compose project in a folder, or return why Compose refuses it."""
+    config, failure = resolve_project(host, project)
+    if isinstance(failure, Unknown):
+        return failure
+    if failure is None:
+        return tuple(_list_services(config))
+    if failure.status in (126, 127) or failure.status < 0 or not failure.words:
+        return Unknown("the Compose plugin does not run")  # what is wrong with it, another check says
+    return replace(failure, read_from="docker compose config")
+
+
+def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFailure | Unknown | None]:
+    """Return the Compose project in a folder as Compose resolves it, and why there is none."""
     folder = project.rstrip("/")
     chosen = host.env.get("COMPOSE_FILE") or parse_env(host.read(f"{folder}/.env") or "").get("COMPOSE_FILE")
     if not chosen and not any(name in COMPOSE_NAMES for name in host.list(folder)):
-        return Unknown("the folder has no Compose file that Compose takes by itself")
+        return {}, Unknown("the folder has no Compose file that Compose takes by itself")
     plugin = find_program(
         host, COMPOSE_PLUGIN, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
     )
     if not plugin or not folder.startswith("/"):
-        return Unknown("there is no Compose plugin to resolve the project")
+        return {}, Unknown("there is no Compose plugin to resolve the project")
     argv = (*_IN_FOLDER, folder, plugin, "config", "--format", "json")
     done, failure = run_or_explain(
         host,
@@ -39,11 +51,7 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
         family="COMPOSE_",
         works=lambda done: bool(_parse(done)),
     )
-    if failure is None:
-        return tuple(_list_services(_parse(done)))
-    if failure.status in (126, 127) or failure.status < 0 or not failure.words:
-        return Unknown("the Compose plugin does not run")  # what is wrong with it, another check says
-    return replace(failure, read_from="docker compose config")
+    return _parse(done), failure
 
 
 def _parse(done: ProgramResult) -> dict[str, Any]:

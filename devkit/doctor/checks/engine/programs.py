@@ -6,7 +6,7 @@ from devkit.doctor.checks.cascades import CONTAINER_START_CODES
 from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require
 from devkit.doctor.problems import Problem
-from devkit.doctor.spoken import report_failure
+from devkit.doctor.spoken import NOT_RUN, report_failure
 from devkit.facts.model import EngineFailure, Facts
 
 
@@ -22,5 +22,5 @@ def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
     if docker is None:
         raise NotApplicable("there is no docker command on this side")
     failure = require(docker.failure)
-    if failure is not None and failure.works_without:
+    if failure is not None and (failure.works_without or failure.status in NOT_RUN):
         yield report_failure(failure)

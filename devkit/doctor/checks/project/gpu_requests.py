@@ -15,6 +15,7 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.checks.toolkit import has_nvidia_runtime
+from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import Confidence, Location, NotApplicable, Repair, RepairKind, check, cite
 from devkit.doctor.preconditions import (
     has_nvidia_gpu,
@@ -44,6 +45,7 @@ from devkit.facts.model import (
     ResolvedService,
     Service,
     Setting,
+    Way,
 )
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
@@ -417,7 +419,7 @@ def device_nodes_have_libraries(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("PRJ038", causes=("PRJ039",))
+@check("PRJ038", causes=("PRJ039", "PRJ041"))
 def compose_accepts_project(facts: Facts) -> Iterator[Problem]:
     if isinstance(facts.compose_config, ProgramFailure):
         yield report_failure(facts.compose_config)
@@ -425,7 +427,15 @@ def compose_accepts_project(facts: Facts) -> Iterator[Problem]:
         require(facts.compose_config)
 
 
-@check("PRJ039", causes=("CON006",))
+@check("PRJ041")
+def project_containers_start(facts: Facts) -> Iterator[Problem]:
+    tried = tuple(each for each in require(facts.trials).tried if each.way is Way.PROJECT)
+    if not tried:
+        raise NotApplicable("no container of the project was tried")
+    yield from judge_trials(facts, tried)
+
+
+@check("PRJ039", causes=("CON006", "PRJ041"))
 def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     engine = require_gpu_engine(facts)
