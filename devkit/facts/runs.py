@@ -201,6 +201,8 @@ class Trial:
     """GPUs that nvidia-smi names in there, or the nodes of GPUs where there is no such program."""
     works_without: tuple[str, ...] = ()
     """The variables of the shell without which it starts, by trial."""
+    settings: tuple[str, ...] = ()
+    """Settings of the project whose value the engine's words repeat, as "key in file"."""
 
     @property
     def is_for_gpu(self) -> bool:

@@ -1,5 +1,6 @@
 """Containers that are started by each way that is set up, side by side, to see which of them get the GPUs."""
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_guilty_variables
 from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.engine.compose_config import resolve_project
+from devkit.probe.engine.last_words import find_named_settings, flatten
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.image import build_image, has_glibc
@@ -162,7 +164,12 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
         clients.append(_Client("docker", ("docker", "--host", engine.endpoint.url), ways))
         if podman and _is_podman_in_use(host, facts):
             clients.append(_Client("podman", ("podman",), (Way.PLAIN, *([Way.CDI] if has_gpu and cdi else ()))))
-    able = tuple(client for client in clients if find_program(host, client.command[0]))
+    # By its path, as a shell runs it: exec itself passes over a first file that is no program.
+    able = tuple(
+        replace(client, command=(path, *client.command[1:]))
+        for client in clients
+        if (path := find_program(host, client.command[0]))
+    )
     return able or Unknown(f"there is no {clients[0].command[0]} command on this side")
 
 
@@ -239,18 +246,18 @@ def _try_project(run: _Run, client: _Client, image: str) -> tuple[Trial, ...]:
     """Start what the project asks for: its services by Compose, its dev containers as the dev container CLI would."""
     if client.name != "docker":
         return ()
-    label = f"{LABEL}={run.owner}"
-    entry = ["/bin/sh", "-c", SCRIPT, "sh", "plain"]
+    label, command = f"{LABEL}={run.owner}", ("-c", ":")
+    naming = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}")
     tried = []
-    for name, text in list_stand_ins(run.config, image, label=label, entry=entry).items():
-        with _hold_in_memory(text.encode()) as path:
+    for name, service in list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command)).items():
+        with _hold_in_memory(json.dumps({"services": {name: service}}).encode()) as path:
             compose = ("compose", "--project-name", f"{PREFIX}-{run.owner}", "--project-directory", "/", "--file", path)
-            naming = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}")
             done = run.ask(*client.command, *compose, "run", "--rm", "--no-deps", "--pull=never", *naming, name)
-        tried.append(_make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "run", name)))
+        named = find_named_settings(done.err, (("the project", key, value) for key, value in flatten(service, name)))
+        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "run", name))
+        tried.append(replace(trial, settings=named if done.code else ()))
     for arguments in run.run_arguments:
-        naming = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}")
-        done = run.ask(*client.command, "run", *_OPTIONS, *naming, "--label", label, *arguments, image, *entry[1:])
+        done = run.ask(*client.command, "run", *_OPTIONS, *naming, "--label", label, *arguments, image, *command)
         tried.append(_make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments)))
     return tuple(tried)
 

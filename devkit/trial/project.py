@@ -23,32 +23,19 @@ _KEPT_FLAGS = re.compile(
 _GPU = re.compile(r"nvidia|gpu")
 
 
-def list_stand_ins(config: Mapping[str, Any], image: str, *, label: str, entry: list[str]) -> dict[str, str]:
-    """List the project of each service, as Compose resolves it, that keeps only what the service asks of this machine.
+def list_stand_ins(
+    config: Mapping[str, Any], image: str, *, label: str, command: tuple[str, ...]
+) -> dict[str, dict[str, Any]]:
+    """List the services that ask something of the machine, with only that of what Compose resolved, and another command.
 
-    Its bind mounts are read-only, and one whose source Docker would create is left out. Services that ask for nothing
-    are left out, too.
+    Bind mounts are read-only, and one whose source Docker would create is left out.
     """
+    name, _, value = label.partition("=")
+    ours = {"image": image, "entrypoint": command, "network_mode": "none", "read_only": True, "labels": {name: value}}
     services = get_object(config, "services")
-    asked = {name: _keep(get_object(services, name)) for name in services}
-    names = sorted((name for name in asked if asked[name]), key=lambda name: not _GPU.search(json.dumps(asked[name])))
-    return {
-        name: json.dumps(
-            {
-                "services": {
-                    name: {
-                        **asked[name],
-                        "image": image,
-                        "entrypoint": entry,
-                        "network_mode": "none",
-                        "read_only": True,
-                        "labels": {label.partition("=")[0]: label.partition("=")[2]},
-                    }
-                }
-            }
-        )
-        for name in names[:MAX_CONTAINERS]
-    }
+    asked = {name: kept for name in services if (kept := _keep(get_object(services, name)))}
+    names = sorted(asked, key=lambda name: not _GPU.search(json.dumps(asked[name])))
+    return {name: {**asked[name], **ours} for name in names[:MAX_CONTAINERS]}
 
 
 def _keep(service: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,10 @@ NO_LIMIT = (
 NO_CGROUP = (
     "docker: Error response from daemon: nvidia-container-cli: container error: cgroup subsystem devices not found\n"
 )
+NO_SHIM = (
+    "docker: Error response from daemon: start failed: : fork/exec /usr/bin/containerd-shim-runc-v2: permission denied"
+)
+NO_NODE = 'error gathering device information while adding custom device "/dev/nvidia3": no such file or directory'
 STRANGE = "docker: Error response from daemon: the GPU is on holiday\n\nRun 'docker run --help' for more information\n"
 
 
@@ -64,6 +68,15 @@ def by_gpus(**changes):
     return tried(trial(Way.GPUS, **changes))
 
 
+def broken_by(err, **changes):
+    return changed(healthy(), {"trials": Trials((refused(Way.PLAIN, err, **changes),), ())})
+
+
+def own(**changes):
+    """A service of the project, with what it asks of the machine."""
+    return replace(trial(Way.PROJECT, **changes), arguments=("compose", "run", "train"))
+
+
 TWO = {"nvml.gpus": (gpu(0), gpu(1))}
 
 CASES = [
@@ -96,6 +109,24 @@ CASES = [
         "warning: docker image rm",
         "an image that could not be removed",
     ),
+    ("ENG017", broken_by(NO_SHIM), "error: shim | sudo chmod a+x /usr/bin/containerd-shim-runc-v2", "a shim without its bit"),
+    ("ENG017", broken_by(NO_RUNC), "error: runc | apt-get install -y --reinstall runc", "a program that is missing"),
+    (
+        "ENG017",
+        broken_by("does not match the specified platform", works_without=("DOCKER_DEFAULT_PLATFORM",)),
+        "error: because of DOCKER_DEFAULT_PLATFORM | unset DOCKER_DEFAULT_PLATFORM",
+        "a variable without which it starts",
+    ),
+    ("PRJ041", tried(WORKS), "skipped", "no project"),
+    ("PRJ041", tried(WORKS, own()), "passed", "a project that starts"),
+    ("PRJ041", tried(own(code=125, err=STRANGE), own()), "error: docker compose run train", "one of two services"),
+    (
+        "PRJ041",
+        tried(own(code=1, err=NO_NODE, settings=("train.devices.source in the project",))),
+        "error: names train.devices.source | docker compose config",
+        "a device of another machine",
+    ),
+    ("PRJ041", tried(own(is_timed_out=True, code=124)), "warning", "a busy machine"),
     ("CTK013", by_gpus(), "passed", "a container with its GPU"),
     ("CTK013", by_gpus(device_nodes=(), nvidiactl="absent"), "error: finds no GPU | --gpus all", "no nodes"),
     ("CTK013", by_gpus(nvidiactl="refused"), "error: may not open | --gpus all", "nodes that may not be opened"),

@@ -23,9 +23,9 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
         has_other_way = trial.way is not Way.PROJECT and any(each.engine == trial.engine for each in works)
         is_minor = trial.engine != tried[0].engine or has_other_way
         match, reason = explain(trial), find_reason(trial)
-        if trial.works_without:
-            said = ProgramFailure(describe_way(trial), (reason,), describe_way(trial), trial.code, trial.works_without)
-            yield report_failure(said)
+        if trial.works_without or trial.settings:
+            way, settings = describe_way(trial), trial.settings
+            yield report_failure(ProgramFailure(way, (reason,), way, 1, trial.works_without, settings=settings))
             continue
         seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]
         seen += [f"in it: {name} {value}" for name, value in _list_seen(trial)]

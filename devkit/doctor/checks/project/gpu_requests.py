@@ -83,7 +83,7 @@ def _spell_item(dev: DevContainer, place: int, text: str) -> tuple[Repair, ...]:
     return () if "…" in text else (Repair(RepairKind.SET, dev.path, ("runArgs", str(place)), item),)
 
 
-@check("PRJ002", causes=("PRJ005",))
+@check("PRJ002", causes=("PRJ005", "PRJ041"))
 def run_args_are_split(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
@@ -102,7 +102,7 @@ def run_args_are_split(facts: Facts) -> Iterator[Problem]:
                 yield problem("lost-value", found_at=place_of_item, evidence=evidence, item=argument.text)
 
 
-@check("PRJ003", causes=("PRJ039",))
+@check("PRJ003", causes=("PRJ039", "PRJ041"))
 def gpu_lists_are_quoted(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
@@ -140,7 +140,7 @@ def has_devcontainer_cli_gpu_flag(facts: Facts) -> bool | None:
     return any(one.name == "nvidia" and "nvidia-container-runtime" in one.path for one in facts.engine.runtimes)
 
 
-@check("PRJ004")
+@check("PRJ004", causes=("PRJ041",))
 def gpu_is_requested_once(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         # Requests that are always used and do not belong together, as a list of single devices in one file does.
@@ -183,7 +183,7 @@ def _format_request(request: GpuRequest) -> str:
     return cite(request, f"{request.form.value} {what}")
 
 
-@check("PRJ005", causes=("CON006",))
+@check("PRJ005", causes=("CON006", "PRJ041"))
 def gpu_work_requests_gpu(facts: Facts) -> Iterator[Problem]:
     containers = [container for container in require_project_containers(facts) if container.is_started_by_files]
     if not require(has_nvidia_gpu(facts)):
