@@ -101,10 +101,10 @@ def add_settings(host: Host, failure: ProgramFailure, settings: tuple[tuple[str,
 
 
 def find_named_settings(said: str, settings: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
-    """Find the settings, as file, key and value, whose value these words repeat, as "key in file"."""
+    """Find the settings, as file, key and value, whose value these words repeat, as "key in file": the longest value first."""
     return tuple(
         f"{key} in {path}"
-        for path, key, value in settings
+        for path, key, value in sorted(settings, key=lambda each: len(each[2]), reverse=True)
         if any(_repeats(said, each) for each in (value, *_PARTS.split(value)[1:]))
     )
 
