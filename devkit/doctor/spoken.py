@@ -13,7 +13,7 @@ from devkit.doctor.problems import Problem, problem
 from devkit.doctor.signatures.model import Match
 from devkit.facts.model import ProgramFailure
 
-NOT_RUN = (126, 127)
+_NOT_RUN = (126, 127)
 """Statuses of programs that were not executed. Source: POSIX, Shell Command Language, 2.8.2."""
 
 _OF_WORKLOADS = ("CON", "CUD", "HUB", "PRJ", "PYT")
@@ -58,7 +58,7 @@ def report_failure(failure: ProgramFailure) -> Problem:
     match = explain_failure(failure)
     if failure.works_without:
         name = "works-without"
-    elif failure.status in NOT_RUN or failure.status < 0:
+    elif failure.status in _NOT_RUN or failure.status < 0:
         name = "cannot-run"
     elif failure.settings:
         name = "named-setting"

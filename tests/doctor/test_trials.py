@@ -109,7 +109,12 @@ CASES = [
         "warning: docker image rm",
         "an image that could not be removed",
     ),
-    ("ENG017", broken_by(NO_SHIM), "error: shim | sudo chmod a+x /usr/bin/containerd-shim-runc-v2", "a shim without its bit"),
+    (
+        "ENG017",
+        broken_by(NO_SHIM),
+        "error: shim | sudo chmod a+x /usr/bin/containerd-shim-runc-v2",
+        "a shim without its bit",
+    ),
     ("ENG017", broken_by(NO_RUNC), "error: runc | apt-get install -y --reinstall runc", "a program that is missing"),
     (
         "ENG017",

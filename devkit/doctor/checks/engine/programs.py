@@ -6,8 +6,11 @@ from devkit.doctor.checks.cascades import CONTAINER_START_CODES
 from devkit.doctor.model import NotApplicable, check
 from devkit.doctor.preconditions import require
 from devkit.doctor.problems import Problem
-from devkit.doctor.spoken import NOT_RUN, report_failure
+from devkit.doctor.spoken import report_failure
 from devkit.facts.model import EngineFailure, Facts
+
+_NOT_EXECUTABLE = 126
+"""Source: POSIX, Shell Command Language, 2.8.2."""
 
 
 @check("ENG018", causes=("ENG001",))
@@ -22,5 +25,5 @@ def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
     if docker is None:
         raise NotApplicable("there is no docker command on this side")
     failure = require(docker.failure)
-    if failure is not None and (failure.works_without or failure.status in NOT_RUN):
+    if failure is not None and (failure.works_without or failure.status == _NOT_EXECUTABLE):
         yield report_failure(failure)
