@@ -55,7 +55,9 @@ def name_program(words: str) -> dict[str, Any]:
 def report_failure(failure: ProgramFailure) -> Problem:
     """Report a program's failure by the row works-without, named-setting, known or said of a check."""
     evidence = (*failure.words, *failure.settings, *failure.set_in, f"read from: {failure.read_from}")
-    match = explain_failure(failure)
+    needed = name_program(" ".join(failure.words))
+    # A program that the words say is missing or cannot be executed is the cause of whatever else they match.
+    match = None if needed["fault"] else explain_failure(failure)
     if failure.works_without:
         name = "works-without"
     elif failure.status in _NOT_RUN or failure.status < 0:
@@ -64,7 +66,6 @@ def report_failure(failure: ProgramFailure) -> Problem:
         name = "named-setting"
     else:
         name = "known" if match else "said"
-    needed = name_program(" ".join(failure.words))
     if name == "cannot-run":
         fault = "no-execute-bit" if "execute bit" in failure.message else "broken"
         needed = {"needed": failure.program, "fault": fault, "package": ""}

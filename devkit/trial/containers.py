@@ -116,7 +116,7 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
     if isinstance(image, Unknown):
         return image
     config = resolve_project(host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
-    run = _Run(host, ends_at, image, _make_owner(), config, tuple(list_run_arguments(facts))[:MAX_CONTAINERS])
+    run = _Run(host, ends_at, image, _make_owner(), config, tuple(list_run_arguments(facts, host.env))[:MAX_CONTAINERS])
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
         each = tuple(pool.map(partial(_try_client, run, pool), clients))
     return Trials(

@@ -20,6 +20,7 @@ _KEPT_FLAGS = re.compile(
     r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|security-opt|cgroup\S*"
     r"|log-(?:driver|opt)|storage-opt|sysctl|tmpfs|init)"
 )
+_VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)\}")
 _GPU = re.compile(r"nvidia|gpu")
 
 
@@ -57,8 +58,11 @@ def _keep(service: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def list_run_arguments(facts: Facts) -> Iterator[tuple[str, ...]]:
-    """Yield the arguments of `docker run` that each dev container has for this machine; none for a Compose service."""
+def list_run_arguments(facts: Facts, variables: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yield the arguments of `docker run` that each dev container has for this machine; none for a Compose service.
+
+    `variables` are those of the environment, which a mount may name.
+    """
     if facts.project is None or isinstance(facts.project, Unknown):
         return
     for each in facts.project.dev_containers:
@@ -71,7 +75,8 @@ def list_run_arguments(facts: Facts) -> Iterator[tuple[str, ...]]:
                 takes_next = "=" not in text and " " not in text and text != "--init"
                 words += texts[place + 1 : place + 2] if takes_next else ()
         for mount in each.mounts:
-            if mount.kind == "bind" and mount.exists is False:
-                words += ["--mount", f"type=bind,readonly,source={mount.source},target={mount.target}"]
+            source = _VARIABLE.sub(lambda found: variables.get(found[1], ""), mount.source)
+            if mount.kind == "bind" and mount.exists is False and source.startswith("/"):
+                words += ["--mount", f"type=bind,readonly,source={source},target={mount.target}"]
         if words:
             yield tuple(words)

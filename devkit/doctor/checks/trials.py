@@ -22,7 +22,9 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
             continue
         has_other_way = trial.way is not Way.PROJECT and any(each.engine == trial.engine for each in works)
         is_minor = trial.engine != tried[0].engine or has_other_way
-        match, reason = explain(trial), find_reason(trial)
+        needed, reason = name_program(trial.err), find_reason(trial)
+        # What is known of an error is of the engine's own settings: a project's may have asked for something else.
+        match = None if needed["fault"] or trial.way is Way.PROJECT else explain(trial)
         if trial.works_without or trial.settings:
             way, settings = describe_way(trial), trial.settings
             yield report_failure(ProgramFailure(way, (reason,), way, 1, trial.works_without, settings=settings))
@@ -43,7 +45,7 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
             seen=trial.gpu_count,
             count=len(facts.gpus),
             arguments=trial.arguments,
-            **name_program(trial.err),
+            **needed,
             subject=describe_way(trial),
             evidence=seen,
         )
