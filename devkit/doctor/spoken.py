@@ -81,6 +81,7 @@ def report_failure(failure: ProgramFailure) -> Problem:
         shown_variables=", ".join(failure.works_without),
         places=" and ".join(failure.set_in) or "the shell's start-up files",
         setting=failure.settings[0] if failure.settings else "",
+        setting_name=failure.settings[0].partition(" in ")[0] if failure.settings else "",
         file=failure.settings[0].rpartition(" in ")[2] if failure.settings else "",
         log=f"tail -n 20 {quote(path)}" if (path := failure.read_from).startswith("/") else failure.read_from,
         kind=_name_owner(failure.program),

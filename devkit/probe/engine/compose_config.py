@@ -10,6 +10,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.attempts import run_or_explain
 from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, parse_env, parse_json
 from devkit.probe.engine.client import COMPOSE_PLUGIN, COMPOSE_PLUGIN_FOLDERS, find_docker_config
+from devkit.probe.engine.last_words import find_named_settings
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
@@ -51,6 +52,9 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
         family="COMPOSE_",
         works=lambda done: bool(_parse(done)),
     )
+    if failure is not None and not failure.works_without:
+        own = (("this shell", name, value) for name, value in host.env.items() if name.startswith("COMPOSE_"))
+        failure = replace(failure, settings=find_named_settings(" ".join(failure.words), own))
     return _parse(done), failure
 
 
