@@ -63,7 +63,8 @@ def read_this_machine(
 
         report_step("starting containers, to see whether they get the GPUs")
         left_s = deadline_s - (time.monotonic() - started_s)
-        facts = replace(facts, trials=try_containers(host, facts, deadline_s=left_s))
+        project = str(options.project.resolve())
+        facts = replace(facts, trials=try_containers(host, facts, deadline_s=left_s, project=project))
     if options.is_deep:
         from devkit.probe.deep import read_deep
 

@@ -225,7 +225,7 @@ def _quote(value: object) -> str:
 @cache
 def find_problem_row(code: str, name: str) -> ProblemRow:
     """Find the row of a problem. Raises KeyError for an unknown one."""
-    rows = load(_CATALOG, f"failures/{code[:3]}")["check"][code].get("problem", {})
+    rows = _load_problem_rows(code)
     if name not in rows:
         raise KeyError(f"no row [check.{code}.problem.{name}]")
     return decode_problem_row(rows[name])
@@ -233,8 +233,13 @@ def find_problem_row(code: str, name: str) -> ProblemRow:
 
 def list_problem_rows(code: str) -> dict[str, ProblemRow]:
     """List the rows of a check's problems, by name."""
-    rows = load(_CATALOG, f"failures/{code[:3]}")["check"][code].get("problem", {})
-    return {name: find_problem_row(code, name) for name in rows}
+    return {name: find_problem_row(code, name) for name in _load_problem_rows(code)}
+
+
+def _load_problem_rows(code: str) -> Mapping[str, Any]:
+    """Load the rows of a check's problems: its own, and with `spoken` those of every program that fails."""
+    row = load(_CATALOG, f"failures/{code[:3]}")["check"][code]
+    return {**(load(_CATALOG, "spoken") if row.get("spoken") else {}), **row.get("problem", {})}
 
 
 def show_template(text: str) -> str:

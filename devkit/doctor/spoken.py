@@ -4,8 +4,10 @@ A variable of the shell without which a program works is the cause. Else a setti
 correct, then what the catalog knows of the words counts, and where nothing does, the words themselves.
 """
 
+import re
 from dataclasses import replace
 from shlex import quote
+from typing import Any
 
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.signatures.model import Match
@@ -18,10 +20,44 @@ _OF_WORKLOADS = ("CON", "CUD", "HUB", "PRJ", "PYT")
 """Prefixes of errors within containers and projects, which a program of the machine does not report."""
 
 
+_REFUSED = re.compile(r"exec(?:: \"| )?(/[\w./+-]+)\"?(?:: stat \S+)?: (permission denied|exec format)", re.IGNORECASE)
+"""A program by its path, and what the kernel has against it: `fork/exec /usr/bin/runc: permission denied`."""
+_ABSENT = re.compile(
+    r'exec: "([\w.+-]+)": executable file not found|(?:could not find a working ([\w.+-]+)|([\w.+-]+)(?:: command)? not found)'
+)
+"""A program that no folder of PATH holds. Source: os/exec of Go; libpod/config of Podman."""
+_PACKAGES = {
+    **{
+        name: name
+        for name in ("conmon", "crun", "runc", "iptables", "slirp4netns", "netavark", "catatonit", "containerd")
+    },
+    **{"fuse-overlayfs": "fuse-overlayfs", "aardvark-dns": "aardvark-dns", "newuidmap": "uidmap", "pasta": "passt"},
+}
+"""The packages of programs that an engine takes from others."""
+
+
+def name_program(words: str) -> dict[str, Any]:
+    """Return the program that a failing one says it needs, its package, and what ails it, as variants of fixes name it.
+
+    The fault is `no-execute-bit`, `broken`, `absent`, or "" where the words name no program.
+    """
+    if found := _REFUSED.search(words):
+        fault = "no-execute-bit" if found[2].lower().startswith("permission") else "broken"
+        return {"needed": found[1], "fault": fault, "package": ""}
+    for name, *others in _ABSENT.findall(words):
+        if package := _PACKAGES.get(name or "".join(others)):
+            return {"needed": "", "fault": "absent", "package": package}
+        if name:
+            return {"needed": f"/usr/bin/{name}", "fault": "broken", "package": ""}
+    return {"needed": "", "fault": "", "package": ""}
+
+
 def report_failure(failure: ProgramFailure) -> Problem:
     """Report a program's failure by the row works-without, named-setting, known or said of a check."""
     evidence = (*failure.words, *failure.settings, *failure.set_in, f"read from: {failure.read_from}")
-    match = explain_failure(failure)
+    needed = name_program(" ".join(failure.words))
+    # A program that the words say is missing or cannot be executed is the cause of whatever else they match.
+    match = None if needed["fault"] else explain_failure(failure)
     if failure.works_without:
         name = "works-without"
     elif failure.status in _NOT_RUN or failure.status < 0:
@@ -30,17 +66,22 @@ def report_failure(failure: ProgramFailure) -> Problem:
         name = "named-setting"
     else:
         name = "known" if match else "said"
+    if name == "cannot-run":
+        fault = "no-execute-bit" if "execute bit" in failure.message else "broken"
+        needed = {"needed": failure.program, "fault": fault, "package": ""}
     shown = problem(
         name,
         subject=failure.program,
         evidence=evidence,
         program=failure.program,
+        **needed,
         words=failure.message,
         cause=match.cause if match else failure.message,
         variables=failure.works_without,
         shown_variables=", ".join(failure.works_without),
         places=" and ".join(failure.set_in) or "the shell's start-up files",
         setting=failure.settings[0] if failure.settings else "",
+        setting_name=failure.settings[0].partition(" in ")[0] if failure.settings else "",
         file=failure.settings[0].rpartition(" in ")[2] if failure.settings else "",
         log=f"tail -n 20 {quote(path)}" if (path := failure.read_from).startswith("/") else failure.read_from,
         kind=_name_owner(failure.program),

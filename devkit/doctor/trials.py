@@ -17,7 +17,7 @@ _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
 _LONGEST = 200
 _PATH = re.compile(r"/[\w.+-]+(?:/[\w.+-]+)+")
-_HELP_LINES = ("Run 'docker", "See 'docker", "See 'podman", "time=", "Unable to find image")
+_HELP_LINES = (" Container ", "Run 'docker", "See 'docker", "See 'podman", "time=", "Unable to find image")
 """What commands print beside an error. Source: docker/cli, cli/command/container/run.go."""
 
 
@@ -69,7 +69,7 @@ def explain(trial: Trial) -> Match | None:
 def describe_way(trial: Trial) -> str:
     """Describe the command of a trial in a few words: "docker run --gpus all"."""
     words = ("import",) if trial.way is Way.IMAGE else ("run", *trial.arguments)
-    return " ".join((trial.engine, *words))
+    return " ".join((trial.engine, *(trial.arguments if trial.way is Way.PROJECT else words)))
 
 
 def list_trials(facts: Facts) -> tuple[Trial, ...]:

@@ -166,11 +166,15 @@ class Way(StrEnum):
     """By a device request, as of `--gpus`."""
     CDI = "cdi"
     """By the name of a CDI device."""
+    PROJECT = "project"
+    """As a file of the project asks for it, with what it asks of the machine."""
 
 
 @dataclass(frozen=True)
 class Trial:
     """The end of one container that was started to see how it ends. `arguments` are those of `run` for the GPU.
+
+    Those of the project's own begin with the command.
 
     What was seen inside is unknown where the container did not come that far.
     """
@@ -195,11 +199,15 @@ class Trial:
     """What `nvidia-smi -L` says when it does not name a GPU; "" when it does, and when there is no such program."""
     gpu_count: int | Unknown
     """GPUs that nvidia-smi names in there, or the nodes of GPUs where there is no such program."""
+    works_without: tuple[str, ...] = ()
+    """The variables of the shell without which it starts, by trial."""
+    settings: tuple[str, ...] = ()
+    """Settings of the project whose value the engine's words repeat, as "key in file"."""
 
     @property
     def is_for_gpu(self) -> bool:
-        """True if the container requested the GPUs."""
-        return self.way not in (Way.IMAGE, Way.PLAIN)
+        """True if the container requested the GPUs, and nothing else of the machine."""
+        return self.way in (Way.RUNTIME, Way.GPUS, Way.CDI)
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,30 @@
 """Containers that are started by each way that is set up, side by side, to see which of them get the GPUs."""
 
+import json
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from devkit.facts.model import Engine, EngineKind, Facts, Platform, Trial, Trials, Way
 from devkit.facts.values import Unknown
+from devkit.probe.attempts import find_guilty_variables
 from devkit.probe.engine.cdi import SPEC_FOLDERS
+from devkit.probe.engine.compose_config import resolve_project
+from devkit.probe.engine.last_words import find_named_settings, flatten
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.image import build_image, has_glibc
+from devkit.trial.project import MAX_CONTAINERS, list_run_arguments, list_stand_ins
 
 LABEL = "devkit.trial"
 """Of every container and image of a trial, so that the next one finds what a killed one left."""
@@ -86,17 +92,19 @@ class _Client:
     ways: tuple[Way, ...]
 
 
-def try_containers(host: Host, facts: Facts, *, deadline_s: float) -> Trials | Unknown:
+def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str = "") -> Trials | Unknown:
     """Start a container by each way that is set up, and remove them with the image that they are made of.
 
     Nothing is pulled: the image is made of files of this machine. The containers have no network, a read-only root and no
-    capability, and no CUDA context is made. However this call is left, also by Ctrl-C or SIGTERM, they are removed; what a
-    SIGKILL leaves the next call removes.
+    capability but what the project in the folder `project` asks for, and no CUDA context is made. However this call is left,
+    also by Ctrl-C or SIGTERM, they are removed; what a SIGKILL leaves the next call removes.
 
     Args:
         host: this machine.
         facts: what was read of it, which says the ways.
         deadline_s: the time limit, for all of it.
+        project: the folder of a project whose own containers are tried, too: with this image, and what they ask of the
+            machine.
     """
     ends_at = time.monotonic() + deadline_s
     clients = _list_clients(host, facts)
@@ -107,7 +115,8 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float) -> Trials | U
     image = build_image(host)
     if isinstance(image, Unknown):
         return image
-    run = _Run(host, ends_at, image, _make_owner())
+    config = resolve_project(host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
+    run = _Run(host, ends_at, image, _make_owner(), config, tuple(list_run_arguments(facts, host.env))[:MAX_CONTAINERS])
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
         each = tuple(pool.map(partial(_try_client, run, pool), clients))
     return Trials(
@@ -121,10 +130,14 @@ class _Run:
     ends_at: float
     image: bytes
     owner: str
+    config: Mapping[str, Any]
+    """The project as Compose resolves it."""
+    run_arguments: tuple[tuple[str, ...], ...]
+    """Of the project's dev containers."""
 
-    def ask(self, *words: str) -> ProgramResult:
+    def ask(self, *words: str, without: Collection[str] = ()) -> ProgramResult:
         """Run a client within the time that is left."""
-        return self.host.run(words, deadline_s=max(0.1, self.ends_at - time.monotonic()))
+        return self.host.run(words, deadline_s=max(0.1, self.ends_at - time.monotonic()), without=without)
 
 
 def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
@@ -151,7 +164,12 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
         clients.append(_Client("docker", ("docker", "--host", engine.endpoint.url), ways))
         if podman and _is_podman_in_use(host, facts):
             clients.append(_Client("podman", ("podman",), (Way.PLAIN, *([Way.CDI] if has_gpu and cdi else ()))))
-    able = tuple(client for client in clients if find_program(host, client.command[0]))
+    # By its path, as a shell runs it: exec itself passes over a first file that is no program.
+    able = tuple(
+        replace(client, command=(path, *client.command[1:]))
+        for client in clients
+        if (path := find_program(host, client.command[0]))
+    )
     return able or Unknown(f"there is no {clients[0].command[0]} command on this side")
 
 
@@ -195,7 +213,9 @@ def _try_client(run: _Run, pool: ThreadPoolExecutor, client: _Client) -> tuple[t
         if made.code != 0:
             return (_make_trial(client, Way.IMAGE, made, 0),), ()
         is_glibc = has_glibc(run.image)
+        own = pool.submit(_try_project, run, client, image)
         tried = tuple(pool.map(lambda way: _start(run, client, way, image, is_glibc=is_glibc), client.ways))
+        tried += own.result()
     finally:
         left = (*_remove(run, client, image), *stale.result())
     return tried, left
@@ -203,14 +223,43 @@ def _try_client(run: _Run, pool: ThreadPoolExecutor, client: _Client) -> tuple[t
 
 def _import(run: _Run, client: _Client, image: str) -> ProgramResult:
     """Import the image by a file in memory, which is gone with this process."""
+    with _hold_in_memory(run.image) as path:
+        # Variables of the shell are tried with the containers: an image of another platform would hide what one asks for.
+        own = [name for name in run.host.env if name.startswith("DOCKER_") and name != "DOCKER_CONFIG"]
+        words = (*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", path, image)
+        return run.ask(*words, without=own)
+
+
+@contextmanager
+def _hold_in_memory(content: bytes) -> Iterator[str]:
+    """Yield the path of a file that is gone with this process."""
     file = os.memfd_create(PREFIX)
     try:
         with os.fdopen(os.dup(file), "wb") as writer:
-            writer.write(run.image)
-        path = f"/proc/{os.getpid()}/fd/{file}"
-        return run.ask(*client.command, "import", "--change", f"LABEL {LABEL}={run.owner}", path, image)
+            writer.write(content)
+        yield f"/proc/{os.getpid()}/fd/{file}"
     finally:
         os.close(file)
+
+
+def _try_project(run: _Run, client: _Client, image: str) -> tuple[Trial, ...]:
+    """Start what the project asks for: its services by Compose, its dev containers as the dev container CLI would."""
+    if client.name != "docker":
+        return ()
+    label, command = f"{LABEL}={run.owner}", ("-c", ":")
+    naming = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}")
+    tried = []
+    for name, service in list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command)).items():
+        with _hold_in_memory(json.dumps({"services": {name: service}}).encode()) as path:
+            compose = ("compose", "--project-name", f"{PREFIX}-{run.owner}", "--project-directory", "/", "--file", path)
+            done = run.ask(*client.command, *compose, "run", "--rm", "--no-deps", "--pull=never", *naming, name)
+        named = find_named_settings(done.err, (("the project", key, value) for key, value in flatten(service, name)))
+        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "run", name))
+        tried.append(replace(trial, settings=named if done.code else ()))
+    for arguments in run.run_arguments:
+        done = run.ask(*client.command, "run", *_OPTIONS, *naming, "--label", label, *arguments, image, *command)
+        tried.append(_make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments)))
+    return tuple(tried)
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -219,13 +268,20 @@ def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) 
     naming = ("--name", name, "--label", f"{LABEL}={run.owner}")
     asked = "gpu" if way is not Way.PLAIN and is_glibc else "plain"
     started_at = time.monotonic()
-    done = run.ask(
-        *client.command, "run", *_OPTIONS, *naming, *_ARGUMENTS[way], *request, image, "-c", SCRIPT, "sh", asked
-    )
-    return _make_trial(client, way, done, round((time.monotonic() - started_at) * 1000))
+    words = (*client.command, "run", *_OPTIONS, *naming, *_ARGUMENTS[way], *request, image, "-c", SCRIPT, "sh", asked)
+    done = run.ask(*words)
+    ms = round((time.monotonic() - started_at) * 1000)
+    trial = _make_trial(client, way, done, ms, arguments=_ARGUMENTS[way])
+    if way is not Way.PLAIN or done.code in (0, TIMED_OUT):
+        return trial
+
+    def works(without: Collection[str]) -> bool:
+        return time.monotonic() < run.ends_at and run.ask(*words, without=without).code == 0
+
+    return replace(trial, works_without=find_guilty_variables(run.host, works, family="DOCKER_"))
 
 
-def _make_trial(client: _Client, way: Way, done: ProgramResult, ms: int) -> Trial:
+def _make_trial(client: _Client, way: Way, done: ProgramResult, ms: int, *, arguments: tuple[str, ...] = ()) -> Trial:
     said = [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
     found = {fields[0]: fields[1] for fields in said if len(fields) == 2}
     unseen = Unknown("the container did not come that far")
@@ -233,7 +289,7 @@ def _make_trial(client: _Client, way: Way, done: ProgramResult, ms: int) -> Tria
     return Trial(
         engine=client.name,
         way=way,
-        arguments=_ARGUMENTS.get(way, ()),
+        arguments=arguments,
         code=done.code,
         err=done.err[:MAX_OUTPUT_CHARACTERS],
         ms=ms,
@@ -294,7 +350,7 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
     def ask(*words: str) -> ProgramResult:
         return run.host.run(words, deadline_s=_CLIENT_S)
 
-    names = [f"{PREFIX}-{run.owner}-{way}" for way in client.ways]
+    names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, Way.PROJECT)]
     while True:
         removed = ask(*client.command, "image", "rm", image)
         if removed.code in (0, NOT_FOUND):

@@ -6,12 +6,13 @@ import pytest
 
 from devkit.doctor.model import Severity
 from devkit.doctor.report.report import Health
-from devkit.facts.model import Trial, Trials, Way
+from devkit.facts.model import Endpoint, EngineEnd, EngineFailure, ProgramFailure, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
 from tests.doctor.judging import list_codes, list_wrong
 from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, without_gpu
 from tests.doctor.running import build_full_report, find_only
 
+ENDPOINT = Endpoint("unix:///var/run/docker.sock", "default")
 UNSEEN = Unknown("the container did not come that far")
 NODES = ("/dev/nvidia0", "/dev/nvidiactl")
 ARGUMENTS = {
@@ -28,6 +29,11 @@ NO_LIMIT = (
 NO_CGROUP = (
     "docker: Error response from daemon: nvidia-container-cli: container error: cgroup subsystem devices not found\n"
 )
+NO_SHIM = (
+    "docker: Error response from daemon: start failed: : fork/exec /usr/bin/containerd-shim-runc-v2: permission denied"
+)
+NO_NODE = 'error gathering device information while adding custom device "/dev/nvidia3": no such file or directory'
+NO_SUCH_RUNTIME = "docker: Error response from daemon: unknown or invalid runtime name: old"
 STRANGE = "docker: Error response from daemon: the GPU is on holiday\n\nRun 'docker run --help' for more information\n"
 
 
@@ -64,6 +70,15 @@ def by_gpus(**changes):
     return tried(trial(Way.GPUS, **changes))
 
 
+def broken_by(err, **changes):
+    return changed(healthy(), {"trials": Trials((refused(Way.PLAIN, err, **changes),), ())})
+
+
+def own(**changes):
+    """A service of the project, with what it asks of the machine."""
+    return replace(trial(Way.PROJECT, **changes), arguments=("compose", "run", "train"))
+
+
 TWO = {"nvml.gpus": (gpu(0), gpu(1))}
 
 CASES = [
@@ -96,6 +111,35 @@ CASES = [
         "warning: docker image rm",
         "an image that could not be removed",
     ),
+    (
+        "ENG017",
+        broken_by(NO_SHIM),
+        "error: shim | sudo chmod a+x /usr/bin/containerd-shim-runc-v2",
+        "a shim without its bit",
+    ),
+    ("ENG017", broken_by(NO_RUNC), "error: runc | apt-get install -y --reinstall runc", "a program that is missing"),
+    (
+        "ENG017",
+        broken_by("does not match the specified platform", works_without=("DOCKER_DEFAULT_PLATFORM",)),
+        "error: because of DOCKER_DEFAULT_PLATFORM | unset DOCKER_DEFAULT_PLATFORM",
+        "a variable without which it starts",
+    ),
+    ("PRJ041", tried(WORKS), "skipped", "no project"),
+    ("PRJ041", tried(WORKS, own()), "passed", "a project that starts"),
+    ("PRJ041", tried(own(code=125, err=STRANGE), own()), "error: docker compose run train", "one of two services"),
+    (
+        "PRJ041",
+        tried(own(code=1, err=NO_NODE, settings=("train.devices.source in the project",))),
+        "error: names train.devices.source | docker compose config",
+        "a device of another machine",
+    ),
+    (
+        "PRJ041",
+        tried(own(code=125, err=NO_SUCH_RUNTIME)),
+        "error: runtime name: old",
+        "a runtime that nobody registered",
+    ),
+    ("PRJ041", tried(own(is_timed_out=True, code=124)), "warning", "a busy machine"),
     ("CTK013", by_gpus(), "passed", "a container with its GPU"),
     ("CTK013", by_gpus(device_nodes=(), nvidiactl="absent"), "error: finds no GPU | --gpus all", "no nodes"),
     ("CTK013", by_gpus(nvidiactl="refused"), "error: may not open | --gpus all", "nodes that may not be opened"),
@@ -214,3 +258,21 @@ def test_trials_of_one_engine_say_nothing_of_the_number_of_gpus_in_another_way()
     assert replace(WORKS, gpu_count=UNSEEN) != WORKS
     report = build_full_report(tried(replace(WORKS, gpu_count=UNSEEN)))
     assert report.headline == "containers start"
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (
+            'failed to register "bridge" driver: failed to find iptables: exec: "iptables": executable file not found',
+            "iptables",
+        ),
+        ("Error: could not find a working conmon binary (configured options: [/usr/bin/conmon])", "conmon"),
+        ('exec: "docker-init": executable file not found in $PATH', "dpkg -S /usr/bin/docker-init"),
+        ("fork/exec /usr/bin/runc: exec format error", "dpkg -S /usr/bin/runc"),
+        ('default OCI runtime "crun2" not found: invalid argument', "devkit doctor"),
+    ],
+)
+def test_a_program_that_the_last_words_name_is_repaired(words, fix):
+    failure = EngineFailure(EngineEnd.CANNOT_START, ENDPOINT, "", said=(ProgramFailure("dockerd", (words,)),))
+    assert fix in find_only("ENG018", changed(healthy(), {"engine": failure})).fix.commands[-1]

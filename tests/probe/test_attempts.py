@@ -258,3 +258,11 @@ def test_a_project_that_compose_refuses_is_told_in_its_words(tmp_path, monkeypat
     refused = read_compose_config(LocalHost(), project=str(tmp_path))
     assert (refused.words, refused.works_without) == (("no such profile",), ("COMPOSE_PROFILES",))
     assert refused.read_from == "docker compose config"
+
+
+def test_a_variable_whose_value_compose_repeats_is_named_where_nothing_works_without_it(tmp_path, monkeypatch):
+    plugin(tmp_path, "echo 'stat /old/compose.yaml: no such file or directory' >&2; exit 14")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("COMPOSE_FILE", "/old/compose.yaml")
+    refused = read_compose_config(LocalHost(), project=str(tmp_path))
+    assert refused.settings == ("COMPOSE_FILE in this shell",)

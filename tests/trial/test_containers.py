@@ -1,5 +1,6 @@
 """Containers that are tried, with programs named docker and podman that answer as the engines do."""
 
+import json
 import os
 import re
 import shlex
@@ -14,7 +15,9 @@ from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
 from devkit.trial.containers import PREFIX, try_containers
 from devkit.trial.image import build_image, has_glibc
+from devkit.trial.project import list_stand_ins
 from tests.doctor.machines import changed, healthy, no_library, windows_guest, without_gpu
+from tests.doctor.projects import files_of, read
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are tried on Linux alone")
 
@@ -26,6 +29,8 @@ devkit nvml ERROR: ld.so: object 'libnvidia-ml.so.1' cannot be preloaded
 devkit gpus 1
 devkit end"""
 
+SAYS = f"cat <<'END'\n{SEEN}\nEND\n"
+
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
@@ -35,7 +40,7 @@ def engine(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
 
-    def write(run=f"cat <<'END'\n{SEEN}\nEND\n", *, made=":", containers="", images="", removes=":", name="docker"):
+    def write(run=SAYS, *, made=":", containers="", images="", removes=":", name="docker"):
         script = f"""#!/bin/sh
 echo "{name} $*" >> {tmp_path}/calls
 case " $* " in
@@ -201,3 +206,69 @@ def test_the_image_is_made_of_this_machines_shell():
     assert isinstance(image, bytes)
     assert has_glibc(image) is Path("/lib64/ld-linux-x86-64.so.2").exists()
     assert len(image) < 16 << 20
+
+
+def test_a_variable_without_which_a_container_starts_is_found(engine, monkeypatch):
+    monkeypatch.setenv("DOCKER_DEFAULT_PLATFORM", "linux/arm64")
+    engine(f'[ -z "$DOCKER_DEFAULT_PLATFORM" ] || exit 125; {SAYS}')
+    plain = next(each for each in attempt(without_gpu()).tried if each.way is Way.PLAIN)
+    assert plain.works_without == ("DOCKER_DEFAULT_PLATFORM",)
+
+
+def test_a_service_is_tried_with_what_it_asks_of_the_machine_alone():
+    bind = {"type": "bind", "source": "/data", "target": "/data"}
+    service = {
+        "image": "x",
+        "command": ["rm", "-r", "/data"],
+        "privileged": True,
+        "ports": [{"target": 80}],
+        "user": "me",
+        "cpuset": "0-15",
+        "deploy": {"replicas": 9, "resources": {"limits": {"cpus": "64"}}},
+        "environment": {"TOKEN": "secret", "NVIDIA_VISIBLE_DEVICES": "all"},
+        "volumes": [{**bind, "bind": {"create_host_path": True}}, bind],
+    }
+    (found,) = list_stand_ins(
+        {"services": {"a": service, "b": {"image": "y"}}}, "ours", label="of=me", command=("true",)
+    ).values()
+    assert found == {
+        "cpuset": "0-15",
+        "deploy": {"resources": {"limits": {"cpus": "64"}}},
+        "volumes": [{**bind, "read_only": True}],
+        "environment": {"NVIDIA_VISIBLE_DEVICES": "all"},
+        "image": "ours",
+        "entrypoint": ("true",),
+        "network_mode": "none",
+        "read_only": True,
+        "labels": {"of": "me"},
+    }
+
+
+def test_a_service_that_does_not_start_names_the_setting_that_the_engine_names(engine, tmp_path):
+    config = {"services": {"train": {"devices": [{"source": "/dev/nvidia3", "target": "/dev/nvidia3"}]}}}
+    (tmp_path / "compose.yaml").write_text("services: {}")
+    plugins = tmp_path / "home/.docker/cli-plugins"
+    plugins.mkdir(parents=True)
+    (plugins / "docker-compose").write_text(f"#!/bin/sh\necho {shlex.quote(json.dumps(config))}\n")
+    (plugins / "docker-compose").chmod(0o755)
+    engine('case "$*" in *compose*) echo "device /dev/nvidia3: no such file" >&2; exit 1;; esac')
+    facts = changed(without_gpu(), {"compose_config": ()})
+    own = [
+        each
+        for each in try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+        if each.way is Way.PROJECT
+    ]
+    assert [(each.arguments, each.settings) for each in own] == [
+        (
+            ("compose", "run", "train"),
+            ("train.devices.source in the project", "train.devices.target in the project"),
+        )
+    ]
+
+
+def test_a_dev_container_is_tried_with_its_arguments_for_the_machine(engine, tmp_path):
+    keys = {"image": "x", "runArgs": ["--runtime", "nvidia-legacy", "--name", "me", "--gpus all"]}
+    project = read(tmp_path / "p", files_of(dev=json.dumps(keys)))
+    engine()
+    (own,) = (each for each in attempt(changed(without_gpu(), {"project": project})).tried if each.way is Way.PROJECT)
+    assert own.arguments == ("run", "--runtime", "nvidia-legacy", "--gpus all")

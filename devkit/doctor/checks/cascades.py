@@ -4,7 +4,7 @@ NVML_CODES = ("DRV003",)
 GPU_USE_CODES = ("DRV005", "GPU002", "GPU003", "GPU005")
 """Checks of readings that are missing or wrong while the driver does not work."""
 
-CONTAINER_START_CODES = ("CTK013", "CON011")
+CONTAINER_START_CODES = ("CTK013", "CON011", "PRJ041")
 """Checks of the start of a container."""
 
 POD_CODES = ("POD001", "POD002", "POD003")

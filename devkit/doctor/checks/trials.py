@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from devkit.doctor.model import Severity
 from devkit.doctor.problems import Problem, problem
+from devkit.doctor.spoken import name_program, report_failure
 from devkit.doctor.trials import describe_way, explain, find_fault, find_reason
-from devkit.facts.model import Facts, Trial
+from devkit.facts.model import Facts, ProgramFailure, Trial, Way
 from devkit.facts.values import Unknown
 
 
@@ -19,8 +20,15 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
     for trial, fault in faults.items():
         if not fault:
             continue
-        is_minor = trial.engine != tried[0].engine or any(each.engine == trial.engine for each in works)
-        match, reason = explain(trial), find_reason(trial)
+        has_other_way = trial.way is not Way.PROJECT and any(each.engine == trial.engine for each in works)
+        is_minor = trial.engine != tried[0].engine or has_other_way
+        needed, reason = name_program(trial.err), find_reason(trial)
+        # What is known of an error is of the engine's own settings: a project's may have asked for something else.
+        match = None if needed["fault"] or trial.way is Way.PROJECT else explain(trial)
+        if trial.works_without or trial.settings:
+            way, settings = describe_way(trial), trial.settings
+            yield report_failure(ProgramFailure(way, (reason,), way, 1, trial.works_without, settings=settings))
+            continue
         seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]
         seen += [f"in it: {name} {value}" for name, value in _list_seen(trial)]
         seen += [f"{describe_way(each)}: works" for each in works]
@@ -37,6 +45,7 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
             seen=trial.gpu_count,
             count=len(facts.gpus),
             arguments=trial.arguments,
+            **needed,
             subject=describe_way(trial),
             evidence=seen,
         )

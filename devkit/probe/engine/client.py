@@ -10,7 +10,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.probe.attempts import run_or_explain
 from devkit.probe.circumstances import MAX_SCRIPT_BYTES
 from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
-from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, explain_failure
+from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Host, explain_failure
 from devkit.probe.machine.operating_system import read_user_id
 from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
@@ -137,14 +137,18 @@ def _client(host: Host, name: str) -> Client | None:
     script = script if script.startswith("#!") else ""
     is_podman = real.rpartition("/")[2] == "podman" or bool(re.search(r"^\s*(?:exec\s+)?\S*podman\b", script, re.M))
     version: Release | Unknown = VERSION_NOT_READ
+    failure: ProgramFailure | None = None
     if name == "docker" and not script:
         command = (path, "--version")
         done = host.run(command, deadline_s=_VERSION_DEADLINE_S)
+        if done.code == NOT_EXECUTABLE:
+            failure = ProgramFailure(
+                path, (done.err.partition("] ")[2].partition(":")[0] or done.err,), path, done.code
+            )
         version = Release.find(done.out.partition("version")[2]) or explain_failure(
             command, done, f"{path} --version ended with status {done.code}", is_lost=done.code != NOT_FOUND
         )
-    failure: ProgramFailure | None = None
-    if name == "docker" and not is_podman and any(each.startswith("DOCKER_") for each in host.env):
+    if name == "docker" and not failure and not is_podman and any(each.startswith("DOCKER_") for each in host.env):
         argv = (path, *DOCKER_SERVER_VERSION)
         _, failure = run_or_explain(
             host, argv, deadline_s=_TRIAL_DEADLINE_S, name="the docker command", family="DOCKER_"

@@ -10,6 +10,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.attempts import run_or_explain
 from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, parse_env, parse_json
 from devkit.probe.engine.client import COMPOSE_PLUGIN, COMPOSE_PLUGIN_FOLDERS, find_docker_config
+from devkit.probe.engine.last_words import find_named_settings
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
@@ -21,15 +22,27 @@ _IN_FOLDER = ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, ...] | ProgramFailure | Unknown:
     """Resolve the Compose project in a folder, or return why Compose refuses it."""
+    config, failure = resolve_project(host, project)
+    if isinstance(failure, Unknown):
+        return failure
+    if failure is None:
+        return tuple(_list_services(config))
+    if failure.status in (126, 127) or failure.status < 0 or not failure.words:
+        return Unknown("the Compose plugin does not run")  # what is wrong with it, another check says
+    return replace(failure, read_from="docker compose config")
+
+
+def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFailure | Unknown | None]:
+    """Return the Compose project in a folder as Compose resolves it, and why there is none."""
     folder = project.rstrip("/")
     chosen = host.env.get("COMPOSE_FILE") or parse_env(host.read(f"{folder}/.env") or "").get("COMPOSE_FILE")
     if not chosen and not any(name in COMPOSE_NAMES for name in host.list(folder)):
-        return Unknown("the folder has no Compose file that Compose takes by itself")
+        return {}, Unknown("the folder has no Compose file that Compose takes by itself")
     plugin = find_program(
         host, COMPOSE_PLUGIN, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
     )
     if not plugin or not folder.startswith("/"):
-        return Unknown("there is no Compose plugin to resolve the project")
+        return {}, Unknown("there is no Compose plugin to resolve the project")
     argv = (*_IN_FOLDER, folder, plugin, "config", "--format", "json")
     done, failure = run_or_explain(
         host,
@@ -39,11 +52,10 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
         family="COMPOSE_",
         works=lambda done: bool(_parse(done)),
     )
-    if failure is None:
-        return tuple(_list_services(_parse(done)))
-    if failure.status in (126, 127) or failure.status < 0 or not failure.words:
-        return Unknown("the Compose plugin does not run")  # what is wrong with it, another check says
-    return replace(failure, read_from="docker compose config")
+    if failure is not None and not failure.works_without:
+        own = (("this shell", name, value) for name, value in host.env.items() if name.startswith("COMPOSE_"))
+        failure = replace(failure, settings=find_named_settings(" ".join(failure.words), own))
+    return _parse(done), failure
 
 
 def _parse(done: ProgramResult) -> dict[str, Any]:

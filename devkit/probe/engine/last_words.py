@@ -1,7 +1,7 @@
 """Why the engine's daemons do not run, in the words of their last start: from the journal, or from the log file."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -95,13 +95,18 @@ def add_settings(host: Host, failure: ProgramFailure, settings: tuple[tuple[str,
     `settings` are file, key and value.
     """
     said = f" {' '.join(failure.words)} "
-    named = [
-        f"{key} in {path}"
-        for path, key, value in settings
-        if any(_repeats(said, each) for each in (value, *_PARTS.split(value)[1:]))
-    ]
+    named = find_named_settings(said, settings)
     files = (path for path in _SETTINGS_FILE.findall(said) if host.read(path) is not None)
     return replace(failure, settings=tuple(dict.fromkeys((*named, *files))))
+
+
+def find_named_settings(said: str, settings: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    """Find the settings, as file, key and value, whose value these words repeat, as "key in file": the longest value first."""
+    return tuple(
+        f"{key} in {path}"
+        for path, key, value in sorted(settings, key=lambda each: len(each[2]), reverse=True)
+        if any(_repeats(said, each) for each in (value, *_PARTS.split(value)[1:]))
+    )
 
 
 def _repeats(said: str, value: str) -> bool:
@@ -115,7 +120,7 @@ def _list_daemon_settings(host: Host) -> Iterator[tuple[str, str, str]]:
         content = parse_json(host.read(path) or "{}")
     except ValueError:
         content = {}
-    yield from ((path, key, value) for key, value in _flatten(content))
+    yield from ((path, key, value) for key, value in flatten(content))
     for flag in read_daemon_flags(host):
         name, equals, value = flag.partition("=")
         if equals and name.startswith("--"):
@@ -130,16 +135,16 @@ def list_podman_settings(host: Host) -> Iterator[tuple[str, str, str]]:
             content = parse_toml(text or "")
         except ValueError:
             continue  # what is wrong with it, Podman says
-        yield from ((path, key, value) for key, value in _flatten(content))
+        yield from ((path, key, value) for key, value in flatten(content))
 
 
-def _flatten(content: Any, prefix: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401 - as a file has it
+def flatten(content: Any, prefix: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401 - as a file has it
     """Yield the path and the value of each text in a document."""
     if isinstance(content, Mapping):
         for key, value in content.items():
-            yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+            yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(content, list):
         for value in content:
-            yield from _flatten(value, prefix)
+            yield from flatten(value, prefix)
     elif isinstance(content, str):
         yield prefix, content

@@ -1,5 +1,6 @@
 """Checks of what GPUs need from a loaded driver: device nodes, GSP firmware, and CUDA after suspend or without NVSwitch."""
 
+import re
 from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import DEEP_CODES, NEEDS_DRIVER_CODES, NVML_CODES
@@ -63,7 +64,9 @@ def device_nodes_are_accessible(facts: Facts) -> Iterator[Problem]:
     parameters = () if isinstance(driver.parameters, Unknown) else driver.parameters
     options = [line for line in parameters if line.startswith(("DeviceFile", "ModifyDeviceFiles"))]
     nodes = join_words(node.partition(":")[0] for node in closed)
-    yield problem("no-access", nodes=nodes, evidence=(*closed, *options))
+    is_of_group = all(re.search(r"mode 0\d[67]\d, user \d+, group [1-9]", line) for line in closed)
+    owner, node = "group" if is_of_group else "other", closed[0].partition(":")[0]
+    yield problem("no-access", nodes=nodes, node=node, owner=owner, evidence=(*closed, *options))
 
 
 @check("DRV018", causes=NEEDS_DRIVER_CODES)

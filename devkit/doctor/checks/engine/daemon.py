@@ -24,7 +24,7 @@ from devkit.doctor.problems import Problem, problem
 from devkit.doctor.spoken import report_failure
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
-from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Wsl
+from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Way, Wsl
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
@@ -82,7 +82,7 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
         yield problem("too-old", version=compose.version, floor=floor, evidence=evidence)
 
 
-@check("ENG006", causes=("ENG001", *TOOLKIT_CODES))
+@check("ENG006", causes=("ENG018", "ENG001", *TOOLKIT_CODES))
 def daemon_json_is_valid(facts: Facts) -> Iterator[Problem]:
     require_engine_side(facts)
     for file in require_toolkit(facts).daemon_files:
@@ -189,4 +189,4 @@ def container_starts(facts: Facts) -> Iterator[Problem]:
     for name in trials.left_behind:
         kind = "image" if ":" in name else "container"
         yield problem("left-behind", name=name, kind=kind, subject=name, evidence=(f"the engine still lists {name}",))
-    yield from judge_trials(facts, tuple(each for each in trials.tried if not each.is_for_gpu))
+    yield from judge_trials(facts, tuple(each for each in trials.tried if each.way in (Way.IMAGE, Way.PLAIN)))

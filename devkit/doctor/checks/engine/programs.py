@@ -9,6 +9,9 @@ from devkit.doctor.problems import Problem
 from devkit.doctor.spoken import report_failure
 from devkit.facts.model import EngineFailure, Facts
 
+_NOT_EXECUTABLE = 126
+"""Source: POSIX, Shell Command Language, 2.8.2."""
+
 
 @check("ENG018", causes=("ENG001",))
 def engine_programs_start(facts: Facts) -> Iterator[Problem]:
@@ -22,5 +25,5 @@ def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
     if docker is None:
         raise NotApplicable("there is no docker command on this side")
     failure = require(docker.failure)
-    if failure is not None and failure.works_without:
+    if failure is not None and (failure.works_without or failure.status == _NOT_EXECUTABLE):
         yield report_failure(failure)

@@ -15,6 +15,7 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.checks.toolkit import has_nvidia_runtime
+from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import Confidence, Location, NotApplicable, Repair, RepairKind, check, cite
 from devkit.doctor.preconditions import (
     has_nvidia_gpu,
@@ -44,6 +45,7 @@ from devkit.facts.model import (
     ResolvedService,
     Service,
     Setting,
+    Way,
 )
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words
@@ -81,7 +83,7 @@ def _spell_item(dev: DevContainer, place: int, text: str) -> tuple[Repair, ...]:
     return () if "…" in text else (Repair(RepairKind.SET, dev.path, ("runArgs", str(place)), item),)
 
 
-@check("PRJ002", causes=("PRJ005",))
+@check("PRJ002", causes=("PRJ005", "PRJ041"))
 def run_args_are_split(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
@@ -100,7 +102,7 @@ def run_args_are_split(facts: Facts) -> Iterator[Problem]:
                 yield problem("lost-value", found_at=place_of_item, evidence=evidence, item=argument.text)
 
 
-@check("PRJ003", causes=("PRJ039",))
+@check("PRJ003", causes=("PRJ039", "PRJ041"))
 def gpu_lists_are_quoted(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         if container.dev is None or container.is_compose:
@@ -138,7 +140,7 @@ def has_devcontainer_cli_gpu_flag(facts: Facts) -> bool | None:
     return any(one.name == "nvidia" and "nvidia-container-runtime" in one.path for one in facts.engine.runtimes)
 
 
-@check("PRJ004")
+@check("PRJ004", causes=("PRJ041",))
 def gpu_is_requested_once(facts: Facts) -> Iterator[Problem]:
     for container in require_project_containers(facts):
         # Requests that are always used and do not belong together, as a list of single devices in one file does.
@@ -181,7 +183,7 @@ def _format_request(request: GpuRequest) -> str:
     return cite(request, f"{request.form.value} {what}")
 
 
-@check("PRJ005", causes=("CON006",))
+@check("PRJ005", causes=("CON006", "PRJ041"))
 def gpu_work_requests_gpu(facts: Facts) -> Iterator[Problem]:
     containers = [container for container in require_project_containers(facts) if container.is_started_by_files]
     if not require(has_nvidia_gpu(facts)):
@@ -417,7 +419,7 @@ def device_nodes_have_libraries(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("PRJ038", causes=("PRJ039",))
+@check("PRJ038", causes=("PRJ039", "PRJ041"))
 def compose_accepts_project(facts: Facts) -> Iterator[Problem]:
     if isinstance(facts.compose_config, ProgramFailure):
         yield report_failure(facts.compose_config)
@@ -425,7 +427,15 @@ def compose_accepts_project(facts: Facts) -> Iterator[Problem]:
         require(facts.compose_config)
 
 
-@check("PRJ039", causes=("CON006",))
+@check("PRJ041")
+def project_containers_start(facts: Facts) -> Iterator[Problem]:
+    tried = tuple(each for each in require(facts.trials).tried if each.way is Way.PROJECT)
+    if not tried:
+        raise NotApplicable("no container of the project was tried")
+    yield from judge_trials(facts, tried)
+
+
+@check("PRJ039", causes=("CON006", "PRJ041"))
 def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     engine = require_gpu_engine(facts)

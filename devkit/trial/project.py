@@ -1,0 +1,82 @@
+"""The containers that a project asks for, with an image and a command of a trial in place of its own."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from devkit.facts.model import Facts
+from devkit.facts.values import Unknown
+from devkit.probe.documents import get_object, get_objects, get_text
+
+MAX_CONTAINERS = 2
+"""More would take longer than a doctor may: those that ask for a GPU come first."""
+_KEPT = re.compile(
+    r"runtime|gpus|devices|device_cgroup_rules|cpu.*|mem.*|shm_size|pids_limit|ulimits|cap_add|security_opt|cgroup.*|logging"
+    r"|storage_opt|sysctls|tmpfs|init|deploy"
+)
+"""What a service asks of the machine and the engine. All else is of its image, its network or its neighbors."""
+_KEPT_FLAGS = re.compile(
+    r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|security-opt|cgroup\S*"
+    r"|log-(?:driver|opt)|storage-opt|sysctl|tmpfs|init)"
+)
+_VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)\}")
+_GPU = re.compile(r"nvidia|gpu")
+
+
+def list_stand_ins(
+    config: Mapping[str, Any], image: str, *, label: str, command: tuple[str, ...]
+) -> dict[str, dict[str, Any]]:
+    """List the services that ask something of the machine, with only that of what Compose resolved, and another command.
+
+    Bind mounts are read-only, and one whose source Docker would create is left out.
+    """
+    name, _, value = label.partition("=")
+    ours = {"image": image, "entrypoint": command, "network_mode": "none", "read_only": True, "labels": {name: value}}
+    services = get_object(config, "services")
+    asked = {name: kept for name in services if (kept := _keep(get_object(services, name)))}
+    names = sorted(asked, key=lambda name: not _GPU.search(json.dumps(asked[name])))
+    return {name: {**asked[name], **ours} for name in names[:MAX_CONTAINERS]}
+
+
+def _keep(service: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in service.items() if _KEPT.fullmatch(key) and value}
+    if resources := get_object(service, "deploy", "resources"):
+        kept["deploy"] = {"resources": resources}
+    else:
+        kept.pop("deploy", None)
+    binds = [
+        {**each, "read_only": True}
+        for each in get_objects(service, "volumes")
+        if get_text(each, "type") == "bind" and get_object(each, "bind").get("create_host_path") is not True
+    ]
+    environment = {name: value for name, value in get_object(service, "environment").items() if "NVIDIA" in name}
+    return {
+        **kept,
+        **({"volumes": binds} if binds else {}),
+        **({"environment": environment} if kept and environment else {}),
+    }
+
+
+def list_run_arguments(facts: Facts, variables: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """Yield the arguments of `docker run` that each dev container has for this machine; none for a Compose service.
+
+    `variables` are those of the environment, which a mount may name.
+    """
+    if facts.project is None or isinstance(facts.project, Unknown):
+        return
+    for each in facts.project.dev_containers:
+        if each.compose_files:
+            continue
+        texts, words = [item.text for item in each.run_args], []
+        for place, text in enumerate(texts):
+            if _KEPT_FLAGS.match(text):
+                words.append(text)
+                takes_next = "=" not in text and " " not in text and text != "--init"
+                words += texts[place + 1 : place + 2] if takes_next else ()
+        for mount in each.mounts:
+            source = _VARIABLE.sub(lambda found: variables.get(found[1], ""), mount.source)
+            if mount.kind == "bind" and mount.exists is False and source.startswith("/"):
+                words += ["--mount", f"type=bind,readonly,source={source},target={mount.target}"]
+        if words:
+            yield tuple(words)
