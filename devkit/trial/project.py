@@ -12,13 +12,18 @@ from devkit.probe.documents import get_object, get_objects, get_text
 MAX_CONTAINERS = 2
 """More would take longer than a doctor may: those that ask for a GPU come first."""
 _KEPT = re.compile(
-    r"runtime|gpus|devices|device_cgroup_rules|cpu.*|mem.*|shm_size|pids_limit|ulimits|cap_add|security_opt|cgroup.*|logging"
-    r"|storage_opt|sysctls|tmpfs|init|deploy"
+    r"runtime|gpus|devices|device_cgroup_rules|cpu.*|mem.*|shm_size|pids_limit|ulimits|cap_add|cgroup.*|storage_opt"
+    r"|sysctls|tmpfs|init|deploy"
 )
-"""What a service asks of the machine and the engine. All else is of its image, its network or its neighbors."""
+"""What a service asks of the machine and the engine. All else is of its image, its network or its neighbors.
+
+A stranger may have written it. So it names no logging driver, which would connect to a host, no program as a runtime, which
+the engine would run as root, no profile, which the client would read, and no label of SELinux, which would go onto files of
+this machine.
+"""
 _KEPT_FLAGS = re.compile(
-    r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|security-opt|cgroup\S*"
-    r"|log-(?:driver|opt)|storage-opt|sysctl|tmpfs|init)"
+    r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|cgroup\S*"
+    r"|storage-opt|sysctl|tmpfs|init)"
 )
 _VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)\}")
 _GPU = re.compile(r"nvidia|gpu")
@@ -41,12 +46,15 @@ def list_stand_ins(
 
 def _keep(service: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in service.items() if _KEPT.fullmatch(key) and value}
+    if "/" in get_text(kept, "runtime"):
+        del kept["runtime"]
     if resources := get_object(service, "deploy", "resources"):
         kept["deploy"] = {"resources": resources}
     else:
         kept.pop("deploy", None)
     binds = [
-        {**each, "read_only": True}
+        {name: each[name] for name in ("type", "source", "target") if name in each}
+        | {"read_only": True, "bind": {"create_host_path": False}}
         for each in get_objects(service, "volumes")
         if get_text(each, "type") == "bind" and get_object(each, "bind").get("create_host_path") is not True
     ]
@@ -70,10 +78,10 @@ def list_run_arguments(facts: Facts, variables: Mapping[str, str]) -> Iterator[t
             continue
         texts, words = [item.text for item in each.run_args], []
         for place, text in enumerate(texts):
-            if _KEPT_FLAGS.match(text):
-                words.append(text)
-                takes_next = "=" not in text and " " not in text and text != "--init"
-                words += texts[place + 1 : place + 2] if takes_next else ()
+            takes_next = "=" not in text and " " not in text and text != "--init"
+            given = texts[place : place + 1 + takes_next]
+            if _KEPT_FLAGS.match(text) and not (text.startswith("--runtime") and "/" in " ".join(given)):
+                words += given
         for mount in each.mounts:
             source = _VARIABLE.sub(lambda found: variables.get(found[1], ""), mount.source)
             if mount.kind == "bind" and mount.exists is False and source.startswith("/"):

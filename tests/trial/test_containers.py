@@ -15,7 +15,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
 from devkit.trial.containers import PREFIX, try_containers
 from devkit.trial.image import build_image, has_glibc
-from devkit.trial.project import list_stand_ins
+from devkit.trial.project import list_run_arguments, list_stand_ins
 from tests.doctor.machines import changed, healthy, no_library, windows_guest, without_gpu
 from tests.doctor.projects import files_of, read
 
@@ -234,7 +234,7 @@ def test_a_service_is_tried_with_what_it_asks_of_the_machine_alone():
     assert found == {
         "cpuset": "0-15",
         "deploy": {"resources": {"limits": {"cpus": "64"}}},
-        "volumes": [{**bind, "read_only": True}],
+        "volumes": [{**bind, "read_only": True, "bind": {"create_host_path": False}}],
         "environment": {"NVIDIA_VISIBLE_DEVICES": "all"},
         "image": "ours",
         "entrypoint": ("true",),
@@ -242,6 +242,33 @@ def test_a_service_is_tried_with_what_it_asks_of_the_machine_alone():
         "read_only": True,
         "labels": {"of": "me"},
     }
+
+
+def test_what_a_stranger_could_run_read_or_change_by_a_trial_is_left_out(tmp_path):
+    bind = {"type": "bind", "source": "/home", "target": "/h", "bind": {"selinux": "Z", "propagation": "shared"}}
+    service = {
+        "cpuset": "0",
+        "runtime": "/work/project/shim",
+        "logging": {"driver": "syslog", "options": {"syslog-address": "tcp://evil.example:1"}},
+        "security_opt": ["seccomp=/dev/zero"],
+        "volumes": [bind],
+    }
+    (found,) = list_stand_ins({"services": {"a": service}}, "ours", label="of=me", command=("true",)).values()
+    assert not found.keys() & {"runtime", "logging", "security_opt"}
+    assert found["volumes"] == [
+        {"type": "bind", "source": "/home", "target": "/h", "read_only": True, "bind": {"create_host_path": False}}
+    ]
+    arguments = [
+        "--runtime",
+        "/work/shim",
+        "--runtime=./shim",
+        "--log-driver=syslog",
+        "--security-opt",
+        "seccomp=/dev/zero",
+    ]
+    keys = {"image": "x", "runArgs": [*arguments, "--privileged", "-v", "/:/h", "--cpus=2"]}
+    project = read(tmp_path / "p", files_of(dev=json.dumps(keys)))
+    assert [*list_run_arguments(changed(without_gpu(), {"project": project}), {})] == [("--cpus=2",)]
 
 
 def test_a_service_that_does_not_start_names_the_setting_that_the_engine_names(engine, tmp_path):
