@@ -7,7 +7,7 @@ from functools import cache
 
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.signatures.catalog import load_signatures
-from devkit.doctor.signatures.log_text import Words, read_words
+from devkit.doctor.signatures.log_text import NEAR, Words, read_words
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.patterns import Pattern, compile_pattern, find_anchor
 from devkit.doctor.signatures.rendering import render_fix_of
@@ -15,8 +15,6 @@ from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
 
 FindConsequences = Callable[[str], tuple[str, ...]]
 
-NEAR = 600
-"""Characters around a match in which `beside` and `unless` are searched for."""
 MAX_SHOWN = 240
 MAX_BROKEN = 64 * 1024
 """Only what one can paste from a terminal is searched for words broken in the middle."""

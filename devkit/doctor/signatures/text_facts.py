@@ -372,7 +372,7 @@ def read_text_facts(words: Words) -> TextFacts:
         for start, end in spans
         for name, value, position in _read(shown[start:end], words.lowered[start:end])
     ]
-    lowered = "\n".join(words.lowered[start:end] for start, end in spans)
+    lowered = "\n".join((*(words.lowered[start:end] for start, end in spans), *dict.fromkeys(words.programs)))
     commands = tuple(_read_commands(words))
     engine = _find_engine(tuple(each.value for each in commands), lowered)
     facts = [*stated, *commands]
