@@ -30,7 +30,7 @@ def run_by_pip(text):
         "Collecting numpy>=1.20\n  Downloading numpy-2.1.0-cp312-cp312-manylinux_2_17_x86_64.whl (16.0 MB)\n"
         "     ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 16.0/16.0 MB 85.2 MB/s eta 0:00:00\n"
         "  error: subprocess-exited-with-error\n\n"
-        "  × Building wheel for x (pyproject.toml) did not run successfully.\n  │ exit code: 1\n"
+        "  × Building wheel for x (pyproject.toml) did not run successfully.\n  │ exit code: 1\n"  # noqa: RUF001 - as pip prints it
         f"  ╰─> [12 lines of output]\n{output}\n      [end of output]\n\n"
         "  note: This error originates from a subprocess, and is likely not a problem with pip.\n"
     )
