@@ -150,9 +150,12 @@ def _put_in_order(errors: list[Match], reports: list[Match], words: Words) -> tu
         return [replace(first, consequences=(*first.consequences, *following)), *others], []
     if not errors and _names_first_error(reports, words):
         return [], reports
-    # Of lines that only report a failure, one that a check looks for says most, and the first is nearest to the cause.
+    # Of lines that only report a failure, one that a check looks for says most, then what any program may meet, such as a
+    # connection that breaks, and the first is nearest to the cause.
     confidences = tuple(Confidence)
-    reports.sort(key=lambda each: (confidences.index(each.confidence), not each.code, each.position))
+    reports.sort(
+        key=lambda each: (confidences.index(each.confidence), not each.code, not each.is_common, each.position)
+    )
     return [*reports, *_order(errors, words)], []
 
 

@@ -225,7 +225,7 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
             if not line:
                 continue
             parts = line.splitlines()
-            if len(parts) > 1:  # a carriage return writes over a progress bar
+            if len(parts) > 1 and "\r" in line:  # a carriage return writes over a progress bar
                 parts = [part for part in parts[:-1] if not _BAR.match(part)] + parts[-1:]
             for part in parts:
                 plain = " ".join(part.split())
