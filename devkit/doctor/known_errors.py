@@ -83,7 +83,7 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
     Where the wording is unknown, a family of errors explains it; where both explain the same words, the family does if
     it names the same check, because it weighs further causes and computes the fix of the values in the text.
 
-    What programs of any field report is named only where the text is about GPUs and what runs on them.
+    What programs of any field report is not named where a program of another field reports it.
 
     Args:
         text: As a user pasted it, or the excerpts of a long log.

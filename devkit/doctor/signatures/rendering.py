@@ -133,7 +133,7 @@ def _name_things(command: str, captures: Mapping[str, str], facts: TextFacts) ->
 def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: TextFacts) -> Fix:
     """Render the variant of a fix of the catalog for a text. Raises LookupError where none is for it.
 
-    Where the commands depend on a distribution that nobody knows, they are Ubuntu's and say so.
+    Where nobody knows the distribution, commands that depend on one are Ubuntu's and say so.
     """
     rows = tuple(rows)
     texts = [text for row in rows for text in (row.summary, row.docs, *row.commands)]
