@@ -36,12 +36,16 @@ OFTEN = 3
 """Imports after which what a class takes and has is of interest, too."""
 
 _INNER = re.compile(r"(?:^|\.)_|test|commands|generated|deprecated|^cli\.|^models\.|^pipelines\.|^inference\.")
+_PLACEHOLDERS = re.compile(r"(?:^|/)dummy_\w+\.py$")
+"""Files whose classes only say that a dependency is missing: they outlive what they stand for."""
 _CLASS = re.compile(r"(?m)^class (\w+)(?:\(([^)]*)\))?:")
 _DEFINED = re.compile(r"(?m)^(?: {4})?(?:class|(?:async )?def) (\w+)|^(?: {4})?(\w+)(?: ?:[^=\n]+)? = ")
 _IMPORTED = re.compile(r"(?ms)^(?: {4})?from [\w.]+ import (\([^)]*\)|[^\n]+)")
 _MEMBER = re.compile(
     r"(?m)^    (?:async )?def (\w+)|^    (\w+)\s*(?::[^=\n]+)?(?:=|$)|\bself\.([a-zA-Z_]\w*)\s*(?::[^=\n]{1,60})?=(?!=)"
 )
+_OLD = ("old_name", "deprecated_args")
+"""Keywords of decorators that name deprecated arguments."""
 _NO_BASES = frozenset({"", "object", "nn.Module", "Module", "torch.nn.Module", "ABC"})
 
 
@@ -70,6 +74,8 @@ def read_release(files: Mapping[str, str], wanted: set[str]) -> Reading:
     modules, arguments, any_argument = dict[str, set[str]](), dict[str, set[str]](), set[str]()
     classes: dict[str, tuple[set[str], list[str]]] = {}
     for path, text in files.items():
+        if _PLACEHOLDERS.search(path):
+            continue
         module = re.sub(r"\.?__init__$", "", path.rsplit(".", 1)[0].replace("/", "."))
         here = {one or other for one, other in _DEFINED.findall(text)}
         names |= here
@@ -124,8 +130,21 @@ def read_arguments(text: str, wanted: set[str], arguments: dict[str, set[str]], 
         else:
             continue
         for name, row in rows.items():
-            arguments[name] = {each.arg for each in (*row.args.args, *row.args.kwonlyargs)} - {"self", "cls"}
+            stated = {each.arg for each in (*row.args.args, *row.args.kwonlyargs)} - {"self", "cls"}
+            arguments[name] = stated | read_deprecated(row)
             any_argument |= {name} if row.args.kwarg else set()
+
+
+def read_deprecated(row: ast.FunctionDef) -> set[str]:
+    """Read the arguments that a decorator still takes: deprecated names, which the signature no longer has."""
+    calls = (
+        each
+        for each in row.decorator_list
+        if isinstance(each, ast.Call) and "deprecat" in ast.unparse(each.func).lower()
+    )
+    given = (each for call in calls for each in (*call.args, *(key.value for key in call.keywords if key.arg in _OLD)))
+    texts = (each.value for value in given for each in ast.walk(value) if isinstance(each, ast.Constant))
+    return {text for text in texts if isinstance(text, str) and text.isidentifier()}
 
 
 def is_telling(kind: ast.ClassDef, method: ast.FunctionDef) -> bool:

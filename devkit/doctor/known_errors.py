@@ -11,15 +11,13 @@ from devkit.doctor.report.page import format_match
 from devkit.doctor.signatures.catalog import find_general_signature
 from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
 from devkit.doctor.signatures.log_text import (
+    NEAR,
     Excerpt,
     Words,
-    is_about_engines,
     is_about_gpus,
-    is_evident,
-    is_of_another_field,
     read_words,
 )
-from devkit.doctor.signatures.matching import MAX_BROKEN, NEAR, search_words
+from devkit.doctor.signatures.matching import MAX_BROKEN, search_words
 from devkit.doctor.signatures.model import Cause, Consequence, Match
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
@@ -34,12 +32,6 @@ NOTHING_WRONG = "no failure in this text: no line has the form of an error"
 
 _CHAINED = ("the above exception was the direct cause of", "during handling of the above exception, another")
 """Words between the exceptions of a chained traceback: the first is the cause."""
-
-_OF_ANY_FIELD = ("", "CON", "ENG", "HUB", "MEM", "PRJ", "STO")
-"""Prefixes of checks whose errors programs of any field report: a full disk, memory, permissions, the engine."""
-
-_OF_ENGINES = ("CON", "ENG", "PRJ")
-"""Prefixes of checks whose errors are those of containers, whatever runs in them."""
 
 _HEDGE = re.compile(
     r"\b(?:or|either|probably|usually|mostly|most (?:often|likely)|perhaps|may|might)\b"
@@ -91,7 +83,7 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
     Where the wording is unknown, a family of errors explains it; where both explain the same words, the family does if
     it names the same check, because it weighs further causes and computes the fix of the values in the text.
 
-    What programs of any field report is named only where the text is about GPUs and what runs on them.
+    What programs of any field report is not named where a program of another field reports it.
 
     Args:
         text: As a user pasted it, or the excerpts of a long log.
@@ -105,7 +97,7 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
     errors, reports, rivals = _find_errors(words, facts)
     harmless = [match for match in errors if match.is_harmless]
     ordered, reports = _put_in_order([match for match in errors if not match.is_harmless], reports, words)
-    if not ordered and not reports and is_evident(words.lowered):
+    if not ordered and not reports:
         from devkit.doctor.signatures.advice import read_advice
 
         advice = read_advice(words)
@@ -158,7 +150,13 @@ def _put_in_order(errors: list[Match], reports: list[Match], words: Words) -> tu
         return [replace(first, consequences=(*first.consequences, *following)), *others], []
     if not errors and _names_first_error(reports, words):
         return [], reports
-    return list(_order(errors + reports, words)), []
+    # Of lines that only report a failure, one that a check looks for says most, then what any program may meet, such as a
+    # connection that breaks, and the first is nearest to the cause.
+    confidences = tuple(Confidence)
+    reports.sort(
+        key=lambda each: (confidences.index(each.confidence), not each.code, not each.is_common, each.position)
+    )
+    return [*reports, *_order(errors, words)], []
 
 
 def _describe_rest(
@@ -191,18 +189,12 @@ def _is_in_field(family: Family, match: Match, words: Words) -> bool:
 
 
 def _find_weak(matches: list[Match], words: Words) -> tuple[Match, ...]:
-    """Return the matches that a text of another field may have as well."""
-    is_evidently_ours = is_evident(words.lowered)
-    is_other = is_of_another_field(words.lowered)
-    is_engine = is_about_engines(words.lowered)
-
-    def is_weak(match: Match) -> bool:
-        if is_other and match.code[:3] in _OF_ANY_FIELD:
-            return True
-        is_here = is_engine and match.code[:3] in _OF_ENGINES
-        return match.is_common and not (is_evidently_ours or is_here or is_about_gpus(match.matched.lower()))
-
-    return tuple(match for match in matches if is_weak(match))
+    """Return the errors of any field that a program of another one reports; a lone line is asked about."""
+    if len(words.starts) == 1:
+        return ()
+    return tuple(
+        each for each in matches if each.is_common and words.is_of_another_field(each.position, _find_end(each))
+    )
 
 
 def _judge_certainty(matches: list[Match]) -> list[Match]:

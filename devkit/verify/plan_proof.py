@@ -21,7 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.signatures.matching import match_signatures
+from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import TORCH_FAMILY, Dependencies, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.imports import list_imports
@@ -338,7 +338,7 @@ def _judge(text: str, what: str, origin: str, missing: str) -> _Failure:
         return f"{origin} needs {missing}, which is not installed", (
             name + imports.limits().get(name, ""),
         ) if name else ()
-    matches = match_signatures(text)
+    matches = find_known_errors(text, is_ours=True)
     fix = [each for command in (matches[0].fix.commands if matches else ()) for each in _list_requirements(command)]
     cause = f" ({matches[0].code or 'known'}: {matches[0].cause})" if matches else ""
     return f"{what} ({origin}): {' '.join(text.split())[:240]}{cause}", tuple(fix)

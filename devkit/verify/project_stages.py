@@ -12,7 +12,7 @@ from typing import Any
 
 from devkit.compat.specifiers import holds_in_container
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.signatures.matching import match_signatures
+from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import Dependencies, RequirementRole
 from devkit.probe.children.protocol import find_signal, format_signal
 from devkit.probe.machine.interpreter import WorkloadPython
@@ -222,8 +222,8 @@ def explain_failure(failure: Mapping[str, str], folder: Path, known: set[str]) -
         name = load_tables().imports.distributions().get(missing)
         advice = f': packages = ["{name}"] under [project] in devkit.toml' if undeclared and name else ""
         return f"{importer or 'it'} imports {missing}, which is not installed{undeclared}{advice}"
-    matches = match_signatures(text)
-    return f"{text} ({matches[0].code}: {matches[0].cause})" if matches else text
+    matches = find_known_errors(text, is_ours=True)
+    return f"{text} ({': '.join(filter(None, (matches[0].code, matches[0].cause)))})" if matches else text
 
 
 def find_debian_package(library: str, version: str) -> str:

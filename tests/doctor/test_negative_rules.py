@@ -2,9 +2,9 @@
 
 import pytest
 
+from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.model import Passed, Severity, Skipped
 from devkit.doctor.report.report import Health
-from devkit.doctor.signatures.matching import match_signatures
 from devkit.facts.model import (
     Container,
     DaemonFile,
@@ -217,7 +217,7 @@ def test_no_memory_error_counts_on_a_geforce_are_no_fault():
     ],
 )
 def test_a_harmless_line_is_at_most_a_note(line):
-    assert {match.severity for match in match_signatures(line)} <= {Severity.NOTE}
+    assert {match.severity for match in find_known_errors(line)} <= {Severity.NOTE}
 
 
 @pytest.mark.parametrize("machine", ["wsl2-not-a-symbolic-link", "in-container-nameless-group"])

@@ -285,3 +285,23 @@ def test_whatever_a_pattern_finds_has_one_of_the_words_that_it_is_searched_for_b
     text = data.draw(st.from_regex(_PATTERNS[name]))
     if text.isascii():
         assert any(word in text.lower() for word in _NEEDED_WORDS[name])
+
+
+NAMED = {
+    "model": "vllm serve Qwen/Qwen3-8B --port 8000",
+    "image": "docker pull nvcr.io/nvidia/pytorch:25.01-py3",
+    "pod": "kubectl logs trainer-0",
+    "container": "docker logs trainer",
+    "job": "Submitted batch job 4711",
+    "node": "Node:  gpu-07/10.0.0.7",
+}
+
+
+def test_a_thing_that_the_text_names_is_asked_for_in_no_command():
+    facts = facts_of("\n".join(NAMED.values()))
+    rendered = [render_fix_of(row, {}, facts).commands for row in ROWS]
+    asked = {name for row in ROWS for command in row.fix.commands for name in re.findall(r"<([a-z ]+)>", command)}
+    assert NAMED.keys() <= asked
+    left = [each for commands in rendered for each in commands if set(re.findall(r"<([a-z]+)>", each)) & NAMED.keys()]
+    assert left == []
+    assert any("Qwen/Qwen3-8B" in each for commands in rendered for each in commands)

@@ -3,8 +3,8 @@
 import re
 
 from devkit.doctor.model import Confidence, Fix, Severity, Side
-from devkit.doctor.signatures.log_text import Words, is_about_gpus
-from devkit.doctor.signatures.matching import MAX_SHOWN, NEAR
+from devkit.doctor.signatures.log_text import NEAR, Words, is_about_gpus
+from devkit.doctor.signatures.matching import MAX_SHOWN
 from devkit.doctor.signatures.model import Match
 
 _EXCEPTION = re.compile(r"(?:(?<=\s)|^)(?:[\w.]{1,80}\.)?[A-Z]\w{1,40}Error: (?=\S)")

@@ -72,7 +72,7 @@ class Family:
 
     A `is_consequence` error names no cause of its own: it counts only where the text has no other. `overrides` are codes
     of known wordings that only follow from the family's errors. The errors of a `is_general` family occur in every field:
-    they count in a text about GPUs alone; those of a `is_common` one also where the text is hardly more than the error.
+    they count in a text about GPUs alone; those of a `is_common` one unless a program of another field reports them.
     Those with causes of their own in a `is_plain` one name the cause in a text of any field.
     The texts of a `is_whole_line` one count where a line has nothing else.
     The lines of a `is_harmless` one look like errors, and say that all is well.

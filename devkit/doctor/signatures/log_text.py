@@ -52,9 +52,12 @@ _PREFIX = re.compile(
     r"|[│║▏┃╎] ?"
     r"|<\d{1,3}>"  # syslog's priority
     r"|(?:stdout|stderr) [FP] "  # Kubernetes
-    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]{0,16}\]? "
+    r"|\[pod/(?P<pod>[\w.-]{1,80}/[\w.-]{1,80})\] "  # kubectl logs --prefix
+    r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]{0,16}\]? (?:[\w.-]{1,64} (?=[\w./@-]{1,64}\[\d{1,9}\]: ))?"
+    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]? "  # GitLab, and programs that print the time alone
+    r"|(?:- )?(?:[\w.]{1,60} - )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - "  # Python's logging
     r"|[A-Z][a-z]{2} \d{1,2} \d\d:\d\d:\d\d (?:[\w.-]{1,64} (?=[\w./@-]{1,64}(?:\[\d{1,9}\])?: ))?"  # journald
-    r"|kernel: "
+    r"|kernel: |(?P<program>[\w./@-]{1,64})\[\d{1,9}\]: "  # a system's log
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,6} \d{1,9} [\w.-]{1,80}:\d{1,6}\] "  # klog
     r"|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d{1,6}\] "  # vLLM
     r"|##\[\w{1,12}\]"  # GitHub Actions
@@ -63,6 +66,7 @@ _PREFIX = re.compile(
     r")"
 )
 _WARNING = re.compile(r"\W{0,2}(?:WARN(?:ING)?|INFO|DEBUG)\b|\S{1,60} level=(?:warn|info|debug)")
+_BAR = re.compile(r"[^|]{0,80}?\d{1,3}%[ ]?[|▕]")
 _MAX_PREFIXES = 4
 _FRAME_END = re.compile(r"[ ]?[│║▕┃╎]$")
 _TYPOGRAPHY = str.maketrans({
@@ -99,33 +103,23 @@ _NAMES = (
     *("packages/accelerate", "from 'accelerate", "packages/trl", "from 'trl", "packages/datasets/", "packages/scipy"),
 )
 """Names that are of this field within other words, too: those of projects, folders and environments."""
-_AROUND_FIELD = re.compile(
-    r"(?<![a-z])(?:wsl|docker|podman|containers?|apptainer|singularity|enroot|slurm\w*|kube\w*|conda|dkms)(?![a-z])"
+_OF_CONTAINERS = re.compile(
+    r"(?<![a-z])(?:wsl|docker\w*|podman|buildah|(?:dev)?containers?|containerd|apptainer|singularity|enroot|slurm\w*|kube\w*|conda)"
+    r"(?![a-z])|/workspaces?/|oci runtime"
 )
-_ENGINE = re.compile(
-    r"(?<![a-z])(?:docker(?:file|d)?|podman|buildah|containerd|devcontainers?|containers?)(?![a-z])|/workspaces?/"
+"""Words of container engines, clusters and environments, and of what runs in them."""
+_OTHER_PROGRAM = re.compile(
+    r"(?<![\w-])(?:node(?:js)?|npm|npx|yarn|pnpm|webpack|vite|jest|java|gradle|mvn|php\w*|ruby|rails|nginx|apache2?|httpd|caddy"
+    r"|postgres\w*|psycopg2?|mysqld?|mariadb|mongod?|redis(?:-server)?|elasticsearch|kafka|django|flask|celery|terraform|sshd?|postfix)"
+    r"(?:\[\d+\])?(?=[:/ .]|$)|\.(?:[jt]sx?|java|kt|rb|php):\d|\b(?:get|post|put) /\S* (?:http/)?\d|\bserver\.js\b"
 )
-"""Words of container engines and of what runs in them."""
-_ENGINE_ERROR = (
-    "error response from daemon",
-    "failed to solve: ",
-    "oci runtime",
-    "/workspaces/",
-    "error: wsl/",
-    "fatal: container",
-)
-"""Words of errors that only a container engine, a dev container or WSL prints."""
-_BESIDE_FIELD = re.compile(
-    r"(?<![a-z0-9])(?:cv2|slurm(?:stepd|ctld|d)?|srun|sbatch|salloc|stepid|apex|pyxis|enroot|singularity|apptainer"
-    r"|(?:kube)?ray(?:let|job|cluster|service|\.io)?)(?![a-z])|\d(?:it/s|s/it)[\],]"
-)
-"""Words of what this field has in common with its neighbors: images, clusters, and bars of progress."""
+"""Programs of other fields, as they name themselves before a message, in a command or in a frame; and requests to a server."""
 _LONG = 2000
-"""Characters beyond which a text without a word of this field or around it is of another one, and one word is chance."""
+"""Characters beyond which words are ruled out by their runs."""
+NEAR = 600
+"""Characters around an error in which words say more about it."""
 _RUN = 3
 """Characters of the runs by which words are ruled out without a search: so few that no text has many different ones."""
-_BARE = 120
-"""Characters up to which a text is hardly more than its error, and says nothing about its field."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +134,9 @@ class Excerpt:
 class Words:
     """A text to search, and the same in lower case with the same positions.
 
-    `starts` are the positions where its lines begin, `lines` their numbers, and `sources` the service, rank or worker
-    that wrote each of them, "" where the text does not say. `warnings` are the positions of those that are warnings.
+    `starts` are the positions where its lines begin, `lines` their numbers, `sources` the service, rank or worker that
+    wrote each of them, and `programs` those that a system's log names, "" where the text does not say. `warnings` are the
+    positions of those that are warnings.
     """
 
     shown: str
@@ -149,6 +144,7 @@ class Words:
     starts: tuple[int, ...] = ()
     lines: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     warnings: frozenset[int] = frozenset()
 
     @cached_property
@@ -206,6 +202,12 @@ class Words:
         """Return the service, rank or worker that wrote the line at a position, "" where it is unknown."""
         return self.sources[bisect_right(self.starts, position) - 1] if self.starts else ""
 
+    def is_of_another_field(self, start: int, end: int) -> bool:
+        """Say if the words around an error, or the log that has it, name a program of another field and nothing of this one."""
+        program = self.programs[bisect_right(self.starts, start) - 1] if self.starts else ""
+        around = f"{program}: {self.lowered[max(0, start - NEAR) : end + NEAR]}"
+        return bool(_OTHER_PROGRAM.search(around)) and not (is_about_gpus(around) or _OF_CONTAINERS.search(around))
+
 
 def read_words(text: str | Iterable[Excerpt]) -> Words:
     """Read the words of a text, or of the excerpts of a long one, without time stamps, colors and line prefixes.
@@ -216,16 +218,22 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
     """
     excerpts = _cut(text) if isinstance(text, str) else tuple(text)
     words: list[str] = []
-    starts, lines, sources, warnings = [], [], [], []
+    starts, lines, sources, programs, warnings = [], [], [], [], []
     position = 0
     for excerpt in excerpts:
         for number, line in enumerate(_clean(excerpt.text).split("\n"), excerpt.line):
-            for part in line.splitlines():
+            if not line:
+                continue
+            parts = line.splitlines()
+            if len(parts) > 1 and "\r" in line:  # a carriage return writes over a progress bar
+                parts = [part for part in parts[:-1] if not _BAR.match(part)] + parts[-1:]
+            for part in parts:
                 plain = " ".join(part.split())
-                source, is_warning = "", False
+                source, program, is_warning = "", "", False
                 if len(plain) >= MIN_PREFIXED:
                     is_warning = _WARNING.match(plain) is not None
-                    plain, source = _strip_prefixes(plain)
+                    plain, source, program = _strip_prefixes(plain)
+                    is_warning = is_warning or _WARNING.match(plain) is not None
                 if plain:
                     if is_warning:
                         warnings.append(position)
@@ -233,9 +241,12 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
                     starts.append(position)
                     lines.append(number)
                     sources.append(source)
+                    programs.append(program)
                     position += len(plain) + 1
     shown = " ".join(words)
-    return Words(shown, _lower(shown), tuple(starts), tuple(lines), tuple(sources), frozenset(warnings))
+    return Words(
+        shown, _lower(shown), tuple(starts), tuple(lines), tuple(sources), tuple(programs), frozenset(warnings)
+    )
 
 
 def _lower(words: str) -> str:
@@ -277,42 +288,24 @@ def _unescape_line(line: str) -> str:
     return _ESCAPED.sub(unescape, line)
 
 
-def _strip_prefixes(line: str) -> tuple[str, str]:
-    """Remove what tools put before a line, and the end of a frame around it; return who wrote it, too."""
-    source = ""
+def _strip_prefixes(line: str) -> tuple[str, str, str]:
+    """Remove what tools put before a line, and the end of a frame around it; return its source and its program, too."""
+    source = program = ""
     for _ in range(_MAX_PREFIXES):
         found = _PREFIX.match(line)
         if not found:
             break
         rank = f"rank {found['rank']}" if found["rank"] else ""
-        source = source or found["service"] or found["worker"] or rank
+        source = source or found["service"] or found["pod"] or found["worker"] or rank
+        program = program or (found["program"] or "").lower()
         line = line[found.end() :]
-    return _FRAME_END.sub("", line), source
+    return _FRAME_END.sub("", line), source, program
 
 
 def is_about_gpus(lowered: str, *, least: int = 1) -> bool:
     """Say if a text in lower case has at least so many words of this field, or one of them so often."""
     found = sum(1 for _ in islice(_FIELD.finditer(lowered), least))
     return found == least or (least == 1 and any(name in lowered for name in _NAMES))
-
-
-def is_evident(lowered: str) -> bool:
-    """Say if a text in lower case may be accused of an error that programs of any field report."""
-    is_short = len(lowered) <= _LONG
-    is_near = is_about_gpus(lowered, least=1 if is_short else 3)
-    if is_short and not is_near:
-        is_near = _BESIDE_FIELD.search(lowered) is not None or any(words in lowered for words in _ENGINE_ERROR)
-    return len(lowered) <= _BARE or is_near
-
-
-def is_about_engines(lowered: str) -> bool:
-    """Say if a short text in lower case has a word of container engines."""
-    return len(lowered) <= _LONG and _ENGINE.search(lowered) is not None
-
-
-def is_of_another_field(lowered: str) -> bool:
-    """Say if a text in lower case is long and has no word of this field or of what surrounds it."""
-    return len(lowered) > _LONG and not is_about_gpus(lowered) and not _AROUND_FIELD.search(lowered)
 
 
 def read_excerpts(chunks: Iterable[bytes]) -> tuple[Excerpt, ...]:

@@ -7,7 +7,7 @@ from functools import cache
 
 from devkit.doctor.model import Confidence, Severity
 from devkit.doctor.signatures.catalog import load_signatures
-from devkit.doctor.signatures.log_text import Words, read_words
+from devkit.doctor.signatures.log_text import NEAR, Words
 from devkit.doctor.signatures.model import Match, Signature
 from devkit.doctor.signatures.patterns import Pattern, compile_pattern, find_anchor
 from devkit.doctor.signatures.rendering import render_fix_of
@@ -15,8 +15,6 @@ from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
 
 FindConsequences = Callable[[str], tuple[str, ...]]
 
-NEAR = 600
-"""Characters around a match in which `beside` and `unless` are searched for."""
 MAX_SHOWN = 240
 MAX_BROKEN = 64 * 1024
 """Only what one can paste from a terminal is searched for words broken in the middle."""
@@ -28,29 +26,6 @@ GIVEN_SPECIFICITY = 80
 
 _SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 _CONFIDENCES = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE)
-
-
-def match_signatures(text: str, *, find_consequences: FindConsequences = lambda _: ()) -> tuple[Match, ...]:
-    """Find the known errors in a text.
-
-    Noise such as time stamps, colors and line prefixes does not matter.
-
-    Args:
-        text: The text as a user pasted it.
-        find_consequences: Returns the codes that follow from a code: they are then listed after it and name it.
-
-    Returns:
-        The matches, best first, one for each code: the more severe, the surer, and the later in the text come first,
-        because the last line of a traceback says more than the warnings before it.
-    """
-    return search_words(read_words(text), find_consequences=find_consequences)
-
-
-def search_text(
-    text: str, signatures: Iterable[Signature], *, find_consequences: FindConsequences = lambda _: ()
-) -> tuple[Match, ...]:
-    """Find the errors of `signatures` in a text, as `match_signatures` does."""
-    return search_words(read_words(text), signatures, find_consequences=find_consequences)
 
 
 def search_words(

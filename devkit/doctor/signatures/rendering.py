@@ -20,6 +20,10 @@ DEFAULT_LABEL = "cu128"
 """The index of torch where neither driver nor GPU nor an installed torch is known: nearly every driver runs it."""
 _NAME = re.compile(r"(?<![{$])\{([a-z_]{2,40})\}(?!\})")
 
+_ASKED = re.compile(r"<([a-z][a-z ]{1,30})>")
+_PLAIN = re.compile(r"[\w./:@+-]{1,160}")
+"""A value that the shell takes as it is."""
+
 _ANY_GPU = re.compile(r" -i __index__$(?<!reset -i __index__)")
 """The choice of a GPU in a command that only reads, and may read all."""
 
@@ -31,6 +35,14 @@ _ASK: Mapping[str, str] = {
     "torch_cuda_dashed": '$(python -c \'import torch; print(torch.version.cuda.replace(".", "-"))\')',
 }
 """By value, the words of a shell that print it where the command runs."""
+_QUOTED_QUERY = re.compile(r"'([^'\"]*\$\(modinfo[^'\"]*)'")
+_SAID: Mapping[str, str] = {
+    **dict.fromkeys(("branch", "driver_branch"), "the driver's branch"),
+    **dict.fromkeys(("release", "driver_version"), "the driver's version"),
+    "torch_version": "the installed release",
+    **dict.fromkeys(("torch_cuda", "torch_cuda_dashed"), "torch's CUDA"),
+}
+"""By value, what a sentence says in its place."""
 _PRINT: Mapping[str, str] = {
     "index": "nvidia-smi -L",
     "address": "lspci -D | grep -i nvidia",
@@ -103,13 +115,25 @@ def render_fix_of(row: _Row, captures: Mapping[str, str], facts: TextFacts) -> F
         if row.variants
         else _fill(row.fix, {**list_values(facts), **captures}, _NAME)
     )
-    return fit_to_engine(fix, facts)
+    fix = fit_to_engine(fix, facts)
+    return replace(fix, commands=tuple(_name_things(command, captures, facts) for command in fix.commands))
+
+
+def _name_things(command: str, captures: Mapping[str, str], facts: TextFacts) -> str:
+    """Fill what a command asks a person for where the error or the text names it."""
+
+    def find(found: re.Match[str]) -> str:
+        name = found[1].replace(" ", "_")
+        value = captures.get(name, "") or facts.find(f"named:{found[1]}")
+        return value if _PLAIN.fullmatch(value) else found[0]
+
+    return _ASKED.sub(find, command.replace("<owner>/<model>", "<model>") if facts.find("named:model") else command)
 
 
 def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: TextFacts) -> Fix:
     """Render the variant of a fix of the catalog for a text. Raises LookupError where none is for it.
 
-    Where the commands depend on a distribution that nobody knows, they are Ubuntu's and say so.
+    Where nobody knows the distribution, commands that depend on one are Ubuntu's and say so.
     """
     rows = tuple(rows)
     texts = [text for row in rows for text in (row.summary, row.docs, *row.commands)]
@@ -119,10 +143,12 @@ def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: Text
     values: dict[str, object] = {name: f"__{name}__" for name in names if not _is_macro(name, rows)}
     values |= {"inside": "container" if facts.find("inside") else "host"} if facts.machine is None else {}
     fix = render_fix(rows, {**values, **captures}, facts.facts)
-    if not fix.commands and any(row.commands for row in rows):
-        fix = render_fix(rows, {**values, **captures}, facts.as_ubuntu().facts)
-        labels = ("  # Ubuntu" if re.search(r"\bapt|ubuntu", command) else "" for command in fix.commands)
-        fix = replace(fix, commands=tuple(map("".join, zip(fix.commands, labels, strict=True))))
+    if facts.machine is None and not facts.find("distribution") and not any("machine" in row.when for row in rows):
+        of_ubuntu = render_fix(rows, {**values, **captures}, facts.as_ubuntu().facts)
+        if len(of_ubuntu.commands) > len(fix.commands):
+            shared = (*fix.commands, "sudo reboot")
+            labels = ("" if command in shared else "  # Ubuntu" for command in of_ubuntu.commands)
+            fix = replace(of_ubuntu, commands=tuple(map("".join, zip(of_ubuntu.commands, labels, strict=True))))
     return _fill(fix, list_values(facts), re.compile(r"__([a-z_]{2,40}?)__"))
 
 
@@ -142,11 +168,16 @@ def _fill(fix: Fix, values: Mapping[str, str], name: re.Pattern[str]) -> Fix:
 
     def say(found: re.Match[str]) -> str:
         value = find(found)
-        return f"<{found[1].replace('_', ' ')}>" if value.startswith("$(") else value
+        return _SAID[found[1]] if value.startswith("$(") else value
+
+    def fill(command: str) -> str:
+        filled = name.sub(find, command)
+        # The shell fills in nothing between single quotation marks.
+        return filled if filled == command else _QUOTED_QUERY.sub(r'"\1"', filled)
 
     is_known = "index" in values
     shown = [command if is_known else _ANY_GPU.sub("", command) for command in fix.commands]
-    commands = tuple(name.sub(find, command) for command in shown)
+    commands = tuple(map(fill, shown))
     before = tuple(each for each in queries if not any(command.startswith(each) for command in commands))
     return Fix(
         name.sub(say, fix.summary),

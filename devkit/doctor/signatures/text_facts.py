@@ -61,8 +61,22 @@ _EXACT: Mapping[str, str] = {
         r"|Arch Linux|NixOS)\b|((?<=[\d_])\.(?:el|fc)\d{1,2}|-arch\d|(?<![\w/-])pacman -S|(?<![\w/-])zypper )"
     ),
 }
+_REPOSITORY = r"([A-Za-z][\w.-]{0,60}/[\w.-]{2,90}\w)"
+_IMAGE = r"((?:[\w.-]{1,60}(?::\d{2,5})?/){0,4}[\w.-]{1,80}:[\w.-]{1,100}|(?:[\w.-]{1,60}/){1,4}[\w.-]{1,80})"
+_THINGS: Mapping[str, str] = {
+    "named:model": (
+        rf"(?:vllm serve |--model(?:-path)?[= ]|model_name_or_path[=: ]{{1,2}}|from_pretrained\([\"']|huggingface\.co/(?:api/models/)?)"
+        rf"{_REPOSITORY}(?=[\s\"'/,)]|\.?$)"
+    ),
+    "named:image": rf"(?:[Pp]ull(?:ing)? image [\"']?|manifest for |\bFROM |docker pull |podman pull ){_IMAGE}(?=[\s\"']|$)",
+    "named:pod": r"(?:\bkubectl (?:logs|describe pods?|exec(?: -it)?) (?:-n \S{1,60} )?|\bpod/)([a-z][a-z0-9.-]{2,80}[a-z0-9])\b",
+    "named:container": r"\b(?:docker|podman) (?:logs|start|restart|inspect|exec(?: -it)?) ([A-Za-z][\w.-]{2,60})(?=\s|$)",
+    "named:job": r"(?:Submitted batch job |StepId=|\bJOB |JobId=)(\d{1,9})\b",
+    "named:node": r"(?:\bNode: {1,12}|node\(?s?\)? [\"'])([a-z][\w.-]{2,60})(?=[/\"'])",
+}
+"""What a command of a fix asks a person for, as <model>, where the text names it."""
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(source) for name, source in (*_LOWERED.items(), *_EXACT.items())
+    name: re.compile(source) for name, source in (*_LOWERED.items(), *_EXACT.items(), *_THINGS.items())
 }
 _NEEDED_WORDS: Mapping[str, tuple[str, ...]] = {
     "driver": ("driver", "nvidia-smi", "nvrm"),
@@ -82,6 +96,12 @@ _NEEDED_WORDS: Mapping[str, tuple[str, ...]] = {
     "mig_uuid": ("mig-",),
     "inside": ("root@", "dockerenv", "container", "docker exec", "kubectl exec"),
     "gpu_uuid": ("gpu-",),
+    "named:model": ("vllm serve", "--model", "model_name_or_path", "from_pretrained", "huggingface.co"),
+    "named:image": ("image ", "manifest for", "from ", "docker pull", "podman pull"),
+    "named:pod": ("kubectl ", "pod/"),
+    "named:container": ("docker ", "podman "),
+    "named:job": ("job", "stepid"),
+    "named:node": ("node",),
     "resource": (".com/",),
     "distribution": (
         *("ubuntu", "debian", "fedora", "centos", "linux", "rhel", "red hat", "opensuse", "sles", "nixos"),
@@ -372,7 +392,7 @@ def read_text_facts(words: Words) -> TextFacts:
         for start, end in spans
         for name, value, position in _read(shown[start:end], words.lowered[start:end])
     ]
-    lowered = "\n".join(words.lowered[start:end] for start, end in spans)
+    lowered = "\n".join((*(words.lowered[start:end] for start, end in spans), *dict.fromkeys(words.programs)))
     commands = tuple(_read_commands(words))
     engine = _find_engine(tuple(each.value for each in commands), lowered)
     facts = [*stated, *commands]
