@@ -40,7 +40,7 @@ def read_chunks(path: str | os.PathLike[str], max_bytes: int) -> Iterator[bytes]
         OSError: for a file that cannot be read, is larger, or is a pipe or device that says nothing for ten seconds.
             `strerror` says which.
     """
-    # A named pipe would hold up whoever opens it; Windows has no such flag, and no such files.
+    # A named pipe would block the process that opens it; Windows has no such flag, and no such files.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:

@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
         if not {"-h", "--help"}.isdisjoint(sys.argv) or len(sys.argv) == 1:
             import shutil
 
-            # By itself, Click folds help to 50 columns at least.
+            # Click alone folds help to 50 columns at least.
             columns = shutil.get_terminal_size().columns
             named |= {"terminal_width": columns} if columns < 52 else {}
         with _exit_on_broken_pipe():
@@ -159,7 +159,7 @@ class LazyGroup(click.Group):
 
 @contextlib.contextmanager
 def _exit_on_broken_pipe() -> Iterator[None]:
-    """`devkit doctor | head` is no failure, which Click would make of it."""
+    """`devkit doctor | head` is not a failure, although Click would treat it as one."""
     try:
         yield
     except BrokenPipeError:
@@ -272,7 +272,7 @@ def _report_usage_error(error: click.ClickException) -> int:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
     else:
-        # Click lists the choices of a missing argument on lines of their own.
+        # Click lists the choices of a missing argument on separate lines.
         _print_error(" ".join(error.format_message().split()), _find_usage_hint(error))
     return ExitCode.WRONG_INPUT
 

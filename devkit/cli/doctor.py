@@ -344,7 +344,7 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave out --yes."
     project, output = flags["project"], flags["output"]
     if isinstance(project, Path) and not project.is_dir():
-        yield f"{project} is no directory", "Name the project's folder: devkit doctor --project DIR"
+        yield f"{project} is not a directory", "Name the project's folder: devkit doctor --project DIR"
     if output is not None and output == flags["save_facts"]:
         yield f"--output and --save-facts both name {output}", "Name two files."
 

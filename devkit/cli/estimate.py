@@ -256,7 +256,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, object]:
         name, mark, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not mark or name not in _WITHOUT_FLAG:
-            raise DevkitError(f"--set {text!r} is no setting", f"Names: {', '.join(_WITHOUT_FLAG)}.")
+            raise DevkitError(f"--set {text!r} is not a setting", f"Names: {', '.join(_WITHOUT_FLAG)}.")
         found[name] = {"true": True, "false": False}.get(value, int(value) if value.isdecimal() else value)
     return found
 

@@ -68,7 +68,7 @@ def adopt_existing_container(
     from devkit.render.adopt.adoption import compute_adopted_changes, format_torch_source, read_existing_container
 
     existing = read_existing_container(project.root, paths, project.dependencies, new=new)
-    _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project has a dev container of its own, {paths[0]}")
+    _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project already has a dev container, {paths[0]}")
     if not existing.needs_gpu and not new:
         _print_left_alone({path: format_torch_source(each) for path, each in existing.torch.items()}, options)
         ctx.exit(ExitCode.DONE)
@@ -199,7 +199,7 @@ def _refuse_options(ctx: click.Context, names: frozenset[str], because: str) -> 
     if given:
         raise DevkitError(
             f"{' and '.join(given)} would change nothing: {because}",
-            "Leave it out. Or move that dev container away first: then devkit writes one of its own.",
+            "Omit it. Or move that dev container away first: devkit then writes its own.",
         )
 
 

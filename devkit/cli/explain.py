@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MIN_WIDTH = 40
 MAX_WIDTH = 100
 MAX_CODE_LENGTH = 16
-"""A longer text is no code of a check, and what explains those is not imported."""
+"""A longer text cannot be a check's code, so the modules that explain checks are not imported."""
 _CHUNK_BYTES = 1024 * 1024
 _LONGEST_PATH = 1024
 _LOG_SUFFIXES = (".err", ".log", ".out", ".txt")
@@ -179,7 +179,7 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
 
 
 def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, width: int) -> None:
-    """Explain the check whose code `text` is, and end; return where it is no code."""
+    """Explain the check whose code `text` is, and exit; return if it is not a code."""
     from devkit.cli.output import format_json, style_lines, write_output
     from devkit.doctor.explain import find_check, format_explanation
     from devkit.doctor.report.documents import build_explanation_document

@@ -379,7 +379,7 @@ def _open_project(directory: Path) -> "tuple[DevkitProject, DevkitLock]":
     from devkit.render.project import PathOptions, open_project
 
     if not directory.is_dir():
-        raise DevkitError(f"{directory} is no directory", "Name the project's folder.")
+        raise DevkitError(f"{directory} is not a directory", "Name the project's folder.")
     project = open_project(directory, ProjectSettings(), PathOptions())
     return project, read_project_lock(project.root)
 
@@ -455,5 +455,5 @@ def _find_folder(project: "DevkitProject", target: ExportTarget, settings: Expor
     lock = read_project_lock(folder) if folder.is_dir() else None
     if lock is not None and lock.files and lock.target != target.name:
         content = f"the files of {lock.target}" if lock.target else "a project's dev container"
-        raise DevkitError(f"{folder} holds {content}", "Give each target a folder of its own with --output.")
+        raise DevkitError(f"{folder} holds {content}", "Give each target its own folder with --output.")
     return folder

@@ -153,7 +153,7 @@ def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
         try:
             yield progress
         finally:
-            # An error message comes next, on a line of its own.
+            # An error message comes next, on its own line.
             progress.clear()
         return
     with reserve_stdout_for_events() as emit:

@@ -59,7 +59,7 @@ class PlanOptions:
 
 
 def _remember_indexes(_ctx: click.Context, _param: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
-    """Remember that the user allows these. Raises DevkitError for what is no address of an index."""
+    """Remember that the user allows these. Raises DevkitError for anything that is not an index URL."""
     if urls:
         from devkit.probe.package_indexes import remember_indexes
 

@@ -70,7 +70,7 @@ def serve(
     if engine == "vllm":
         words = _vllm_words(name, settings, adapter)
     elif engine == "llama-cpp":
-        words = ["-m", name, *(["-c", f"{context}"] if context else [])]  # it offloads what fits by itself
+        words = ["-m", name, *(["-c", f"{context}"] if context else [])]  # it offloads what fits automatically
     else:
         words = ["serve", name, *(["--dtype", "float16"] if settings and settings.is_half else [])]
     command = [program, *words, "--host", host, "--port", f"{port}", *rest]

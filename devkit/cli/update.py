@@ -96,7 +96,7 @@ def update(
     project = _renew_locks(project.for_plan(answer), answer, locking, options, is_check=check)
     changes = compute_project_changes(project, answer, machines=request.machines, may_conflict=True)
     if check:
-        # A clone lacks what is kept out of version control; that is no drift.
+        # A clone lacks files that version control ignores; that is not drift.
         changes = tuple(replace(each, action=Action.UNCHANGED) if each.artifact.is_local else each for each in changes)
     if not as_json:
         print_plan(answer, wants_cpu=True)

@@ -70,7 +70,7 @@ _SHARDED: dict[Sharding, frozenset[str]] = {
 }
 """Terms of which every rank holds its shard. Source: section 5 of the ZeRO paper.
 
-The scales of packed weights are no parameters: they stay whole beside each part. Source: bitsandbytes 0.50,
+The scales of packed weights are not parameters: they stay whole beside each part. Source: bitsandbytes 0.50,
 nn/modules.py, Params4bit.quant_state.
 """
 

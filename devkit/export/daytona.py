@@ -93,7 +93,7 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
             )
     for flag, text in (("--snapshot", settings.snapshot), ("--hub-secret", settings.hub_secret)):
         if text and not _NAME.fullmatch(text):
-            raise DevkitError(f"{flag} {text!r} is no name", "See Daytona's dashboard.")
+            raise DevkitError(f"{flag} {text!r} is not a valid name", "See Daytona's dashboard.")
     tag = task.image.rpartition("/")[2].partition(":")[2]
     if not settings.snapshot and "@" not in task.image and (not tag or tag in _MUTABLE_TAGS):
         raise DevkitError(

@@ -80,7 +80,7 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
             "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
         )
     if settings.context and not _CONTEXT.fullmatch(settings.context):
-        raise DevkitError(f"--context {settings.context!r} is no name of one", "See docker context ls.")
+        raise DevkitError(f"--context {settings.context!r} is not a context name", "See docker context ls.")
     if settings.user and not _USER.fullmatch(settings.user):
         raise DevkitError(f"--set user={settings.user} is not a user", "Write it as UID:GID.")
     size, cores = format_bytes(task.memory_bytes), task.cpus

@@ -159,7 +159,7 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
         )
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
         raise DevkitError(
-            f"--image {settings.image!r} is no name of an image",
+            f"--image {settings.image!r} is not an image name",
             "Leave out the part before ://." if "://" in settings.image else "Write it as REGISTRY/NAME:TAG.",
         )
     _validate_variables(settings.env)
@@ -172,12 +172,14 @@ def _validate_command(settings: JobSettings) -> None:
         for name in ("processes", "foreign_image", "workdir"):
             if getattr(settings, name):
                 raise DevkitError(
-                    f"{format_option(JobSettings, name)} is for a command of your own: devkit finetune knows these by itself",
+                    f"{format_option(JobSettings, name)} applies to your own command only: devkit finetune sets these automatically",
                     "Give the command after two dashes: -- python train.py",
                 )
         return
     if settings.workdir and not PurePosixPath(settings.workdir).is_absolute():
-        raise DevkitError(f"--set workdir {settings.workdir!r} is no absolute path", "Such as --set workdir=/workspace")
+        raise DevkitError(
+            f"--set workdir {settings.workdir!r} is not an absolute path", "Such as --set workdir=/workspace"
+        )
     if not settings.command[0]:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
@@ -222,7 +224,7 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
     for text in variables:
         name, mark, value = text.partition("=")
         if not mark or not name.isidentifier() or not name.isascii():
-            raise DevkitError(f"--env {text!r} is no variable", "Write it as NAME=VALUE.")
+            raise DevkitError(f"--env {text!r} is not a variable", "Write it as NAME=VALUE.")
         if name in seen:
             raise DevkitError(f"--env {name} is given twice", "Keep one of the two.")
         seen.add(name)
@@ -295,7 +297,7 @@ def parse_assignments(texts: tuple[str, ...], target: ExportTarget) -> dict[str,
             (each for each in (JobSettings, target.settings) if name in describe_settings(each)), target.settings
         )
         if not mark or name == "command":
-            raise DevkitError(f"--set {text!r} is no setting", "Write it as NAME=VALUE; --help lists the names.")
+            raise DevkitError(f"--set {text!r} is not a setting", "Write it as NAME=VALUE; --help lists the names.")
         made: object = value
         if name in describe_settings(kind):
             setting_type = find_setting_type(kind, name)

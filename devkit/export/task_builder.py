@@ -73,7 +73,7 @@ class ExportedProject:
     project_bytes: int = 0
     """Size of the local data and of a local model."""
     hub_data: tuple[str, ...] = ()
-    """Data sets of the hub: data that is no file of the project, and named as the hub names them."""
+    """Data sets of the hub: data that is not a file of the project and has a hub name."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def resolve_output(workspace: str, output: str) -> str:
         if path == PurePosixPath(taken) or path in PurePosixPath(taken).parents:
             raise DevkitError(
                 f"the run's output {output!r} is where {content} would be: storage for it would hide them",
-                'Name a folder of its own, such as output = "tuned".',
+                'Name a separate folder, such as output = "tuned".',
             )
     if path == PurePosixPath(TOKEN_FOLDER) or PurePosixPath(TOKEN_FOLDER) in path.parents:
         raise DevkitError(f"the run's output {output!r} is where the hub's token is", 'Such as output = "tuned".')
@@ -274,7 +274,7 @@ def plan_mounts(job: JobSettings, taken: set[str]) -> Iterator[Volume]:
                 "Write it as SOURCE:/PATH, such as nas:/data.",
             )
         if hidden := sorted(each for each in taken if PurePosixPath(each).is_relative_to(path)):
-            raise DevkitError(f"mount {text!r} would hide {hidden[0]}", "Give it a path of its own.")
+            raise DevkitError(f"mount {text!r} would hide {hidden[0]}", "Give it its own path.")
         taken.add(path)
         yield Volume(role=MountRole.OWN, path=path, source=source, size_bytes=0, because=REQUESTED)
 

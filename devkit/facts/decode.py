@@ -53,7 +53,7 @@ class MissingValue(InvalidValue):
 
 
 class UnknownKey(KeyError):  # noqa: N818 - as above
-    """A key that is no field."""
+    """A key that is not a field."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -80,7 +80,7 @@ def decode_fields(table: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Decode the fields that a table sets, by name; what it leaves out is absent.
 
     Raises:
-        UnknownKey: for a key that is no field of `kind`.
+        UnknownKey: for a key that is not a field of `kind`.
         InvalidValue: for a value that does not fit its field.
     """
     decoders = get_field_decoders(kind)

@@ -141,10 +141,10 @@ class BundleBuilder:
 def prepare_partial_folder(output: Path, *, force: bool) -> Path:
     """Create the folder beside `output` in which the bundle is built; an interrupted build is continued there.
 
-    Raises: DevkitError where `output` is taken by something that is no bundle, or by one without `force`.
+    Raises: DevkitError where `output` holds something other than a bundle, or a bundle without `force`.
     """
     if not output.parent.is_dir():
-        raise DevkitError(f"{output.parent} is no directory", "Make it first, or name another --output.")
+        raise DevkitError(f"{output.parent} is not a directory", "Make it first, or name another --output.")
     is_empty_folder = output.is_dir() and not any(output.iterdir())
     if output.is_dir() and not is_empty_folder and not (output / CHECKSUMS_FILE).is_file():
         raise DevkitError(f"{output} holds other files", "Name a folder that is not there yet with --output.")

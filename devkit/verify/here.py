@@ -54,7 +54,7 @@ def prove_machine_and_project(
     job: str = "",
     command: str = "",
 ) -> VerificationReport:
-    """Run the proof here, and the stages of the project in `folder` where its environment is one of its own.
+    """Run the proof here, and the stages of the project in `folder` if it has its own environment.
 
     A project of devkit's (it has a devkit.toml) that does not require torch, and has none, is proved without it.
     `command` is one that must work, besides that of devkit.toml. Raises DevkitError as `prove_here` does.

@@ -1,6 +1,6 @@
 """The Python that trains: of the project's environment, and how a command of devkit goes on in it.
 
-devkit lives in an environment of its own, with none of the project's packages. Importable without torch.
+devkit lives in its own environment, without the project's packages. Importable without torch.
 """
 
 import os

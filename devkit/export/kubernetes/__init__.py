@@ -73,7 +73,7 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
     if times > 1:
         raise DevkitError(
             f"{path} would hold both the project and the output, which are mounted apart",
-            "Give the output a folder of its own in the settings, such as finetuned.",
+            "Set output to its own folder, such as finetuned.",
         )
 
 

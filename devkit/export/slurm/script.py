@@ -118,7 +118,7 @@ def _list_storage(task: Task, *, is_inside: bool) -> list[tuple[str, str]]:
         VolumeRole.CHECKPOINTS: f'"{SCRATCH_FOLDER}/devkit/{escape_double_quoted(f"{task.project}/{output.name}")}"',
     }
     if task.is_own_command and not is_inside and output.is_relative_to(task.workspace):
-        # Nothing is mounted: where the command writes by itself.
+        # Nothing is mounted: this is where the command writes by default.
         inner = output.relative_to(task.workspace).as_posix()
         folders[VolumeRole.CHECKPOINTS] = f'"$data/{escape_double_quoted(inner)}"'
     sources = {role: task.volume(role).source for role in folders}
@@ -253,7 +253,7 @@ def quote_folder(text: str, flag: str) -> str:
     """
     if not _ABSOLUTE.match(text):
         raise DevkitError(
-            f"{flag} {text!r} is no absolute folder", "Write it as /scratch/me/models or $SCRATCH/models."
+            f"{flag} {text!r} is not an absolute path", "Write it as /scratch/me/models or $SCRATCH/models."
         )
     validate_mountable(text, flag)
     home, rest = "$HOME" if text[:1] == "~" else "", text.removeprefix("~")

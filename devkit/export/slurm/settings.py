@@ -119,7 +119,7 @@ def validate_job_name(name: str, flag: str) -> str:
     """Return `name` if Slurm takes it as the name of a job, which the log's file is named by. Raises DevkitError."""
     if _NAME.fullmatch(name):
         return name
-    raise DevkitError(f"{flag} {name!r} is no name for a job", "Use letters, digits, dots, underscores and hyphens.")
+    raise DevkitError(f"{flag} {name!r} is not a valid job name", "Use letters, digits, dots, underscores and hyphens.")
 
 
 def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:

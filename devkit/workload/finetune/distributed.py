@@ -498,7 +498,7 @@ BEAT_END_S = 2.0
 def exchange_heartbeats(rank: int, world_size: int, *, timeout_s: float) -> Iterator[None]:
     """Give signs of life, and print one line on a process that gives none. `timeout_s` is what the others wait for it.
 
-    Rank 0 watches all others, and rank 1 watches rank 0: one of them sees whoever stops. The connection is one of its
+    Rank 0 watches all others, and rank 1 watches rank 0: one of them sees which rank stops. The connection is one of its
     own: the threads that train may keep the other one waiting.
     """
     ended = threading.Event()

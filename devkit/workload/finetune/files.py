@@ -127,7 +127,7 @@ class StoredTensor:
 def flush_to_disk(path: Path) -> None:
     """Flush a file, or the names in a folder: what is renamed before may be empty after a power cut.
 
-    Windows flushes folders by itself, and files through handles that were opened for writing alone.
+    Windows flushes folders automatically, and files through handles that were opened for writing alone.
     """
     if os.name != "posix":
         return
@@ -293,7 +293,7 @@ def _read_model_config(folder: Path) -> dict[str, Any]:
             f"{folder} is an adapter, not a model", "Name the model it was trained on, and the adapter beside it."
         )
     if not file.is_file():
-        raise DevkitError(f"{folder} has no config.json, so it is no model of transformers", "Name a model's folder.")
+        raise DevkitError(f"{folder} has no config.json, so it is not a transformers model", "Name a model's folder.")
     config = _read_json_object(file)
     if not isinstance(config.get("model_type"), str):
         raise DevkitError(f"{file} names no model_type", "Name the folder of a model that transformers reads.")
@@ -418,7 +418,7 @@ def _read_adapter_config(folder: Path) -> dict[str, Any]:
             raise DevkitError(f"{folder} is a whole model, not an adapter", "Name it with --model, without an adapter.")
         inside = sorted(f"{each.parent}" for each in folder.glob(f"*/{ADAPTER_CONFIG_FILE}"))
         hint = f"Did you mean {join_words(inside, 'or')}?" if inside else f"Name the folder that holds {file.name}."
-        raise DevkitError(f"{folder} has no {file.name}, so it is no adapter", hint)
+        raise DevkitError(f"{folder} has no {file.name}, so it is not an adapter", hint)
     return _read_json_object(file)
 
 
@@ -545,7 +545,7 @@ def _fetch_snapshot(model: HubRepository) -> Path:
     wanted = [each for each in files if any(fnmatch(each.filename, pattern) for pattern in patterns)]
     if not any(each.filename == "config.json" for each in wanted):
         raise DevkitError(
-            f"{model} on the hub has no config.json, so it is no model of transformers",
+            f"{model} on the hub has no config.json, so it is not a transformers model",
             "GGUF files and adapters alone are not enough: name the model that they were made from.",
         )
     _require_disk_space(model, sum(each.file_size or 0 for each in wanted if each.will_download))
@@ -706,7 +706,7 @@ def resolve_gguf(file: Path) -> Path:
     reject_lfs_pointer(file)
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
-            raise DevkitError(f"{file} is no GGUF file", FETCH_AGAIN_HINT)
+            raise DevkitError(f"{file} is not a GGUF file", FETCH_AGAIN_HINT)
     commit = fingerprint_files([file])[:40]
     return install_snapshot(f"gguf--{file.stem}", commit, lambda folder: convert_gguf(file, folder))
 

@@ -47,7 +47,7 @@ WATCHED_TEXT = Example((2, 4, 1, 3), (0,) * 4)
 
 MAX_CROSS_TALK = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """Data type -> the change that rounding alone may make, relative to the largest value. Kernels for experts group the
-tokens of a batch anew for each text; everything else gives equal bits."""
+tokens of a batch again for each text; everything else gives equal bits."""
 
 
 def register_varlen_attention() -> None:

@@ -122,7 +122,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer in a model's folder. Code that comes with a model is never run."""
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # that of tokenizers has no class of its own
+    except Exception as error:  # the tokenizers library raises plain exceptions
         raise DevkitError(
             f"the tokenizer in {folder} cannot be read: {to_one_line(str(error))}",
             "Copy tokenizer.json and tokenizer_config.json from the original model.",
@@ -212,7 +212,7 @@ def _load_weights(files: ModelFiles, settings: LoadSettings) -> Model:
         raise explain_load_error(files.folder, error) from error
     _require_complete(files, report)
     for module in model.modules():
-        # Weights that were saved in 4 bits come with a compute dtype of their own; ours counts.
+        # Weights that were saved in 4 bits come with their own compute dtype; ours takes precedence.
         if hasattr(module, "compute_dtype"):
             module.compute_dtype = dtype
     disable_cpu_avx512_kernel(model)
@@ -281,13 +281,11 @@ def explain_load_error(folder: Path, error: Exception) -> DevkitError:
 
     cause = to_one_line(str(error))
     if "trust_remote_code" in cause or "custom code" in cause:
-        return DevkitError(
-            f"{folder} comes with code of its own, which devkit does not run", "Name a model without it."
-        )
+        return DevkitError(f"{folder} comes with its own code, which devkit does not run", "Name a model without it.")
     if isinstance(error, ImportError):
         return DevkitError(f"{folder} needs a package that is not installed", cause)
     if "Unrecognized configuration class" in cause:
-        return DevkitError(f"{folder} is no model that generates text", "Name a causal language model.")
+        return DevkitError(f"{folder} is not a model that generates text", "Name a causal language model.")
     if isinstance(error, KeyError) or "does not recognize" in cause or "Unrecognized model" in cause:
         return DevkitError(
             f"transformers {__version__} does not know the architecture of {folder}",
@@ -481,7 +479,7 @@ def require_adapter_fits(adapter: SavedAdapter, model: Model, files: ModelFiles,
         raise DevkitError(
             f"the adapter in {adapter.folder} was trained on other weights ({wanted[:12]}) "
             f"than those in {files.folder} ({found[:12]})",
-            f"{hint}\nWith --any-base it is used all the same.",
+            f"{hint}\nUse it anyway with --any-base.",
         )
 
 

@@ -104,7 +104,7 @@ def configure_libraries() -> None:
     transformers_logging.disable_progress_bar()
 
 
-class ReportedElsewhere(DevkitError):  # noqa: N818 - not an error of its own: another rank reports it
+class ReportedElsewhere(DevkitError):  # noqa: N818 - not a separate error: another rank reports it
     """An error that another rank reports: this one exits with the same code and prints nothing."""
 
 

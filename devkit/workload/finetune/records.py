@@ -378,7 +378,7 @@ class DatasetSummary:
 
 
 class RecordReader:
-    """The records of all sources that have something to train on, in order, read anew with each iteration.
+    """The records of all sources that have something to train on, in order, read again with each iteration.
 
     A source is a file, a folder whose readable files are taken in the order of their names, a folder saved by the
     library datasets, or the id of a data set on the hub. Within one source all records are of one kind.
@@ -510,7 +510,7 @@ def _require_link_target(path: Path) -> None:
 
 
 def _refuse_pipe(path: Path) -> None:
-    """Raise DevkitError for what holds up whoever opens it, and could be read only once."""
+    """Raise DevkitError for a file that blocks its reader or can be read only once."""
     if path.is_fifo() or path.is_socket():
         raise DevkitError(
             f"{path} is a pipe or a socket, not a file", f"Write it to a file first: cat {path} > FILE.jsonl"
@@ -850,7 +850,7 @@ def _request_dataset(repository: str) -> Exception | None:
     except (OSError, RuntimeError, ValueError) as error:
         return error
     except Exception as error:
-        # The HTTP client of the hub's library raises errors of its own where there is no network.
+        # The HTTP client of the hub's library raises its own errors where there is no network.
         if "Connect" in type(error).__name__ or "Timeout" in type(error).__name__:
             return error
         raise

@@ -73,7 +73,7 @@ EARLIER_PREFIX = "earlier"
 def prepare_run_folder(output: Path, *, resume: bool) -> None:
     """Prepare the locked folder `output` for a run: it is empty, or one of ours.
 
-    Without `resume`, an earlier run's files are moved into a folder of their own. Raises DevkitError for a folder with
+    Without `resume`, an earlier run's files are moved into a separate folder. Raises DevkitError for a folder with
     files that devkit did not write.
     """
     if require_own_folder(output) and not resume:

@@ -87,7 +87,7 @@ def prepare_model(base: Model, settings: FinetuneSettings, decisions: Decisions)
         return base.requires_grad_(requires_grad=True)
     adapted = attach_adapter(base, settings, precision=decisions.adapter_precision)
     if not decisions.compile:
-        # A compiler fuses the passes over memory by itself.
+        # A compiler fuses the passes over memory automatically.
         patch(adapted, loss=False, lean=not decisions.checkpointing)
     return adapted
 
@@ -232,7 +232,7 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
             )
         module.split_head(parallel.call_gathered)
         if decisions.compile:
-            # Each layer by itself: one compilation serves them all. After the trials, whose shapes never come again.
+            # Each layer separately: one compilation serves them all. After the trials, whose shapes never come again.
             for layer in layers:
                 layer.compile()
         for text in self._loader.notes:

@@ -201,7 +201,7 @@ class TextGenerator:
         return list(dict.fromkeys(each for each in found if each is not None))
 
     def find_stop_texts(self, decoding: DecodingSettings) -> tuple[str, ...]:
-        """Return the texts that end an answer: those of the settings, and a turn's end that is no token of its own."""
+        """Return the texts that end an answer: those of the settings, and a turn's end that is not a single token."""
         is_token = self.turn_end in self.tokenizer.get_vocab()
         return decoding.stops if is_token or not self.turn_end else (*decoding.stops, self.turn_end)
 

@@ -39,11 +39,13 @@ class MergedModel:
 def require_empty_folder(folder: Path) -> None:
     """Raise DevkitError for a folder that holds anything, before minutes of work go into it."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise DevkitError(f"{folder} is no folder of its own", "Name a new folder.")
+        raise DevkitError(f"{folder} is already in use", "Name a new folder.")
     if folder.is_dir() and any(folder.iterdir()):
         raise DevkitError(f"{folder} is not empty", "Name a new folder, or empty this one.")
     if not folder.parent.is_dir():
-        raise DevkitError(f"{folder.parent} is no directory, so {folder.name} cannot be made there", "Make it first.")
+        raise DevkitError(
+            f"{folder.parent} is not a directory, so {folder.name} cannot be made there", "Make it first."
+        )
 
 
 def find_stored_precision(files: ModelFiles) -> Precision:

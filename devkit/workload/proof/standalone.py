@@ -80,7 +80,7 @@ def expect_at_most(name: str, measured: float, limit: float) -> Reading:
     return Reading(name, measured, f"<= {limit:g}", measured <= limit)
 
 
-class Skipped(Exception):  # noqa: N818 - it is no error: the stage has nothing to prove here
+class Skipped(Exception):  # noqa: N818 - not an error: the stage has nothing to prove here
     """Raised by a stage that cannot apply in this environment."""
 
 
@@ -320,7 +320,7 @@ def make_llama(device: Any, dtype: Any, *, seed: int = SEED, **options: Any) -> 
 
 
 def require(name: str) -> None:
-    """Raise Skipped where a package is not installed. One that is there and broken is a failure of its own."""
+    """Raise Skipped where a package is not installed. A package that is installed but broken is a failure."""
     if importlib.util.find_spec(name) is None:
         raise Skipped(f"the project's environment has no {name}")
 

@@ -110,8 +110,8 @@ def test_what_is_asked_for_is_daytonas():
         pytest.param(ROCM, {}, "rents no GPU that devkit knows as 'MI300X'", id="a GPU nobody rents"),
         pytest.param(replace(ONE, image="registry:5000/demo"), {}, "a mutable tag", id="no tag beside a port"),
         pytest.param(replace(ONE, image="demo:latest"), {}, "a mutable tag", id="latest"),
-        pytest.param(ONE, {"snapshot": "a\nb"}, "is no name", id="a snapshot of two lines"),
-        pytest.param(ONE, {"hub_secret": "a b"}, "is no name", id="a secret with a space"),
+        pytest.param(ONE, {"snapshot": "a\nb"}, "is not a valid name", id="a snapshot of two lines"),
+        pytest.param(ONE, {"hub_secret": "a b"}, "is not a valid name", id="a secret with a space"),
     ],
 )
 def test_what_daytona_cannot_run_is_refused(task, settings, message):

@@ -120,7 +120,7 @@ def test_a_folder_with_several_gguf_files_is_asked_which(model_file, tmp_path):
     ("damage", "says"),
     [
         (lambda data: data[: len(data) // 2], "transformers cannot read"),
-        (lambda data: b"PK" + data[2:], "is no GGUF file"),
+        (lambda data: b"PK" + data[2:], "is not a GGUF file"),
         (lambda data: b"version https://git-lfs.github.com/spec/v1\n", "pointer of Git LFS"),
     ],
     ids=["half a download", "another format", "a pointer"],
