@@ -97,7 +97,7 @@ def test_a_local_model_needs_no_token_and_is_part_of_the_data_volume():
     [
         pytest.param({"gpu": "H1000"}, "there is no GPU 'H1000'", id="a GPU that nobody knows"),
         pytest.param({"gpu": "Tesla K80"}, "has no code for Tesla K80", id="a GPU that this torch has left behind"),
-        pytest.param({"name": "My Job"}, "no DNS label", id="a name that is no label"),
+        pytest.param({"name": "My Job"}, "is not a DNS label", id="a name that is no label"),
         pytest.param({"models_size": "1Gi"}, "--set models_size 1Gi is less than the model's weights", id="models"),
         pytest.param({"checkpoints_size": "1Gi"}, "less than 2 checkpoints of", id="checkpoints"),
         pytest.param({"nodes": 2, "checkpoints": "/tmp/out"}, "each of the 2 nodes has for itself", id="not shared"),

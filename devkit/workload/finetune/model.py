@@ -105,7 +105,7 @@ def load_base_and_tokenizer(name: str, settings: LoadSettings) -> LoadedBase:
     """Load the model called `name`, a folder or a hub id, in evaluation mode.
 
     Each tensor goes from the file to the device and is quantized there, so the host never holds the whole model.
-    Raises DevkitError for a model that does not exist, is damaged, or is no causal language model.
+    Raises DevkitError for a model that does not exist, is damaged, or is not a causal language model.
     """
     files = inspect_model(resolve_model_folder(name))
     model = load_base(files, settings)
