@@ -17,7 +17,7 @@ LONGEST = 35
 HABITS = re.compile(
     r"(?i)\b(?:anew|all the same|whoever|of (?:its|their) own|by itself|(?<!there )(?:is|are) no(?! longer| more than)\b)\b"
 )
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/guides/*.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/guides/*.md", "docs/reference/*.md")
 SOURCES = ("docs/decisions/*.md", "devkit/**/*.py", "templates/**/*.j2")
 UNREVIEWED = ("devkit/doctor/", "devkit/probe/", "devkit/solver/", "devkit/render/", "templates/devcontainer/")
 QUOTES = ("docs/glossary.md", "CONTRIBUTING.md")

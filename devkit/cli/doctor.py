@@ -80,14 +80,14 @@ _REMOVED = {
         "--expect-gpus",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Report an error where fewer GPUs answer, as on a node that lost one.",
+        help="Report an error if fewer GPUs answer, as on a node that lost one.",
     ),
     click.option(
         "--timeout",
         metavar="SECONDS",
         type=_SECONDS,
         default=DEFAULT_TIMEOUT_S,
-        help="Time limit for reading the machine, --trial included and --deep not. Default: 5.",
+        help="Time limit for reading the machine, including --trial but not --deep. Default: 5.",
     ),
 )
 @section(
@@ -97,7 +97,7 @@ _REMOVED = {
         "--trial/--no-trial",
         default=None,
         envvar="DEVKIT_TRIAL",
-        help="Start containers by each way that is set up, and remove them. Default: yes, but not in CI"
+        help="Start a container in each configured way, then remove it. Default: yes, but not in CI"
         " and in formats for programs.",
     ),
 )
@@ -116,7 +116,7 @@ _REMOVED = {
     click.option(
         "--setup", is_flag=True, help="Print the steps that install driver, engine and Container Toolkit here."
     ),
-    click.option("--fix", is_flag=True, help="Repair your own files: shows each change, asks first, keeps a copy."),
+    click.option("--fix", is_flag=True, help="Repair your own files: show each change, ask first, keep a backup."),
     click.option("--yes", is_flag=True, help="With --fix: do not ask."),
 )
 @click.pass_context
@@ -143,10 +143,10 @@ def doctor(
     timeout: float,
     verbose: bool,
 ) -> None:
-    """Find what stops GPU work on this machine, and say how to fix it.
+    """Find what stops GPU work on this machine and say how to fix it.
 
-    Only reads, unless --fix is given. Ends with 0 when healthy, warnings allowed, and with 1 on problems. What could not
-    be read makes the verdict "incomplete", which ends with 0, too, and with 1 with --strict.
+    Changes nothing without --fix. The exit code is 0 if the machine is healthy or has only warnings, and 1 on problems.
+    If something could not be read, the verdict is "incomplete" and the exit code 0, or 1 with --strict.
     """
     from devkit.verify.process import interrupt_on_termination
 

@@ -40,7 +40,7 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
 @click.option(
     "--facts", "facts_file", metavar="FILE", type=click.Path(path_type=Path), help="Saved facts of the text's machine."
 )
-@click.option("--no-facts", is_flag=True, help="Judge the text alone, without a look at this machine.")
+@click.option("--no-facts", is_flag=True, help="Judge only the text; do not look at this machine.")
 @click.option(
     "--new",
     "case_file",
@@ -58,10 +58,10 @@ def explain(
     no_facts: bool,
     case_file: Path | None,
 ) -> None:
-    """Explain an error text or a check's code, and what to do.
+    """Explain an error text or a check's code, and say what to do.
 
-    CODE is a check such as CTK001, TEXT an error as you saw it, including surrounding log output, FILE a log, and -
-    reads a log from standard input. Needs no GPU and no network. Ends with 1 when the text has an error that is not known.
+    CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
+    - reads a log from standard input. Needs no GPU or network. Exits with 1 for an unknown error.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")

@@ -72,8 +72,8 @@ class TargetGroup(click.Group):
 def export() -> None:
     """Export the solved environment and the fine-tuning job to an engine that runs on many machines.
 
-    Settings come from the table [job] of devkit.toml, those of one target from [job.TARGET]; flags override
-    them. Resources come from the memory estimate; a job that cannot fit is refused.
+    Settings come from [job] in devkit.toml, and those of one target from [job.TARGET]; flags override them.
+    Resources come from the memory estimate; devkit rejects a job that cannot fit.
     """
 
 
@@ -134,10 +134,12 @@ def _build_command(target: ExportTarget) -> click.Command:
         type=_OUTPUT,
         help=f"Write there once, and store no flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
-    @click.option("--force", is_flag=True, help="Write a job that the estimate says cannot fit, and lose your edits.")
+    @click.option(
+        "--force", is_flag=True, help="Write a job that does not fit by the estimate, and discard your edits."
+    )
     @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
     @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
-    @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+    @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
     @click.option("--yes", is_flag=True, help="Replace files without asking.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @click.pass_context

@@ -84,11 +84,13 @@ RENAMED_FLAGS = {
 @click.option("--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service of this Compose file.")
 @click.option("--service", metavar="NAME", help="That service. Default: the only one that asks for a GPU.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
-@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--force", is_flag=True, help="Replace devkit's own files even where they were edited.")
 @click.option(
-    "--as-feature", is_flag=True, help="Write DIR/devkit, a dev container Feature that brings devkit, and no more."
+    "--as-feature",
+    is_flag=True,
+    help="Write DIR/devkit, a dev container Feature that installs devkit, and nothing else.",
 )
 @resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -113,11 +115,11 @@ def init(
     no_resolve: bool,
     as_json: bool,
 ) -> None:
-    """Write a dev container that fits this machine, or the one that the flags describe.
+    """Write a dev container that fits this machine, or the machine that the flags describe.
 
-    Settings are kept in DIR/devkit.toml; flags override them and are recorded there.
+    Settings are stored in DIR/devkit.toml; flags override them and are saved there.
 
-    --as-feature: with DIR .devcontainer, a devcontainer.json uses it by "features": {"./devkit": {}}; or publish it.
+    --as-feature: write it into .devcontainer and add "features": {"./devkit": {}} to devcontainer.json; or publish it.
     """
     from devkit.render.changes import require_root
     from devkit.render.project import compute_project_changes, open_project

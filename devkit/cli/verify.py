@@ -84,10 +84,10 @@ def verify(
 ) -> None:
     """Prove that fine-tuning works: in the dev container of DIR, or with --here on this machine.
 
-    A tiny random model learns a sentence with LoRA and QLoRA; every claim is asserted. Nothing is downloaded.
+    A tiny random model learns a sentence with LoRA and QLoRA; every claim is checked. Nothing is downloaded.
     In a project's environment, its packages and requirements must import, too.
 
-    --bench writes one JSON document and one HTML page, resumes where it was interrupted, and ends with 1 without a GPU.
+    --bench writes a JSON document and an HTML page, and resumes after an interruption. Without a GPU it exits with 1.
     """
     from devkit.verify.process import interrupt_on_termination
     from devkit.verify.report import format_proof_report

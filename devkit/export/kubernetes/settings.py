@@ -102,7 +102,7 @@ class KubernetesSettings:
 
     namespace: Annotated[str, SettingInfo("Namespace. Without it, that of your kubectl context.")] = ""
     kind: Annotated[
-        JobKind | None, SettingInfo("Kind of object: job for one node, trainjob for several, unless said otherwise.")
+        JobKind | None, SettingInfo("Kind of object: job for one node, trainjob for several, by default.")
     ] = None
     queue: Annotated[str, SettingInfo("Kueue's LocalQueue.")] = ""
     gpu_resource: Annotated[
@@ -110,7 +110,7 @@ class KubernetesSettings:
         SettingInfo("Resource to request, instead of the vendor's.", example="nvidia.com/mig-1g.10gb", has_flag=False),
     ] = ""
     node_selector: Annotated[
-        tuple[str, ...], SettingInfo("Label that nodes must have. Repeat.", example="NAME=VALUE")
+        tuple[str, ...], SettingInfo("Label that a node must have. Repeat.", example="NAME=VALUE")
     ] = ()
     toleration: Annotated[
         tuple[str, ...],

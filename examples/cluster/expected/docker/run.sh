@@ -5,7 +5,7 @@
 #
 #   sh run.sh          start it, or take it up again, and follow it. Ctrl-C lets it save and end.
 #   sh run.sh stop     the same from elsewhere
-#   sh run.sh copy     copy the project there; the first start does so by itself
+#   sh run.sh copy     copy the project there; the first start does this too
 #   sh run.sh fetch    copy the output from there into the project
 #
 # A run that was stopped saves and exits with 75: it is restarted, unless this script stopped it. Docker's own
@@ -13,7 +13,7 @@
 # container stays as it is: start the script again.
 # DEVKIT_GPU (nvidia, cdi, cpu) says how that engine passes on GPUs, where it cannot be seen from here.
 # DEVKIT_DEVICES names the GPUs, such as 0,2 or MIG-...; without it, the first 4.
-# HF_TOKEN in the environment is kept in a volume of its own, and never printed.
+# HF_TOKEN in the environment is kept in a separate volume and never printed.
 
 set -eu
 # Git Bash would take paths inside for paths of Windows.
