@@ -247,7 +247,7 @@ class SavedReports:
 
             run = read_training_run(LocalHost(), str(self.run), is_held=is_folder_held(self.run))
             if isinstance(run, Unknown):
-                raise DevkitError(run.reason, "Name the folder that devkit finetune --output was given.")
+                raise DevkitError(run.reason, "Name the folder that you gave to devkit finetune --output.")
             facts = replace(facts, training=run)
         return facts
 
@@ -321,7 +321,7 @@ def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
     for name, flag in _NOT_FOR_SETUP if flags["setup"] else ():
         if flags[name]:
             raise DevkitError(
-                f"--setup prints the steps of a set-up, and {flag} is for a diagnosis", "Give one of the two."
+                f"--setup prints installation steps, and {flag} is for a diagnosis", "Give one of the two."
             )
 
 

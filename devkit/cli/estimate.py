@@ -415,7 +415,7 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
         with contextlib.suppress(DevkitError):
             continue_in_project("devkit estimate")
         raise DevkitError(
-            f"{model} is not among the known models, and huggingface_hub is not installed to query the hub", hint
+            f"{model} is not a known model, and huggingface_hub is not installed to query the hub", hint
         ) from None
     try:
         path = hf_hub_download(model, "config.json")

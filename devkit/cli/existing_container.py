@@ -182,7 +182,7 @@ def _build_compose_dev_container(
 
     if paths or (project.root / DEV_CONTAINER_PATH).exists():
         raise DevkitError(
-            f"--compose makes a dev container, and this project has one: {[*paths, DEV_CONTAINER_PATH][0]}",
+            f"--compose creates a dev container, but this project already has one: {[*paths, DEV_CONTAINER_PATH][0]}",
             "Move it away first, or leave out --compose to keep it.",
         )
     text = render_compose_dev_container(project.root, project.settings.name, compose=compose, service=service)

@@ -108,7 +108,7 @@ def fleet_doctor(
     names = tuple(dict.fromkeys((*hosts, *_read_hosts(hosts_file))))
     if bool(names) == bool(reports):
         raise DevkitError(
-            "no host is named" if reports is None else "--reports asks no host, and some are named",
+            "no host given" if reports is None else "--reports connects to no host, but hosts were given",
             "Name hosts, devkit fleet doctor gpu01 gpu02 or --hosts-file FILE; or reports: --reports DIR.",
         )
     connect = [*shlex.split(ssh), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(timeout / 4))}"]

@@ -160,7 +160,7 @@ def _require_local_model(model: str) -> None:
     if model and not is_local and not (cache / f"models--{model.replace('/', '--')}").exists():
         raise DevkitError(
             f"there is no model {model}: no such folder, and it is not in {cache}",
-            f"Name a folder, or download it first, for the proof downloads nothing: hf download {model}",
+            f"Name a folder or download the model first, because the proof downloads nothing: hf download {model}",
         )
 
 

@@ -234,7 +234,7 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
         raise DevkitError("--dora says nothing about full fine-tuning", "Choose --method lora, qlora or int8-lora.")
     if settings.sharding is not Sharding.DDP and settings.world == 1:
         raise DevkitError(
-            f"--sharding {settings.sharding} shares nothing out among one process", "Give --world, the number of GPUs."
+            f"--sharding {settings.sharding} needs more than one process", "Give --world, the number of GPUs."
         )
     if settings.shard_size and (settings.shard_size < 0 or settings.world % settings.shard_size):
         raise DevkitError(
@@ -243,7 +243,7 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
         )
     if not shape.is_decoder and is_quantized:
         raise DevkitError(
-            f"{shape.name} is an encoder, which is not trained quantized here", "Choose --method full or lora."
+            f"{shape.name} is an encoder; devkit does not train encoders quantized", "Choose --method full or lora."
         )
 
 

@@ -76,7 +76,7 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
     """Render run.sh. Raises DevkitError for a task of several nodes."""
     if task.nodes > 1:
         raise DevkitError(
-            f"a Docker context is one machine, and the job needs {task.nodes}",
+            f"a Docker context is one machine, but the job needs {task.nodes}",
             "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
         )
     if settings.context and not _CONTEXT.fullmatch(settings.context):
@@ -171,7 +171,7 @@ def _build_mount(task: Task, volume: Volume) -> DockerMount:
         return DockerMount(task.name_new_volume(volume.role), volume.path, is_new=True)
     if not volume.source.startswith("/") and not _VOLUME.fullmatch(volume.source):
         raise DevkitError(
-            f"--{volume.role} {volume.source!r} is neither a volume nor a folder of that machine",
+            f"--{volume.role} {volume.source!r} is neither a volume nor a folder on that machine",
             "Write it as docker volume ls shows it, or as a path that begins with a slash.",
         )
     return DockerMount(volume.source, volume.path)

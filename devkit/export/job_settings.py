@@ -155,7 +155,7 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
     if parse_duration(settings.grace, "--set grace") >= parse_duration(settings.time, "--time"):
         raise DevkitError(
             f"--set grace={settings.grace} leaves nothing of --time {settings.time}",
-            "SIGTERM comes that long before the end: give more time, or a shorter grace period.",
+            "SIGTERM is sent that long before the end: allow more time, or a shorter grace period.",
         )
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
         raise DevkitError(
@@ -183,10 +183,12 @@ def _validate_command(settings: JobSettings) -> None:
     if not settings.command[0]:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
-        raise DevkitError(f"--set processes is {settings.processes!r}", "Give a number, or auto for one for each GPU.")
+        raise DevkitError(
+            f"--set processes is {settings.processes!r}", "Give a number, or auto for one process per GPU."
+        )
     if any(pattern.search(word) for word in settings.command for pattern in SECRETS):
         raise DevkitError(
-            "the command holds what looks like a secret, and would be written into devkit.toml and every file",
+            "the command seems to contain a secret, and would be written into devkit.toml and every file",
             "Keep it where the engine keeps secrets; the hub's token is read from a file.",
         )
 
@@ -232,7 +234,7 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
             raise DevkitError(f"--env {name} is set by devkit or torchrun itself", "Leave it out.")
         if _SECRET_NAME.search(name) or any(pattern.search(value) for pattern in SECRETS):
             raise DevkitError(
-                f"--env {name} looks like a secret, and would be written into devkit.toml and every file",
+                f"--env {name} looks like a secret, but would be written into devkit.toml and every file",
                 "Keep it where the engine keeps secrets; the hub's token is read from a file, never from a variable.",
             )
 

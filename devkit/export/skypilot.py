@@ -115,8 +115,8 @@ def _list_accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...
     if not accelerator.name:
         raise DevkitError("SkyPilot needs the name of a GPU to rent", "Name it: --gpu H100")
     raise DevkitError(
-        f"SkyPilot rents no GPU that devkit knows as {accelerator.name!r}",
-        "See its own names with sky gpus list --all, and give one: --set accelerator=NAME",
+        f"SkyPilot does not offer {accelerator.name!r}, as far as devkit knows",
+        "List SkyPilot's names with sky gpus list --all, and give one: --set accelerator=NAME",
     )
 
 

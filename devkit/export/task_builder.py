@@ -200,12 +200,12 @@ def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHar
     for name, path in (("model", settings.model), *(("data", each) for each in (*settings.data, *settings.eval_data))):
         if ".." in PurePosixPath(path).parts:
             raise DevkitError(
-                f"{name} {path!r} leads out of the project, which is all that the job sees",
+                f"{name} {path!r} leads out of the project, but the job sees only the project",
                 "Copy it into the project, and name it from there.",
             )
     if job.spot and not settings.resume:
         raise DevkitError(
-            "spot with resume = false would start over each time the node is reclaimed",
+            "with resume = false, a spot job would start over each time the node is reclaimed",
             "Take resume = false out of the settings of the run.",
         )
 
@@ -230,7 +230,7 @@ def resolve_output(workspace: str, output: str) -> str:
     path = PurePosixPath(workspace, output)
     if ".." in path.parts:
         raise DevkitError(
-            f"the run's output {output!r} leads out of the project, which is all that the job sees",
+            f"the run's output {output!r} leads out of the project, but the job sees only the project",
             'Name a folder in it, such as output = "tuned".',
         )
     for taken, content in ((workspace, "the project"), (HUB_CACHE, "the models"), (COMPILE_CACHE, "compiled kernels")):
@@ -285,8 +285,8 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
     folders = (PurePosixPath(source), *PurePosixPath(source).parents)
     if job.nodes > 1 and any(PurePosixPath(each) in folders for each in NODE_LOCAL_FOLDERS):
         raise DevkitError(
-            f"--{role} {source} is a folder that each of the {job.nodes} nodes has for itself",
-            "Name one on a file system that all of them share.",
+            f"--{role} {source} is a separate folder on each of the {job.nodes} nodes",
+            "Name a folder on a shared file system.",
         )
     padded_gib = round_up_to_gib(round(min_bytes * HEADROOM))
     if not requested:

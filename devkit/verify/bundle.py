@@ -131,7 +131,7 @@ class BundleBuilder:
             wheelhouse.mkdir(exist_ok=True)
             for wheel in missing:
                 if not wheel.is_intact_at(fetched / wheel.file):
-                    raise DevkitError(f"{wheel.file} did not arrive as it was fetched", "Run this again.")
+                    raise DevkitError(f"{wheel.file} was damaged during the download", "Run this again.")
                 (fetched / wheel.file).chmod(0o644)
                 (fetched / wheel.file).replace(wheelhouse / wheel.file)
             shutil.rmtree(fetched)
@@ -147,7 +147,7 @@ def prepare_partial_folder(output: Path, *, force: bool) -> Path:
         raise DevkitError(f"{output.parent} is not a directory", "Make it first, or name another --output.")
     is_empty_folder = output.is_dir() and not any(output.iterdir())
     if output.is_dir() and not is_empty_folder and not (output / CHECKSUMS_FILE).is_file():
-        raise DevkitError(f"{output} holds other files", "Name a folder that is not there yet with --output.")
+        raise DevkitError(f"{output} holds other files", "Name a new folder with --output.")
     if os.path.lexists(output) and not force and not is_empty_folder:
         raise DevkitError(f"{output} exists already", "Pass --force to replace it, or name another --output.")
     folder = output.with_name(f".{output.name}.devkit-partial")

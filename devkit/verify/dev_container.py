@@ -127,7 +127,7 @@ def _require_generated(folder: Path) -> None:
         ) from None
     if GENERATED_MARK not in first_lines:
         raise DevkitError(
-            f"{file} was not written by devkit", "prove a container of your own from inside: devkit verify --here"
+            f"{file} was not written by devkit", "prove your own container from inside: devkit verify --here"
         )
 
 

@@ -163,7 +163,7 @@ def test_a_config_file_and_its_folder_are_read(tmp_path):
             "--set cache_precision has no effect",
             id="a cache's dtype",
         ),
-        pytest.param(("llama-3.1-8b", "--sharding", "zero3"), "among one process", id="sharing among one"),
+        pytest.param(("llama-3.1-8b", "--sharding", "zero3"), "needs more than one process", id="sharing among one"),
         pytest.param(("llama-3.1-8b", "--inference", "--rank", "8"), "--rank has no effect", id="a rank for inference"),
         pytest.param(("llama-3.1-8b", "--cache", "static"), "--cache has no effect", id="a cache for training"),
         pytest.param(("llama-3.1-8b", "--shape", "hidden_size=64"), "two models", id="a model and another one"),

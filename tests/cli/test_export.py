@@ -117,7 +117,7 @@ def test_a_table_for_all_targets_is_still_read_and_a_refusal_names_its_line(proj
         file.write('\n[job]\nsettings = "run.toml"\nnodes = 2\n')
     line = len((project / "devkit.toml").read_text().splitlines())
     done = export(project, "daytona", "--image", "registry.example.org/tide:1", "--gpu", "H100")
-    assert_refused(done, "one machine, and the job needs 2")
+    assert_refused(done, "one machine, but the job needs 2")
     assert f"(nodes: devkit.toml:{line})" in done.stderr
 
 

@@ -250,7 +250,7 @@ def choose_access_mode(task: Task, settings: KubernetesSettings) -> AccessMode:
     mode = settings.access_mode or (AccessMode.MANY_NODES if task.nodes > 1 else AccessMode.ONE_NODE)
     if task.nodes > 1 and mode is not AccessMode.MANY_NODES:
         raise DevkitError(
-            f"access_mode {mode} lets one node mount what {task.nodes} nodes must share",
+            f"access_mode {mode} allows one node to mount what {task.nodes} nodes must share",
             "Give --set access_mode=ReadWriteMany and a --set storage_class that offers it (NFS, CephFS, EFS, Filestore, …).",
         )
     return mode

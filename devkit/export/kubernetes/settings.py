@@ -26,7 +26,7 @@ def validate_subdomain(name: str, flag: str) -> str:
         return name
     raise DevkitError(
         f"{flag} {name!r} is not a valid object name: use a-z, 0-9, hyphens and dots, and start and end with a letter or digit",
-        "kubectl get shows the names that are there.",
+        "List the names with kubectl get.",
     )
 
 
@@ -49,7 +49,7 @@ def parse_label(text: str, flag: str) -> tuple[str, str]:
         return validate_label_key(name, flag), value
     raise DevkitError(
         f"{flag} {text!r} is not a label: expected NAME=VALUE, with a value of at most 63 letters, digits, dots, dashes",
-        "kubectl get nodes --show-labels shows those that are there.",
+        "List the labels: kubectl get nodes --show-labels.",
     )
 
 
@@ -212,7 +212,7 @@ def parse_rdma_devices(settings: KubernetesSettings) -> dict[str, int]:
         if not re.fullmatch(r"[1-9]\d{0,2}", count or "1") or "/" not in name:
             raise DevkitError(
                 f"--set rdma={text!r} is not a resource: expected DOMAIN/NAME=COUNT",
-                "kubectl describe nodes shows them.",
+                "List them: kubectl describe nodes.",
             )
         found[validate_label_key(name, "--set rdma")] = int(count or 1)
     return found

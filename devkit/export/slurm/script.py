@@ -132,7 +132,7 @@ def _list_mounts(task: Task, settings: SlurmSettings) -> list[str]:
     if not settings.flavor.is_container:
         if own:
             raise DevkitError(
-                f"mount is for a container, and --flavor {settings.flavor} mounts nothing",
+                f"mount needs a container, but --flavor {settings.flavor} mounts nothing",
                 "Leave it out: the job sees the cluster's folders under their own names.",
             )
         return []
@@ -196,7 +196,7 @@ def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
     name = task.accelerator.name
     if " mig " in f" {name.lower()} ":
         raise DevkitError(
-            f"Slurm's name of {name} is the site's own", "List them with sinfo -o %G, and give --set gpu_type."
+            f"Slurm's name of {name} is the site's own", "List them with sinfo -o %G and set one: --set gpu_type=NAME."
         )
     return _shorten_gpu_name(_MEMORY_SIZE.sub("", name))
 
@@ -218,7 +218,9 @@ def _shorten_gpu_name(name: str) -> str:
 def format_enroot_reference(image: str) -> str:
     """Format REGISTRY#NAME:TAG for enroot and Pyxis. Raises DevkitError for a digest, which that form lacks."""
     if "@" in image:
-        raise DevkitError(f"--image {image} names a digest, for which enroot has no form", "Name the image by its tag.")
+        raise DevkitError(
+            f"--image {image} names a digest, which enroot does not support", "Name the image by its tag."
+        )
     first, slash, rest = image.partition("/")
     # Source: https://github.com/distribution/reference, splitDockerDomain
     is_registry = "." in first or ":" in first or first == "localhost"

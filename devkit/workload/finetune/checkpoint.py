@@ -326,7 +326,7 @@ def find_newest_checkpoint(
     found = ranks.on_rank0_broadcast(lambda: _find_newest(output, settings, ranks.world_size))
     if found is not None and ranks.any(not _is_visible(found)):
         raise DevkitError(
-            f"the processes of this run do not all see {found.path}",
+            f"not all processes of this run see {found.path}",
             "Put --output on a file system that all machines of the run share.",
         )
     return found
@@ -431,7 +431,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         content = document["content"]
         if document["schema"] != MANIFEST_SCHEMA:
             raise BrokenCheckpointError(
-                f"is of the format {document['schema']!r}, and this devkit reads {MANIFEST_SCHEMA}"
+                f"has the format {document['schema']!r}, and this devkit reads {MANIFEST_SCHEMA}"
             )
         if document["sha256"] != _hash_content(content):
             raise BrokenCheckpointError(f"{MANIFEST_FILE} was changed after it was written")
@@ -568,7 +568,7 @@ def _shard_like(live: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 def _mismatch(path: Path, name: str) -> DevkitError:
     return DevkitError(
-        f"{path} does not fit this model: {name} differs or is on one side only",
+        f"{path} does not fit this model: {name} differs or exists on one side only",
         "Resume with the versions of peft and transformers that its manifest names, or start over with --no-resume.",
     )
 

@@ -294,7 +294,7 @@ class BatchLoader:
     ) -> None:
         """`batch` is in rows, over all ranks; `sequence` is the longest row in tokens."""
         if not examples:
-            raise DevkitError("there is nothing to train on: no example is left", "Give data with at least one text.")
+            raise DevkitError("there is nothing to train on: no examples remain", "Give data with at least one text.")
         if pack and layout is BatchLayout.PADDED:
             raise ValueError("packed rows need the layout flat or blocks")
         self.batch = batch
@@ -681,7 +681,7 @@ def _call_template(
         # A template is a program that came with the model: it raises what it likes, and mostly on purpose.
         raise DevkitError(
             f"{record.place}: the chat template refuses these messages: {to_one_line(str(error))[:200]}",
-            "Many templates want user and assistant in turns, beginning with the user.",
+            "Many templates require user and assistant to alternate, beginning with the user.",
         ) from error
 
 
@@ -815,12 +815,12 @@ def require_context_length(sequence: int, config: Any) -> None:  # noqa: ANN401 
 
 
 def require_vocabulary_size(examples: Sequence[Example], config: Any) -> None:  # noqa: ANN401 - of transformers
-    """Raise DevkitError if the tokenizer makes token ids that are outside of the model's vocabulary."""
+    """Raise DevkitError if the tokenizer produces token ids that are outside of the model's vocabulary."""
     size = int(config.get_text_config().vocab_size)
     largest = max(max(example.ids) for example in examples)
     if largest >= size:
         raise DevkitError(
-            f"the tokenizer makes token {largest}, and the model's vocabulary has {size} tokens",
+            f"the tokenizer produces token {largest}, and the model's vocabulary has {size} tokens",
             "Use the tokenizer that came with the model.",
         )
 

@@ -275,7 +275,7 @@ def _select_device(device_type: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if device_type != "cuda":
         raise DevkitError(
-            f"several processes cannot share {device_type}", "Start one process, or train on GPUs by NVIDIA."
+            f"several processes cannot share {device_type}", "Start one process, or train on NVIDIA GPUs."
         )
     gpus = torch.cuda.device_count()
     if local_rank >= gpus:
@@ -479,7 +479,7 @@ def _require_same_parameters(module: nn.Module, ranks: Ranks) -> None:
     def check() -> None:
         if different is not None:
             raise DevkitError(
-                f"the processes of this run build different models from the same files: not all of them have {different}",
+                f"the processes of this run build different models from the same files: some lack {different}",
                 "Install the same versions of transformers and peft on all machines.",
             )
 

@@ -144,7 +144,9 @@ def reject_lfs_pointer(file: Path) -> None:
         with file.open("rb") as stream:
             is_pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
     except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", "Check that the file is there and yours.") from error
+        raise DevkitError(
+            f"cannot read {file}: {error.strerror}", "Check that the file exists and that you own it."
+        ) from error
     if is_pointer:
         raise DevkitError(f"{file} is a pointer of Git LFS, not the file", f"Run git lfs pull in {file.parent}.")
 
@@ -392,7 +394,7 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
     if config.get("peft_type") != "LORA":
         raise DevkitError(f"{folder} is an adapter of kind {config.get('peft_type')}", "devkit reads LoRA and DoRA.")
     if config.get("target_parameters"):
-        raise DevkitError(f"{folder} adapts fused experts, which devkit does not", "Use it with peft itself.")
+        raise DevkitError(f"{folder} adapts fused experts, which devkit does not support", "Use it with peft directly.")
     if not isinstance(config.get("r"), int):
         raise DevkitError(f"{folder / ADAPTER_CONFIG_FILE} names no rank", FETCH_AGAIN_HINT)
     weights = folder / ADAPTER_WEIGHTS_FILE
@@ -723,7 +725,7 @@ def install_snapshot(name: str, commit: str, write: Callable[[Path], None]) -> P
         snapshot.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f"{commit}.tmp-", dir=snapshot.parent))
     except OSError as error:
-        raise DevkitError(f"cannot write {root}: {error.strerror}", "Set HF_HOME to a folder that is yours.") from error
+        raise DevkitError(f"cannot write {root}: {error.strerror}", "Set HF_HOME to a folder that you own.") from error
     try:
         write(scratch)
         scratch.chmod(0o755)
@@ -772,7 +774,9 @@ def convert_gguf(file: Path, folder: Path, *, packages: Path | None = None) -> N
     if "gguf" in cause and ("install" in cause or "No module named" in cause):
         raise DevkitError(f"{file} needs the package gguf, which is not installed", "pip install gguf")
     if done.returncode < 0:
-        raise DevkitError(f"converting {file} was stopped by signal {-done.returncode}", "Is there enough memory?")
+        raise DevkitError(
+            f"converting {file} was stopped by signal {-done.returncode}", "Check that there is enough memory."
+        )
     raise DevkitError(
         f"transformers cannot read {file}: {cause}",
         "Fetch it again if a download was cut short; else name the model that it was made from, in safetensors.",
@@ -867,7 +871,7 @@ def _install(wheels: list[Wheel], folder: Path) -> None:
 
     uv = find_uv()
     if uv is None:
-        raise DevkitError("uv, which fetches from package indexes, is not installed", "pip install uv")
+        raise DevkitError("uv is not installed, and devkit needs it to download from package indexes", "pip install uv")
     requirements = folder.with_name("requirements.txt")
     requirements.write_text("".join(f"{each.requirement}\n" for each in wheels), encoding="ascii")
     command = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--require-hashes", "--quiet"]
@@ -879,7 +883,7 @@ def _install(wheels: list[Wheel], folder: Path) -> None:
     said = to_one_line(done.stderr.strip())
     if "Hash mismatch" in said:
         raise DevkitError(
-            f"the package index has other bytes of {wheel.name} {wheel.version} than expected: nothing was kept",
+            f"the package index has different content for {wheel.name} {wheel.version} than expected: devkit kept nothing",
             "Is a proxy or mirror in between? uv cache clean, then try again, or use another index (UV_INDEX_URL).",
         )
     raise DevkitError(

@@ -383,7 +383,7 @@ def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[st
                 reason = "it gets an adapter"
             if reason:
                 raise DevkitError(
-                    f"{layer} cannot be trained whole: {reason}", "Leave it out, or name other --targets."
+                    f"{layer} cannot be trained fully: {reason}", "Leave it out, or name other --targets."
                 )
         found |= dict.fromkeys(matching)
     return [*found]
@@ -549,7 +549,7 @@ def apply_adapter(base: Model, adapter: SavedAdapter, *, precision: Precision, t
     if lacking:
         raise DevkitError(
             f"the adapter in {adapter.folder} lacks {format_count(len(lacking), 'weight')}, such as {lacking[0]}",
-            "Save or fetch it again.",
+            "Save or download it again.",
         )
     for name, parameter in model.named_parameters():
         if ".lora_" in name:

@@ -155,7 +155,7 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
     if settings.micro_batch is not None and settings.micro_batch > settings.batch:
         raise DevkitError(
             f"--micro-batch {settings.micro_batch} is more than --batch {settings.batch}",
-            "One optimizer step takes --batch rows, in passes of at most --micro-batch.",
+            "An optimizer step takes --batch rows, in passes of at most --micro-batch rows.",
         )
     return settings
 

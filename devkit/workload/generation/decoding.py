@@ -39,7 +39,7 @@ def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, raw: bool) -> list[in
         return encode_chat(prompt.messages or [{"role": "user", "content": prompt.text}], tokenizer)
     ids: list[int] = tokenizer(prompt.text)["input_ids"]
     if not ids:
-        raise DevkitError("the prompt has no tokens, and the model no token to start from", "Write a prompt.")
+        raise DevkitError("the prompt has no tokens, and the model has no start token", "Write a prompt.")
     # Some tokenizers end every text; a text to be continued has no end yet.
     return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
 

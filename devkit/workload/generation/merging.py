@@ -83,8 +83,8 @@ def merge_adapter(
     change = float((after - before).abs().max() / (before.max() - before.min()))
     if not change <= MERGE_TOLERANCE[precision]:
         raise DevkitError(
-            f"merging changed the logits by {change:.2g} of their range, and {MERGE_TOLERANCE[precision]:g} is allowed",
-            "Use the adapter with its base; or merge in --dtype fp32.",
+            f"merging changed the logits by {change:.2g} of their range, but only {MERGE_TOLERANCE[precision]:g} is allowed",
+            "Use the adapter with its base, or merge with --dtype fp32.",
         )
     return MergedModel(merged, change)
 

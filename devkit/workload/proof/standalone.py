@@ -147,7 +147,7 @@ class Proof:
     def prove_memory(self) -> Iterator[Reading]:
         """Prove that the GPU's memory is given, and given back."""
         if self.device == "cpu":
-            raise Skipped("torch counts the memory of GPUs, and sees none")
+            raise Skipped("torch counts only GPU memory, and sees no GPU")
         before = torch.cuda.memory_allocated()
         numbers = torch.ones(MEMORY_BYTES, dtype=torch.uint8, device=self.device)
         yield expect("allocated_bytes", torch.cuda.memory_allocated() - before, MEMORY_BYTES)
