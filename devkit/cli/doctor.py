@@ -206,7 +206,7 @@ def _print_setup_steps(facts: "Facts", report: "Report", *, as_json: bool) -> No
 
 
 def _is_waited_for(flags: Mapping[str, object]) -> bool:
-    """Say if somebody waits for this examination, so that containers may be tried for it."""
+    """Return whether a user waits for this examination, so that it may try containers."""
     if flags["setup"] or flags["facts_files"] or flags["style"] in _FOR_PROGRAMS:
         return False
     if isinstance(only := flags["only"], tuple) and only and not {*only} & {*_OF_TRIALS}:

@@ -100,7 +100,7 @@ def adopt_existing_container(
 
 
 def _print_adoption(adoption: "Adoption", changes: "tuple[FileChange, ...]", options: WriteOptions) -> None:
-    """Print the torch of each dev container, the changes, and what is left to the user."""
+    """Print the torch of each dev container, the changes, and the steps left to the user."""
     plan = adoption.plan
     _print_torch({each.path: each.describe() for each in adoption.torch if plan.torch or each.source.is_known})
     if not plan.torch:

@@ -97,7 +97,7 @@ class _TargetCommand(Command):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND …]"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Format the flags by what they are about, and the settings that have none."""
+        """Format the flags by topic, and the settings that have no flag."""
         super().format_options(ctx, formatter)
         with formatter.section("Settings without a flag, for --set"):
             formatter.write_dl(
@@ -367,7 +367,7 @@ def _read_model_config(folder: Path, model: str) -> Mapping[str, Any] | None:
 
 
 def _measure(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder; 0 for what is not here."""
+    """Return the bytes of a file, or of all files in a folder; 0 for a path that does not exist here."""
     try:
         files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
         return sum(each.stat().st_size for each in files)

@@ -212,7 +212,7 @@ def add_imports(
     asks: bool = False,
     with_guide: bool = True,
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
-    """Return the project with the packages that its programs import and no file names, and those that were not added.
+    """Return the project with the packages that its programs import but no file lists, and those that were not added.
 
     A project whose files ask for no package is looked at always, with a question on a terminal, unless everything
     `is_confirmed`. In any other it takes the user's own flag, `is_wanted`, because most of what it imports without naming
@@ -335,7 +335,7 @@ def _format_requirement(package: "ImportedPackage") -> str:
 
 
 def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
-    """Print what is imported and not installed, with the flag or the setting that installs it."""
+    """Print packages that are imported but not installed, with the flag or the setting that installs them."""
     for is_known, how in (
         (True, "--add-imports installs them and records them in devkit.toml"),
         (False, "devkit knows no package for them; name it under [project] packages in devkit.toml"),

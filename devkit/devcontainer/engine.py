@@ -1,4 +1,4 @@
-"""The engine's own command, docker or podman: what it says of the container of a folder, and how to run words inside."""
+"""The engine's own command, docker or podman: how to inspect a folder's container and run commands inside."""
 
 import json
 import os
@@ -32,7 +32,7 @@ kill -s "$2" $(grep -lsxz "DEVKIT_SESSION=$1" /proc/[0-9]*/environ | cut -d/ -f3
 
 @dataclass(frozen=True)
 class Failure:
-    """A step that failed: what it was, the whole output, and the part of it that says most."""
+    """A step that failed: its name, the whole output, and the most informative part of it."""
 
     title: str
     lines: tuple[str, ...]

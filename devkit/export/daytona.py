@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class DaytonaSettings:
-    """The settings of this target alone."""
+    """The settings specific to this target."""
 
     snapshot: Annotated[str, SettingInfo("Existing snapshot, such as that of .devcontainer/daytona/snapshot.sh.")] = ""
     hub_secret: Annotated[

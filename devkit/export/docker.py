@@ -28,7 +28,7 @@ _VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class DockerContextSettings:
-    """The settings of this target alone."""
+    """The settings specific to this target."""
 
     context: Annotated[str, SettingInfo("Docker context of the machine, as docker context ls shows it.")] = ""
     user: Annotated[

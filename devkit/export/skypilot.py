@@ -30,7 +30,7 @@ _CLUSTERS = ("kubernetes", "k8s", "ssh")
 
 @dataclass(frozen=True, kw_only=True)
 class SkypilotSettings:
-    """The settings of this target alone. "" leaves the choice to SkyPilot, which takes the cheapest."""
+    """The settings specific to this target. "" leaves the choice to SkyPilot, which takes the cheapest."""
 
     infra: Annotated[str, SettingInfo("Infrastructure, as SkyPilot names it.", example="aws/us-east-1")] = ""
     registry_user: Annotated[

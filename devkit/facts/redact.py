@@ -1,4 +1,4 @@
-"""Facts without what names a person, a machine or a board, so that they can be shown to strangers."""
+"""Facts without names of people, machines or boards, so they can be shown to strangers."""
 
 import dataclasses
 import functools

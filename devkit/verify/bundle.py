@@ -183,7 +183,7 @@ def build_bundle(builder: BundleBuilder, output: Path) -> dict[str, Any]:
 
 
 def discard_unfinished(folder: Path) -> bool:
-    """Remove the folder of a build that ended before its first finished part. Returns False where there is one."""
+    """Remove the folder of a build without a finished part. Returns False if it has one."""
     if any((folder / "wheelhouse").glob("*.whl")) or any(folder.glob(".saved-*")):
         return False
     shutil.rmtree(folder, ignore_errors=True)

@@ -191,7 +191,7 @@ def _build_values(task: Task, settings: KubernetesSettings, kind: JobKind) -> di
 
 
 def _list_rank_variables(task: Task, kind: JobKind) -> list[tuple[str, str]]:
-    """List the variables by which the processes find each other, but for those that a controller sets."""
+    """List the variables that tell the processes how to find each other, except those that a controller sets."""
     is_alone = task.nodes == 1
     match kind:
         case JobKind.JOB:

@@ -1,4 +1,4 @@
-"""Settings of a job on Kubernetes alone: the table [job.kubernetes], and flags; names, labels and taints in them."""
+"""Settings specific to Kubernetes: the table [job.kubernetes], and flags; names, labels and taints in them."""
 
 import re
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ class AccessMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesSettings:
-    """The settings of Kubernetes alone. "", None and () leave the choice to devkit."""
+    """The settings specific to Kubernetes. "", None and () leave the choice to devkit."""
 
     namespace: Annotated[str, SettingInfo("Namespace. Without it, that of your kubectl context.")] = ""
     kind: Annotated[

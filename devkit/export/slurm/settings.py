@@ -1,4 +1,4 @@
-"""Settings of a job in Slurm alone: the table [job.slurm], and flags."""
+"""Settings specific to Slurm: the table [job.slurm], and flags."""
 
 import re
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class GpuRequestStyle(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSettings:
-    """The settings of Slurm alone. "", None and () leave the choice to devkit or to the site."""
+    """The settings specific to Slurm. "", None and () leave the choice to devkit or to the site."""
 
     flavor: Annotated[ContainerRuntime, SettingInfo("Container runtime of the job.")] = ContainerRuntime.APPTAINER
     partition: Annotated[str, SettingInfo("Partition. Without it, the cluster's default.")] = ""

@@ -320,7 +320,7 @@ def init_process_group(
 
 
 def _await_all(store: Store, rank: int, world_size: int, timeout_s: float) -> None:
-    """Wait for all ranks. Raises RuntimeError that names those that did not come."""
+    """Wait for all ranks. Raises RuntimeError that names the missing ranks."""
     keys = [f"devkit/here/{each}" for each in range(world_size)]
     store.set(keys[rank], "1")
     try:

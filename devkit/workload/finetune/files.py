@@ -275,7 +275,7 @@ def inspect_model(folder: Path) -> ModelFiles:
 
 
 def _refuse_unbounded_files(folder: Path) -> None:
-    """Raise DevkitError for files that transformers would read whole, and that hold it up or fill the memory."""
+    """Raise DevkitError for files that transformers would read completely and that would block it or fill the memory."""
     for file in sorted(folder.iterdir()):
         if file.suffix not in (".json", ".jinja", ".txt", ".model") or file.is_dir():
             continue

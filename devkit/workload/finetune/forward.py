@@ -275,7 +275,7 @@ ModelTrial: TypeAlias = Callable[[Model], object]
 
 
 class ModelWithLoss(torch.nn.Module):
-    """The model with its loss: the module that is wrapped for several ranks, so that the output head is inside.
+    """The model with its loss: the module that is wrapped for several ranks, so it includes the output head.
 
     `is_split` is True if decoder and head are called separately; see `split_head`.
     """

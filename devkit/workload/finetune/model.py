@@ -113,7 +113,7 @@ def load_base_and_tokenizer(name: str, settings: LoadSettings) -> LoadedBase:
 
 
 def find_load_notes(model: Model, settings: LoadSettings) -> tuple[str, ...]:
-    """Return notes on what these settings cost on this model, by its shape alone."""
+    """Return notes on the cost of these settings on this model, from its shape only."""
     experts = None if settings.quantization is BaseQuantization.NONE else find_fused_experts(model)
     return (experts.note_on_quantization(settings.precision),) if experts else ()
 
@@ -355,7 +355,7 @@ def _linear_names_beside_experts(model: Model) -> list[str]:
 
 
 def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[str]:
-    """Resolve the modules that are trained whole beside the adapter to their full names: peft compares only endings.
+    """Resolve the modules that are fully trained beside the adapter to their full names: peft compares only endings.
 
     Raises DevkitError for a name that no module has, and for a module that cannot be trained whole.
     """

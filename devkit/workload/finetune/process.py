@@ -53,7 +53,7 @@ class _TimeIsUpError(BaseException):
 
 @contextlib.contextmanager
 def limit_time(timeout_s: float) -> Iterator[None]:
-    """Raise TimeoutError in the block after so many seconds, where there are timers, and in the main thread alone."""
+    """Raise TimeoutError in the block after this many seconds, if the system has timers and only in the main thread."""
     # Windows has no such timer, and other threads get no signals: Ctrl-C ends those.
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield

@@ -177,7 +177,7 @@ class RunRecord:
         self._is_first = False
 
     def begin(self) -> None:
-        """Write what is known before anything was read."""
+        """Write what is known before anything is read."""
         self._is_first = not (self._output / RECORD_FILE).exists()
         write_run_record(self._output, self._fields)
 

@@ -111,7 +111,7 @@ class TextStreamer:
         self._show_up_to(text, self._find_settled(text))
 
     def end(self) -> None:
-        """Show what was held back: no more tokens come."""
+        """Show the text that was held back: no more tokens follow."""
         text = self._decode()
         self._show_up_to(text, len(text))
 

@@ -234,7 +234,7 @@ class Proof:
         return (normalize(hidden) @ base["head"].t()).float()
 
     def generate_plain(self, base: dict[str, Any], adapter: dict[str, Any]) -> str:
-        """Generate greedily from BOS alone."""
+        """Generate greedily from only BOS."""
         ids = [BOS]
         with torch.no_grad():
             while len(ids) < len(IDS) + 8 and ids[-1] != EOS:
@@ -250,7 +250,7 @@ class Proof:
                 yield Reading(name, str(getattr(importlib.import_module(name), "__version__", "unknown")))
 
     def generate_llama(self, model: Any, **options: Any) -> list[int]:  # noqa: ANN401 - a model of transformers
-        """Generate greedily from BOS alone."""
+        """Generate greedily from only BOS."""
         prompt = torch.tensor([[BOS]], device=self.device)
         with torch.no_grad():
             options = {"max_new_tokens": len(IDS) + 8, "do_sample": False, **options}
