@@ -134,9 +134,7 @@ def _build_command(target: ExportTarget) -> click.Command:
         type=_OUTPUT,
         help=f"Write there once, and store no flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
-    @click.option(
-        "--force", is_flag=True, help="Write a job that does not fit by the estimate, and discard your edits."
-    )
+    @click.option("--force", is_flag=True, help="Write a job that cannot fit by the estimate; discard edits.")
     @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
     @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
     @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")

@@ -88,9 +88,7 @@ RENAMED_FLAGS = {
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--force", is_flag=True, help="Replace devkit's own files even where they were edited.")
 @click.option(
-    "--as-feature",
-    is_flag=True,
-    help="Write DIR/devkit, a dev container Feature that installs devkit, and nothing else.",
+    "--as-feature", is_flag=True, help="Write DIR/devkit, a dev container Feature with devkit, and nothing else."
 )
 @resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -136,11 +136,7 @@ _VERSIONS = (
         help="Do not hold the versions that uv resolves: each build takes newer ones.",
     ),
     click.option(
-        "--feature",
-        "features",
-        multiple=True,
-        metavar="NAME",
-        help="Require a capability: nf4, fp8, nvcc, graphics … Repeat.",
+        "--feature", "features", multiple=True, metavar="NAME", help="Require this: nf4, fp8, nvcc, graphics … Repeat."
     ),
 )
 _PROJECT = (
@@ -256,17 +252,12 @@ container_options = group_options(
         click.option("--engine", type=click.Choice(["docker", "podman"]), help="Write for this engine only."),
         _list_option("--editor", "editors", metavar="NAME", what="Serve this editor: vscode, jetbrains, codespaces …"),
         _list_option("--profile", "profiles", metavar="NAME", what="Add services or CI jobs: jupyter, ci."),
+        click.option("--ignore-dependencies", is_flag=True, help="Keep the project's own packages out of the image."),
         click.option(
-            "--ignore-dependencies", is_flag=True, help="Do not install the project's own packages in the image."
+            "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="CA bundle (PEM) to trust in the image."
         ),
         click.option(
-            "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="CA bundle (PEM) the image should trust."
-        ),
-        click.option(
-            "--wheelhouse",
-            metavar="DIR",
-            type=_FILE_PATH,
-            help="Build from this folder of wheels, without a package index.",
+            "--wheelhouse", metavar="DIR", type=_FILE_PATH, help="Build from this folder of wheels, not an index."
         ),
         click.option(
             "--set",

@@ -97,9 +97,7 @@ def verify(
         ctx.exit(_run_benchmark(output or Path("gpu-report"), as_json=as_json))
     if output is not None and not output.parent.is_dir():
         # Now, and not after the proof.
-        raise DevkitError(
-            f"{output.parent} is not a directory, so {output.name} cannot be written there", "make it first"
-        )
+        raise DevkitError(f"{output.parent} is not a directory: cannot write {output.name}", "make it first")
     with interrupt_on_termination():
         if job and here:
             # Now, and not after the other stages.

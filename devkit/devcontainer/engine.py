@@ -130,8 +130,7 @@ def find_client(host: Host, container: DevContainer) -> EngineClient:
     if url.startswith("ssh://"):
         said = to_one_line(done.err.rpartition("stderr=")[2]) or "it did not answer in time"
         raise DevkitError(
-            f"no container engine answers at {url}: {said}",
-            f"Make sure that ssh does not prompt: ssh {url} docker version",
+            f"no container engine answers at {url}: {said}", f"ssh must not prompt: ssh {url} docker version"
         )
     # Only where something is wrong: what explains it takes longer to import than a command to run.
     from devkit.verify.engine import explain_hanging_engine, require_engine

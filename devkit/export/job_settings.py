@@ -177,15 +177,11 @@ def _validate_command(settings: JobSettings) -> None:
                 )
         return
     if settings.workdir and not PurePosixPath(settings.workdir).is_absolute():
-        raise DevkitError(
-            f"--set workdir {settings.workdir!r} is not an absolute path", "Such as --set workdir=/workspace"
-        )
+        raise DevkitError(f"--set workdir {settings.workdir!r} is not an absolute path", "For example /workspace.")
     if not settings.command[0]:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
-        raise DevkitError(
-            f"--set processes is {settings.processes!r}", "Give a number, or auto for one process per GPU."
-        )
+        raise DevkitError(f"--set processes is {settings.processes!r}", "Give a number, or auto for one per GPU.")
     if any(pattern.search(word) for word in settings.command for pattern in SECRETS):
         raise DevkitError(
             "the command seems to contain a secret, and would be written into devkit.toml and every file",

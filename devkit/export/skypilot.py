@@ -56,10 +56,7 @@ class _Mount:
 def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportContext) -> TargetFiles:
     """Render the files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
     if settings.infra and not _INFRA.fullmatch(settings.infra):
-        raise DevkitError(
-            f"--infra {settings.infra!r} is not an infrastructure name",
-            "Write it as aws, aws/us-east-1 or k8s/CONTEXT.",
-        )
+        raise DevkitError(f"--infra {settings.infra!r} is not valid", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
     token = " --secret HF_TOKEN" if task.needs_token else ""
     if settings.registry_user:
         token += " --secret SKYPILOT_DOCKER_PASSWORD"

@@ -65,9 +65,7 @@ class Workspace:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode not in ok:
             lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-            raise DevkitError(
-                f"devkit {arguments[0]} ended with {done.returncode}: {lines[0]}", "Run that command alone to see why."
-            )
+            raise DevkitError(f"devkit {arguments[0]} ended with {done.returncode}: {lines[0]}", "Run it alone.")
         return done.stdout
 
     def model(self, size: ModelSize) -> Path:

@@ -218,9 +218,7 @@ def _shorten_gpu_name(name: str) -> str:
 def format_enroot_reference(image: str) -> str:
     """Format REGISTRY#NAME:TAG for enroot and Pyxis. Raises DevkitError for a digest, which that form lacks."""
     if "@" in image:
-        raise DevkitError(
-            f"--image {image} names a digest, which enroot does not support", "Name the image by its tag."
-        )
+        raise DevkitError(f"--image {image} names a digest; enroot needs a tag", "Name the image by tag.")
     first, slash, rest = image.partition("/")
     # Source: https://github.com/distribution/reference, splitDockerDomain
     is_registry = "." in first or ":" in first or first == "localhost"

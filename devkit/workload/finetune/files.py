@@ -144,9 +144,7 @@ def reject_lfs_pointer(file: Path) -> None:
         with file.open("rb") as stream:
             is_pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
     except OSError as error:
-        raise DevkitError(
-            f"cannot read {file}: {error.strerror}", "Check that the file exists and that you own it."
-        ) from error
+        raise DevkitError(f"cannot read {file}: {error.strerror}", "Check its path and owner.") from error
     if is_pointer:
         raise DevkitError(f"{file} is a pointer of Git LFS, not the file", f"Run git lfs pull in {file.parent}.")
 
@@ -774,9 +772,7 @@ def convert_gguf(file: Path, folder: Path, *, packages: Path | None = None) -> N
     if "gguf" in cause and ("install" in cause or "No module named" in cause):
         raise DevkitError(f"{file} needs the package gguf, which is not installed", "pip install gguf")
     if done.returncode < 0:
-        raise DevkitError(
-            f"converting {file} was stopped by signal {-done.returncode}", "Check that there is enough memory."
-        )
+        raise DevkitError(f"converting {file} was stopped by signal {-done.returncode}", "Is there enough memory?")
     raise DevkitError(
         f"transformers cannot read {file}: {cause}",
         "Fetch it again if a download was cut short; else name the model that it was made from, in safetensors.",

@@ -43,9 +43,7 @@ def require_empty_folder(folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()):
         raise DevkitError(f"{folder} is not empty", "Name a new folder, or empty this one.")
     if not folder.parent.is_dir():
-        raise DevkitError(
-            f"{folder.parent} is not a directory, so {folder.name} cannot be made there", "Make it first."
-        )
+        raise DevkitError(f"{folder.parent} is not a directory: cannot create {folder.name}", "Create it first.")
 
 
 def find_stored_precision(files: ModelFiles) -> Precision:

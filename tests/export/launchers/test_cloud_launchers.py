@@ -91,7 +91,7 @@ def test_nodes_meet_at_the_first_and_the_token_leaves_the_environment_for_its_fi
     [
         (replace(ONE, accelerator=gpus(1, "H20")), {}, "SkyPilot does not offer"),
         (replace(ONE, accelerator=gpus(1, "")), {}, "needs the name of a GPU"),
-        (ONE, {"infra": "aws\nuse_spot: true"}, "is not an infrastructure name"),
+        (ONE, {"infra": "aws\nuse_spot: true"}, "is not valid"),
         (replace(ONE, volumes=volumes(models="My Volume")), {}, "neither a bucket"),
         (replace(ONE, volumes=volumes(checkpoints="s3://b/ x")), {}, "neither a bucket"),
     ],
