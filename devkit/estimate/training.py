@@ -238,7 +238,7 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
         )
     if settings.shard_size and (settings.shard_size < 0 or settings.world % settings.shard_size):
         raise DevkitError(
-            f"{settings.world} processes are not groups of --set shard_size={settings.shard_size}",
+            f"{settings.world} processes cannot be divided by --set shard_size={settings.shard_size}",
             "Give a number that divides --world, such as the GPUs of a node.",
         )
     if not shape.is_decoder and is_quantized:

@@ -455,7 +455,7 @@ class _ComputeDecisions:
         precision = self._record("adapter_precision", self._settings.adapter_precision, chosen, because)
         if self._settings.modules_to_save and precision is not self.precision:
             raise DevkitError(
-                f"modules_to_save trains modules in the precision of the base, {self.precision}, and the adapter is "
+                f"modules_to_save trains modules in the base's precision, {self.precision}, and the adapter is "
                 f"in {precision}",
                 "Use --dtype bf16, or fp32 before compute capability 8.0, and leave out --adapter-dtype.",
             )

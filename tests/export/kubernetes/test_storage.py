@@ -57,7 +57,11 @@ def test_what_cannot_be_mounted_is_refused():
     with pytest.raises(DevkitError, match="--models 'My Claim' is not a valid object name"):
         made(task(volumes=named_wrong))
     *others, checkpoints = task().volumes
-    for path, said in (("/workspaces/tune/a:b", "no colon"), ("/data", "mounted apart"), ("/data/.", "mounted apart")):
+    for path, said in (
+        ("/workspaces/tune/a:b", "does not allow a colon"),
+        ("/data", "mounted separately"),
+        ("/data/.", "mounted separately"),
+    ):
         with pytest.raises(DevkitError, match=said):
             made(task(volumes=(*others, replace(checkpoints, path=path))))
 
