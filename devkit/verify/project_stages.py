@@ -136,7 +136,7 @@ def _read_reply(done: CompletedCommand) -> dict[str, Any] | None:
 
 
 def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, ends_at: float) -> StageResult:
-    """Import each package of the project and each that it requires, in a process of its own."""
+    """Import each package of the project and each that it requires, in a separate process."""
     imports = {
         (name, ""): folder for name, folder in find_own_modules(project.folder, is_installed=bool(installed.own))
     }
