@@ -27,6 +27,7 @@ else
         --allow-subclassing-any --allow-untyped-decorators
 fi
 check "generated files" "$bin/python" .ci/lint_generated.py
+check "wording" "$bin/python" .ci/lint_words.py
 check "ruff" "$bin/ruff" check --quiet .
 check "ruff format" "$bin/ruff" format --check --quiet .
 check "layers" "$bin/lint-imports"

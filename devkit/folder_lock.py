@@ -75,7 +75,7 @@ def _acquire(
         try:
             descriptor = _open(folder)
         except OSError:
-            return None  # what is wrong with the folder is said by whoever reads it
+            return None  # the code that reads the folder reports what is wrong with it
         found = os.fstat(descriptor)
         key = (os.getpid(), threading.get_ident(), found.st_dev, found.st_ino)
         if key in _HELD:

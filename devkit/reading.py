@@ -40,7 +40,7 @@ def read_chunks(path: str | os.PathLike[str], max_bytes: int) -> Iterator[bytes]
         OSError: for a file that cannot be read, is larger, or is a pipe or device that says nothing for ten seconds.
             `strerror` says which.
     """
-    # A named pipe would hold up whoever opens it; Windows has no such flag, and no such files.
+    # A named pipe would block the process that opens it; Windows has no such flag, and no such files.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
@@ -71,6 +71,4 @@ def _wait_for_data(descriptor: int, path: str | os.PathLike[str], ends_at: float
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
-        raise TimeoutError(
-            errno.ETIMEDOUT, f"not read: nothing came through it for {PIPE_TIMEOUT_S:.0f} s", os.fspath(path)
-        )
+        raise TimeoutError(errno.ETIMEDOUT, f"not read: it sent nothing for {PIPE_TIMEOUT_S:.0f} s", os.fspath(path))

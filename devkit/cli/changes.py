@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options by which a command shows and writes changes. `schema` is the one of its JSON document."""
+    """The options that control how a command shows and writes changes. `schema` is that of its JSON document."""
 
     schema: str
     is_dry_run: bool
@@ -104,7 +104,7 @@ def format_compile_costs(plan: "Plan") -> list[str]:
 
 
 def print_choices(dependencies: "Dependencies") -> None:
-    """Print what the project offers besides what is installed, and how to choose it."""
+    """Print the project's optional dependencies and how to choose them."""
     from devkit.solver.project import list_choices
 
     for line in list_choices(dependencies):
@@ -162,7 +162,7 @@ def build_plan_fields(plan: "Plan", changes: "Sequence[FileChange]") -> dict[str
 
 
 def require_plan(ctx: click.Context, answer: "Plan | Conflict", *, schema: str, as_json: bool) -> "Plan":
-    """Return the plan; where there is none, print why and end the command."""
+    """Return the plan; if there is none, print why and exit."""
     from devkit.solver.plan import Conflict
 
     if isinstance(answer, Conflict):

@@ -112,7 +112,7 @@ def _print_failure(failure: "Failure") -> None:
 @directory_argument
 @config_option
 @context_option
-@click.option("--rebuild", is_flag=True, help="Make the container again, and end what runs in it.")
+@click.option("--rebuild", is_flag=True, help="Recreate the container and end what runs in it.")
 @click.option("--no-cache", is_flag=True, help="Build the image without its cache, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -121,8 +121,8 @@ def up(
 ) -> None:
     """Start the dev container of DIR: build it, wait until it is healthy, run its lifecycle commands once.
 
-    One that devkit wrote is started by Compose, every other by the dev container CLI. Repeating it keeps what is up to
-    date. Editors attach to the same container.
+    Compose starts a dev container that devkit wrote; the dev container CLI starts any other. A repeated run keeps what
+    is up to date. Editors attach to the same container.
     """
     container = find_project_container(directory, config)
     started = start(container, rebuilds=rebuild or no_cache, no_cache=no_cache)
@@ -155,9 +155,9 @@ def up(
 @context_option
 @click.pass_context
 def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
-    """Open a shell in the running dev container of DIR, as its user, in the counterpart of DIR.
+    """Open a shell in the running dev container of DIR, as its user, in the same folder inside.
 
-    Ends with the shell's exit code.
+    The exit code is the shell's.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise DevkitError("a shell needs a terminal", "Run a command instead: devkit run -- COMMAND")
@@ -181,9 +181,9 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
 def run(
     ctx: click.Context, *, directory: Path, config: Path | None, variables: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
-    """Run a command in the running dev container, as its user, in the counterpart of the current folder.
+    """Run a command in the running dev container, as its user, in the same folder inside.
 
-    Standard input, output, Ctrl-C and other signals are passed on, and the exit code is the command's.
+    Passes on standard input, output, Ctrl-C and other signals. The exit code is the command's.
     """
     pairs = [variable.partition("=") for variable in variables]
     if wrong := next((name for name, separator, _ in pairs if not (name and separator)), None):

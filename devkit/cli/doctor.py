@@ -80,14 +80,14 @@ _REMOVED = {
         "--expect-gpus",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Report an error where fewer GPUs answer, as on a node that lost one.",
+        help="Report an error if fewer GPUs answer, as on a node that lost one.",
     ),
     click.option(
         "--timeout",
         metavar="SECONDS",
         type=_SECONDS,
         default=DEFAULT_TIMEOUT_S,
-        help="Time limit for reading the machine, --trial included and --deep not. Default: 5.",
+        help="Time limit for reading the machine, including --trial but not --deep. Default: 5.",
     ),
 )
 @section(
@@ -97,7 +97,7 @@ _REMOVED = {
         "--trial/--no-trial",
         default=None,
         envvar="DEVKIT_TRIAL",
-        help="Start containers by each way that is set up, and remove them. Default: yes, but not in CI"
+        help="Start a container in each configured way, then remove it. Default: yes, but not in CI"
         " and in formats for programs.",
     ),
 )
@@ -116,7 +116,7 @@ _REMOVED = {
     click.option(
         "--setup", is_flag=True, help="Print the steps that install driver, engine and Container Toolkit here."
     ),
-    click.option("--fix", is_flag=True, help="Repair your own files: shows each change, asks first, keeps a copy."),
+    click.option("--fix", is_flag=True, help="Repair your own files: show each change, ask first, keep a backup."),
     click.option("--yes", is_flag=True, help="With --fix: do not ask."),
 )
 @click.pass_context
@@ -143,10 +143,10 @@ def doctor(
     timeout: float,
     verbose: bool,
 ) -> None:
-    """Find what stops GPU work on this machine, and say how to fix it.
+    """Find what stops GPU work on this machine and say how to fix it.
 
-    Only reads, unless --fix is given. Ends with 0 when healthy, warnings allowed, and with 1 on problems. What could not
-    be read makes the verdict "incomplete", which ends with 0, too, and with 1 with --strict.
+    Changes nothing without --fix. The exit code is 0 if the machine is healthy or has only warnings, and 1 on problems.
+    If something could not be read, the verdict is "incomplete" and the exit code 0, or 1 with --strict.
     """
     from devkit.verify.process import interrupt_on_termination
 
@@ -206,7 +206,7 @@ def _print_setup_steps(facts: "Facts", report: "Report", *, as_json: bool) -> No
 
 
 def _is_waited_for(flags: Mapping[str, object]) -> bool:
-    """Say if somebody waits for this examination, so that containers may be tried for it."""
+    """Return whether a user waits for this examination, so that it may try containers."""
     if flags["setup"] or flags["facts_files"] or flags["style"] in _FOR_PROGRAMS:
         return False
     if isinstance(only := flags["only"], tuple) and only and not {*only} & {*_OF_TRIALS}:
@@ -247,7 +247,7 @@ class SavedReports:
 
             run = read_training_run(LocalHost(), str(self.run), is_held=is_folder_held(self.run))
             if isinstance(run, Unknown):
-                raise DevkitError(run.reason, "Name the folder that devkit finetune --output was given.")
+                raise DevkitError(run.reason, "Name the folder that you gave to devkit finetune --output.")
             facts = replace(facts, training=run)
         return facts
 
@@ -321,7 +321,7 @@ def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
     for name, flag in _NOT_FOR_SETUP if flags["setup"] else ():
         if flags[name]:
             raise DevkitError(
-                f"--setup prints the steps of a set-up, and {flag} is for a diagnosis", "Give one of the two."
+                f"--setup prints installation steps, and {flag} is for a diagnosis", "Give one of the two."
             )
 
 
@@ -344,7 +344,7 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield "--yes answers the questions of --fix, which was not given", "Add --fix, or leave out --yes."
     project, output = flags["project"], flags["output"]
     if isinstance(project, Path) and not project.is_dir():
-        yield f"{project} is no directory", "Name the project's folder: devkit doctor --project DIR"
+        yield f"{project} is not a directory", "Name the project's folder: devkit doctor --project DIR"
     if output is not None and output == flags["save_facts"]:
         yield f"--output and --save-facts both name {output}", "Name two files."
 

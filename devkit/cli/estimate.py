@@ -184,7 +184,7 @@ class _EstimateCommand(Command):
         multiple=True,
         metavar="NAME",
         shell_complete=complete_gpus,
-        help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb", "L4/4" for one of four programs.',
+        help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb", "L4/4" (a quarter of an L4).',
     ),
     click.option(
         "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
@@ -198,11 +198,11 @@ class _EstimateCommand(Command):
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
 def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one for each option
-    """Say how much GPU memory training or inference takes, where it fits, and what to change.
+    """Estimate how much GPU memory training or inference takes, where it fits, and what to change.
 
-    MODEL is a known name such as llama-3.1-8b, a config.json or its folder, or a repository on the hub; or describe it
-    with --shape. Nothing is downloaded but a config.json. Ends with 1 where it fits on none of the GPUs: those named,
-    those of --facts, or those of this machine.
+    MODEL is a known name such as llama-3.1-8b, a config.json or its folder, or a repository on the hub. Or describe it
+    with --shape. Only a config.json is downloaded. The exit code is 1 if the model fits on none of the GPUs: those you
+    name, those of --facts, or those of this machine.
     """
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.report import (
@@ -256,7 +256,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, object]:
         name, mark, value = text.partition("=")
         name = name.strip().replace("-", "_")
         if not mark or name not in _WITHOUT_FLAG:
-            raise DevkitError(f"--set {text!r} is no setting", f"Names: {', '.join(_WITHOUT_FLAG)}.")
+            raise DevkitError(f"--set {text!r} is not a setting", f"Names: {', '.join(_WITHOUT_FLAG)}.")
         found[name] = {"true": True, "false": False}.get(value, int(value) if value.isdecimal() else value)
     return found
 
@@ -415,7 +415,7 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
         with contextlib.suppress(DevkitError):
             continue_in_project("devkit estimate")
         raise DevkitError(
-            f"{model} is not among the known models, and huggingface_hub is not installed to query the hub", hint
+            f"{model} is not a known model, and huggingface_hub is not installed to query the hub", hint
         ) from None
     try:
         path = hf_hub_download(model, "config.json")

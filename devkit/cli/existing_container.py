@@ -68,7 +68,7 @@ def adopt_existing_container(
     from devkit.render.adopt.adoption import compute_adopted_changes, format_torch_source, read_existing_container
 
     existing = read_existing_container(project.root, paths, project.dependencies, new=new)
-    _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project has a dev container of its own, {paths[0]}")
+    _refuse_options(ctx, _GENERATED_FILE_OPTIONS, f"this project already has a dev container, {paths[0]}")
     if not existing.needs_gpu and not new:
         _print_left_alone({path: format_torch_source(each) for path, each in existing.torch.items()}, options)
         ctx.exit(ExitCode.DONE)
@@ -100,7 +100,7 @@ def adopt_existing_container(
 
 
 def _print_adoption(adoption: "Adoption", changes: "tuple[FileChange, ...]", options: WriteOptions) -> None:
-    """Print the torch of each dev container, the changes, and what is left to the user."""
+    """Print the torch of each dev container, the changes, and the steps left to the user."""
     plan = adoption.plan
     _print_torch({each.path: each.describe() for each in adoption.torch if plan.torch or each.source.is_known})
     if not plan.torch:
@@ -182,7 +182,7 @@ def _build_compose_dev_container(
 
     if paths or (project.root / DEV_CONTAINER_PATH).exists():
         raise DevkitError(
-            f"--compose makes a dev container, and this project has one: {[*paths, DEV_CONTAINER_PATH][0]}",
+            f"--compose creates a dev container, but this project already has one: {[*paths, DEV_CONTAINER_PATH][0]}",
             "Move it away first, or leave out --compose to keep it.",
         )
     text = render_compose_dev_container(project.root, project.settings.name, compose=compose, service=service)
@@ -199,7 +199,7 @@ def _refuse_options(ctx: click.Context, names: frozenset[str], because: str) -> 
     if given:
         raise DevkitError(
             f"{' and '.join(given)} would change nothing: {because}",
-            "Leave it out. Or move that dev container away first: then devkit writes one of its own.",
+            "Omit it. Or move that dev container away first: devkit then writes its own.",
         )
 
 

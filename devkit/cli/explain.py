@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MIN_WIDTH = 40
 MAX_WIDTH = 100
 MAX_CODE_LENGTH = 16
-"""A longer text is no code of a check, and what explains those is not imported."""
+"""A longer text cannot be a check's code, so the modules that explain checks are not imported."""
 _CHUNK_BYTES = 1024 * 1024
 _LONGEST_PATH = 1024
 _LOG_SUFFIXES = (".err", ".log", ".out", ".txt")
@@ -40,7 +40,7 @@ _EXAMPLES = 'devkit explain "could not select device driver", or devkit explain 
 @click.option(
     "--facts", "facts_file", metavar="FILE", type=click.Path(path_type=Path), help="Saved facts of the text's machine."
 )
-@click.option("--no-facts", is_flag=True, help="Judge the text alone, without a look at this machine.")
+@click.option("--no-facts", is_flag=True, help="Judge only the text; do not look at this machine.")
 @click.option(
     "--new",
     "case_file",
@@ -58,10 +58,10 @@ def explain(
     no_facts: bool,
     case_file: Path | None,
 ) -> None:
-    """Explain an error text or a check's code, and what to do.
+    """Explain an error text or a check's code, and say what to do.
 
-    CODE is a check such as CTK001, TEXT an error as you saw it, including surrounding log output, FILE a log, and -
-    reads a log from standard input. Needs no GPU and no network. Ends with 1 when the text has an error that is not known.
+    CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
+    - reads a log from standard input. Needs no GPU or network. Exits with 1 for an unknown error.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")
@@ -179,7 +179,7 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
 
 
 def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, width: int) -> None:
-    """Explain the check whose code `text` is, and end; return where it is no code."""
+    """Explain the check whose code `text` is, and exit; return if it is not a code."""
     from devkit.cli.output import format_json, style_lines, write_output
     from devkit.doctor.explain import find_check, format_explanation
     from devkit.doctor.report.documents import build_explanation_document

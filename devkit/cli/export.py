@@ -72,8 +72,8 @@ class TargetGroup(click.Group):
 def export() -> None:
     """Export the solved environment and the fine-tuning job to an engine that runs on many machines.
 
-    Settings come from the table [job] of devkit.toml, those of one target from [job.TARGET]; flags override
-    them. Resources come from the memory estimate; a job that cannot fit is refused.
+    Settings come from [job] in devkit.toml, and those of one target from [job.TARGET]; flags override them.
+    Resources come from the memory estimate; devkit rejects a job that cannot fit.
     """
 
 
@@ -97,7 +97,7 @@ class _TargetCommand(Command):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND …]"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Format the flags by what they are about, and the settings that have none."""
+        """Format the flags by topic, and the settings that have no flag."""
         super().format_options(ctx, formatter)
         with formatter.section("Settings without a flag, for --set"):
             formatter.write_dl(
@@ -134,10 +134,10 @@ def _build_command(target: ExportTarget) -> click.Command:
         type=_OUTPUT,
         help=f"Write there once, and store no flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
-    @click.option("--force", is_flag=True, help="Write a job that the estimate says cannot fit, and lose your edits.")
+    @click.option("--force", is_flag=True, help="Write a job that cannot fit by the estimate; discard edits.")
     @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
     @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
-    @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+    @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
     @click.option("--yes", is_flag=True, help="Replace files without asking.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @click.pass_context
@@ -365,7 +365,7 @@ def _read_model_config(folder: Path, model: str) -> Mapping[str, Any] | None:
 
 
 def _measure(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder; 0 for what is not here."""
+    """Return the bytes of a file, or of all files in a folder; 0 for a path that does not exist here."""
     try:
         files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
         return sum(each.stat().st_size for each in files)
@@ -379,7 +379,7 @@ def _open_project(directory: Path) -> "tuple[DevkitProject, DevkitLock]":
     from devkit.render.project import PathOptions, open_project
 
     if not directory.is_dir():
-        raise DevkitError(f"{directory} is no directory", "Name the project's folder.")
+        raise DevkitError(f"{directory} is not a directory", "Name the project's folder.")
     project = open_project(directory, ProjectSettings(), PathOptions())
     return project, read_project_lock(project.root)
 
@@ -455,5 +455,5 @@ def _find_folder(project: "DevkitProject", target: ExportTarget, settings: Expor
     lock = read_project_lock(folder) if folder.is_dir() else None
     if lock is not None and lock.files and lock.target != target.name:
         content = f"the files of {lock.target}" if lock.target else "a project's dev container"
-        raise DevkitError(f"{folder} holds {content}", "Give each target a folder of its own with --output.")
+        raise DevkitError(f"{folder} holds {content}", "Give each target its own folder with --output.")
     return folder

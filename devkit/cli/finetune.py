@@ -140,7 +140,7 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
 
 @contextmanager
 def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
-    """Print the events. JSON has standard output for itself: what libraries print goes to standard error."""
+    """Print the events. With JSON, output of libraries goes to standard error."""
     from devkit.workload.environment import reserve_stdout_for_events
 
     if not as_json:
@@ -153,7 +153,7 @@ def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
         try:
             yield progress
         finally:
-            # An error message comes next, on a line of its own.
+            # An error message comes next, on its own line.
             progress.clear()
         return
     with reserve_stdout_for_events() as emit:

@@ -1,4 +1,4 @@
-"""`devkit fleet`: diagnose many machines over ssh, compare them, and write the files by which others watch them."""
+"""`devkit fleet`: diagnose many machines over ssh, compare them, and write monitoring files for other tools."""
 
 import json
 import shlex
@@ -28,7 +28,7 @@ _VERDICTS = ("problems", _NO_ANSWER, "incomplete", "warnings", "no-gpu", "health
 
 @click.group()
 def fleet() -> None:
-    """Diagnose many machines over ssh, compare them, and write the files by which others watch them."""
+    """Diagnose many machines over ssh, compare them, and write monitoring files for other tools."""
 
 
 fleet.add_command(compare)
@@ -69,7 +69,7 @@ class _Answer:
     help="Connect to no machine: read the reports of --save, or those that checks/collect.sh fetched from Kubernetes' nodes.",
 )
 @click.option("--ssh", default="ssh", show_default=True, help="The ssh command, with options: 'ssh -p 2222 -l admin'.")
-@click.option("--command", default="devkit", show_default=True, help="The command of devkit there.")
+@click.option("--command", default="devkit", show_default=True, help="The devkit command on those machines.")
 @click.option("--parallel", type=click.IntRange(1, 1000), default=32, show_default=True, help="Machines at a time.")
 @click.option(
     "--timeout",
@@ -100,15 +100,15 @@ def fleet_doctor(
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Run devkit doctor on each HOST over ssh, side by side, and report what several have in common once.
+    """Run devkit doctor on all HOSTs over ssh at once, and report what several have in common once.
 
-    devkit is installed on each of them; ssh asks nothing, so that keys or an agent are needed. Ends with 1 when one has
+    Install devkit on each of them first. ssh must not prompt: use keys or an agent. The exit code is 1 if a machine has
     problems or does not answer.
     """
     names = tuple(dict.fromkeys((*hosts, *_read_hosts(hosts_file))))
     if bool(names) == bool(reports):
         raise DevkitError(
-            "no host is named" if reports is None else "--reports asks no host, and some are named",
+            "no host given" if reports is None else "--reports connects to no host, but hosts were given",
             "Name hosts, devkit fleet doctor gpu01 gpu02 or --hosts-file FILE; or reports: --reports DIR.",
         )
     connect = [*shlex.split(ssh), "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(timeout / 4))}"]
@@ -232,12 +232,12 @@ def _wrap(text: str, width: int, indent: str) -> Iterable[str]:
 
 @fleet.command("files", short_help="Write the files by which others watch a fleet.")
 @click.argument("folder", metavar="[DIR]", default="fleet", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--command", default="devkit", show_default=True, help="The command of devkit on the machines.")
+@click.option("--command", default="devkit", show_default=True, help="The devkit command on the machines.")
 @click.option("--force", is_flag=True, help="Replace files of these names.")
 def fleet_files(folder: Path, *, command: str, force: bool) -> None:
-    """Write the files by which others watch a fleet: node-problem-detector, Slurm, Prometheus, Grafana.
+    """Write monitoring files for a fleet: node-problem-detector, Slurm, Prometheus, Grafana.
 
-    Each begins with what it is for and where it goes.
+    Each file begins with its purpose and where to install it.
     """
     from devkit.render.templates import find_templates
 

@@ -215,7 +215,7 @@ def _read_prompts(given: dict[str, Any]) -> "tuple[Prompt, ...]":
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")
     text = sys.stdin.read(MAX_PROMPT_CHARACTERS + 1)
     if len(text) > MAX_PROMPT_CHARACTERS:
-        raise DevkitError("the prompt on standard input has no end", "Give it with --prompt, or in a file.")
+        raise DevkitError("the prompt on standard input is too long", "Give it with --prompt, or in a file.")
     return (Prompt(require_prompt_text(text.rstrip("\n"), "standard input")),)
 
 

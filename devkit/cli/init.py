@@ -84,11 +84,11 @@ RENAMED_FLAGS = {
 @click.option("--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service of this Compose file.")
 @click.option("--service", metavar="NAME", help="That service. Default: the only one that asks for a GPU.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
-@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--force", is_flag=True, help="Replace devkit's own files even where they were edited.")
 @click.option(
-    "--as-feature", is_flag=True, help="Write DIR/devkit, a dev container Feature that brings devkit, and no more."
+    "--as-feature", is_flag=True, help="Write DIR/devkit, a dev container Feature with devkit, and nothing else."
 )
 @resolve_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -113,11 +113,11 @@ def init(
     no_resolve: bool,
     as_json: bool,
 ) -> None:
-    """Write a dev container that fits this machine, or the one that the flags describe.
+    """Write a dev container that fits this machine, or the machine that the flags describe.
 
-    Settings are kept in DIR/devkit.toml; flags override them and are recorded there.
+    Settings are stored in DIR/devkit.toml; flags override them and are saved there.
 
-    --as-feature: with DIR .devcontainer, a devcontainer.json uses it by "features": {"./devkit": {}}; or publish it.
+    --as-feature: write it into .devcontainer and add "features": {"./devkit": {}} to devcontainer.json; or publish it.
     """
     from devkit.render.changes import require_root
     from devkit.render.project import compute_project_changes, open_project
@@ -210,7 +210,7 @@ def add_imports(
     asks: bool = False,
     with_guide: bool = True,
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
-    """Return the project with the packages that its programs import and no file names, and those that were not added.
+    """Return the project with the packages that its programs import but no file lists, and those that were not added.
 
     A project whose files ask for no package is looked at always, with a question on a terminal, unless everything
     `is_confirmed`. In any other it takes the user's own flag, `is_wanted`, because most of what it imports without naming
@@ -333,7 +333,7 @@ def _format_requirement(package: "ImportedPackage") -> str:
 
 
 def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
-    """Print what is imported and not installed, with the flag or the setting that installs it."""
+    """Print packages that are imported but not installed, with the flag or the setting that installs them."""
     for is_known, how in (
         (True, "--add-imports installs them and records them in devkit.toml"),
         (False, "devkit knows no package for them; name it under [project] packages in devkit.toml"),

@@ -25,7 +25,7 @@ def find_target_python(*, runs: bool) -> "WorkloadPython | None":
         return python
     if runs:
         raise DevkitError(
-            "--run installs into an active virtual environment, and none is active",
+            "--run installs into the active virtual environment, but none is active",
             "Make one: uv venv && . .venv/bin/activate",
         )
     return None

@@ -45,8 +45,8 @@ class Steps:
 def onboard(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
     """Take a fresh clone to a proved dev container: doctor, init, up, verify.
 
-    Each step is shown with its command. It ends at the first that fails, with the command for what is to be done; where
-    there is no dev container yet, that is `devkit init`, whose choices are yours.
+    Shows each step with its command, stops at the first that fails, and prints the command to run next. If there is no
+    dev container yet, run `devkit init` and make its choices.
     """
     steps = Steps()
     steps.begin("machine", f"devkit doctor --project {shlex.quote(str(directory))}")

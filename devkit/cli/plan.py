@@ -79,7 +79,7 @@ def plan(
     if as_json and (install or as_requirements):
         raise DevkitError(f"{'--install' if install else '--pip'} prints no JSON", "Remove --json.")
     if run and not install:
-        raise DevkitError("--run runs what --install prints, which was not given", "devkit plan --install --run")
+        raise DevkitError("--run needs --install, whose command it runs", "devkit plan --install --run")
     target = find_target_python(runs=run) if install else None
     if target and options.python is None:
         options = replace(options, python=str(target.version))

@@ -59,7 +59,7 @@ class PlanOptions:
 
 
 def _remember_indexes(_ctx: click.Context, _param: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
-    """Remember that the user allows these. Raises DevkitError for what is no address of an index."""
+    """Remember that the user allows these. Raises DevkitError for anything that is not an index URL."""
     if urls:
         from devkit.probe.package_indexes import remember_indexes
 
@@ -79,7 +79,7 @@ allow_index_option = partial(
     multiple=True,
     metavar="URL",
     callback=_remember_indexes,
-    help="Take packages from this index of the project's, too. Remembered. Repeat.",
+    help="Allow this package index of the project, and remember it. Repeat.",
 )
 
 
@@ -108,7 +108,7 @@ _MACHINE = (
         help='Plan for this GPU: "RTX 4090", 9.0, MI300X. Repeat.',
     ),
     click.option(
-        "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="What to compute on. Default: auto."
+        "--vendor", type=click.Choice(["nvidia", "rocm", "cpu", "auto"]), help="Accelerator vendor. Default: auto."
     ),
 )
 _MACHINE_DETAILS = (
@@ -119,7 +119,7 @@ _MACHINE_DETAILS = (
         help="wsl2, windows: --driver is the Windows driver.",
     ),
     click.option("--glibc", metavar="VERSION", help="torch will run on a system with this C library."),
-    click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine passes on GPUs."),
+    click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine exposes GPUs."),
 )
 """What `devkit init` takes by --set."""
 _VERSIONS = (
@@ -136,13 +136,13 @@ _VERSIONS = (
         help="Do not hold the versions that uv resolves: each build takes newer ones.",
     ),
     click.option(
-        "--feature", "features", multiple=True, metavar="NAME", help="Must work: nf4, fp8, nvcc, graphics … Repeat."
+        "--feature", "features", multiple=True, metavar="NAME", help="Require this: nf4, fp8, nvcc, graphics … Repeat."
     ),
 )
 _PROJECT = (
     click.option("--extra", "extras", multiple=True, metavar="NAME", help="Install this extra, too. Repeat."),
     click.option("--group", "groups", multiple=True, metavar="NAME", help="Install this group, too. Repeat."),
-    click.option("--requirements", multiple=True, metavar="FILE", help="Install this list, not those found. Repeat."),
+    click.option("--requirements", multiple=True, metavar="FILE", help="Install only this list. Repeat."),
     click.option(
         "--stack",
         "packages",
@@ -249,15 +249,15 @@ def _list_option(*names: str, metavar: str, what: str) -> Decorator:
 
 container_options = group_options(
     (
-        click.option("--engine", type=click.Choice(["docker", "podman"]), help="Write for this engine alone."),
+        click.option("--engine", type=click.Choice(["docker", "podman"]), help="Write for this engine only."),
         _list_option("--editor", "editors", metavar="NAME", what="Serve this editor: vscode, jetbrains, codespaces …"),
         _list_option("--profile", "profiles", metavar="NAME", what="Add services or CI jobs: jupyter, ci."),
-        click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
+        click.option("--ignore-dependencies", is_flag=True, help="Keep the project's own packages out of the image."),
         click.option(
-            "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="PEM file of authorities the image shall trust."
+            "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="CA bundle (PEM) to trust in the image."
         ),
         click.option(
-            "--wheelhouse", metavar="DIR", type=_FILE_PATH, help="Build from this folder of wheels, without an index."
+            "--wheelhouse", metavar="DIR", type=_FILE_PATH, help="Build from this folder of wheels, not an index."
         ),
         click.option(
             "--set",

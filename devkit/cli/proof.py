@@ -42,7 +42,7 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
 
 
 def _list_sources(found: Resolved) -> list[str]:
-    """List what the build of the image compiles or builds, and what it takes without a check."""
+    """List the packages that the image build compiles, and those it takes without a check."""
     built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source]
     says = [f"{len(built)} built from source ({_join(built)})"] if built else []
     if found.unread:

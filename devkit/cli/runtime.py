@@ -53,7 +53,7 @@ def reraise_dropped_interrupts() -> None:
 
 
 class _File(io.FileIO):
-    """A standard stream that goes nowhere from an error on, such as that of a reader that leaves; the command goes on."""
+    """A standard stream that discards output after an error, such as a reader that leaves; the command continues."""
 
     def __init__(self, stream: TextIO, until: type[OSError]) -> None:
         super().__init__(stream.fileno(), "w", closefd=False)
@@ -68,7 +68,7 @@ class _File(io.FileIO):
 
 
 def drop_refused_errors() -> None:
-    """Let no command end because of what it says on standard error, which may be a full disk."""
+    """Keep a command running if writing to standard error fails, as on a full disk."""
     if isinstance(sys.stderr, io.TextIOWrapper):
         file, codec = io.BufferedWriter(_File(sys.stderr, OSError)), sys.stderr
         sys.stderr = io.TextIOWrapper(file, encoding=codec.encoding, errors=codec.errors, line_buffering=True)

@@ -70,7 +70,7 @@ def serve(
     if engine == "vllm":
         words = _vllm_words(name, settings, adapter)
     elif engine == "llama-cpp":
-        words = ["-m", name, *(["-c", f"{context}"] if context else [])]  # it offloads what fits by itself
+        words = ["-m", name, *(["-c", f"{context}"] if context else [])]  # it offloads what fits automatically
     else:
         words = ["serve", name, *(["--dtype", "float16"] if settings and settings.is_half else [])]
     command = [program, *words, "--host", host, "--port", f"{port}", *rest]
@@ -109,8 +109,8 @@ def _resolve(model: str, context: int | None) -> "tuple[str, ServingSettings | N
     settings = solve_serving(build_model_shape(config, name=known), gpus, context=context)
     if settings is None:
         raise DevkitError(
-            f"{model} does not surely fit the free memory of this machine's GPUs",
-            f"devkit estimate {shlex.quote(model)} --inference; to try it nevertheless, set CUDA_VISIBLE_DEVICES",
+            f"{model} may not fit the free memory of this machine's GPUs",
+            f"devkit estimate {shlex.quote(model)} --inference; to try it anyway, set CUDA_VISIBLE_DEVICES",
         )
     return name, settings
 
@@ -149,7 +149,7 @@ def _vllm_words(name: str, settings: "ServingSettings | None", adapter: Path | N
         rank = next((each for each in _VLLM_RANKS if each >= largest), None)
         if rank is None or found.config.get("use_dora") or found.config.get("modules_to_save"):
             raise DevkitError(
-                f"vLLM serves no adapter like {adapter}: DoRA, whole modules, or a rank above {_VLLM_RANKS[-1]}",
+                f"vLLM cannot serve the adapter {adapter}: DoRA, whole modules, or a rank above {_VLLM_RANKS[-1]}",
                 f"Merge it: devkit generate --adapter {shlex.quote(str(adapter))} --merge MERGED",
             )
         words += [

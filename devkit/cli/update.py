@@ -46,7 +46,7 @@ SCHEMA = "devkit.update/1"
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
-@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @allow_index_option(expose_value=False)
 @resolve_option
@@ -65,11 +65,11 @@ def update(
     as_json: bool,
     locking: LockOptions,
 ) -> None:
-    """Bring a generated dev container up to date, and keep what you edited in it.
+    """Bring a generated dev container up to date and keep your edits.
 
-    The plan is for the machines that devkit.lock names, not for this one. Locks that were made for another plan are
-    renewed. Where your edits and devkit's changes conflict, text files get both between markers, JSON and YAML files
-    keep yours, and the exit code is 1.
+    Plans for the machines that devkit.lock names, not for this one, and renews locks that were made for another plan.
+    If your edits and devkit's changes conflict, text files get both between markers, JSON and YAML files keep yours,
+    and the exit code is 1.
     """
     from devkit.render.changes import Action
     from devkit.render.devkit_lock import LOCK_PATH, parse_lock
@@ -96,7 +96,7 @@ def update(
     project = _renew_locks(project.for_plan(answer), answer, locking, options, is_check=check)
     changes = compute_project_changes(project, answer, machines=request.machines, may_conflict=True)
     if check:
-        # A clone lacks what is kept out of version control; that is no drift.
+        # A clone lacks files that version control ignores; that is not drift.
         changes = tuple(replace(each, action=Action.UNCHANGED) if each.artifact.is_local else each for each in changes)
     if not as_json:
         print_plan(answer, wants_cpu=True)

@@ -84,10 +84,10 @@ def verify(
 ) -> None:
     """Prove that fine-tuning works: in the dev container of DIR, or with --here on this machine.
 
-    A tiny random model learns a sentence with LoRA and QLoRA; every claim is asserted. Nothing is downloaded.
+    A tiny random model learns a sentence with LoRA and QLoRA; every claim is checked. Nothing is downloaded.
     In a project's environment, its packages and requirements must import, too.
 
-    --bench writes one JSON document and one HTML page, resumes where it was interrupted, and ends with 1 without a GPU.
+    --bench writes a JSON document and an HTML page, and resumes after an interruption. Without a GPU it exits with 1.
     """
     from devkit.verify.process import interrupt_on_termination
     from devkit.verify.report import format_proof_report
@@ -97,7 +97,7 @@ def verify(
         ctx.exit(_run_benchmark(output or Path("gpu-report"), as_json=as_json))
     if output is not None and not output.parent.is_dir():
         # Now, and not after the proof.
-        raise DevkitError(f"{output.parent} is no directory, so {output.name} cannot be written there", "make it first")
+        raise DevkitError(f"{output.parent} is not a directory: cannot write {output.name}", "make it first")
     with interrupt_on_termination():
         if job and here:
             # Now, and not after the other stages.
@@ -158,7 +158,7 @@ def _require_local_model(model: str) -> None:
     if model and not is_local and not (cache / f"models--{model.replace('/', '--')}").exists():
         raise DevkitError(
             f"there is no model {model}: no such folder, and it is not in {cache}",
-            f"Name a folder, or download it first, for the proof downloads nothing: hf download {model}",
+            f"Name a folder or download the model first, because the proof downloads nothing: hf download {model}",
         )
 
 

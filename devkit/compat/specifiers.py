@@ -58,7 +58,7 @@ def satisfies_python(minor: str, specifier: str) -> bool:
 
 @cache
 def holds_in_container(marker: str, *, machine: str, python: str) -> bool:
-    """Return whether a marker (PEP 508) holds in a container on such a machine; one that cannot be read holds."""
+    """Return whether a marker (PEP 508) holds in a container on this machine; an unreadable marker holds."""
     versions = {"python_version": python, "python_full_version": f"{python}.0"}
     try:
         return Marker(marker).evaluate({**_MARKER_VARIABLES, "platform_machine": machine, **versions})

@@ -88,7 +88,7 @@ class ForwardPackage(TableRow):
 
 @dataclass(frozen=True, kw_only=True)
 class Capability(TableRow):
-    """A compute capability: the CUDA Toolkits that target it and the driver branches that know it; None is no limit.
+    """A compute capability: the CUDA Toolkits that target it and the driver branches that know it; None means no limit.
 
     `generic_wheels_from_cuda` is set for Tegra GPUs: ordinary aarch64 wheels load only from that CUDA on.
     """
@@ -759,7 +759,7 @@ class StackTable(Table):
 
 
 class ManylinuxTable(Table):
-    """Platforms of Linux wheels; a file of its own, because every run of the doctor reads it, and often no other."""
+    """Platforms of Linux wheels, in a separate file: every run of the doctor reads it, and often no other."""
 
     platforms = Array("manylinux", ManylinuxPlatform, unique=("glibc",))
 

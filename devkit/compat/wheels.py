@@ -138,7 +138,7 @@ def find_wheel(
     machine: str,
     python: str | None,
 ) -> CompatibleWheel | None:
-    """Find the newest torch wheel for a driver, GPUs and a Python such as "3.12"; what is None limits nothing."""
+    """Find the newest torch wheel for a driver, GPUs and a Python such as "3.12"; None means no limit."""
     tables = load_tables().torch
     for release in sorted(tables.releases, key=lambda row: row.version, reverse=True):
         if python is not None and python not in release.pythons:

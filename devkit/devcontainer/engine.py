@@ -1,4 +1,4 @@
-"""The engine's own command, docker or podman: what it says of the container of a folder, and how to run words inside."""
+"""The engine's own command, docker or podman: how to inspect a folder's container and run commands inside."""
 
 import json
 import os
@@ -32,7 +32,7 @@ kill -s "$2" $(grep -lsxz "DEVKIT_SESSION=$1" /proc/[0-9]*/environ | cut -d/ -f3
 
 @dataclass(frozen=True)
 class Failure:
-    """A step that failed: what it was, the whole output, and the part of it that says most."""
+    """A step that failed: its name, the whole output, and the most informative part of it."""
 
     title: str
     lines: tuple[str, ...]
@@ -114,7 +114,7 @@ def require_cli(container: DevContainer) -> None:
     """Raise DevkitError where the dev container CLI is needed and missing."""
     if not container.is_generated and shutil.which(REFERENCE_CLI) is None:
         raise DevkitError(
-            f"{container.file} is started by the dev container CLI, which is not installed",
+            f"{container.file} needs the dev container CLI, which is not installed",
             "npm install -g @devcontainers/cli\nor write a dev container that needs Compose alone: devkit init",
         )
 
@@ -130,7 +130,7 @@ def find_client(host: Host, container: DevContainer) -> EngineClient:
     if url.startswith("ssh://"):
         said = to_one_line(done.err.rpartition("stderr=")[2]) or "it did not answer in time"
         raise DevkitError(
-            f"no container engine answers at {url}: {said}", f"See that ssh asks no question: ssh {url} docker version"
+            f"no container engine answers at {url}: {said}", f"ssh must not prompt: ssh {url} docker version"
         )
     # Only where something is wrong: what explains it takes longer to import than a command to run.
     from devkit.verify.engine import explain_hanging_engine, require_engine

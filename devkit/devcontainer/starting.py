@@ -39,7 +39,7 @@ class Started:
 def start_dev_container(
     client: EngineClient, report: Report, *, rebuilds: bool = False, no_cache: bool = False
 ) -> Started | Failure:
-    """Start the dev container. Repeating it keeps what is up to date; `rebuilds` makes the container again in any case.
+    """Start the dev container. Repeating it keeps what is up to date; `rebuilds` always recreates the container.
 
     Raises DevkitError where the engine has no Compose command.
     """

@@ -4,7 +4,7 @@ Read in transformers' modeling code and checked against torch.autograd.graph.sav
 RMSNorm and the query and key norms keep a copy in fp32, attention its inputs and its output, the MLP the gate before
 and after the activation and the other half. A linear with a frozen weight keeps nothing; one that trains, carries an
 adapter or is in int8 keeps its input, which it shares with its siblings unless the adapter has another data type:
-then each adapter has a copy of its own.
+then each adapter has its own copy.
 """
 
 from collections.abc import Iterator

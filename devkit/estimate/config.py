@@ -205,14 +205,14 @@ class _Reader:
         whole, rest = divmod(self.size(key), by)
         if rest:
             raise DevkitError(
-                f"{self._keys.get(key, key)} {self.size(key)} is no multiple of the {by} attention heads",
+                f"{self._keys.get(key, key)} {self.size(key)} is not a multiple of the {by} attention heads",
                 "Check both in config.json, or give head_dim.",
             )
         return whole
 
 
 class _Attention:
-    """Attention with heads of its own, or shared by groups."""
+    """Attention whose key and value heads are separate or shared by groups."""
 
     def __init__(self, read: _Reader) -> None:
         self.heads = read.size("num_attention_heads")

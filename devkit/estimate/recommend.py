@@ -32,7 +32,7 @@ class Recommendation:
 def recommend_settings(
     shape: ModelShape, requested: TrainingSettings, gpu: GpuSpec, *, count: int = 3
 ) -> tuple[Recommendation, ...]:
-    """Recommend the fastest settings that fit for certain; where none do, those that are tight.
+    """Recommend the fastest settings that are certain to fit; if none are, those that fit tightly.
 
     The sequence length and the purpose of the training stay: only how it is done changes. LoRA becomes QLoRA only where
     no other change makes it fit: 4-bit weights are slower, and rounded.

@@ -86,7 +86,7 @@ class EstimateReport:
 
     @property
     def fits_somewhere(self) -> bool:
-        """True if it fits on one of the scenario's GPUs, at least if nothing goes wrong; True without GPUs."""
+        """True if it fits on one of the scenario's GPUs, at least tightly; True without GPUs."""
         return not self.gpus or any(each.verdict is not Fit.DOES_NOT_FIT for each in self.gpus)
 
 

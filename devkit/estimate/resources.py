@@ -70,7 +70,7 @@ each byte; five times that leaves time for everything else."""
 
 @dataclass(frozen=True)
 class Slowdown:
-    """The cost of a setting: by which factor a step takes longer, in words, and where that was measured."""
+    """The cost of a setting: how many times longer a step takes, in words, and where that was measured."""
 
     factor: float
     says: str
@@ -121,7 +121,7 @@ def find_slowdowns(settings: TrainingSettings) -> tuple[Slowdown, ...]:
 
 
 def compute_slowness(settings: TrainingSettings) -> float:
-    """Compute by which factor a token takes longer than with the fastest settings; for ranking alone."""
+    """Compute how many times longer a token takes than with the fastest settings; only for ranking."""
     factor = math.prod((each.factor for each in find_slowdowns(settings)), start=1.0)
     tokens = settings.micro_batch * settings.sequence
     return factor * max(1.0, math.sqrt(ENOUGH_TOKENS / tokens))

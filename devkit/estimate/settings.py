@@ -77,7 +77,7 @@ class Stack(StrEnum):
 
 
 class CacheKind(StrEnum):
-    """The KV cache: concatenated anew for every token, allocated in full at once, or in pages
+    """The KV cache: concatenated again for every token, allocated in full at once, or in pages
     of a pool that a server shares out."""
 
     DYNAMIC = "dynamic"

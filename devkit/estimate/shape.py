@@ -56,7 +56,7 @@ class ExpertShape:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
-    """`count` decoder layers that are alike. `other_parameters` are norms, routers and whatever else is no linear.
+    """`count` decoder layers that are alike. `other_parameters` are norms, routers and whatever else is not a linear layer.
 
     `window` is how many tokens back attention sees, None for all of them.
     """
@@ -184,7 +184,7 @@ class ModelShape:
 NF4_BLOCK = 64
 """Weights that share one scale in nf4. Source: section 3 of the QLoRA paper."""
 SCALE_BLOCK = 256
-"""Scales that share one scale of their own under double quantization. Source: as above."""
+"""Scales that share one second-level scale under double quantization. Source: as above."""
 
 
 def compute_weight_terms(

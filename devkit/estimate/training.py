@@ -70,7 +70,7 @@ _SHARDED: dict[Sharding, frozenset[str]] = {
 }
 """Terms of which every rank holds its shard. Source: section 5 of the ZeRO paper.
 
-The scales of packed weights are no parameters: they stay whole beside each part. Source: bitsandbytes 0.50,
+The scales of packed weights are not parameters: they stay whole beside each part. Source: bitsandbytes 0.50,
 nn/modules.py, Params4bit.quant_state.
 """
 
@@ -234,16 +234,16 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
         raise DevkitError("--dora says nothing about full fine-tuning", "Choose --method lora, qlora or int8-lora.")
     if settings.sharding is not Sharding.DDP and settings.world == 1:
         raise DevkitError(
-            f"--sharding {settings.sharding} shares nothing out among one process", "Give --world, the number of GPUs."
+            f"--sharding {settings.sharding} needs more than one process", "Give --world, the number of GPUs."
         )
     if settings.shard_size and (settings.shard_size < 0 or settings.world % settings.shard_size):
         raise DevkitError(
-            f"{settings.world} processes are not groups of --set shard_size={settings.shard_size}",
+            f"{settings.world} processes cannot be divided by --set shard_size={settings.shard_size}",
             "Give a number that divides --world, such as the GPUs of a node.",
         )
     if not shape.is_decoder and is_quantized:
         raise DevkitError(
-            f"{shape.name} is an encoder, which is not trained quantized here", "Choose --method full or lora."
+            f"{shape.name} is an encoder; devkit does not train encoders quantized", "Choose --method full or lora."
         )
 
 

@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class DaytonaSettings:
-    """The settings of this target alone."""
+    """The settings specific to this target."""
 
     snapshot: Annotated[str, SettingInfo("Existing snapshot, such as that of .devcontainer/daytona/snapshot.sh.")] = ""
     hub_secret: Annotated[
@@ -82,18 +82,18 @@ def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext
 def _validate(task: Task, settings: DaytonaSettings) -> None:
     if task.nodes > 1:
         raise DevkitError(
-            f"a sandbox of Daytona's is one machine, and the job needs {task.nodes}",
+            f"a Daytona sandbox is one machine, but the job needs {task.nodes}",
             "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
         )
     for volume in task.volumes:
         if volume.source:
             raise DevkitError(
-                f"--{volume.role} cannot be a volume of Daytona's: files cannot be renamed there, as saving does",
+                f"--{volume.role} cannot be a volume of Daytona's: saving renames files, and Daytona's volumes do not allow that",
                 f"Leave out --{volume.role}: run.py uploads the project, and fetches the output.",
             )
     for flag, text in (("--snapshot", settings.snapshot), ("--hub-secret", settings.hub_secret)):
         if text and not _NAME.fullmatch(text):
-            raise DevkitError(f"{flag} {text!r} is no name", "See Daytona's dashboard.")
+            raise DevkitError(f"{flag} {text!r} is not a valid name", "See Daytona's dashboard.")
     tag = task.image.rpartition("/")[2].partition(":")[2]
     if not settings.snapshot and "@" not in task.image and (not tag or tag in _MUTABLE_TAGS):
         raise DevkitError(
@@ -114,7 +114,7 @@ def _build_resources(task: Task) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(filter(None, gpus)))
     if accelerator.name and not names:
         raise DevkitError(
-            f"Daytona rents no GPU that devkit knows as {accelerator.name!r}",
+            f"Daytona does not offer {accelerator.name!r}, as far as devkit knows",
             "Its GPUs: H100, H200, B200, B300, RTX PRO 6000, RTX 4090, RTX 5090, MI355X.",
         )
     arguments.append(f"gpu={accelerator.count}")

@@ -28,7 +28,7 @@ _VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class DockerContextSettings:
-    """The settings of this target alone."""
+    """The settings specific to this target."""
 
     context: Annotated[str, SettingInfo("Docker context of the machine, as docker context ls shows it.")] = ""
     user: Annotated[
@@ -76,11 +76,11 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
     """Render run.sh. Raises DevkitError for a task of several nodes."""
     if task.nodes > 1:
         raise DevkitError(
-            f"a Docker context is one machine, and the job needs {task.nodes}",
+            f"a Docker context is one machine, but the job needs {task.nodes}",
             "Use kubernetes, slurm or skypilot for several, or --nodes 1.",
         )
     if settings.context and not _CONTEXT.fullmatch(settings.context):
-        raise DevkitError(f"--context {settings.context!r} is no name of one", "See docker context ls.")
+        raise DevkitError(f"--context {settings.context!r} is not a context name", "See docker context ls.")
     if settings.user and not _USER.fullmatch(settings.user):
         raise DevkitError(f"--set user={settings.user} is not a user", "Write it as UID:GID.")
     size, cores = format_bytes(task.memory_bytes), task.cpus
@@ -171,7 +171,7 @@ def _build_mount(task: Task, volume: Volume) -> DockerMount:
         return DockerMount(task.name_new_volume(volume.role), volume.path, is_new=True)
     if not volume.source.startswith("/") and not _VOLUME.fullmatch(volume.source):
         raise DevkitError(
-            f"--{volume.role} {volume.source!r} is neither a volume nor a folder of that machine",
+            f"--{volume.role} {volume.source!r} is neither a volume nor a folder on that machine",
             "Write it as docker volume ls shows it, or as a path that begins with a slash.",
         )
     return DockerMount(volume.source, volume.path)

@@ -155,11 +155,11 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
     if parse_duration(settings.grace, "--set grace") >= parse_duration(settings.time, "--time"):
         raise DevkitError(
             f"--set grace={settings.grace} leaves nothing of --time {settings.time}",
-            "SIGTERM comes that long before the end: give more time, or a shorter grace period.",
+            "SIGTERM is sent that long before the end: allow more time, or a shorter grace period.",
         )
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
         raise DevkitError(
-            f"--image {settings.image!r} is no name of an image",
+            f"--image {settings.image!r} is not an image name",
             "Leave out the part before ://." if "://" in settings.image else "Write it as REGISTRY/NAME:TAG.",
         )
     _validate_variables(settings.env)
@@ -172,19 +172,19 @@ def _validate_command(settings: JobSettings) -> None:
         for name in ("processes", "foreign_image", "workdir"):
             if getattr(settings, name):
                 raise DevkitError(
-                    f"{format_option(JobSettings, name)} is for a command of your own: devkit finetune knows these by itself",
+                    f"{format_option(JobSettings, name)} applies to your own command only: devkit finetune sets these automatically",
                     "Give the command after two dashes: -- python train.py",
                 )
         return
     if settings.workdir and not PurePosixPath(settings.workdir).is_absolute():
-        raise DevkitError(f"--set workdir {settings.workdir!r} is no absolute path", "Such as --set workdir=/workspace")
+        raise DevkitError(f"--set workdir {settings.workdir!r} is not an absolute path", "For example /workspace.")
     if not settings.command[0]:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
-        raise DevkitError(f"--set processes is {settings.processes!r}", "Give a number, or auto for one for each GPU.")
+        raise DevkitError(f"--set processes is {settings.processes!r}", "Give a number, or auto for one per GPU.")
     if any(pattern.search(word) for word in settings.command for pattern in SECRETS):
         raise DevkitError(
-            "the command holds what looks like a secret, and would be written into devkit.toml and every file",
+            "the command seems to contain a secret, and would be written into devkit.toml and every file",
             "Keep it where the engine keeps secrets; the hub's token is read from a file.",
         )
 
@@ -222,7 +222,7 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
     for text in variables:
         name, mark, value = text.partition("=")
         if not mark or not name.isidentifier() or not name.isascii():
-            raise DevkitError(f"--env {text!r} is no variable", "Write it as NAME=VALUE.")
+            raise DevkitError(f"--env {text!r} is not a variable", "Write it as NAME=VALUE.")
         if name in seen:
             raise DevkitError(f"--env {name} is given twice", "Keep one of the two.")
         seen.add(name)
@@ -230,7 +230,7 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
             raise DevkitError(f"--env {name} is set by devkit or torchrun itself", "Leave it out.")
         if _SECRET_NAME.search(name) or any(pattern.search(value) for pattern in SECRETS):
             raise DevkitError(
-                f"--env {name} looks like a secret, and would be written into devkit.toml and every file",
+                f"--env {name} looks like a secret, but would be written into devkit.toml and every file",
                 "Keep it where the engine keeps secrets; the hub's token is read from a file, never from a variable.",
             )
 
@@ -295,7 +295,7 @@ def parse_assignments(texts: tuple[str, ...], target: ExportTarget) -> dict[str,
             (each for each in (JobSettings, target.settings) if name in describe_settings(each)), target.settings
         )
         if not mark or name == "command":
-            raise DevkitError(f"--set {text!r} is no setting", "Write it as NAME=VALUE; --help lists the names.")
+            raise DevkitError(f"--set {text!r} is not a setting", "Write it as NAME=VALUE; --help lists the names.")
         made: object = value
         if name in describe_settings(kind):
             setting_type = find_setting_type(kind, name)

@@ -29,7 +29,7 @@ def build_node_command(settings: FinetuneSettings, *, is_distributed: bool) -> t
 def wrap_command(command: tuple[str, ...], *, by_torchrun: bool, has_devkit: bool) -> tuple[str, ...]:
     """Wrap a command of the user's own: in torchrun where that is requested, and in the launcher where the image has it.
 
-    Behind torchrun every process has a launcher of its own, which writes down the exit code that torchrun loses.
+    Behind torchrun every process has its own launcher, which records the exit code that torchrun loses.
     """
     launcher = LAUNCHER if has_devkit else ()
     return (*launcher, *TORCHRUN, *launcher, *command) if by_torchrun else (*launcher, *command)

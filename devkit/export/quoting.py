@@ -47,7 +47,7 @@ def quote_shell(words: Iterable[str]) -> str:
 
 
 def fold_shell_command(words: Iterable[str], *, indent: int) -> str:
-    """Quote words for a POSIX shell, each long option with its values on a line of its own, `indent` spaces deep."""
+    """Quote words for a POSIX shell, each long option with its values on its own line, `indent` spaces deep."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--") and lines[-1]:

@@ -143,7 +143,7 @@ def validate_gpu(plan: Plan, job: JobSettings) -> None:
         if job.gpu or job.gpus > 1:
             flag = f"--gpu {job.gpu}" if job.gpu else f"--gpus {job.gpus}"
             raise DevkitError(
-                f"{flag} names what this project's image cannot use: it is planned for the CPU",
+                f"{flag} cannot be used: this project's image is planned for the CPU",
                 "Plan for a GPU first, such as: devkit init --gpu H100 --driver 580.95.05. Or leave the GPU out.",
             )
         return
@@ -152,7 +152,7 @@ def validate_gpu(plan: Plan, job: JobSettings) -> None:
     if plan.vendor is Vendor.ROCM:
         if find_amd_gpu(job.gpu) is None:
             raise DevkitError(
-                f"--gpu {job.gpu!r} is none of AMD's GPUs, which this project's image is planned for",
+                f"--gpu {job.gpu!r} is not an AMD GPU, but this project's image is planned for AMD",
                 "Name one, such as MI300X; or plan for NVIDIA's: devkit init --vendor nvidia.",
             )
         return

@@ -30,7 +30,7 @@ _CLUSTERS = ("kubernetes", "k8s", "ssh")
 
 @dataclass(frozen=True, kw_only=True)
 class SkypilotSettings:
-    """The settings of this target alone. "" leaves the choice to SkyPilot, which takes the cheapest."""
+    """The settings specific to this target. "" leaves the choice to SkyPilot, which takes the cheapest."""
 
     infra: Annotated[str, SettingInfo("Infrastructure, as SkyPilot names it.", example="aws/us-east-1")] = ""
     registry_user: Annotated[
@@ -56,7 +56,7 @@ class _Mount:
 def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportContext) -> TargetFiles:
     """Render the files. Raises DevkitError for a GPU that SkyPilot has no name for, and for storage it cannot mount."""
     if settings.infra and not _INFRA.fullmatch(settings.infra):
-        raise DevkitError(f"--infra {settings.infra!r} is no place", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
+        raise DevkitError(f"--infra {settings.infra!r} is not valid", "Write it as aws, aws/us-east-1 or k8s/CONTEXT.")
     token = " --secret HF_TOKEN" if task.needs_token else ""
     if settings.registry_user:
         token += " --secret SKYPILOT_DOCKER_PASSWORD"
@@ -112,8 +112,8 @@ def _list_accelerators(task: Task, settings: SkypilotSettings) -> tuple[str, ...
     if not accelerator.name:
         raise DevkitError("SkyPilot needs the name of a GPU to rent", "Name it: --gpu H100")
     raise DevkitError(
-        f"SkyPilot rents no GPU that devkit knows as {accelerator.name!r}",
-        "See its own names with sky gpus list --all, and give one: --set accelerator=NAME",
+        f"SkyPilot does not offer {accelerator.name!r}, as far as devkit knows",
+        "List SkyPilot's names with sky gpus list --all, and give one: --set accelerator=NAME",
     )
 
 

@@ -116,7 +116,7 @@ class Task:
 
     @property
     def min_cpus(self) -> int:
-        """The cores to ask a launcher for: those that were requested, else half of those that keep the loaders fast.
+        """The cores to request from a launcher: the requested number, else half of what keeps the loaders fast.
 
         Clouds sell single GPUs with four cores, such as g6.xlarge, which train as well.
         """

@@ -73,7 +73,7 @@ class ExportedProject:
     project_bytes: int = 0
     """Size of the local data and of a local model."""
     hub_data: tuple[str, ...] = ()
-    """Data sets of the hub: data that is no file of the project, and named as the hub names them."""
+    """Data sets of the hub: data that is not a file of the project and has a hub name."""
 
 
 @dataclass(frozen=True)
@@ -200,12 +200,12 @@ def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHar
     for name, path in (("model", settings.model), *(("data", each) for each in (*settings.data, *settings.eval_data))):
         if ".." in PurePosixPath(path).parts:
             raise DevkitError(
-                f"{name} {path!r} leads out of the project, which is all that the job sees",
+                f"{name} {path!r} leads out of the project, but the job sees only the project",
                 "Copy it into the project, and name it from there.",
             )
     if job.spot and not settings.resume:
         raise DevkitError(
-            "spot with resume = false would start over each time the node is reclaimed",
+            "with resume = false, a spot job would start over each time the node is reclaimed",
             "Take resume = false out of the settings of the run.",
         )
 
@@ -230,14 +230,14 @@ def resolve_output(workspace: str, output: str) -> str:
     path = PurePosixPath(workspace, output)
     if ".." in path.parts:
         raise DevkitError(
-            f"the run's output {output!r} leads out of the project, which is all that the job sees",
+            f"the run's output {output!r} leads out of the project, but the job sees only the project",
             'Name a folder in it, such as output = "tuned".',
         )
     for taken, content in ((workspace, "the project"), (HUB_CACHE, "the models"), (COMPILE_CACHE, "compiled kernels")):
         if path == PurePosixPath(taken) or path in PurePosixPath(taken).parents:
             raise DevkitError(
                 f"the run's output {output!r} is where {content} would be: storage for it would hide them",
-                'Name a folder of its own, such as output = "tuned".',
+                'Name a separate folder, such as output = "tuned".',
             )
     if path == PurePosixPath(TOKEN_FOLDER) or PurePosixPath(TOKEN_FOLDER) in path.parents:
         raise DevkitError(f"the run's output {output!r} is where the hub's token is", 'Such as output = "tuned".')
@@ -274,7 +274,7 @@ def plan_mounts(job: JobSettings, taken: set[str]) -> Iterator[Volume]:
                 "Write it as SOURCE:/PATH, such as nas:/data.",
             )
         if hidden := sorted(each for each in taken if PurePosixPath(each).is_relative_to(path)):
-            raise DevkitError(f"mount {text!r} would hide {hidden[0]}", "Give it a path of its own.")
+            raise DevkitError(f"mount {text!r} would hide {hidden[0]}", "Give it its own path.")
         taken.add(path)
         yield Volume(role=MountRole.OWN, path=path, source=source, size_bytes=0, because=REQUESTED)
 
@@ -285,8 +285,8 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
     folders = (PurePosixPath(source), *PurePosixPath(source).parents)
     if job.nodes > 1 and any(PurePosixPath(each) in folders for each in NODE_LOCAL_FOLDERS):
         raise DevkitError(
-            f"--{role} {source} is a folder that each of the {job.nodes} nodes has for itself",
-            "Name one on a file system that all of them share.",
+            f"--{role} {source} is a separate folder on each of the {job.nodes} nodes",
+            "Name a folder on a shared file system.",
         )
     padded_gib = round_up_to_gib(round(min_bytes * HEADROOM))
     if not requested:

@@ -15,7 +15,7 @@ def parse_size(text: str, flag: str) -> int:
     """Parse "64Gi", "500G" or a plain number of bytes. Raises DevkitError, naming `flag`."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or float(match[1]) <= 0:
-        raise DevkitError(f"{flag} is {text!r}, which is no size", "Write it as 64Gi, 500G or 1Ti.")
+        raise DevkitError(f"{flag} is {text!r}, which is not a size", "Write it as 64Gi, 500G or 1Ti.")
     unit = match[2].lower()
     if match[3]:
         return round(float(match[1]) * (1 << 10 * tuple(_UNITS).index(unit)))
@@ -33,7 +33,7 @@ def parse_duration(text: str, flag: str) -> int:
         parts = re.findall(r"(\d+)([smhd])", plain) if re.fullmatch(r"(?:\d+[smhd])+", plain) else []
         total = sum(int(count) * _SECONDS[unit] for count, unit in parts)
     if total <= 0:
-        raise DevkitError(f"{flag} is {text!r}, which is no time", "Write it as 90m, 24h, 2d or 1-12:00:00.")
+        raise DevkitError(f"{flag} is {text!r}, which is not a duration", "Write it as 90m, 24h, 2d or 1-12:00:00.")
     return total
 
 
@@ -65,5 +65,5 @@ def validate_dns_label(name: str, flag: str, *, longest: int = MAX_JOB_NAME_LENG
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:longest].strip("-")
     hint = f"Such as {label}." if label else "Use a-z, 0-9 and hyphens."
     raise DevkitError(
-        f"{flag} {name!r} is no DNS label: at most {longest} of a-z, 0-9 and hyphens, no hyphen at the ends", hint
+        f"{flag} {name!r} is not a DNS label: at most {longest} of a-z, 0-9 and hyphens, no hyphen at the ends", hint
     )

@@ -53,7 +53,7 @@ class MissingValue(InvalidValue):
 
 
 class UnknownKey(KeyError):  # noqa: N818 - as above
-    """A key that is no field."""
+    """A key that is not a field."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -62,7 +62,7 @@ class UnknownKey(KeyError):  # noqa: N818 - as above
 
 @cache
 def get_field_types(kind: type) -> dict[str, Any]:
-    """Return the type of each field, without what `Annotated` says of it."""
+    """Return the type of each field, without its `Annotated` metadata."""
     return get_type_hints(kind)
 
 
@@ -77,10 +77,10 @@ def _build_field_decoders(kind: type, decode_object: ObjectDecoder | None) -> di
 
 
 def decode_fields(table: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Decode the fields that a table sets, by name; what it leaves out is absent.
+    """Decode the fields that a table sets, by name; missing fields stay absent.
 
     Raises:
-        UnknownKey: for a key that is no field of `kind`.
+        UnknownKey: for a key that is not a field of `kind`.
         InvalidValue: for a value that does not fit its field.
     """
     decoders = get_field_decoders(kind)

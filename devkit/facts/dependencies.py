@@ -154,7 +154,7 @@ class PackageIndex:
 
 @dataclass(frozen=True)
 class UnreadableRequirement:
-    """Something of the project's files that says no requirement, and why."""
+    """Part of the project's files that devkit could not read as a requirement, and why."""
 
     path: str
     line: int
@@ -168,7 +168,7 @@ class UnreadableRequirement:
 
 @dataclass(frozen=True)
 class ImportedPackage:
-    """A package that a program of the project imports, and that none of its files asks for.
+    """A package that a program of the project imports but none of its files requires.
 
     `name` is the distribution's, "" where the table of imports does not have the module. `guide` is what the project's guide
     has its reader install of it, if anything.

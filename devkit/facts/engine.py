@@ -210,7 +210,7 @@ class EngineFailure:
     endpoint: Endpoint
     message: str
     listens_on: tuple[str, ...] = ()
-    """The addresses of a Docker daemon that runs here all the same, by its flags and settings."""
+    """The addresses of a Docker daemon that still runs here, by its flags and settings."""
     pod_runtime: str = ""
     """What runs containers here without Docker's API: "containerd of k3s", "" for nothing."""
     said: tuple[ProgramFailure, ...] | Unknown = NOT_READ
@@ -218,7 +218,7 @@ class EngineFailure:
     socket_group: int | Unknown = NOT_READ
     """The group that owns the endpoint's socket; -1 where there is no socket here."""
     socket_kind: str | Unknown = NOT_READ
-    """The kind of file at the endpoint's path where it is no socket: "directory", "file"."""
+    """The kind of file at the endpoint's path if it is not a socket: "directory", "file"."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ class Toolkit:
     daemon_file: str | Unknown = NOT_READ
     """The settings file that the system's dockerd reads, by its command line."""
     pods: PodRuntime | Unknown | None = NOT_READ
-    """What runs pods here; None where the machine is no Kubernetes node."""
+    """What runs pods here; None if the machine is not a Kubernetes node."""
     accepts_variable: bool | Unknown = NOT_READ
     """Whether containers without privileges may name their GPUs by NVIDIA_VISIBLE_DEVICES, as `--gpus` does."""
 

@@ -120,7 +120,7 @@ class Mps:
     settings: tuple[str, ...]
     """CUDA_MPS_* of the environment, as NAME=value."""
     has_own_ipc: bool
-    """Whether an engine gave this container shared memory of its own, as it does with an IPC namespace of its own."""
+    """Whether an engine gave this container its own shared memory, as it does with a private IPC namespace."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Limits:
     link_mtus: tuple[str, ...] | Unknown = NOT_READ
     """MTU of each interface that is hardware: "eno1 9000"."""
     numa_balancing: bool | Unknown = NOT_READ
-    """Whether the kernel moves memory between NUMA nodes by itself."""
+    """Whether the kernel moves memory between NUMA nodes automatically."""
     cpu_model: str | Unknown = NOT_READ
     nccl: tuple[str, ...] | Unknown = NOT_READ
     """NCCL_* and what launchers set for several nodes, as NAME=value."""
@@ -225,7 +225,7 @@ class System:
     wsl_settings: WslSettings | Unknown | None = NOT_READ
     """None when there is no .wslconfig, or nothing here that it rules."""
     tegra: Tegra | Unknown | None = NOT_READ
-    """None when this is no Jetson."""
+    """None if this is not a Jetson."""
     host_name: str | Unknown = NOT_READ
     """Read only so that it can be redacted wherever it occurs; saved facts do not carry it."""
     hidden_folders: tuple[str, ...] | Unknown = NOT_READ

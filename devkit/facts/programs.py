@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ProgramFailure:
-    """A program that devkit ran, or whose log it read, and that failed.
+    """A failed program that devkit ran or whose log it read.
 
     `words` are its last error lines, the newest last; `read_from` is the command or the file that they were read from.
     """

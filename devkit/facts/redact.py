@@ -1,4 +1,4 @@
-"""Facts without what names a person, a machine or a board, so that they can be shown to strangers."""
+"""Facts without names of people, machines or boards, so they can be shown to strangers."""
 
 import dataclasses
 import functools
@@ -199,7 +199,7 @@ _PLAIN_WORDS = frozenset(
         "default",
     }
 )
-"""Names that say nothing of a person or a machine, and occur as words of their own: `/dev` is no user's folder."""
+"""Names that say nothing of a person or a machine, and occur as separate words: `/dev` is not a user's folder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,7 +276,7 @@ def _blank_value(found: re.Match[str]) -> str:
 
 
 def redact_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
-    """Return a record without access tokens and logins, and otherwise unchanged: for whoever uses the machine."""
+    """Return a record without access tokens and logins, and otherwise unchanged, for the users of the machine."""
     return _rewritten(value, _without_tokens)
 
 

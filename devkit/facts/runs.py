@@ -71,7 +71,7 @@ class StepEnd(StrEnum):
 
     WORKED = "worked"
     FAILED = "failed"
-    """It returned with an error of its own."""
+    """It returned with its own error."""
     TIMED_OUT = "timed-out"
     CRASHED = "crashed"
     """A signal ended the whole process."""
@@ -93,7 +93,7 @@ class Step:
 
 @dataclass(frozen=True)
 class CudaCall:
-    """The result of cuInit in a process of its own. `code` is its return value, 0 for success."""
+    """The result of cuInit in a separate process. `code` is its return value, 0 for success."""
 
     code: int
     libcuda: str

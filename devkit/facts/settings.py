@@ -14,7 +14,7 @@ class SettingInfo:
     """The description of a setting for people, and the range of its number. `example` is a flag's placeholder for a text.
 
     With `has_flag` false it has no flag: `--set KEY=VALUE`, or what the command says, gives it. `unsupported` are members
-    of an enumeration that are no choices here. `section` is its heading in the help, "" for the command's own.
+    of an enumeration that are not choices here. `section` is its heading in the help, "" for the command's own.
     """
 
     meaning: str

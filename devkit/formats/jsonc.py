@@ -2,7 +2,7 @@
 
 The doctor reads files through it and `devkit init` edits them through it, so that both mean the same by the same text.
 Like VS Code's jsonc-parser it accepts a raw control character, such as a tab, inside a string: dev container tools
-start with such a file. Whatever else is no JSON is refused with its line and column. `format_json` writes JSON for
+start with such a file. Anything else that is not JSON is refused with its line and column. `format_json` writes JSON for
 people: what fits on a line is on one line.
 """
 
@@ -62,7 +62,7 @@ class JsonMember:
 
 
 class InvalidJsonc(ValueError):  # noqa: N818 - named like packaging's InvalidRequirement
-    """A text that is no JSON with comments. `line` and `column` count from 1."""
+    """A text that is not JSON with comments. `line` and `column` count from 1."""
 
     def __init__(self, problem: str, line: int, column: int) -> None:
         super().__init__(f"line {line}, column {column}: {problem}")
@@ -190,7 +190,7 @@ class _Parser:
         try:
             text: str = json.loads(token.text, strict=False)
         except ValueError as error:
-            raise self._error(f"{token.text[:20]} is no JSON string", token) from error
+            raise self._error(f"{token.text[:20]} is not a JSON string", token) from error
         return text
 
 
@@ -201,7 +201,7 @@ def format_json(value: object, *, width: int = _COLUMNS, listed: int = 1, deepes
     """Format a value as JSON, in lines where it does not fit into `width` columns.
 
     Args:
-        listed: the levels whose entries have lines of their own, however short. Below, entries without entries of their
+        listed: the levels whose entries have their own lines, however short. Below, entries without entries of their
             own share lines.
         deepest: below this level a value is on one line, however long.
         level: the level of `value`.

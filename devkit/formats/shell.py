@@ -72,7 +72,7 @@ class ShellCommand:
 class PackageInstall:
     """A command that installs Python packages: `tool` is pip, uv, conda, poetry or pipx, `verb` "install" or "add".
 
-    `options` are each with its value where that is a word of its own.
+    `options` each include their value if it is a separate word.
     """
 
     tool: str

@@ -164,7 +164,7 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
         clients.append(_Client("docker", ("docker", "--host", engine.endpoint.url), ways))
         if podman and _is_podman_in_use(host, facts):
             clients.append(_Client("podman", ("podman",), (Way.PLAIN, *([Way.CDI] if has_gpu and cdi else ()))))
-    # By its path, as a shell runs it: exec itself passes over a first file that is no program.
+    # By its path, as a shell runs it: exec itself passes over a first file that is not a program.
     able = tuple(
         replace(client, command=(path, *client.command[1:]))
         for client in clients

@@ -1,4 +1,4 @@
-"""The containers that a project asks for, with an image and a command of a trial in place of its own."""
+"""The containers that a project asks for, with an image and a command of a trial in place of theirs."""
 
 import json
 import re

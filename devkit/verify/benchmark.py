@@ -1,4 +1,4 @@
-"""The benchmark of one machine with a GPU: parts that are commands of devkit, each with a result of its own.
+"""The benchmark of one machine with a GPU: parts that are devkit commands, each with its own result.
 
 A part that has its result is not run again, so that an interrupted benchmark goes on where it stopped.
 """
@@ -65,7 +65,7 @@ class Workspace:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode not in ok:
             lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-            raise DevkitError(f"devkit {arguments[0]} ended with {done.returncode}: {lines[0]}", "Run it by itself.")
+            raise DevkitError(f"devkit {arguments[0]} ended with {done.returncode}: {lines[0]}", "Run it alone.")
         return done.stdout
 
     def model(self, size: ModelSize) -> Path:

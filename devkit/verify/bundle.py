@@ -131,7 +131,7 @@ class BundleBuilder:
             wheelhouse.mkdir(exist_ok=True)
             for wheel in missing:
                 if not wheel.is_intact_at(fetched / wheel.file):
-                    raise DevkitError(f"{wheel.file} did not arrive as it was fetched", "Run this again.")
+                    raise DevkitError(f"{wheel.file} was damaged during the download", "Run this again.")
                 (fetched / wheel.file).chmod(0o644)
                 (fetched / wheel.file).replace(wheelhouse / wheel.file)
             shutil.rmtree(fetched)
@@ -141,13 +141,13 @@ class BundleBuilder:
 def prepare_partial_folder(output: Path, *, force: bool) -> Path:
     """Create the folder beside `output` in which the bundle is built; an interrupted build is continued there.
 
-    Raises: DevkitError where `output` is taken by something that is no bundle, or by one without `force`.
+    Raises: DevkitError where `output` holds something other than a bundle, or a bundle without `force`.
     """
     if not output.parent.is_dir():
-        raise DevkitError(f"{output.parent} is no directory", "Make it first, or name another --output.")
+        raise DevkitError(f"{output.parent} is not a directory", "Make it first, or name another --output.")
     is_empty_folder = output.is_dir() and not any(output.iterdir())
     if output.is_dir() and not is_empty_folder and not (output / CHECKSUMS_FILE).is_file():
-        raise DevkitError(f"{output} holds other files", "Name a folder that is not there yet with --output.")
+        raise DevkitError(f"{output} holds other files", "Name a new folder with --output.")
     if os.path.lexists(output) and not force and not is_empty_folder:
         raise DevkitError(f"{output} exists already", "Pass --force to replace it, or name another --output.")
     folder = output.with_name(f".{output.name}.devkit-partial")
@@ -183,7 +183,7 @@ def build_bundle(builder: BundleBuilder, output: Path) -> dict[str, Any]:
 
 
 def discard_unfinished(folder: Path) -> bool:
-    """Remove the folder of a build that ended before its first finished part. Returns False where there is one."""
+    """Remove the folder of a build without a finished part. Returns False if it has one."""
     if any((folder / "wheelhouse").glob("*.whl")) or any(folder.glob(".saved-*")):
         return False
     shutil.rmtree(folder, ignore_errors=True)

@@ -127,7 +127,7 @@ def _require_generated(folder: Path) -> None:
         ) from None
     if GENERATED_MARK not in first_lines:
         raise DevkitError(
-            f"{file} was not written by devkit", "prove a container of your own from inside: devkit verify --here"
+            f"{file} was not written by devkit", "prove your own container from inside: devkit verify --here"
         )
 
 
@@ -216,7 +216,7 @@ def _run_opening_commands(project: ComposeProject, commands: list[list[str]]) ->
 
 
 def _describe_host(project: ComposeProject) -> dict[str, Any]:
-    """Return what the host alone knows: the engine, and the exact image that was proved.
+    """Return what only the host knows: the engine and the exact image that was proved.
 
     The digests are those in registries: an image that was built here and never pushed has none.
     """

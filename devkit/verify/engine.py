@@ -65,7 +65,7 @@ def _diagnose(host: Host, engine: Engine | EngineFailure | Unknown) -> DevkitErr
     facts = replace(gather_facts(host, deadline_s=_DIAGNOSIS_DEADLINE_S, only=_DIAGNOSED), engine=engine)
     checks = [check for check in CHECKS if check.code.startswith("ENG")]
     report = build_report(facts, run_checks(checks, facts, clock=time.monotonic), devkit=__version__)
-    # An engine that is not installed is only a warning to the doctor, and stops what needs one all the same.
+    # The doctor only warns about an engine that is not installed, but commands that need one still stop.
     for root in report.roots:
         if root.finding.severity is Severity.ERROR or root.check.code == "ENG001":
             fix = root.finding.fix

@@ -54,7 +54,7 @@ def prove_machine_and_project(
     job: str = "",
     command: str = "",
 ) -> VerificationReport:
-    """Run the proof here, and the stages of the project in `folder` where its environment is one of its own.
+    """Run the proof here, and the stages of the project in `folder` if it has its own environment.
 
     A project of devkit's (it has a devkit.toml) that does not require torch, and has none, is proved without it.
     `command` is one that must work, besides that of devkit.toml. Raises DevkitError as `prove_here` does.
@@ -159,7 +159,7 @@ def prove_compiler(host: Host, folder: Path, gpus: list[Gpu]) -> Iterator[StageR
 
 
 def prove_framework(host: Host, framework: Framework, *, python: str, has_gpu: bool) -> Iterator[StageReading]:
-    """Prove that the project's JAX or TensorFlow multiplies, on the GPU where there is one."""
+    """Prove that the project's JAX or TensorFlow multiplies, on the GPU if there is one."""
     if framework not in (Framework.JAX, Framework.TENSORFLOW):
         raise StageSkipped("the project uses neither JAX nor TensorFlow")
     done = host.run([python, framework_child.__file__, framework.value], deadline_s=FRAMEWORK_DEADLINE_S)

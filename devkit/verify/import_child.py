@@ -1,4 +1,4 @@
-"""Import a package in the project's Python, or list what could be: a program of its own, because an import may hang or crash.
+"""Import a package in the project's Python, or list what could be: a separate program, because an import may hang or crash.
 
 It needs Python 3.9, and imports nothing of devkit.
 

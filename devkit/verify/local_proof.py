@@ -57,7 +57,7 @@ class ProofProgram:
 
 
 def choose_program(interpreter: Interpreter, depth: Depth) -> ProofProgram:
-    """Return the full proof where this Python and its packages can run it, else the one that needs torch alone."""
+    """Return the full proof if this Python and its packages can run it, else the proof that needs only torch."""
     if interpreter.version >= MIN_PYTHON and not interpreter.missing:
         return ProofProgram(build_proof_command(interpreter.executable), select_stages(depth))
     because = f"the project's environment has no {join_words(interpreter.missing)}"
@@ -198,7 +198,7 @@ class _ProofRun:
         self._count_before = len(self.results)
 
     def _fail_current(self, end: "ProcessExit") -> None:
-        """Fail the running stage, with the line of the log that says most, such as Python's own fatal error."""
+        """Fail the running stage with the most informative line of the log, such as Python's own fatal error."""
         reason = end.description
         lines = [line.strip() for line in end.log if line.strip()]
         if end.timed_out:
@@ -219,7 +219,7 @@ class ProcessExit:
 
     @property
     def description(self) -> str:
-        """The end in words, such as "the process was ended by SIGSEGV"."""
+        """A description of how the process ended, such as "the process was ended by SIGSEGV"."""
         if self.timed_out:
             return "the time ran out and the process was killed"
         if self.code >= 0:

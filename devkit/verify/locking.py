@@ -54,8 +54,8 @@ def resolve_lock(
     uv = find_uv()
     if uv is None:
         raise DevkitError(
-            "uv is not installed, and it is what finds the hashes of the packages",
-            "Install it, such as with: pip install uv. Or lock the image alone: devkit init --lock-only image",
+            "uv is not installed, and only uv can find the packages' hashes",
+            "Install it: pip install uv. Or lock only the image: devkit init --lock-only image",
         )
     with tempfile.TemporaryDirectory(prefix="devkit-lock-") as folder:
         project, output = Path(folder), Path(folder, "requirements.txt")
@@ -126,7 +126,7 @@ def pin_image(reference: str, *, program: str, deadline_s: float = IMAGE_DEADLIN
     if digest:
         return reference
     if shutil.which(program) is None:
-        raise DevkitError(f"{program} is not installed, and it is what knows the digest of {name}", _WITHOUT_IMAGE)
+        raise DevkitError(f"{program} is not installed, and devkit needs it for the digest of {name}", _WITHOUT_IMAGE)
 
     def query(*arguments: str) -> CompletedCommand:
         return run_streaming([program, *arguments, name], progress=lambda _line: None, timeout_s=deadline_s)

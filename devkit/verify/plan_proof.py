@@ -1,7 +1,7 @@
 """The proof of a plan in a throw-away environment: its packages are installed, and the project's first program runs.
 
 GPU libraries are left out: torch is its build for the CPU, and what compiles against CUDA is not installed. The project's
-code runs in a copy, with variables from a list and a home of its own; the environment is removed in every case.
+code runs in a copy, with variables from a list and a separate home; the environment is removed in every case.
 """
 
 import ast

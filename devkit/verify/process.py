@@ -134,7 +134,7 @@ def start_process(
     environment: Mapping[str, str] | None = None,
     inherited: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start a command as the leader of its own group, without input, in `folder` if one is given.
+    """Start a command as the leader of a new process group, without input, in `folder` if one is given.
 
     `environment` is added to `inherited`, by default this process's own. Raises OSError when it cannot be started.
     """

@@ -29,7 +29,7 @@ MAX_NAMED = 8
 TIME_RAN_OUT = "the time ran out"
 
 PROVED = frozenset({"torch", "transformers", "peft", "accelerate", "bitsandbytes"})
-"""Packages that the proof imports, each in a stage of its own."""
+"""Packages that the proof imports, each in a separate stage."""
 _NO_PACKAGE = re.compile(
     r"[._].*|tests?|testing|docs?|examples?|samples?|benchmarks?|scripts|tools|build|dist|assets|notebooks|conftest|setup"
 )
@@ -136,7 +136,7 @@ def _read_reply(done: CompletedCommand) -> dict[str, Any] | None:
 
 
 def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, ends_at: float) -> StageResult:
-    """Import each package of the project and each that it requires, in a process of its own."""
+    """Import each package of the project and each that it requires, in a separate process."""
     imports = {
         (name, ""): folder for name, folder in find_own_modules(project.folder, is_installed=bool(installed.own))
     }
@@ -244,7 +244,7 @@ def prove_command(
 ) -> StageResult:
     """Run the user's command, or else what the project documents, with --help.
 
-    Of what devkit found by itself only a traceback, a crash or a missing library is a failure.
+    For packages that devkit found itself, only a traceback, a crash or a missing library is a failure.
     """
     found = () if command else tuple(dict.fromkeys(find_help_commands(project.folder, scripts)))
     if not command and not found:

@@ -137,7 +137,7 @@ class VerificationReport:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "VerificationReport":
-        """Read a report back. Raises ValueError for anything that is no devkit.verify/1 document."""
+        """Read a report back. Raises ValueError for anything that is not a devkit.verify/1 document."""
         if not isinstance(document, Mapping) or document.get("schema") != REPORT_SCHEMA:
             raise ValueError(f"not a {REPORT_SCHEMA} document")
         try:

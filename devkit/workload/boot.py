@@ -17,7 +17,7 @@ def main(folders: str, module: str) -> None:
     package = Path(__file__).parents[1]
     spec = spec_from_file_location("devkit", package / "__init__.py", submodule_search_locations=[str(package)])
     if spec is None or spec.loader is None:
-        raise ImportError(f"{package} is no package")
+        raise ImportError(f"{package} is not a package")
     sys.modules["devkit"] = devkit = module_from_spec(spec)
     spec.loader.exec_module(devkit)
     sys.argv = [sys.argv[0], *sys.argv[3:]]

@@ -148,7 +148,7 @@ def describe_device(device: Device, driver: CudaDriver | None) -> dict[str, str 
 
 
 _OUT_OF_MEMORY_TEXTS = ("MPS backend out of memory", "DefaultCPUAllocator: can't allocate memory")
-"""torch's messages where running out of memory has no exception of its own: on Apple's GPUs and on the CPU."""
+"""torch's messages where running out of memory has no exception class: on Apple's GPUs and on the CPU."""
 
 
 def read_gpu_name(device: torch.device) -> str | None:

@@ -1,6 +1,6 @@
-"""The Python that trains: of the project's environment, and how a command of devkit goes on in it.
+"""The Python that trains: the project's, and how a devkit command continues in it.
 
-devkit lives in an environment of its own, with none of the project's packages. Importable without torch.
+devkit lives in its own environment, without the project's packages. Importable without torch.
 """
 
 import os
@@ -41,7 +41,7 @@ class Interpreter:
         return tuple(name for name in WORKLOAD_PACKAGES if name not in self.packages)
 
     def lacks(self, packages: Sequence[str]) -> DevkitError:
-        """Return the error that says what this Python lacks, and what to do about it."""
+        """Return the error that says what this Python lacks and what to do."""
         names = " and ".join(packages)
         if self.is_own:
             verb = "is" if len(packages) == 1 else "are"

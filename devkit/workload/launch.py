@@ -18,7 +18,7 @@ EXIT_FILE_VARIABLE = "DEVKIT_EXIT_FILE"
 PREEMPTED_EXIT_CODE = 75
 """Exit code of a run that a signal ended after a checkpoint: EX_TEMPFAIL of sysexits.h, "try again later".
 
-No shell, scheduler or container engine uses this code by itself, so that `podFailurePolicy.onExitCodes` of Kubernetes
+No shell, scheduler or container engine uses this code itself, so `podFailurePolicy.onExitCodes` of Kubernetes
 and a Slurm script's `scontrol requeue` can distinguish it from a failure. torchrun turns every code into 1: behind it,
 and wherever only success and failure count, `latest` beside `run.json` says how far the run got.
 """

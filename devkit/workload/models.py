@@ -1,6 +1,6 @@
 """The type of models, their quantization by bitsandbytes, and peft, which only this module imports: without bitsandbytes.
 
-By itself peft imports bitsandbytes wherever that is installed: every start would take longer, and where bitsandbytes
+By default, peft imports bitsandbytes wherever it is installed: every start would take longer, and where bitsandbytes
 finds no native library that fits, peft could not be imported either.
 """
 

@@ -241,7 +241,7 @@ def use_lean_forward(model: Model) -> int:
     return replaced
 
 
-def _is_frozen_rms_norm(module: Any) -> bool:  # noqa: ANN401 - each family has a class of its own
+def _is_frozen_rms_norm(module: Any) -> bool:  # noqa: ANN401 - each family has its own class
     parameters = dict(module.named_parameters())
     if parameters.keys() != {"weight"} or module.weight.requires_grad or not hasattr(module, "variance_epsilon"):
         return False

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Slurm's HealthCheckProgram drains a node with a problem, and resumes it when that is mended; as Prolog it ends with 1,
-# so that Slurm drains the node and queues the job again. In slurm.conf:
+# Slurm's HealthCheckProgram drains a node with a problem, and resumes it once that is fixed; as Prolog it exits with 1,
+# so Slurm drains the node and requeues the job. In slurm.conf:
 #     HealthCheckProgram=/etc/slurm/devkit-slurm.sh
 #     HealthCheckInterval=300
 #     Prolog=/etc/slurm/devkit-slurm.sh
-# Slurm ends the health check after 60 s. Nodes that somebody else drained stay as they are.
+# Slurm ends the health check after 60 s. Nodes that somebody else drained stay drained.
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 line=$(@COMMAND@ doctor --format line --timeout 15 2>/dev/null)
 if [ -n "${SLURM_JOB_ID:-}" ]; then

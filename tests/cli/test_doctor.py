@@ -292,7 +292,7 @@ def test_two_of_the_same_side_are_refused(saved, side):
             ["--facts", "a", "--facts", "b", "--facts", "c"], "--facts was given 3 times", id="three machines"
         ),
         pytest.param(["--yes"], "--yes answers the questions of --fix", id="yes to nothing"),
-        pytest.param(["--project", "nowhere"], "nowhere is no directory", id="no such project"),
+        pytest.param(["--project", "nowhere"], "nowhere is not a directory", id="no such project"),
         pytest.param(["--output", "x", "--save-facts", "x"], "both name x", id="two things in one file"),
     ],
 )

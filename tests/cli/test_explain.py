@@ -262,7 +262,7 @@ def test_a_log_through_a_pipe_is_read_and_one_that_nobody_writes_to_is_given_up(
     monkeypatch.setattr("devkit.reading.PIPE_TIMEOUT_S", 0.1)
     result = ask(str(pipe))
     assert isinstance(result.exception, DevkitError)
-    assert "nothing came through it" in result.exception.message
+    assert "it sent nothing" in result.exception.message
 
 
 def test_a_code_without_its_zeros_is_proposed_with_them():

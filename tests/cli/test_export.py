@@ -117,7 +117,7 @@ def test_a_table_for_all_targets_is_still_read_and_a_refusal_names_its_line(proj
         file.write('\n[job]\nsettings = "run.toml"\nnodes = 2\n')
     line = len((project / "devkit.toml").read_text().splitlines())
     done = export(project, "daytona", "--image", "registry.example.org/tide:1", "--gpu", "H100")
-    assert_refused(done, "one machine, and the job needs 2")
+    assert_refused(done, "one machine, but the job needs 2")
     assert f"(nodes: devkit.toml:{line})" in done.stderr
 
 
@@ -238,8 +238,8 @@ def test_a_job_that_cannot_fit_is_refused_with_one_and_written_when_forced(proje
     [
         pytest.param((), "nothing says what the job shall run", id="no settings"),
         pytest.param(("--settings", "other.toml"), "there is no file other.toml in", id="settings that are not there"),
-        pytest.param((*JOB[:4], "--image", "a b"), "is no name of an image", id="no image's name"),
-        pytest.param((*JOB, "--name", "My Job"), "is no DNS label", id="no label"),
+        pytest.param((*JOB[:4], "--image", "a b"), "is not an image name", id="no image's name"),
+        pytest.param((*JOB, "--name", "My Job"), "is not a DNS label", id="no label"),
         pytest.param((*JOB, "--gpus", "17"), "cannot share a batch of 16 rows", id="more GPUs than rows"),
         pytest.param((*JOB, "--set", "checkpoints_size=1M"), "checkpoints_size 1M is less than", id="too little room"),
         pytest.param((*JOB, "--set", "checkpoint=1"), "there is no setting 'checkpoint'", id="no setting"),
@@ -265,7 +265,7 @@ def test_wrong_tables_are_refused_with_their_place(project):
 def test_a_folder_without_a_dev_container_is_told_to_make_one(tmp_path, folder):
     (tmp_path / "deploy").mkdir()
     assert_refused(export(tmp_path, "docker", tmp_path / folder, *JOB), "no devkit.lock of a dev container")
-    assert_refused(export(tmp_path, "docker", tmp_path / "none", *JOB), "is no directory")
+    assert_refused(export(tmp_path, "docker", tmp_path / "none", *JOB), "is not a directory")
 
 
 def test_a_project_for_the_cpu_asks_for_no_gpu(tmp_path):

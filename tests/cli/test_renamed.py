@@ -88,10 +88,8 @@ def test_a_wrong_setting_is_refused(tmp_path, assignment, says):
             ("init", "made", "--as-feature", "--gpu", "T4"), "--gpu has no effect with --as-feature", id="a GPU"
         ),
         pytest.param(("plan", "--install", "--json", *GPU), "--install prints no JSON", id="a command as JSON"),
-        pytest.param(("plan", "--run", *GPU), "--run runs what --install prints", id="a run of nothing"),
-        pytest.param(
-            ("doctor", "--setup", "--fix"), "--setup prints the steps of a set-up", id="a set-up and a repair"
-        ),
+        pytest.param(("plan", "--run", *GPU), "--run needs --install", id="a run of nothing"),
+        pytest.param(("doctor", "--setup", "--fix"), "--setup prints installation steps", id="a set-up and a repair"),
     ],
 )
 def test_options_of_a_command_that_was_taken_in_are_refused_where_they_say_nothing(tmp_path, words, says):

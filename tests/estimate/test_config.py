@@ -39,7 +39,9 @@ LLAMA = {
         pytest.param({"vocab_size": "many"}, "vocab_size is 'many'", id="a word"),
         pytest.param({"vocab_size": True}, "vocab_size is True", id="a truth value"),
         pytest.param({"hidden_size": 10**15}, "hidden_size is 1000000000000000", id="beyond all measure"),
-        pytest.param({"num_attention_heads": 5}, "no multiple of the 5 attention heads", id="heads that do not divide"),
+        pytest.param(
+            {"num_attention_heads": 5}, "is not a multiple of the 5 attention heads", id="heads that do not divide"
+        ),
     ],
 )
 def test_a_config_that_makes_no_model_is_refused_in_a_line(changed, says):

@@ -22,13 +22,13 @@ def test_the_defaults_can_be_a_job():
     [
         pytest.param({"gpus": 65}, "--gpus is 65, which is above 64", id="more GPUs than any node has"),
         pytest.param({"nodes": 0}, "--nodes is 0", id="no node"),
-        pytest.param({"memory": "lots"}, "--set memory is 'lots', which is no size", id="a memory that is no size"),
-        pytest.param({"time": "soon"}, "--time is 'soon', which is no time", id="a time that is none"),
+        pytest.param({"memory": "lots"}, "--set memory is 'lots', which is not a size", id="a memory that is no size"),
+        pytest.param({"time": "soon"}, "--time is 'soon', which is not a duration", id="a time that is none"),
         pytest.param(
             {"time": "2m", "grace": "120s"}, "--set grace=120s leaves nothing of --time 2m", id="grace is all"
         ),
-        pytest.param({"env": ("A",)}, "--env 'A' is no variable", id="a variable without a value"),
-        pytest.param({"env": ("1A=2",)}, "--env '1A=2' is no variable", id="a name that is none"),
+        pytest.param({"env": ("A",)}, "--env 'A' is not a variable", id="a variable without a value"),
+        pytest.param({"env": ("1A=2",)}, "--env '1A=2' is not a variable", id="a name that is none"),
         pytest.param({"env": ("A=1", "A=2")}, "--env A is given twice", id="two values of one variable"),
         pytest.param({"env": ("PET_NNODES=3",)}, "--env PET_NNODES is set by devkit", id="torchrun's own variable"),
         pytest.param({"env": ("HF_TOKEN=x",)}, "--env HF_TOKEN looks like a secret", id="a token's variable"),
@@ -60,7 +60,7 @@ def test_names_of_images():
         assert has_mutable_tag(image) is (image in moving)
     others = ("-v/:/host", "a b", "a:$(id)", "docker://a:3", "a/B:1", "a:1:2", "a@sha256:12", "a/:1", "a:ü", "{{x}}")
     for image in others:
-        with pytest.raises(DevkitError, match="is no name of an image"):
+        with pytest.raises(DevkitError, match="is not an image name"):
             validate_job_settings(replace(PLAIN, image=image))
 
 

@@ -97,7 +97,7 @@ def test_settings_without_a_flag_are_assigned_and_others_are_refused():
         **{"shm": "4Gi", "label": ("a=b", "c=d"), "node_checks": False, "user": 7},
         "access_mode": AccessMode.MANY_NODES,
     }
-    wrong = {"shm": "is no setting", "command=x": "is no setting", "labels=a=b": "there is no setting 'labels'"}
+    wrong = {"shm": "is not a setting", "command=x": "is not a setting", "labels=a=b": "there is no setting 'labels'"}
     wrong |= {"user=me": "user must be", "node_checks=perhaps": "node_checks must be", "access_mode=All": "must be"}
     for text, said in wrong.items():
         with pytest.raises(DevkitError, match=said) as refused:

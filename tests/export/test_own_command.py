@@ -138,9 +138,9 @@ def test_every_engine_starts_it(target):
     [
         (replace(OWN, processes="many"), "--set processes is 'many'"),
         (replace(OWN, command=("", "x")), "begins with an empty word"),
-        (replace(JOB, processes="auto"), "is for a command of your own"),
-        (replace(JOB, foreign_image=True), "is for a command of your own"),
-        (replace(OWN, command=("python", "t.py", "--token", "hf_" + "a" * 34)), "looks like a secret"),
+        (replace(JOB, processes="auto"), "applies to your own command only"),
+        (replace(JOB, foreign_image=True), "applies to your own command only"),
+        (replace(OWN, command=("python", "t.py", "--token", "hf_" + "a" * 34)), "seems to contain a secret"),
         (replace(OWN, results="../elsewhere"), "leads out of the project"),
         (replace(OWN, command=("a\x00b",)), "invisible character"),
     ],

@@ -97,11 +97,15 @@ def test_a_local_model_needs_no_token_and_is_part_of_the_data_volume():
     [
         pytest.param({"gpu": "H1000"}, "there is no GPU 'H1000'", id="a GPU that nobody knows"),
         pytest.param({"gpu": "Tesla K80"}, "has no code for Tesla K80", id="a GPU that this torch has left behind"),
-        pytest.param({"name": "My Job"}, "no DNS label", id="a name that is no label"),
+        pytest.param({"name": "My Job"}, "is not a DNS label", id="a name that is no label"),
         pytest.param({"models_size": "1Gi"}, "--set models_size 1Gi is less than the model's weights", id="models"),
         pytest.param({"checkpoints_size": "1Gi"}, "less than 2 checkpoints of", id="checkpoints"),
-        pytest.param({"nodes": 2, "checkpoints": "/tmp/out"}, "each of the 2 nodes has for itself", id="not shared"),
-        pytest.param({"nodes": 2, "data": "/dev/shm"}, "each of the 2 nodes has for itself", id="not shared either"),
+        pytest.param(
+            {"nodes": 2, "checkpoints": "/tmp/out"}, "is a separate folder on each of the 2 nodes", id="not shared"
+        ),
+        pytest.param(
+            {"nodes": 2, "data": "/dev/shm"}, "is a separate folder on each of the 2 nodes", id="not shared either"
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options, said):
@@ -146,7 +150,7 @@ def test_gpus_and_settings_that_the_image_is_not_planned_for_are_refused():
     for options in ({"gpu": "H100"}, {"gpus": 2}):
         assert "planned for the CPU" in refused(plan=CPU, job=job(**options))
     rocm = replace(NVIDIA, vendor=Vendor.ROCM, variant="rocm7.1", cuda=None)
-    assert "none of AMD's GPUs" in refused(plan=rocm, job=job(gpu="H100"))
+    assert "is not an AMD GPU" in refused(plan=rocm, job=job(gpu="H100"))
     task = made(plan=rocm, job=job(gpu="MI300X")).task
     assert (task.accelerator.name, task.accelerator.vendor) == ("MI300X", Vendor.ROCM)
     without = replace(NVIDIA, packages=(("torch", "2.13.0"),))

@@ -18,7 +18,7 @@ def test_sizes():
     sizes = {"64Gi": 64 * GIB, "500G": 500 * 10**9, "1.5Ti": 1536 * GIB, "10": 10, "2 GiB": 2 * GIB, "1k": 1000}
     assert {text: parse_size(text, "--set memory") for text in sizes} == sizes
     for text in ("", "Gi", "-1G", "0", "1e9", "1 000", "64Gi\n64Gi", "nan", "1,5G", "i", "5i b c"):
-        with pytest.raises(DevkitError, match=r"--set memory is .* which is no size"):
+        with pytest.raises(DevkitError, match=r"--set memory is .* which is not a size"):
             parse_size(text, "--set memory")
 
 
@@ -26,7 +26,7 @@ def test_times():
     times = {"90m": 5400, "24h": 86400, "2d": 172800, "1h30m": 5400, "1-12:00:00": 129600, "00:10": 600, "5s": 5}
     assert {text: parse_duration(text, "--time") for text in times} == times
     for text in ("", "90", "0s", "1.5h", "h", "-5m", "1:2", "00:00:00", "5 m"):
-        with pytest.raises(DevkitError, match=r"--time is .* which is no time"):
+        with pytest.raises(DevkitError, match=r"--time is .* which is not a duration"):
             parse_duration(text, "--time")
 
 

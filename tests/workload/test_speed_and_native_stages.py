@@ -39,7 +39,7 @@ def test_the_stage_passes_on_the_cpu(stage):
     [
         pytest.param(device_stages.prove_link_rate, "no link", id="no link"),
         pytest.param(device_stages.prove_triton, "compiles for GPUs", id="no Triton"),
-        pytest.param(collectives.prove_nccl, "there is none", id="no NCCL"),
+        pytest.param(collectives.prove_nccl, "NCCL needs GPUs", id="no NCCL"),
     ],
 )
 def test_gpu_stages_are_skipped_on_a_cpu_with_the_reason(stage, reason):

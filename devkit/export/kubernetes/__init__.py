@@ -66,14 +66,14 @@ def validate_job(task: Task, settings: KubernetesSettings, kind: JobKind) -> Non
             validate_subdomain(volume.source, f"--{volume.role}")
         if ":" in volume.path:
             raise DevkitError(
-                f"nothing can be mounted at {volume.path!r}: Kubernetes takes no colon in a path",
+                f"cannot mount anything at {volume.path!r}: Kubernetes does not allow a colon in a path",
                 "Choose another --output in the settings.",
             )
     path, times = Counter(volume.path.rstrip("/.") for volume in task.volumes).most_common(1)[0]
     if times > 1:
         raise DevkitError(
-            f"{path} would hold both the project and the output, which are mounted apart",
-            "Give the output a folder of its own in the settings, such as finetuned.",
+            f"{path} would hold both the project and the output, which are mounted separately",
+            "Set output to its own folder, such as finetuned.",
         )
 
 

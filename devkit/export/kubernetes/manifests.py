@@ -49,7 +49,7 @@ GENERATED_NOTICE = (
 GPU_RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.ROCM: "amd.com/gpu"}
 """The resources of the vendors' device plugins, and the taints by which clusters reserve nodes for pods that request them.
 Sources: https://github.com/NVIDIA/k8s-device-plugin, https://github.com/ROCm/k8s-device-plugin,
-https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the toleration by itself)"""
+https://docs.cloud.google.com/kubernetes-engine/docs/how-to/gpus (GKE adds the toleration automatically)"""
 GPU_NODE_LABELS = {Vendor.NVIDIA: "nvidia.com/gpu.present", Vendor.ROCM: "feature.node.kubernetes.io/amd-gpu"}
 """Labels of nodes with a GPU. Sources: https://github.com/NVIDIA/k8s-device-plugin/tree/main/docs/gpu-feature-discovery
 and https://github.com/ROCm/gpu-operator (the rule for Node Feature Discovery)"""
@@ -85,7 +85,7 @@ class _Mount:
 def render_manifests(task: Task, settings: KubernetesSettings, kind: JobKind, folder: str) -> list[Artifact]:
     """Render the folders, each for `kubectl apply -k`. `folder` is that of all files, as seen from the project."""
     values = _build_values(task, settings, kind)
-    about = "The job. Its storage is in a folder of its own, so that `kubectl delete -k` leaves the checkpoints."
+    about = "The job. Its storage is in a separate folder, so `kubectl delete -k` keeps the checkpoints."
     artifacts = _render_folder("", about, f"{kind}.yaml", "job.yaml", values)
     if values["new_volumes"]:
         artifacts += _render_folder("storage", "The job's storage.", "claims.yaml", "claims.yaml", values)
@@ -191,7 +191,7 @@ def _build_values(task: Task, settings: KubernetesSettings, kind: JobKind) -> di
 
 
 def _list_rank_variables(task: Task, kind: JobKind) -> list[tuple[str, str]]:
-    """List the variables by which the processes find each other, but for those that a controller sets."""
+    """List the variables that tell the processes how to find each other, except those that a controller sets."""
     is_alone = task.nodes == 1
     match kind:
         case JobKind.JOB:
@@ -250,7 +250,7 @@ def choose_access_mode(task: Task, settings: KubernetesSettings) -> AccessMode:
     mode = settings.access_mode or (AccessMode.MANY_NODES if task.nodes > 1 else AccessMode.ONE_NODE)
     if task.nodes > 1 and mode is not AccessMode.MANY_NODES:
         raise DevkitError(
-            f"access_mode {mode} lets one node mount what {task.nodes} nodes must share",
+            f"access_mode {mode} allows one node to mount what {task.nodes} nodes must share",
             "Give --set access_mode=ReadWriteMany and a --set storage_class that offers it (NFS, CephFS, EFS, Filestore, …).",
         )
     return mode

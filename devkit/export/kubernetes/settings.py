@@ -1,4 +1,4 @@
-"""Settings of a job on Kubernetes alone: the table [job.kubernetes], and flags; names, labels and taints in them."""
+"""Settings specific to Kubernetes: the table [job.kubernetes], and flags; names, labels and taints in them."""
 
 import re
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ def validate_subdomain(name: str, flag: str) -> str:
     if _SUBDOMAIN.fullmatch(name) and len(name) <= MAX_SUBDOMAIN_LENGTH:
         return name
     raise DevkitError(
-        f"{flag} {name!r} is no name of an object: a-z, 0-9, hyphens and dots, none of those two at the ends",
-        "kubectl get shows the names that are there.",
+        f"{flag} {name!r} is not a valid object name: use a-z, 0-9, hyphens and dots, and start and end with a letter or digit",
+        "List the names with kubectl get.",
     )
 
 
@@ -39,7 +39,7 @@ def validate_label_key(name: str, flag: str) -> str:
     is_valid = bool(last) and _VALUE.fullmatch(last) and (not mark or _SUBDOMAIN.fullmatch(domain))
     if is_valid and len(domain) <= MAX_SUBDOMAIN_LENGTH:
         return name
-    raise DevkitError(f"{flag} {name!r} is no key: NAME or DOMAIN/NAME", "Such as nvidia.com/gpu.product.")
+    raise DevkitError(f"{flag} {name!r} is not a key: expected NAME or DOMAIN/NAME", "Such as nvidia.com/gpu.product.")
 
 
 def parse_label(text: str, flag: str) -> tuple[str, str]:
@@ -48,8 +48,8 @@ def parse_label(text: str, flag: str) -> tuple[str, str]:
     if mark and _VALUE.fullmatch(value):
         return validate_label_key(name, flag), value
     raise DevkitError(
-        f"{flag} {text!r} is no label: NAME=VALUE, the value of at most 63 letters, digits, dots, dashes",
-        "kubectl get nodes --show-labels shows those that are there.",
+        f"{flag} {text!r} is not a label: expected NAME=VALUE, with a value of at most 63 letters, digits, dots, dashes",
+        "List the labels: kubectl get nodes --show-labels.",
     )
 
 
@@ -98,11 +98,11 @@ class AccessMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesSettings:
-    """The settings of Kubernetes alone. "", None and () leave the choice to devkit."""
+    """The settings specific to Kubernetes. "", None and () leave the choice to devkit."""
 
     namespace: Annotated[str, SettingInfo("Namespace. Without it, that of your kubectl context.")] = ""
     kind: Annotated[
-        JobKind | None, SettingInfo("Kind of object: job for one node, trainjob for several, unless said otherwise.")
+        JobKind | None, SettingInfo("Kind of object: job for one node, trainjob for several, by default.")
     ] = None
     queue: Annotated[str, SettingInfo("Kueue's LocalQueue.")] = ""
     gpu_resource: Annotated[
@@ -110,7 +110,7 @@ class KubernetesSettings:
         SettingInfo("Resource to request, instead of the vendor's.", example="nvidia.com/mig-1g.10gb", has_flag=False),
     ] = ""
     node_selector: Annotated[
-        tuple[str, ...], SettingInfo("Label that nodes must have. Repeat.", example="NAME=VALUE")
+        tuple[str, ...], SettingInfo("Label that a node must have. Repeat.", example="NAME=VALUE")
     ] = ()
     toleration: Annotated[
         tuple[str, ...],
@@ -211,7 +211,8 @@ def parse_rdma_devices(settings: KubernetesSettings) -> dict[str, int]:
         name, _, count = text.partition("=")
         if not re.fullmatch(r"[1-9]\d{0,2}", count or "1") or "/" not in name:
             raise DevkitError(
-                f"--set rdma={text!r} is no resource: DOMAIN/NAME=COUNT", "kubectl describe nodes shows them."
+                f"--set rdma={text!r} is not a resource: expected DOMAIN/NAME=COUNT",
+                "List them: kubectl describe nodes.",
             )
         found[validate_label_key(name, "--set rdma")] = int(count or 1)
     return found

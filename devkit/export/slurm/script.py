@@ -118,7 +118,7 @@ def _list_storage(task: Task, *, is_inside: bool) -> list[tuple[str, str]]:
         VolumeRole.CHECKPOINTS: f'"{SCRATCH_FOLDER}/devkit/{escape_double_quoted(f"{task.project}/{output.name}")}"',
     }
     if task.is_own_command and not is_inside and output.is_relative_to(task.workspace):
-        # Nothing is mounted: where the command writes by itself.
+        # Nothing is mounted: this is where the command writes by default.
         inner = output.relative_to(task.workspace).as_posix()
         folders[VolumeRole.CHECKPOINTS] = f'"$data/{escape_double_quoted(inner)}"'
     sources = {role: task.volume(role).source for role in folders}
@@ -132,7 +132,7 @@ def _list_mounts(task: Task, settings: SlurmSettings) -> list[str]:
     if not settings.flavor.is_container:
         if own:
             raise DevkitError(
-                f"mount is for a container, and --flavor {settings.flavor} mounts nothing",
+                f"mount needs a container, but --flavor {settings.flavor} mounts nothing",
                 "Leave it out: the job sees the cluster's folders under their own names.",
             )
         return []
@@ -196,7 +196,7 @@ def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
     name = task.accelerator.name
     if " mig " in f" {name.lower()} ":
         raise DevkitError(
-            f"Slurm's name of {name} is the site's own", "List them with sinfo -o %G, and give --set gpu_type."
+            f"Slurm's name of {name} is the site's own", "List them with sinfo -o %G and set one: --set gpu_type=NAME."
         )
     return _shorten_gpu_name(_MEMORY_SIZE.sub("", name))
 
@@ -218,7 +218,7 @@ def _shorten_gpu_name(name: str) -> str:
 def format_enroot_reference(image: str) -> str:
     """Format REGISTRY#NAME:TAG for enroot and Pyxis. Raises DevkitError for a digest, which that form lacks."""
     if "@" in image:
-        raise DevkitError(f"--image {image} names a digest, for which enroot has no form", "Name the image by its tag.")
+        raise DevkitError(f"--image {image} names a digest; enroot needs a tag", "Name the image by tag.")
     first, slash, rest = image.partition("/")
     # Source: https://github.com/distribution/reference, splitDockerDomain
     is_registry = "." in first or ":" in first or first == "localhost"
@@ -253,7 +253,7 @@ def quote_folder(text: str, flag: str) -> str:
     """
     if not _ABSOLUTE.match(text):
         raise DevkitError(
-            f"{flag} {text!r} is no absolute folder", "Write it as /scratch/me/models or $SCRATCH/models."
+            f"{flag} {text!r} is not an absolute path", "Write it as /scratch/me/models or $SCRATCH/models."
         )
     validate_mountable(text, flag)
     home, rest = "$HOME" if text[:1] == "~" else "", text.removeprefix("~")

@@ -1,4 +1,4 @@
-"""Settings of a job in Slurm alone: the table [job.slurm], and flags."""
+"""Settings specific to Slurm: the table [job.slurm], and flags."""
 
 import re
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class GpuRequestStyle(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSettings:
-    """The settings of Slurm alone. "", None and () leave the choice to devkit or to the site."""
+    """The settings specific to Slurm. "", None and () leave the choice to devkit or to the site."""
 
     flavor: Annotated[ContainerRuntime, SettingInfo("Container runtime of the job.")] = ContainerRuntime.APPTAINER
     partition: Annotated[str, SettingInfo("Partition. Without it, the cluster's default.")] = ""
@@ -119,7 +119,7 @@ def validate_job_name(name: str, flag: str) -> str:
     """Return `name` if Slurm takes it as the name of a job, which the log's file is named by. Raises DevkitError."""
     if _NAME.fullmatch(name):
         return name
-    raise DevkitError(f"{flag} {name!r} is no name for a job", "Use letters, digits, dots, underscores and hyphens.")
+    raise DevkitError(f"{flag} {name!r} is not a valid job name", "Use letters, digits, dots, underscores and hyphens.")
 
 
 def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:

@@ -223,7 +223,7 @@ def save_checkpoint(
 def _write_parts(
     parts: Mapping[str, Mapping[str, torch.Tensor]], staged: Path, ranks: Ranks
 ) -> tuple[dict[str, FileRecord], OSError | None]:
-    """Write all tensors, and return an error of rank 0, which continues to gather with the others all the same."""
+    """Write all tensors, and return an error of rank 0, which still gathers with the others."""
     records: dict[str, FileRecord] = {}
     failure: OSError | None = None
     for name, tensors in parts.items():
@@ -326,7 +326,7 @@ def find_newest_checkpoint(
     found = ranks.on_rank0_broadcast(lambda: _find_newest(output, settings, ranks.world_size))
     if found is not None and ranks.any(not _is_visible(found)):
         raise DevkitError(
-            f"the processes of this run do not all see {found.path}",
+            f"not all processes of this run see {found.path}",
             "Put --output on a file system that all machines of the run share.",
         )
     return found
@@ -431,7 +431,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
         content = document["content"]
         if document["schema"] != MANIFEST_SCHEMA:
             raise BrokenCheckpointError(
-                f"is of the format {document['schema']!r}, and this devkit reads {MANIFEST_SCHEMA}"
+                f"has the format {document['schema']!r}, and this devkit reads {MANIFEST_SCHEMA}"
             )
         if document["sha256"] != _hash_content(content):
             raise BrokenCheckpointError(f"{MANIFEST_FILE} was changed after it was written")
@@ -451,7 +451,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 def verify_checkpoint(path: Path) -> CheckpointManifest:
     """Return the manifest of a checkpoint whose files match it byte by byte. Raises BrokenCheckpointError."""
     if path.is_symlink() or not path.is_dir():
-        raise BrokenCheckpointError("is no folder of its own")
+        raise BrokenCheckpointError("is not a separate folder")
     manifest = read_manifest(path)
     for name, record in manifest.files.items():
         size = _size_of_regular_file(path / name)
@@ -557,7 +557,7 @@ def _restore_optimizer(state: CheckpointState, path: Path) -> None:
 
 
 def _shard_like(live: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return this rank's shard of `value` if `live` is sharded by FSDP2; every rank reads the file by itself."""
+    """Return this rank's shard of `value` if `live` is sharded by FSDP2; every rank reads the file independently."""
     if not hasattr(live, "device_mesh"):
         return value
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -568,7 +568,7 @@ def _shard_like(live: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 def _mismatch(path: Path, name: str) -> DevkitError:
     return DevkitError(
-        f"{path} does not fit this model: {name} differs or is on one side only",
+        f"{path} does not fit this model: {name} differs or exists on one side only",
         "Resume with the versions of peft and transformers that its manifest names, or start over with --no-resume.",
     )
 
@@ -611,7 +611,7 @@ def iterate_safetensors(tensors: Mapping[str, torch.Tensor], *, is_writer: bool 
     of them on the CPU at once, 48 GB for a model of 8 billion parameters with its optimizer, on each machine. Ranks that
     do not write are given nothing. Source: https://github.com/huggingface/safetensors#format
     """
-    # Wide types first: each tensor then starts at a multiple of its own width, as readers that map the file expect.
+    # Wide types first: each tensor then starts at a multiple of its element width, as readers that map the file expect.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     start = 0

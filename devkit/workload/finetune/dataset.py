@@ -171,7 +171,7 @@ def _concatenate(examples: Sequence[Example]) -> TokenTensors:
     loss_mask = torch.cat([_as_tensor(each.loss_mask, torch.int8) for each in examples]).bool()
     positions = torch.cat([torch.arange(len(each.ids)) for each in examples])
     labels = torch.full_like(ids, IGNORE_INDEX)
-    # A text's first token is no prediction: the token before it belongs to another text.
+    # A text's first token is not a prediction: the token before it belongs to another text.
     labels[:-1] = torch.where(loss_mask[1:] & (positions[1:] > 0), ids[1:], IGNORE_INDEX)
     return ids, labels, positions
 
@@ -294,7 +294,7 @@ class BatchLoader:
     ) -> None:
         """`batch` is in rows, over all ranks; `sequence` is the longest row in tokens."""
         if not examples:
-            raise DevkitError("there is nothing to train on: no example is left", "Give data with at least one text.")
+            raise DevkitError("there is nothing to train on: no examples remain", "Give data with at least one text.")
         if pack and layout is BatchLayout.PADDED:
             raise ValueError("packed rows need the layout flat or blocks")
         self.batch = batch
@@ -411,7 +411,7 @@ CHATML_TEMPLATE = (
 Source: https://github.com/openai/openai-python/blob/release-v0.28.0/chatml.md"""
 
 TEMPLATE_DATE = date(2024, 7, 26)
-"""The date that templates write into a chat: always this one, which Llama's falls back to by itself. With today's date,
+"""The date that templates write into a chat: always this one, which Llama's falls back to by default. With today's date,
 a run that resumes after midnight would find other data than it began with.
 Source: https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct (tokenizer_config.json)"""
 
@@ -572,7 +572,7 @@ def _render(record: Record, tokenizer: Tokenizer, *, completion_only: bool) -> l
 
 
 def ensure_chat_template(tokenizer: Tokenizer, *, begins_with: str = "") -> str | None:
-    """Give a tokenizer without a chat template ChatML's, and return a note; None if it has one of its own.
+    """Give a tokenizer without a chat template ChatML's, and return a note; None if it already has one.
 
     The tokenizer keeps it, so that saving it with the adapter saves the template of the training.
     `begins_with` is the tokenizer's beginning of text.
@@ -681,7 +681,7 @@ def _call_template(
         # A template is a program that came with the model: it raises what it likes, and mostly on purpose.
         raise DevkitError(
             f"{record.place}: the chat template refuses these messages: {to_one_line(str(error))[:200]}",
-            "Many templates want user and assistant in turns, beginning with the user.",
+            "Many templates require user and assistant to alternate, beginning with the user.",
         ) from error
 
 
@@ -762,7 +762,7 @@ class TextTokenizer:
         return TokenizedText(list(ids), loss_mask, text.kind)
 
     def _encode_in_parts(self, text: TrainingText) -> TokenizedText:
-        """Cut the text at the borders of the trained spans, and tokenize each piece by itself."""
+        """Cut the text at the borders of the trained spans, and tokenize each piece separately."""
         borders = sorted({0, len(text.text), *(border for span in text.trained for border in span)})
         pieces = [(start, end) for start, end in pairwise(borders) if start < end]
         ids = self._encode([text.text[start:end] for start, end in pieces])
@@ -815,12 +815,12 @@ def require_context_length(sequence: int, config: Any) -> None:  # noqa: ANN401 
 
 
 def require_vocabulary_size(examples: Sequence[Example], config: Any) -> None:  # noqa: ANN401 - of transformers
-    """Raise DevkitError if the tokenizer makes token ids that are outside of the model's vocabulary."""
+    """Raise DevkitError if the tokenizer produces token ids that are outside of the model's vocabulary."""
     size = int(config.get_text_config().vocab_size)
     largest = max(max(example.ids) for example in examples)
     if largest >= size:
         raise DevkitError(
-            f"the tokenizer makes token {largest}, and the model's vocabulary has {size} tokens",
+            f"the tokenizer produces token {largest}, and the model's vocabulary has {size} tokens",
             "Use the tokenizer that came with the model.",
         )
 

@@ -234,7 +234,7 @@ def choose_attention(traits: AttentionTraits, hardware: Hardware, precision: Pre
     """Return the best attention for this model on this machine, and the reason, a clause without a capital letter."""
     refusal = find_attention_refusal(Attention.VARLEN, traits, hardware, precision)
     if refusal is None and not hardware.is_gpu:
-        return Attention.VARLEN, "each text is computed by itself: no compute is wasted on padding"
+        return Attention.VARLEN, "each text is computed separately, so padding wastes no compute"
     if refusal is None:
         return Attention.VARLEN, "torch's flash kernel takes packed rows without padding or a mask"
     if find_attention_refusal(Attention.FLASH, traits, hardware, precision) is None:
@@ -455,7 +455,7 @@ class _ComputeDecisions:
         precision = self._record("adapter_precision", self._settings.adapter_precision, chosen, because)
         if self._settings.modules_to_save and precision is not self.precision:
             raise DevkitError(
-                f"modules_to_save trains modules in the precision of the base, {self.precision}, and the adapter is "
+                f"modules_to_save trains modules in the base's precision, {self.precision}, and the adapter is "
                 f"in {precision}",
                 "Use --dtype bf16, or fp32 before compute capability 8.0, and leave out --adapter-dtype.",
             )

@@ -275,7 +275,7 @@ def _select_device(device_type: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if device_type != "cuda":
         raise DevkitError(
-            f"several processes cannot share {device_type}", "Start one process, or train on GPUs by NVIDIA."
+            f"several processes cannot share {device_type}", "Start one process, or train on NVIDIA GPUs."
         )
     gpus = torch.cuda.device_count()
     if local_rank >= gpus:
@@ -320,7 +320,7 @@ def init_process_group(
 
 
 def _await_all(store: Store, rank: int, world_size: int, timeout_s: float) -> None:
-    """Wait for all ranks. Raises RuntimeError that names those that did not come."""
+    """Wait for all ranks. Raises RuntimeError that names the missing ranks."""
     keys = [f"devkit/here/{each}" for each in range(world_size)]
     store.set(keys[rank], "1")
     try:
@@ -479,7 +479,7 @@ def _require_same_parameters(module: nn.Module, ranks: Ranks) -> None:
     def check() -> None:
         if different is not None:
             raise DevkitError(
-                f"the processes of this run build different models from the same files: not all of them have {different}",
+                f"the processes of this run build different models from the same files: some lack {different}",
                 "Install the same versions of transformers and peft on all machines.",
             )
 
@@ -498,7 +498,7 @@ BEAT_END_S = 2.0
 def exchange_heartbeats(rank: int, world_size: int, *, timeout_s: float) -> Iterator[None]:
     """Give signs of life, and print one line on a process that gives none. `timeout_s` is what the others wait for it.
 
-    Rank 0 watches all others, and rank 1 watches rank 0: one of them sees whoever stops. The connection is one of its
+    Rank 0 watches all others, and rank 1 watches rank 0: one of them sees which rank stops. The connection is one of its
     own: the threads that train may keep the other one waiting.
     """
     ended = threading.Event()

@@ -161,7 +161,7 @@ class ProgressPrinter:
         draw: Callable[[float, int], str] | None = None,
         has_reasons: bool = True,
     ) -> None:
-        """With `has_reasons`, each decision has a line of its own with its reason; otherwise one line has all of them."""
+        """With `has_reasons`, each decision has its own line with its reason; otherwise one line has all of them."""
         self._out = out or sys.stdout
         self._has_reasons = has_reasons
         self._decisions: list[str] = []

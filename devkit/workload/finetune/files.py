@@ -127,7 +127,7 @@ class StoredTensor:
 def flush_to_disk(path: Path) -> None:
     """Flush a file, or the names in a folder: what is renamed before may be empty after a power cut.
 
-    Windows flushes folders by itself, and files through handles that were opened for writing alone.
+    Windows flushes folders automatically, and files through handles that were opened for writing alone.
     """
     if os.name != "posix":
         return
@@ -144,7 +144,7 @@ def reject_lfs_pointer(file: Path) -> None:
         with file.open("rb") as stream:
             is_pointer = stream.read(len(LFS_POINTER)) == LFS_POINTER
     except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", "Check that the file is there and yours.") from error
+        raise DevkitError(f"cannot read {file}: {error.strerror}", "Check its path and owner.") from error
     if is_pointer:
         raise DevkitError(f"{file} is a pointer of Git LFS, not the file", f"Run git lfs pull in {file.parent}.")
 
@@ -273,7 +273,7 @@ def inspect_model(folder: Path) -> ModelFiles:
 
 
 def _refuse_unbounded_files(folder: Path) -> None:
-    """Raise DevkitError for files that transformers would read whole, and that hold it up or fill the memory."""
+    """Raise DevkitError for files that transformers would read completely and that would block it or fill the memory."""
     for file in sorted(folder.iterdir()):
         if file.suffix not in (".json", ".jinja", ".txt", ".model") or file.is_dir():
             continue
@@ -293,7 +293,7 @@ def _read_model_config(folder: Path) -> dict[str, Any]:
             f"{folder} is an adapter, not a model", "Name the model it was trained on, and the adapter beside it."
         )
     if not file.is_file():
-        raise DevkitError(f"{folder} has no config.json, so it is no model of transformers", "Name a model's folder.")
+        raise DevkitError(f"{folder} has no config.json, so it is not a transformers model", "Name a model's folder.")
     config = _read_json_object(file)
     if not isinstance(config.get("model_type"), str):
         raise DevkitError(f"{file} names no model_type", "Name the folder of a model that transformers reads.")
@@ -392,7 +392,7 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
     if config.get("peft_type") != "LORA":
         raise DevkitError(f"{folder} is an adapter of kind {config.get('peft_type')}", "devkit reads LoRA and DoRA.")
     if config.get("target_parameters"):
-        raise DevkitError(f"{folder} adapts fused experts, which devkit does not", "Use it with peft itself.")
+        raise DevkitError(f"{folder} adapts fused experts, which devkit does not support", "Use it with peft directly.")
     if not isinstance(config.get("r"), int):
         raise DevkitError(f"{folder / ADAPTER_CONFIG_FILE} names no rank", FETCH_AGAIN_HINT)
     weights = folder / ADAPTER_WEIGHTS_FILE
@@ -418,7 +418,7 @@ def _read_adapter_config(folder: Path) -> dict[str, Any]:
             raise DevkitError(f"{folder} is a whole model, not an adapter", "Name it with --model, without an adapter.")
         inside = sorted(f"{each.parent}" for each in folder.glob(f"*/{ADAPTER_CONFIG_FILE}"))
         hint = f"Did you mean {join_words(inside, 'or')}?" if inside else f"Name the folder that holds {file.name}."
-        raise DevkitError(f"{folder} has no {file.name}, so it is no adapter", hint)
+        raise DevkitError(f"{folder} has no {file.name}, so it is not an adapter", hint)
     return _read_json_object(file)
 
 
@@ -545,7 +545,7 @@ def _fetch_snapshot(model: HubRepository) -> Path:
     wanted = [each for each in files if any(fnmatch(each.filename, pattern) for pattern in patterns)]
     if not any(each.filename == "config.json" for each in wanted):
         raise DevkitError(
-            f"{model} on the hub has no config.json, so it is no model of transformers",
+            f"{model} on the hub has no config.json, so it is not a transformers model",
             "GGUF files and adapters alone are not enough: name the model that they were made from.",
         )
     _require_disk_space(model, sum(each.file_size or 0 for each in wanted if each.will_download))
@@ -706,7 +706,7 @@ def resolve_gguf(file: Path) -> Path:
     reject_lfs_pointer(file)
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
-            raise DevkitError(f"{file} is no GGUF file", FETCH_AGAIN_HINT)
+            raise DevkitError(f"{file} is not a GGUF file", FETCH_AGAIN_HINT)
     commit = fingerprint_files([file])[:40]
     return install_snapshot(f"gguf--{file.stem}", commit, lambda folder: convert_gguf(file, folder))
 
@@ -723,7 +723,7 @@ def install_snapshot(name: str, commit: str, write: Callable[[Path], None]) -> P
         snapshot.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f"{commit}.tmp-", dir=snapshot.parent))
     except OSError as error:
-        raise DevkitError(f"cannot write {root}: {error.strerror}", "Set HF_HOME to a folder that is yours.") from error
+        raise DevkitError(f"cannot write {root}: {error.strerror}", "Set HF_HOME to a folder that you own.") from error
     try:
         write(scratch)
         scratch.chmod(0o755)
@@ -867,7 +867,7 @@ def _install(wheels: list[Wheel], folder: Path) -> None:
 
     uv = find_uv()
     if uv is None:
-        raise DevkitError("uv, which fetches from package indexes, is not installed", "pip install uv")
+        raise DevkitError("uv is not installed, and devkit needs it to download from package indexes", "pip install uv")
     requirements = folder.with_name("requirements.txt")
     requirements.write_text("".join(f"{each.requirement}\n" for each in wheels), encoding="ascii")
     command = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--require-hashes", "--quiet"]
@@ -879,7 +879,7 @@ def _install(wheels: list[Wheel], folder: Path) -> None:
     said = to_one_line(done.stderr.strip())
     if "Hash mismatch" in said:
         raise DevkitError(
-            f"the package index has other bytes of {wheel.name} {wheel.version} than expected: nothing was kept",
+            f"the package index has different content for {wheel.name} {wheel.version} than expected: devkit kept nothing",
             "Is a proxy or mirror in between? uv cache clean, then try again, or use another index (UV_INDEX_URL).",
         )
     raise DevkitError(

@@ -47,7 +47,7 @@ WATCHED_TEXT = Example((2, 4, 1, 3), (0,) * 4)
 
 MAX_CROSS_TALK = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """Data type -> the change that rounding alone may make, relative to the largest value. Kernels for experts group the
-tokens of a batch anew for each text; everything else gives equal bits."""
+tokens of a batch again for each text; everything else gives equal bits."""
 
 
 def register_varlen_attention() -> None:
@@ -275,7 +275,7 @@ ModelTrial: TypeAlias = Callable[[Model], object]
 
 
 class ModelWithLoss(torch.nn.Module):
-    """The model with its loss: the module that is wrapped for several ranks, so that the output head is inside.
+    """The model with its loss: the module that is wrapped for several ranks, so it includes the output head.
 
     `is_split` is True if decoder and head are called separately; see `split_head`.
     """

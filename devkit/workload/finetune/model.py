@@ -105,7 +105,7 @@ def load_base_and_tokenizer(name: str, settings: LoadSettings) -> LoadedBase:
     """Load the model called `name`, a folder or a hub id, in evaluation mode.
 
     Each tensor goes from the file to the device and is quantized there, so the host never holds the whole model.
-    Raises DevkitError for a model that does not exist, is damaged, or is no causal language model.
+    Raises DevkitError for a model that does not exist, is damaged, or is not a causal language model.
     """
     files = inspect_model(resolve_model_folder(name))
     model = load_base(files, settings)
@@ -113,7 +113,7 @@ def load_base_and_tokenizer(name: str, settings: LoadSettings) -> LoadedBase:
 
 
 def find_load_notes(model: Model, settings: LoadSettings) -> tuple[str, ...]:
-    """Return notes on what these settings cost on this model, by its shape alone."""
+    """Return notes on the cost of these settings on this model, from its shape only."""
     experts = None if settings.quantization is BaseQuantization.NONE else find_fused_experts(model)
     return (experts.note_on_quantization(settings.precision),) if experts else ()
 
@@ -122,7 +122,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer in a model's folder. Code that comes with a model is never run."""
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # that of tokenizers has no class of its own
+    except Exception as error:  # the tokenizers library raises plain exceptions
         raise DevkitError(
             f"the tokenizer in {folder} cannot be read: {to_one_line(str(error))}",
             "Copy tokenizer.json and tokenizer_config.json from the original model.",
@@ -212,7 +212,7 @@ def _load_weights(files: ModelFiles, settings: LoadSettings) -> Model:
         raise explain_load_error(files.folder, error) from error
     _require_complete(files, report)
     for module in model.modules():
-        # Weights that were saved in 4 bits come with a compute dtype of their own; ours counts.
+        # Weights that were saved in 4 bits come with their own compute dtype; ours takes precedence.
         if hasattr(module, "compute_dtype"):
             module.compute_dtype = dtype
     disable_cpu_avx512_kernel(model)
@@ -281,13 +281,11 @@ def explain_load_error(folder: Path, error: Exception) -> DevkitError:
 
     cause = to_one_line(str(error))
     if "trust_remote_code" in cause or "custom code" in cause:
-        return DevkitError(
-            f"{folder} comes with code of its own, which devkit does not run", "Name a model without it."
-        )
+        return DevkitError(f"{folder} comes with its own code, which devkit does not run", "Name a model without it.")
     if isinstance(error, ImportError):
         return DevkitError(f"{folder} needs a package that is not installed", cause)
     if "Unrecognized configuration class" in cause:
-        return DevkitError(f"{folder} is no model that generates text", "Name a causal language model.")
+        return DevkitError(f"{folder} is not a model that generates text", "Name a causal language model.")
     if isinstance(error, KeyError) or "does not recognize" in cause or "Unrecognized model" in cause:
         return DevkitError(
             f"transformers {__version__} does not know the architecture of {folder}",
@@ -357,7 +355,7 @@ def _linear_names_beside_experts(model: Model) -> list[str]:
 
 
 def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[str]:
-    """Resolve the modules that are trained whole beside the adapter to their full names: peft compares only endings.
+    """Resolve the modules that are fully trained beside the adapter to their full names: peft compares only endings.
 
     Raises DevkitError for a name that no module has, and for a module that cannot be trained whole.
     """
@@ -385,7 +383,7 @@ def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[st
                 reason = "it gets an adapter"
             if reason:
                 raise DevkitError(
-                    f"{layer} cannot be trained whole: {reason}", "Leave it out, or name other --targets."
+                    f"{layer} cannot be trained fully: {reason}", "Leave it out, or name other --targets."
                 )
         found |= dict.fromkeys(matching)
     return [*found]
@@ -481,7 +479,7 @@ def require_adapter_fits(adapter: SavedAdapter, model: Model, files: ModelFiles,
         raise DevkitError(
             f"the adapter in {adapter.folder} was trained on other weights ({wanted[:12]}) "
             f"than those in {files.folder} ({found[:12]})",
-            f"{hint}\nWith --any-base it is used all the same.",
+            f"{hint}\nUse it anyway with --any-base.",
         )
 
 
@@ -551,7 +549,7 @@ def apply_adapter(base: Model, adapter: SavedAdapter, *, precision: Precision, t
     if lacking:
         raise DevkitError(
             f"the adapter in {adapter.folder} lacks {format_count(len(lacking), 'weight')}, such as {lacking[0]}",
-            "Save or fetch it again.",
+            "Save or download it again.",
         )
     for name, parameter in model.named_parameters():
         if ".lora_" in name:

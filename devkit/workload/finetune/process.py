@@ -53,7 +53,7 @@ class _TimeIsUpError(BaseException):
 
 @contextlib.contextmanager
 def limit_time(timeout_s: float) -> Iterator[None]:
-    """Raise TimeoutError in the block after so many seconds, where there are timers, and in the main thread alone."""
+    """Raise TimeoutError in the block after this many seconds, if the system has timers and only in the main thread."""
     # Windows has no such timer, and other threads get no signals: Ctrl-C ends those.
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +104,7 @@ def configure_libraries() -> None:
     transformers_logging.disable_progress_bar()
 
 
-class ReportedElsewhere(DevkitError):  # noqa: N818 - not an error of its own: another rank reports it
+class ReportedElsewhere(DevkitError):  # noqa: N818 - not a separate error: another rank reports it
     """An error that another rank reports: this one exits with the same code and prints nothing."""
 
 

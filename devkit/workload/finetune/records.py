@@ -378,7 +378,7 @@ class DatasetSummary:
 
 
 class RecordReader:
-    """The records of all sources that have something to train on, in order, read anew with each iteration.
+    """The records of all sources that have something to train on, in order, read again with each iteration.
 
     A source is a file, a folder whose readable files are taken in the order of their names, a folder saved by the
     library datasets, or the id of a data set on the hub. Within one source all records are of one kind.
@@ -462,7 +462,7 @@ def _find_sources(name: str) -> list[str]:
     _refuse_pipe(path)
     if path.exists():
         if path.suffix.lower() not in READABLE_SUFFIXES:
-            raise DevkitError(f"{name} is not of a kind that devkit reads", _conversion_hint(path))
+            raise DevkitError(f"{name} is not a file type that devkit reads", _conversion_hint(path))
         return [f"{path}"]
     if _HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READABLE_SUFFIXES:
         return [name]
@@ -497,20 +497,18 @@ def _find_sources_in(folder: Path) -> list[str]:
         holds = f"it holds files of other kinds: {shown}" if others else "it holds no file"
         raise DevkitError(
             f"there is nothing to read in {folder}: {holds}",
-            f"Readable are files in {join_words(READABLE_SUFFIXES, 'or')}.",
+            f"devkit reads files in {join_words(READABLE_SUFFIXES, 'or')}.",
         )
     return found
 
 
 def _require_link_target(path: Path) -> None:
     if path.is_symlink() and not path.exists():
-        raise DevkitError(
-            f"{path} is a link to {path.readlink()}, which does not exist", "Mend the link, or remove it."
-        )
+        raise DevkitError(f"{path} is a link to {path.readlink()}, which does not exist", "Repair or remove the link.")
 
 
 def _refuse_pipe(path: Path) -> None:
-    """Raise DevkitError for what holds up whoever opens it, and could be read only once."""
+    """Raise DevkitError for a file that blocks its reader or can be read only once."""
     if path.is_fifo() or path.is_socket():
         raise DevkitError(
             f"{path} is a pipe or a socket, not a file", f"Write it to a file first: cat {path} > FILE.jsonl"
@@ -615,7 +613,7 @@ def read_json_records(path: Path) -> Entries:
         if len(text) > MAX_LINE_BYTES:
             raise DevkitError(
                 f"{path} is one value of more than {format_bytes(MAX_LINE_BYTES)}",
-                "A list of records is read one by one: write [{...}, {...}], or one object a line.",
+                "devkit reads a list of records one by one: write [{...}, {...}], or one object a line.",
             )
         with _explain_json(f"{path}", hint=JSON_LIST_HINT, by_line=True):
             document = json.loads(text, object_pairs_hook=_object)
@@ -757,7 +755,7 @@ def _unpack(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
 def _unpacks_to(path: Path, unpacked: int) -> DevkitError:
     return DevkitError(
         f"{path} has {format_bytes(path.stat().st_size)} and unpacks to {format_bytes(unpacked)} and more",
-        "Such a file is made to fill memory. If you trust it, write its records as JSON lines.",
+        "The file looks made to exhaust memory. If you trust it, write its records as JSON lines.",
     )
 
 
@@ -850,7 +848,7 @@ def _request_dataset(repository: str) -> Exception | None:
     except (OSError, RuntimeError, ValueError) as error:
         return error
     except Exception as error:
-        # The HTTP client of the hub's library raises errors of its own where there is no network.
+        # The HTTP client of the hub's library raises its own errors where there is no network.
         if "Connect" in type(error).__name__ or "Timeout" in type(error).__name__:
             return error
         raise
@@ -864,7 +862,7 @@ def _import_library(name: str, wanted_for: str) -> Any:  # noqa: ANN401 - option
         package = name.partition(".")[0]
         raise DevkitError(
             f"{wanted_for} is read by the package {package}, which is not installed",
-            "pip install datasets, which installs all that is needed, or write the records as JSON lines.",
+            "Run pip install datasets, or write the records as JSON lines.",
         ) from error
 
 

@@ -73,7 +73,7 @@ EARLIER_PREFIX = "earlier"
 def prepare_run_folder(output: Path, *, resume: bool) -> None:
     """Prepare the locked folder `output` for a run: it is empty, or one of ours.
 
-    Without `resume`, an earlier run's files are moved into a folder of their own. Raises DevkitError for a folder with
+    Without `resume`, an earlier run's files are moved into a separate folder. Raises DevkitError for a folder with
     files that devkit did not write.
     """
     if require_own_folder(output) and not resume:
@@ -177,7 +177,7 @@ class RunRecord:
         self._is_first = False
 
     def begin(self) -> None:
-        """Write what is known before anything was read."""
+        """Write what is known before anything is read."""
         self._is_first = not (self._output / RECORD_FILE).exists()
         write_run_record(self._output, self._fields)
 

@@ -155,7 +155,7 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
     if settings.micro_batch is not None and settings.micro_batch > settings.batch:
         raise DevkitError(
             f"--micro-batch {settings.micro_batch} is more than --batch {settings.batch}",
-            "One optimizer step takes --batch rows, in passes of at most --micro-batch.",
+            "An optimizer step takes --batch rows, in passes of at most --micro-batch rows.",
         )
     return settings
 
@@ -180,7 +180,7 @@ def require_whole_copies(settings: FinetuneSettings, processes: int) -> None:
     """Raise DevkitError for processes that are not groups of the size that shards one copy of the model."""
     if settings.shard_size and processes % settings.shard_size:
         raise DevkitError(
-            f"{processes} processes are not groups of shard_size {settings.shard_size}",
+            f"{processes} processes cannot be divided by shard_size {settings.shard_size}",
             "Give a number that divides them, such as the processes of a node.",
         )
 
@@ -197,7 +197,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     try:
         text = read_bounded(path, MAX_CONFIG_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise DevkitError(f"cannot read {path}: {error.strerror}", "Name a file of settings with --settings.") from None
+        raise DevkitError(f"cannot read {path}: {error.strerror}", "Name a settings file with --settings.") from None
     except UnicodeDecodeError:
         raise DevkitError(f"{path} is not TOML: it is not UTF-8", "Save the file as UTF-8.") from None
     try:

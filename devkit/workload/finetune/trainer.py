@@ -87,7 +87,7 @@ def prepare_model(base: Model, settings: FinetuneSettings, decisions: Decisions)
         return base.requires_grad_(requires_grad=True)
     adapted = attach_adapter(base, settings, precision=decisions.adapter_precision)
     if not decisions.compile:
-        # A compiler fuses the passes over memory by itself.
+        # A compiler fuses the passes over memory automatically.
         patch(adapted, loss=False, lean=not decisions.checkpointing)
     return adapted
 
@@ -232,7 +232,7 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
             )
         module.split_head(parallel.call_gathered)
         if decisions.compile:
-            # Each layer by itself: one compilation serves them all. After the trials, whose shapes never come again.
+            # Each layer separately: one compilation serves them all. After the trials, whose shapes never come again.
             for layer in layers:
                 layer.compile()
         for text in self._loader.notes:
@@ -456,7 +456,7 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
             raise StopRun(RunOutcome.NOT_FINITE)
 
     def _get_grad_norm(self, model: Model, grad_norm: object = None) -> object:
-        """Return no norm here: that of all ranks is computed once, where it is judged."""
+        """Return no norm here: the caller computes that of all ranks once, where it is checked."""
         return grad_norm
 
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
@@ -582,7 +582,7 @@ class StepNumbers:
 
 
 class StepSchedule(torch.optim.lr_scheduler.LambdaLR):
-    """A schedule by the number of the step alone: a skipped step counts, and resuming needs no state of it."""
+    """A schedule that depends only on the step number: skipped steps count, and resuming needs no state."""
 
     def go_to(self, step: int) -> None:
         """Set the learning rate of step `step`, counted from 0."""

@@ -39,7 +39,7 @@ def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, raw: bool) -> list[in
         return encode_chat(prompt.messages or [{"role": "user", "content": prompt.text}], tokenizer)
     ids: list[int] = tokenizer(prompt.text)["input_ids"]
     if not ids:
-        raise DevkitError("the prompt has no tokens, and the model no token to start from", "Write a prompt.")
+        raise DevkitError("the prompt has no tokens, and the model has no start token", "Write a prompt.")
     # Some tokenizers end every text; a text to be continued has no end yet.
     return ids[:-1] if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id else ids
 
@@ -111,7 +111,7 @@ class TextStreamer:
         self._show_up_to(text, self._find_settled(text))
 
     def end(self) -> None:
-        """Show what was held back: no more tokens come."""
+        """Show the text that was held back: no more tokens follow."""
         text = self._decode()
         self._show_up_to(text, len(text))
 
@@ -201,7 +201,7 @@ class TextGenerator:
         return list(dict.fromkeys(each for each in found if each is not None))
 
     def find_stop_texts(self, decoding: DecodingSettings) -> tuple[str, ...]:
-        """Return the texts that end an answer: those of the settings, and a turn's end that is no token of its own."""
+        """Return the texts that end an answer: those of the settings, and a turn's end that is not a single token."""
         is_token = self.turn_end in self.tokenizer.get_vocab()
         return decoding.stops if is_token or not self.turn_end else (*decoding.stops, self.turn_end)
 

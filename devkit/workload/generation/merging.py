@@ -39,11 +39,11 @@ class MergedModel:
 def require_empty_folder(folder: Path) -> None:
     """Raise DevkitError for a folder that holds anything, before minutes of work go into it."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise DevkitError(f"{folder} is no folder of its own", "Name a new folder.")
+        raise DevkitError(f"{folder} is already in use", "Name a new folder.")
     if folder.is_dir() and any(folder.iterdir()):
         raise DevkitError(f"{folder} is not empty", "Name a new folder, or empty this one.")
     if not folder.parent.is_dir():
-        raise DevkitError(f"{folder.parent} is no directory, so {folder.name} cannot be made there", "Make it first.")
+        raise DevkitError(f"{folder.parent} is not a directory: cannot create {folder.name}", "Create it first.")
 
 
 def find_stored_precision(files: ModelFiles) -> Precision:
@@ -81,8 +81,8 @@ def merge_adapter(
     change = float((after - before).abs().max() / (before.max() - before.min()))
     if not change <= MERGE_TOLERANCE[precision]:
         raise DevkitError(
-            f"merging changed the logits by {change:.2g} of their range, and {MERGE_TOLERANCE[precision]:g} is allowed",
-            "Use the adapter with its base; or merge in --dtype fp32.",
+            f"merging changed the logits by {change:.2g} of their range, but only {MERGE_TOLERANCE[precision]:g} is allowed",
+            "Use the adapter with its base, or merge with --dtype fp32.",
         )
     return MergedModel(merged, change)
 

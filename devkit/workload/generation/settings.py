@@ -75,7 +75,7 @@ def validate_decoding(decoding: DecodingSettings) -> DecodingSettings:
     if 0 < decoding.temperature < MIN_TEMPERATURE:
         raise DevkitError(
             f"--temperature {decoding.temperature:g} is too small to divide by",
-            f"Give 0, which always takes the likeliest token, or {MIN_TEMPERATURE:g} and more.",
+            f"Give 0 to always take the likeliest token, or {MIN_TEMPERATURE:g} and more.",
         )
     if decoding.seed > MAX_SEED:
         raise DevkitError(f"--seed {decoding.seed} is too large", f"Give one of up to {MAX_SEED}.")
@@ -85,7 +85,7 @@ def validate_decoding(decoding: DecodingSettings) -> DecodingSettings:
             "Add --temperature, such as 0.7.",
         )
     if "" in decoding.stops:
-        raise DevkitError("--stop is empty, so every answer would be", "Give the text that an answer ends before.")
+        raise DevkitError("--stop is empty, so every answer would be empty", "Give the text that ends an answer.")
     return decoding
 
 

@@ -38,9 +38,9 @@ def prove_nccl(device: Device) -> Iterator[StageReading]:
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
     if device.kind != "cuda":
-        raise StageSkipped("NCCL adds up over GPUs, and there is none")
+        raise StageSkipped("NCCL needs GPUs, and there are none here")
     if device.count < 2:
-        raise StageSkipped("there is one GPU: nothing to add up with")
+        raise StageSkipped("there is only one GPU, so there is nothing to reduce")
     ranks = _run("nccl", device.count, GPU_MEGABYTES)
     yield from _sums(ranks)
     slowest = max(rank["seconds"] for rank in ranks)

@@ -147,7 +147,7 @@ def prove_compile(device: Device) -> Iterator[StageReading]:
     if device.kind == "cuda":
         require_triton(device)
     if device.kind == "cpu" and not any(shutil.which(program) for program in CPP_COMPILERS):
-        raise StageSkipped("torch.compile needs a C++ compiler on the CPU, and none is here")
+        raise StageSkipped("torch.compile needs a C++ compiler on the CPU, and none is installed")
 
     def smooth(values: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.silu(values) * values.sin() + 1
@@ -163,7 +163,7 @@ def prove_bitsandbytes(device: Device) -> Iterator[StageReading]:
     Without its library bitsandbytes still imports: a stand-in takes its place and raises only when it is used.
     """
     if device.kind == "mps":
-        raise StageSkipped("4-bit and 8-bit numbers are not proved on Apple's GPU")
+        raise StageSkipped("4-bit and 8-bit data types are not proved on Apple's GPU")
     library = type(getattr(importlib.import_module("bitsandbytes.cextension"), "lib", None)).__name__
     yield StageReading("library", library, "bitsandbytes' own", "Mock" not in library and library != "NoneType")
     functional = importlib.import_module("bitsandbytes.functional")

@@ -66,7 +66,7 @@ def prove_lora_memorizes(models: ProofModels) -> Iterator[StageReading]:
 
 
 def read_memorization(models: ProofModels, tuned: TunedModel) -> Iterator[StageReading]:
-    """Read that the sentence was learned. A falling loss alone would not show it."""
+    """Record that the sentence was learned. A falling loss alone would not show that."""
     yield record_value("steps", len(tuned.losses))
     yield record_series("losses", tuned.losses)
     yield record_value("first_loss", tuned.losses[0] if tuned.losses else float("nan"))

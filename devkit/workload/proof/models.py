@@ -42,7 +42,7 @@ SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def generate_text(model: Model, *, tokens: int) -> str:
-    """Generate greedily from BOS alone, at most `tokens` tokens, with the KV cache."""
+    """Generate greedily from only BOS, at most `tokens` tokens, with the KV cache."""
     prompt = torch.tensor([[BOS]], device=next(model.parameters()).device)
     was_training = model.training
     model.eval()
@@ -362,7 +362,7 @@ def disable_adapter(model: Model) -> AbstractContextManager[object]:
 
 
 def main() -> None:
-    """Write the model, on the GPU where there is one."""
+    """Write the model, on the GPU if there is one."""
     folder, size = Path(sys.argv[1]), json.loads(sys.argv[2])
     config = LlamaConfig(
         vocab_size=size["vocabulary"],

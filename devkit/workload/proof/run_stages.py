@@ -134,7 +134,7 @@ def prove_own_job(proof: ProofModels) -> Iterator[StageReading]:
 def prove_memory_estimate(proof: ProofModels) -> Iterator[StageReading]:
     """Prove that a model of a hundred million parameters trains within the memory that `devkit estimate` says."""
     if proof.device.kind != "cuda":
-        raise StageSkipped("memory is counted on CUDA devices alone")
+        raise StageSkipped("memory is counted on CUDA devices only")
     folder = write_random_llama(proof.folder / "sized", seed=proof.settings.seed)
     settings = FinetuneSettings(model=str(folder), sequence=ESTIMATED_SEQUENCE, batch=4, micro_batch=4, steps=2)
     ran = _finetune(proof, settings, proof.folder / "sized-run")

@@ -80,7 +80,7 @@ def expect_at_most(name: str, measured: float, limit: float) -> Reading:
     return Reading(name, measured, f"<= {limit:g}", measured <= limit)
 
 
-class Skipped(Exception):  # noqa: N818 - it is no error: the stage has nothing to prove here
+class Skipped(Exception):  # noqa: N818 - not an error: the stage has nothing to prove here
     """Raised by a stage that cannot apply in this environment."""
 
 
@@ -147,7 +147,7 @@ class Proof:
     def prove_memory(self) -> Iterator[Reading]:
         """Prove that the GPU's memory is given, and given back."""
         if self.device == "cpu":
-            raise Skipped("torch counts the memory of GPUs, and sees none")
+            raise Skipped("torch counts only GPU memory, and sees no GPU")
         before = torch.cuda.memory_allocated()
         numbers = torch.ones(MEMORY_BYTES, dtype=torch.uint8, device=self.device)
         yield expect("allocated_bytes", torch.cuda.memory_allocated() - before, MEMORY_BYTES)
@@ -234,7 +234,7 @@ class Proof:
         return (normalize(hidden) @ base["head"].t()).float()
 
     def generate_plain(self, base: dict[str, Any], adapter: dict[str, Any]) -> str:
-        """Generate greedily from BOS alone."""
+        """Generate greedily from only BOS."""
         ids = [BOS]
         with torch.no_grad():
             while len(ids) < len(IDS) + 8 and ids[-1] != EOS:
@@ -250,7 +250,7 @@ class Proof:
                 yield Reading(name, str(getattr(importlib.import_module(name), "__version__", "unknown")))
 
     def generate_llama(self, model: Any, **options: Any) -> list[int]:  # noqa: ANN401 - a model of transformers
-        """Generate greedily from BOS alone."""
+        """Generate greedily from only BOS."""
         prompt = torch.tensor([[BOS]], device=self.device)
         with torch.no_grad():
             options = {"max_new_tokens": len(IDS) + 8, "do_sample": False, **options}
@@ -320,7 +320,7 @@ def make_llama(device: Any, dtype: Any, *, seed: int = SEED, **options: Any) -> 
 
 
 def require(name: str) -> None:
-    """Raise Skipped where a package is not installed. One that is there and broken is a failure of its own."""
+    """Raise Skipped where a package is not installed. A package that is installed but broken is a failure."""
     if importlib.util.find_spec(name) is None:
         raise Skipped(f"the project's environment has no {name}")
 

@@ -1,4 +1,4 @@
-"""A kernel in Triton's own language. It has a file of its own, because Triton reads its source from there."""
+"""A kernel in Triton's own language. It has a separate file because Triton reads its source from there."""
 
 import triton
 import triton.language as tl

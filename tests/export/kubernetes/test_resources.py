@@ -110,7 +110,7 @@ def test_networks_and_schedulers_are_requested_beside_the_gpus_and_memory_may_be
     )
     assert problems(named(rendered, "Job")) == []
     for wrong in ("hca", "rdma/hca=0"):
-        with pytest.raises(DevkitError, match=r"--set rdma=.* is no resource"):
+        with pytest.raises(DevkitError, match=r"--set rdma=.* is not a resource"):
             made(task(), rdma=(wrong,))
 
 

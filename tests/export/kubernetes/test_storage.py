@@ -45,7 +45,7 @@ def test_several_nodes_share_what_is_made_for_them_and_must_be_able_to():
         "--set storage_class" in note for note in made(new_storage(task(nodes=2)), storage_class="efs").notes
     )
     for mode in (AccessMode.ONE_NODE, AccessMode.ONE_POD):
-        with pytest.raises(DevkitError, match=f"access_mode {mode} lets one node mount what 2 nodes"):
+        with pytest.raises(DevkitError, match=f"access_mode {mode} allows one node to mount what 2 nodes"):
             made(new_storage(task(nodes=2)), access_mode=mode)
         assert claims(made(new_storage(task()), access_mode=mode))["tune-data"]["accessModes"] == [str(mode)]
     assert any("mount models, data, checkpoints" in note for note in made(task(nodes=2)).notes)
@@ -54,10 +54,14 @@ def test_several_nodes_share_what_is_made_for_them_and_must_be_able_to():
 
 def test_what_cannot_be_mounted_is_refused():
     named_wrong = tuple(replace(volume, source="My Claim") for volume in task().volumes)
-    with pytest.raises(DevkitError, match="--models 'My Claim' is no name"):
+    with pytest.raises(DevkitError, match="--models 'My Claim' is not a valid object name"):
         made(task(volumes=named_wrong))
     *others, checkpoints = task().volumes
-    for path, said in (("/workspaces/tune/a:b", "no colon"), ("/data", "mounted apart"), ("/data/.", "mounted apart")):
+    for path, said in (
+        ("/workspaces/tune/a:b", "does not allow a colon"),
+        ("/data", "mounted separately"),
+        ("/data/.", "mounted separately"),
+    ):
         with pytest.raises(DevkitError, match=said):
             made(task(volumes=(*others, replace(checkpoints, path=path))))
 

@@ -89,9 +89,9 @@ def test_nodes_meet_at_the_first_and_the_token_leaves_the_environment_for_its_fi
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
     [
-        (replace(ONE, accelerator=gpus(1, "H20")), {}, "SkyPilot rents no GPU"),
+        (replace(ONE, accelerator=gpus(1, "H20")), {}, "SkyPilot does not offer"),
         (replace(ONE, accelerator=gpus(1, "")), {}, "needs the name of a GPU"),
-        (ONE, {"infra": "aws\nuse_spot: true"}, "is no place"),
+        (ONE, {"infra": "aws\nuse_spot: true"}, "is not valid"),
         (replace(ONE, volumes=volumes(models="My Volume")), {}, "neither a bucket"),
         (replace(ONE, volumes=volumes(checkpoints="s3://b/ x")), {}, "neither a bucket"),
     ],

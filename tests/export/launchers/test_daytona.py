@@ -105,13 +105,13 @@ def test_what_is_asked_for_is_daytonas():
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
     [
-        pytest.param(TWO_NODES, {}, "a sandbox of Daytona's is one machine, and the job needs 2", id="two nodes"),
-        pytest.param(replace(ONE, volumes=volumes(checkpoints="kept")), {}, "files cannot be renamed", id="a volume"),
-        pytest.param(ROCM, {}, "rents no GPU that devkit knows as 'MI300X'", id="a GPU nobody rents"),
+        pytest.param(TWO_NODES, {}, "a Daytona sandbox is one machine, but the job needs 2", id="two nodes"),
+        pytest.param(replace(ONE, volumes=volumes(checkpoints="kept")), {}, "saving renames files", id="a volume"),
+        pytest.param(ROCM, {}, "Daytona does not offer 'MI300X'", id="a GPU nobody rents"),
         pytest.param(replace(ONE, image="registry:5000/demo"), {}, "a mutable tag", id="no tag beside a port"),
         pytest.param(replace(ONE, image="demo:latest"), {}, "a mutable tag", id="latest"),
-        pytest.param(ONE, {"snapshot": "a\nb"}, "is no name", id="a snapshot of two lines"),
-        pytest.param(ONE, {"hub_secret": "a b"}, "is no name", id="a secret with a space"),
+        pytest.param(ONE, {"snapshot": "a\nb"}, "is not a valid name", id="a snapshot of two lines"),
+        pytest.param(ONE, {"hub_secret": "a b"}, "is not a valid name", id="a secret with a space"),
     ],
 )
 def test_what_daytona_cannot_run_is_refused(task, settings, message):

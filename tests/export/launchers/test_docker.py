@@ -21,9 +21,9 @@ def test_what_nobody_limits_or_restarts_there_is_said():
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
     [
-        pytest.param(TWO_NODES, {}, "a Docker context is one machine, and the job needs 2", id="two nodes"),
-        pytest.param(ONE, {"context": "a b"}, "is no name of one", id="a context with a space"),
-        pytest.param(ONE, {"context": "x\nfoo"}, "is no name of one", id="a context of two lines"),
+        pytest.param(TWO_NODES, {}, "a Docker context is one machine, but the job needs 2", id="two nodes"),
+        pytest.param(ONE, {"context": "a b"}, "is not a context name", id="a context with a space"),
+        pytest.param(ONE, {"context": "x\nfoo"}, "is not a context name", id="a context of two lines"),
         pytest.param(ONE, {"user": "root; id"}, "is not a user", id="a user with a command"),
         pytest.param(
             replace(ONE, volumes=volumes(models="a/b")), {}, "neither a volume nor a folder", id="half a path"

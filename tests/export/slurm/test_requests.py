@@ -81,9 +81,9 @@ def test_a_gpu_is_requested_by_its_usual_short_name_with_a_note_unless_the_site_
         ({"sbatch": ("-x node",)}, "--sbatch '-x node' is not valid"),
         ({"sbatch": ("--array=0-3",)}, "--sbatch --array=0-3 is set by devkit itself"),
         ({"venv": "/opt/venv"}, "--set venv is not used with --flavor apptainer"),
-        ({"venv": "env", "flavor": ContainerRuntime.NONE}, "--set venv 'env' is no absolute folder"),
+        ({"venv": "env", "flavor": ContainerRuntime.NONE}, "--set venv 'env' is not an absolute path"),
         ({"requeues": -1}, "--set requeues is -1, which is below 0"),
-        ({"image_file": "a.sif"}, "image_file 'a.sif' is no absolute folder"),
+        ({"image_file": "a.sif"}, "image_file 'a.sif' is not an absolute path"),
         ({"conda": "a b"}, "--set conda 'a b' is not valid"),
         ({"conda": "x"}, "--set conda is for --flavor none"),
         ({"srun_processes": True}, "would both start the processes"),
@@ -143,7 +143,7 @@ def test_names_of_jobs_are_those_of_files():
     for name in ("chess_finetune", "pm-crop64", "Run.1"):
         assert f"--job-name={name}" in options_of(task(name=validate_job_name(name, "--name")))
     for name in ("a b", "", "x/y", "-a", "$(id)"):
-        with pytest.raises(DevkitError, match="is no name for a job"):
+        with pytest.raises(DevkitError, match="is not a valid job name"):
             validate_job_name(name, "--name")
 
 

@@ -236,7 +236,7 @@ def test_an_adapter_that_lost_a_whole_layer_is_refused_when_it_is_put_on(saved, 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "so it is no adapter"),
+        ({}, "so it is not an adapter"),
         ({"config.json": "{}"}, "is a whole model, not an adapter"),
         ({"adapter_config.json": "{"}, "is not JSON"),
         ({"adapter_config.json": "[]"}, "holds no settings"),

@@ -40,7 +40,7 @@ NO_VARLEN = gpu("8.6", has_varlen=False)
 @pytest.mark.parametrize(
     ("traits", "kernels", "attention", "because"),
     [
-        pytest.param(LLAMA, CPU, Attention.VARLEN, "each text is computed by itself", id="a CPU"),
+        pytest.param(LLAMA, CPU, Attention.VARLEN, "each text is computed separately", id="a CPU"),
         pytest.param(LLAMA, A100, Attention.VARLEN, "torch's flash kernel", id="an A100"),
         pytest.param(LLAMA, H200, Attention.VARLEN, "torch's flash kernel", id="an H200, flash-attn installed or not"),
         pytest.param(LLAMA, T4, Attention.SDPA, "need compute capability 8.0 and this GPU has 7.5", id="a T4"),

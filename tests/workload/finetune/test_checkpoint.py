@@ -148,7 +148,7 @@ def test_a_link_to_a_checkpoint_elsewhere_is_skipped(saved, tmp_path_factory):
     (saved / "step-30").symlink_to(elsewhere)
     found = newest(saved)
     assert found.path == saved / "step-20"
-    assert found.broken == ("step-30: is no folder of its own",)
+    assert found.broken == ("step-30: is not a separate folder",)
     assert names(elsewhere)
 
 

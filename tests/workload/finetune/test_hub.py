@@ -86,7 +86,7 @@ def answers(models, tmp_path_factory):
         ("owner/revoked", "stranger", "your token may not read owner/revoked (403)", "permission"),
         ("owner/disabled", "", "the hub has disabled owner/disabled", "for the reason"),
         ("owner/whole@other", "", "owner/whole has no branch, tag or commit other", "tree/main lists them"),
-        ("owner/gguf", "", "has no config.json, so it is no model of transformers", "GGUF"),
+        ("owner/gguf", "", "has no config.json, so it is not a transformers model", "GGUF"),
         ("owner/wholly", "stranger", "no such model", "Did you mean owner/whole"),
     ],
     ids=lambda value: value or "no token",

@@ -157,10 +157,10 @@ def refusal_of_loading(folder, **choices):
     ("config", "message"),
     [
         ({"model_type": "llama9"}, "does not know the architecture of"),
-        ({"model_type": "vit"}, "is no model that generates text"),
+        ({"model_type": "vit"}, "is not a model that generates text"),
         (
             {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
-            "comes with code of its own, which devkit does not run",
+            "comes with its own code, which devkit does not run",
         ),
     ],
     ids=["newer than transformers", "an image model", "with code of its own"],

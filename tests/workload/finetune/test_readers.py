@@ -256,7 +256,7 @@ def test_a_link_to_nothing_is_called_that(write, tmp_path):
     ],
 )
 def test_for_a_file_of_another_kind_it_is_said_how_it_becomes_one_that_is_read(write, name, hint):
-    with pytest.raises(DevkitError, match="is not of a kind that devkit reads") as caught:
+    with pytest.raises(DevkitError, match="is not a file type that devkit reads") as caught:
         RecordReader([write(name, "x")])
     assert hint in caught.value.hint
 

@@ -129,7 +129,7 @@ def test_a_folder_in_use_is_refused_and_unchanged(tmp_path, how):
     with pytest.raises(DevkitError):
         require_empty_folder(place)
     assert sorted(tmp_path.rglob("*")) == before
-    with pytest.raises(DevkitError, match="is no directory"):
+    with pytest.raises(DevkitError, match="is not a directory"):
         require_empty_folder(tmp_path / "nowhere" / "new")
     require_empty_folder(tmp_path / "new")
 

@@ -8,7 +8,7 @@
 
 The project goes there, with what an earlier run left in its output folder; the output comes back, and the sandbox is
 deleted. Ctrl-C lets the run save and end. A run that was stopped by others, and saved, exits with 75: it is
-started again. Daytona's volumes are no place for checkpoints: files on them cannot be renamed.
+started again. Do not keep checkpoints on Daytona's volumes: files on them cannot be renamed.
 """
 
 import asyncio

@@ -3,20 +3,20 @@
 #
 # Run the job on this machine, or that of the Docker context in use:
 #
-#   sh run.sh          start it, or take it up again, and follow it. Ctrl-C lets it save and end.
-#   sh run.sh stop     the same from elsewhere
-#   sh run.sh copy     copy the project there; the first start does so by itself
+#   sh run.sh          start or resume it, and follow it. Ctrl-C lets it save and end.
+#   sh run.sh stop     let it save and end, from another terminal
+#   sh run.sh copy     copy the project there; the first start does this, too
 #   sh run.sh fetch    copy the output from there into the project
 #
 # A run that was stopped saves and exits with 75: it is restarted, unless this script stopped it. Docker's own
 # restart policies cannot tell 75 from a failure, so none is set. When this script loses the machine or is killed, the
 # container stays as it is: start the script again.
-# DEVKIT_GPU (nvidia, cdi, cpu) says how that engine passes on GPUs, where it cannot be seen from here.
+# DEVKIT_GPU (nvidia, cdi, cpu) says how that engine exposes GPUs, if this script cannot tell.
 # DEVKIT_DEVICES names the GPUs, such as 0,2 or MIG-...; without it, the first 4.
-# HF_TOKEN in the environment is kept in a volume of its own, and never printed.
+# HF_TOKEN in the environment is kept in a separate volume and never printed.
 
 set -eu
-# Git Bash would take paths inside for paths of Windows.
+# Git Bash would convert paths in the container to Windows paths.
 export MSYS_NO_PATHCONV=1
 
 name=tide
@@ -105,7 +105,7 @@ find_mode() {
     esac
 }
 
-# The container, made and not started.
+# Create the container without starting it.
 create() {
     set -- --name "$name" --label "devkit.job=$name" --label "devkit.made=$made-$mode-$devices"
     case $mode in
@@ -153,7 +153,7 @@ prepare() {
     make tide-models type=volume,source=tide-models,target=/opt/cache/huggingface /opt/cache/huggingface
     make tide-checkpoints type=volume,source=tide-checkpoints,target=/workspaces/tide/tuned /workspaces/tide/tuned
     if ! engine volume inspect tide-data >/dev/null 2>&1; then
-        # Half a project would be taken for a whole one at the next start.
+        # The next start would take an incomplete project for a complete one.
         trap 'engine volume rm tide-data >/dev/null' EXIT
         copy
         trap - EXIT
@@ -170,7 +170,7 @@ prepare() {
     esac
 }
 
-# How the container is: "running 0", "exited 75"; "" while the engine cannot be reached.
+# State of the container: "running 0", "exited 75"; "" while the engine cannot be reached.
 state() {
     engine container inspect --format '{{.State.Status}} {{.State.ExitCode}}' "$name" 2>/dev/null || :
 }
@@ -197,7 +197,7 @@ follow() {
     if [ -n "$seen" ]; then set -- --tail 0; else set -- --since "$since"; fi
     engine logs --follow "$@" "$name" &
     following=$! seen=yes
-    # A signal ends `wait`, and not what it waits for.
+    # A signal ends `wait`, not the process that it waits for.
     while kill -0 "$following" 2>/dev/null; do wait "$following" || :; done
 }
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Written by devkit 0.2.0. To change it, edit [job] of devkit.toml and run `devkit export slurm` again.
 #
-# Make the image's file for Apptainer, on a machine of the cluster where building is allowed. A private registry asks
-# for a login first: apptainer registry login.
+# Make the image's file for Apptainer, on a machine of the cluster where building is allowed. A private registry requires
+# a login first: apptainer registry login.
 #
 # The image is unpacked before it is packed again: about three times its size is needed, and /tmp is often memory.
 # DEVKIT_TMP names another folder. Sources: https://apptainer.org/docs/user/main/build_env.html
@@ -19,7 +19,7 @@ command -v apptainer >/dev/null 2>&1 || {
     exit 2
 }
 mkdir -p "$APPTAINER_TMPDIR" "$APPTAINER_CACHEDIR"
-# A job that runs keeps the old file: the new one takes its name only when it is whole.
+# A running job keeps the old file: the new one takes its name only when it is complete.
 apptainer build --force "$image.new" "$here/image.def"
 mv -f "$image.new" "$image"
 printf 'build-image.sh: %s\n' "$image"

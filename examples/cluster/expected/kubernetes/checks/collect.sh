@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetch what the doctor found on the nodes, one file for each: sh collect.sh [FOLDER]. devkit fleet compare reads FOLDER/facts.
-# Ends with 1 when a pod has not reported yet.
+# Fetch the doctor's findings, one file for each node: sh collect.sh [FOLDER]. devkit fleet compare reads FOLDER/facts.
+# Exits with 1 if a pod has not reported yet.
 set -eu
 folder=${1:-reports}
 if [ -e "$folder" ]; then
