@@ -138,3 +138,23 @@ def test_a_word_alone_in_its_line_is_no_part_of_a_sentence():
 )
 def test_no_fix_with_a_choice_or_a_gap_is_certain(text):
     assert all(match.confidence is not Confidence.CERTAIN for match in explain_text(text).matches)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_healthy"),
+    [
+        pytest.param(
+            "ERROR:   unpackSIF failed: extract command failed: WARNING: no passwd file", False, id="quotes a warning"
+        ),
+        pytest.param(
+            "nvidia 0000:01:00.0: PM: pci_pm_suspend(): nv_pmops_suspend [nvidia] returns -5",
+            False,
+            id="a kernel's code",
+        ),
+        pytest.param("========= ERROR SUMMARY: 0 errors", True, id="a count of none"),
+        pytest.param("WARNING: the cache could not be read, it is made again", True, id="a warning"),
+    ],
+)
+def test_the_level_of_a_line_counts_before_what_it_quotes(line, is_healthy):
+    lines = [f"INFO: step {number} of 40 done" for number in range(40)]
+    assert explain_text("\n".join([*lines, line, "INFO: done"])).is_healthy is is_healthy

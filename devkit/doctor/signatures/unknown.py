@@ -25,7 +25,10 @@ _ERROR = re.compile(
     r"|\b(?:[Ff]ailed|FAILED|[Ff]ailure|[Cc]annot|[Cc]ould not|[Cc]ouldn't|[Uu]nable to|[Aa]borted|Killed|core dumped)\b"
     r"|[Pp]ermission denied|[Nn]o such file|command not found|[Nn]o space left|[Uu]ndefined (?:symbol|reference)|[Dd]enied:"
     r"|\b(?:not recognized|refused|timed out|terminated|CrashLoopBackOff|BackOff|OOMKilled|ImagePullBackOff|invalid)\b"
+    r"|\breturn(?:s|ed) -(?:\d|E[A-Z])"
 )
+_LEVEL = re.compile(r"\W*(?:ERROR|FATAL|CRITICAL|PANIC)\b")
+"""The level of a line of a log, which counts before the words of what it quotes."""
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)): ?(.*)")
 _RAISED = re.compile(
     r"(?:[A-Za-z_]\w{0,40}\.){0,8}_{0,2}[A-Z]\w{1,60}(?:: \S|$)|(?:[A-Za-z_]\w{0,40}\.){1,8}[a-z]\w{1,60}: \S"
@@ -33,9 +36,11 @@ _RAISED = re.compile(
 """The line below the frames of a traceback: the exception's class, whatever its name, and its message."""
 _TRACEBACK = "Traceback (most recent call last)"
 _NO_ERROR = re.compile(
-    r"^[Ww]arning: |\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b"
-    r"|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
-    r"|\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b|Persistence-M|ECC",
+    r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
+    r"|Persistence-M|ECC",
+)
+_MILDER = re.compile(
+    r"^[Ww]arning: |\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b"
 )
 _ADVICE = re.compile(
     r"\b(?:please|try (?:to|setting|using|installing|running|again with|increasing|reducing)|make sure"
@@ -144,6 +149,12 @@ def _list_lines(words: Words) -> Iterator[tuple[int, str, int]]:
         yield line, words.shown[start : end - 1], start
 
 
+def _is_error(text: str) -> bool:
+    if not _ERROR.search(text) or _NO_ERROR.search(text):
+        return False
+    return bool(_LEVEL.match(text)) or not _MILDER.search(text)
+
+
 def _find_errors(lines: tuple[tuple[int, str, int], ...]) -> Iterator[tuple[int, str, int]]:
     """Yield the lines of errors, the messages of exceptions before the lines that only announce one."""
     later: list[tuple[int, str, int]] = []
@@ -154,7 +165,7 @@ def _find_errors(lines: tuple[tuple[int, str, int], ...]) -> Iterator[tuple[int,
         elif is_traced and (_EXCEPTION.match(text) or _RAISED.match(text)):
             yield line, text, position
             is_traced = False
-        elif not is_traced and _ERROR.search(text) and not _NO_ERROR.search(text):
+        elif not is_traced and _is_error(text):
             yield line, text, position
         elif not is_traced and _ERROR.search(text) and re.search(r"\b\w{2,40}(?:Error|Exception): ", text):
             later.append((line, text, position))
