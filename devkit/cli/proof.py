@@ -52,7 +52,7 @@ def _list_sources(found: Resolved) -> list[str]:
 
 def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> list[str]:
     """List the imports that no resolved wheel provides, or say that there are none, or that this was not checked."""
-    from devkit.probe.dependencies.imports import find_unprovided_imports
+    from devkit.probe.dependencies.imports import find_unprovided_imports, read_programs
     from devkit.probe.host import LocalHost
     from devkit.probe.project.files import ProjectFiles
     from devkit.probe.wheel_files import list_wheel_modules
@@ -68,6 +68,8 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
     provided = {name.replace("-", "_") for name in (*unread, *named, *TORCH_FAMILY)} | {*_OF_TORCH}
     provided |= {module for module, name in load_tables().imports.distributions().items() if name in unread}
     provided = provided.union(*modules.values())
+    if not any(read_programs(files, is_library=True)):
+        return []
     missing = [f"{name} ({path}:{line})" for name, path, line in find_unprovided_imports(files, provided)]
     doubt = f", {len(unread)} packages not read" if unread else ""
     if missing:

@@ -71,11 +71,6 @@ class PlanProof:
     added: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
-    @property
-    def is_proved(self) -> bool:
-        """Whether all that was tried works."""
-        return not self.reason and not self.failures
-
     def describe(self) -> str:
         """Describe it in one line, the first of the output."""
         if self.reason:
@@ -83,11 +78,16 @@ class PlanProof:
         notes = [f"left out: {join_words(self.left_out)}"] if self.left_out else []
         notes += [f"added: {join_words(self.added)}"] if self.added else []
         if self.failures:
-            return "; ".join(["not proved: it was tried", *self.failures, *notes])
-        run = (
-            f"and first command run ({self.command})" if self.command else "work; no program was found that prints help"
-        )
-        return "; ".join([f"proved: imports {run}", *notes])
+            says = ("not proved: it was tried", *self.failures)
+        elif not self.command:
+            says = (
+                "not proved: the first program of the guide prints no help and was not run; what it imports is there",
+            )
+        elif "-c" in self.command.split():
+            says = (f"not proved: the guide names no program of the project; it runs: {self.command}",)
+        else:
+            says = (f"proved: imports and first command run ({self.command})",)
+        return "; ".join([*says, *notes])
 
 
 @dataclass
@@ -101,6 +101,7 @@ class _Environment:
     progress: Progress
     held: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    unbuilt: list[str] = field(default_factory=list)
 
     @property
     def project(self) -> Path:
@@ -142,8 +143,9 @@ class _Environment:
             self.progress(f"{join_words(family)} for the CPU …")
             index = re.sub(r"[^/]+$", "cpu", plan.torch_index.rstrip("/"))
             done = self._install("--no-deps", f"--default-index={index}", *family)
-            if done.code != 0:  # a folder of wheels, which the user has named, may have it
-                done = self._install("--no-deps", "--no-index", *family)
+            if done.code != 0 and "UV_FIND_LINKS" in build_uv_environment():
+                # A folder of wheels, which the user has named, may have it, and the index what is built beside it.
+                done = self._install("--no-deps", *family)
             if done.code != 0:
                 return f"the CPU build of {join_words(family)} cannot be installed: {_shorten(done)}"
         for _ in range(MAX_UNBUILT):
@@ -154,7 +156,7 @@ class _Environment:
             name = canonicalize_name(failed["name"]) if failed else ""
             if done.code == 0 or name not in self.held:
                 break
-            self.left_out.append(f"{name} {self.held.pop(name)}, which does not build here")
+            self.unbuilt.append(f"{name} {self.held.pop(name)} does not build")
         return "" if done.code == 0 else f"the packages cannot be installed: {_shorten(done)}"
 
     def _install(self, *words: str) -> CompletedCommand:
@@ -205,7 +207,7 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
             if not repairs or not repairs_left or not trial.repair(repairs):
                 break
             added += dict.fromkeys(repairs)
-        says = tuple(dict.fromkeys(text for text, _ in failures))
+        says = tuple(dict.fromkeys((*trial.unbuilt, *(text for text, _ in failures))))
         shown = shlex.join(("python", *words)) if words else ""
         return PlanProof("", shown, len(imports), says, tuple(added), tuple(trial.left_out))
 

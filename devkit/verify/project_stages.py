@@ -294,6 +294,13 @@ def find_programs(folder: Path) -> Iterator[tuple[str, str]]:
             path = (folder / name).resolve()
             if path.is_relative_to(folder.resolve()) and path.is_file():
                 yield match["file"] or f"-m {match['module']}", path.relative_to(folder.resolve()).as_posix()
+            elif match["file"] and ".." not in name:
+                # The guide runs it in a folder of the project, mostly after a `cd` that it says in words.
+                inner = [
+                    each.relative_to(folder).as_posix()
+                    for each in folder.glob(f"*/{name.removeprefix('./').lstrip('/')}")
+                ]
+                yield from ((each, each) for each in inner[:1] if len(inner) == 1)
 
 
 def _judge_command(done: CompletedCommand, project: ProjectEnvironment, timeout_s: float) -> str:

@@ -118,6 +118,34 @@ def test_what_fails_is_repaired_or_named_with_its_line(project, program, said, p
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("guide", "module", "said"),
+    [
+        (
+            "cd train\npython run.py",
+            "train/run.py",
+            "proved: imports and first command run (python train/run.py --help)",
+        ),
+        ("python go.py", "go.py", "not proved: the first program of the guide prints no help and was not run"),
+        ("pip install own", "own/__init__.py", "not proved: the guide names no program of the project; it runs:"),
+    ],
+    ids=["in a folder", "a program without arguments", "a library"],
+)
+def test_the_first_line_says_proved_only_of_a_program_that_ran(project, guide, module, said):
+    (project / "README.md").write_text(f"```\n{guide}\n```\n")
+    (project / module).parent.mkdir(exist_ok=True)
+    (project / module).write_text(
+        "import argparse\nargparse.ArgumentParser().parse_args()\n" if "run" in module else ""
+    )
+    if "run" in module:
+        process = start(project, "--prove")
+        (project / "run.py").unlink()
+        assert process.communicate(timeout=300)[0].startswith(said)
+    else:
+        assert prove(project, "--prove")[0].startswith(said)
+
+
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_control_c_ends_the_program_and_leaves_nothing(project):
     marker = project.parent / "started"
