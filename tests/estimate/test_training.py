@@ -190,7 +190,9 @@ def test_the_loss_is_the_fullest_moment_of_a_plain_lora():
         pytest.param({"upcast": True}, "nothing is quantized", id="an upcast of what is not packed"),
         pytest.param({"method": Method.FULL, "dora": True}, "--dora", id="DoRA without adapters"),
         pytest.param({"sharding": Sharding.ZERO3}, "needs more than one process", id="sharing among one"),
-        pytest.param({"world": 6, "shard_size": 4}, "not groups of --set shard_size=4", id="copies that are not whole"),
+        pytest.param(
+            {"world": 6, "shard_size": 4}, "cannot be divided by --set shard_size=4", id="copies that are not whole"
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(wrong, says):

@@ -205,7 +205,7 @@ def test_process_one_reaps_orphans(tmp_path):
 
 def test_the_launcher_is_a_program_of_the_image_whose_python_has_no_devkit():
     template = Path(__file__).resolve().parents[2] / "templates/devcontainer/Dockerfile.j2"
-    assert f" /usr/local/bin/{LAUNCHER[0]};" in template.read_text()
+    assert f"ln -s /opt/devkit/bin/{LAUNCHER[0]} /usr/local/bin/{LAUNCHER[0]}{{{{" in template.read_text()
 
 
 def test_a_command_is_wrapped_in_what_the_image_has_and_one_process_needs_no_launcher():

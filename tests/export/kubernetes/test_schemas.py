@@ -33,7 +33,9 @@ def test_each_folder_is_applied_by_itself_and_says_who_wrote_it():
     for made_task, options in list(JOBS.values())[::5]:
         files = {each.path: each.content.decode() for each in made(made_task, node_checks=True, **options).artifacts}
         for path, text in files.items():
-            assert text.splitlines()[path.endswith(".sh")].startswith(("# Written by devkit ", "# Fetch what"))
+            assert text.splitlines()[path.endswith(".sh")].startswith(
+                ("# Written by devkit ", "# Fetch the doctor's findings")
+            )
             assert "\t" not in text and text.endswith("\n") and not text.endswith("\n\n")
             if path.endswith("kustomization.yaml"):
                 content = yaml.safe_load(text)
