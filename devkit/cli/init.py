@@ -79,7 +79,9 @@ RENAMED_FLAGS = {
     help="Install groups and extras for development and tests, and extras that programs import.",
 )
 @click.option(
-    "--prove", is_flag=True, help="Try the plan: runs the project's first program in a throw-away environment, sealed."
+    "--prove",
+    is_flag=True,
+    help="Try the plan: run the project's first program in a throw-away environment, without your variables.",
 )
 @click.option("--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service of this Compose file.")
 @click.option("--service", metavar="NAME", help="That service. Default: the only one that asks for a GPU.")
