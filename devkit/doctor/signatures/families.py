@@ -137,7 +137,6 @@ def find_families(text: Words, values: TextFacts) -> Iterator[tuple[Family, Matc
 
 
 def _match_family(family: Family, text: Words, values: TextFacts) -> Match | None:
-    plain = {cause.cause for cause in family.causes if cause.is_plain}
     for template in family.texts:
         hit = find_template(template, text)
         if hit is None or (family.is_whole_line and not text.is_whole_line(hit[1])):
@@ -168,7 +167,8 @@ def _match_family(family: Family, text: Words, values: TextFacts) -> Match | Non
                 alternatives=tuple(ranked[1:]),
                 question=_OPEN.sub(_name_open, fill_in(family.question, captures)) if len(ranked) > 1 else "",
                 is_harmless=family.is_harmless,
-                is_common=family.is_common and first.cause not in plain,
+                is_common=family.is_common
+                and first.cause not in (cause.cause for cause in family.causes if cause.is_plain),
             )
     return None
 
