@@ -79,7 +79,13 @@ class Clone:
         dockerfile = self.folder / ".devcontainer/Dockerfile"
         text = dockerfile.read_text(encoding="utf-8")
         instruction = re.compile(r"^RUN (?:[^\n]*\\\n)*[^\n]*\n", re.MULTILINE)
-        light = instruction.sub(lambda found: "" if "pip install" in found[0] else found[0], text)
+
+        def leave_out(found: re.Match[str]) -> str:
+            if "groupadd" in found[0]:  # the environment stays, without uv
+                return found[0].partition(" \\\n    && pip install")[0].rstrip() + "\n"
+            return "" if "pip install" in found[0] or "torch/version.py" in found[0] else found[0]
+
+        light = instruction.sub(leave_out, text)
         assert light.count("\nRUN ") < text.count("\nRUN ")
         dockerfile.write_text(light, encoding="utf-8")
 

@@ -8,7 +8,7 @@ umask 077 && CDPATH='' cd -- "$(dirname -- "$0")" || exit 0
 users=$(grep -v ' # gpu\.sh$' .env 2>/dev/null) # the user's lines of it
 of_user() { printf '%s\n' "$users" | sed -n "s/^\(export \)\{0,1\}$1=//p" | sed '$!d; s/ #.*//' | tr -d "\"' [:cntrl:]"; }
 setting() { if [ -n "$2" ] && [ -z "$(of_user "$1")" ]; then printf '%s=%s # gpu.sh\n' "$1" "$2"; fi; }
-ask() { if command -v timeout >/dev/null; then timeout -s KILL 10 "$@"; else perl -e 'alarm 10; exec @ARGV or exit 1' "$@"; fi 2>/dev/null </dev/null; }
+ask() { if command -v timeout >/dev/null; then timeout -s KILL 10 "$@"; else perl -e 'alarm 10; exec @ARGV or exit 1' "$@"; fi 2>/dev/null </dev/null || return 1; }
 engine=none system=$(uname -s) mode=cpu why='no container engine answers'
 if info=$(ask docker info --format '{{json .}}'); then engine=docker; elif info=$(ask podman info --format json); then engine=podman; else info=''; fi
 info=$(printf '%s' "$info" | tr -d '[:space:]'); info_has() { printf '%s' "$info" | grep -Eq "$1"; }
@@ -25,7 +25,7 @@ elif [ "$engine" = desktop ]; then why='Docker Desktop has no NVIDIA GPU to pass
 elif [ -z "$(ls -d /dev/nvidia[0-9]* /proc/driver/nvidia/gpus/* 2>/dev/null)" ] && ! is_wsl; then why='this host has no NVIDIA GPU'
 elif [ "$engine" = podman ]; then why='Podman needs a CDI specification (sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml), and version 5.4 behind the socket of Docker'
     if has_cdi . && ! info_has '"ServerVersion":"([0-4]\.|5\.[0-3]\.)'; then mode=podman why='Podman, and a CDI specification of the NVIDIA GPUs'; fi
-elif info_has nvidia-container-runtime && command -v nvidia-container-runtime-hook >/dev/null; then mode=nvidia why='the engine has the nvidia runtime'
+elif info_has nvidia-container-runtime && [ -e "$(command -v nvidia-container-runtime-hook || printf '%s' "$info" | sed 's/.*"path":"\([^"]*nvidia-container-runtime\)".*/\1-hook/')" ]; then mode=nvidia why='the engine has the nvidia runtime'
 elif has_cdi '"ServerVersion":"(2[5-7]\.|28\.[01]\.).*"CDISpecDirs":\["'; then mode=cdi why='the engine has CDI devices for the NVIDIA GPUs'
 else why='the engine has neither the nvidia runtime with its hook nor CDI devices; devkit doctor says how to add them'; fi
 wanted=${DEVKIT_GPU:-$(of_user DEVKIT_GPU)}
