@@ -6,7 +6,7 @@ umask 077 && CDPATH='' cd -- "$(dirname -- "$0")" || exit 0
 users=$(grep -v ' # gpu\.sh$' .env 2>/dev/null) # the user's lines of it
 of_user() { printf '%s\n' "$users" | sed -n "s/^\(export \)\{0,1\}$1=//p" | sed '$!d; s/ #.*//' | tr -d "\"' [:cntrl:]"; }
 setting() { if [ -n "$2" ] && [ -z "$(of_user "$1")" ]; then printf '%s=%s # gpu.sh\n' "$1" "$2"; fi; }
-ask() { if command -v timeout >/dev/null; then timeout -s KILL 10 "$@"; else perl -e 'alarm 10; exec @ARGV or exit 1' "$@"; fi 2>/dev/null </dev/null; }
+ask() { if command -v timeout >/dev/null; then timeout -s KILL 10 "$@"; else perl -e 'alarm 10; exec @ARGV or exit 1' "$@"; fi 2>/dev/null </dev/null || return 1; }
 engine=none system=$(uname -s) mode=cpu why='no container engine answers'
 if info=$(ask docker info --format '{{json .}}'); then engine=docker; elif info=$(ask podman info --format json); then engine=podman; else info=''; fi
 info=$(printf '%s' "$info" | tr -d '[:space:]'); info_has() { printf '%s' "$info" | grep -Eq "$1"; }

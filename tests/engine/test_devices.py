@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +149,7 @@ def test_the_hosts_mps_daemon_is_reached_through_its_folder_and_namespace(light)
     with socket.socket(socket.AF_UNIX) as control:
         control.bind(str(pipes / "control"))
         env = {**light.engine.env, "CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+        env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"  # a devkit on the host knows of the daemon
         run(light.engine.on_host("sh", ".devcontainer/gpu.sh"), env=env, cwd=light.folder)
         light.compose("up", "--build", "--detach", env=env)
         light.inside("test", "-S", f"{pipes}/control")
