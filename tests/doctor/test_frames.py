@@ -96,7 +96,7 @@ def test_a_frame_changes_no_first_answer():
     assert find_differences(random.Random(0).sample(TEXTS, 30)) == []
 
 
-@pytest.mark.full
+@pytest.mark.nightly  # half an hour
 @pytest.mark.parametrize("part", range(8))
 def test_a_frame_changes_the_first_answer_of_no_text(part):
     assert find_differences(TEXTS[part::8]) == []
