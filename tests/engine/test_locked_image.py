@@ -60,7 +60,10 @@ def _make_wheels(folder: Path, draft: Path) -> None:
     pins = pins_of(draft / ".devcontainer/Dockerfile")
     own = [Requirement(line).name for line in requires("devkit-gpu") or [] if "extra ==" not in line]
     version = pins.pop("torch")
-    built = {"torch/__init__.py": f'__version__ = "{version}+cpu"\n', "torch/version.py": f"__version__ = '{version}+cpu'\ncuda = None\nhip = None\n"}
+    built = {
+        "torch/__init__.py": f'__version__ = "{version}+cpu"\n',
+        "torch/version.py": f"__version__ = '{version}+cpu'\ncuda = None\nhip = None\n",
+    }
     make_wheel(folder, "torch", f"{version}+cpu", requires=["sympy"], tag=TORCH_TAG, files=built)
     for name, number in {"sympy": "1.14.0", "six": "1.17.0", **dict.fromkeys(own, "999"), **pins}.items():
         if name != "uv":
