@@ -97,7 +97,7 @@ def plan_project(
     """Plan a project whose packages `resolve` chooses; what uv refuses is a conflict with its reason.
 
     `resolve` is Unknown where the packages are not to be resolved. `recorded` is an earlier plan for the same
-    requirements: its versions count where there is no newer answer. Without `wants_nearest` a conflict names no plan that
+    requirements: its versions count where there is no newer answer. Without `wants_nearest`, a conflict leaves out the nearest plan that
     fits. Where packages of the requested day do not fit together or cannot be resolved, the plan has the newest, and
     says so.
     """

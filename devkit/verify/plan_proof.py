@@ -27,10 +27,10 @@ from devkit.facts.values import Unknown
 from devkit.probe.dependencies.imports import list_imports
 from devkit.probe.uv_resolver import UNBUILT, build_uv_environment, find_uv, find_uv_cache
 from devkit.solver.plan import Plan
-from devkit.text import join_words
+from devkit.text import join_words, to_one_line
 from devkit.verify import import_child
 from devkit.verify.process import CompletedCommand, Progress, run_streaming
-from devkit.verify.project_stages import RAISED, find_help_commands, find_own_modules, find_programs
+from devkit.verify.project_stages import MISSING, RAISED, find_help_commands, find_own_modules, find_programs
 
 DEADLINE_S = 1500.0
 """For everything: most of it is the download of torch."""
@@ -52,7 +52,6 @@ _QUIET = {
 }
 """A program that is only to print its help asks no server and draws no window."""
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_MISSING = re.compile(r"No module named '?(\w+)")
 _RUN_BY_DEVKIT = ("pip", "install")
 
 
@@ -66,7 +65,6 @@ class PlanProof:
 
     reason: str = ""
     command: str = ""
-    imported: int = 0
     failures: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -189,19 +187,24 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
         return PlanProof(resolved.reason if isinstance(resolved, Unknown) else "the project names no package")
     if (uv := find_uv()) is None:
         return PlanProof("uv is not installed")
-    words, program = _choose_program(root, command)
-    if not program:
+    words, program = choose_program(root, command)
+    if not (words or program):
         return PlanProof("the guide names no program, devkit.toml no command, and no folder is a package")
     with tempfile.TemporaryDirectory(prefix="devkit-prove-", ignore_cleanup_errors=True) as name:
         trial = _Environment(Path(name), uv, find_uv_cache(uv), time.monotonic() + DEADLINE_S, progress)
         (trial.folder / "home").mkdir()
-        _copy(root, trial.project)
+        try:
+            _copy(root, trial.project)
+        except OSError as error:
+            return PlanProof(
+                f"the project cannot be copied to {name}: {error.strerror or to_one_line(str(error))[:200]}"
+            )
         if reason := trial.install(plan, resolved):
             return PlanProof(reason, left_out=tuple(trial.left_out))
         added: list[str] = []
         for repairs_left in reversed(range(MAX_REPAIRS + 1)):
             progress(f"{shlex.join(['python', *words]) if words else f'the imports of {program}'} …")
-            imports = list_reached_imports(trial.project, program)
+            imports = list_reached_imports(trial.project, program) if program else ()
             failures = [*_try_imports(trial, imports), *(_try_command(trial, words) if words else ())]
             repairs = [each for _, fix in failures for each in fix if each not in added]
             if not repairs or not repairs_left or not trial.repair(repairs):
@@ -209,24 +212,34 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
             added += dict.fromkeys(repairs)
         says = tuple(dict.fromkeys((*trial.unbuilt, *(text for text, _ in failures))))
         shown = shlex.join(("python", *words)) if words else ""
-        return PlanProof("", shown, len(imports), says, tuple(added), tuple(trial.left_out))
+        return PlanProof("", shown, says, tuple(added), tuple(trial.left_out))
 
 
-def _choose_program(root: Path, command: str) -> tuple[list[str], str]:
+def choose_program(root: Path, command: str) -> tuple[list[str], str]:
     """Choose the arguments of Python that print help, [] where that is not known, and the program that they run.
 
     A library without a program is imported.
     """
     for line in (command, *find_help_commands(root, ())) if command else find_help_commands(root, ()):
-        words = shlex.split(line)
+        try:
+            words = shlex.split(line)
+        except ValueError:  # a quotation that does not end: the shell would refuse it, too
+            continue
         if len(words) > 1 and words[0] in ("python", "python3"):
-            is_module = words[1] == "-m"
-            return words[1:], f"{words[2].replace('.', '/')}.py" if is_module else words[1]
+            return words[1:], _find_program(root, words[1:])
     for _, path in find_programs(root):
         return [], path
     for name, place in find_own_modules(root):
         return ["-c", f"import {name}"], (place / name / "__init__.py").relative_to(root).as_posix()
     return [], ""
+
+
+def _find_program(root: Path, words: list[str]) -> str:
+    """Find the project's file that Python runs with these arguments; "" for a program of somebody else."""
+    name = words[1].replace(".", "/") if words[0] == "-m" and len(words) > 1 else words[0]
+    names = (f"{name}.py", f"{name}/__main__.py") if words[0] == "-m" else (name,)
+    paths = (f"{folder}{each}" for folder in ("", "src/") for each in names)
+    return next((path for path in paths if (root / path).is_file() and ".." not in path), "")
 
 
 def _copy(root: Path, target: Path) -> None:
@@ -322,12 +335,14 @@ def _try_command(trial: _Environment, words: list[str]) -> Iterator[_Failure]:
     raised = next((match for line in reversed(done.log) if (match := RAISED.match(line.strip()))), None)
     frames = [match for line in done.log if (match := _FRAME.match(line))]
     own = [each for each in frames if Path(each["file"]).is_relative_to(trial.project)] or frames
-    origin = f"{Path(own[-1]['file']).name}:{own[-1]['line']}" if own else words[0]
-    if own and Path(own[-1]["file"]).is_relative_to(trial.project):
-        origin = f"{Path(own[-1]['file']).relative_to(trial.project).as_posix()}:{own[-1]['line']}"
+    origin = words[0]
+    if own:
+        path = Path(own[-1]["file"])
+        shown = path.relative_to(trial.project) if path.is_relative_to(trial.project) else Path(path.name)
+        origin = f"{shown.as_posix()}:{own[-1]['line']}"
     ended = "it did not end" if done.code is None else done.last_line
     text = f"{raised['error']}: {raised['message']}" if raised else ended
-    missing = _MISSING.search(text)
+    missing = MISSING.search(text)
     yield _judge(text, "python " + " ".join(words), origin, missing[1] if missing else "")
 
 

@@ -51,7 +51,7 @@ _NOT_OF_DEBIAN = re.compile(
 _OF_GLIB = re.compile(r"lib(?:glib|gobject|gio|gmodule|gthread)-2\.0")
 RAISED = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|NotFound)): (?P<message>.*)$")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
-_MISSING = re.compile(r"No module named '?([\w.]+)")
+MISSING = re.compile(r"No module named '?([\w.]+)")
 _BREAKS = ("Traceback (most recent call last)", "error while loading shared libraries", "Fatal Python error")
 
 
@@ -309,7 +309,7 @@ def _judge_command(done: CompletedCommand, project: ProjectEnvironment, timeout_
     raised = next((match for line in reversed(done.log) if (match := RAISED.match(line.strip()))), None)
     if raised is None:
         return _describe_end(done)
-    missing = _MISSING.search(raised["message"])
+    missing = MISSING.search(raised["message"])
     frames = [match["file"] for line in done.log if (match := _FRAME.match(line))]
     failure = {**raised.groupdict(), "missing": missing[1] if missing else "", "importer": frames[-1] if frames else ""}
     return explain_failure(failure, project.folder, project.required_names)

@@ -151,6 +151,13 @@ def test_no_fix_with_a_choice_or_a_gap_is_certain(text):
             False,
             id="a kernel's code",
         ),
+        pytest.param("2026-11-23 04:00:02,1 - trainer - ERROR - rank 3 is gone", False, id="Python's logging"),
+        pytest.param("ERROR 11-23 04:00:02 [core.py:12] rank 3 is gone", False, id="vLLM"),
+        pytest.param("E1123 04:00:02.123456 77 pod_workers.go:19] rank 3 is gone", False, id="klog"),
+        pytest.param("##[error]rank 3 is gone", False, id="GitHub Actions"),
+        pytest.param(
+            "2026-11-23 04:00:02,1 - trainer - WARNING - rank 3 waits", True, id="a warning of Python's logging"
+        ),
         pytest.param("========= ERROR SUMMARY: 0 errors", True, id="a count of none"),
         pytest.param("WARNING: the cache could not be read, it is made again", True, id="a warning"),
     ],

@@ -66,6 +66,8 @@ _PREFIX = re.compile(
     r")"
 )
 _WARNING = re.compile(r"\W{0,2}(?:WARN(?:ING)?|INFO|DEBUG)\b|\S{1,60} level=(?:warn|info|debug)")
+_ERROR_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL)\b|^[EF]\d{4} |^##\[error\]")
+"""The level of an error in what a tool puts before a line."""
 _BAR = re.compile(r"[^|]{0,80}?\d{1,3}%[ ]?[|▕]")
 _MAX_PREFIXES = 4
 _FRAME_END = re.compile(r"[ ]?[│║▕┃╎]$")
@@ -136,7 +138,7 @@ class Words:
 
     `starts` are the positions where its lines begin, `lines` their numbers, `sources` the service, rank or worker that
     wrote each of them, and `programs` those that a system's log names, "" where the text does not say. `warnings` are the
-    positions of those that are warnings.
+    positions of those that are warnings, `errors` of those whose prefix had the level of an error.
     """
 
     shown: str
@@ -146,6 +148,7 @@ class Words:
     sources: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     warnings: frozenset[int] = frozenset()
+    errors: frozenset[int] = frozenset()
 
     @cached_property
     def _runs(self) -> set[str]:
@@ -218,7 +221,7 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
     """
     excerpts = _cut(text) if isinstance(text, str) else tuple(text)
     words: list[str] = []
-    starts, lines, sources, programs, warnings = [], [], [], [], []
+    starts, lines, sources, programs, warnings, errors = [], [], [], [], [], []
     position = 0
     for excerpt in excerpts:
         for number, line in enumerate(_clean(excerpt.text).split("\n"), excerpt.line):
@@ -229,14 +232,16 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
                 parts = [part for part in parts[:-1] if not _BAR.match(part)] + parts[-1:]
             for part in parts:
                 plain = " ".join(part.split())
-                source, program, is_warning = "", "", False
+                source, program, is_warning, is_error = "", "", False, False
                 if len(plain) >= MIN_PREFIXED:
                     is_warning = _WARNING.match(plain) is not None
-                    plain, source, program = _strip_prefixes(plain)
+                    plain, source, program, is_error = _strip_prefixes(plain)
                     is_warning = is_warning or _WARNING.match(plain) is not None
                 if plain:
                     if is_warning:
                         warnings.append(position)
+                    if is_error:
+                        errors.append(position)
                     words.append(plain)
                     starts.append(position)
                     lines.append(number)
@@ -245,7 +250,14 @@ def read_words(text: str | Iterable[Excerpt]) -> Words:
                     position += len(plain) + 1
     shown = " ".join(words)
     return Words(
-        shown, _lower(shown), tuple(starts), tuple(lines), tuple(sources), tuple(programs), frozenset(warnings)
+        shown=shown,
+        lowered=_lower(shown),
+        starts=tuple(starts),
+        lines=tuple(lines),
+        sources=tuple(sources),
+        programs=tuple(programs),
+        warnings=frozenset(warnings),
+        errors=frozenset(errors),
     )
 
 
@@ -288,9 +300,12 @@ def _unescape_line(line: str) -> str:
     return _ESCAPED.sub(unescape, line)
 
 
-def _strip_prefixes(line: str) -> tuple[str, str, str]:
-    """Remove what tools put before a line, and the end of a frame around it; return its source and its program, too."""
-    source = program = ""
+def _strip_prefixes(line: str) -> tuple[str, str, str, bool]:
+    """Remove what tools put before a line, and the end of a frame around it.
+
+    Returns: the rest, its source, its program, and whether the prefix has the level of an error.
+    """
+    source, program, is_error = "", "", False
     for _ in range(_MAX_PREFIXES):
         found = _PREFIX.match(line)
         if not found:
@@ -298,8 +313,9 @@ def _strip_prefixes(line: str) -> tuple[str, str, str]:
         rank = f"rank {found['rank']}" if found["rank"] else ""
         source = source or found["service"] or found["pod"] or found["worker"] or rank
         program = program or (found["program"] or "").lower()
+        is_error = is_error or _ERROR_LEVEL.search(found[0]) is not None
         line = line[found.end() :]
-    return _FRAME_END.sub("", line), source, program
+    return _FRAME_END.sub("", line), source, program, is_error
 
 
 def is_about_gpus(lowered: str, *, least: int = 1) -> bool:

@@ -108,7 +108,7 @@ def describe_unknown(
     lines = tuple(_list_lines(words))
     reported = {*harmless, *(each.line for each in reports)}
     open_lines = frozenset(weak)
-    formed = (each for each in _find_errors(lines) if each[0] not in reported)
+    formed = (each for each in _find_errors(lines, words) if each[0] not in reported)
     error = next(chain(formed, (each for each in lines if each[0] in open_lines)), None)
     stated = Unknown(
         is_healthy=False,
@@ -139,7 +139,7 @@ def describe_unknown(
 
 def find_first_error(words: Words, *, before: int) -> FirstError | None:
     """Find the first line with the form of an error above a line; None where there is none."""
-    error = next(_find_errors(tuple(_list_lines(words))), None)
+    error = next(_find_errors(tuple(_list_lines(words)), words), None)
     return FirstError(error[0], error[1][:MAX_LINE]) if error and error[0] < before else None
 
 
@@ -149,13 +149,13 @@ def _list_lines(words: Words) -> Iterator[tuple[int, str, int]]:
         yield line, words.shown[start : end - 1], start
 
 
-def _is_error(text: str) -> bool:
-    if not _ERROR.search(text) or _NO_ERROR.search(text):
+def _is_error(text: str, *, has_level: bool) -> bool:
+    if _NO_ERROR.search(text):
         return False
-    return bool(_LEVEL.match(text)) or not _MILDER.search(text)
+    return has_level or bool(_LEVEL.match(text) or (_ERROR.search(text) and not _MILDER.search(text)))
 
 
-def _find_errors(lines: tuple[tuple[int, str, int], ...]) -> Iterator[tuple[int, str, int]]:
+def _find_errors(lines: tuple[tuple[int, str, int], ...], words: Words) -> Iterator[tuple[int, str, int]]:
     """Yield the lines of errors, the messages of exceptions before the lines that only announce one."""
     later: list[tuple[int, str, int]] = []
     is_traced = False
@@ -165,7 +165,7 @@ def _find_errors(lines: tuple[tuple[int, str, int], ...]) -> Iterator[tuple[int,
         elif is_traced and (_EXCEPTION.match(text) or _RAISED.match(text)):
             yield line, text, position
             is_traced = False
-        elif not is_traced and _is_error(text):
+        elif not is_traced and _is_error(text, has_level=position in words.errors):
             yield line, text, position
         elif not is_traced and _ERROR.search(text) and re.search(r"\b\w{2,40}(?:Error|Exception): ", text):
             later.append((line, text, position))

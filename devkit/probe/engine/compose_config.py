@@ -37,12 +37,12 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
     folder = project.rstrip("/")
     chosen = host.env.get("COMPOSE_FILE") or parse_env(host.read(f"{folder}/.env") or "").get("COMPOSE_FILE")
     if not chosen and not any(name in COMPOSE_NAMES for name in host.list(folder)):
-        return {}, Unknown("the folder has no Compose file that Compose takes by itself")
+        return {}, Unknown("the folder has no Compose file with a default name")
     plugin = find_program(
         host, COMPOSE_PLUGIN, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
     )
     if not plugin or not folder.startswith("/"):
-        return {}, Unknown("there is no Compose plugin to resolve the project")
+        return {}, Unknown("the Compose plugin is not installed, so the project was not resolved")
     argv = (*_IN_FOLDER, folder, plugin, "config", "--format", "json")
     done, failure = run_or_explain(
         host,

@@ -27,9 +27,9 @@ from devkit.probe.project.files import (
 )
 
 MAX_LOCK_BYTES = 4 << 20
+"""A lock file of a large project holds two mebibytes."""
 _DEVELOPMENT = re.compile(r"dev(?:elop(?:ment)?)?|tests?|testing", re.IGNORECASE)
 """Names of extras and groups for those who work on a project."""
-"""A lock file of a large project holds two mebibytes."""
 
 
 def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOSEN) -> Dependencies:

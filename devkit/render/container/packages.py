@@ -151,7 +151,7 @@ class ProjectInstallCommands:
     """Words of the Dockerfile's RUN instructions for the project's packages. Empty ones have nothing to do.
 
     `files` are bind-mounted from the project's folder. `written` are words of the shell, requirements of files that
-    no installer reads by itself, and `written_from` a comment with their places. `siblings` are requirements of
+    no installer can read alone, and `written_from` a comment with their places. `siblings` are requirements of
     packages that are built for one torch, `sibling_source` the options of their index. `export` writes the packages
     of a lock, except `excluded`, which others bring. `requirements` are the installer's options, `has_sources` says
     whether a list among them may bind torch to an index, `uses_scratch` whether the step writes files; `has_limits`
@@ -252,7 +252,7 @@ def render_constraints(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
         # torch comes from its own index, whose files are others.
         hashes = {limit: files for limit, files in hashes.items() if limit.partition("==")[0] not in TORCH_FAMILY}
         if settings.uses_wheelhouse:
-            hashes = {}  # whoever filled it may have built some of its wheels
+            hashes = {}  # its wheels may have been built locally, with other hashes
         lines = "".join(
             " ".join(
                 [require_safe("limit on versions", limit), *(f"--hash=sha256:{each}" for each in hashes.get(limit, ()))]

@@ -848,7 +848,7 @@ def _request_dataset(repository: str) -> Exception | None:
     except (OSError, RuntimeError, ValueError) as error:
         return error
     except Exception as error:
-        # The HTTP client of the hub's library raises its own errors where there is no network.
+        # Without a network, the hub library's HTTP client raises its own errors.
         if "Connect" in type(error).__name__ or "Timeout" in type(error).__name__:
             return error
         raise

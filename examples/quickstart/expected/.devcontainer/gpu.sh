@@ -1,7 +1,7 @@
 #!/bin/sh
 # Written by devkit 0.2.0. To change it, edit devkit.toml and run `devkit init` again.
 # Asks the host's container engine how it passes on a GPU, and writes gpu.local.yml, which docker-compose.yml extends, and .env.
-# In doubt there is no GPU. To choose for yourself, set in that .env or in the environment: DEVKIT_GPU=cpu|nvidia|cdi|podman
+# If in doubt, it passes on no GPU. To choose, set in that .env or in the environment: DEVKIT_GPU=cpu|nvidia|cdi|podman
 # and DEVKIT_DEVICES, such as 0,2 or MIG-... or all. A devkit on this host knows more hosts, and does it in place of this script.
 if command -v devkit >/dev/null && devkit gpu-request --modes=cpu,nvidia,cdi,podman --slug=quickstart "$0" "$@" 2>/dev/null; then exit 0; fi
 umask 077 && CDPATH='' cd -- "$(dirname -- "$0")" || exit 0
@@ -17,7 +17,7 @@ case $info,$(ask docker version --format '{{json .Server}}') in
     *buildahVersion* | *?,*Podman*) engine=podman ;; # by its own name, by Docker's, or behind Docker's socket
 esac
 is_wsl() { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
-has_cdi() { info_has '"nvidia\.com/gpu=all"' || { info_has "$1" && grep -rqsF nvidia.com/gpu /etc/cdi /var/run/cdi; }; }
+has_cdi() { info_has '"nvidia\.com/gpu=all"' || { info_has "$1" && printf '%s\n' "$info" | sed -e 's|.*"CDISpecDirs":\["\([^]]*\)"\].*|\1|' -e t -e 's|.*| /etc/cdi /var/run/cdi|' | tr '",' '\n\n' | xargs grep -rqsF nvidia.com/gpu; }; }
 if [ "$engine" = none ]; then :
 elif [ "$engine" = desktop ]; then why='Docker Desktop has no NVIDIA GPU to pass on here'
     gpus=$(case $system in MINGW* | MSYS* | CYGWIN*) ask nvidia-smi -L ;; *) is_wsl && echo yes ;; esac)

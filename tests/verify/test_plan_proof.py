@@ -1,0 +1,44 @@
+"""Which program the proof of a plan runs, and what that program imports."""
+
+import pytest
+
+from devkit.verify.plan_proof import choose_program, list_reached_imports
+
+
+def project(tmp_path, *names, readme=""):
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("import argparse\n")
+    (tmp_path / "README.md").write_text(f"```\n{readme}\n```\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "chosen"),
+    [
+        pytest.param("python train.py --steps 1", (["train.py", "--steps", "1"], "train.py"), id="a file"),
+        pytest.param("python3 -m own.run", (["-m", "own.run"], "own/run.py"), id="a module"),
+        pytest.param("python -m own", (["-m", "own"], "own/__main__.py"), id="a package"),
+        pytest.param("python -m kit.go", (["-m", "kit.go"], "src/kit/go.py"), id="a module below src"),
+        pytest.param(
+            "python -m torch.utils.collect_env", (["-m", "torch.utils.collect_env"], ""), id="somebody else's"
+        ),
+        pytest.param("python -c 'import own'", (["-c", "import own"], ""), id="a line of Python"),
+        pytest.param("python -m", (["-m"], ""), id="half a command"),
+        pytest.param("python 'train.py", (["train.py", "--help"], "train.py"), id="a quotation without an end"),
+        pytest.param("bash run.sh", (["train.py", "--help"], "train.py"), id="another language: the guide's"),
+        pytest.param("", (["train.py", "--help"], "train.py"), id="the guide's"),
+    ],
+)
+def test_the_program_is_the_users_or_the_first_of_the_guide(tmp_path, command, chosen):
+    files = ("train.py", "own/__init__.py", "own/__main__.py", "own/run.py", "src/kit/go.py")
+    assert choose_program(project(tmp_path, *files, readme="python train.py"), command) == chosen
+
+
+def test_imports_are_followed_through_the_project_and_not_below_try(tmp_path):
+    project(tmp_path, "train.py", "own/__init__.py", "own/model.py")
+    (tmp_path / "train.py").write_text(
+        "import json, numpy\nfrom own import model\ntry:\n    import apex\nexcept ImportError: ...\n"
+    )
+    (tmp_path / "own/model.py").write_text("from . import train\nimport torch.nn as nn\n")
+    assert list_reached_imports(tmp_path, "train.py") == (("numpy", "train.py", 1), ("torch", "own/model.py", 2))
