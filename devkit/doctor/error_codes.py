@@ -71,7 +71,7 @@ class XidMeaning:
 
 XID_FALLEN_OFF_THE_BUS = 79
 XID_CLEANUP = 45
-"""Reported for every program on a GPU after another fault; says nothing of its own beside one."""
+"""Reported for every program on a GPU after another fault; says nothing more beside one."""
 XID_RECOVERY_CHANGED = 154
 XID_ROW_REMAP_FAILED = 64
 

@@ -13,7 +13,7 @@ _CODE = re.compile(r"[A-Za-z]{3}-?\d{1,4}")
 
 
 def find_check(text: str) -> Check | None:
-    """Return the check whose code `text` is, however it is written; None where it is no code."""
+    """Return the check whose code `text` is, however it is written; None where it is not a code."""
     code = _normalize_code(text)
     return load_check(code) if code in load_check_rows(code[:3]) else None
 

@@ -228,7 +228,7 @@ def find_workload_side(facts: Facts) -> Side:
 
 
 def adapt_to_installer(command: str, facts: Facts) -> str:
-    """Write a command of pip for uv, if uv made this environment, which has no pip of its own; leave others as they are."""
+    """Write a command of pip for uv, if uv made this environment, which has no pip; leave others as they are."""
     is_uv = not isinstance(facts.python, Unknown) and facts.python.installer == "uv"
     if not is_uv or not command.startswith(("pip install ", "pip uninstall ")):
         return command

@@ -93,7 +93,7 @@ def find_connection(one: PciGpu, other: PciGpu) -> str | Unknown:
         return "SYS" if all(isinstance(node, int) for node in nodes) and nodes[0] != nodes[1] else "NODE"
     if shared == 1:
         return "PHB"
-    # Of a switch each GPU has a downstream port of its own.
+    # Each GPU of a switch has its own downstream port.
     return "PIX" if max(len(one.bridges), len(other.bridges)) - shared <= 1 else "PXB"
 
 

@@ -131,7 +131,7 @@ class Finding:
     """"dev container" for what was seen inside of it while the host was examined."""
 
 
-class NotApplicable(Exception):  # noqa: N818 - it is no error: the check has nothing to judge here
+class NotApplicable(Exception):  # noqa: N818 - this is not an error: the check has nothing to judge here
     """Raised by a check that cannot judge anything on this machine; becomes `Skipped(reason)`."""
 
     def __init__(self, reason: str, *, is_lost: bool = False) -> None:

@@ -144,5 +144,5 @@ ROOM_WITHOUT_CHECKPOINTING = Threshold(
     " 42 % of the memory; without it a peak of half of the memory stays below seven eighths",
     "inferred",
 )
-HELD_BACK_PERCENT = Threshold(10, "clocks held down in a tenth of the samples are no passing peak", "inferred")
+HELD_BACK_PERCENT = Threshold(10, "clocks held down in a tenth of the samples are not a passing peak", "inferred")
 FEWEST_SAMPLES = Threshold(10, "fewer samples of a GPU, one a second, say nothing of a run", "inferred")

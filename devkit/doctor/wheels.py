@@ -50,7 +50,7 @@ def find_wheel_row(version: str, cuda: Release, machine: str) -> TorchWheel | No
     try:
         release = Release.parse(version)
     except ValueError:
-        raise NotApplicable(f"torch {version!r} is no version") from None
+        raise NotApplicable(f"torch {version!r} is not a version") from None
     label = version.partition("+")[2] or "cu" + "".join(str(number) for number in cuda.numbers[:2])
     return load_tables().torch.wheels.get((_format_minor(release), label, machine))
 

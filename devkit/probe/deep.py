@@ -1,4 +1,4 @@
-"""The deep tier: CUDA, torch and the hub really tried, each in a process of its own that may hang or crash."""
+"""The deep tier: CUDA, torch and the hub really tried, each in a separate process that may hang or crash."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -102,7 +102,7 @@ def read_cuda(host: Host, *, deadline_s: float) -> CudaCall | CudaStop | Unknown
 def read_torch(host: Host, *, deadline_s: float) -> TorchCall | Unknown | None:
     """Try torch and the packages built on it, within `deadline_s` seconds; None when torch is not installed.
 
-    A part that takes its child down is left out of the next child, so that what comes after it is tried all the same.
+    A part that takes its child down is left out of the next child, so that what comes after it is still tried.
     """
     python = find_workload_python(host)
     if isinstance(python, Unknown):

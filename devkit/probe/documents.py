@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from devkit.formats.jsonc import JsonValue
 
 MAX_NODES = 50_000
-"""A file with more values than this is no configuration that anybody wrote."""
+"""A file with more values than this was not written by hand."""
 MAX_DEPTH = 60
 
 
@@ -110,7 +110,7 @@ def _describe_yaml_error(error: Exception) -> str:
 
 
 def _limit_yaml_depth(events: Iterable[Any], deepest: int) -> None:
-    """The composer in C recurses without a limit of its own, and would take the whole process with it."""
+    """The composer in C recurses without a limit, and would take the whole process with it."""
     depth = 0
     for event in events:
         name = type(event).__name__
@@ -168,7 +168,7 @@ MAX_KEY_PARTS = 100
 _KEY_PART = re.compile(r"\.[ \t]*[\w-]*[ \t]*(?=\.)")
 _TOML_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|$)|'[^']*(?:'|$)")
 MAX_YAML_DEPTH = 500
-"""PyYAML's composer in C recurses without a limit of its own: deep nesting would end the whole process."""
+"""PyYAML's composer in C recurses without a limit: deep nesting would end the whole process."""
 
 
 def parse_json(text: str) -> object:
@@ -225,7 +225,7 @@ def parse_yaml(text: str) -> object:
 
 
 def parse_env(text: str) -> dict[str, str]:
-    """Parse the variables of an .env file; what is no assignment is left out, and no variable is replaced."""
+    """Parse the variables of an .env file; anything else is left out, and no variable is replaced."""
     from io import StringIO
 
     from dotenv.parser import parse_stream
@@ -285,12 +285,12 @@ def strip_url_credentials(url: str) -> str:
         return "not an address"
     place = parts.netloc.rpartition("@")[2]
     shown = urlunsplit((parts.scheme, place, parts.path, "", "")).removeprefix("//")
-    # What is no address may still hold a login, in a place where no address has one.
+    # Text that is not an address may still hold a login, in a place where no address has one.
     return _LOGIN.sub("", shown)
 
 
 def get_int(record: Mapping[str, Any], key: str) -> int | None:
-    """Return the whole number at `key`; None when there is none. True is no number."""
+    """Return the whole number at `key`; None when there is none. True is not a number."""
     value = record.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 

@@ -122,7 +122,7 @@ def _followers(
     """Yield the probes that need the engine's answer: its own CDI folders, and the inside of the dev container."""
     if field != "engine":
         return
-    # A Docker daemon on this machine may look for CDI specifications in folders of its own.
+    # A Docker daemon on this machine may look for CDI specifications in other folders.
     folders: tuple[str, ...] = ()
     if isinstance(reading, Engine) and reading.kind is EngineKind.DOCKER and reading.endpoint.url.startswith("unix://"):
         folders = tuple(folder for folder in reading.cdi_spec_dirs if folder not in SPEC_FOLDERS)

@@ -17,7 +17,7 @@ from typing import IO, Protocol
 
 from devkit.facts.values import Unknown
 
-# Programs run in groups of their own that are killed at a deadline, so that none holds up devkit, and when devkit ends,
+# Programs run in their own groups, which are killed at a deadline, so that none holds up devkit, and when devkit ends,
 # so that none that hangs outlives it: in `_kill_live`, or by `_Guard` where a signal ends devkit.
 
 NOT_FOUND = 127
@@ -177,7 +177,7 @@ def _forget(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_group(process: subprocess.Popen[bytes], taps: tuple[_Tap, ...], *, ended: bool) -> None:
-    """Collect what is still in the streams, and kill whoever is left in the group; within `_GRACE_S` or so."""
+    """Collect what is still in the streams, and kill what is left in the group; within `_GRACE_S` or so."""
     if ended:
         _join(taps)
     if not ended or any(tap.is_alive() for tap in taps):
@@ -244,7 +244,7 @@ for group in $live; do kill -KILL "-$group"; done
 
     def watch(self, group: int) -> None:
         """Kill this group at the end, unless it is forgotten before."""
-        # A fork has no list of its own: what it starts is its parent's to end.
+        # A fork has no list: its parent ends what it starts.
         if self._owner != os.getpid():
             self._start()
         self._tell("watch", group)
@@ -407,7 +407,7 @@ class LocalHost:
 
     def read(self, path: str) -> str | None:
         """Read the text of a file, at most its first 32 MiB; None when it cannot be read."""
-        # A named pipe where a file should be would hold up whoever opens it.
+        # A named pipe where a file should be would hold up its reader.
         no_wait = getattr(os, "O_NONBLOCK", 0)
         try:
             with open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait)) as file:
@@ -529,7 +529,7 @@ class LocalHost:
 class CachingHost(LocalHost):
     """This machine for one examination: a program that several probes ask is run once, and all get its answer.
 
-    A program without a deadline of its own gets half of the time that is left: one that hangs costs what it would have
+    A program without its own deadline gets half of the time that is left: one that hangs costs what it would have
     said, and not the rest of the probe that ran it.
     """
 

@@ -386,7 +386,7 @@ def _read_version(name: str, version: str) -> tuple[str, str]:
 def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
     """List the source distributions in uv's cache that it could not read, with their requirements.
 
-    setuptools writes these beside its PKG-INFO; where a distribution has metadata of its own, uv keeps that.
+    setuptools writes these beside its PKG-INFO; where a distribution has its own metadata, uv keeps that.
     """
     cache = find_uv_cache(uv)
     for pattern in ("sdists-v*/pypi/*/*/*/src", "sdists-v*/index/*/*/*/*/src"):

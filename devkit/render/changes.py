@@ -112,7 +112,7 @@ class KnownFiles:
     was_written: bool
 
     def is_unmodified(self, path: str, content: bytes) -> bool:
-        """Return True for a file as devkit left it, and for a wheel of its own, which users do not edit."""
+        """Return True for a file as devkit left it, and for devkit's own wheel, which users do not edit."""
         ids = self.files.get(path, ())
         return compute_blob_id(content) in ids or ("" in ids and path.startswith(WHEELS_FOLDER))
 
@@ -160,7 +160,7 @@ def compute_changes(
         edited: the user's files, merged already.
         force: replace the user's edits of devkit's files.
         may_conflict: leave conflicts for the user to resolve.
-        adopts: the project has a dev container of its own, which `edited` repairs.
+        adopts: the project has its own dev container, which `edited` repairs.
 
     Raises:
         DevkitError: with the difference, for a file that devkit did not write, for edits that cannot be merged, and
@@ -211,7 +211,7 @@ def read_known_files(root: Path) -> KnownFiles:
 
 
 def compute_change(root: Path, artifact: Artifact) -> FileChange:
-    """Compute the change of one file, whoever wrote the present one."""
+    """Compute the change of one file, no matter who wrote the present one."""
     before = read_file(root, artifact.path)
     if before is None:
         return FileChange(Action.CREATE, artifact, None)
@@ -266,7 +266,7 @@ def _find_foreign_files(root: Path, own: set[str]) -> list[str]:
 def _open_parent(path: Path) -> Iterator[tuple[str, int | None]]:
     """Open the folder of a resolved path and return the file's name in it, without following links.
 
-    Whoever exchanges a folder for a link after it was looked at, cannot lead devkit out of the project by that: opening
+    Exchanging a folder for a link after devkit looked at it does not lead devkit out of the project: opening
     it raises OSError. Windows gives no descriptors of folders.
     """
     if os.name != "posix":

@@ -237,7 +237,7 @@ def find_version(root: Path, blob_id: str) -> bytes | None:
 
 
 def keep_versions(contents: Iterable[bytes]) -> None:
-    """Keep these contents in the user's data folder. A folder that refuses is no error: an edit is then only refused."""
+    """Keep these contents in the user's data folder. A folder that refuses is not an error: an edit is then only refused."""
     store = find_user_file("versions")
     if store is None:
         return

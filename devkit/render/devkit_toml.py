@@ -243,7 +243,7 @@ def parse_assignment(assignment: str) -> ProjectSettings:
 
 
 def validate_packages(settings: ProjectSettings) -> None:
-    """Raise DevkitError when an entry of project.packages is no requirement with a plain name."""
+    """Raise DevkitError when an entry of project.packages is not a requirement with a plain name."""
     if not settings.packages:
         return
     from packaging.requirements import InvalidRequirement, Requirement

@@ -173,7 +173,7 @@ def _get_or_add_table(table: Any, key: str) -> Any:  # noqa: ANN401 - tomlkit's
         table.append(key, tomlkit.table())
     inner = table[key]
     if not isinstance(inner, MutableMapping):
-        raise TypeError(f"{key} is no table")
+        raise TypeError(f"{key} is not a table")
     return inner
 
 

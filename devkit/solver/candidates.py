@@ -271,7 +271,7 @@ def _list_releases(problem: Problem) -> tuple[TorchRelease, ...]:
         return tuple(row for row in rows if wanted in (str(row.version), row.minor)) or (
             _assume_release(wanted, problem.tables),
         )
-    # The build after the plus is no part of the release.
+    # The build after the plus is not part of the release.
     specifiers = [re.sub(r"\+[a-z0-9.]+", "", each.specifier) for each in problem.request.constraints_on("torch")]
     bounds = [bound.strip() for each in specifiers for bound in each.split(",")]
     if not problem.request.as_of and not any(bound.startswith(("<", "=", "~")) for bound in bounds):
@@ -284,7 +284,7 @@ def _list_releases(problem: Problem) -> tuple[TorchRelease, ...]:
 
 
 def _list_versions_near(specifier: str) -> Iterator[str]:
-    """List the versions that a specifier names, then those beside them: a bound need not be met by itself."""
+    """List the versions that a specifier names, then those beside them: a bound alone need not be met."""
     named = [(*map(int, text.split(".")), 0, 0)[:3] for text in re.findall(r"\d+(?:\.\d+)*", specifier)]
     for near in ((0, 0), (0, 1), (1, 0), (-1, 0)):
         yield from (f"{major}.{max(minor + near[0], 0)}.{patch + near[1]}" for major, minor, patch in named)

@@ -233,7 +233,7 @@ def _choose_image(problem: Problem, choice: _Choice | None) -> tuple[str, str, T
         for cuda_row in images.cuda_images:
             is_same = cuda_row.cuda.numbers[:2] == choice.row.cuda.numbers
             if is_same and satisfies_python(cuda_row.python, choice.row.python):
-                because = f"{choice.row.requirement} of these releases brings no CUDA of its own"
+                because = f"{choice.row.requirement} of these releases brings no CUDA"
                 tag = f"nvidia/cuda:{cuda_row.cuda}-{choice.row.flavor}-{cuda_row.system}"
                 return tag, cuda_row.python, cuda_row, because
     specifier = choice.row.python if choice and isinstance(choice.row, FrameworkBuild) else ""

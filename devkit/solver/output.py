@@ -15,7 +15,7 @@ from devkit.text import count_days, format_count, join_words, wrap_text
 _INDENT = "  "
 _NARROWEST_COLUMN = 30
 _WIDEST_VALUE = 26
-"""A longer value, such as an address, gets a line of its own."""
+"""A longer value, such as an address, gets its own line."""
 
 
 @dataclass(frozen=True, kw_only=True)

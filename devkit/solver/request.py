@@ -41,7 +41,7 @@ def build_request(
     """Build the request that flags describe. `vendor` None or "auto" leaves it to the machines.
 
     Raises:
-        DevkitError: for text that is no version, no NAME==VERSION pair or no image reference, for a version that does
+        DevkitError: for text that is not a version, NAME==VERSION pair or image reference, for a version that does
             not exist, and for flags that exclude each other. A version that exists and does not fit is a conflict,
             which `solve` answers.
     """
@@ -66,7 +66,7 @@ def build_request(
         raise DevkitError(f"--as-of {as_of!r} is not a day", f"Such as --as-of 2023-07-24, or --as-of {LATEST}.")
     for name in apt:
         if not _DEBIAN_PACKAGE.fullmatch(name):
-            raise DevkitError(f"--apt {name!r} is no name of a Debian package", "Such as --apt libsndfile1.")
+            raise DevkitError(f"--apt {name!r} is not the name of a Debian package", "Such as --apt libsndfile1.")
     known = load_tables().stack.features
     by_alias = {alias: row.name for row in known.values() for alias in (row.name, *row.aliases)}
     for name in features:
@@ -99,7 +99,7 @@ def build_machine_from_flags(
     """Build the machine that flags describe. Without `machine` it is the GPU's, where that is sold with one alone.
 
     Raises:
-        DevkitError: for an unknown GPU or text that is no version.
+        DevkitError: for an unknown GPU or text that is not a version.
     """
     named = []
     for text in gpus:
@@ -186,7 +186,7 @@ def _parse_version(flag: str, text: str) -> Release:
 
 
 def _validate_versions(*, torch: str | None, cuda: str | None, python: str | None, image: str | None) -> None:
-    """Refuse text that is no version or image, and versions that the tables do not know at all."""
+    """Refuse text that is not a version or image, and versions that the tables do not know at all."""
     tables = load_tables()
     if torch is not None and not TORCH_VERSION.fullmatch(torch):
         raise DevkitError(f"--torch {torch!r} is not a version", "Such as 2.14, 2.14.1 or 2.14.1+cu126.")

@@ -1,6 +1,6 @@
 """A plan whose packages uv resolves: the tables bound torch to what the machines run, and uv chooses within that.
 
-A project that leaves versions open was tried with those of its own time. Years later the newest ones have dropped what
+A project that leaves versions open was tried with those of its time. Years later the newest ones have dropped what
 it calls, and no metadata says so: requests as of a day are limited to the versions that its code was written for.
 """
 

@@ -39,7 +39,7 @@ POLICY_SOURCE = "devkit.toml"
 def solve_project(request: Request, dependencies: Dependencies, tables: Tables) -> Plan | Conflict:
     """Solve a request in a project with these dependencies; the plan says which of them were read and which not.
 
-    Of extras that exclude each other, each with a torch of its own, it takes one for the plan's vendor: that of the
+    Of extras that exclude each other, each with its own torch, it takes one for the plan's vendor: that of the
     plan's build, else the newest that fits. A reason names it, by which `select_torch_build` finds it.
     """
     answer = _solve_dependencies(request, dependencies, tables)
@@ -94,7 +94,7 @@ def _solve_dependencies(request: Request, dependencies: Dependencies, tables: Ta
 
 
 def _settle_framework(request: Request, dependencies: Dependencies) -> Request:
-    """Return the request for the project's framework; whoever names a torch, or what only it has, gets torch."""
+    """Return the request for the project's framework; a request that names torch, or what only torch has, gets torch."""
     if request.framework is not None:
         return request
     if request.torch or any(name not in (NVCC, GRAPHICS) for name in request.features):
@@ -192,7 +192,7 @@ def _list_blockers(problem: Problem, evaluations: tuple[Evaluation, ...]) -> tup
     machines += [replace(machine, amd_gpus=(gpu,)) for machine in problem.machines for gpu in machine.amd_gpus]
     alone = (build_problem(replace(problem.request, machines=(machine,)), problem.tables) for machine in machines)
     if len(machines) > 1 and all(_find_plan(each)[0] is not None for each in alone):
-        says = f"each has a wheel of its own, but no one wheel serves {join_words(problem.gpu_names)}"
+        says = f"each has its own wheel, but no single wheel serves {join_words(problem.gpu_names)}"
         return (Blocker("A6", says, problem.tables.torch.releases[-1].source[0]), *found.values())
     return tuple(found.values())
 

@@ -68,7 +68,7 @@ class Explanation:
 
 
 def explain_choice(request: Request, tables: Tables, answer: Plan | Conflict, field: str) -> Explanation | None:
-    """Explain why `answer` to a request has its value in a field; None for a field that is no choice."""
+    """Explain why `answer` to a request has its value in a field; None for a field that is not a choice."""
     problem = build_problem(request, tables)
     if isinstance(answer, Conflict):
         return Explanation(field, None, tuple(_list_builds(problem, None))) if field in BUILD_FIELDS else None

@@ -160,7 +160,7 @@ CASES = [
     ("CUD010", jetson("2.9.1+cu130", "13.0", "38.2"), "passed", "a build for servers on JetPack 7"),
     ("CUD010", jetson("2.9.1+cu126", "12.6", ""), "warning", "a release that the container hides"),
     ("CUD010", inside(), "skipped", "a board that was not looked for"),
-    ("CUD010", changed(inside(), NO_JETSON), "skipped", "no Jetson"),
+    ("CUD010", changed(inside(), NO_JETSON), "skipped", "not a Jetson"),
     ("CUD010", changed(healthy(), NO_JETSON), "skipped", "a host that is no Jetson"),
 ]
 

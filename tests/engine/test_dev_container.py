@@ -103,11 +103,22 @@ def assert_gpu_as_offered(clone: Clone, container: str) -> None:
 
 def inside_as_the_host_sees_it(clone: Clone) -> dict[str, Any]:
     """What `devkit doctor` on the host reads inside the project's running container."""
-    words = ("doctor", "--project", clone.folder, "--save-facts", "/dev/stdout", "--output", "/dev/null")
+    # The facts are asked about, not the time: beside other tests, two interpreters may need more than five seconds.
+    words = (
+        "doctor",
+        "--project",
+        clone.folder,
+        "--timeout",
+        "60",
+        "--save-facts",
+        "/dev/stdout",
+        "--output",
+        "/dev/null",
+    )
     # The verdict may be either: only the facts matter here.
     done = run(clone.engine.on_host(*DEVKIT, *words), env=clone.engine.env, cwd=clone.folder, expect=None)
     inside = json.loads(done.stdout)["inside"]
-    assert isinstance(inside, dict), done.stderr
+    assert "container" in inside, inside
     return inside
 
 

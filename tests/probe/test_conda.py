@@ -86,7 +86,7 @@ def test_a_package_of_conda_is_passed_on_as_it_is_written(tmp_path, written, spe
         pytest.param(
             "[https://c.example.org/t/s3cret/my]", (), ["a channel of conda that needs a login"], id="with a token"
         ),
-        pytest.param('["a; rm -rf /"]', (), ["is no channel of conda"], id="no channel"),
+        pytest.param('["a; rm -rf /"]', (), ["is not a conda channel"], id="no channel"),
     ],
 )
 def test_channels_are_those_of_the_file(tmp_path, channels, expected, problems):

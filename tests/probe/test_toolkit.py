@@ -192,11 +192,11 @@ ALL_THERE = "\n".join(
     [
         pytest.param("[nvidia-container-cli]\nno-cgroups = true", "", id="a boolean"),
         pytest.param(
-            '[nvidia-container-cli]\nno-cgroups = "true"', 'no-cgroups = "true" is no true', id="a quoted one"
+            '[nvidia-container-cli]\nno-cgroups = "true"', "no-cgroups: expected true or false, got", id="a quoted one"
         ),
-        pytest.param("[nvidia-container-runtime]\nmode = 3", "mode = 3 is no string", id="a number for a mode"),
-        pytest.param('[nvidia-container-runtime]\nruntimes = "runc"', "is no list", id="a text for a list"),
-        pytest.param("disable-require = 1", "disable-require = 1", id="a number at the top"),
+        pytest.param("[nvidia-container-runtime]\nmode = 3", "mode: expected string, got 3", id="a number for a mode"),
+        pytest.param('[nvidia-container-runtime]\nruntimes = "runc"', "expected list, got", id="a text for a list"),
+        pytest.param("disable-require = 1", "disable-require: expected", id="a number at the top"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_an_error_of_the_settings(tmp_path, text, error):

@@ -87,5 +87,5 @@ def test_a_stored_plan_has_no_line_numbers():
 
 @pytest.mark.parametrize("name", ["FFmpeg", "x", "libsox dev", "$(id)", "a;b", "-y", "ffmpeg=7"])
 def test_only_names_of_packages_are_taken(name):
-    with pytest.raises(DevkitError, match="no name of a Debian package"):
+    with pytest.raises(DevkitError, match="not the name of a Debian package"):
         build_request(machines=(MACHINE,), apt=(name,))

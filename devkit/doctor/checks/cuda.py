@@ -327,7 +327,7 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Problem]:
 def torch_fits_jetpack(facts: Facts) -> Iterator[Problem]:
     tegra = require(require_system(facts).tegra)
     if tegra is None:
-        raise NotApplicable("this is no Jetson")
+        raise NotApplicable("this is not a Jetson")
     torch = require(require_python(facts).torch)
     if torch is None:
         raise NotApplicable("torch is not installed in this Python")

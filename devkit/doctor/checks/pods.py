@@ -26,7 +26,7 @@ def _require_pod_runtime(facts: Facts) -> PodRuntime:
     require_nvidia_gpu(facts)
     pods = require(require_toolkit(facts).pods)
     if pods is None:
-        raise NotApplicable("this machine is no Kubernetes node")
+        raise NotApplicable("this machine is not a Kubernetes node")
     return pods
 
 
@@ -130,7 +130,7 @@ def pods_have_nvidia_runtime(facts: Facts) -> Iterator[Problem]:
 def pods_share_cgroup_driver(facts: Facts) -> Iterator[Problem]:
     pods = _require_pod_runtime(facts)
     if pods.systemd_cgroup is None or not any(runtime.name == "nvidia" for runtime in pods.runtimes):
-        raise NotApplicable("the runtime nvidia has no such setting of its own")
+        raise NotApplicable("the runtime nvidia has no such setting")
     if pods.kubelet_cgroup_driver not in ("systemd", "cgroupfs"):
         raise NotApplicable("the kubelet's settings do not name its cgroup driver")
     wants_systemd = pods.kubelet_cgroup_driver == "systemd"

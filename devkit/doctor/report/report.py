@@ -111,7 +111,7 @@ class Report:
 
     @property
     def line(self) -> str:
-        """The verdict with the first root cause, for whoever has one line."""
+        """The verdict with the first root cause, for a single line of output."""
         if self.health is Health.INCOMPLETE:
             return f"{self.health}: {self.lost[0].reason}"
         if not self.root_causes:

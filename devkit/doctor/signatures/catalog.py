@@ -23,7 +23,7 @@ from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
 
 PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET", "POD", "PRJ", "PYT", "STO", "WSL")
-"""The prefixes of check codes, each with a file of its own."""
+"""The prefixes of check codes, each with its own file."""
 
 
 _NOT_OF_SIGNATURES = ("fix", "problem", "xids")
@@ -49,7 +49,7 @@ def load_failures() -> tuple[Failure, ...]:
 
     Raises:
         InvalidValue: A value does not fit its field.
-        KeyError: A key is no field, or a fix has an unknown name.
+        KeyError: A key is not a field, or a fix has an unknown name.
         TypeError: An entry lacks a field.
     """
     rows = (row for prefix in PREFIXES for row in load(__package__, f"failures/{prefix}").get("failure", ()))

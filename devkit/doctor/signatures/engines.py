@@ -115,7 +115,7 @@ _ROOTLESS_CDI = (
     '# ~/.config/docker/daemon.json: {"features": {"cdi": true}, "cdi-spec-dirs": ["/home/<user>/.config/cdi"]}',
     "systemctl --user restart docker",
 )
-"""The daemon of rootless Docker sees an /etc of its own, and not /etc/cdi."""
+"""The daemon of rootless Docker sees its own /etc, and not /etc/cdi."""
 
 _POD_GPU = "resources: {limits: {nvidia.com/gpu: 1}}"
 _OPTIONS: Mapping[str, _Option] = {

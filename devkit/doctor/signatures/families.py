@@ -42,7 +42,7 @@ class FamilyCause:
     such that make it more or less probable. Without one of `needs` the cause does not apply. `given` is that of
     `Signature`, and `excluded_by` are facts that exclude the cause, in the same form.
     `computed` names the function that makes the fix of the values in the text; `fix` is for texts without them.
-    A cause with `texts` of its own is the only one of their errors, and is found beside other errors of its family.
+    A cause with its own `texts` is the only one of their errors, and is found beside other errors of its family.
     """
 
     cause: str
@@ -70,10 +70,10 @@ class FamilyCause:
 class Family:
     """A class of errors: its texts, what decides between its causes, and the causes.
 
-    A `is_consequence` error names no cause of its own: it counts only where the text has no other. `overrides` are codes
+    A `is_consequence` error names no cause: it counts only where the text has no other. `overrides` are codes
     of known wordings that only follow from the family's errors. The errors of a `is_general` family occur in every field:
     they count in a text about GPUs alone; those of a `is_common` one unless a program of another field reports them.
-    Those with causes of their own in a `is_plain` one name the cause in a text of any field.
+    Those with their own causes in a `is_plain` one name the cause in a text of any field.
     The texts of a `is_whole_line` one count where a line has nothing else.
     The lines of a `is_harmless` one look like errors, and say that all is well.
     The captures of a `has_changes` one are completed by the releases that added or removed the name.
@@ -98,7 +98,7 @@ class Family:
 
 @cache
 def load_families() -> tuple[Family, ...]:
-    """Return every family; a cause with texts of its own is a family of one cause."""
+    """Return every family; a cause with its own texts is a family of one cause."""
     return tuple(family for row in load(__package__, "families")["family"] for family in _parse_family(row))
 
 

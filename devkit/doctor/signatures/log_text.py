@@ -287,7 +287,7 @@ def _clean(text: str) -> str:
 def _unescape_line(line: str) -> str:
     """Replace escapes, however often they were escaped: \\n in JSON within a message within a message.
 
-    As many backslashes as separate the folders of a Windows path in this line are no escape: C:\\normal\\Lib.
+    As many backslashes as separate the folders of a Windows path in this line are not an escape: C:\\normal\\Lib.
     """
     separators = {found[1] for found in _SEPARATOR.finditer(line)} if "\\" in line else frozenset[str]()
 

@@ -112,7 +112,7 @@ class Match:
     service, rank or worker that wrote the line, `follows_from` the code of another match that causes it. `alternatives` are
     further causes, best first, and `question` is what decides between them. `consequences` are lines after it that only
     report that something failed. `code` is "" where no check looks for it,
-    and `family` the name of the class of errors, where the text is no known wording. Programs of any field report what
+    and `family` the name of the class of errors, where the text is not a known wording. Programs of any field report what
     `is_common`.
     """
 

@@ -1,4 +1,4 @@
-"""Catalog entries that resemble a text in which nothing is known, by BM25. They are no causes."""
+"""Catalog entries that resemble a text in which nothing is known, by BM25. They need not be causes."""
 
 import math
 import re

@@ -432,7 +432,7 @@ def _name_distribution(found: re.Match[str]) -> str:
 def read_versions(lowered: str, package: str) -> dict[str, int]:
     """Return the installed versions of a package that a text in lower case names, with their positions.
 
-    A bound of a requirement (>=, <) is no version of an installed package, and neither is what another package requires.
+    A bound of a requirement (>=, <) is not the version of an installed package, and neither is what another package requires.
     """
     name = re.escape(package).replace(r"\-", "[-_]")
     pattern = re.compile(

@@ -1,1 +1,1 @@
-"""Programs that run in processes of their own, by path, and how they are started and read."""
+"""Programs that run in separate processes, by path, and how they are started and read."""

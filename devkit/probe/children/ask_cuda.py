@@ -1,4 +1,4 @@
-"""Call the CUDA driver library, as a program of its own: cuInit may hang in the kernel, or crash.
+"""Call the CUDA driver library, as a separate program: cuInit may hang in the kernel, or crash.
 
 Prints one JSON object per line as it goes: `{"call": NAME, "at_s": SECONDS}` before each call, `{"libcuda": PATH}`
 once the library is loaded, `{"init": CODE, "name": NAME}`, `{"cuda": NUMBER}`, `{"count": NUMBER}`, at last

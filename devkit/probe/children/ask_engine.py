@@ -1,8 +1,8 @@
-"""Query a container engine through the Docker SDK, as a program of its own: a socket may accept and never answer.
+"""Query a container engine through the Docker SDK, as a separate program: a socket may accept and never answer.
 
 Prints one JSON object per line: `{"listener_pid": …}` when the system says whose socket it is, `{"version": …}`,
 `{"info": …}`, `{"containers": […]}`, `{"images": […]}`; or `{"failed": KIND, "message": …}`, and `{"unlisted": …}`
-where only the lists are missing. Whoever runs it sets the deadline. It imports nothing of devkit.
+where only the lists are missing. The caller sets the deadline. It imports nothing of devkit.
 
     python -P ask_engine.py URL [FOLDER_WITH_TLS_FILES]
 """
@@ -80,14 +80,14 @@ def main(url: str, tls_folder: str | None) -> None:
         emit(failed="no-sdk", message=f"the Docker SDK cannot be imported: {error}")
         return
     try:
-        # With a version of its own the SDK asks nothing by itself; all requests below go without one.
+        # With a given version, the SDK sends no request to find it; all requests below go without one.
         client = docker.APIClient(
             base_url=url,
             tls=build_tls_config(tls_folder),
             timeout=RESPONSE_TIMEOUT_S,
             version=docker.constants.DEFAULT_DOCKER_API_VERSION,
         )
-        client.trust_env = False  # a proxy for the web is no way to an engine
+        client.trust_env = False  # a proxy for the web does not lead to an engine
         emit(waiting_for="its version")
         emit(version=get_json(client, "/version"))
         emit(info=get_json(client, "/info"), read_at=time())
@@ -101,7 +101,7 @@ def main(url: str, tls_folder: str | None) -> None:
 
 
 class EngineError(ValueError):
-    """An engine that answers with an error of its own (5xx)."""
+    """An engine that answers with its own error (5xx)."""
 
 
 def get_json(client: Any, resource: str, timeout_s: float = RESPONSE_TIMEOUT_S) -> Any:  # noqa: ANN401 - no types

@@ -1,6 +1,6 @@
-"""Query the model hub, as a program of its own: name servers, proxies and firewalls may hold a request forever.
+"""Query the model hub, as a separate program: name servers, proxies and firewalls may hold a request forever.
 
-Prints one JSON object per line: `{"door": {…}}`, `{"token": STATUS}`, `{"model": {…}}`. Whoever runs it sets the
+Prints one JSON object per line: `{"door": {…}}`, `{"token": STATUS}`, `{"model": {…}}`. The caller sets the
 deadline. It imports nothing of devkit, downloads nothing, and prints nothing of a token.
 
     python -P ask_hub.py ENDPOINT TOKEN_PATH MODEL
@@ -87,7 +87,7 @@ def compute_clock_skew_s(date: str) -> int | None:
 
 
 def classify_failure(error: Exception) -> dict[str, object]:
-    """Return the layer that an exception comes from. urllib wraps most of them in one of its own."""
+    """Return the layer that an exception comes from. urllib wraps most of them in its own."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     text = " ".join(str(reason).split())[:200]
     kinds = (

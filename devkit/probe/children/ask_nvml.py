@@ -1,6 +1,6 @@
-"""Query NVML about every GPU, as a program of its own: NVML may hang in the kernel or crash the process.
+"""Query NVML about every GPU, as a separate program: NVML may hang in the kernel or crash the process.
 
-Prints one JSON object per line as it goes, so that whoever must kill it still has what came before:
+Prints one JSON object per line as it goes, so that a caller that must kill it still has what came before:
 `{"call": NAME, "at_s": SECONDS}` before each NVML call, then `{"system": …}`, then `{"gpu": …}` or `{"failed": …}` for
 each GPU, at last `{"end": true}`; or `{"error": …}` when NVML itself does not start. It imports nothing of devkit.
 
@@ -82,7 +82,7 @@ class Nvml:
     def __init__(self, module: ModuleType) -> None:
         self.module = module
         self.running = ""
-        # The mismatch error is no subclass of NVMLError, and older releases do not have it.
+        # The mismatch error is not a subclass of NVMLError, and older releases do not have it.
         mismatch = getattr(module, "NVMLLibraryMismatchError", module.NVMLError)
         # The bindings decode every text strictly, which a card with a broken infoROM may not survive.
         self.errors: tuple[type[Exception], ...] = (module.NVMLError, mismatch, UnicodeDecodeError)

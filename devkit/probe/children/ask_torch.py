@@ -1,4 +1,4 @@
-"""Try torch and what is built on it in the workload's own Python, as a program of its own: any step may hang or crash.
+"""Try torch and what is built on it in the workload's own Python, as a separate program: any step may hang or crash.
 
 Prints one JSON object per line as it goes: `{"part": NAME}` and `{"step": NAME}` before, `{"worked": NAME}`,
 `{"failed": NAME, "detail": TEXT}` or `{"skipped": NAME, "detail": TEXT}` after each; what it reads as `{"torch": …}`,

@@ -1,4 +1,4 @@
-"""Sample GPUs through NVML while something else works, as a program of its own: NVML may hang in the kernel.
+"""Sample GPUs through NVML while something else works, as a separate program: NVML may hang in the kernel.
 
     python -P sample_gpu.py FILE SECONDS [UUID…]
 

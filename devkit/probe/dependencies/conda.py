@@ -45,7 +45,7 @@ _OF_OTHER_SYSTEMS = re.compile(
     r"|pywin32(?:-\S+)?|pywinpty|winpty|menuinst|m2w64-[\w-]+|msys2-[\w-]+)|(?P<macos>appnope|libcxx|python\.app))[ =]\S+=\S+",
     re.MULTILINE,
 )
-"""Packages that conda has for Windows or macOS alone, with a build: `conda env export` writes those of its own system."""
+"""Packages that conda has for Windows or macOS alone, with a build: `conda env export` writes those of the system it runs on."""
 _CHANNELS_OF_TORCH = ("pytorch", "nvidia", "pytorch-nightly")
 _TOKEN = re.compile(r"/t/[^/]+")
 
@@ -82,7 +82,7 @@ def read_conda_spec(text: str, path: str, line: int, found: RequirementCollector
     """Read one package of conda, such as "conda-forge::numpy=1.26"."""
     named = _SPEC.fullmatch(text.strip())
     if named is None:
-        found.add_unreadable(path, line, f"{ascii(text)[:60]} is no package of conda")
+        found.add_unreadable(path, line, f"{ascii(text)[:60]} is not a conda package")
     else:
         _add_package(named[2], named[4], path, line, found, channel=named[1] or "")
 
@@ -91,7 +91,7 @@ def _add_channel(name: str, path: str, line: int, found: RequirementCollector) -
     if _TOKEN.search(name):
         found.add_unreadable(path, line, "a channel of conda that needs a login")
     elif not _SAFE.fullmatch(name):
-        found.add_unreadable(path, line, f"{ascii(name)[:60]} is no channel of conda")
+        found.add_unreadable(path, line, f"{ascii(name)[:60]} is not a conda channel")
     elif name not in _CHANNELS_OF_TORCH:
         found.conda_channels.append(name)
 
@@ -117,7 +117,7 @@ def _add_package(
         separator = "" if not version or version[0] in "=<>!~" else " " if "|" in version or "," in version else "="
         spec = f"{name}{separator}{version.strip()}" if version.strip() != "*" else name
         if not _SAFE.fullmatch(spec):
-            found.add_unreadable(path, line, f"{ascii(spec)[:60]} is no package of conda")
+            found.add_unreadable(path, line, f"{ascii(spec)[:60]} is not a conda package")
         else:
             found.conda.append((CondaPackage(f"{channel}::{spec}" if channel else spec, path, line), name, specifier))
 

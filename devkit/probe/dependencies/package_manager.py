@@ -144,7 +144,7 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     # uv compares a lock where it has all that the lock was made from: folders, and a date that its user's settings held.
     has_members = "workspace" in get_object(document, "tool", "uv")
     is_local = bool(found.local) or any(each.because == OUTSIDE_OF_PROJECT for each in found.left_out)
-    # Each tool has its own key for "this is no package".
+    # Each tool has its own key for "this is not a package".
     tables = get_object(document, "tool")
     says = (("poetry", "package-mode"), ("uv", "package"), ("pdm", "distribution"))
     is_no_package = any(get_object(tables, name).get(key) is False for name, key in says)
@@ -246,7 +246,7 @@ def _name_unread_formats(
 
 
 def _read_torch_builds(document: dict[str, Any], found: RequirementCollector) -> Iterator[TorchBuild]:
-    """Read what each extra or group brings that takes torch from an index of its own; nothing where one is chosen.
+    """Read what each extra or group brings that takes torch from its own index; nothing where one is chosen.
 
     Source: https://docs.astral.sh/uv/guides/integration/pytorch/.
     """
@@ -386,7 +386,7 @@ def _python_version(found: RequirementCollector) -> None:
             continue
         version = _PYTHON.fullmatch(bare)
         if version is None:
-            found.add_unreadable(PYTHON_VERSION, number, f"{ascii(bare)[:60]} is no version of CPython")
+            found.add_unreadable(PYTHON_VERSION, number, f"{ascii(bare)[:60]} is not a version of CPython")
         else:
             found.add_python(f"=={version[1]}.*", PYTHON_VERSION, number)
         return

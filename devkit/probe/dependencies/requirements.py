@@ -159,7 +159,7 @@ class RequirementCollector:
         try:
             found = Requirement(text)
         except (InvalidRequirement, RecursionError):
-            self.add_unreadable(path, line, f"{_shown(text)} is no requirement")
+            self.add_unreadable(path, line, f"{_shown(text)} is not a requirement")
             return
         source = strip_login(url or found.url or "")
         name = canonicalize_name(found.name)
@@ -237,7 +237,7 @@ class RequirementCollector:
         try:
             checked = str(SpecifierSet(specifier))
         except InvalidSpecifier:
-            self.add_unreadable(path, line, f"{_shown(specifier)} is no version of Python")
+            self.add_unreadable(path, line, f"{_shown(specifier)} is not a version of Python")
             return
         if checked:
             self.python.append(PackageRequirement(PYTHON, checked, path, line))

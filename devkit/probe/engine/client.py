@@ -178,7 +178,7 @@ def read_compose(host: Host) -> Compose | Unknown | None:
     """Read the Compose plugin's version; None without a docker command or without the plugin."""
     if not find_program(host, "docker"):
         return None
-    # The plugin answers by itself, and four times as fast: the docker command would first start every plugin there is.
+    # The plugin alone answers four times as fast: the docker command would first start every plugin there is.
     plugin = find_program(
         host, COMPOSE_PLUGIN, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
     )

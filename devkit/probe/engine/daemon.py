@@ -66,7 +66,7 @@ def read_engine(host: Host, *, deadline_s: float) -> Engine | EngineFailure | Un
     if get_object(reply, "info") and get_object(reply, "version"):
         return _engine(host, endpoint, reply)
     if "info" in reply and "version" in reply:
-        return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "what answers there speaks HTTP, but is no engine")
+        return EngineFailure(EngineEnd.BAD_ENDPOINT, endpoint, "what answers there speaks HTTP, but is not an engine")
     if done.code == TIMED_OUT:
         return _explain_timeout(endpoint, reply, deadline_s)
     failed = get_text(reply, "failed")
@@ -271,7 +271,7 @@ def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | N
 
 
 def _parse_info(done: ProgramResult) -> dict[str, Any]:
-    """Parse what `podman info` printed; empty where it failed or is no object."""
+    """Parse what `podman info` printed; empty where it failed or is not an object."""
     try:
         info = parse_json(done.out) if done.code == 0 else None
     except ValueError:

@@ -42,7 +42,7 @@ def find_pod_runtime(host: Host) -> str:
 
 
 def read_pod_runtime(host: Host) -> PodRuntime | Unknown | None:
-    """Read the settings of what runs pods on this machine; None where it is no node."""
+    """Read the settings of what runs pods on this machine; None where it is not a node."""
     name = find_pod_runtime(host)
     kubelet = host.read(_KUBELET)
     if not name or (name in (CONTAINERD, CRIO) and kubelet is None):
@@ -116,7 +116,7 @@ def _read_crio(host: Host, path: str) -> dict[str, Any]:
 
 
 def _read_toml(host: Host, path: str) -> dict[str, Any]:
-    """Read a file, empty where there is none. Raises PermissionError, and ValueError for what is no TOML."""
+    """Read a file, empty where there is none. Raises PermissionError, and ValueError for invalid TOML."""
     text = host.read(path)
     if text is None and host.stat(path) is not None:
         raise PermissionError(path)

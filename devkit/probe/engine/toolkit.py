@@ -163,7 +163,7 @@ def _list_wrong_types(config: dict[str, Any]) -> Iterator[str]:
             continue
         value = owner.get(key)
         if value is not None and (not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))):
-            yield f"{name} = {json.dumps(value, default=str)} is no {TYPE_NAMES[kind]}"
+            yield f"{name}: expected {TYPE_NAMES[kind]}, got {json.dumps(value, default=str)}"
 
 
 def _section(config: dict[str, Any] | Unknown, name: str) -> dict[str, Any] | Unknown:

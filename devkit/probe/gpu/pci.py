@@ -19,7 +19,7 @@ _REGION = re.compile(r"(0x[0-9a-f]+) (0x[0-9a-f]+) (0x[0-9a-f]+)")
 _ID = re.compile(r"0x[0-9a-f]{4}")
 _BARS = 6
 _COHERENT_DEVICES = ("0x2342", "0x2345", "0x2348", "0x2941")
-"""GH200 and GB200, whose memory is no PCI region. Source: the Linux kernel, drivers/vfio/pci/nvgrace-gpu/main.c."""
+"""GH200 and GB200, whose memory is not a PCI region. Source: the Linux kernel, drivers/vfio/pci/nvgrace-gpu/main.c."""
 _IS_64_BIT = 0x0010_0000
 """IORESOURCE_MEM_64 in the kernel's include/linux/ioport.h: the BAR fills two registers; its second line is empty."""
 _IS_UNSET = 0x2000_0000

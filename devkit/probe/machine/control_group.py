@@ -69,7 +69,7 @@ def _upwards(root: str, path: str) -> Iterator[str]:
 
 
 def _ratio(fields: list[str]) -> float | None:
-    """CPUs from a quota and its period; None for "max", for -1, and for what is no number."""
+    """CPUs from a quota and its period; None for "max", for -1, and for other text."""
     quota, period = (parse_int(field) for field in (fields if len(fields) == 2 else ("", "")))
     return quota / period if quota is not None and period else None
 

@@ -31,7 +31,7 @@ class WorkloadPython:
 def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     """Find the project's interpreter: DEVKIT_PYTHON, or that of VIRTUAL_ENV, else devkit's own.
 
-    In an image where devkit has an environment of its own, the first on PATH comes before that.
+    In an image where devkit has its own environment, the first on PATH comes before that.
     """
     executable = host.env.get(PYTHON_VARIABLE) or host.python
     environment = host.env.get("VIRTUAL_ENV", "")

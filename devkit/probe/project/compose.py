@@ -22,7 +22,7 @@ REPLACED_LISTS = ("command", "entrypoint", "test")
 MAX_EXTENDS = 10
 
 COMPOSE_NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
-"""Where Compose looks by itself, the first that exists. Source: Compose specification, "The Compose file"."""
+"""Where Compose looks by default, the first that exists. Source: Compose specification, "The Compose file"."""
 COMPOSE_FILE = re.compile(r"(?:docker-)?compose[\w.-]*\.ya?ml")
 """How people name Compose files."""
 OVERRIDE_NAMES = (

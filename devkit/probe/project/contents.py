@@ -44,7 +44,7 @@ DOCKERFILES = ("Dockerfile", ".devcontainer/Dockerfile")
 
 def read_project_contents(files: ProjectFiles) -> Project:
     """Read the project's container files, Dockerfiles and requirement files."""
-    # What is wrong with files that no container starts from is no fact about the project.
+    # What is wrong with files that no container starts from is not a fact about the project.
     apart = ProjectFiles(files.host, files.folder)
     roots = _dev_container_roots(files)
     dev_containers = tuple(parse_dev_container(root, files) for root in roots)

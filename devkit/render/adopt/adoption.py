@@ -88,7 +88,7 @@ class PatchedHost(LocalHost):
 
 
 class EditedFiles:
-    """The project's files with the edits so far, in memory. Bytes that are no UTF-8 come through unchanged."""
+    """The project's files with the edits so far, in memory. Bytes that are not UTF-8 come through unchanged."""
 
     def __init__(self, root: Path, paths: Iterable[str], new: Mapping[str, bytes]) -> None:
         self._root = root.resolve()
@@ -247,7 +247,7 @@ def _select_image(containers: list[ProjectContainer]) -> tuple[str, str]:
     image = next((each.image.value for each in containers if each.image is not None), "")
     if found := _PYTHON_IMAGE.search(image):
         return image, found[1]
-    # A bare system, such as ubuntu:22.04, comes with a Python of its own.
+    # A bare system, such as ubuntu:22.04, comes with its own Python.
     tag = CudaTag.of(image)
     system = find_image_system(image, load_tables().images.systems)
     is_bare = system is not None and (tag is not None or re.search(rf"(?:^|/){system.name}:", image))
@@ -356,7 +356,7 @@ class Adoption:
         return [each for each in found.values() if not self._is_settled(each, containers)]
 
     def _is_settled(self, reported: ReportedFinding, containers: Iterable[ProjectContainer]) -> bool:
-        """Return True for a finding that an overlay settles, or one on a service that is no dev container."""
+        """Return True for a finding that an overlay settles, or one on a service that is not a dev container."""
         if reported.check.code not in SETTLED_BY_OVERLAY:
             return False
         about = [each for each in containers if _is_about(reported, each)]

@@ -101,7 +101,7 @@ def _build_project_install(settings: ContainerSettings, compiled: Iterable[Compi
 
     Their requirements are in the image already, but for those that only a build knows. Build backends come from the
     index, so nothing is installed where there is none. What compiles against torch comes first, without isolation. Where
-    a build fails, the container opens all the same. Returns "" where there is nothing to do.
+    a build fails, the container still opens. Returns "" where there is nothing to do.
     """
     found = settings.dependencies
     if isinstance(settings.source, FromCheckout):
@@ -169,7 +169,7 @@ def build_customizations(editors: Iterable[Editor], profiles: Iterable[str]) -> 
 
 
 def build_host_requirements(editors: Iterable[Editor]) -> dict[str, object]:
-    """Build the hostRequirements for clouds; {} when no editor here has one of its own.
+    """Build the hostRequirements for clouds; {} when no editor here has its own.
 
     They include no GPU: gpu.sh requests it, and the reference command would request it a second time.
     """

@@ -13,7 +13,7 @@ EMPTY_NETRC_PATH = f"{DEVCONTAINER_FOLDER}/no-netrc"
 """The .netrc of those who need none: Compose refuses a secret whose file is missing."""
 
 _EMPTY_NETRC = (
-    f"# Written by devkit: no login. Yours goes into a file of its own, which DEVKIT_NETRC in {DEVCONTAINER_FOLDER}/.env"
+    f"# Written by devkit: no login. Yours goes into a separate file, which DEVKIT_NETRC in {DEVCONTAINER_FOLDER}/.env"
     " names.\n"
 )
 

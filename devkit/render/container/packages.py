@@ -95,7 +95,7 @@ def build_install_commands(plan: Plan, settings: ContainerSettings) -> InstallCo
         packages = f"{indexes}{_REQUIRE_HASHES}"
         torch = f"{packages}--requirement=/mnt/torch.lock"
     else:
-        # The index is explicit: a build finds no GPU by itself, and would take torch for the CPU.
+        # The index is explicit: a build alone finds no GPU, and would take torch for the CPU.
         packages = ""
         torch = f"{'' if settings.uses_wheelhouse else f'--default-index={index} '}torch=={plan.torch}"
     torch_fits, device = _build_torch_check(plan)
@@ -141,7 +141,7 @@ def _build_torch_check(plan: Plan) -> tuple[str, str]:
     if plan.cuda:
         cuda = require_safe("version", plan.cuda)
         return f"""grep -q "^cuda.*'{re.escape(cuda)}'" $version""", f"CUDA {cuda}"
-    # HIP has ROCm's first two numbers; the third is a count of its own: ROCm 6.2.4 says 6.2.41134.
+    # HIP has ROCm's first two numbers; the third is a separate count: ROCm 6.2.4 says 6.2.41134.
     rocm = ".".join(require_safe("version", plan.variant).removeprefix("rocm").split(".")[:2])
     return f"""grep -q "^hip.*'{re.escape(rocm)}\\." $version""", f"ROCm {rocm}"
 
@@ -443,7 +443,7 @@ def has_project_files(settings: ContainerSettings) -> bool:
 def _list_written_requirements(found: Dependencies) -> dict[str, str]:
     """Return the requirements that no installer could read for itself, limited to the versions of a lock: line -> origin.
 
-    Where a lock is installed these are the packages of devkit.toml alone. Raises DevkitError for one that is no line.
+    Where a lock is installed these are the packages of devkit.toml alone. Raises DevkitError for one that is not a line.
     """
     is_locked = _find_locking_tool(found) is not None
     limits: dict[str, list[str]] = {}
@@ -465,9 +465,9 @@ def _list_written_requirements(found: Dependencies) -> dict[str, str]:
 
 
 def select_requirements_to_lock(plan: Plan, settings: ContainerSettings) -> tuple[PackageRequirement, ...]:
-    """Select the project's requirements for the image's lock: none where the project has a lock of its own.
+    """Select the project's requirements for the image's lock: none where the project has its own lock.
 
-    What compiles is built anew in each image, so it has no file to take a hash of.
+    What compiles is built again in each image, so it has no file to take a hash of.
     """
     found, compiled = settings.dependencies, build_compile_commands(plan, settings).excluded
     if _find_locking_tool(found):

@@ -152,7 +152,7 @@ def fabric_is_healthy(facts: Facts) -> Iterator[Problem]:
 @check("GPU031", causes=("NET001",))
 def nvlinks_are_sound(facts: Facts) -> Iterator[Problem]:
     states = require_gpu_health_field(facts, "nvlink_active")
-    # A count that could not be read is no reason to pass over links that were.
+    # An unreadable count is not a reason to pass over links that were read.
     if all(health.nvlink_count == 0 for _, health in states):
         raise NotApplicable("no GPU has an NVLink")
     # Switches of NVLink 5 do not show on the PCI bus; the fabric that they make does.

@@ -32,7 +32,7 @@ _STOPS = ("devcontainer.json", "compose", "Dockerfile")
 _UNREAD = {
     FileState.OUTSIDE: "it is outside of the project, or a link that leads there",
     FileState.TOO_LARGE: "it is too large for a file of that name",
-    FileState.UNREADABLE: "it is no text file, a link that leads nowhere, or closed to this user",
+    FileState.UNREADABLE: "it is not a text file, a link that leads nowhere, or closed to this user",
 }
 """Why nothing is known of a file."""
 

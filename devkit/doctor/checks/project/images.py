@@ -121,7 +121,7 @@ def image_has_cuda_once(facts: Facts) -> Iterator[Problem]:
         has_wheels = bool(list(find_torch_installs(container)))
         for feature in container.dev.features if container.dev else ():
             if "/nvidia-cuda:" in f"{feature.name}:" and has_wheels:
-                yield problem("feature", found_at=feature, version=feature.value or "of its own choice")
+                yield problem("feature", found_at=feature, version=feature.value or "of its choice")
     for container, image in _require_base_images(facts):
         tag = CudaTag.of(image.value)
         wheels = list(find_torch_installs(container))

@@ -93,7 +93,7 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Problem]:
     require_torch_cuda(facts)
     wheel = _find_wheel(facts, _CUDNN)
     if wheel is None:
-        raise NotApplicable("no wheel brings a cuDNN of its own")
+        raise NotApplicable("no wheel brings its own cuDNN")
     found = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) == _CUDNN]
     if not found:
         return

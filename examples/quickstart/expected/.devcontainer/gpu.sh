@@ -17,7 +17,7 @@ case $info,$(ask docker version --format '{{json .Server}}') in
     *buildahVersion* | *?,*Podman*) engine=podman ;; # by its own name, by Docker's, or behind Docker's socket
 esac
 is_wsl() { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
-has_cdi() { info_has '"nvidia\.com/gpu=all"' || { info_has "$1" && printf '%s\n' "$info" | sed -e 's|.*"CDISpecDirs":\["\([^]]*\)"\].*|\1|' -e t -e 's|.*| /etc/cdi /var/run/cdi|' | tr '",' '\n\n' | xargs grep -rqsF nvidia.com/gpu; }; }
+has_cdi() { info_has '"nvidia\.com/gpu=all"' || { info_has "$1" && printf '%s\n' "$info" | sed -e 's|.*"CDISpecDirs":\["\([^]]*\)"\].*|\1|' -e t -e 's|.*| /etc/cdi /var/run/cdi|' | tr ',"' ' \n' | xargs grep -rqsF nvidia.com/gpu; }; }
 if [ "$engine" = none ]; then :
 elif [ "$engine" = desktop ]; then why='Docker Desktop has no NVIDIA GPU to pass on here'
     gpus=$(case $system in MINGW* | MSYS* | CYGWIN*) ask nvidia-smi -L ;; *) is_wsl && echo yes ;; esac)
