@@ -1,6 +1,5 @@
 """`devkit estimate`: how much GPU memory it takes, where it fits, and what to change."""
 
-import contextlib
 import json
 import os
 import shlex
@@ -385,13 +384,19 @@ def _read_config(path: Path) -> tuple[Mapping[str, Any], str]:
 def _read_object(file: Path, hint: str) -> Mapping[str, Any]:
     """Read a JSON object. Raises DevkitError with the hint."""
     try:
-        document = json.loads(read_bounded(file, MAX_DOCUMENT_BYTES))
+        text = read_bounded(file, MAX_DOCUMENT_BYTES)
     except OSError as error:
         raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from None
+    return _parse_object(text, f"{file}", hint)
+
+
+def _parse_object(text: str | bytes, name: str, hint: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{file} is not JSON: {error}", hint) from None
+        raise DevkitError(f"{name} is not JSON: {error}", hint) from None
     if not isinstance(document, dict):
-        raise DevkitError(f"{file} holds no object", hint)
+        raise DevkitError(f"{name} holds no object", hint)
     return document
 
 
@@ -404,25 +409,15 @@ def _download_config(model: str) -> tuple[Mapping[str, Any], str]:
     known = f"Did you mean {' or '.join(close)}?" if close else known
     if model.count("/") != 1 or model.startswith((".", "/")):
         raise DevkitError(f"there is no model {model!r}", f"{known} Or give its config.json, or its name on the hub.")
-    hint = f"{known} Or download its config.json and give that."
-    try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-    except ImportError:
-        from devkit.workload.interpreter import continue_in_project
+    from devkit.facts.values import Unknown
+    from devkit.probe.host import LocalHost
+    from devkit.probe.hub import read_model_config
 
-        # transformers brings it; where the project's environment has neither, the answer is the same.
-        with contextlib.suppress(DevkitError):
-            continue_in_project("devkit estimate")
-        raise DevkitError(
-            f"{model} is not a known model, and huggingface_hub is not installed to query the hub", hint
-        ) from None
-    try:
-        path = hf_hub_download(model, "config.json")
-    except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DevkitError(f"cannot query the hub for {model}: {reason}", hint) from None
-    return _read_config(Path(path))[0], model
+    hint = f"{known} Or download its config.json and give that."
+    text = read_model_config(LocalHost(), model)
+    if isinstance(text, Unknown):
+        raise DevkitError(f"cannot query the hub for {model}: {text.reason}", hint)
+    return _parse_object(text, f"the config.json of {model}", hint), model
 
 
 def _find_gpus(options: _CommandOptions, precision: Precision) -> "tuple[GpuSpec, ...]":

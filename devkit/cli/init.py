@@ -1,5 +1,6 @@
 """`devkit init`: solve, render, show the changes, write them."""
 
+import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from devkit.cli.changes import (
     WriteOptions,
@@ -41,6 +43,7 @@ from devkit.cli.proof import describe_proof, try_plan
 from devkit.cli.runtime import hold_project
 from devkit.compat.specifiers import satisfies
 from devkit.compat.version_tables import load_tables
+from devkit.errors import DevkitError
 from devkit.facts.dependencies import Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.host import ask_git
@@ -67,8 +70,21 @@ RENAMED_FLAGS = {
 } | {"--sudo": "--set sudo=true", "--bake": "--set bake=true"}
 
 
+def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Path:
+    """Return the folder. Raises DevkitError if it is the user's home and was not named."""
+    if ctx.get_parameter_source("directory") is not ParameterSource.DEFAULT:
+        return directory
+    with contextlib.suppress(RuntimeError):  # no home is known
+        if directory.resolve() == Path.home().resolve():
+            raise DevkitError(
+                f"{directory.resolve()} is your home folder, not a project",
+                "Name the project's folder: devkit init my-project. To take the home folder: devkit init .",
+            )
+    return directory
+
+
 @click.command(cls=Command, renamed=RENAMED_FLAGS)
-@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="[DIR]", default=".", callback=_refuse_home, type=click.Path(path_type=Path))
 @plan_options(with_details=False)
 @container_options
 @lock_options

@@ -61,18 +61,20 @@ def serve(
             f"{engine} serves no {'GGUF file' if is_gguf else 'folder'} here",
             "Name a GGUF file for llama.cpp, and a folder or hub id for the others: devkit generate --merge DIR --gguf TYPE",
         )
-    name, settings = (_require_file(model), None) if is_gguf else _resolve(model, context)
+    folder, settings = (_require_file(model), None) if is_gguf else _resolve(model, context)
     has_gpu = bool(settings) or bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
     engine = engine or ("llama-cpp" if is_gguf else "vllm" if has_gpu and _find_program("vllm") else "transformers")
     if adapter is not None and engine != "vllm":
         raise DevkitError(f"{engine} gets no adapter here", "Merge it: devkit generate --adapter DIR --merge MERGED")
     program = _require_program(engine)
     if engine == "vllm":
-        words = _vllm_words(name, settings, adapter)
+        words = _vllm_words(folder, settings, adapter)
+        # Clients name the model as the user does here, and not by a folder in a cache.
+        words += ["--served-model-name", model] if folder != model else []
     elif engine == "llama-cpp":
-        words = ["-m", name, *(["-c", f"{context}"] if context else [])]  # it offloads what fits automatically
+        words = ["-m", folder, *(["-c", f"{context}"] if context else [])]  # it offloads what fits automatically
     else:
-        words = ["serve", name, *(["--dtype", "float16"] if settings and settings.is_half else [])]
+        words = ["serve", folder, *(["--dtype", "float16"] if settings and settings.is_half else [])]
     command = [program, *words, "--host", host, "--port", f"{port}", *rest]
     chosen = {"CUDA_VISIBLE_DEVICES": ",".join(settings.gpus)} if settings else {}
     click.echo(shlex.join([*(f"{key}={value}" for key, value in chosen.items()), *command]), err=not dry_run)

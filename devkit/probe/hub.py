@@ -1,13 +1,14 @@
 """The model hub: the variables, token, proxies and certificates that this process would use, and real requests."""
 
 import re
+from urllib.parse import quote
 
 from devkit.facts.model import CaBundle, Hub, HubCall, Proxy
 from devkit.facts.values import Unknown
 from devkit.probe.children.protocol import build_child_command, find_last_line, merge_json_lines
 from devkit.probe.documents import get_int, get_object, strip_url_credentials
 from devkit.probe.host import TIMED_OUT, Host
-from devkit.probe.machine.resources import find_hub_home
+from devkit.probe.machine.resources import find_hub_cache, find_hub_home
 
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -85,6 +86,24 @@ def read_hub(host: Host) -> Hub:
             if host.env.get(name)
         ),
     )
+
+
+def read_model_config(host: Host, model: str) -> str | Unknown:
+    """Read the config.json of a repository's main branch: from the hub, or from the cache if the hub does not answer."""
+    folder = f"{find_hub_cache(host)}/models--{model.replace('/', '--')}"
+    cached = host.read(f"{folder}/snapshots/{(host.read(f'{folder}/refs/main') or '').strip()}/config.json")
+    hub = read_hub(host)
+    if hub.is_offline:
+        reason = f"{hub.offline_by} switches the hub off, and the cache does not hold the model"
+    else:
+        from devkit.probe.children import ask_hub
+
+        endpoint = (host.env.get("HF_ENDPOINT") or HUB_URL).strip().rstrip("/")
+        text, reason = ask_hub.download(
+            f"{endpoint}/{quote(model)}/resolve/main/config.json", endpoint, find_token_path(host)
+        )
+        cached = text or cached
+    return Unknown(reason) if cached is None else cached
 
 
 def _token_problem(token: str) -> str:

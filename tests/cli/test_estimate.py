@@ -1,6 +1,7 @@
 """`devkit estimate` from the outside: what it answers, what it ends with, what it refuses."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 from devkit.cli.estimate import estimate as command
 from devkit.errors import DevkitError, ExitCode
 from tests.hosts.golden import facts_file
+from tests.probe.hubs import hub
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -135,6 +137,32 @@ def test_a_config_file_and_its_folder_are_read(tmp_path):
     assert by_file == by_folder
     shape = "hidden_size=64,num_hidden_layers=2,num_attention_heads=4,intermediate_size=128,vocab_size=100"
     assert document("--shape", shape)[1]["allocated_peak_bytes"] == by_file[1]["allocated_peak_bytes"]
+
+
+def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypatch):
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = json.dumps({**config, "intermediate_size": 128, "vocab_size": 100})
+    seen = []
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another_hub")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    path = "/someone/small/resolve/main/config.json"
+    with hub(texts={path: text}, answers={"/someone/gated/resolve/main/config.json": (401, "")}, seen=seen) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        _, by_hub = document("someone/small")
+        assert "cannot query the hub for someone/gated: 401" in refusal("someone/gated")
+    assert seen[0] == ("GET", path, "")
+    # Nobody answers there any more: what the library keeps in its cache is as good.
+    kept = tmp_path / "hub" / "models--someone--small"
+    (kept / "snapshots" / "abc").mkdir(parents=True)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("abc")
+    (kept / "snapshots" / "abc" / "config.json").write_text(text)
+    assert document("someone/small")[1] == by_hub
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert document("someone/small")[1] == by_hub
+    assert "HF_HUB_OFFLINE switches the hub off" in refusal("someone/gated")
 
 
 @pytest.mark.parametrize(

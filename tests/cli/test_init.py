@@ -71,6 +71,11 @@ def test_a_dry_run_writes_nothing(tmp_path, flag):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_home_folder_is_taken_only_by_name(tmp_path):
+    assert_refused(devkit("init", "--dry-run", *GPU, cwd=tmp_path, HOME=str(tmp_path)), "is your home folder")
+    assert devkit("init", ".", "--dry-run", *GPU, cwd=tmp_path, HOME=str(tmp_path)).returncode == 0
+
+
 def test_the_json_document(tmp_path):
     done = devkit("init", tmp_path, *GPU, "--json")
     document = json.loads(done.stdout)

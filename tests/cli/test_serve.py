@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from devkit.cli import devkit
 from devkit.cli import estimate as estimate_command
 from devkit.errors import DevkitError
+from devkit.workload.finetune import files
 from tests.estimate.test_serving import cards
 
 RECORD = '#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $0 $*"\n'
@@ -62,6 +63,13 @@ def printed(*arguments):
 def test_the_server_gets_what_fits(servers, monkeypatch, free_gib, arguments, command):
     monkeypatch.setattr(estimate_command, "read_local_gpus", lambda: cards(*free_gib))
     assert printed(*arguments) == command
+
+
+def test_clients_name_a_fetched_model_as_the_user_did(servers, monkeypatch):
+    monkeypatch.setattr(estimate_command, "read_local_gpus", lambda: ())
+    monkeypatch.setattr(files, "find_packaged_model", lambda _: servers / "model")
+    words = f"serve {servers}/model --served-model-name smollm2-135m"
+    assert words in printed("smollm2-135m", "--engine", "vllm")
 
 
 def test_devkit_becomes_the_server(servers):

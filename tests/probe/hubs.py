@@ -11,11 +11,12 @@ from time import time
 
 
 @contextmanager
-def hub(*, answers=None, ahead_s=0, hang_at="", certificate=None, seen=None):
+def hub(*, answers=None, ahead_s=0, hang_at="", certificate=None, seen=None, texts=None):
     """Serve `answers`, a path to its status and the hub's word for an error; 200 for everything else.
 
     Its clock runs `ahead_s` seconds before this one. It never answers at the path `hang_at`. With `certificate`, the
     path of a file with key and certificate, it speaks TLS. Requests go into the list `seen` as method, path, login.
+    `texts` are the bodies of its answers to GET, by path.
     """
     released = threading.Event()
 
@@ -31,8 +32,10 @@ def hub(*, answers=None, ahead_s=0, hang_at="", certificate=None, seen=None):
             self.send_header("Date", formatdate(time() + ahead_s, usegmt=True))
             self.send_header("X-Error-Code", error)
             self.send_header("Location", "http://127.0.0.1:9/elsewhere")
-            self.send_header("Content-Length", "0")
+            body = (texts or {}).get(self.path, "").encode() if self.command == "GET" else b""
+            self.send_header("Content-Length", f"{len(body)}")
             self.end_headers()
+            self.wfile.write(body)
 
         def do_GET(self):
             self.do_HEAD()

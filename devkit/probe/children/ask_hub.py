@@ -1,7 +1,7 @@
 """Query the model hub, as a separate program: name servers, proxies and firewalls may hold a request forever.
 
 Prints one JSON object per line: `{"door": {…}}`, `{"token": STATUS}`, `{"model": {…}}`. The caller sets the
-deadline. It imports nothing of devkit, downloads nothing, and prints nothing of a token.
+deadline. It imports nothing of devkit, and prints nothing of a token. As a program it downloads nothing.
 
     python -P ask_hub.py ENDPOINT TOKEN_PATH MODEL
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from time import monotonic, time
 
 RESPONSE_TIMEOUT_S = 4.0
+MAX_DOWNLOAD_BYTES = 4 << 20
 TRUSTED_HOSTS = ("https://huggingface.co", "https://hub-ci.huggingface.co")
 """Only they are ever sent the token."""
 
@@ -67,6 +68,22 @@ def send_request(opener: urllib.request.OpenerDirector, url: str, *, token: str 
     except (OSError, ValueError, HTTPException) as error:
         found = classify_failure(error)
     return {**found, "took_ms": round((monotonic() - started) * 1000)}
+
+
+def download(url: str, endpoint: str, token_path: str) -> tuple[str | None, str]:
+    """Download a small text, with the token where `endpoint` may have it. Return the text, or None and the reason."""
+    request = urllib.request.Request(url, headers={"User-Agent": "devkit"})  # noqa: S310
+    token = read_token(token_path) if endpoint in TRUSTED_HOSTS else ""
+    if token:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=build_ssl_context()))
+    try:
+        with opener.open(request, timeout=RESPONSE_TIMEOUT_S) as answer:
+            return answer.read(MAX_DOWNLOAD_BYTES).decode(errors="replace"), ""
+    except urllib.error.HTTPError as error:
+        return None, error.headers.get("X-Error-Message") or f"{error.code} {error.reason}"
+    except (OSError, ValueError, HTTPException) as error:
+        return None, f"{classify_failure(error)['message']}"
 
 
 def summarize_response(status: int, headers: Message) -> dict[str, object]:
