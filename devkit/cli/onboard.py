@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from devkit.devcontainer.engine import Entry
     from devkit.devcontainer.onboarding import Need
 
+READING_TIMEOUT_S = 10.0
 PROOF_TIMEOUT_S = 600.0
 
 
@@ -77,7 +78,11 @@ def _examine(directory: Path) -> "list[Need]":
     from devkit.doctor.runner import run_on_host_and_container
 
     with show_status("reading this machine"):
-        facts = read_this_machine(ReadOptions(directory), report_step=lambda _: None, meanwhile=lambda: None)
+        facts = read_this_machine(
+            ReadOptions(directory, READING_TIMEOUT_S, with_trial=True),
+            report_step=lambda _: None,
+            meanwhile=lambda: None,
+        )
         outcomes = run_on_host_and_container(CHECKS, facts, clock=time.perf_counter)
     needs = list(list_needs(build_report(facts, outcomes, devkit=__version__)))
     for need in needs:
@@ -91,7 +96,7 @@ def _examine(directory: Path) -> "list[Need]":
 def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
     """Go through the steps after the first, as far as possible. Returns what to do next."""
     where = shlex.quote(str(directory))
-    again = f"see to what is listed above, then: devkit onboard {where}"
+    again = f"devkit onboard {where}" if not needs else f"Do what is listed above, then: devkit onboard {where}"
     if stopping := sum(need.stops for need in needs):
         steps.end("stopped", f"{stopping} to be done first")
         return [again]
@@ -100,7 +105,11 @@ def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
     )
     try:
         steps.begin("init", f"devkit init {where}")
-        container = find_project_container(directory, None)
+        try:
+            container = find_project_container(directory, None)
+        except DevkitError as error:
+            steps.end("stopped", error.message)
+            return [*error.hint.splitlines(), again]
         steps.end("skipped", f"{container.file} is there already")
         steps.begin("up", f"devkit up {where}")
         started = start(container)

@@ -2,15 +2,20 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
-from devkit.cli.onboard import Steps, go_through
+from devkit.cli import facts as facts_command
+from devkit.cli.onboard import Steps, go_through, onboard
 from devkit.devcontainer.onboarding import list_needs
 from devkit.doctor.registry import CHECKS
 from devkit.doctor.report.report import build_report
 from devkit.doctor.runner import run_checks
+from devkit.facts.runs import Trials, Way
 from devkit.probe.gather import gather_facts
+from tests.doctor.test_trials import trial
 from tests.forked_commands import run_devkit
 from tests.hosts import machine
 
@@ -39,7 +44,7 @@ def test_a_healthy_machine_lacks_nothing():
 @pytest.mark.parametrize(
     ("files", "steps", "follow"),
     [
-        pytest.param({}, {"machine": "done", "init": "failed"}, "devkit init", id="no dev container yet"),
+        pytest.param({}, {"machine": "done", "init": "stopped"}, "devkit init", id="no dev container yet"),
         pytest.param(
             {".devcontainer.json": '{"image": "debian"}'},
             {"machine": "done", "init": "skipped", "up": "failed"},
@@ -68,3 +73,18 @@ def test_without_an_engine_it_says_so_and_starts_nothing(tmp_path):
     assert document["verdict"] == "stopped"
     assert document["next"]
     assert "done" not in {step["status"] for step in document["steps"] if step["name"] == "up"}
+
+
+def test_an_engine_that_starts_nothing_stops_it(tmp_path, monkeypatch):
+    """The machine is read with the trial of the doctor: an engine that answers may start no container."""
+    refused = trial(Way.PLAIN, code=125, err="docker: Error response from daemon: no space left on device")
+
+    def read(options, **_):
+        facts = gather_facts(machine("ubuntu-4090-ok"))
+        return replace(facts, trials=Trials((refused,), ())) if options.with_trial else facts
+
+    monkeypatch.setattr(facts_command, "read_this_machine", read)
+    done = CliRunner().invoke(onboard, [str(tmp_path), "--json"])
+    document = json.loads(done.stdout)
+    assert [need["code"] for need in document["needs"] if need["stops"]] == ["ENG017"]
+    assert [step["status"] for step in document["steps"]] == ["stopped"]
