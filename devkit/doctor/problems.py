@@ -344,7 +344,14 @@ def decode_fix_rows(given: Any) -> tuple[FixRow, ...]:  # noqa: ANN401 - as TOML
             name: (value,) if isinstance(value, str) else tuple(value) for name, value in each.get("when", {}).items()
         }
         if "use" in each:
-            rows += (replace(used, when={**when, **used.when}) for used in decode_fix_rows(each["use"]))
+            # Of a word that both rows name, what both allow counts.
+            for used in decode_fix_rows(each["use"]):
+                both = {
+                    name: tuple(word for word in used.when[name] if word in when[name])
+                    for name in when.keys() & used.when.keys()
+                }
+                if all(both.values()):
+                    rows.append(replace(used, when={**when, **used.when, **both}))
         else:
             rows.append(FixRow(**decode_fields({key: each[key] for key in each if key != "when"}, FixRow), when=when))
     return tuple(rows)

@@ -29,9 +29,20 @@ _ABSENT = re.compile(
 _PACKAGES = {
     **{
         name: name
-        for name in ("conmon", "crun", "runc", "iptables", "slirp4netns", "netavark", "catatonit", "containerd")
+        for name in (
+            "conmon",
+            "crun",
+            "runc",
+            "iptables",
+            "slirp4netns",
+            "netavark",
+            "catatonit",
+            "containerd",
+            "git-lfs",
+        )
     },
     **{"fuse-overlayfs": "fuse-overlayfs", "aardvark-dns": "aardvark-dns", "newuidmap": "uidmap", "pasta": "passt"},
+    "ssh-add": "openssh-client",
 }
 """The packages of programs that an engine takes from others."""
 
@@ -52,23 +63,28 @@ def name_program(words: str) -> dict[str, Any]:
     return {"needed": "", "fault": "", "package": ""}
 
 
-def report_failure(failure: ProgramFailure) -> Problem:
-    """Report a program's failure by the row works-without, named-setting, known or said of a check."""
-    evidence = (*failure.words, *failure.settings, *failure.set_in, f"read from: {failure.read_from}")
+def report_failure(failure: ProgramFailure, *, is_whole: bool = False) -> Problem:
+    """Report a program's failure by the row works-without, named-setting, known or said of a check.
+
+    `is_whole` is for one that was asked for nothing but its version: it fails as a whole, whatever it says.
+    """
+    needed_by = (f"needed by: {failure.needed_by}",) if failure.needed_by else ()
+    evidence = (*failure.words, *failure.settings, *failure.set_in, f"read from: {failure.read_from}", *needed_by)
     needed = name_program(" ".join(failure.words))
     # A program that the words say is missing or cannot be executed is the cause of whatever else they match.
     match = None if needed["fault"] else explain_failure(failure)
     if failure.works_without:
         name = "works-without"
-    elif failure.status in _NOT_RUN or failure.status < 0:
+    elif is_whole or failure.status in _NOT_RUN or failure.status < 0:
         name = "cannot-run"
     elif failure.settings:
         name = "named-setting"
     else:
         name = "known" if match else "said"
     if name == "cannot-run":
-        fault = "no-execute-bit" if "execute bit" in failure.message else "broken"
-        needed = {"needed": failure.program, "fault": fault, "package": ""}
+        faults = {"execute bit": "no-execute-bit", "not installed": "absent"}
+        fault = next((fault for words, fault in faults.items() if words in failure.message), "broken")
+        needed = {"needed": failure.program, "fault": fault, "package": _PACKAGES.get(failure.program, "")}
     shown = problem(
         name,
         subject=failure.program,
@@ -85,6 +101,7 @@ def report_failure(failure: ProgramFailure) -> Problem:
         file=failure.settings[0].rpartition(" in ")[2] if failure.settings else "",
         log=f"tail -n 20 {quote(path)}" if (path := failure.read_from).startswith("/") else failure.read_from,
         kind=_name_owner(failure.program),
+        plugin=failure.program.rpartition("docker-")[2],
     )
     if name == "known" and match:
         return replace(shown, fix=match.fix, confidence=match.confidence)
@@ -104,5 +121,13 @@ def explain_failure(failure: ProgramFailure) -> Match | None:
 def _name_owner(program: str) -> str:
     """Name what a program belongs to, as variants of fixes do."""
     name = program.rpartition("/")[2]
-    owners = {"nvidia": "toolkit", "podman": "podman", "docker-compose": "compose", "runc": "runc", "crun": "runc"}
+    owners = {
+        "nvidia": "toolkit",
+        "podman": "podman",
+        "docker-compose": "compose",
+        "docker-": "plugin",
+        "ssh-": "agent",
+        "runc": "runc",
+        "crun": "runc",
+    }
     return next((owner for start, owner in owners.items() if name.startswith(start)), "docker")

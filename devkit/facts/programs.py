@@ -21,6 +21,8 @@ class ProgramFailure:
     """Lines of start-up files that set these variables, as file:line."""
     settings: tuple[str, ...] = ()
     """Settings of the program whose value its words repeat, as "key in file", and settings files that they name."""
+    needed_by: str = ""
+    """The file of the project that needs the program; "" for one that GPU containers need."""
 
     @property
     def message(self) -> str:

@@ -77,7 +77,7 @@ def gather_facts(
         ("storage", partial(read_storage, host, project=workspace)),
         ("kernel_log", partial(_read_kernel_log, host)),
         ("clients", partial(read_clients, host)),
-        ("programs", partial(read_program_failures, host)),
+        ("programs", partial(read_program_failures, host, project=workspace)),
         ("limits", partial(read_limits, host)),
         ("project", partial(read_project, host, project=workspace)),
         ("compose_config", partial(read_compose_config, host, project=workspace)),

@@ -161,6 +161,11 @@ DESKTOP_LINUX = Endpoint("unix:///home/dev/.docker/desktop/docker.sock", "contex
 
 NAMED = ("storage-driver in /etc/docker/daemon.json",)
 BROKEN_COMPOSE = ProgramFailure("/usr/libexec/docker/cli-plugins/docker-compose", ("Exec format error",), status=126)
+TOO_NEW = ProgramFailure("/usr/bin/nvidia-ctk", ("libc.so.6: version `GLIBC_2.99' not found",))
+NO_LFS = ProgramFailure("git-lfs", ("it is not installed",), status=127, needed_by=".gitattributes")
+NO_AGENT = ProgramFailure(
+    "ssh-add", ("Error connecting to agent: Connection refused",), status=2, needed_by="compose.yaml"
+)
 BROKEN_RUNC = ProgramFailure("/usr/bin/runc", ("its interpreter /x is not there",), status=127)
 
 CASES = [
@@ -189,12 +194,21 @@ CASES = [
     ("ENG019", docker_fails("DOCKER_HOST", "DOCKER_TLS_VERIFY"), "error: unset DOCKER_HOST DOCKER_TLS_VERIFY", "two"),
     ("ENG019", docker_fails(), "passed", "it fails without any variable, too"),
     (
-        "ENG005",
+        "CTK018",
         host(programs=(BROKEN_COMPOSE,)),
-        "warning: docker-compose cannot run: Exec format | never no Compose",
-        "broken",
+        "warning: docker-compose cannot run: Exec format",
+        "Compose is broken",
     ),
-    ("CTK018", host(programs=(BROKEN_COMPOSE,)), "passed", "the plugin gives no GPUs"),
+    (
+        "CTK018",
+        host(programs=(TOO_NEW,)),
+        "error: GLIBC_2.99 | apt-get install -y --reinstall nvidia-container",
+        "a loader",
+    ),
+    ("CTK018", host(programs=(NO_LFS,)), "passed", "the project alone needs it"),
+    ("PRJ042", host(programs=(NO_LFS,)), "warning: git-lfs cannot run: it is not | --reinstall git-lfs", "no git-lfs"),
+    ("PRJ042", host(programs=(NO_AGENT,)), "warning: Connection refused | ssh-agent -s", "an agent that is gone"),
+    ("PRJ042", host(programs=(BROKEN_RUNC,)), "passed", "no file names it"),
     (
         "CTK018",
         host(programs=(BROKEN_RUNC,)),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.probe.children.protocol import CHILDREN_FOLDER
-from devkit.probe.engine.program_trials import PROGRAMS
+from devkit.probe.engine.program_trials import PLUGIN_QUESTION, PLUGINS, PROGRAMS
 from devkit.probe.host import CALL_DEADLINE_S, NOT_FOUND, ProgramResult, Stat
 
 MACHINE_TABLES = ("env", "files", "links", "nodes", "free_bytes", "free_files")
@@ -61,7 +61,8 @@ class RecordedHost:
         shown = tuple(self._shown(word) for word in argv)
         unset = tuple(sorted(name for name in without if name in self._env))
         recorded = self._commands.get((*(f"-{name}" for name in unset), *shown)) or self._commands.get(shown)
-        if recorded is None and argv[0].rpartition("/")[2] in PROGRAMS and self.stat(argv[0]) is not None:
+        is_asked = argv[-1] in ("--version", PLUGIN_QUESTION) and argv[0].rpartition("/")[2] in (*PROGRAMS, *PLUGINS)
+        if recorded is None and is_asked and self.stat(argv[0]) is not None:
             return ProgramResult(0, "", "")  # it is there, and nothing is known of what it prints
         if recorded is None:
             return ProgramResult(NOT_FOUND, "", f"no such program: {argv[0]}")

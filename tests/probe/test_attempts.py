@@ -194,13 +194,35 @@ def test_the_daemon_of_the_system_is_told_from_another_one_beside_it(tmp_path):
 
 
 def test_programs_that_cannot_run_are_told_from_those_that_refuse_their_arguments(tmp_path, monkeypatch):
-    for name, text in (("runc", "#!/bin/sh\nexit 2\n"), ("crun", "#!/no/such/shell\n"), ("nvidia-ctk", "no program")):
+    loader = '#!/bin/sh\necho "$0: libc.so.6: version \\`GLIBC_2.99\' not found (required by $0)" >&2\nexit 1\n'
+    asked = "#!/bin/sh\necho 'flag provided but not defined: -version' >&2\nexit 1\n"
+    programs = {"runc": "#!/bin/sh\nexit 2\n", "crun": "#!/no/such/shell\n", "nvidia-ctk": "no program"}
+    for name, text in (programs | {"nvidia-container-cli": loader, "nvidia-cdi-hook": asked}).items():
         (tmp_path / name).write_text(text, encoding="ascii")
         (tmp_path / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr("devkit.probe.engine.program_trials.detect_container", lambda _host: "")
     failures = read_program_failures(LocalHost())
-    assert {each.program.rpartition("/")[2]: each.status for each in failures} == {"crun": 127, "nvidia-ctk": 126}
+    statuses = {"crun": 127, "nvidia-ctk": 126, "nvidia-container-cli": 1}
+    assert {each.program.rpartition("/")[2]: each.status for each in failures} == statuses
+
+
+def test_what_the_projects_files_need_is_tried(tmp_path, monkeypatch):
+    (tmp_path / ".gitattributes").write_text("*.safetensors filter=lfs\n", encoding="ascii")
+    (tmp_path / "compose.yaml").write_text("x: ${SSH_AUTH_SOCK}\n", encoding="ascii")
+    (tmp_path / "ssh-add").write_text("#!/bin/sh\nexit $CODE\n", encoding="ascii")
+    (tmp_path / "ssh-add").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("devkit.probe.engine.program_trials.detect_container", lambda _host: "")
+    monkeypatch.setattr("devkit.probe.engine.program_trials.PROGRAMS", ())
+
+    def failing(code, project):
+        monkeypatch.setenv("CODE", code)
+        return {each.program: each.needed_by for each in read_program_failures(LocalHost(), project=project)}
+
+    assert failing("2", str(tmp_path)) == {"git-lfs": ".gitattributes", "ssh-add": "compose.yaml"}
+    assert failing("1", str(tmp_path)) == {"git-lfs": ".gitattributes"}, "an agent without keys answers"
+    assert failing("2", str(tmp_path.parent)) == {}
 
 
 def test_a_healthy_machine_has_no_failed_program():

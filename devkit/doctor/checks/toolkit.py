@@ -1,6 +1,7 @@
 """Checks of the NVIDIA Container Toolkit: installed, connected to the engine, configured, without known faults."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from devkit.compat.version_tables import RowConfidence, load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
@@ -31,9 +32,6 @@ _MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
 _PLAIN_RUNTIMES = ("runc", "crun", "youki", "runsc")
 
 _TOOLKIT = "nvidia-container-toolkit"
-
-_PLUGIN = "/docker-compose"
-"""It gives no GPU to other containers than its own: ENG005 judges it."""
 
 _NO_CLI = "nvidia-container-cli: no such program"
 
@@ -418,9 +416,11 @@ def container_gets_gpus(facts: Facts) -> Iterator[Problem]:
     yield from judge_trials(facts, tried)
 
 
-@check("CTK018", causes=(*TOOLKIT_CODES, *CDI_CODES, *CONTAINER_START_CODES))
+@check("CTK018", causes=("ENG005", *TOOLKIT_CODES, *CDI_CODES, *CONTAINER_START_CODES))
 def programs_of_gpu_containers_run(facts: Facts) -> Iterator[Problem]:
     require_host(facts)
     for failure in require(facts.programs):
-        if not failure.program.endswith(_PLUGIN):
-            yield report_failure(failure)
+        if not failure.needed_by:
+            # Without a plugin of the docker command, other containers still get their GPUs.
+            severity = Severity.WARNING if failure.program.rpartition("/")[2].startswith("docker-") else None
+            yield replace(report_failure(failure, is_whole=True), severity=severity)

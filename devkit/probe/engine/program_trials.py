@@ -1,5 +1,6 @@
-"""Programs that containers with a GPU need, each run once: a file that is there says not that it can run."""
+"""Programs that containers with a GPU and the project's files need, each run once: a file that is there says not that it can run."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -8,8 +9,8 @@ from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_error_lines, run_or_explain
 from devkit.probe.children.protocol import format_signal
 from devkit.probe.circumstances import detect_container
-from devkit.probe.engine.client import COMPOSE_PLUGIN, COMPOSE_PLUGIN_FOLDERS, COMPOSE_VERSION, find_docker_config
-from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, Host, ProgramResult
+from devkit.probe.engine.client import COMPOSE_PLUGIN_FOLDERS, find_docker_config
+from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.operating_system import read_platform
 from devkit.probe.machine.programs import ANY_EXECUTE_BIT, SYSTEM_PROGRAM_FOLDERS, find_program, split_search_path
 
@@ -17,25 +18,50 @@ PROGRAMS = (
     *("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli"),
     *("nvidia-cdi-hook", "runc", "crun"),
 )
-"""Programs that an engine starts for a container, and that know --version or refuse it without harm."""
+"""Programs that an engine starts for a container: they know --version, or say that they do not."""
 
+PLUGINS = ("docker-compose", "docker-buildx")
+PLUGIN_QUESTION = "docker-cli-plugin-metadata"
+"""What the docker command asks each plugin. Source: docker/cli, cli-plugins/metadata."""
+
+_CONTAINER_FILES = (
+    *("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml", ".devcontainer.json"),
+    *(".devcontainer/devcontainer.json", ".devcontainer/docker-compose.yml", ".devcontainer/compose.yaml"),
+)
+_NEEDS = (
+    (("git-lfs", "version"), (".gitattributes",), "filter=lfs"),
+    (("ssh-add", "-l"), _CONTAINER_FILES, "SSH_AUTH_SOCK"),
+)
+"""What files of a project say, and the command that has to work then: git-lfs for its models, the agent that they mount."""
+
+_USAGE = 2
+"""The status of a refused argument. Source: GNU getopt's programs; package flag of Go."""
+_REFUSES_FLAG = re.compile(r"\b(?:flag|option|argument)s?\b", re.IGNORECASE)
 _DEADLINE_S = 2.0
 
 
-def read_program_failures(host: Host) -> tuple[ProgramFailure, ...] | Unknown:
-    """Run each program that is on this machine, and return those that cannot run, with their words."""
+def read_program_failures(host: Host, *, project: str = "") -> tuple[ProgramFailure, ...] | Unknown:
+    """Run each program that is on this machine or that the project's files need, and return those that cannot run."""
     if read_platform(host) not in (Platform.LINUX, Platform.WSL2) or detect_container(host):
         return Unknown("only read on a Linux host")
-    return tuple(failure for argv in _list_commands(host) if (failure := _try(host, argv)) is not None)
+    commands = (*_list_commands(host), *_list_needed(host, project))
+    return tuple(failure for argv, needed_by in commands if (failure := _try(host, argv, needed_by)) is not None)
 
 
-def _list_commands(host: Host) -> Iterator[tuple[str, ...]]:
+def _list_commands(host: Host) -> Iterator[tuple[tuple[str, ...], str]]:
     folders = tuple(dict.fromkeys((*split_search_path(host.env.get("PATH", "")), *SYSTEM_PROGRAM_FOLDERS)))
     for name in PROGRAMS:
         if path := _find_file(host, name, folders):
-            yield path, "--version"
-    if path := _find_file(host, COMPOSE_PLUGIN, (f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)):
-        yield path, *COMPOSE_VERSION
+            yield (path, "--version"), ""
+    for name in PLUGINS:
+        if path := _find_file(host, name, (f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)):
+            yield (path, PLUGIN_QUESTION), ""
+
+
+def _list_needed(host: Host, project: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    for argv, files, words in _NEEDS:
+        if file := next((file for file in files if words in (host.read(f"{project}/{file}") or "")), ""):
+            yield argv, file
 
 
 def _find_file(host: Host, name: str, folders: tuple[str, ...]) -> str:
@@ -46,23 +72,32 @@ def _find_file(host: Host, name: str, folders: tuple[str, ...]) -> str:
     return next((path for path in paths if (found := host.stat(path)) is not None and found.kind == "file"), "")
 
 
-def _try(host: Host, argv: tuple[str, ...]) -> ProgramFailure | None:
+def _try(host: Host, argv: tuple[str, ...], needed_by: str) -> ProgramFailure | None:
     path = argv[0]
-    done, failure = run_or_explain(host, argv, deadline_s=_DEADLINE_S, name=path, works=can_run)
-    if failure is None or not (words := _explain_refusal(host, path, done)):
-        return failure
-    return replace(failure, words=words)
+    works = _has_agent if path == "ssh-add" else can_run
+    done, failure = run_or_explain(host, argv, deadline_s=_DEADLINE_S, name=path, works=works)
+    if failure is None:
+        return None
+    return replace(failure, words=_explain_refusal(host, path, done) or failure.words, needed_by=needed_by)
 
 
 def can_run(done: ProgramResult) -> bool:
-    """Say if a program was executed and ended on its own: what it thinks of its arguments does not matter."""
-    return done.code not in (NOT_FOUND, NOT_EXECUTABLE) and done.code >= 0
+    """Say if a program was executed and gave an answer, or knows no such question. One that is late may only be busy."""
+    is_answer = done.code in (0, _USAGE, TIMED_OUT) or _REFUSES_FLAG.search(done.err + done.out) is not None
+    return is_answer and done.code not in (NOT_FOUND, NOT_EXECUTABLE) and done.code >= 0
+
+
+def _has_agent(done: ProgramResult) -> bool:
+    # Source: ssh-add(1): 1 is an agent without keys, 2 none.
+    return done.code in (0, 1, TIMED_OUT)
 
 
 def _explain_refusal(host: Host, path: str, done: ProgramResult) -> tuple[str, ...]:
     """Return what the kernel has against a program that it did not execute, and the signal of one that crashed."""
     if done.code < 0:
         return (*find_error_lines(done.err), f"it crashed with {format_signal(-done.code)}")
+    if done.code == NOT_FOUND and "/" not in path:
+        return ("it is not installed",)
     script = host.read(path) or ""
     interpreter = script.partition("\n")[0].removeprefix("#!").split()[:1] if script.startswith("#!") else []
     if interpreter and host.stat(interpreter[0]) is None:

@@ -1,7 +1,6 @@
 """Checks of the container engine: the right one, new enough, with valid settings, proxy and clock."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cascades import CDI_CODES, CONTAINER_START_CODES, TOOLKIT_CODES
@@ -21,7 +20,6 @@ from devkit.doctor.preconditions import (
     require_toolkit,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import report_failure
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.engine import DAEMON_FILE_IS_FOLDER
 from devkit.facts.model import Clients, Engine, EngineKind, Facts, Platform, Way, Wsl
@@ -69,10 +67,6 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
     if engine.kind is EngineKind.PODMAN:
         raise NotApplicable("Podman brings its own Compose provider")
-    programs = () if isinstance(facts.programs, Unknown) else facts.programs
-    if failure := next((each for each in programs if each.program.endswith("/docker-compose")), None):
-        yield replace(report_failure(failure), severity=Severity.WARNING)
-        return
     floor = load_tables().engines.features["compose", "device-reservations"].version
     compose = require(facts.compose) if facts.compose is not None else None
     if compose is None:

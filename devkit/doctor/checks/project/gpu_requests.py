@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,7 @@ from devkit.doctor.checks.project.containers import (
 )
 from devkit.doctor.checks.toolkit import has_nvidia_runtime
 from devkit.doctor.checks.trials import judge_trials
-from devkit.doctor.model import Confidence, Location, NotApplicable, Repair, RepairKind, check, cite
+from devkit.doctor.model import Confidence, Location, NotApplicable, Repair, RepairKind, Severity, check, cite
 from devkit.doctor.preconditions import (
     has_nvidia_gpu,
     is_in_container,
@@ -425,6 +426,13 @@ def compose_accepts_project(facts: Facts) -> Iterator[Problem]:
         yield report_failure(facts.compose_config)
     else:
         require(facts.compose_config)
+
+
+@check("PRJ042")
+def programs_of_project_run(facts: Facts) -> Iterator[Problem]:
+    for failure in require(facts.programs):
+        if failure.needed_by:
+            yield replace(report_failure(failure, is_whole=True), severity=Severity.WARNING)
 
 
 @check("PRJ041")
