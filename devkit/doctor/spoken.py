@@ -63,10 +63,11 @@ def name_program(words: str) -> dict[str, Any]:
     return {"needed": "", "fault": "", "package": ""}
 
 
-def report_failure(failure: ProgramFailure, *, is_whole: bool = False) -> Problem:
+def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried: bool = False) -> Problem:
     """Report a program's failure by the row works-without, named-setting, known or said of a check.
 
-    `is_whole` is for one that was asked for nothing but its version: it fails as a whole, whatever it says.
+    `is_whole` is for one that was asked for nothing but its version: it fails as a whole, whatever it says. `is_tried`
+    is for one that works without its first setting, by trial.
     """
     needed_by = (f"needed by: {failure.needed_by}",) if failure.needed_by else ()
     evidence = (*failure.words, *failure.settings, *failure.set_in, f"read from: {failure.read_from}", *needed_by)
@@ -78,7 +79,7 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False) -> Proble
     elif is_whole or failure.status in _NOT_RUN or failure.status < 0:
         name = "cannot-run"
     elif failure.settings:
-        name = "named-setting"
+        name = "works-without-setting" if is_tried else "named-setting"
     else:
         name = "known" if match else "said"
     if name == "cannot-run":

@@ -202,7 +202,7 @@ class Trial:
     works_without: tuple[str, ...] = ()
     """The variables of the shell without which it starts, by trial."""
     settings: tuple[str, ...] = ()
-    """Settings of the project whose value the engine's words repeat, as "key in file"."""
+    """As "key in file": of the daemon, without which it starts, by trial; or of the project, whose value the words repeat."""
 
     @property
     def is_for_gpu(self) -> bool:
@@ -216,6 +216,8 @@ class Trials:
 
     tried: tuple[Trial, ...]
     left_behind: tuple[str, ...]
+    untried: tuple[str, ...] = ()
+    """What the project asks for beyond them: its services by name."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,8 +19,10 @@ from typing import Any
 from devkit.facts.model import Engine, EngineKind, Facts, Platform, Trial, Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_guilty_variables
+from devkit.probe.documents import get_object, get_text
 from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.engine.compose_config import resolve_project
+from devkit.probe.engine.daemon_files import read_daemon_settings
 from devkit.probe.engine.last_words import find_named_settings, flatten
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
@@ -52,6 +55,16 @@ _ARGUMENTS = {
     Way.GPUS: ("--gpus", "all"),
     Way.CDI: ("--device", "nvidia.com/gpu=all"),
 }
+_OVERRULED = {
+    "default-runtime": ("--runtime=runc",),
+    "log-driver": ("--log-driver=none",),
+    "seccomp-profile": ("--security-opt=seccomp=unconfined",),
+    "init": ("--init=false",),
+    "cgroup-parent": ("--cgroup-parent=/devkit-trial",),
+    "default-cgroupns-mode": ("--cgroupns=host",),
+    "default-ipc-mode": ("--ipc=private",),
+}
+"""Settings of daemon.json that reach every container, and what overrules each. Source: dockerd and `docker run` references."""
 _REQUEST = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 """What an image for GPUs asks of the runtime nvidia."""
 SCRIPT = """
@@ -116,11 +129,17 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
     if isinstance(image, Unknown):
         return image
     config = resolve_project(host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
-    run = _Run(host, ends_at, image, _make_owner(), config, tuple(list_run_arguments(facts, host.env))[:MAX_CONTAINERS])
+    arguments = tuple(list_run_arguments(facts, host.env))
+    run = _Run(host, ends_at, image, _make_owner(), config, arguments[:MAX_CONTAINERS])
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
-        each = tuple(pool.map(partial(_try_client, run, pool), clients))
+        # The engine of the docker command, which is the first, is the project's.
+        each = tuple(pool.map(partial(_try_client, run, pool), clients, range(len(clients))))
+    services = tuple(list_stand_ins(config, "", label="", command=()))
+    untried = services[MAX_CONTAINERS if clients[0].name == "docker" else 0 :]
     return Trials(
-        tuple(trial for tried, _ in each for trial in tried), tuple(name for _, left in each for name in left)
+        tuple(trial for tried, _ in each for trial in tried),
+        tuple(name for _, left in each for name in left),
+        (*untried, *(f"docker run {' '.join(words)}" for words in arguments[MAX_CONTAINERS:])),
     )
 
 
@@ -135,9 +154,10 @@ class _Run:
     run_arguments: tuple[tuple[str, ...], ...]
     """Of the project's dev containers."""
 
-    def ask(self, *words: str, without: Collection[str] = ()) -> ProgramResult:
-        """Run a client within the time that is left."""
-        return self.host.run(words, deadline_s=max(0.1, self.ends_at - time.monotonic()), without=without)
+    def ask(self, *words: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
+        """Run a client within a share of the time that is left."""
+        left_s = self.ends_at - time.monotonic()
+        return self.host.run(words, deadline_s=max(0.1, left_s * share), without=without)
 
 
 def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
@@ -204,7 +224,9 @@ def _has_gpu(facts: Facts) -> bool:
     return bool(driver.device_nodes or (not isinstance(driver.pci_gpus, Unknown) and driver.pci_gpus))
 
 
-def _try_client(run: _Run, pool: ThreadPoolExecutor, client: _Client) -> tuple[tuple[Trial, ...], tuple[str, ...]]:
+def _try_client(
+    run: _Run, pool: ThreadPoolExecutor, client: _Client, place: int
+) -> tuple[tuple[Trial, ...], tuple[str, ...]]:
     """Try the ways of one engine side by side. Returns the trials, and what could not be removed."""
     image = f"{PREFIX}:{run.owner}"
     stale = pool.submit(_remove_stale, run, client)
@@ -213,9 +235,10 @@ def _try_client(run: _Run, pool: ThreadPoolExecutor, client: _Client) -> tuple[t
         if made.code != 0:
             return (_make_trial(client, Way.IMAGE, made, 0),), ()
         is_glibc = has_glibc(run.image)
-        own = pool.submit(_try_project, run, client, image)
-        tried = tuple(pool.map(lambda way: _start(run, client, way, image, is_glibc=is_glibc), client.ways))
-        tried += own.result()
+        starts: list[Callable[[], Trial]]
+        starts = [partial(_start, run, client, way, image, is_glibc=is_glibc) for way in client.ways]
+        starts += _list_project_trials(run, client, image) if place == 0 else ()
+        tried = tuple(pool.map(lambda start: start(), starts))
     finally:
         left = (*_remove(run, client, image), *stale.result())
     return tried, left
@@ -242,24 +265,43 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
         os.close(file)
 
 
-def _try_project(run: _Run, client: _Client, image: str) -> tuple[Trial, ...]:
-    """Start what the project asks for: its services by Compose, its dev containers as the dev container CLI would."""
-    if client.name != "docker":
-        return ()
+def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial]]:
+    """List what the project asks for: its services by Compose, its dev containers as the dev container CLI would.
+
+    The networks and volumes that are to exist already are asked for by name: no container joins them.
+    """
     label, command = f"{LABEL}={run.owner}", ("-c", ":")
-    naming = ("--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}")
-    tried = []
-    for name, service in list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command)).items():
-        with _hold_in_memory(json.dumps({"services": {name: service}}).encode()) as path:
+
+    def name(number: int) -> tuple[str, str]:
+        return "--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}"
+
+    def run_service(number: int, service: str, asked: dict[str, Any]) -> Trial:
+        with _hold_in_memory(json.dumps({"services": {service: asked}}).encode()) as path:
             compose = ("compose", "--project-name", f"{PREFIX}-{run.owner}", "--project-directory", "/", "--file", path)
-            done = run.ask(*client.command, *compose, "run", "--rm", "--no-deps", "--pull=never", *naming, name)
-        named = find_named_settings(done.err, (("the project", key, value) for key, value in flatten(service, name)))
-        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "run", name))
-        tried.append(replace(trial, settings=named if done.code else ()))
-    for arguments in run.run_arguments:
-        done = run.ask(*client.command, "run", *_OPTIONS, *naming, "--label", label, *arguments, image, *command)
-        tried.append(_make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments)))
-    return tuple(tried)
+            done = run.ask(
+                *client.command, *compose, "run", "--rm", "--no-deps", "--pull=never", *name(number), service
+            )
+        named = find_named_settings(done.err, (("the project", *each) for each in flatten(asked, service)))
+        trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "run", service))
+        return replace(trial, settings=named if done.code else ())
+
+    def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
+        done = run.ask(*client.command, "run", *_OPTIONS, *name(number), "--label", label, *arguments, image, *command)
+        return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
+
+    def inspect(*words: str) -> Trial:
+        return _make_trial(client, Way.PROJECT, run.ask(*client.command, *words), 0, arguments=words)
+
+    for number, arguments in enumerate(run.run_arguments):
+        yield partial(run_container, number, arguments)
+    if client.name == "docker":
+        stand_ins = list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command))
+        for number, each in enumerate(islice(stand_ins.items(), MAX_CONTAINERS), len(run.run_arguments)):
+            yield partial(run_service, number, *each)
+        for kind in ("network", "volume"):
+            for each in get_object(run.config, f"{kind}s").values():
+                if isinstance(each, dict) and each.get("external") and get_text(each, "name"):
+                    yield partial(inspect, kind, "inspect", get_text(each, "name"))
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -268,17 +310,34 @@ def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) 
     naming = ("--name", name, "--label", f"{LABEL}={run.owner}")
     asked = "gpu" if way is not Way.PLAIN and is_glibc else "plain"
     started_at = time.monotonic()
-    words = (*client.command, "run", *_OPTIONS, *naming, *_ARGUMENTS[way], *request, image, "-c", SCRIPT, "sh", asked)
-    done = run.ask(*words)
+    words = (*_ARGUMENTS[way], *request, image, "-c", SCRIPT, "sh", asked)
+
+    def ask(*options: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
+        command = (*client.command, "run", *_OPTIONS, *naming, *options, *words)
+        return run.ask(*command, without=without, share=share)
+
+    path, suspects = _list_suspects(run.host) if way is Way.PLAIN and client.name == "docker" else ("", {})
+    done = ask(share=0.5 if suspects else 1.0)
     ms = round((time.monotonic() - started_at) * 1000)
     trial = _make_trial(client, way, done, ms, arguments=_ARGUMENTS[way])
-    if way is not Way.PLAIN or done.code in (0, TIMED_OUT):
+    if way is not Way.PLAIN or done.code == 0:
         return trial
 
-    def works(without: Collection[str]) -> bool:
-        return time.monotonic() < run.ends_at and run.ask(*words, without=without).code == 0
+    def works(without: Collection[str], *options: str) -> bool:
+        return time.monotonic() < run.ends_at and ask(*options, without=without).code == 0
 
+    guilty = next((key for key, options in suspects.items() if works((), *options)), "")
+    if guilty or done.code == TIMED_OUT:
+        return replace(trial, settings=(f"{guilty} in {path}",) if guilty else ())
     return replace(trial, works_without=find_guilty_variables(run.host, works, family="DOCKER_"))
+
+
+def _list_suspects(host: Host) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """List the settings of the daemon that reach every container, with the options of `run` that overrule them."""
+    path, content = read_daemon_settings(host)
+    limits = tuple(f"--ulimit={name}=1024" for name in get_object(content, "default-ulimits"))
+    overruled = {**_OVERRULED, "default-ulimits": limits}
+    return path, {key: overruled[key] for key in content if key in overruled}
 
 
 def _make_trial(client: _Client, way: Way, done: ProgramResult, ms: int, *, arguments: tuple[str, ...] = ()) -> Trial:
@@ -350,7 +409,8 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
     def ask(*words: str) -> ProgramResult:
         return run.host.run(words, deadline_s=_CLIENT_S)
 
-    names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, Way.PROJECT)]
+    own = (f"{Way.PROJECT}-{number}" for number in range(2 * MAX_CONTAINERS))
+    names = [f"{PREFIX}-{run.owner}-{way}" for way in (*client.ways, *own)]
     while True:
         removed = ask(*client.command, "image", "rm", image)
         if removed.code in (0, NOT_FOUND):

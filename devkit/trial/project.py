@@ -9,8 +9,8 @@ from devkit.facts.model import Facts
 from devkit.facts.values import Unknown
 from devkit.probe.documents import get_object, get_objects, get_text
 
-MAX_CONTAINERS = 2
-"""More would take longer than a doctor may: those that ask for a GPU come first."""
+MAX_CONTAINERS = 4
+"""Of each kind; more would take longer than a doctor may. Those that ask for a GPU come first."""
 _KEPT = re.compile(
     r"runtime|gpus|devices|device_cgroup_rules|cpu.*|mem.*|shm_size|pids_limit|ulimits|cap_add|cgroup.*|storage_opt"
     r"|sysctls|tmpfs|init|deploy"
@@ -41,7 +41,7 @@ def list_stand_ins(
     services = get_object(config, "services")
     asked = {name: kept for name in services if (kept := _keep(get_object(services, name)))}
     names = sorted(asked, key=lambda name: not _GPU.search(json.dumps(asked[name])))
-    return {name: {**asked[name], **ours} for name in names[:MAX_CONTAINERS]}
+    return {name: {**asked[name], **ours} for name in names}
 
 
 def _keep(service: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def trial(way, **changes):
 def refused(way, err, **changes):
     """A container that the engine did not start."""
     unseen = dict.fromkeys(("device_nodes", "nvidiactl", "libcuda", "nvml", "nvidia_smi", "gpu_count"), UNSEEN)
-    return trial(way, code=125, err=err, **unseen | changes)
+    return trial(way, **{"code": 125, "err": err} | unseen | changes)
 
 
 PLAIN = trial(Way.PLAIN)
@@ -72,6 +72,9 @@ def by_gpus(**changes):
 
 def broken_by(err, **changes):
     return changed(healthy(), {"trials": Trials((refused(Way.PLAIN, err, **changes),), ())})
+
+
+PROFILE, DEFAULT = (f"{key} in /etc/docker/daemon.json" for key in ("seccomp-profile", "default-runtime"))
 
 
 def own(**changes):
@@ -124,6 +127,32 @@ CASES = [
         "error: because of DOCKER_DEFAULT_PLATFORM | unset DOCKER_DEFAULT_PLATFORM",
         "a variable without which it starts",
     ),
+    (
+        "ENG017",
+        broken_by("bind-mount /proc/3/ns/net: no such file", settings=(PROFILE,)),
+        "error: because of seccomp-profile in /etc/docker/daemon.json | sudoedit /etc/docker/daemon.json",
+        "a setting without which it starts",
+    ),
+    (
+        "ENG017",
+        broken_by("", code=124, is_timed_out=True, settings=(PROFILE,)),
+        "error: does not end",
+        "one that hangs",
+    ),
+    ("ENG017", broken_by("", code=124, is_timed_out=True), "skipped", "it hangs, or the machine is busy"),
+    (
+        "ENG017",
+        changed(broken_by(STRANGE, settings=(DEFAULT,)), {"engine.default_runtime": "nvidia"}),
+        "skipped",
+        "the runtime nvidia is the default, and says what ails it",
+    ),
+    ("ENG017", broken_by(STRANGE, settings=(DEFAULT,)), "error: default-runtime", "another default runtime"),
+    (
+        "PRJ041",
+        tried(WORKS, replace(own(code=1, err="network ml not found"), arguments=("network", "inspect", "ml"))),
+        "error: network ml not found | docker network create ml",
+        "an external network that does not exist",
+    ),
     ("PRJ041", tried(WORKS), "skipped", "no project"),
     ("PRJ041", tried(WORKS, own()), "passed", "a project that starts"),
     ("PRJ041", tried(own(code=125, err=STRANGE), own()), "error: docker compose run train", "one of two services"),
@@ -139,7 +168,7 @@ CASES = [
         "error: runtime name: old",
         "a runtime that nobody registered",
     ),
-    ("PRJ041", tried(own(is_timed_out=True, code=124)), "warning", "a busy machine"),
+    ("PRJ041", tried(own(is_timed_out=True, code=124)), "skipped", "a busy machine"),
     ("CTK013", by_gpus(), "passed", "a container with its GPU"),
     ("CTK013", by_gpus(device_nodes=(), nvidiactl="absent"), "error: finds no GPU | --gpus all", "no nodes"),
     ("CTK013", by_gpus(nvidiactl="refused"), "error: may not open | --gpus all", "nodes that may not be opened"),
@@ -147,7 +176,7 @@ CASES = [
     ("CTK013", by_gpus(nvml="cannot open"), "error: cannot load libnvidia-ml.so.1", "no NVML"),
     ("CTK013", by_gpus(libcuda="", nvml=""), "passed", "a loader that is not glibc's says nothing"),
     ("CTK013", by_gpus(nvidia_smi="Failed to initialize NVML: Unknown Error"), "error: Unknown Error", "NVML fails"),
-    ("CTK013", by_gpus(is_timed_out=True, code=124), "warning: did not end in time", "it hangs"),
+    ("CTK013", by_gpus(is_timed_out=True, code=124), "skipped", "it hangs"),
     ("CTK013", tried(WORKS, **TWO), "error: gets 1 of 2", "one of two GPUs"),
     ("CTK013", tried(trial(Way.GPUS, gpu_count=2), **TWO), "passed", "two of two GPUs"),
     ("CTK013", tried(refused(Way.GPUS, STRANGE)), "error: the GPU is on holiday", "an error nobody knows"),
@@ -247,6 +276,24 @@ def test_healthy_is_said_only_of_what_was_tried(facts, said):
     assert report.health is Health.HEALTHY
     assert said in report.headline
     assert report.tried is (said.startswith("containers"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        pytest.param(tried(trial(Way.GPUS, is_timed_out=True, code=124)), "did not end in time", id="late"),
+        pytest.param(tried(WORKS, own(is_timed_out=True, code=124)), "did not end in time", id="a late service"),
+        pytest.param(
+            changed(healthy(), {"trials": Trials((PLAIN, WORKS, own()), (), ("db",))}),
+            "not tried of the project: db",
+            id="untried",
+        ),
+    ],
+)
+def test_what_the_project_or_the_gpus_need_and_was_not_seen_is_never_healthy(facts, said):
+    report = build_full_report(facts)
+    assert report.health is Health.INCOMPLETE
+    assert said in report.line
 
 
 def test_a_way_that_fails_beside_one_that_works_does_not_make_settings_an_error():

@@ -215,6 +215,52 @@ def test_a_variable_without_which_a_container_starts_is_found(engine, monkeypatc
     assert plain.works_without == ("DOCKER_DEFAULT_PLATFORM",)
 
 
+@pytest.mark.parametrize(
+    ("setting", "works_with"),
+    [
+        ({"seccomp-profile": "/etc/strict.json"}, "--security-opt=seccomp=unconfined"),
+        ({"default-ulimits": {"memlock": {"Name": "memlock", "Hard": -1}}}, "--ulimit=memlock=1024"),
+        ({"default-runtime": "nvidia"}, "--runtime=runc"),
+    ],
+)
+def test_a_setting_of_the_daemon_without_which_a_container_starts_is_found(engine, monkeypatch, setting, works_with):
+    content = setting | {"init": True, "data-root": "/data"}
+    monkeypatch.setattr(
+        "devkit.trial.containers.read_daemon_settings", lambda _host: ("/etc/docker/daemon.json", content)
+    )
+    engine(f'case "$*" in *{works_with}*) {SAYS};; *) exit 125;; esac')
+    plain = next(each for each in attempt(without_gpu()).tried if each.way is Way.PLAIN)
+    assert plain.settings == (f"{next(iter(setting))} in /etc/docker/daemon.json",)
+
+
+def test_networks_and_volumes_that_have_to_exist_are_looked_up(engine, tmp_path):
+    external = {"external": True, "name": "ml"}
+    config = {"services": {}, "networks": {"a": external, "b": {"name": "p_b"}}, "volumes": {"v": external}}
+    write_project(tmp_path, config)
+    engine('echo "network ml not found" >&2; exit 1')
+    tried = try_containers(
+        LocalHost(), changed(without_gpu(), {"compose_config": ()}), deadline_s=30.0, project=str(tmp_path)
+    )
+    asked = [each.arguments for each in tried.tried if each.way is Way.PROJECT]
+    assert asked == [("network", "inspect", "ml"), ("volume", "inspect", "ml")]
+
+
+def test_services_beyond_those_that_are_tried_are_named(engine, tmp_path):
+    write_project(tmp_path, {"services": {f"s{number}": {"cpus": 1} for number in range(6)}})
+    engine()
+    facts = changed(without_gpu(), {"compose_config": ()})
+    assert try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).untried == ("s4", "s5")
+
+
+def write_project(folder, config):
+    """Write a Compose file, and a stand-in for Compose that resolves it so."""
+    (folder / "compose.yaml").write_text("services: {}")
+    plugins = folder / "home/.docker/cli-plugins"
+    plugins.mkdir(parents=True)
+    (plugins / "docker-compose").write_text(f"#!/bin/sh\necho {shlex.quote(json.dumps(config))}\n")
+    (plugins / "docker-compose").chmod(0o755)
+
+
 def test_a_service_is_tried_with_what_it_asks_of_the_machine_alone():
     bind = {"type": "bind", "source": "/data", "target": "/data"}
     service = {
@@ -273,11 +319,7 @@ def test_what_a_stranger_could_run_read_or_change_by_a_trial_is_left_out(tmp_pat
 
 def test_a_service_that_does_not_start_names_the_setting_that_the_engine_names(engine, tmp_path):
     config = {"services": {"train": {"devices": [{"source": "/dev/nvidia3", "target": "/dev/nvidia3"}]}}}
-    (tmp_path / "compose.yaml").write_text("services: {}")
-    plugins = tmp_path / "home/.docker/cli-plugins"
-    plugins.mkdir(parents=True)
-    (plugins / "docker-compose").write_text(f"#!/bin/sh\necho {shlex.quote(json.dumps(config))}\n")
-    (plugins / "docker-compose").chmod(0o755)
+    write_project(tmp_path, config)
     engine('case "$*" in *compose*) echo "device /dev/nvidia3: no such file" >&2; exit 1;; esac')
     facts = changed(without_gpu(), {"compose_config": ()})
     own = [

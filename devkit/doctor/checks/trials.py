@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.model import Severity
+from devkit.doctor.model import NotApplicable, Severity
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.spoken import name_program, report_failure
 from devkit.doctor.trials import describe_way, explain, find_fault, find_reason
@@ -16,9 +16,12 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
     So is whatever fails in an engine that is not the one that the docker command talks to, which is tried first.
     """
     faults = {each: find_fault(each, facts) for each in tried}
+    late = [each for each, fault in faults.items() if fault == "too-slow" and not each.settings]
+    if late and not any(fault for each, fault in faults.items() if each not in late):
+        raise NotApplicable(f"{describe_way(late[0])} did not end in time: the engine is busy, or hangs", is_lost=True)
     works = [each for each in tried if not faults[each]]
     for trial, fault in faults.items():
-        if not fault:
+        if not fault or trial in late:
             continue
         has_other_way = trial.way is not Way.PROJECT and any(each.engine == trial.engine for each in works)
         is_minor = trial.engine != tried[0].engine or has_other_way
@@ -27,24 +30,28 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
         match = None if needed["fault"] or trial.way is Way.PROJECT else explain(trial)
         if trial.works_without or trial.settings:
             way, settings = describe_way(trial), trial.settings
-            yield report_failure(ProgramFailure(way, (reason,), way, 1, trial.works_without, settings=settings))
+            reason = reason or "it does not end"
+            failure = ProgramFailure(way, (reason,), way, 1, trial.works_without, settings=settings)
+            yield report_failure(failure, is_tried=trial.way is not Way.PROJECT)
             continue
         seen = [f"{describe_way(trial)}: status {trial.code}", *([reason] if reason else ())]
         seen += [f"in it: {name} {value}" for name, value in _list_seen(trial)]
         seen += [f"{describe_way(each)}: works" for each in works]
         yield problem(
             fault,
-            severity=Severity.WARNING if is_minor or fault == "too-slow" else None,
+            severity=Severity.WARNING if is_minor else None,
             confidence=match.confidence if match else None,
             fix=match.fix if match else None,
             engine=trial.engine,
             way=describe_way(trial),
-            reason=match.cause.rstrip(".") if match and fault != "too-slow" else reason or f"status {trial.code}",
+            reason=match.cause.rstrip(".") if match else reason or f"status {trial.code}",
             answer=trial.nvidia_smi if isinstance(trial.nvidia_smi, str) else "",
             library=trial.libcuda if fault == "no-libcuda" else trial.nvml,
             seen=trial.gpu_count,
             count=len(facts.gpus),
             arguments=trial.arguments,
+            kind=trial.arguments[0] if trial.arguments else "",
+            name=trial.arguments[-1] if trial.arguments else "",
             **needed,
             subject=describe_way(trial),
             evidence=seen,

@@ -36,7 +36,9 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
     """Return the Compose project in a folder as Compose resolves it, and why there is none."""
     folder = project.rstrip("/")
     chosen = host.env.get("COMPOSE_FILE") or parse_env(host.read(f"{folder}/.env") or "").get("COMPOSE_FILE")
-    if not chosen and not any(name in COMPOSE_NAMES for name in host.list(folder)):
+    able = (each for each in (folder, f"{folder}/.devcontainer") if not {*COMPOSE_NAMES}.isdisjoint(host.list(each)))
+    folder = folder if chosen else next(able, "")
+    if not folder:
         return {}, Unknown("the folder has no Compose file with a default name")
     plugin = find_program(
         host, COMPOSE_PLUGIN, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)

@@ -31,11 +31,7 @@ def read_daemon_addresses(host: Host) -> tuple[str, ...]:
     flags = read_daemon_flags(host)
     by_flag = [word for flag, word in pairwise(flags) if flag in ("-H", "--host")]
     by_flag += [flag.partition("=")[2] for flag in flags if flag.startswith(("-H=", "--host="))]
-    try:
-        content = parse_json(host.read(find_daemon_file(host)) or "{}")
-    except ValueError:
-        content = {}
-    return (*by_flag, *(get_texts(content, "hosts") if isinstance(content, dict) else ()))
+    return (*by_flag, *get_texts(read_daemon_settings(host)[1], "hosts"))
 
 
 def _read_daemon_file(host: Host, path: str) -> DaemonFile:
@@ -84,6 +80,16 @@ def validate_daemon_file(host: Host, path: str, flags: tuple[str, ...]) -> str:
     if done.code == 0 or refusal is None or any(word in refusal[1] for word in _OF_THE_ENVIRONMENT):
         return ""
     return refusal[1].strip()
+
+
+def read_daemon_settings(host: Host) -> tuple[str, dict[str, Any]]:
+    """Read the path of the system daemon's settings file and its content; empty where it is not valid."""
+    path = find_daemon_file(host)
+    try:
+        content = parse_json(host.read(path) or "{}")
+    except ValueError:
+        content = {}
+    return path, content if isinstance(content, dict) else {}
 
 
 def find_daemon_paths(host: Host) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from devkit.facts.programs import ProgramFailure
 from devkit.probe.attempts import find_error_lines, read_error
-from devkit.probe.documents import parse_json, parse_toml
-from devkit.probe.engine.daemon_files import find_daemon_file, read_daemon_flags
+from devkit.probe.documents import parse_toml
+from devkit.probe.engine.daemon_files import read_daemon_flags, read_daemon_settings
 from devkit.probe.host import Host
 
 UNITS = ("containerd.service", "docker.socket", "docker.service")
@@ -115,11 +115,7 @@ def _repeats(said: str, value: str) -> bool:
 
 
 def _list_daemon_settings(host: Host) -> Iterator[tuple[str, str, str]]:
-    path = find_daemon_file(host)
-    try:
-        content = parse_json(host.read(path) or "{}")
-    except ValueError:
-        content = {}
+    path, content = read_daemon_settings(host)
     yield from ((path, key, value) for key, value in flatten(content))
     for flag in read_daemon_flags(host):
         name, equals, value = flag.partition("=")

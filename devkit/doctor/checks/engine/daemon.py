@@ -183,4 +183,8 @@ def container_starts(facts: Facts) -> Iterator[Problem]:
     for name in trials.left_behind:
         kind = "image" if ":" in name else "container"
         yield problem("left-behind", name=name, kind=kind, subject=name, evidence=(f"the engine still lists {name}",))
-    yield from judge_trials(facts, tuple(each for each in trials.tried if each.way in (Way.IMAGE, Way.PLAIN)))
+    plain = tuple(each for each in trials.tried if each.way in (Way.IMAGE, Way.PLAIN))
+    is_nvidia = isinstance(facts.engine, Engine) and facts.engine.default_runtime == "nvidia"
+    if is_nvidia and any(setting.startswith("default-runtime ") for each in plain for setting in each.settings):
+        raise NotApplicable("by another runtime than the default, nvidia, it starts: what ails that one, CTK013 says")
+    yield from judge_trials(facts, plain)

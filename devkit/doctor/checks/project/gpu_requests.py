@@ -437,10 +437,13 @@ def programs_of_project_run(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ041")
 def project_containers_start(facts: Facts) -> Iterator[Problem]:
-    tried = tuple(each for each in require(facts.trials).tried if each.way is Way.PROJECT)
-    if not tried:
+    trials = require(facts.trials)
+    found = tuple(judge_trials(facts, tuple(each for each in trials.tried if each.way is Way.PROJECT)))
+    if trials.untried and not found:
+        raise NotApplicable(f"not tried of the project: {join_words(trials.untried)}", is_lost=True)
+    if not any(each.way is Way.PROJECT for each in trials.tried):
         raise NotApplicable("no container of the project was tried")
-    yield from judge_trials(facts, tried)
+    yield from found
 
 
 @check("PRJ039", causes=("CON006", "PRJ041"))
