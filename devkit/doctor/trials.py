@@ -13,6 +13,8 @@ from devkit.text import format_count, join_words
 
 STARTS, GETS_GPUS = "ENG017", "CTK013"
 """The checks of the trials: a container starts, and it gets the GPUs."""
+PROGRAMS_RUN = "CTK018"
+"""The check of programs that were run: that one of them cannot is not inferred."""
 _JUDGED_BY_TRIALS = ("ENG", "CTK", "CDI")
 """Prefixes of checks that infer from settings what a trial tries."""
 _LONGEST = 200
@@ -148,7 +150,8 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
             return finding
         if len(failed) < len(gpu):
             seen = "; ".join(f"{describe_way(each)}: a container got the GPUs" for each in gpu if each not in failed)
-            worst = Severity.WARNING if code in named or _is_named(finding, words) else Severity.NOTE
+            is_proven = code == PROGRAMS_RUN or code in named or _is_named(finding, words)
+            worst = Severity.WARNING if is_proven else Severity.NOTE
             is_worse = finding.severity is Severity.ERROR or worst is Severity.NOTE
             severity = worst if is_worse else finding.severity
             return replace(finding, severity=severity, evidence=(*finding.evidence, seen))

@@ -69,8 +69,9 @@ def read_toolkit(host: Host) -> Toolkit:
     reason = f"nvidia-ctk --version ended with status {done.code}: {(done.err or done.out).strip()}"
     version: Release | Unknown | None = None
     if done.code != NOT_FOUND:
+        # Of a program that cannot run, its failure tells.
         version = Release.find(done.out.partition("version")[2]) or explain_failure(
-            TOOLKIT_VERSION, done, reason, is_lost=True
+            TOOLKIT_VERSION, done, reason, is_lost=done.code == 0
         )
     config_path = _find_config_path(host)
     config = _config(host, config_path) if version is not None else _NOT_INSTALLED
