@@ -16,6 +16,9 @@ from devkit.facts.model import ProgramFailure
 _NOT_RUN = (126, 127)
 """Statuses of programs that were not executed. Source: POSIX, Shell Command Language, 2.8.2."""
 
+_STRAY = ("/usr/local/", "/opt/", "/home/", "/root/")
+"""Folders in which packages of a distribution put no program."""
+
 _OF_WORKLOADS = ("CON", "CUD", "HUB", "PRJ", "PYT")
 """Prefixes of errors within containers and projects, which a program of the machine does not report."""
 
@@ -102,7 +105,6 @@ def report_failure(failure: ProgramFailure, *, is_whole: bool = False, is_tried:
         file=failure.settings[0].rpartition(" in ")[2] if failure.settings else "",
         log=f"tail -n 20 {quote(path)}" if (path := failure.read_from).startswith("/") else failure.read_from,
         kind=_name_owner(failure.program),
-        plugin=failure.program.rpartition("docker-")[2],
     )
     if name == "known" and match:
         return replace(shown, fix=match.fix, confidence=match.confidence)
@@ -121,12 +123,13 @@ def explain_failure(failure: ProgramFailure) -> Match | None:
 
 def _name_owner(program: str) -> str:
     """Name what a program belongs to, as variants of fixes do."""
+    if program.startswith(_STRAY) or "/.docker/" in program:
+        return "stray"
     name = program.rpartition("/")[2]
     owners = {
         "nvidia": "toolkit",
         "podman": "podman",
         "docker-compose": "compose",
-        "docker-": "plugin",
         "ssh-": "agent",
         "runc": "runc",
         "crun": "runc",

@@ -129,7 +129,7 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
     if isinstance(image, Unknown):
         return image
     config = resolve_project(host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
-    arguments = tuple(list_run_arguments(facts, host.env))
+    arguments = tuple(list_run_arguments(facts, host.env, project))
     run = _Run(host, ends_at, image, _make_owner(), config, arguments[:MAX_CONTAINERS])
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
         # The engine of the docker command, which is the first, is the project's.

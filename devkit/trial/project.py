@@ -25,6 +25,11 @@ _KEPT_FLAGS = re.compile(
     r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|cgroup\S*"
     r"|storage-opt|sysctl|tmpfs|init)"
 )
+_FILES = ("secrets", "configs")
+_PROJECT_FILE = re.compile(
+    r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?:\$\{localWorkspaceFolder\}/)?(?!unconfined|builtin)([\w.][\w./-]*)"
+)
+"""A file of the project that the client reads: whether it is there is seen by a mount of it."""
 _VARIABLE = re.compile(r"\$\{(?:localEnv|env):(\w+)\}")
 _GPU = re.compile(r"nvidia|gpu")
 
@@ -39,12 +44,12 @@ def list_stand_ins(
     name, _, value = label.partition("=")
     ours = {"image": image, "entrypoint": command, "network_mode": "none", "read_only": True, "labels": {name: value}}
     services = get_object(config, "services")
-    asked = {name: kept for name in services if (kept := _keep(get_object(services, name)))}
+    asked = {name: kept for name in services if (kept := _keep(get_object(services, name), config))}
     names = sorted(asked, key=lambda name: not _GPU.search(json.dumps(asked[name])))
     return {name: {**asked[name], **ours} for name in names}
 
 
-def _keep(service: Mapping[str, Any]) -> dict[str, Any]:
+def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in service.items() if _KEPT.fullmatch(key) and value}
     if "/" in get_text(kept, "runtime"):
         del kept["runtime"]
@@ -58,6 +63,11 @@ def _keep(service: Mapping[str, Any]) -> dict[str, Any]:
         for each in get_objects(service, "volumes")
         if get_text(each, "type") == "bind" and get_object(each, "bind").get("create_host_path") is not True
     ]
+    named = [
+        get_object(config, kind, get_text(each, "source")) for kind in _FILES for each in get_objects(service, kind)
+    ]
+    files = (path for each in named if (path := get_text(each, "file")))
+    binds += [_bind_file(number, path) for number, path in enumerate(files)]
     environment = {name: value for name, value in get_object(service, "environment").items() if "NVIDIA" in name}
     return {
         **kept,
@@ -66,25 +76,37 @@ def _keep(service: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def list_run_arguments(facts: Facts, variables: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def _bind_file(number: int, path: str) -> dict[str, Any]:
+    """A file that a container needs, as a mount: its content is nobody's business here."""
+    target = f"/run/devkit/{number}"
+    return {"type": "bind", "source": path, "target": target, "read_only": True, "bind": {"create_host_path": False}}
+
+
+def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str = "") -> Iterator[tuple[str, ...]]:
     """Yield the arguments of `docker run` that each dev container has for this machine; none for a Compose service.
 
-    `variables` are those of the environment, which a mount may name.
+    `variables` are those of the environment, which a mount may name; `folder` is the project's, where its files are.
     """
     if facts.project is None or isinstance(facts.project, Unknown):
         return
     for each in facts.project.dev_containers:
         if each.compose_files:
             continue
-        texts, words = [item.text for item in each.run_args], []
+        texts, words = [item.text for item in each.run_args], list[str]()
         for place, text in enumerate(texts):
             takes_next = "=" not in text and " " not in text and text != "--init"
             given = texts[place : place + 1 + takes_next]
+            if found := _PROJECT_FILE.fullmatch(" ".join(given)):
+                words += _mount(f"{folder}/{found[1]}", f"/run/devkit/{place}")
             if _KEPT_FLAGS.match(text) and not (text.startswith("--runtime") and "/" in " ".join(given)):
                 words += given
         for mount in each.mounts:
             source = _VARIABLE.sub(lambda found: variables.get(found[1], ""), mount.source)
             if mount.kind == "bind" and mount.exists is False and source.startswith("/"):
-                words += ["--mount", f"type=bind,readonly,source={source},target={mount.target}"]
+                words += _mount(source, mount.target)
         if words:
             yield tuple(words)
+
+
+def _mount(source: str, target: str) -> tuple[str, str]:
+    return "--mount", f"type=bind,readonly,source={source},target={target}"

@@ -161,6 +161,7 @@ DESKTOP_LINUX = Endpoint("unix:///home/dev/.docker/desktop/docker.sock", "contex
 
 NAMED = ("storage-driver in /etc/docker/daemon.json",)
 BROKEN_COMPOSE = ProgramFailure("/usr/libexec/docker/cli-plugins/docker-compose", ("Exec format error",), status=126)
+SHIM = ProgramFailure("/usr/local/bin/docker", ("exec: /usr/bin/podman: not found",), status=127)
 TOO_NEW = ProgramFailure("/usr/bin/nvidia-ctk", ("libc.so.6: version `GLIBC_2.99' not found",))
 NO_LFS = ProgramFailure("git-lfs", ("it is not installed",), status=127, needed_by=".gitattributes")
 NO_AGENT = ProgramFailure(
@@ -193,6 +194,12 @@ CASES = [
     ("ENG019", docker_fails("DOCKER_API_VERSION"), "error: unset DOCKER_API_VERSION | certain", "it works without"),
     ("ENG019", docker_fails("DOCKER_HOST", "DOCKER_TLS_VERIFY"), "error: unset DOCKER_HOST DOCKER_TLS_VERIFY", "two"),
     ("ENG019", docker_fails(), "passed", "it fails without any variable, too"),
+    (
+        "ENG019",
+        host(clients__found=(Client("docker", SHIM.program, r("28.5.1"), False, SHIM),)),
+        "error: docker cannot run: exec: /usr/bin/podman: not found | sudo rm /usr/local/bin/docker",
+        "a script that starts a Podman which is not there",
+    ),
     (
         "CTK018",
         host(programs=(BROKEN_COMPOSE,)),

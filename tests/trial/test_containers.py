@@ -335,6 +335,19 @@ def test_a_service_that_does_not_start_names_the_setting_that_the_engine_names(e
     ]
 
 
+def test_files_that_a_container_reads_are_mounts_of_its_stand_in(tmp_path):
+    config = {"services": {"a": {"secrets": [{"source": "token"}]}}, "secrets": {"token": {"file": "/p/secrets/token"}}}
+    (found,) = list_stand_ins(config, "ours", label="of=me", command=("true",)).values()
+    assert [each["source"] for each in found["volumes"]] == ["/p/secrets/token"]
+    arguments = ["--security-opt", "seccomp=train.json", "--env-file=a.env", "--security-opt=seccomp=unconfined"]
+    project = read(tmp_path / "p", files_of(dev=json.dumps({"image": "x", "runArgs": arguments})))
+    (words,) = list_run_arguments(changed(without_gpu(), {"project": project}), {}, "/p")
+    assert [word.partition("source=")[2] for word in words[1::2]] == [
+        "/p/train.json,target=/run/devkit/0",
+        "/p/a.env,target=/run/devkit/2",
+    ]
+
+
 def test_a_dev_container_is_tried_with_its_arguments_for_the_machine(engine, tmp_path):
     keys = {"image": "x", "runArgs": ["--runtime", "nvidia-legacy", "--name", "me", "--gpus all"]}
     project = read(tmp_path / "p", files_of(dev=json.dumps(keys)))

@@ -84,7 +84,7 @@ def _list_judged(facts: Facts) -> tuple[Directory, ...]:
     )
 
 
-@check("STO002")
+@check("STO002", causes=("ENG017",))
 def disk_space_suffices(facts: Facts) -> Iterator[Problem]:
     needs_space = has_nvidia_gpu(facts) is True
     for directory in _list_judged(facts):

@@ -7,7 +7,7 @@ from typing import Any
 from devkit.facts.model import Client, Clients, Compose, CredentialHelper, DockerSettings, Endpoint
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Release, Unknown
-from devkit.probe.attempts import run_or_explain
+from devkit.probe.attempts import find_error_lines, run_or_explain
 from devkit.probe.circumstances import MAX_SCRIPT_BYTES
 from devkit.probe.documents import format_json_error, get_object, get_text, parse_json
 from devkit.probe.host import NOT_EXECUTABLE, NOT_FOUND, TIMED_OUT, Host, explain_failure
@@ -138,16 +138,16 @@ def _client(host: Host, name: str) -> Client | None:
     is_podman = real.rpartition("/")[2] == "podman" or bool(re.search(r"^\s*(?:exec\s+)?\S*podman\b", script, re.M))
     version: Release | Unknown = VERSION_NOT_READ
     failure: ProgramFailure | None = None
-    if name == "docker" and not script:
+    if name == "docker":
         command = (path, "--version")
         done = host.run(command, deadline_s=_VERSION_DEADLINE_S)
-        if done.code == NOT_EXECUTABLE:
-            failure = ProgramFailure(
-                path, (done.err.partition("] ")[2].partition(":")[0] or done.err,), path, done.code
+        if done.code == NOT_EXECUTABLE or (is_podman and done.code == NOT_FOUND):
+            words = (done.err.partition("] ")[2].partition(":")[0],) if done.err.startswith("[") else ()
+            failure = ProgramFailure(path, words or find_error_lines(done.err), path, done.code)
+        if not script:
+            version = Release.find(done.out.partition("version")[2]) or explain_failure(
+                command, done, f"{path} --version ended with status {done.code}", is_lost=done.code != NOT_FOUND
             )
-        version = Release.find(done.out.partition("version")[2]) or explain_failure(
-            command, done, f"{path} --version ended with status {done.code}", is_lost=done.code != NOT_FOUND
-        )
     if name == "docker" and not failure and not is_podman and any(each.startswith("DOCKER_") for each in host.env):
         argv = (path, *DOCKER_SERVER_VERSION)
         _, failure = run_or_explain(

@@ -25,5 +25,6 @@ def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
     if docker is None:
         raise NotApplicable("there is no docker command on this side")
     failure = require(docker.failure)
-    if failure is not None and (failure.works_without or failure.status == _NOT_EXECUTABLE):
+    is_command = failure is not None and (failure.status == _NOT_EXECUTABLE or failure.program == docker.path)
+    if failure is not None and (failure.works_without or is_command):
         yield report_failure(failure)
