@@ -276,8 +276,6 @@ CASES = [
     ("ENG005", host(compose=None), "warning", "no plugin"),
     ("ENG005", host(compose=UNREAD), "skipped", "no answer"),
     ("ENG007", no_offer(engine__endpoint=FAR), "note: tcp://10.0.0.5:2376", "an engine elsewhere"),
-    ("ENG008", windows_guest(), "note", "Docker Desktop on Windows is explained"),
-    ("ENG008", healthy(), "skipped", "on Linux"),
     ("ENG009", healthy(), "passed", "one package"),
     ("ENG009", programs(*BOTH_PROGRAMS), "warning: /snap/bin/docker", "a package and a snap"),
     ("ENG009", programs("/snap/bin/docker"), "passed", "a snap alone"),
