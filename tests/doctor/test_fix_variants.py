@@ -18,7 +18,7 @@ MACHINES = {
     "Fedora": facts_of("host-requirements-with-podman"),
     "RHEL": facts_of("mig-a100"),
     "Debian": facts_of("debian-ldconfig-of-ubuntu"),
-    "no systemd": changed(UBUNTU, {"system.runs_systemd": False}),
+    "no systemd": facts_of("cgroup-driver-without-systemd"),
     "WSL": facts_of("wsl2-docker-stopped"),
     "Windows": facts_of("windows"),
 }

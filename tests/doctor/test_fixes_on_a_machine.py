@@ -223,6 +223,7 @@ TRIALS = {
     },
     "an old toolkit under systemd's driver": {
         "CTK006": "echo 1.17.3 >/opt/old-toolkit",
+        "ENG016": f'echo \'{{"exec-opts": ["native.cgroupdriver=systemd"]}}\' >{DAEMON}',
     },
     "an old Docker of a snap": {
         "ENG003": f"{UBUNTU}; export USER=root",

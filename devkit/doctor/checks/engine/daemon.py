@@ -16,6 +16,7 @@ from devkit.doctor.preconditions import (
     require_gpu_engine,
     require_host,
     require_nvidia_gpu,
+    require_system,
     require_toolkit,
 )
 from devkit.doctor.problems import Problem, problem
@@ -88,6 +89,17 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Problem]:
                 subject=file.path,
                 evidence=(f"{file.path}: {file.error}",),
             )
+
+
+@check("ENG016", causes=("ENG017", *CONTAINER_START_CODES))
+def cgroup_driver_is_there(facts: Facts) -> Iterator[Problem]:
+    require_host(facts)
+    engine = require_container_engine(facts)
+    runs_systemd = require(require_system(facts).runs_systemd)
+    if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
+        raise NotApplicable("the engine does not share this system")
+    if engine.cgroup_driver == "systemd" and not runs_systemd:
+        yield problem("no-systemd", evidence=("engine: cgroup driver systemd", "/run/systemd/system: not there"))
 
 
 @check("ENG009")
