@@ -322,6 +322,8 @@ class Toolkit:
     """The settings file that the system's dockerd reads, by its command line."""
     pods: PodRuntime | Unknown | None = NOT_READ
     """What runs pods here; None if the machine is not a Kubernetes node."""
+    accepts_variable: bool | Unknown = NOT_READ
+    """Whether containers without privileges may name their GPUs by NVIDIA_VISIBLE_DEVICES, as `--gpus` does."""
 
 
 UNREADABLE_SPEC = "this user may not read it"

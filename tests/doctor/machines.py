@@ -260,6 +260,7 @@ def healthy():
             runtime_path="/usr/bin/nvidia-container-runtime",
             mode="auto",
             no_cgroups=False,
+            accepts_variable=True,
             driver_root="",
             daemon_files=(DaemonFile("/etc/docker/daemon.json", "", True),),
             config_error="",

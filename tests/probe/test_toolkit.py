@@ -50,6 +50,12 @@ def test_settings_are_read_with_the_toolkits_defaults(tmp_path, text, settings):
     assert (found.mode, found.no_cgroups, found.driver_root) == settings
 
 
+@pytest.mark.parametrize(("text", "is_accepted"), [("", True), ("= false", False), ("= true", True)])
+def test_the_toolkit_accepts_the_variable_unless_it_is_told_not_to(tmp_path, text, is_accepted):
+    text = text and f"accept-nvidia-visible-devices-envvar-when-unprivileged {text}"
+    assert toolkit(tmp_path, config(text)).accepts_variable is is_accepted
+
+
 def test_a_missing_configuration_means_the_defaults(tmp_path):
     assert toolkit(tmp_path).mode == "auto"
 

@@ -185,6 +185,19 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
         yield problem("off-for-rootless", evidence=("config.toml: no-cgroups = false", "the engine is rootless"))
 
 
+@check("CTK019", causes=CONTAINER_START_CODES)
+def containers_may_name_gpus(facts: Facts) -> Iterator[Problem]:
+    engine, toolkit = require_toolkit_engine(facts), require_toolkit(facts)
+    if engine.kind is EngineKind.PODMAN:
+        raise NotApplicable("Podman takes GPUs by CDI, which needs no such setting")
+    if require(toolkit.pods) is not None:
+        raise NotApplicable("on a Kubernetes node the device plugin may name GPUs by mounts")
+    if require(toolkit.accepts_variable) is False:
+        severity = Severity.WARNING if has_cdi_gpus(facts, engine) else None
+        evidence = (f"{toolkit.config_path}: accept-nvidia-visible-devices-envvar-when-unprivileged = false",)
+        yield problem("refused", severity=severity, evidence=evidence, path=toolkit.config_path)
+
+
 @check("CTK006")
 def toolkit_is_patched(facts: Facts) -> Iterator[Problem]:
     require_engine_side(facts)

@@ -123,6 +123,9 @@ def read_toolkit(host: Host) -> Toolkit:
         else next(filter(None, (find_program_or_path(host, name) for name in low_level)), ""),
         cli_setting=_of(command, "path", ""),
         pods=read_pod_runtime(host),
+        accepts_variable=config
+        if isinstance(config, Unknown)
+        else config.get("accept-nvidia-visible-devices-envvar-when-unprivileged", True) is not False,
         enroot_hook=(ENROOT_HOOK if host.stat(ENROOT_HOOK) is not None else "")
         if find_program(host, "enroot")
         else None,
