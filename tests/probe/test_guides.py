@@ -248,6 +248,36 @@ def test_lists_that_one_section_installs_are_installed_together(tmp_path):
     assert found.available.requirements == ("requirements/cpu.txt", "requirements/test.txt")
 
 
+KOOPMAN = (
+    "from setuptools import setup\nsetup(name='koopman', install_requires=['mamba-ssm>=2'], python_requires='>=3.10')\n"
+)
+
+
+def test_the_folder_that_a_guide_enters_is_where_its_commands_read_and_install(tmp_path):
+    guide = (
+        "# Install\n```\ncd ours\ncd active\npip install -r requirements.txt\ncd ../kernels && pip install -e .\n```\n"
+    )
+    files = {
+        "active/requirements.txt": "numpy\n",
+        "kernels/setup.py": KOOPMAN,
+        "older/requirements.txt": "tokenizers==0.8.1rc1\n",
+    }
+    found = read(tmp_path, files | {"README.md": guide})
+    assert [(need.text, need.origin) for need in found.needs] == [
+        ("numpy", "active/requirements.txt:1"),
+        ("mamba-ssm>=2", "kernels/setup.py:2"),
+    ]
+    assert [(each.place, each.path, each.line) for each in found.local] == [("kernels", "README.md", 5)]
+
+
+def test_the_only_package_below_a_folder_that_says_nothing_is_the_project(tmp_path):
+    found = read(tmp_path, {"fast/setup.py": KOOPMAN, "bench.py": "import wandb\n"})
+    assert ([need.text for need in found.needs], found.because) == (["mamba-ssm>=2"], "fast is the only package here")
+    assert [each.specifier for each in found.python] == [">=3.10"]
+    assert [each.place for each in found.local] == ["fast"]
+    assert not read(tmp_path, {"slow/setup.py": KOOPMAN}).needs, "of two, none is chosen"
+
+
 def test_the_list_of_the_guide_goes_before_an_environment_of_another_purpose(tmp_path):
     environment = "name: sphinx-env\ndependencies: [python=3.8, {pip: [-r docs/requirements.txt]}]\n"
     files = {"environment.yml": environment, "requirements.txt": "numpy\n", "docs/requirements.txt": "sphinx\n"}
