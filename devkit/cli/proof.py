@@ -32,8 +32,6 @@ def try_plan(project: "DevkitProject", plan: "Plan") -> "PlanProof":
 def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> str:
     """Describe in one line how far the plan is proven. Reads the file lists of wheels on the index, each once."""
     found = plan.resolution
-    if dependencies.is_locked:
-        return f"not proved: {dependencies.lock} holds the packages; their build and the imports were not checked"
     if isinstance(found, Unknown):
         return f"not checked: {found.reason}"
     if not isinstance(found, Resolved):
@@ -60,9 +58,9 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
     files = ProjectFiles(LocalHost(), str(root))
     wheels = {name: url for name, url in found.wheels if name not in TORCH_FAMILY}
     modules = list_wheel_modules(wheels)
-    if wheels and not modules:
-        return ["imports not checked: the index does not show what wheels hold"]
     unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
+    if unread and not modules:
+        return ["imports not checked: the index does not show what wheels hold"]
     named = [need.name for need in dependencies.needs if need.url] + [each.spec for each in dependencies.conda]
     # What cannot be read may bring the module of its name, and those that the tables know.
     provided = {name.replace("-", "_") for name in (*unread, *named, *TORCH_FAMILY)} | {*_OF_TORCH}

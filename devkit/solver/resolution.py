@@ -148,7 +148,7 @@ def _plan(
     if not search.has_packages:
         return plan
     if search.dependencies.is_locked:
-        return search.finish(plan, search.read_lock())
+        return search.finish(plan, search.read_lock(resolve))
     found: Plan | Conflict | Unknown = (
         resolve if isinstance(resolve, Unknown) else search.run(resolve, wants_nearest=wants_nearest)
     )
@@ -235,14 +235,24 @@ class _Search:
                 break
         return refusal or Unknown("there is no Python to resolve for")
 
-    def read_lock(self) -> Resolved:
-        """Return the versions that the project's own lock holds for the plan's Python and machines."""
+    def read_lock(self, resolve: Resolve | Unknown) -> Resolved:
+        """Return the versions that the project's own lock holds for the plan's Python and machines, with their wheels."""
         plan = self._plan
         limits = list_project_constraints(self.dependencies, machines=plan.architectures, python=plan.python)
         exact = {each.name: each.specifier[2:] for each in limits if re.fullmatch(r"==[^*,]+", each.specifier)}
         exact.pop(PYTHON, None)
         torch = {"torch": plan.torch} if plan.torch else {}
-        return Resolved(tuple(sorted((exact | torch).items())))
+        locked = Resolved(tuple(sorted((exact | torch).items())))
+        elsewhere = {*TORCH_FAMILY, *(need.name for need in self.dependencies.needs if need.url or need.index)}
+        pinned = [f"{name}=={version}" for name, version in locked.packages if name not in elsewhere]
+        if isinstance(resolve, Unknown) or not pinned:
+            return locked
+        found = self._ask(plan, resolve, [], pinned, is_alone=True, follows=False)
+        return (
+            replace(locked, wheels=found.wheels, from_source=found.from_source)
+            if isinstance(found, Resolved)
+            else locked
+        )
 
     def take(self, recorded: Plan) -> Plan | None:
         """Return the plan with the versions of an earlier one; None where the machines do not run its torch any more."""

@@ -181,8 +181,6 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
     Runs the project's code and the setup programs of its packages: only for who asked for that.
     """
     resolved = plan.resolution
-    if dependencies.is_locked:
-        return PlanProof(f"{dependencies.lock} holds the packages, and its tool installs them")
     if not isinstance(resolved, Resolved):
         return PlanProof(resolved.reason if isinstance(resolved, Unknown) else "the project names no package")
     if (uv := find_uv()) is None:

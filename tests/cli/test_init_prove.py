@@ -73,6 +73,17 @@ def prove(project, *words, **variables) -> list[str]:
 
 
 @pytest.mark.full
+def test_what_a_lock_of_the_projects_own_tool_holds_is_proved_too(project):
+    (project / "requirements.txt").unlink()
+    (project / "Pipfile").write_text('[packages]\ntorch = "*"\nengine = "*"\nbroken = "*"\n')
+    held = {"torch": "==2.15.0", "engine": "==1.0", "broken": "==1.0"}
+    lock = {"default": {name: {"version": version} for name, version in held.items()}, "develop": {}}
+    (project / "Pipfile.lock").write_text(json.dumps(lock))
+    assert prove(project, "--dry-run")[0] == "resolved; every import of its programs is provided"
+    assert prove(project, "--prove", "--dry-run")[0].startswith("proved: imports and first command run")
+
+
+@pytest.mark.full
 def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so(project):
     before = tree(project)
     said = prove(project, "--prove", "--dry-run")[0]

@@ -350,7 +350,7 @@ def _read(
         case PackageManager.PIPENV:
             found.role = RequirementRole.GENERATED
             read_pipfile(found)
-            return (PIPFILE_LOCK, read_pipfile_lock(found)) if found.files.has(PIPFILE_LOCK) else ("", ())
+            return read_pipfile_lock(found) if found.files.has(PIPFILE_LOCK) else ("", ())
         case PackageManager.CONDA:
             found.role = RequirementRole.GENERATED
             read_conda_environment(environment, found)
