@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import TORCH_FAMILY, Resolved
 from devkit.facts.values import Unknown
+from devkit.solver.plan import CompileMode
 from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
         return f"not checked: {found.reason}"
     if not isinstance(found, Resolved):
         return "resolved by the version tables; the project names no package"
-    return "; ".join(("resolved", *_list_sources(found), *_list_imports(root, dependencies, found)))
+    wheels = {each.name for each in plan.compiled if each.mode is CompileMode.WHEEL}
+    return "; ".join(("resolved", *_list_sources(found, wheels), *_list_imports(root, dependencies, found)))
 
 
-def _list_sources(found: Resolved) -> list[str]:
-    """List the packages that the image build compiles, and those it takes without a check."""
-    built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source]
+def _list_sources(found: Resolved, wheels: set[str]) -> list[str]:
+    """List the packages that the image build compiles, and those it takes without a check; `wheels` come from elsewhere."""
+    built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source if name not in wheels]
     says = [f"{len(built)} built from source ({_join(built)})"] if built else []
     if found.unread:
         says.append(f"the requirements of {format_count(len(found.unread), 'package')} not checked")
