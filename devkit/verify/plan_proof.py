@@ -25,7 +25,7 @@ from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import TORCH_FAMILY, Dependencies, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.imports import list_imports
-from devkit.probe.uv_resolver import UNBUILT, build_uv_environment, find_uv, find_uv_cache
+from devkit.probe.uv_resolver import UNBUILT, UNREACHABLE, build_uv_environment, find_uv, find_uv_cache
 from devkit.solver.plan import Plan
 from devkit.text import join_words, to_one_line
 from devkit.verify import import_child
@@ -375,4 +375,6 @@ def _list_requirements(command: str) -> Iterator[str]:
 def _shorten(done: CompletedCommand) -> str:
     """Return uv's error in one line."""
     text = " ".join(" ".join(done.log).partition("error:")[2].split())
+    if any(word in text.lower() for word in UNREACHABLE):
+        return "uv cannot reach the package index"
     return text[:240] or ("the time ran out" if done.code is None else done.last_line)

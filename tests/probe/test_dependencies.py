@@ -411,6 +411,21 @@ def test_a_file_of_a_tool_that_devkit_does_not_read_is_named(tmp_path, files, or
     assert all("environment.yml" in problem for problem in found.values())
 
 
+@pytest.mark.parametrize(
+    ("line", "asks"),
+    [
+        ("PyTorch>=1.10", "torch>=1.10"),
+        ("sklearn==0.0.post5 ; python_version>'3'", 'scikit-learn ; python_version > "3"'),
+        ("pyyaml", "pyyaml"),
+    ],
+)
+def test_a_name_that_the_index_has_no_wheel_of_is_the_package_that_is_meant(tmp_path, line, asks):
+    found = read(tmp_path, {"requirements.txt": f"rich\n{line}\n"})
+    assert found.needs[1].text == asks
+    # An installer would take the list's own word.
+    assert found.lists == (("requirements.txt",) if line == asks else ())
+
+
 def test_pipenv_is_read_with_its_lock(tmp_path):
     text = (
         '[packages]\ntorch = "==2.4.1"\nnumpy = "*"\n[dev-packages]\npytest = {version = ">=8"}\n[requires]\n'

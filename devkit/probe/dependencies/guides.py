@@ -22,7 +22,12 @@ from devkit.formats.shell import (
 from devkit.probe.dependencies.conda import read_conda_spec
 from devkit.probe.dependencies.imports import read_programs
 from devkit.probe.dependencies.manifests import PYPROJECT
-from devkit.probe.dependencies.requirements import RequirementCollector, is_local_path, read_requirement_lines
+from devkit.probe.dependencies.requirements import (
+    RequirementCollector,
+    is_local_path,
+    name_as_on_index,
+    read_requirement_lines,
+)
 from devkit.probe.dependencies.setup_py import SETUP_PY
 from devkit.probe.project.files import DEPENDENCY_FILE_NAMES, ProjectFiles
 from devkit.probe.project.shell import parse_shell_text
@@ -312,12 +317,12 @@ def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
 
 
 def _read_install(install: PackageInstall, path: str, line: int, known: set[str], found: RequirementCollector) -> None:
-    for value in (word.value for word in install.packages):
+    for value in (name_as_on_index(word.value) for word in install.packages):
         named = _NAMED.fullmatch(value)
         if "://" in value:
             _read_address(value, path, line, known, found)
         elif named and not is_local_path(value):
-            name = canonicalize_name("torch" if named[1] == "pytorch" else named[1])
+            name = canonicalize_name(named[1])
             if name in known:
                 continue
             known.add(name)
