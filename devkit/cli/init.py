@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,9 +166,10 @@ def init(
     project = project.for_plan(answer)
     imports = imports or find_missing_imports(project, answer)
     plan_again = partial(_plan_again, ctx, request, no_resolve=no_resolve, as_json=as_json)
-    if decoder := [each for each in imports if each.module == "torchaudio" != each.name]:
-        imports = tuple(each for each in imports if each not in decoder)
-        project, answer = plan_again(_add_packages(project, decoder))
+    decoder = [each for each in imports if each.module == "torchaudio" != each.name]
+    if certain := [*decoder, *find_reached_packages(project, answer)]:
+        project, answer = plan_again(_add_packages(project, certain), former=(project, answer))
+        imports = tuple(each for each in imports if each.name not in answer.resolved)
     if prove:
         tried = try_plan(project, answer)
         project = replace(project, proof=tried.describe())
@@ -294,9 +296,20 @@ def leave_out_guide(
 
 
 def _plan_again(
-    ctx: click.Context, request: "Request", project: "DevkitProject", *, no_resolve: bool, as_json: bool
+    ctx: click.Context,
+    request: "Request",
+    project: "DevkitProject",
+    *,
+    former: "tuple[DevkitProject, Plan] | None" = None,
+    no_resolve: bool,
+    as_json: bool,
 ) -> "tuple[DevkitProject, Plan]":
+    """Plan the project with more packages. A conflict ends the command, unless there is a `former` project and its plan."""
+    from devkit.solver.plan import Conflict
+
     planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
+    if former and isinstance(planned, Conflict):
+        return former
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     return project.for_plan(answer), answer
 
@@ -330,6 +343,28 @@ def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[Impor
         and not (each.name in resolved and satisfies(resolved[each.name], limits.get(each.name, "")))
         and (each.module != "torchaudio" or satisfies(resolved.get("torchaudio", "0"), ">=2.9"))
     )
+
+
+def find_reached_packages(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
+    """Find what the programs that the guide runs import at once, with the project's own modules, and the image would lack."""
+    from devkit.facts.dependencies import ImportedPackage
+    from devkit.probe.dependencies.imports import is_among
+    from devkit.verify.plan_proof import list_reached_imports
+    from devkit.verify.project_stages import find_programs
+
+    dependencies, root, found = project.dependencies, project.root, dict[str, ImportedPackage]()
+    is_open = isinstance(plan.resolution, Resolved) and not (dependencies.is_locked or dependencies.conda)
+    names, present = (
+        load_tables().imports.distributions(),
+        [*plan.resolved, *(need.name for need in dependencies.needs)],
+    )
+    for _, program in find_programs(root) if is_open and not project.settings.ignore_dependencies else ():
+        for module, path, line in list_reached_imports(root, program):
+            name = names.get(module, "")
+            files = chain(root.glob(f"**/{module}.py"), root.glob(f"**/{module}/*.py"))
+            if name and name not in found and not is_among(name, present) and not any(files):
+                found[name] = ImportedPackage(module, name, path, line)
+    return list(found.values())
 
 
 def find_guide_packages(project: "DevkitProject", plan: "Plan") -> "tuple[PackageRequirement, ...]":
