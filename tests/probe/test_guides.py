@@ -270,6 +270,21 @@ def test_the_folder_that_a_guide_enters_is_where_its_commands_read_and_install(t
     assert [(each.place, each.path, each.line) for each in found.local] == [("kernels", "README.md", 5)]
 
 
+def test_what_the_guide_builds_without_isolation_is_marked_with_its_line(tmp_path):
+    address = "fused-grid @ git+https://example.org/fused-grid"
+    flag = "--no-build-isolation"
+    guide = (
+        f"# Install\npip install -r list.txt\npip install own-ops {flag}\n## More\n`pip install -r list.txt {flag}`\n"
+    )
+    found = read(tmp_path, {"list.txt": f"numpy\n{address}\n", "README.md": guide, "other.txt": ""})
+    assert {need.name: need.unisolated_by for need in found.needs} == {
+        "numpy": "README.md:5",
+        "fused-grid": "README.md:5",
+        "own-ops": "README.md:3",
+    }
+    assert found.lists == (), "an installer would build what the list names with isolation"
+
+
 def test_the_only_package_below_a_folder_that_says_nothing_is_the_project(tmp_path):
     found = read(tmp_path, {"fast/setup.py": KOOPMAN, "bench.py": "import wandb\n"})
     assert ([need.text for need in found.needs], found.because) == (["mamba-ssm>=2"], "fast is the only package here")

@@ -125,7 +125,8 @@ class InstallFiles:
     """The files that the installation section of a guide has its reader install from, the first of them at `origin`.
 
     `conda` is an environment.yml, "" for none, `lists` are requirement files, `folders` packages of the project's own below
-    its folder, `packages` what the section's other commands install, each with its file and line.
+    its folder, `packages` what the section's other commands install, each with its file and line. `unisolated` are the lists
+    whose packages are built without isolation, each with the line that says so.
     """
 
     origin: str
@@ -133,6 +134,7 @@ class InstallFiles:
     lists: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     packages: tuple[tuple[PackageInstall, str, int], ...] = ()
+    unisolated: tuple[tuple[str, str], ...] = ()
 
 
 def find_install_files(files: ProjectFiles) -> InstallFiles | None:
@@ -168,7 +170,8 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
                         # A script of the project's own is a guide that was tried.
                         found, chosen = InstallFiles(f"{place}:{line}"), section
             if found and chosen == section:
-                return replace(found, packages=tuple(packages), folders=tuple(dict.fromkeys(folders)))
+                found = replace(found, packages=tuple(packages), folders=tuple(dict.fromkeys(folders)))
+                return replace(found, unisolated=tuple(_list_unisolated(files, path)))
     return None
 
 
@@ -221,6 +224,17 @@ def _join_lines(text: str) -> Iterator[tuple[int, str]]:
 def _read_line(files: ProjectFiles, path: str, line: int) -> str:
     lines = (files.read(path, "guide") or "").splitlines()
     return lines[line - 1] if line <= len(lines) else ""
+
+
+def _list_unisolated(files: ProjectFiles, path: str) -> Iterator[tuple[str, str]]:
+    """List the requirement files that a guide has built without isolation, wherever it says so, with that line."""
+    for _, place, line, command in _list_steps(files, path):
+        if (install := find_package_install(command)) and _is_unisolated(install):
+            yield from ((each, f"{place}:{line}") for each in _find_named_files(command, files, "")[1])
+
+
+def _is_unisolated(install: PackageInstall) -> bool:
+    return any(option.value.startswith("--no-build-isolation") for option, _ in install.options)
 
 
 def _find_package_folders(command: ShellCommand, files: ProjectFiles, folder: str) -> Iterator[str]:
@@ -334,6 +348,8 @@ def _read_install(install: PackageInstall, path: str, line: int, known: set[str]
                 read_conda_spec(value, path, line, found)
             else:
                 found.need(value, path, line)
+                if _is_unisolated(install):
+                    found.needs[-1] = replace(found.needs[-1], unisolated_by=f"{path}:{line}")
 
 
 def _read_address(value: str, path: str, line: int, known: set[str], found: RequirementCollector) -> None:

@@ -1,7 +1,7 @@
 """The package manager of a project, and the files that it reads."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -229,6 +229,7 @@ def _add_below(installed: InstallFiles | None, lists: tuple[str, ...], found: Re
     Returns: what shows that package, "" for none.
     """
     if installed:
+        _mark_unisolated(dict(installed.unisolated), found)
         for folder in installed.folders:
             _add_folder(folder, installed.origin, found)
         add_guide_packages(installed, found, own=own)
@@ -241,6 +242,13 @@ def _add_below(installed: InstallFiles | None, lists: tuple[str, ...], found: Re
         return ""
     _add_folder(packages[0], packages[0], found)
     return f"{packages[0]} is the only package here"
+
+
+def _mark_unisolated(lists: Mapping[str, str], found: RequirementCollector) -> None:
+    """Mark what the guide has built without isolation, in lists with its lines; an address of it is for no installer."""
+    found.needs = [replace(each, unisolated_by=lists.get(each.path, "")) for each in found.needs]
+    if any(need.unisolated_by and need.url for need in found.needs):
+        found.generate_lists()
 
 
 def _add_folder(folder: str, origin: str, found: RequirementCollector) -> None:
