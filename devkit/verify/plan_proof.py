@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -202,8 +203,10 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
         added: list[str] = []
         for repairs_left in reversed(range(MAX_REPAIRS + 1)):
             progress(f"{shlex.join(['python', *words]) if words else f'the imports of {program}'} …")
-            imports = list_reached_imports(trial.project, program) if program else ()
-            failures = [*_try_imports(trial, imports), *(_try_command(trial, words) if words else ())]
+            # All that the guide runs; of these the first that prints help is started, too.
+            programs = dict.fromkeys((program, *(path for _, path in find_programs(trial.project)))) if program else ()
+            reached = chain(*(list_reached_imports(trial.project, each) for each in reversed(programs)))
+            failures = [*_try_imports(trial, reached), *(_try_command(trial, words) if words else ())]
             repairs = [each for _, fix in failures for each in fix if each not in added]
             if not repairs or not repairs_left or not trial.repair(repairs):
                 break

@@ -157,6 +157,15 @@ def test_the_first_line_says_proved_only_of_a_program_that_ran(project, guide, m
 
 
 @pytest.mark.full
+def test_every_program_that_the_guide_runs_must_import(project):
+    (project / "README.md").write_text("```\npython run.py\npython tools/later.py\n```\n")
+    (project / "tools").mkdir()
+    (project / "tools" / "later.py").write_text("import engine\nimport nowhere_found\n")
+    said = "not proved: it was tried; tools/later.py:2 needs nowhere_found, which is not installed"
+    assert prove(project, "--prove", "--dry-run")[0] == said
+
+
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_control_c_ends_the_program_and_leaves_nothing(project):
     marker = project.parent / "started"
