@@ -425,8 +425,9 @@ class _Search:
         compiled: dict[str, int] = {}
         for minor, releases in minors.items():
             plan = self._solve(python=python, torch=releases[0])
-            modes = [each.mode for each in plan.compiled if not each.path] if isinstance(plan, Plan) else []
-            compiled[minor] = modes.count(CompileMode.COMPILED)
+            without = (CompileMode.COMPILED, CompileMode.LEFT_OUT)
+            packages = plan.compiled if isinstance(plan, Plan) else ()
+            compiled[minor] = sum(each.mode in without for each in packages if not each.path)
             if not compiled[minor] or self._request.torch:
                 break
         fewest = min(compiled.values(), default=0)
