@@ -313,7 +313,7 @@ def test_an_environment_that_the_guide_names_counts_whatever_its_name(tmp_path):
 
 
 def test_a_script_that_the_guide_runs_says_what_is_installed_and_one_for_the_cpu_does_not(tmp_path):
-    script = "#!/bin/bash\nset -e\n# pip install old\npip install torch==2.6 \\\n  e3nn wandb\npip install -e .\n"
+    script = "#!/bin/bash\nset -e\n# pip install old\npip install -r $EXTRA\npip install torch==2.6 \\\n  e3nn wandb\npip install -e .\n"
     files = {
         "setup_env.sh": script,
         "setup_cpu.sh": "pip install nothing-else\n",
@@ -322,7 +322,7 @@ def test_a_script_that_the_guide_runs_says_what_is_installed_and_one_for_the_cpu
     guide = "# Install\n```\nbash setup_cpu.sh\nbash setup_env.sh\n```\n"
     found = read(tmp_path, files | {"README.md": guide, "run.py": ""})
     assert [need.text for need in found.needs] == ["torch>=2.6", "e3nn", "wandb"]
-    assert (found.because, found.set_aside) == ("setup_env.sh:4 installs the packages", ("environment.yml",))
+    assert (found.because, found.set_aside) == ("setup_env.sh:5 installs the packages", ("environment.yml",))
 
 
 @pytest.mark.parametrize("guide", ["uv sync\n", "pip install -e .\n", "# Optional\npip install -r requirements.txt\n"])

@@ -156,7 +156,7 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
                     inner = files.within(command.values[1], beside=folder) or "."
                     folder = f"{inner}/".removeprefix("./") if files.names(inner) else folder
                 conda, lists = _find_named_files(command, files, folder)
-                if _leaves_open(command) or (found is None and command.values[:2] in _SYNCS):
+                if (place == path and _leaves_open(command)) or (found is None and command.values[:2] in _SYNCS):
                     return None
                 folders += _find_package_folders(command, files, folder)
                 if found is None and (conda or lists or (is_bare and folders)):
