@@ -102,7 +102,12 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
 @pytest.mark.parametrize(
     ("program", "said", "packages"),
     [
-        ("import einops", "proved: imports and first command run (python run.py --help); added: einops", ["einops"]),
+        ("import einops", "proved: imports and first command run (python run.py --help)", ["einops"]),
+        (
+            "__import__('einops')",
+            "proved: imports and first command run (python run.py --help); added: einops",
+            ["einops"],
+        ),
         ("import nowhere_found", "run.py:6 needs nowhere_found, which is not installed", []),
         ("import broken", "broken (run.py:6): ImportError: cannot import name 'gone' from 'engine'", []),
         ("import helpers", "helpers.py:1 needs nowhere_found, which is not installed", []),
@@ -110,7 +115,8 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
         ("try:\n    import nowhere_found\nexcept ImportError:\n    pass", "proved: imports and first command run", []),
     ],
     ids=[
-        "a known package is added",
+        "a known package is planned",
+        "a known package that is imported later is added",
         "an unknown module",
         "a package that does not import",
         "reached",
