@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ from devkit.text import format_count, join_words
 if TYPE_CHECKING:
     from devkit.facts.dependencies import Dependencies, ImportedPackage, PackageRequirement
     from devkit.render.project import DevkitProject
-    from devkit.solver.plan import Conflict, Plan, Request
+    from devkit.solver.plan import Plan, Request
 
 SCHEMA = "devkit.init/1"
 
@@ -156,22 +156,22 @@ def init(
     as_written, asks = project, not (dry_run or as_json)
     project, imports = add_imports(as_written, is_wanted=with_imports, is_confirmed=yes, asks=asks)
     planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
-    given = project if with_imports else as_written
-    project, planned = leave_out_guide(given, project, request, planned, no_resolve=no_resolve)
     answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
     if answer.as_of and not project.settings.as_of:
         # Later changes of the code must not change what it is planned with.
         project = replace(project, settings=replace(project.settings, as_of=answer.as_of))
     project = project.for_plan(answer)
     imports = imports or find_missing_imports(project, answer)
-    plan_again = partial(_plan_again, ctx, request, no_resolve=no_resolve, as_json=as_json)
-    if decoder := [each for each in imports if each.module == "torchaudio" != each.name]:
-        imports = tuple(each for each in imports if each not in decoder)
-        project, answer = plan_again(_add_packages(project, decoder))
+    project, answer = add_certain(project, answer, request, imports, no_resolve=no_resolve)
+    imports = tuple(each for each in imports if each.name not in answer.resolved)
     if prove:
         tried = try_plan(project, answer)
         project = replace(project, proof=tried.describe())
-        project, answer = plan_again(project.with_packages(tried.added)) if tried.added else (project, answer)
+        if tried.added:
+            project = project.with_packages(tried.added)
+            planned = plan_with_packages(request, project.dependencies, project.root, project.settings)
+            answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
+            project = project.for_plan(answer)
     guide = find_guide_packages(project, answer)
     proof = project.proof or describe_proof(project.root, project.dependencies, answer)
     project = lock_project(project, answer, locking)
@@ -226,25 +226,19 @@ def add_imports(
     is_wanted: bool = False,
     is_confirmed: bool = False,
     asks: bool = False,
-    with_guide: bool = True,
 ) -> "tuple[DevkitProject, tuple[ImportedPackage, ...]]":
     """Return the project with the packages that its programs import but no file lists, and those that were not added.
 
     A project whose files ask for no package is looked at always, with a question on a terminal, unless everything
     `is_confirmed`. In any other it takes the user's own flag, `is_wanted`, because most of what it imports without naming
-    it comes with what it names. What its guide installs as well does not, and neither do torchvision and torchaudio with
-    torch: where the project's own files and not a lock or conda choose its packages, these are added.
+    it comes with what it names.
     """
     from devkit.probe.project.reader import read_local_imports
 
     dependencies = project.dependencies
-    is_open = not (dependencies.is_locked or dependencies.conda)
-    if project.settings.ignore_dependencies or (dependencies.asks_for_packages and not (is_wanted or is_open)):
+    if project.settings.ignore_dependencies or (dependencies.asks_for_packages and not is_wanted):
         return project, ()
     found = read_local_imports(str(project.root), dependencies)
-    if dependencies.asks_for_packages and not is_wanted:
-        chosen = [each for each in found if each.name in ("torchvision", "torchaudio") or (with_guide and each.guide)]
-        return _add_packages(project, chosen), ()
     is_accepted = is_wanted or is_confirmed
     known = [each for each in found if each.name]
     if asks and known and not is_accepted and sys.stdin.isatty():
@@ -266,39 +260,38 @@ def choose_for_development(project: "DevkitProject") -> "DevkitProject":
     return project.with_settings(replace(project.settings, extras=extras, groups=groups))
 
 
-def leave_out_guide(
-    as_written: "DevkitProject",
+def add_certain(
     project: "DevkitProject",
+    plan: "Plan",
     request: "Request",
-    planned: "Plan | Conflict",
+    imports: "tuple[ImportedPackage, ...]",
     *,
     no_resolve: bool,
-) -> "tuple[DevkitProject, Plan | Conflict]":
-    """Leave out what only the guide asks for where it costs the project its plan, or the packages of its day.
-
-    A guide may be older than the files beside it, or newer than the code.
-    """
-    from devkit.render.project_plan import date_request
-    from devkit.solver.plan import LATEST, Conflict
-
-    if project is as_written or not as_written.dependencies.asks_for_packages:
-        return project, planned
-    dated = date_request(request, as_written.dependencies, as_written.root).as_of
-    if not isinstance(planned, Conflict) and (planned.as_of or dated in ("", LATEST)):
-        return project, planned
-    bare, _ = add_imports(as_written, with_guide=False)
-    without = plan_with_packages(request, bare.dependencies, bare.root, bare.settings, no_resolve=no_resolve)
-    if isinstance(planned, Conflict) or (not isinstance(without, Conflict) and without.as_of):
-        return bare, without
-    return project, planned
-
-
-def _plan_again(
-    ctx: click.Context, request: "Request", project: "DevkitProject", *, no_resolve: bool, as_json: bool
 ) -> "tuple[DevkitProject, Plan]":
-    planned = plan_with_packages(request, project.dependencies, project.root, project.settings, no_resolve=no_resolve)
-    answer = require_plan(ctx, planned, schema=SCHEMA, as_json=as_json)
-    return project.for_plan(answer), answer
+    """Add what is sure of what programs import and no file names, as far as there is a plan with it, of the same day.
+
+    Sure are torchvision, torchaudio and its decoder, what the guide installs as well, and what the programs that it runs
+    import at once. The guide may be older than the files beside it, or newer than the code.
+    """
+    from devkit.probe.project.reader import read_local_imports
+    from devkit.solver.plan import Conflict
+
+    dependencies = project.dependencies
+    is_open = dependencies.asks_for_packages and not (dependencies.is_locked or dependencies.conda)
+    if project.settings.ignore_dependencies or not is_open:
+        return project, plan
+    known = read_local_imports(str(project.root), dependencies)
+    sure = [each for each in known if each.name in ("torchvision", "torchaudio") or each.guide]
+    sure += [each for each in imports if each.module == "torchaudio" != each.name]
+    sure += [each for each in find_reached_packages(project, plan) if each.name not in [other.name for other in sure]]
+    for found in (sure, [each for each in sure if not each.guide]):
+        more = _add_packages(project, found)
+        if more is project:
+            break
+        planned = plan_with_packages(request, more.dependencies, more.root, more.settings, no_resolve=no_resolve)
+        if not isinstance(planned, Conflict) and (planned.as_of or not plan.as_of):
+            return more.for_plan(planned), planned
+    return project, plan
 
 
 def _add_packages(project: "DevkitProject", found: "list[ImportedPackage]") -> "DevkitProject":
@@ -330,6 +323,28 @@ def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[Impor
         and not (each.name in resolved and satisfies(resolved[each.name], limits.get(each.name, "")))
         and (each.module != "torchaudio" or satisfies(resolved.get("torchaudio", "0"), ">=2.9"))
     )
+
+
+def find_reached_packages(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
+    """Find what the programs that the guide runs import at once, with the project's own modules, and the image would lack."""
+    from devkit.facts.dependencies import ImportedPackage
+    from devkit.probe.dependencies.imports import is_among
+    from devkit.verify.plan_proof import list_reached_imports
+    from devkit.verify.project_stages import find_programs
+
+    dependencies, root, found = project.dependencies, project.root, dict[str, ImportedPackage]()
+    is_open = isinstance(plan.resolution, Resolved) and not (dependencies.is_locked or dependencies.conda)
+    names, present = (
+        load_tables().imports.distributions(),
+        [*plan.resolved, *(need.name for need in dependencies.needs)],
+    )
+    for _, program in find_programs(root) if is_open and not project.settings.ignore_dependencies else ():
+        for module, path, line in list_reached_imports(root, program):
+            name = names.get(module, "")
+            files = chain(root.glob(f"**/{module}.py"), root.glob(f"**/{module}/*.py"))
+            if name and name not in found and not is_among(name, present) and not any(files):
+                found[name] = ImportedPackage(module, name, path, line)
+    return list(found.values())
 
 
 def find_guide_packages(project: "DevkitProject", plan: "Plan") -> "tuple[PackageRequirement, ...]":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import TORCH_FAMILY, Resolved
 from devkit.facts.values import Unknown
+from devkit.solver.plan import CompileMode
 from devkit.text import format_count, join_words
 
 if TYPE_CHECKING:
@@ -32,18 +33,17 @@ def try_plan(project: "DevkitProject", plan: "Plan") -> "PlanProof":
 def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> str:
     """Describe in one line how far the plan is proven. Reads the file lists of wheels on the index, each once."""
     found = plan.resolution
-    if dependencies.is_locked:
-        return f"not proved: {dependencies.lock} holds the packages; their build and the imports were not checked"
     if isinstance(found, Unknown):
         return f"not checked: {found.reason}"
     if not isinstance(found, Resolved):
         return "resolved by the version tables; the project names no package"
-    return "; ".join(("resolved", *_list_sources(found), *_list_imports(root, dependencies, found)))
+    wheels = {each.name for each in plan.compiled if each.mode is CompileMode.WHEEL}
+    return "; ".join(("resolved", *_list_sources(found, wheels), *_list_imports(root, dependencies, found)))
 
 
-def _list_sources(found: Resolved) -> list[str]:
-    """List the packages that the image build compiles, and those it takes without a check."""
-    built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source]
+def _list_sources(found: Resolved, wheels: set[str]) -> list[str]:
+    """List the packages that the image build compiles, and those it takes without a check; `wheels` come from elsewhere."""
+    built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source if name not in wheels]
     says = [f"{len(built)} built from source ({_join(built)})"] if built else []
     if found.unread:
         says.append(f"the requirements of {format_count(len(found.unread), 'package')} not checked")
@@ -60,9 +60,9 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
     files = ProjectFiles(LocalHost(), str(root))
     wheels = {name: url for name, url in found.wheels if name not in TORCH_FAMILY}
     modules = list_wheel_modules(wheels)
-    if wheels and not modules:
-        return ["imports not checked: the index does not show what wheels hold"]
     unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
+    if unread and not modules:
+        return ["imports not checked: the index does not show what wheels hold"]
     named = [need.name for need in dependencies.needs if need.url] + [each.spec for each in dependencies.conda]
     # What cannot be read may bring the module of its name, and those that the tables know.
     provided = {name.replace("-", "_") for name in (*unread, *named, *TORCH_FAMILY)} | {*_OF_TORCH}

@@ -545,7 +545,7 @@ class RenamedModule(TableRow):
 
 @dataclass(frozen=True, kw_only=True)
 class CondaName(TableRow):
-    """A package of conda, and what the package index calls it."""
+    """A package of conda, or a name that people give one, and what the package index calls it."""
 
     name: str
     distribution: str
@@ -828,6 +828,7 @@ class ImportTable(Table):
     """Distributions by the modules that programs import."""
 
     renamed = Array("renamed", RenamedModule, unique=("module",))
+    misnamed = Array("misnamed", CondaName, unique=("name",))
     same = Array("same", EponymousDistributions, unique=("subject",))
     compiled = Array("compiled", EponymousDistributions, unique=("subject",))
 

@@ -60,7 +60,8 @@ class PackageRequirement:
 
     `name` is normalized (PEP 503), `specifier` a PEP 440 one, "" for any version; `marker` a PEP 508 one.
     `url` is where it comes from instead of an index, without a login. `group` is the dependency group that holds it.
-    `index` is the name of the only index that it may come from, "" for any.
+    `index` is the name of the only index that it may come from, "" for any. `unisolated_by` is the line of the guide that has
+    its build take torch from the environment, "" for none.
     """
 
     name: str
@@ -73,6 +74,7 @@ class PackageRequirement:
     group: str = ""
     role: RequirementRole = RequirementRole.PASSED_THROUGH
     index: str = ""
+    unisolated_by: str = ""
 
     @property
     def origin(self) -> str:

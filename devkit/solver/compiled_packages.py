@@ -38,7 +38,9 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
         warnings=tuple(each for each in plan.warnings if each not in _list_left_out(plan)),
     )
     needs = {need.name: need for need in _list_needs(dependencies, plan.architectures, plan.python)}
-    rows = problem.tables.compiled.packages
+    built = plan.resolution.from_source if isinstance(plan.resolution, Resolved) else ()
+    unisolated = {name: each for name, each in needs.items() if each.unisolated_by and (each.url or name in built)}
+    rows = {name: _assume_row(each) for name, each in unisolated.items()} | problem.tables.compiled.packages
     # The lock's own wheel is installed as the lock says it.
     locked = {need.name for need in dependencies.needs if need.role is RequirementRole.CONSTRAINT and need.url}
     names = sorted(((needs.keys() | plan.resolved.keys()) & rows.keys()) - locked)
@@ -127,7 +129,9 @@ def _plan_requirement(
     found = CompiledPackage(
         name=name,
         mode=CompileMode.COMPILED,
-        because="the package index has no wheel of it",
+        because=f"{need.unisolated_by} has it built without isolation"
+        if need and need.unisolated_by
+        else "the package index has no wheel of it",
         source=row.source[0],
         core_minutes=row.core_minutes * max(1, len(plan.capabilities)),
         job_gb=row.job_gb,
@@ -165,6 +169,18 @@ def _plan_requirement(
         newest = max((minor for wheel in wheels for minor in wheel.torch), key=Release.parse)
         found = replace(found, because=f"{found.because}; --torch {newest} has one that is published elsewhere")
     return found
+
+
+def _assume_row(need: PackageRequirement) -> PackageRow:
+    """Assume of a package that the guide has built without isolation that it takes torch, and nothing else."""
+    return PackageRow(
+        package=need.name,
+        needs_cuda=False,
+        job_gb=_DEFAULT_JOB_GB,
+        source=(need.unisolated_by,),
+        checked="",
+        confidence=RowConfidence.INFERRED,
+    )
 
 
 def _plan_local_build(build: LocalBuild, row: PackageRow | None, plan: Plan) -> CompiledPackage:

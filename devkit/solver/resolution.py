@@ -45,6 +45,7 @@ from devkit.solver.plan import (
     PYTHON,
     RESOLUTION,
     Blocker,
+    CompileMode,
     Conflict,
     Constraint,
     Plan,
@@ -148,7 +149,7 @@ def _plan(
     if not search.has_packages:
         return plan
     if search.dependencies.is_locked:
-        return search.finish(plan, search.read_lock())
+        return search.finish(plan, search.read_lock(resolve))
     found: Plan | Conflict | Unknown = (
         resolve if isinstance(resolve, Unknown) else search.run(resolve, wants_nearest=wants_nearest)
     )
@@ -199,6 +200,8 @@ class _Search:
         self._torch_bounds = list_torch_bounds({need.name for need in self._needs}, tables) if plan.torch else ()
         self._releases: dict[str, tuple[tuple[str, ...], ...]] = {}
         """Releases of torch by Python."""
+        self._wheeled: set[str] = set()
+        """Releases of torch that are chosen for the wheels of other packages."""
         self._undated: tuple[str, ...] | None = None
         self._gone: tuple[str, ...] = ()
         """Packages of which the index has no release of the requested day."""
@@ -235,14 +238,24 @@ class _Search:
                 break
         return refusal or Unknown("there is no Python to resolve for")
 
-    def read_lock(self) -> Resolved:
-        """Return the versions that the project's own lock holds for the plan's Python and machines."""
+    def read_lock(self, resolve: Resolve | Unknown) -> Resolved:
+        """Return the versions that the project's own lock holds for the plan's Python and machines, with their wheels."""
         plan = self._plan
         limits = list_project_constraints(self.dependencies, machines=plan.architectures, python=plan.python)
         exact = {each.name: each.specifier[2:] for each in limits if re.fullmatch(r"==[^*,]+", each.specifier)}
         exact.pop(PYTHON, None)
         torch = {"torch": plan.torch} if plan.torch else {}
-        return Resolved(tuple(sorted((exact | torch).items())))
+        locked = Resolved(tuple(sorted((exact | torch).items())))
+        elsewhere = {*TORCH_FAMILY, *(need.name for need in self.dependencies.needs if need.url or need.index)}
+        pinned = [f"{name}=={version}" for name, version in locked.packages if name not in elsewhere]
+        if isinstance(resolve, Unknown) or not pinned:
+            return locked
+        found = self._ask(plan, resolve, [], pinned, is_alone=True, follows=False)
+        return (
+            replace(locked, wheels=found.wheels, from_source=found.from_source)
+            if isinstance(found, Resolved)
+            else locked
+        )
 
     def take(self, recorded: Plan) -> Plan | None:
         """Return the plan with the versions of an earlier one; None where the machines do not run its torch any more."""
@@ -397,9 +410,31 @@ class _Search:
             request = add_project_constraints(request, self.dependencies, python=python)
             limits = list_compile_limits(self.dependencies, build_problem(request, self._tables))
             both = dict.fromkeys((replace(request, constraints=request.constraints + limits), request))
-            groups = (each for one in both for each in list_fitting_torch(one, self._tables))
-            self._releases[python] = tuple(dict.fromkeys(groups))
+            groups = [each for one in both for each in list_fitting_torch(one, self._tables)]
+            self._releases[python] = tuple(dict.fromkeys((*self._list_with_wheels(python, groups), *groups)))
         return self._releases[python]
+
+    def _list_with_wheels(self, python: str, groups: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+        """List the releases of the newest minor for which fewer packages compile than for the newest of all.
+
+        Each release is planned as if it were chosen: whether a wheel fits depends on its CUDA, its glibc and the Python.
+        """
+        minors: dict[str, list[str]] = {}
+        for release in dict.fromkeys(chain(*groups)):
+            minors.setdefault(release.rpartition(".")[0], []).append(release)
+        compiled: dict[str, int] = {}
+        for minor, releases in minors.items():
+            plan = self._solve(python=python, torch=releases[0])
+            without = (CompileMode.COMPILED, CompileMode.LEFT_OUT)
+            packages = plan.compiled if isinstance(plan, Plan) else ()
+            compiled[minor] = sum(each.mode in without for each in packages if not each.path)
+            if not compiled[minor] or self._request.torch:
+                break
+        fewest = min(compiled.values(), default=0)
+        best = next((minor for minor, count in compiled.items() if count == fewest), "")
+        if best != next(iter(minors), ""):
+            self._wheeled |= {*minors[best]}
+            yield tuple(minors[best])
 
     def _resolve_within(self, limit: str, plan: Plan, requirements: list[str], resolve: Resolve) -> Resolution:
         """Resolve with torch last: chosen first, it would be the newest, and age whatever needs another one."""
@@ -515,7 +550,10 @@ class _Search:
         if isinstance(settled, Conflict):
             return Refused(settled.blockers[0].says)
         if torch != self._plan.torch:
-            because = f"what uv resolves with the project's packages; {self._plan.torch} is the newest that fits"
+            newest = f"{self._plan.torch} is the newest that fits"
+            because = f"what uv resolves with the project's packages; {newest}"
+            if torch in self._wheeled:
+                because = f"fewer packages compile with it, for which there are wheels; {newest}"
             settled = explain_field(settled, "torch", because)
         fitted = self._fit_cuda(settled, versions)
         if isinstance(fitted, Refused):

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -25,7 +26,7 @@ from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import TORCH_FAMILY, Dependencies, Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.dependencies.imports import list_imports
-from devkit.probe.uv_resolver import UNBUILT, build_uv_environment, find_uv, find_uv_cache
+from devkit.probe.uv_resolver import UNBUILT, UNREACHABLE, build_uv_environment, find_uv, find_uv_cache
 from devkit.solver.plan import Plan
 from devkit.text import join_words, to_one_line
 from devkit.verify import import_child
@@ -181,8 +182,6 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
     Runs the project's code and the setup programs of its packages: only for who asked for that.
     """
     resolved = plan.resolution
-    if dependencies.is_locked:
-        return PlanProof(f"{dependencies.lock} holds the packages, and its tool installs them")
     if not isinstance(resolved, Resolved):
         return PlanProof(resolved.reason if isinstance(resolved, Unknown) else "the project names no package")
     if (uv := find_uv()) is None:
@@ -204,8 +203,10 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
         added: list[str] = []
         for repairs_left in reversed(range(MAX_REPAIRS + 1)):
             progress(f"{shlex.join(['python', *words]) if words else f'the imports of {program}'} …")
-            imports = list_reached_imports(trial.project, program) if program else ()
-            failures = [*_try_imports(trial, imports), *(_try_command(trial, words) if words else ())]
+            # All that the guide runs; of these the first that prints help is started, too.
+            programs = dict.fromkeys((program, *(path for _, path in find_programs(trial.project)))) if program else ()
+            reached = chain(*(list_reached_imports(trial.project, each) for each in reversed(programs)))
+            failures = [*_try_imports(trial, reached), *(_try_command(trial, words) if words else ())]
             repairs = [each for _, fix in failures for each in fix if each not in added]
             if not repairs or not repairs_left or not trial.repair(repairs):
                 break
@@ -377,4 +378,6 @@ def _list_requirements(command: str) -> Iterator[str]:
 def _shorten(done: CompletedCommand) -> str:
     """Return uv's error in one line."""
     text = " ".join(" ".join(done.log).partition("error:")[2].split())
+    if any(word in text.lower() for word in UNREACHABLE):
+        return "uv cannot reach the package index"
     return text[:240] or ("the time ran out" if done.code is None else done.last_line)

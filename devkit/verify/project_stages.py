@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -287,8 +288,10 @@ def find_help_commands(folder: Path, scripts: tuple[str, ...]) -> Iterator[str]:
 
 def find_programs(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the programs of the project that README runs, in its order: what Python is given, and the file."""
-    readmes = sorted(path for path in folder.glob("[Rr][Ee][Aa][Dd][Mm][Ee]*") if path.is_file())
-    for readme in readmes[:1]:
+    name = "[Rr][Ee][Aa][Dd][Mm][Ee]*"
+    readmes = sorted(path for path in folder.glob(name) if path.is_file())
+    below = [] if readmes else list(islice(folder.glob(f"*/{name}"), 2))
+    for readme in readmes[:1] or below[: len(below) == 1]:
         for match in _README_COMMAND.finditer(readme.read_text(encoding="utf-8", errors="replace")):
             name = match["file"] or match["module"].replace(".", "/") + ".py"
             path = (folder / name).resolve()

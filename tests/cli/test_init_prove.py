@@ -73,6 +73,17 @@ def prove(project, *words, **variables) -> list[str]:
 
 
 @pytest.mark.full
+def test_what_a_lock_of_the_projects_own_tool_holds_is_proved_too(project):
+    (project / "requirements.txt").unlink()
+    (project / "Pipfile").write_text('[packages]\ntorch = "*"\nengine = "*"\nbroken = "*"\n')
+    held = {"torch": "==2.15.0", "engine": "==1.0", "broken": "==1.0"}
+    lock = {"default": {name: {"version": version} for name, version in held.items()}, "develop": {}}
+    (project / "Pipfile.lock").write_text(json.dumps(lock))
+    assert prove(project, "--dry-run")[0] == "resolved; every import of its programs is provided"
+    assert prove(project, "--prove", "--dry-run")[0].startswith("proved: imports and first command run")
+
+
+@pytest.mark.full
 def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so(project):
     before = tree(project)
     said = prove(project, "--prove", "--dry-run")[0]
@@ -91,7 +102,12 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
 @pytest.mark.parametrize(
     ("program", "said", "packages"),
     [
-        ("import einops", "proved: imports and first command run (python run.py --help); added: einops", ["einops"]),
+        ("import einops", "proved: imports and first command run (python run.py --help)", ["einops"]),
+        (
+            "__import__('einops')",
+            "proved: imports and first command run (python run.py --help); added: einops",
+            ["einops"],
+        ),
         ("import nowhere_found", "run.py:6 needs nowhere_found, which is not installed", []),
         ("import broken", "broken (run.py:6): ImportError: cannot import name 'gone' from 'engine'", []),
         ("import helpers", "helpers.py:1 needs nowhere_found, which is not installed", []),
@@ -99,7 +115,8 @@ def test_a_plan_is_proved_by_the_first_command_of_the_guide_and_the_lock_says_so
         ("try:\n    import nowhere_found\nexcept ImportError:\n    pass", "proved: imports and first command run", []),
     ],
     ids=[
-        "a known package is added",
+        "a known package is planned",
+        "a known package that is imported later is added",
         "an unknown module",
         "a package that does not import",
         "reached",
@@ -143,6 +160,15 @@ def test_the_first_line_says_proved_only_of_a_program_that_ran(project, guide, m
         assert process.communicate(timeout=300)[0].startswith(said)
     else:
         assert prove(project, "--prove")[0].startswith(said)
+
+
+@pytest.mark.full
+def test_every_program_that_the_guide_runs_must_import(project):
+    (project / "README.md").write_text("```\npython run.py\npython tools/later.py\n```\n")
+    (project / "tools").mkdir()
+    (project / "tools" / "later.py").write_text("import engine\nimport nowhere_found\n")
+    said = "not proved: it was tried; tools/later.py:2 needs nowhere_found, which is not installed"
+    assert prove(project, "--prove", "--dry-run")[0] == said
 
 
 @pytest.mark.full

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from devkit.cli.init import add_imports, find_missing_imports
+from devkit.cli.init import add_imports, find_missing_imports, find_reached_packages
 from devkit.facts.dependencies import Resolved
 from devkit.facts.values import Unknown
 from devkit.probe.uv_resolver import find_uv
@@ -414,6 +414,25 @@ def test_what_comes_with_a_requirement_is_not_missing(tmp_path, resolution, miss
     project = open_project(tmp_path, ProjectSettings(), PathOptions())
     found = find_missing_imports(project, replace(GPU_PLAN, resolution=resolution))
     assert [each.name for each in found] == missing
+
+
+@pytest.mark.parametrize("readme", ["README.md", "inner/README.md"])
+def test_what_the_guides_programs_import_at_once_is_sure(tmp_path, readme):
+    programs = {
+        "experiments/fetch.py": "import datasets\nimport nobody_knows\nfrom models import net\nimport rich\nimport tree\n",
+        "experiments/models/net.py": "import pandas\ntry:\n    import wandb\nexcept ImportError:\n    wandb = None\n",
+        "other/tree.py": "",
+        "experiments/unused.py": "import einops\n",
+        readme: "```\npython experiments/fetch.py --all\n```\n",
+        "requirements.txt": "rich\n",
+    }
+    for path, text in programs.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    project = open_project(tmp_path, ProjectSettings(), PathOptions())
+    found = find_reached_packages(project, replace(GPU_PLAN, resolution=Resolved((("rich", "14.0"),))))
+    assert [each.name for each in found] == ["datasets", "pandas"]
+    assert find_reached_packages(project, replace(GPU_PLAN, resolution=Unknown("not asked"))) == []
 
 
 def test_a_project_whose_files_ask_for_nothing_gets_what_it_imports(tmp_path):

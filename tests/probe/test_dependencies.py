@@ -411,17 +411,38 @@ def test_a_file_of_a_tool_that_devkit_does_not_read_is_named(tmp_path, files, or
     assert all("environment.yml" in problem for problem in found.values())
 
 
+@pytest.mark.parametrize(
+    ("line", "asks"),
+    [
+        ("PyTorch>=1.10", "torch>=1.10"),
+        ("sklearn==0.0.post5 ; python_version>'3'", 'scikit-learn ; python_version > "3"'),
+        ("pyyaml", "pyyaml"),
+    ],
+)
+def test_a_name_that_the_index_has_no_wheel_of_is_the_package_that_is_meant(tmp_path, line, asks):
+    found = read(tmp_path, {"requirements.txt": f"rich\n{line}\n"})
+    assert found.needs[1].text == asks
+    # An installer would take the list's own word.
+    assert found.lists == (("requirements.txt",) if line == asks else ())
+
+
 def test_pipenv_is_read_with_its_lock(tmp_path):
     text = (
         '[packages]\ntorch = "==2.4.1"\nnumpy = "*"\n[dev-packages]\npytest = {version = ">=8"}\n[requires]\n'
         'python_version = "3.11"\n'
     )
-    lock = {"default": {"torch": {"version": "==2.4.1"}, "nvidia-nccl-cu12": {"version": "==2.20.5"}}, "develop": {}}
+    locked = {"torch": "==2.4.1", "nvidia-nccl-cu12": "==2.20.5", "numpy": "==2.1.0"}
+    lock = {"default": {name: {"version": version} for name, version in locked.items()}}
+    lock["develop"] = {"pytest": {"version": "==8.1"}}
     found = read(tmp_path, {"Pipfile": text, "Pipfile.lock": json.dumps(lock, indent=4)})
     assert list(asked(found).values()) == ["torch==2.4.1", "numpy", "pytest>=8"]
     assert limits(found)["Pipfile.lock:3"] == "torch==2.4.1"
     assert found.python[0].specifier == "==3.11.*"
     assert found.torch_family == ("nvidia-nccl-cu12", "torch")
+    # What `pipenv install` would lock again does not count.
+    stale = json.dumps(lock).replace("8.1", "7.4")
+    found = read(tmp_path, {"Pipfile": text, "Pipfile.lock": stale})
+    assert (found.lock, found.set_aside, found.files) == ("", ("Pipfile.lock",), ("Pipfile",))
 
 
 def test_setup_cfg_is_read(tmp_path):

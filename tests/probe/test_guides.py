@@ -248,6 +248,51 @@ def test_lists_that_one_section_installs_are_installed_together(tmp_path):
     assert found.available.requirements == ("requirements/cpu.txt", "requirements/test.txt")
 
 
+KOOPMAN = (
+    "from setuptools import setup\nsetup(name='koopman', install_requires=['mamba-ssm>=2'], python_requires='>=3.10')\n"
+)
+
+
+def test_the_folder_that_a_guide_enters_is_where_its_commands_read_and_install(tmp_path):
+    guide = (
+        "# Install\n```\ncd ours\ncd active\npip install -r requirements.txt\ncd ../kernels && pip install -e .\n```\n"
+    )
+    files = {
+        "active/requirements.txt": "numpy\n",
+        "kernels/setup.py": KOOPMAN,
+        "older/requirements.txt": "tokenizers==0.8.1rc1\n",
+    }
+    found = read(tmp_path, files | {"README.md": guide})
+    assert [(need.text, need.origin) for need in found.needs] == [
+        ("numpy", "active/requirements.txt:1"),
+        ("mamba-ssm>=2", "kernels/setup.py:2"),
+    ]
+    assert [(each.place, each.path, each.line) for each in found.local] == [("kernels", "README.md", 5)]
+
+
+def test_what_the_guide_builds_without_isolation_is_marked_with_its_line(tmp_path):
+    address = "fused-grid @ git+https://example.org/fused-grid"
+    flag = "--no-build-isolation"
+    guide = (
+        f"# Install\npip install -r list.txt\npip install own-ops {flag}\n## More\n`pip install -r list.txt {flag}`\n"
+    )
+    found = read(tmp_path, {"list.txt": f"numpy\n{address}\n", "README.md": guide, "other.txt": ""})
+    assert {need.name: need.unisolated_by for need in found.needs} == {
+        "numpy": "README.md:5",
+        "fused-grid": "README.md:5",
+        "own-ops": "README.md:3",
+    }
+    assert found.lists == (), "an installer would build what the list names with isolation"
+
+
+def test_the_only_package_below_a_folder_that_says_nothing_is_the_project(tmp_path):
+    found = read(tmp_path, {"fast/setup.py": KOOPMAN, "bench.py": "import wandb\n"})
+    assert ([need.text for need in found.needs], found.because) == (["mamba-ssm>=2"], "fast is the only package here")
+    assert [each.specifier for each in found.python] == [">=3.10"]
+    assert [each.place for each in found.local] == ["fast"]
+    assert not read(tmp_path, {"slow/setup.py": KOOPMAN}).needs, "of two, none is chosen"
+
+
 def test_the_list_of_the_guide_goes_before_an_environment_of_another_purpose(tmp_path):
     environment = "name: sphinx-env\ndependencies: [python=3.8, {pip: [-r docs/requirements.txt]}]\n"
     files = {"environment.yml": environment, "requirements.txt": "numpy\n", "docs/requirements.txt": "sphinx\n"}
@@ -268,7 +313,7 @@ def test_an_environment_that_the_guide_names_counts_whatever_its_name(tmp_path):
 
 
 def test_a_script_that_the_guide_runs_says_what_is_installed_and_one_for_the_cpu_does_not(tmp_path):
-    script = "#!/bin/bash\nset -e\n# pip install old\npip install torch==2.6 \\\n  e3nn wandb\npip install -e .\n"
+    script = "#!/bin/bash\nset -e\n# pip install old\npip install -r $EXTRA\npip install torch==2.6 \\\n  e3nn wandb\npip install -e .\n"
     files = {
         "setup_env.sh": script,
         "setup_cpu.sh": "pip install nothing-else\n",
@@ -277,7 +322,7 @@ def test_a_script_that_the_guide_runs_says_what_is_installed_and_one_for_the_cpu
     guide = "# Install\n```\nbash setup_cpu.sh\nbash setup_env.sh\n```\n"
     found = read(tmp_path, files | {"README.md": guide, "run.py": ""})
     assert [need.text for need in found.needs] == ["torch>=2.6", "e3nn", "wandb"]
-    assert (found.because, found.set_aside) == ("setup_env.sh:4 installs the packages", ("environment.yml",))
+    assert (found.because, found.set_aside) == ("setup_env.sh:5 installs the packages", ("environment.yml",))
 
 
 @pytest.mark.parametrize("guide", ["uv sync\n", "pip install -e .\n", "# Optional\npip install -r requirements.txt\n"])

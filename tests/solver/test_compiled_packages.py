@@ -204,6 +204,15 @@ def test_a_submodule_that_the_project_does_not_install_is_left_to_the_user():
     assert len(solve(builds=(EXTENSION, replace(EXTENSION, path="submodules/other"))).compiled) == 1
 
 
+def test_what_the_guide_builds_without_isolation_compiles_if_it_has_no_wheel():
+    address = replace(need("fused-grid", url="git+https://example.org/fused-grid"), unisolated_by="README.md:5")
+    wheel = replace(need("numpy"), unisolated_by="README.md:5")
+    plan = solve(address, wheel)
+    assert modes(plan) == {"fused-grid": CompileMode.COMPILED}
+    assert plan.compiled[0].because == "README.md:5 has it built without isolation"
+    assert plan.nvcc == FROM_WHEELS
+
+
 def test_each_package_gets_the_gpus_as_it_writes_them():
     both = build_machine_from_flags(driver="580.95.05", gpus=("RTX 4090", "A100", "H100"))
     plan = solve(need("flash-attn"), need("natten"), need("tinycudann"), machine=both)

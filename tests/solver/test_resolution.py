@@ -12,7 +12,7 @@ from devkit.facts.dependencies import (
     Resolved,
 )
 from devkit.facts.values import Unknown
-from devkit.solver.plan import Conflict, Plan
+from devkit.solver.plan import CompileMode, Conflict, Plan
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.resolution import plan_project
 
@@ -87,6 +87,27 @@ def test_torch_is_what_uv_chose_and_its_build_what_the_machine_runs():
     assert found.packages == (("torch", "2.13.0"),)
     assert found.versions == {"torch": "2.13.0", "diffusers": "0.42.1"}
     assert found.resolution == resolved("diffusers==0.42.1", "torch==2.13.0")
+
+
+@pytest.mark.parametrize(
+    ("packages", "limits", "compiles"),
+    [
+        (("mamba-ssm", "causal-conv1d"), "torch==2.10.0", []),
+        (("mamba-ssm", "detectron2"), "torch==2.10.0", ["detectron2"]),
+        (("detectron2",), "", ["detectron2"]),
+        (("natten==0.17",), "", ["natten"]),
+    ],
+    ids=["all have wheels", "one has", "none has", "not of this version"],
+)
+def test_torch_is_one_that_the_wheels_of_compiled_packages_are_built_for(packages, limits, compiles):
+    uv = Uv(lambda request: resolved("numpy==2", "torch==2.10.0" if limits in request.constraints else "torch==2.14.1"))
+    found = plan(project(*packages), uv)
+    assert (uv.requests[0].constraints[0] == limits) is bool(limits)
+    assert [each.name for each in found.compiled if each.mode is CompileMode.COMPILED] == compiles
+    assert found.because("torch").startswith("fewer packages compile with it") is bool(limits)
+    # Where the others do not take it, the wheels are given up.
+    refused = Uv(Refused("numpy needs torch>2.10"), resolved("numpy==2", "torch==2.14.1"))
+    assert not limits or plan(project(*packages), refused).torch == "2.14.1"
 
 
 def test_an_empty_project_takes_other_versions_where_a_pin_excludes_those_of_the_tables():

@@ -21,9 +21,15 @@ from devkit.formats.shell import (
 )
 from devkit.probe.dependencies.conda import read_conda_spec
 from devkit.probe.dependencies.imports import read_programs
-from devkit.probe.dependencies.requirements import RequirementCollector, is_local_path, read_requirement_lines
+from devkit.probe.dependencies.manifests import PYPROJECT
+from devkit.probe.dependencies.requirements import (
+    RequirementCollector,
+    is_local_path,
+    name_as_on_index,
+    read_requirement_lines,
+)
 from devkit.probe.dependencies.setup_py import SETUP_PY
-from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.files import DEPENDENCY_FILE_NAMES, ProjectFiles
 from devkit.probe.project.shell import parse_shell_text
 
 _GUIDE = re.compile(r"(?i)(?:readme|install(?:ation)?|get(?:ting)?[_-]?started)(?:\.(?:md|rst|txt))?")
@@ -31,7 +37,8 @@ _FOLDERS = ("", "docs/", "doc/")
 _PART = re.compile(
     r"^#{1,6} +(?P<heading>.+)|^<h\d>(?P<html>.+)</h\d>|^[ \t]*(?P<fence>```|~~~)"
     r"|(?:^|(?<=[\s`$>!]))(?P<command>(?:(?:python3? +-m +)?(?:pip3?|uv +pip|conda|mamba|micromamba) +install|uv +sync"
-    r"|(?:poetry|pdm|pipenv|pixi) +(?:install|sync)|(?:conda|mamba|micromamba) +env +(?:create|update)|(?:bash|sh|source) +[\w./-]+\.sh\b)"
+    r"|(?:poetry|pdm|pipenv|pixi) +(?:install|sync)|(?:conda|mamba|micromamba) +env +(?:create|update)"
+    r"|(?:(?:bash|sh|source) +|\./)[\w./-]+\.sh\b|cd +[\w./-]+)"
     r"(?:[^`\n\\]|\\\r?\n|\\.)*)"
     r"|(?:^|(?<=[\s`$>!]))(?:(?:conda|mamba|micromamba) +create\b[^`\n#]{0,300}? [\"']?python *={1,2} *"
     r"|uv +venv\b[^`\n#]{0,300}? (?:--python|-p)[ =]+(?:python)?|(?:virtualenv +(?:-p|--python)[ =]+)?python(?=3\.\d+ -m venv\b))"
@@ -49,6 +56,7 @@ _TOOLS = frozenset(("pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "
 _OWN_NAME = re.compile(r"""\bname\s*=\s*["']([\w.-]+)""")
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[(?P<extras>[\w, -]*)\])?((?:[=<>!~].*)?)")
 _ITSELF = re.compile(r"\./?(?:\[(?P<extras>[\w, -]*)\])?")
+_EXTRAS = re.compile(r"\[[^\]]*\]$")
 _EXACT = re.compile(r"==((\d+)[\w.]*)")
 _VCS = re.compile(r"git\+https://[^\s@]+?/([\w.-]+?)(?:\.git)?/?(@[^#]*)?(?:#.*)?")
 
@@ -116,14 +124,17 @@ def find_own_extras(files: ProjectFiles, *, own: str) -> tuple[tuple[str, ...], 
 class InstallFiles:
     """The files that the installation section of a guide has its reader install from, the first of them at `origin`.
 
-    `conda` is an environment.yml, "" for none, `lists` are requirement files, `packages` what the section's other commands
-    install, each with its file and line.
+    `conda` is an environment.yml, "" for none, `lists` are requirement files, `folders` packages of the project's own below
+    its folder, `packages` what the section's other commands install, each with its file and line. `unisolated` are the lists
+    whose packages are built without isolation, each with the line that says so.
     """
 
     origin: str
     conda: str = ""
     lists: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     packages: tuple[tuple[PackageInstall, str, int], ...] = ()
+    unisolated: tuple[tuple[str, str], ...] = ()
 
 
 def find_install_files(files: ProjectFiles) -> InstallFiles | None:
@@ -132,16 +143,23 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
     What stands in one section is installed together. A section that calls the project's package manager names its files
     by that, and one that leaves a list to the reader's machine names none.
     """
+    is_bare = not any(map(DEPENDENCY_FILE_NAMES.fullmatch, files.names(".")))
     for path in _list_guides(files):
         found: InstallFiles | None = None
         chosen = -1
         for section, commands in groupby(_list_steps(files, path), key=lambda step: step[0]):
             packages: list[tuple[PackageInstall, str, int]] = []
+            folder, folders = "", list[str]()
             for _, place, line, command in commands:
-                conda, lists = _find_named_files(command, files)
-                if _leaves_open(command) or (found is None and command.values[:2] in _SYNCS):
+                if command.program == "cd" and len(command.words) > 1:
+                    # What is not there is the clone itself, which the reader enters first.
+                    inner = files.within(command.values[1], beside=folder) or "."
+                    folder = f"{inner}/".removeprefix("./") if files.names(inner) else folder
+                conda, lists = _find_named_files(command, files, folder)
+                if (place == path and _leaves_open(command)) or (found is None and command.values[:2] in _SYNCS):
                     return None
-                if (conda or lists) and found is None:
+                folders += _find_package_folders(command, files, folder)
+                if found is None and (conda or lists or (is_bare and folders)):
                     found, chosen = InstallFiles(f"{place}:{line}", conda, lists), section
                 elif found:
                     found = replace(found, lists=tuple(dict.fromkeys((*found.lists, *lists))))
@@ -152,7 +170,8 @@ def find_install_files(files: ProjectFiles) -> InstallFiles | None:
                         # A script of the project's own is a guide that was tried.
                         found, chosen = InstallFiles(f"{place}:{line}"), section
             if found and chosen == section:
-                return replace(found, packages=tuple(packages))
+                found = replace(found, packages=tuple(packages), folders=tuple(dict.fromkeys(folders)))
+                return replace(found, unisolated=tuple(_list_unisolated(files, path)))
     return None
 
 
@@ -168,7 +187,8 @@ def _list_steps(files: ProjectFiles, path: str) -> Iterator[tuple[int, str, int,
     """List the commands of a guide by section, with their file and line; those of a script of the project's in its place."""
     for line, part, section in _list_parts(files.read(path, "guide") or ""):
         for command in parse_shell_text((part["command"] or "").partition(" #")[0]):
-            script = files.within(command.values[1]) if command.program in _SHELLS and len(command.words) > 1 else None
+            named = command.values[1:2] if command.program in _SHELLS else command.values[:1]
+            script = files.within(named[0]) if named and named[0].endswith(".sh") else None
             if script is None:
                 yield section, path, line, command
             elif files.has(script) and not _OTHER_MACHINE.search(script):
@@ -206,17 +226,42 @@ def _read_line(files: ProjectFiles, path: str, line: int) -> str:
     return lines[line - 1] if line <= len(lines) else ""
 
 
-def _find_named_files(command: ShellCommand, files: ProjectFiles) -> tuple[str, tuple[str, ...]]:
-    """Find the environment of conda and the requirement files that a command installs from, as far as they exist."""
+def _list_unisolated(files: ProjectFiles, path: str) -> Iterator[tuple[str, str]]:
+    """List the requirement files that a guide has built without isolation, wherever it says so, with that line."""
+    for _, place, line, command in _list_steps(files, path):
+        if (install := find_package_install(command)) and _is_unisolated(install):
+            yield from ((each, f"{place}:{line}") for each in _find_named_files(command, files, "")[1])
+
+
+def _is_unisolated(install: PackageInstall) -> bool:
+    return any(option.value.startswith("--no-build-isolation") for option, _ in install.options)
+
+
+def _find_package_folders(command: ShellCommand, files: ProjectFiles, folder: str) -> Iterator[str]:
+    """Find the packages below the project's folder that a command run in `folder` installs."""
+    install = find_package_install(command)
+    named = (*install.option_values("-e", "--editable"), *(each.value for each in install.packages)) if install else ()
+    for place in (files.within(_EXTRAS.sub("", each), beside=folder) for each in named if is_local_path(each)):
+        if place not in (None, ".") and not {SETUP_PY, PYPROJECT}.isdisjoint(files.names(place)):
+            yield place
+
+
+def _find_named_files(command: ShellCommand, files: ProjectFiles, folder: str) -> tuple[str, tuple[str, ...]]:
+    """Find the environment of conda and the requirement files that a command run in `folder` installs from, if they exist."""
     if command.values[1:2] == ("env",) and command.program.endswith(("conda", "mamba")):
         words = " ".join(command.values)
         named = re.search(r"(?:-f|--file)[ =](\S+)", words)
         names = [named[1]] if named else ["environment.yml", "environment.yaml"]
-        return next((each for name in names if (each := files.within(name)) and files.has(each)), ""), ()
+        places = (files.within(name, beside=folder) for name in names)
+        return next((each for each in places if each and files.has(each)), ""), ()
     install = find_package_install(command)
     if install is None or install.tool not in ("pip", "uv"):
         return "", ()
-    paths = (files.within(each) for each in install.option_values(*REQUIREMENT_FILE_OPTIONS) if "://" not in each)
+    paths = (
+        files.within(each, beside=folder)
+        for each in install.option_values(*REQUIREMENT_FILE_OPTIONS)
+        if "://" not in each
+    )
     return "", tuple(each for each in paths if each and files.has(each))
 
 
@@ -286,12 +331,12 @@ def _list_parts(text: str) -> tuple[tuple[int, re.Match[str], int], ...]:
 
 
 def _read_install(install: PackageInstall, path: str, line: int, known: set[str], found: RequirementCollector) -> None:
-    for value in (word.value for word in install.packages):
+    for value in (name_as_on_index(word.value) for word in install.packages):
         named = _NAMED.fullmatch(value)
         if "://" in value:
             _read_address(value, path, line, known, found)
         elif named and not is_local_path(value):
-            name = canonicalize_name("torch" if named[1] == "pytorch" else named[1])
+            name = canonicalize_name(named[1])
             if name in known:
                 continue
             known.add(name)
@@ -303,6 +348,8 @@ def _read_install(install: PackageInstall, path: str, line: int, known: set[str]
                 read_conda_spec(value, path, line, found)
             else:
                 found.need(value, path, line)
+                if _is_unisolated(install):
+                    found.needs[-1] = replace(found.needs[-1], unisolated_by=f"{path}:{line}")
 
 
 def _read_address(value: str, path: str, line: int, known: set[str], found: RequirementCollector) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase as fnmatch
 from typing import Any
 
-from devkit.compat.specifiers import canonicalize_name
+from devkit.compat.specifiers import canonicalize_name, satisfies
 from devkit.facts.dependencies import IndexUse, RequirementRole
 from devkit.probe.dependencies.requirements import (
     COMPUTED,
@@ -266,29 +266,42 @@ def read_pipfile(found: RequirementCollector) -> None:
             found.index(url, PIPFILE, LineFinder(content).find(url), name=get_text(source, "name"), use=use)
 
 
-def read_pipfile_lock(found: RequirementCollector) -> tuple[str, ...]:
-    """Limit every package to its locked version. Returns what is there for torch, as far as names tell."""
+def read_pipfile_lock(found: RequirementCollector) -> tuple[str, tuple[str, ...]]:
+    """Limit every package to its locked version, if the lock has what the Pipfile asks for: `pipenv install` locks again.
+
+    Returns: the lock's path, "" for one that does not fit, and what is there for torch, as far as names tell.
+    """
     content = found.text(PIPFILE_LOCK)
     if content is None:
-        return ()
+        return "", ()
     try:
         document = parse_json(content)
     except ValueError as error:
         found.add_unreadable(PIPFILE_LOCK, getattr(error, "lineno", 1), "it is not JSON")
-        return ()
-    required = {need.name for need in found.needs}
+        return PIPFILE_LOCK, ()
     table: Mapping[str, Any] = document if isinstance(document, dict) else {}
     locked = {**get_object(table, "default"), **get_object(table, "develop")}
+    versions = {
+        canonicalize_name(name): get_text(entry, "version").removeprefix("==")
+        for name, entry in locked.items()
+        if isinstance(entry, dict)
+    }
+    required = {need.name: need for need in found.needs}
+    if any(
+        name not in versions or (versions[name] and not satisfies(versions[name], need.specifier))
+        for name, need in required.items()
+        if not need.marker
+    ):
+        found.paths.remove(PIPFILE_LOCK)
+        return "", ()
     lines = LineFinder(content)
     for name, entry in locked.items():
         if isinstance(entry, dict) and get_text(entry, "version"):
             marker = f" ; {get_text(entry, 'markers')}" if get_text(entry, "markers") else ""
             line = lines.find(f'"{name}": {{')
             found.need(f"{name}{get_text(entry, 'version')}{marker}", PIPFILE_LOCK, line, is_limit=True)
-    names = {canonicalize_name(name) for name in locked}
-    return tuple(
-        sorted(name for name in names if name == "torch" or (_FOR_CUDA.fullmatch(name) and name not in required))
-    )
+    torch = (name for name in versions if name == "torch" or (_FOR_CUDA.fullmatch(name) and name not in required))
+    return PIPFILE_LOCK, tuple(sorted(torch))
 
 
 def read_poetry(document: Mapping[str, Any], content: str, found: RequirementCollector) -> None:

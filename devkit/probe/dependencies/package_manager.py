@@ -1,17 +1,19 @@
 """The package manager of a project, and the files that it reads."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.facts.dependencies import (
     NO_DEPENDENCIES,
+    NOTHING_CHOSEN,
     OUTSIDE_OF_PROJECT,
     SETTINGS_FILE,
     Dependencies,
     DependencyChoice,
+    LocalPackage,
     PackageManager,
     RequirementRole,
     TorchBuild,
@@ -69,7 +71,7 @@ from devkit.probe.dependencies.requirements import (
 from devkit.probe.dependencies.setup_py import SETUP_PY, read_setup_py
 from devkit.probe.documents import LineFinder, find_toml_line, get_object, get_objects, get_text
 from devkit.probe.project.dockerfile import is_ignored, parse_ignore_file
-from devkit.probe.project.files import ProjectFiles
+from devkit.probe.project.files import DEPENDENCY_FILE_NAMES, MAX_FOLDERS, ProjectFiles
 from devkit.text import join_words
 
 PYTHON_VERSION = ".python-version"
@@ -103,8 +105,8 @@ def read_with_package_manager(files: ProjectFiles, choice: DependencyChoice) -> 
     main, shown, tool, because, named, environment = _choose_source(document, found, lists, installed)
     read_workspace(document, content, found)
     lock, family = _read(tool, document, content, found, named, environment)
-    if installed:
-        add_guide_packages(installed, found, own=name)
+    if shown_below := _add_below(installed, lists, found, own=name):
+        tool, because = PackageManager.PIP, shown_below
     # A list of another name counts where nothing else says what the project needs.
     asks = any(need.role is not RequirementRole.CONSTRAINT for need in found.needs)
     if main and main not in found.paths and not lock and not asks:
@@ -221,6 +223,50 @@ def _leave_out_hidden(found: RequirementCollector, lock: str) -> str:
     return "" if lock in hidden or PYPROJECT in hidden else lock
 
 
+def _add_below(installed: InstallFiles | None, lists: tuple[str, ...], found: RequirementCollector, *, own: str) -> str:
+    """Add what the guide installs besides its files, else the only package below a folder that says nothing of packages.
+
+    Returns: what shows that package, "" for none.
+    """
+    if installed:
+        _mark_unisolated(dict(installed.unisolated), found)
+        for folder in installed.folders:
+            _add_folder(folder, installed.origin, found)
+        add_guide_packages(installed, found, own=own)
+    names = found.files.names(".")
+    if installed or lists or found.choice.no_guide or any(map(DEPENDENCY_FILE_NAMES.fullmatch, names)):
+        return ""
+    places = [name for name in names if "." not in name][:MAX_FOLDERS]
+    packages = [each for each in places if not {SETUP_PY, PYPROJECT}.isdisjoint(found.files.names(each))]
+    if len(packages) != 1:
+        return ""
+    _add_folder(packages[0], packages[0], found)
+    return f"{packages[0]} is the only package here"
+
+
+def _mark_unisolated(lists: Mapping[str, str], found: RequirementCollector) -> None:
+    """Mark what the guide has built without isolation, in lists with its lines; an address of it is for no installer."""
+    found.needs = [replace(each, unisolated_by=lists.get(each.path, "")) for each in found.needs]
+    if any(need.unisolated_by and need.url for need in found.needs):
+        found.generate_lists()
+
+
+def _add_folder(folder: str, origin: str, found: RequirementCollector) -> None:
+    """Add a package below the project's folder with what its own files ask for, which `origin` has installed."""
+    files = ProjectFiles(found.files.host, found.files.absolute(folder))
+    inner = read_with_package_manager(files, replace(NOTHING_CHOSEN, no_guide=True))
+    path, _, line = origin.partition(":")
+    if inner.builds_itself:
+        found.local.append(LocalPackage(folder, path, int(line or 1)))
+    found.paths += [f"{folder}/{each}" for each in inner.files]
+    found.is_computed |= inner.is_computed
+    found.python += [replace(each, path=f"{folder}/{each.path}") for each in inner.python]
+    found.unread += [replace(each, path=f"{folder}/{each.path}") for each in inner.unread]
+    for need in inner.needs:
+        role = RequirementRole.CONSTRAINT if need.role is RequirementRole.CONSTRAINT else RequirementRole.GENERATED
+        found.needs.append(replace(need, path=f"{folder}/{need.path}", role=role))
+
+
 def _take_own_packages(found: RequirementCollector) -> None:
     """Take requirements that a folder of the project is the package of from there: the registry may have none or another."""
     own = find_own_packages(found.files) if found.needs else {}
@@ -312,7 +358,7 @@ def _read(
         case PackageManager.PIPENV:
             found.role = RequirementRole.GENERATED
             read_pipfile(found)
-            return (PIPFILE_LOCK, read_pipfile_lock(found)) if found.files.has(PIPFILE_LOCK) else ("", ())
+            return read_pipfile_lock(found) if found.files.has(PIPFILE_LOCK) else ("", ())
         case PackageManager.CONDA:
             found.role = RequirementRole.GENERATED
             read_conda_environment(environment, found)

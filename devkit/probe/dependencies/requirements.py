@@ -55,6 +55,8 @@ MAX_UNREADABLE = 1_000
 CONSTRAINTS = "constraints"
 """The group of what a constraints file says: it limits a package that something else needs."""
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_PLACEHOLDER = re.compile(r"\s*==\s*0\.0[\w.]*")
 OPTION = re.compile(r"(--[A-Za-z][\w-]*|-[A-Za-z])[\s=]*(.*)", re.DOTALL)
 _PER_REQUIREMENT = re.compile(r"(?<!\s)\s+--(?:hash|global-option|config-settings?)[\s=].*$", re.DOTALL)
 _NAMED_URL = re.compile(r"[#&]egg=([A-Za-z0-9][\w.-]*)")
@@ -343,7 +345,9 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
         found.is_whole = False
         found.need_local(line, path, number)
     elif "://" not in line or re.match(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@", line):
-        found.need(line, path, number, group=group, is_limit=limits)
+        renamed = name_as_on_index(line)
+        found.is_whole = found.is_whole and renamed == line
+        found.need(renamed, path, number, group=group, is_limit=limits)
     else:
         address, separator, marker = line.partition("; ")
         address = address.strip()
@@ -357,6 +361,15 @@ def _requirement(line: str, path: str, number: int, found: RequirementCollector,
         # The plan brings torch from its index, and an installer takes two places for one package as a conflict. What
         # compiles against torch has to be named, so that it can be installed later.
         found.is_whole = False
+
+
+def name_as_on_index(requirement: str) -> str:
+    """Return a requirement with the name that the index has wheels by; the version of a placeholder counts for nothing."""
+    named = _NAME.match(requirement)
+    names = {row.name: row.distribution for row in load_tables().imports.misnamed}
+    if named is None or named[0].lower() not in names:
+        return requirement
+    return names[named[0].lower()] + _PLACEHOLDER.sub("", requirement[named.end() :])
 
 
 def _included(value: str, path: str, line: int, found: RequirementCollector, *, group: str, depth: int) -> None:
