@@ -52,7 +52,8 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
     The reader of the text form is at the machine and needs the commands with their true paths. All other forms are
     shared with others: they hold no names of people and machines, no tokens, no device numbers.
     """
-    from devkit.facts.redact import build_redaction, redact_tokens
+    from devkit.facts.redact import build_redaction
+    from devkit.facts.secrets import redact_tokens
 
     if options.style == "text":
         from devkit.doctor.report.stack import build_stack
