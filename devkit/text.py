@@ -10,6 +10,10 @@ MAX_CHARACTERS = 1000
 ESCAPE_ERRORS = "devkit.escape"
 """The name under which `escape_unencodable` is registered as a codec's error handler."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
+_CI_COMMAND = re.compile(
+    r"(?m)(?<!\S)(?=::(?:error|warning|notice|debug|group|endgroup|echo|(?:add|remove|set|save|stop)-))|(?<=#)(?=#(?:vso)?\[)"
+)
+"""Where a log of GitHub or Azure would read a command: folding a text may put any word at the beginning of a line."""
 """Everything that ends a line, moves the cursor, sets colors or turns the direction of writing."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -33,18 +37,21 @@ codecs.register_error(ESCAPE_ERRORS, escape_unencodable)
 def to_one_line(text: str) -> str:
     """Return text from outside as one line that is safe for a terminal, cut after a thousand characters."""
     plain = _CONTROL.sub(" ", text).strip() if _CONTROL.search(text) else text
+    plain = _CI_COMMAND.sub("\\\\", plain)
     return plain if len(plain) <= MAX_CHARACTERS else f"{plain[: MAX_CHARACTERS - 1]}…"
 
 
 def escape_controls(text: str) -> str:
     """Escape what a terminal would act on or no encoding has, as in \\x1b; cut like `to_one_line`."""
     shown = text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
-    return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
+    shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
+    return _CI_COMMAND.sub("\\\\", shown)
 
 
 def escape_text(text: str) -> str:
     """Escape what a terminal would act on, or would show elsewhere, and keep the lines; never cut."""
-    return _CONTROL.sub(lambda found: "".join(char if char in "\n\t" else ascii(char)[1:-1] for char in found[0]), text)
+    text = _CONTROL.sub(lambda found: "".join(char if char in "\n\t" else ascii(char)[1:-1] for char in found[0]), text)
+    return _CI_COMMAND.sub("\\\\", text)
 
 
 def format_bytes(count: int) -> str:
