@@ -10,11 +10,11 @@ MAX_CHARACTERS = 1000
 ESCAPE_ERRORS = "devkit.escape"
 """The name under which `escape_unencodable` is registered as a codec's error handler."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
+"""Everything that ends a line, moves the cursor, sets colors or turns the direction of writing."""
 _CI_COMMAND = re.compile(
     r"(?m)(?<!\S)(?=::(?:error|warning|notice|debug|group|endgroup|echo|(?:add|remove|set|save|stop)-))|(?<=#)(?=#(?:vso)?\[)"
 )
 """Where a log of GitHub or Azure would read a command: folding a text may put any word at the beginning of a line."""
-"""Everything that ends a line, moves the cursor, sets colors or turns the direction of writing."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -94,9 +94,9 @@ def join_words(items: Iterable[str], last: str = "and") -> str:
 
 
 def wrap_text(text: str, *, width: int, indent: str = "", hanging: str = "") -> str:
-    """Fold text to `width` columns, with `hanging` before every line but the first; long words stay whole."""
+    """Fold text, escaped, to `width` columns, with `hanging` before every line but the first; long words stay whole."""
     return textwrap.fill(
-        text,
+        escape_text(text),
         width=width,
         initial_indent=indent,
         subsequent_indent=indent + hanging,
@@ -114,7 +114,7 @@ def format_table(rows: Sequence[Sequence[str]], *, indent: str = "", width: int 
     lines = []
     for row in rows:
         cells = [cell.ljust(each) for cell, each in zip(row[:-1], widths, strict=False)]
-        line = (indent + "  ".join([*cells, row[-1]])).rstrip()
+        line = escape_text(indent + "  ".join([*cells, row[-1]])).rstrip()
         lines.append(wrap_text(line, width=width, hanging=hanging) if width else line)
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,10 +116,15 @@ def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:
     return style_lines(format_checks(checks), is_plain=True)
 
 
-def format_json(document: dict[str, Any]) -> str:
+def format_json(document: Mapping[str, Any]) -> str:
     """Format a JSON document as it is printed: without what a terminal would act on, which JSON allows in texts."""
+    return dump_json(document) + "\n"
+
+
+def dump_json(document: Mapping[str, Any]) -> str:
+    """Do the same, without a line break at the end."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    return _CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    return _CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def choose_marks(options: OutputOptions) -> "Marks":
