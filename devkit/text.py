@@ -37,21 +37,26 @@ codecs.register_error(ESCAPE_ERRORS, escape_unencodable)
 def to_one_line(text: str) -> str:
     """Return text from outside as one line that is safe for a terminal, cut after a thousand characters."""
     plain = _CONTROL.sub(" ", text).strip() if _CONTROL.search(text) else text
-    plain = _CI_COMMAND.sub("\\\\", plain)
+    plain = escape_ci_commands(plain)
     return plain if len(plain) <= MAX_CHARACTERS else f"{plain[: MAX_CHARACTERS - 1]}…"
+
+
+def escape_ci_commands(text: str) -> str:
+    """Escape what the log of a CI system would take for a command."""
+    return _CI_COMMAND.sub(r"\\", text)
 
 
 def escape_controls(text: str) -> str:
     """Escape what a terminal would act on or no encoding has, as in \\x1b; cut like `to_one_line`."""
     shown = text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
     shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
-    return _CI_COMMAND.sub("\\\\", shown)
+    return escape_ci_commands(shown)
 
 
 def escape_text(text: str) -> str:
     """Escape what a terminal would act on, or would show elsewhere, and keep the lines; never cut."""
     text = _CONTROL.sub(lambda found: "".join(char if char in "\n\t" else ascii(char)[1:-1] for char in found[0]), text)
-    return _CI_COMMAND.sub("\\\\", text)
+    return escape_ci_commands(text)
 
 
 def format_bytes(count: int) -> str:

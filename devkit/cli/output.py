@@ -34,7 +34,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]|(?<=#)#(?=(?:vso)?\[)")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:
 
 
 def format_json(document: Mapping[str, Any]) -> str:
-    """Format a JSON document as it is printed: without what a terminal would act on, which JSON allows in texts."""
+    """Format a JSON document as it is printed: without what a terminal or a CI log would act on, which JSON allows in texts."""
     return dump_json(document) + "\n"
 
 
