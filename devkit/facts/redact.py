@@ -54,79 +54,21 @@ _LOG_LINE = re.compile(
 """A line of the system's log: the machine's name is between the time and the program."""
 
 _NOT_NAMES = frozenset(
-    {
-        "none",
-        "null",
-        "true",
-        "false",
-        "unknown",
-        "name",
-        "user",
-        "host",
-        "container",
-        "image",
-        "project",
-        "redacted",
-        "wsl",
-    }
-    | {"windows", "linux", "not", "is", "has", "the", "address", "x86_64", "aarch64", "amd64", "arm64"}
+    (
+        *("none", "null", "true", "false", "unknown", "name", "user", "host", "container", "image", "project"),
+        *("redacted", "wsl", "windows", "linux", "not", "is", "has", "the", "address", "x86_64", "aarch64", "amd64"),
+        *("arm64",),
+    )
 )
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "host"})
 _PLAIN_WORDS = frozenset(
-    {
-        "user",
-        "proxy",
-        "root",
-        "host",
-        "localhost",
-        "ubuntu",
-        "debian",
-        "fedora",
-        "centos",
-        "rocky",
-        "arch",
-        "nixos",
-        "linux",
-        "windows",
-        "vscode",
-        "runner",
-        "admin",
-        "Public",
-        "shared",
-        "linuxbrew",
-        "dev",
-        "lib",
-        "usr",
-        "var",
-        "etc",
-        "proc",
-        "sys",
-        "run",
-        "tmp",
-        "opt",
-        "bin",
-        "srv",
-        "mnt",
-        "media",
-        "home",
-        "data",
-        "work",
-        "workspace",
-        "project",
-        "docker",
-        "podman",
-        "nvidia",
-        "gpu",
-        "cuda",
-        "torch",
-        "python",
-        "amd64",
-        "x86_64",
-        "server",
-        "desktop",
-        "laptop",
-        "default",
-    }
+    (
+        *("user", "proxy", "root", "host", "localhost", "ubuntu", "debian", "fedora", "centos", "rocky", "arch"),
+        *("nixos", "linux", "windows", "vscode", "runner", "admin", "Public", "shared", "linuxbrew", "dev", "lib"),
+        *("usr", "var", "etc", "proc", "sys", "run", "tmp", "opt", "bin", "srv", "mnt", "media", "home", "data"),
+        *("work", "workspace", "project", "docker", "podman", "nvidia", "gpu", "cuda", "torch", "python", "amd64"),
+        *("x86_64", "server", "desktop", "laptop", "default"),
+    )
 )
 """Names that say nothing of a person or a machine, and occur as separate words: `/dev` is not a user's folder."""
 

@@ -7,30 +7,21 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 T = TypeVar("T")
+_PREFIXED = (
+    *(r"(?:hf|api_org)_[A-Za-z0-9]{10,}", r"gh[opusr]_[A-Za-z0-9]{20,}", r"github_pat_[A-Za-z0-9_]{20,}"),
+    *(r"glpat-[A-Za-z0-9_-]{10,}", r"sk-[A-Za-z0-9_-]{16,}", r"nvapi-[A-Za-z0-9_-]{16,}"),
+    *(r"(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])", r"xox[abprs]-[A-Za-z0-9-]{10,}"),
+    *(r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", r"dckr_pat_[A-Za-z0-9_-]{10,}"),
+    *(r"pypi-[A-Za-z0-9_-]{16,}", r"npm_[A-Za-z0-9]{30,}", r"AIza[A-Za-z0-9_-]{35}", r"ya29\.[A-Za-z0-9_-]{20,}"),
+    *(r"GOCSPX-[\w-]{20,}", r"(?:gsk|xai|r8|dapi|tvly|pplx|fw|key)(?:_|-)?[A-Za-z0-9]{32,}"),
+    *(r"(?:dop|doo|dor)_v1_[0-9a-f]{32,}", r"hv[sb]\.[A-Za-z0-9_-]{20,}"),
+    *(r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}", r"SG\.[\w-]{16,}\.[\w-]{16,}", r"xapp-[A-Za-z0-9-]{10,}"),
+    *(r"gl(?:rt|dt|ptt|cbt)-[A-Za-z0-9_-]{10,}", r"ATATT3x[A-Za-z0-9_=-]{20,}", r"ATCTT3x[A-Za-z0-9_=-]{20,}"),
+)
 _SHAPES = (
-    re.compile(r"(?<![A-Za-z0-9])(?:hf|api_org)_[A-Za-z0-9]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])gh[opusr]_[A-Za-z0-9]{20,}|(?<![A-Za-z0-9])github_pat_[A-Za-z0-9_]{20,}"),
-    re.compile(r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])"),
-    re.compile(r"(?<![A-Za-z0-9])xox[abprs]-[A-Za-z0-9-]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),
-    re.compile(r"(?<![A-Za-z0-9])dckr_pat_[A-Za-z0-9_-]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])pypi-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{30,}"),
-    re.compile(
-        r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{35}|(?<![A-Za-z0-9])ya29\.[A-Za-z0-9_-]{20,}|(?<![A-Za-z0-9])GOCSPX-[\w-]{20,}"
-    ),
-    re.compile(r"(?<![A-Za-z0-9])(?:gsk|xai|r8|dapi|tvly|pplx|fw|key)(?:_|-)?[A-Za-z0-9]{32,}"),
-    re.compile(r"(?<![A-Za-z0-9])(?:dop|doo|dor)_v1_[0-9a-f]{32,}|(?<![A-Za-z0-9])hv[sb]\.[A-Za-z0-9_-]{20,}"),
-    re.compile(
-        r"(?<![A-Za-z0-9])(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}|(?<![A-Za-z0-9])SG\.[\w-]{16,}\.[\w-]{16,}"
-    ),
+    *(re.compile(rf"(?<![A-Za-z0-9])(?:{each})") for each in _PREFIXED),
     re.compile(r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}"),
     re.compile(r"hooks\.slack\.com/services/[\w/]{20,}|discord(?:app)?\.com/api/webhooks/[\w/-]{20,}"),
-    re.compile(r"(?<![A-Za-z0-9])xapp-[A-Za-z0-9-]{10,}|(?<![A-Za-z0-9])gl(?:rt|dt|ptt|cbt)-[A-Za-z0-9_-]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])ATATT3x[A-Za-z0-9_=-]{20,}|(?<![A-Za-z0-9])ATCTT3x[A-Za-z0-9_=-]{20,}"),
     re.compile(r"(?<=AccountKey=)[A-Za-z0-9+/=]{40,}|(?<=[?&]sig=)[A-Za-z0-9%+/=]{20,}"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"),
     re.compile(r"(?i)(?<=authorization: )(?:basic|bearer|token) [A-Za-z0-9._~+/=-]{8,}"),

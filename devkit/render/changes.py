@@ -451,20 +451,22 @@ def replace_file(
     names = [path.with_name(f"{path.name}.devkit-backup{number}") for number in ("", *range(2, 1000))]
     backup = next(name for name in names if not name.exists() or _holds(name, before))
     staged = get_staging_path(path)
-    written = [(staged, path), (get_staging_path(backup), path)]
+    written = [staged, get_staging_path(backup)]
     try:
         if path.read_bytes() != before:
             raise DevkitError(f"{path} was changed in between", "Run this again: it reads the file again.")
         mode = path.stat().st_mode & 0o7777
         if not backup.exists():
             _write_synced(get_staging_path(backup), before, mode)
-            written.append((backup, path))
+            written.append(backup)
             get_staging_path(backup).rename(backup)
         _write_synced(staged, after, mode)
         staged.chmod(mode)  # the umask took bits away
         replace(staged, path)
     except OSError as error:
-        _unstage(written, [])
+        for each in written:
+            with contextlib.suppress(OSError):
+                each.unlink(missing_ok=True)
         raise DevkitError(
             f"cannot replace {path}: {error.strerror}", "Make it writable for this user. Nothing was changed."
         ) from None
@@ -503,13 +505,6 @@ def _write_synced(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _unstage(staged: Iterable[tuple[Path, Path]], made: Iterable[Path]) -> None:
-    for source, _ in staged:
-        with contextlib.suppress(OSError):
-            source.unlink(missing_ok=True)
-    _remove_empty(made)
 
 
 def _remove_empty(directories: Iterable[Path]) -> None:

@@ -19,23 +19,11 @@ _SECRET_WORDS = frozenset({"TOKEN", "SECRET", "APIKEY", "CREDENTIAL", "CREDENTIA
 _KEY_WORDS = frozenset({"API", "ACCESS", "SECRET", "PRIVATE", "AUTH"})
 _NO_SECRET_ENDS = frozenset({"PATH", "FILE", "DIR", "URL", "URI", "NAME", "ID", "TYPE", "TTL", "LIMIT", "ENDPOINT"})
 HARMLESS_VARIABLES = frozenset(
-    {
-        "HF_HOME",
-        "HF_HUB_CACHE",
-        "HUGGINGFACE_HUB_CACHE",
-        "HF_TOKEN_PATH",
-        "TRANSFORMERS_CACHE",
-        "LD_LIBRARY_PATH",
-        "NVIDIA_DRIVER_CAPABILITIES",
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_DISABLE_REQUIRE",
-        "CUDA_VISIBLE_DEVICES",
-        "TORCH_CUDA_ARCH_LIST",
-        "UV_TORCH_BACKEND",
-        "PIP_CONSTRAINT",
-        "UV_CONSTRAINT",
-        "HOME",
-    }
+    (
+        *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "TRANSFORMERS_CACHE", "LD_LIBRARY_PATH"),
+        *("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DISABLE_REQUIRE", "CUDA_VISIBLE_DEVICES"),
+        *("TORCH_CUDA_ARCH_LIST", "UV_TORCH_BACKEND", "PIP_CONSTRAINT", "UV_CONSTRAINT", "HOME"),
+    )
 )
 """Variables whose value matters for GPUs and holds no secret."""
 _STAND_IN = re.compile(r"^(?:|x+|\*+|\.+|<.*>|.*(?:change[-_ ]?me|your[-_ ]|placeholder|example|dummy|todo).*)$", re.I)
