@@ -11,6 +11,10 @@ ESCAPE_ERRORS = "devkit.escape"
 """The name under which `escape_unencodable` is registered as a codec's error handler."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 """Everything that ends a line, moves the cursor, sets colors or turns the direction of writing."""
+_CI_COMMAND = re.compile(
+    r"(?m)(?<!\S)(?=::(?:error|warning|notice|debug|group|endgroup|echo|(?:add|remove|set|save|stop)-))|(?<=#)(?=#(?:vso)?\[)"
+)
+"""Where a log of GitHub or Azure would read a command: folding a text may put any word at the beginning of a line."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -33,18 +37,26 @@ codecs.register_error(ESCAPE_ERRORS, escape_unencodable)
 def to_one_line(text: str) -> str:
     """Return text from outside as one line that is safe for a terminal, cut after a thousand characters."""
     plain = _CONTROL.sub(" ", text).strip() if _CONTROL.search(text) else text
+    plain = escape_ci_commands(plain)
     return plain if len(plain) <= MAX_CHARACTERS else f"{plain[: MAX_CHARACTERS - 1]}…"
+
+
+def escape_ci_commands(text: str) -> str:
+    """Escape what the log of a CI system would take for a command."""
+    return _CI_COMMAND.sub(r"\\", text)
 
 
 def escape_controls(text: str) -> str:
     """Escape what a terminal would act on or no encoding has, as in \\x1b; cut like `to_one_line`."""
     shown = text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
-    return "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
+    shown = "".join(char if char.isprintable() or char == "\t" else ascii(char)[1:-1] for char in shown)
+    return escape_ci_commands(shown)
 
 
 def escape_text(text: str) -> str:
     """Escape what a terminal would act on, or would show elsewhere, and keep the lines; never cut."""
-    return _CONTROL.sub(lambda found: "".join(char if char in "\n\t" else ascii(char)[1:-1] for char in found[0]), text)
+    text = _CONTROL.sub(lambda found: "".join(char if char in "\n\t" else ascii(char)[1:-1] for char in found[0]), text)
+    return escape_ci_commands(text)
 
 
 def format_bytes(count: int) -> str:
@@ -87,9 +99,9 @@ def join_words(items: Iterable[str], last: str = "and") -> str:
 
 
 def wrap_text(text: str, *, width: int, indent: str = "", hanging: str = "") -> str:
-    """Fold text to `width` columns, with `hanging` before every line but the first; long words stay whole."""
+    """Fold text, escaped, to `width` columns, with `hanging` before every line but the first; long words stay whole."""
     return textwrap.fill(
-        text,
+        escape_text(text),
         width=width,
         initial_indent=indent,
         subsequent_indent=indent + hanging,
@@ -107,7 +119,7 @@ def format_table(rows: Sequence[Sequence[str]], *, indent: str = "", width: int 
     lines = []
     for row in rows:
         cells = [cell.ljust(each) for cell, each in zip(row[:-1], widths, strict=False)]
-        line = (indent + "  ".join([*cells, row[-1]])).rstrip()
+        line = escape_text(indent + "  ".join([*cells, row[-1]])).rstrip()
         lines.append(wrap_text(line, width=width, hanging=hanging) if width else line)
     return "\n".join(lines)
 

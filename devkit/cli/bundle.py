@@ -1,13 +1,13 @@
 """`devkit bundle`: everything that the dev container is built from, for a place without a network."""
 
 import contextlib
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from devkit.cli.output import dump_json
 from devkit.cli.runtime import hold_project
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
@@ -54,7 +54,7 @@ def bundle(
         ctx.exit(ExitCode.DONE)
     document = _build(project, contents, target, force=force)
     if as_json:
-        click.echo(json.dumps({**document, "verdict": "written", "output": str(target)}, indent=2, ensure_ascii=False))
+        click.echo(dump_json({**document, "verdict": "written", "output": str(target)}))
         return
     files = format_count(len(document["files"]) + 2, "file")
     click.echo(f"wrote {files}, {format_bytes(document['bytes'])}, to {target}")
@@ -106,7 +106,7 @@ def _format_dry_run(contents: "Bundle", target: Path, *, as_json: bool) -> str:
             "packages": dict(contents.plan.packages),
             "files": [file.path for file in contents.files],
         }
-        return json.dumps(document, indent=2, ensure_ascii=False)
+        return dump_json(document)
     lines = [
         f"would bundle, for {' and '.join(contents.architectures)}:",
         f"  {contents.plan.base_image} with the system packages of the Dockerfile",

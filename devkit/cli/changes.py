@@ -1,6 +1,5 @@
 """Changes to project files: shown, confirmed and written, with the plan that they follow from."""
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devkit.cli.output import print_wrapped
+from devkit.cli.output import dump_json, print_wrapped
 from devkit.cli.runtime import is_drawn, measure_memory_gb, today
 from devkit.cli.terminal import draw_diff, make_console
 from devkit.errors import ExitCode
@@ -182,7 +181,7 @@ def format_plan_conflict(conflict: "Conflict", *, schema: str, as_json: bool) ->
 
 def format_document(document: dict[str, object], *, schema: str) -> str:
     """Format a JSON document with its schema."""
-    return json.dumps({**document, "schema": schema}, indent=2, ensure_ascii=False)
+    return dump_json({**document, "schema": schema})
 
 
 def print_editor_reports(settings: "ProjectSettings") -> None:

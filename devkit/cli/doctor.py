@@ -355,7 +355,7 @@ def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tup
     The dialog is on standard error: standard output holds the report alone. --yes does not cover findings that are
     only possible, or only a note: somebody has to look at those.
     """
-    from devkit.render.changes import format_unified_diff
+    from devkit.render.diffs import format_unified_diff
     from devkit.render.repair import apply_edit
 
     repaired = []

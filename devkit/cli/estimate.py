@@ -14,6 +14,7 @@ import click
 
 from devkit.cli.command import Command, Decorator, section
 from devkit.cli.names import complete_gpus, complete_models
+from devkit.cli.output import dump_json
 from devkit.cli.runtime import is_drawn
 from devkit.cli.terminal import draw_estimate, make_console
 from devkit.errors import DevkitError, ExitCode
@@ -236,7 +237,7 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
     command = format_finetune_command(options.model, settings) if isinstance(settings, TrainingSettings) else ""
     if options.as_json:
         document = {**serialize_estimate_report(report), "command": command or None}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(dump_json(document))
     else:
         text = format_estimate_report(report, width=width)
         if is_drawn(sys.stdout):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.command import Command
+from devkit.cli.output import dump_json
 from devkit.errors import DevkitError, ExitCode
 from devkit.estimate.settings import Precision
 from devkit.workload.finetune.files import BaseQuantization
@@ -190,7 +191,7 @@ def _answer(settings: GenerateSettings, given: dict[str, Any]) -> None:
             "answers": answers,
             "speed": session.compute_speed().to_document(),
         }
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(dump_json(document))
     elif given["file"] is None:
         answer = session.generate(prompts[0], _print_piece)
         click.echo()

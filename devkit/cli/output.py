@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]|(?<=#)#(?=(?:vso)?\[)")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def format_doctor_report(facts: "Facts", report: "Report", options: OutputOption
     The reader of the text form is at the machine and needs the commands with their true paths. All other forms are
     shared with others: they hold no names of people and machines, no tokens, no device numbers.
     """
-    from devkit.facts.redact import build_redaction, redact_tokens
+    from devkit.facts.redact import build_redaction
+    from devkit.facts.secrets import redact_tokens
 
     if options.style == "text":
         from devkit.doctor.report.stack import build_stack
@@ -115,10 +116,15 @@ def format_check_list(checks: "Sequence[Check]", options: OutputOptions) -> str:
     return style_lines(format_checks(checks), is_plain=True)
 
 
-def format_json(document: dict[str, Any]) -> str:
-    """Format a JSON document as it is printed: without what a terminal would act on, which JSON allows in texts."""
+def format_json(document: Mapping[str, Any]) -> str:
+    """Format a JSON document as it is printed: without what a terminal or a CI log would act on, which JSON allows in texts."""
+    return dump_json(document) + "\n"
+
+
+def dump_json(document: Mapping[str, Any]) -> str:
+    """Do the same, without a line break at the end."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
-    return _CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    return _CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def choose_marks(options: OutputOptions) -> "Marks":

@@ -1,6 +1,5 @@
 """`devkit plan`: choose versions that fit, and explain each choice."""
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import click
 
 from devkit.cli.changes import format_compile_costs
 from devkit.cli.command import Command
+from devkit.cli.output import dump_json
 from devkit.cli.plan_options import PlanOptions, build_request_from_options, plan_options
 from devkit.cli.runtime import is_drawn, today
 from devkit.cli.terminal import draw_plan, make_console, show_status
@@ -125,7 +125,7 @@ def plan(
         text += "".join(f"\n{wrap_text(line, width=width)}" for line in choices)
         document = serialize_answer(answer, today=today()) | serialize_dependencies(dependencies)
     if as_json:
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(dump_json(document))
     elif isinstance(answer, Plan) and not why and is_drawn(sys.stdout):
         draw_plan(make_console(sys.stdout), answer, text.partition("\n\n")[2])
     else:

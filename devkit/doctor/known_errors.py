@@ -23,6 +23,7 @@ from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
 from devkit.doctor.signatures.unknown import Unknown, describe_unknown, find_first_error
 from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
+from devkit.facts.secrets import redact_tokens
 
 if TYPE_CHECKING:
     from devkit.doctor.signatures.nearest import Nearest
@@ -46,12 +47,6 @@ _CHOICE = re.compile(
 """Words of a fix that leaves open what to do."""
 _PLACEHOLDER = re.compile(r"<[a-zA-Z][\w .'/-]{1,40}>|(?<!\w)…(?!$)")
 """What a person must fill in before a command runs."""
-
-_TOKEN_MARKS = (
-    *("hf_", "api_org_", "gho_", "ghp_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "nvapi-"),
-    *("AKIA", "ASIA", "xox", "eyJ", "dckr_pat_", "pypi-"),
-)
-"""Words that a text with an access token has: only then the patterns of tokens are loaded."""
 
 
 def find_known_errors(
@@ -108,10 +103,7 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
     answer = TextAnswer(tuple(_judge_certainty(_limit_causes(ordered))))
     if not answer.matches:
         answer = _describe_rest(words, facts, harmless=harmless, reports=reports, weak=weak)
-    if any(mark in words.shown for mark in _TOKEN_MARKS):
-        from devkit.facts.redact import redact_tokens
-
-        answer = redact_tokens(answer)
+    answer = redact_tokens(answer)
     if machine:
         answer = replace(answer, matches=tuple(rank_by_machine(match, machine) for match in answer.matches))
     return answer

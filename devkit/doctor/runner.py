@@ -16,7 +16,7 @@ from devkit.doctor.model import (
     Skipped,
 )
 from devkit.facts.model import Facts
-from devkit.text import to_one_line
+from devkit.text import escape_ci_commands, to_one_line
 
 SEVERITY_RANKS: Mapping[Severity, int] = {Severity.NOTE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
 
@@ -84,7 +84,7 @@ def _run_check(check: Check, facts: Facts) -> CheckVerdict:
 
 def _escape_command(text: str) -> str:
     """Escape what a terminal or the log of a CI would act on, a new line included; never cut: half a command is another one."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return escape_ci_commands("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
 
 
 def _join(host: Outcome, container: Outcome) -> Outcome:

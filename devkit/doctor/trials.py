@@ -9,7 +9,7 @@ from devkit.doctor.preconditions import is_in_wsl
 from devkit.doctor.signatures.model import Match
 from devkit.facts.model import CudaCall, Deep, Facts, Trial, Trials, Way
 from devkit.facts.values import NOT_READ, Unknown
-from devkit.text import format_count, join_words
+from devkit.text import format_count, join_words, to_one_line
 
 STARTS, GETS_GPUS = "ENG017", "CTK013"
 """The checks of the trials: a container starts, and it gets the GPUs."""
@@ -91,7 +91,7 @@ def describe_trials(facts: Facts) -> str:
     tried = list_trials(facts)
     if not tried:
         reason = facts.trials.reason if isinstance(facts.trials, Unknown) else ""
-        return f"not tried: {reason}" if reason and facts.trials != NOT_READ else "not tried"
+        return f"not tried: {to_one_line(reason)}" if reason and facts.trials != NOT_READ else "not tried"
     fine = [each for each in tried if not find_fault(each, facts)]
     ways = _describe_ways([each for each in fine if each.is_for_gpu] or fine)
     failed = _describe_ways([each for each in tried if each not in fine])

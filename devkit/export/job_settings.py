@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from devkit.errors import DevkitError
 from devkit.export.targets import TARGETS, ExportTarget
 from devkit.export.values import parse_duration, parse_size
-from devkit.facts.redact import SECRETS
+from devkit.facts.secrets import contains_token, holds_secret
 from devkit.facts.settings import (
     SettingInfo,
     describe_settings,
@@ -182,7 +182,7 @@ def _validate_command(settings: JobSettings) -> None:
         raise DevkitError("the command begins with an empty word", "Such as -- python train.py")
     if settings.processes not in ("", "auto") and not re.fullmatch(r"[1-9]\d{0,3}", settings.processes):
         raise DevkitError(f"--set processes is {settings.processes!r}", "Give a number, or auto for one per GPU.")
-    if any(pattern.search(word) for word in settings.command for pattern in SECRETS):
+    if any(contains_token(word) for word in settings.command) or holds_secret(" ".join(settings.command)):
         raise DevkitError(
             "the command seems to contain a secret, and would be written into devkit.toml and every file",
             "Keep it where the engine keeps secrets; the hub's token is read from a file.",
@@ -228,7 +228,7 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
         seen.add(name)
         if _RESERVED_VARIABLES.fullmatch(name):
             raise DevkitError(f"--env {name} is set by devkit or torchrun itself", "Leave it out.")
-        if _SECRET_NAME.search(name) or any(pattern.search(value) for pattern in SECRETS):
+        if _SECRET_NAME.search(name) or holds_secret(f"{name}={value}"):
             raise DevkitError(
                 f"--env {name} looks like a secret, but would be written into devkit.toml and every file",
                 "Keep it where the engine keeps secrets; the hub's token is read from a file, never from a variable.",

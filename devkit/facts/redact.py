@@ -3,80 +3,10 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from devkit.facts.model import Facts, System
-
-SECRETS = (
-    re.compile(r"(?<![A-Za-z0-9])(?:hf|api_org)_[A-Za-z0-9]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])gh[opusr]_[A-Za-z0-9]{20,}|(?<![A-Za-z0-9])github_pat_[A-Za-z0-9_]{20,}"),
-    re.compile(r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])"),
-    re.compile(r"(?<![A-Za-z0-9])xox[abprs]-[A-Za-z0-9-]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),
-    re.compile(r"(?<![A-Za-z0-9])dckr_pat_[A-Za-z0-9_-]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])pypi-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{30,}"),
-    re.compile(
-        r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{35}|(?<![A-Za-z0-9])ya29\.[A-Za-z0-9_-]{20,}|(?<![A-Za-z0-9])GOCSPX-[\w-]{20,}"
-    ),
-    re.compile(r"(?<![A-Za-z0-9])(?:gsk|xai|r8|dapi|tvly|pplx|fw|key)(?:_|-)?[A-Za-z0-9]{32,}"),
-    re.compile(r"(?<![A-Za-z0-9])(?:dop|doo|dor)_v1_[0-9a-f]{32,}|(?<![A-Za-z0-9])hv[sb]\.[A-Za-z0-9_-]{20,}"),
-    re.compile(
-        r"(?<![A-Za-z0-9])(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}|(?<![A-Za-z0-9])SG\.[\w-]{16,}\.[\w-]{16,}"
-    ),
-    re.compile(r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}"),
-    re.compile(r"hooks\.slack\.com/services/[\w/]{20,}|discord(?:app)?\.com/api/webhooks/[\w/-]{20,}"),
-    re.compile(r"(?<![A-Za-z0-9])xapp-[A-Za-z0-9-]{10,}|(?<![A-Za-z0-9])gl(?:rt|dt|ptt|cbt)-[A-Za-z0-9_-]{10,}"),
-    re.compile(r"(?<![A-Za-z0-9])ATATT3x[A-Za-z0-9_=-]{20,}|(?<![A-Za-z0-9])ATCTT3x[A-Za-z0-9_=-]{20,}"),
-    re.compile(r"(?<=AccountKey=)[A-Za-z0-9+/=]{40,}|(?<=[?&]sig=)[A-Za-z0-9%+/=]{20,}"),
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"),
-    re.compile(r"(?i)(?<=authorization: )(?:basic|bearer|token) [A-Za-z0-9._~+/=-]{8,}"),
-    # hf_, ghp_, glpat- and sk- in base64, as a secret of Kubernetes or a login of Docker holds them.
-    re.compile(r"(?<![A-Za-z0-9+/])(?:aGZf|Z2hwX|Z2xwYXQt|c2st)[A-Za-z0-9+/=]{16,}"),
-    re.compile(r"(?<=\"auth\": \")[A-Za-z0-9+/=]{8,}"),
-)
-"""Shapes of access tokens: model hubs, code hosts, clouds, chat, JSON web tokens, registries, keys, headers, netrc."""
-
-_KEY = re.compile(
-    r"""(?ix)
-    (?<![\w.-])                                       # a key of any file, log, header or command line
-    (?P<key>[\w.-]{0,80}?
-      (?:password|passwd|passphrase|passcode|secrets?|tokens?|apikey|credentials?
-        |(?:(?<![a-z0-9])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pass|pwd|pw|cookies?|auth|authorization|pat|dsn|session[._-]?id
-        |(?:api|access|secret|private|signing|encryption|account|auth|license|shared|master|session|service)[._ -]?keys?))
-      (?:[._-]?(?:value|base|hash|\d{1,3}))?)
-    (?P<between>["']?\]?\s*(?:=>|:=|[:=])\s*|["']\s*,\s*(?=["'])|(?<=-)\s+)
-    (?:(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote)).)*)|(?P<bare>(?![{\[(])[^\s"',;&)}\]]+))
-    """
-)
-"""A value beside a key that says it is secret: of YAML, JSON, INI, a shell, a URL's query or a call."""
-_OPTION = re.compile(
-    r"(?i)(?<![\w-])(--?[a-z-]*(?:password|passwd|passphrase|token|secret|api-?key|credentials?)[ ]+)(?!-)(\S+)"
-)
-_HEADER = re.compile(
-    r"(?i)\b((?:set-)?cookie2?[\"']?\s*[:=]\s*[\"']?)[^\n\"']+"
-    r"|\b((?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?)(?:(?:basic|bearer|token|digest|negotiate|apikey)\s+)?[^\s\"']+"
-)
-_LOGIN_OPTION = re.compile(r"(?<!\S)(-u|--user|--proxy-user)([ =]+)([^\s:]+:\S+)|(?<=sshpass )(-p)(\s*)(\S+)")
-_GLUED = re.compile(
-    r"\b((?:mysql|mariadb)\w*\b[^\n]{0,120}?\s-p(?=\S*[a-zA-Z])|(?:docker|podman)\s+login\b[^\n]{0,120}?\s-p\s*"
-    r"|login\s+[^\s]{1,80}\s+password\s+)[^\s$<]\S*"
-)
-_SPOKEN = re.compile(
-    r"(?i)\b(passw(?:or)?d|passphrase|secret)([ ]+(?:is[ ]+|was[ ]+)?)(?=\S*[^\sa-z.,:;!?'\"()])([^\s'\"$<(]{4,})"
-)
-_HEX_KEY = re.compile(r"(?i)\b((?:api[ _-]?)?key|login|wandb)([\s:='\"]+)([0-9a-f]{40})\b")
-_NOT_SECRET = re.compile(
-    r"(?i)[\d.,/]*|<.*|\[.*|\$.*|%\w+%|none|null|nil|true|false|yes|no|on|off|not|is|was|unset|missing|required|invalid|expired"
-    r"|undefined|empty|redacted.*|x{3,}|\*+|\.{3}|…|str|string|int|bool|bytes|optional\W.*|self\W.*|os\.\w.*|args\W.*|\w+\(.*"
-)
-"""Values that are a number, a placeholder, a variable, a special token of a model, or code that reads the secret."""
-_NUMBER_OF = re.compile(r"(?i)tokens?")
-"""Beside these keys a number counts something; beside a password it is one."""
+from devkit.facts.secrets import T, is_random, redact_tokens, rewrite_texts
 
 _LONG_WORD = re.compile(r"(?<![\w/.])[A-Za-z0-9_+/=-]{20,}(?![\w/.])")
 MAX_DOUBTFUL = 5
@@ -90,7 +20,6 @@ _HOME = re.compile(
     r"((?:^|(?<=[^\w.-]))(?:/(?:[\w.-]+/){0,3}(?:home|[Uu]sers)/|[A-Za-z]:[\\/]+Users[\\/]+))"
     r"([^/\\:,;'\"\s]+)"
 )
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}")
 _PERSON = re.compile(
     r"(?i)(?<![\w-])((?:user|username|login|logname|sudo_user|owner|host|hostname|nodename|nodelist|node|machine)[\"']?\s*[:=]\s*[\"']?)"
@@ -125,79 +54,21 @@ _LOG_LINE = re.compile(
 """A line of the system's log: the machine's name is between the time and the program."""
 
 _NOT_NAMES = frozenset(
-    {
-        "none",
-        "null",
-        "true",
-        "false",
-        "unknown",
-        "name",
-        "user",
-        "host",
-        "container",
-        "image",
-        "project",
-        "redacted",
-        "wsl",
-    }
-    | {"windows", "linux", "not", "is", "has", "the", "address", "x86_64", "aarch64", "amd64", "arm64"}
+    (
+        *("none", "null", "true", "false", "unknown", "name", "user", "host", "container", "image", "project"),
+        *("redacted", "wsl", "windows", "linux", "not", "is", "has", "the", "address", "x86_64", "aarch64", "amd64"),
+        *("arm64",),
+    )
 )
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "host"})
 _PLAIN_WORDS = frozenset(
-    {
-        "user",
-        "proxy",
-        "root",
-        "host",
-        "localhost",
-        "ubuntu",
-        "debian",
-        "fedora",
-        "centos",
-        "rocky",
-        "arch",
-        "nixos",
-        "linux",
-        "windows",
-        "vscode",
-        "runner",
-        "admin",
-        "Public",
-        "shared",
-        "linuxbrew",
-        "dev",
-        "lib",
-        "usr",
-        "var",
-        "etc",
-        "proc",
-        "sys",
-        "run",
-        "tmp",
-        "opt",
-        "bin",
-        "srv",
-        "mnt",
-        "media",
-        "home",
-        "data",
-        "work",
-        "workspace",
-        "project",
-        "docker",
-        "podman",
-        "nvidia",
-        "gpu",
-        "cuda",
-        "torch",
-        "python",
-        "amd64",
-        "x86_64",
-        "server",
-        "desktop",
-        "laptop",
-        "default",
-    }
+    (
+        *("user", "proxy", "root", "host", "localhost", "ubuntu", "debian", "fedora", "centos", "rocky", "arch"),
+        *("nixos", "linux", "windows", "vscode", "runner", "admin", "Public", "shared", "linuxbrew", "dev", "lib"),
+        *("usr", "var", "etc", "proc", "sys", "run", "tmp", "opt", "bin", "srv", "mnt", "media", "home", "data"),
+        *("work", "workspace", "project", "docker", "podman", "nvidia", "gpu", "cuda", "torch", "python", "amd64"),
+        *("x86_64", "server", "desktop", "laptop", "default"),
+    )
 )
 """Names that say nothing of a person or a machine, and occur as separate words: `/dev` is not a user's folder."""
 
@@ -213,15 +84,15 @@ class Redaction:
         """Return `text` without tokens, logins, addresses, home folders, names, and the last digits of device numbers."""
         return _blanked(text, self.words)
 
-    def of(self, value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
+    def of(self, value: T) -> T:
         """Return a record with every text in it redacted."""
-        return _rewritten(value, self.redact_text)
+        return rewrite_texts(value, self.redact_text)
 
 
 @functools.lru_cache(maxsize=4096)
 def _blanked(text: str, words: tuple[tuple[str, str], ...]) -> str:
     # Facts and findings say many things more than once.
-    text = _MAIL.sub("mail", _without_tokens(text))
+    text = _MAIL.sub("mail", redact_tokens(text))
     text = _ADDRESS.sub("address", text)
     text = _PROMPT.sub("user@host", text)
     text = _PERSON.sub(_blank_name, text)
@@ -251,47 +122,14 @@ def count_removed(before: str, after: str) -> int:
 
 def find_doubtful_lines(text: str) -> tuple[str, ...]:
     """Find lines of a redacted text that may still hold a secret: a long word of letters and digits that nothing explains."""
-    lines = (line for line in text.splitlines() if any(_is_random(word) for word in _LONG_WORD.findall(line)))
+    lines = (line for line in text.splitlines() if any(is_random(word) for word in _LONG_WORD.findall(line)))
     return tuple(dict.fromkeys(lines))[:MAX_DOUBTFUL]
-
-
-def _is_random(word: str) -> bool:
-    digits = sum(char.isdigit() for char in word)
-    mixed = any(char.isupper() for char in word) and any(char.islower() for char in word)
-    return mixed and digits >= 3 and not re.fullmatch(r"(?i)0x[0-9a-f]+|[0-9a-f]+", word)
 
 
 def _blank_name(found: re.Match[str]) -> str:
     if not _is_name(found[2]) or found[2].lower() in _NOT_NAMES:
         return found[0]
     return found[1] + ("user" if re.match(r"(?i)user|log|sudo|owner", found[1]) else "host")
-
-
-def _blank_value(found: re.Match[str]) -> str:
-    value = found["quoted"] if found["quote"] else found["bare"]
-    counts = _NUMBER_OF.fullmatch(re.split(r"[._-]", found["key"])[-1])
-    if not value or (_NOT_SECRET.fullmatch(value) and (counts or not re.fullmatch(r"[\d.,/]+", value))):
-        return found[0]
-    return f"{found['key']}{found['between']}{found['quote'] or ''}redacted"
-
-
-def redact_tokens(value: Any) -> Any:  # noqa: ANN401 - what came in, rewritten
-    """Return a record without access tokens and logins, and otherwise unchanged, for the users of the machine."""
-    return _rewritten(value, _without_tokens)
-
-
-@functools.lru_cache(maxsize=4096)
-def _without_tokens(text: str) -> str:
-    for secret in SECRETS:
-        text = secret.sub("redacted", text)
-    text = _HEADER.sub(lambda found: f"{found[1] or found[2]}redacted", text)
-    text = _KEY.sub(_blank_value, text)
-    text = _OPTION.sub(r"\1redacted", text)
-    text = _LOGIN_OPTION.sub(lambda found: f"{found[1] or found[4]}{found[2] or found[5]}redacted", text)
-    text = _GLUED.sub(r"\1redacted", text)
-    text = _SPOKEN.sub(r"\1\2redacted", text)
-    text = _HEX_KEY.sub(r"\1\2redacted", text)
-    return _LOGIN.sub("", text)
 
 
 def build_redaction(facts: Facts) -> Redaction:
@@ -314,8 +152,7 @@ def redact_facts(facts: Facts) -> Facts:
     A user name is one that occurs in a home path; it is redacted wherever else it occurs as a word.
     GPUs stay distinguishable: the first eight digits of a UUID remain.
     """
-    blanked: Facts = build_redaction(facts).of(facts)
-    return blanked
+    return build_redaction(facts).of(facts)
 
 
 def _is_name(word: str) -> bool:
@@ -332,14 +169,3 @@ def _texts(value: object) -> Iterator[str]:
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _texts(getattr(value, field.name))
-
-
-def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:  # noqa: ANN401 - what came in, rewritten
-    if type(value) is str:
-        return rewrite(value)
-    if isinstance(value, tuple):
-        return tuple(_rewritten(item, rewrite) for item in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {field.name: _rewritten(getattr(value, field.name), rewrite) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **changed)
-    return value

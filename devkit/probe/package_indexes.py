@@ -139,6 +139,3 @@ def _read_pip() -> Iterator[tuple[str, list[str]]]:
     for key in _PIP_KEYS:
         if values := os.environ.get(f"PIP_{key.upper().replace('-', '_')}", "").split():
             yield key, values
-
-
-__all__ = ["MEMORY", "PUBLISHERS", "find_allowed_indexes", "find_pip_index", "remember_indexes"]

@@ -87,6 +87,7 @@ UNBUILT = re.compile(
 """What uv says of a source distribution that it cannot build."""
 _CAUSE = re.compile(r"^\s*cause: ", re.MULTILINE)
 _NO_SOLUTION = "No solution found"
+_UNDEFINED_INDEX = "references an undeclared index"
 _STEP = re.compile(r"(?:And b|B)ecause (.+?), we can conclude that .+?\.(?= And because |$)")
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PER_REQUIREMENT = re.compile(r"\s(?:#|--hash\b|\\\n).*", re.DOTALL)
@@ -289,7 +290,7 @@ class UvResolver:
         error = done.err[done.err.find("error:") :]
         if any(word in error.lower() for word in UNREACHABLE):
             return Unknown("uv cannot reach the package index")
-        if _NO_SOLUTION in error:
+        if _NO_SOLUTION in error or _UNDEFINED_INDEX in error:
             return Refused(_shorten(error), error)
         says = " ".join(error.partition("hint:")[0].removeprefix("error:").split()).replace(" cause:", ":")
         return Unknown(f"uv ended with {to_one_line(says) or f'exit code {done.code}'}")
@@ -457,12 +458,13 @@ def _adapt_pyproject(text: str, relaxed: Iterable[str], may_ask: Collection[str]
     project["dependencies"] = adapt(project.get("dependencies", []))
     project["optional-dependencies"] = {name: adapt(entries) for name, entries in extras.items()}
     indexes = [each for each in uv.get("index", ()) if strip_login(each.get("url", "")) in may_ask]
-    names = {each.get("name") for each in indexes}
+    # uv refuses an index that is defined nowhere, and looks for the package in no other.
+    left_out = {each.get("name") for each in uv.get("index", ())} - {each.get("name") for each in indexes}
     sources = {
         name: source
         for name, source in uv.get("sources", {}).items()
         if all(
-            isinstance(each, dict) and each.get("index") in names
+            isinstance(each, dict) and each.get("index", "") not in {"", *left_out}
             for each in (source if isinstance(source, list) else [source])
         )
     }

@@ -7,7 +7,6 @@ rolls back. A kill at any moment leaves each file old or new and never half.
 import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devkit.errors import DevkitError
-from devkit.facts.redact import redact_tokens
 from devkit.folder_lock import hold_folder
 from devkit.render.devkit_lock import LOCK_PATH, DevkitLock, compute_blob_id, find_version, keep_versions, parse_lock
+from devkit.render.diffs import format_unified_diff
 from devkit.render.files import (
     DEVCONTAINER_FOLDER,
     WHEELS_FOLDER,
@@ -37,21 +36,11 @@ from devkit.render.journal import (
     format_journal,
     parse_journal,
 )
-from devkit.text import escape_text
 
 if TYPE_CHECKING:
     from devkit.render.merge import MergeConflict
 
 _DEFAULT_MODE = 0o644
-_ASSIGNMENT = re.compile(
-    r"""(?x)(?<![\w$/.-])(?P<key>[A-Z][A-Z0-9_]{2,80})
-    (?P<between>["']?[ ]*[=:][ ]*["']?|["'][ ]*:[ ]*["'])
-    (?P<value>[^\s"'][^\n"']*?)(?=["'\n]|$|[ ](?=[A-Z][A-Z0-9_]+=)|[ ]\\)"""
-)
-"""A value of `environment`, `containerEnv`, `args`, ENV or ARG: in YAML, JSON or a Dockerfile."""
-
-_OLDER_ENV = re.compile(r"(?m)^([-+ ]?\s*ENV\s+\w+) +([^=\s][^\n]*)$")
-"""ENV without an equals sign: the rest of the line is its value."""
 
 
 class Action(StrEnum):
@@ -115,32 +104,6 @@ class KnownFiles:
         """Return True for a file as devkit left it, and for devkit's own wheel, which users do not edit."""
         ids = self.files.get(path, ())
         return compute_blob_id(content) in ids or ("" in ids and path.startswith(WHEELS_FOLDER))
-
-
-def format_unified_diff(path: str, before: bytes, after: bytes) -> str:
-    """Return a unified diff, or one line for files that are not text."""
-    if before == after:
-        return ""
-    import difflib
-
-    try:
-        old, new = before.decode().splitlines(), after.decode().splitlines()
-    except UnicodeDecodeError:
-        return f"{path}: binary files differ"
-    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
-    return escape_text(redact_tokens(_hide_values("\n".join(lines), before.decode())))
-
-
-def _hide_values(diff: str, before: str) -> str:
-    """Hide the values of environment variables and build arguments that a file had before: they are the user's."""
-    values = {(found["key"], found["value"]) for found in _ASSIGNMENT.finditer(before)}
-
-    def hide(found: re.Match[str]) -> str:
-        is_known = (found["key"], found["value"]) in values
-        return f"{found['key']}{found['between']}…" if is_known else found[0]
-
-    diff = _OLDER_ENV.sub(lambda found: f"{found[1]} …" if found[2] in before else found[0], diff)
-    return _ASSIGNMENT.sub(hide, diff)
 
 
 def compute_changes(
@@ -488,20 +451,22 @@ def replace_file(
     names = [path.with_name(f"{path.name}.devkit-backup{number}") for number in ("", *range(2, 1000))]
     backup = next(name for name in names if not name.exists() or _holds(name, before))
     staged = get_staging_path(path)
-    written = [(staged, path), (get_staging_path(backup), path)]
+    written = [staged, get_staging_path(backup)]
     try:
         if path.read_bytes() != before:
             raise DevkitError(f"{path} was changed in between", "Run this again: it reads the file again.")
         mode = path.stat().st_mode & 0o7777
         if not backup.exists():
             _write_synced(get_staging_path(backup), before, mode)
-            written.append((backup, path))
+            written.append(backup)
             get_staging_path(backup).rename(backup)
         _write_synced(staged, after, mode)
         staged.chmod(mode)  # the umask took bits away
         replace(staged, path)
     except OSError as error:
-        _unstage(written, [])
+        for each in written:
+            with contextlib.suppress(OSError):
+                each.unlink(missing_ok=True)
         raise DevkitError(
             f"cannot replace {path}: {error.strerror}", "Make it writable for this user. Nothing was changed."
         ) from None
@@ -540,13 +505,6 @@ def _write_synced(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _unstage(staged: Iterable[tuple[Path, Path]], made: Iterable[Path]) -> None:
-    for source, _ in staged:
-        with contextlib.suppress(OSError):
-            source.unlink(missing_ok=True)
-    _remove_empty(made)
 
 
 def _remove_empty(directories: Iterable[Path]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from packaging.utils import parse_wheel_filename
 
 from devkit.errors import DevkitError
+from devkit.facts.secrets import redact_tokens
 from devkit.release import __version__
 from devkit.render.bundle import Bundle
 from devkit.render.files import DEVCONTAINER_FOLDER, Artifact
@@ -24,7 +25,6 @@ from devkit.solver.output import serialize_plan
 from devkit.text import format_bytes, format_count
 from devkit.verify.engine import WorkingEngine
 from devkit.verify.process import Progress, run_streaming
-from devkit.verify.report import redact_secrets
 from devkit.whole_files import write_whole
 
 BUNDLE_SCHEMA = "devkit.bundle/1"
@@ -67,12 +67,12 @@ class BundleBuilder:
     def run(self, step: str, *arguments: str) -> str:
         """Run the engine's program and return its output. Raises DevkitError, with its last line, when it fails."""
         done = run_streaming(
-            [self.engine.program, *arguments], progress=lambda line: self.progress(redact_secrets(line))
+            [self.engine.program, *arguments], progress=lambda line: self.progress(redact_tokens(line))
         )
         if done.code != 0:
             log = "\n".join((*done.log, done.out))
             hint = next((hint for sign, hint in _HINTS if sign in log), "The lines above say more.")
-            raise DevkitError(f"{step} failed: {redact_secrets(done.last_line)}", hint)
+            raise DevkitError(f"{step} failed: {redact_tokens(done.last_line)}", hint)
         return done.out.strip()
 
     def build(self, step: str, architecture: str, *options: str) -> None:

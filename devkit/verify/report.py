@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+from devkit.facts.secrets import redact_tokens
 from devkit.formats.documents import build_from, encode
 from devkit.text import format_count, format_duration, format_number, format_table, join_words, wrap_text
 from devkit.workload.proof.stages import (
@@ -26,7 +26,6 @@ PROGRAM, BECAUSE = "proof", "proof_because"
 """The inputs that name a smaller proof than the full one, and why it ran."""
 MAX_TEXT_CHARACTERS = 40
 SHOWN_LOG_LINES = 20
-_SECRETS = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bhf_\w{8,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}")
 
 
 class ProofLocation(StrEnum):
@@ -53,11 +52,6 @@ def hash_document(document: Mapping[str, Any]) -> str:
     plain = {name: value for name, value in document.items() if name != HASH_FIELD}
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def redact_secrets(text: str) -> str:
-    """Replace tokens and the passwords in URLs: build logs print the proxies and indexes that they use."""
-    return _SECRETS.sub("***", text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +124,8 @@ class VerificationReport:
 
     def to_document(self) -> dict[str, Any]:
         """Return the document behind `--json`; its fields are a contract. Its last field is the hash of the others."""
-        stages = tuple(replace(stage, reason=redact_secrets(stage.reason)) for stage in self.stages)
-        log = tuple(map(redact_secrets, self.log))
+        stages = tuple(replace(stage, reason=redact_tokens(stage.reason)) for stage in self.stages)
+        log = tuple(map(redact_tokens, self.log))
         document = encode(build_from(VerifyDocument, self, stages=stages, log=log))
         return add_hash(document | {"stages": [stage.to_document() for stage in stages]})
 
@@ -187,13 +181,13 @@ def format_proof_report(report: VerificationReport, *, width: int) -> str:
     for heading, stage in zip(format_table(rows).splitlines()[1:], report.stages, strict=True):
         lines.append(heading)
         if stage.reason:
-            lines.append(wrap_text(redact_secrets(stage.reason), width=width, indent="    "))
+            lines.append(wrap_text(redact_tokens(stage.reason), width=width, indent="    "))
         if stage.measured and stage.status is not StageStatus.SKIPPED:
             readings = ", ".join(_format_reading(name, stage) for name in stage.measured)
             lines.append(wrap_text(readings, width=width, indent="    "))
     if report.log:
         shown = [line.rstrip() for line in report.log if line.strip()][-SHOWN_LOG_LINES:]
-        lines += ["", "The last output of the process that failed:", *(f"  {redact_secrets(line)}" for line in shown)]
+        lines += ["", "The last output of the process that failed:", *(f"  {redact_tokens(line)}" for line in shown)]
     return "\n".join([*lines, "", " ".join(report.conclusion.split())])
 
 

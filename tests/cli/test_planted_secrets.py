@@ -1,13 +1,18 @@
-"""Thirty kinds of secrets, planted in every file of a project and in a log: no output and no written file repeats one."""
+"""Secrets of every kind, planted in every file of a project and in a log: no output and no written file repeats one."""
 
+import asyncio
 import json
 
 import pytest
 
-from devkit.facts.redact import redact_tokens
+from devkit.facts.redact import count_removed
+from devkit.facts.secrets import redact_tokens
+from devkit.mcp_server import build_server
 from tests.render.injection import FIXED, ran, tree
 
-A, HEX, B64 = "aB3" * 12, "0a1b2c3d" * 5, "QWxhZGRpbjpvcGVuIHNlc2FtZQ"
+ADA = ("--gpu", "RTX 4090", "--driver", "570.124.06")
+
+A, HEX, B64, WORD = "aB3" * 12, "0a1b2c3d" * 5, "QWxhZGRpbjpvcGVuIHNlc2FtZQ", "zQ7hunter2Xk9"
 PLANTED = {
     "Hugging Face": f"hf_{A}",
     "Hugging Face, organization": f"api_org_{A}",
@@ -48,23 +53,135 @@ PLANTED = {
     "Docker's config": f'"auth": "{B64}"',
     "Hugging Face in base64": "aGZfYUIzYUIzYUIzYUIzYUIzYUIzYUIz",
 }
-CORES = sorted({A[:20], HEX, B64, "AKIAIOSFODNN7PLANTED", "aGZfYUIzYUIz"})
+EVERYDAY = """\
+DB_PASSWORD: VALUE
+PGPASSWORD=VALUE
+"password": "VALUE"
+passwd VALUE
+api-key: VALUE
+x-api-key: VALUE
+Set-Cookie: session=VALUE; Path=/
+Cookie: a=VALUE; b=VALUE
+curl -u bob:VALUE https://x.example/y
+curl --user bob:VALUE https://x.example/y
+sshpass -p VALUE ssh box
+mysql -u root -pVALUE
+docker login -u me -p VALUE
+login me password VALUE
+AWS_SECRET_ACCESS_KEY = "VALUE"
+https://x.example/?secret_key=VALUE&x=1
+os.environ["DB_PASS"] = "VALUE"
+--set password=VALUE
+--api-key VALUE
+"client_secret":"VALUE"
+dbPassword: VALUE
+{"auth": {"token": "VALUE"}}
+MONGO_PWD='VALUE'
+redis password is VALUE
+Authorization: Bearer VALUE
+ENV API_TOKEN=VALUE
+SECRET_KEY_BASE=VALUE
+jdbc:postgresql://db/x?user=u&password=VALUE
+putenv('DB_PASSWORD', 'VALUE')
+password=>VALUE
+POSTGRES_PASSWORD=VALUE
+MYSQL_ROOT_PASSWORD: VALUE
+MINIO_ROOT_PASSWORD='VALUE'
+requirepass VALUE
+redis-cli -a VALUE ping
+spring.datasource.password=VALUE
+ALTER USER bob WITH PASSWORD 'VALUE';
+IDENTIFIED BY 'VALUE'
+mongodb://bob:VALUE@db:27017/x
+postgresql+psycopg2://bob:VALUE@db/x
+Authorization: Token VALUE
+X-Auth-Token: VALUE
+PRIVATE-TOKEN: VALUE
+X-Vault-Token: VALUE
+curl -H 'api-key: VALUE'
+wget --password=VALUE https://x
+http --auth bob:VALUE GET x
+PGPASSWORD=VALUE psql -h db
+export WANDB_API_KEY=VALUE
+set AWS_SECRET_ACCESS_KEY=VALUE
+setx OPENAI_API_KEY "VALUE"
+$env:AZURE_CLIENT_SECRET = "VALUE"
+aws_secret_access_key = VALUE
+"accessToken": "VALUE"
+<password>VALUE</password>
+//registry.npmjs.org/:_authToken=VALUE
+mlflow: MLFLOW_TRACKING_PASSWORD -> VALUE
+DefaultEndpointsProtocol=https;AccountName=a;AccountKey=VALUE
+Server=db;User Id=sa;Password=VALUE;
+jdbc:mysql://db/x?user=a&password=VALUE
+kubectl create secret generic s --from-literal=pw=VALUE
+helm install x --set auth.rootPassword=VALUE
+docker build --build-arg NPM_TOKEN=VALUE .
+docker run -e DB_PASS=VALUE img
+gh auth login --with-token <<< VALUE
+huggingface-cli login --token VALUE
+neptune.init_run(api_token="VALUE")
+comet_ml.login(api_key='VALUE')
+ssh-keygen -N 'VALUE' -f k
+openssl enc -pass pass:VALUE -in x
+RABBITMQ_DEFAULT_PASS=VALUE
+amqp://bob:VALUE@mq:5672
+ELASTIC_PASSWORD: VALUE
+elasticsearch -E bootstrap.password=VALUE
+ldapsearch -w VALUE -b x
+sqlcmd -U sa -P VALUE -S db
+smbclient //h/s -U bob%VALUE
+rclone config create r s3 secret_access_key VALUE
+restic: RESTIC_PASSWORD=VALUE
+borg: BORG_PASSPHRASE='VALUE'
+GRAFANA_ADMIN_PASSWORD=VALUE
+admin_password = VALUE
+influx --token VALUE ping
+INFLUX_TOKEN=VALUE
+vault login VALUE
+consul: CONSUL_HTTP_TOKEN=VALUE
+nats --password VALUE sub x
+clickhouse-client --password=VALUE
+clickhouse-client --password VALUE
+snowsql -o password=VALUE
+az login -u bob -p VALUE
+az storage --account-key VALUE ls
+oc login --token=VALUE
+kubectl --token VALUE get x
+apiVersion: v1, stringData: pw: VALUE
+wandb login VALUE
+clearml: api.credentials { secret_key: "VALUE" }
+dvc remote modify r password 'VALUE'
+keytool -storepass VALUE -list
+zip -P VALUE a.zip x
+gpg --passphrase VALUE -d x
+twine upload -u me -p VALUE dist/x
+npm config set //r/:_authToken VALUE
+JENKINS_API_TOKEN: 'VALUE'
+sentry dsn: https://VALUE@sentry.io/1
+smtp_pass => 'VALUE'
+DATABASE_URL=mysql://bob:VALUE@db/x
+X-CSRF-Token: VALUE
+""".replace("VALUE", WORD).splitlines()
+"""How the manuals of widely used programs write a password, where the value has no shape of its own."""
+CORES = sorted({A[:20], WORD, HEX, B64, "AKIAIOSFODNN7PLANTED", "aGZfYUIzYUIz"})
 """The parts of the values that no output may hold."""
 
 
 def test_a_text_of_every_kind_is_redacted():
-    assert len(PLANTED) >= 30
-    for kind, secret in PLANTED.items():
-        left = redact_tokens(f"before {secret} after")
-        assert left.startswith("before ") and left.endswith("after"), kind
-        assert not leaks(left), kind
+    assert len(PLANTED) + len(EVERYDAY) >= 140
+    for secret in (*PLANTED.values(), *EVERYDAY):
+        left = redact_tokens(f"before {secret}\nafter")
+        assert left.startswith("before ") and left.endswith("\nafter"), secret
+        assert not leaks(left), secret
+        assert count_removed(secret, redact_tokens(secret)) >= 1
 
 
 @pytest.fixture
 def project(tmp_path):
     root = tmp_path / "project"
     (root / ".devcontainer").mkdir(parents=True)
-    values = list(PLANTED.values())
+    values = [*PLANTED.values(), *EVERYDAY]
     lines = [json.dumps(value) for value in values]
     (root / "Dockerfile").write_text(
         "FROM python:3.11\n"
@@ -104,11 +221,52 @@ def test_no_form_of_the_report_repeats_one(project, style):
     assert not leaks((project.parent / "facts.json").read_text())
 
 
-def test_no_answer_to_a_log_repeats_one(project, monkeypatch):
-    text = "CUDA driver version is insufficient for CUDA runtime version\n" + "\n".join(PLANTED.values())
-    for words in (("explain", text, "--no-facts"), ("explain", text, "--no-facts", "--json")):
-        done = ran(project, *words)
+TEXT = "CUDA driver version is insufficient for CUDA runtime version\n" + "\n".join([*PLANTED.values(), *EVERYDAY])
+
+
+def test_no_answer_to_a_log_repeats_one(project):
+    for words in ((), ("--json",), ("--new", "case.json")):
+        done = ran(project, "explain", TEXT, "--no-facts", *words)
         assert done.code in (0, 1), done.err
+        assert not leaks(done.out + done.err)
+    assert not leaks((project / "case.json").read_text())
+
+
+@pytest.mark.parametrize("secret", [*EVERYDAY[::9], *list(PLANTED.values())[::9]])
+def test_no_answer_to_a_line_repeats_one(tmp_path, secret):
+    done = ran(tmp_path, "explain", f"OSError: bad line: {secret}", "--no-facts")
+    assert "OSError" in done.out and not leaks(done.out + done.err)
+
+
+def test_no_tool_of_an_assistant_repeats_one(project):
+    server = build_server(project=project)
+    for tool, arguments in (("explain", {"text": TEXT}), ("check_project", {}), ("preview_init", {})):
+        assert not leaks(str(asyncio.run(server.call_tool(tool, arguments))))
+
+
+COMPOSE = """\
+services:
+  app:
+    image: pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime
+    environment: VALUES
+    deploy:
+      resources: {reservations: {devices: [{driver: nvidia, count: 1}]}}
+    labels: VALUES
+"""
+
+
+def test_no_diff_repeats_one(tmp_path):
+    (tmp_path / ".devcontainer").mkdir()
+    values = json.dumps({f"Key{n}": value for n, value in enumerate([*PLANTED.values(), *EVERYDAY])})
+    (tmp_path / "compose.yaml").write_text(COMPOSE.replace("VALUES", values))
+    (tmp_path / ".devcontainer/devcontainer.json").write_text(
+        f'{{"dockerComposeFile": "../compose.yaml", "service": "app", "containerEnv": {values}}}'
+    )
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    for words in (("init", ".", "--dry-run", "--diff", "--no-resolve", *ADA), ("doctor", "--fix", "--no-trial")):
+        done = ran(tmp_path, *words)
+        assert done.code in (0, 1), done.err
+        assert "Key0" in done.out + done.err
         assert not leaks(done.out + done.err)
 
 

@@ -127,6 +127,60 @@ def test_a_private_package_is_never_looked_for_in_the_public_index(tmp_path, ser
     assert not [each for each in public.requests if "/corp/" in each]
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"pyproject.toml": UV + '[tool.uv.sources]\ncorp = { index = "gone" }\n'},
+        {"pyproject.toml": POETRY + 'corp = { version = "*", source = "gone" }\nother = "*"\n'},
+        {"Pipfile": '[packages]\ncorp = { version = "*", index = "gone" }\nother = "*"\n'},
+    ],
+    ids=["uv", "Poetry", "Pipenv"],
+)
+def test_a_package_of_an_index_that_no_file_defines_is_refused(tmp_path, servers, files):
+    _, public = servers
+    project = tmp_path / "project"
+    write(project, files, "")
+    done = run(tmp_path, project, "plan", *ADA, public=public.index)
+    assert done.returncode == 1
+    assert "corp" in done.stdout and "gone" in done.stdout
+    assert not [each for each in public.requests if "/corp/" in each]
+
+
+CONDA = "channels:\n- CHANNEL\n- conda-forge\ndependencies:\n- BOUNDcorp\n- BOUNDother\n- pip:\n  - peft\n"
+LOGIN = "https://conda.example/t/planted-token/own"
+
+
+@pytest.mark.parametrize(
+    ("channel", "bound", "installed"),
+    [
+        ("URL", "", ["corp", "other"]),
+        ("nodefaults", "URL::", ["URL::corp", "URL::other"]),
+        ("nodefaults", "own::", ["own::corp", "own::other"]),
+        (LOGIN, "", []),
+        ("nodefaults", f"{LOGIN}::", []),
+    ],
+    ids=["a channel", "bound to an address", "bound to a name", "a channel with a login", "bound, with a login"],
+)
+def test_a_package_of_a_channel_is_looked_for_in_no_index_and_no_other_channel(
+    tmp_path, servers, channel, bound, installed
+):
+    private, public = servers
+    project = tmp_path / "project"
+    text = CONDA.replace("CHANNEL", channel).replace("BOUND", bound)
+    write(project, {"environment.yml": text.replace("other", "numpy")}, private.url)
+    done = run(tmp_path, project, "init", ".", *ADA, "--yes", "--no-resolve", public=public.index)
+    assert done.returncode == 0, done.stderr
+    written = {path.name: path.read_text() for path in (project / ".devcontainer").glob("[!w]*") if path.is_file()}
+    conda = written.get("conda.yaml", "")
+    assert [each.replace("URL", private.url).replace("other", "numpy") for each in installed] == re.findall(
+        r'^  - "(.*(?:corp|numpy))"$', conda, re.MULTILINE
+    )
+    installs = "".join(text for name, text in written.items() if name != "conda.yaml")
+    assert "corp" not in installs.replace("conda.yaml", "")
+    assert bool(re.search(r"\bnumpy\b", installs)) is (not installed and not bound)
+    assert "planted-token" not in "".join(written.values()) + done.stdout + done.stderr
+
+
 def test_the_consent_of_a_stranger_does_not_count(tmp_path, servers):
     private, public = servers
     project = tmp_path / "project"

@@ -26,7 +26,7 @@ from devkit.facts.model import (
     System,
     Xid,
 )
-from devkit.facts.redact import Redaction, build_redaction, count_removed, redact_facts, redact_tokens
+from devkit.facts.redact import Redaction, build_redaction, redact_facts
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import ComputeCapability, Release, Unknown
 from tests.doctor.machines import healthy, inside
@@ -262,49 +262,6 @@ def test_a_user_called_dev_keeps_the_device_nodes():
     facts: Facts = healthy()
     assert redact_facts(facts).driver.device_nodes == facts.driver.device_nodes
     assert "/home/dev" not in format_facts(redact_facts(facts))
-
-
-# Values beside a key that says what they are, as logs, settings and command lines write them.
-
-SECRET = "zQ7hunter2Xk9"
-BESIDE_KEYS = [
-    f"DB_PASSWORD: {SECRET}",
-    f"PGPASSWORD={SECRET}",
-    f'"password": "{SECRET}"',
-    f"passwd {SECRET}",
-    f"api-key: {SECRET}",
-    f"x-api-key: {SECRET}",
-    f"Set-Cookie: session={SECRET}; Path=/",
-    f"Cookie: a={SECRET}; b={SECRET}",
-    f"curl -u bob:{SECRET} https://x.example/y",
-    f"curl --user bob:{SECRET} https://x.example/y",
-    f"sshpass -p {SECRET} ssh box",
-    f"mysql -u root -p{SECRET}",
-    f"docker login -u me -p {SECRET}",
-    f"login me password {SECRET}",
-    f'AWS_SECRET_ACCESS_KEY = "{SECRET}"',
-    f"https://x.example/?secret_key={SECRET}&x=1",
-    f'os.environ["DB_PASS"] = "{SECRET}"',
-    f"--set password={SECRET}",
-    f"--api-key {SECRET}",
-    f'"client_secret":"{SECRET}"',
-    f"dbPassword: {SECRET}",
-    f'{{"auth": {{"token": "{SECRET}"}}}}',
-    f"MONGO_PWD='{SECRET}'",
-    f"redis password is {SECRET}",
-    f"Authorization: Bearer {SECRET}",
-    f"ENV API_TOKEN={SECRET}",
-    f"SECRET_KEY_BASE={SECRET}",
-    f"jdbc:postgresql://db/x?user=u&password={SECRET}",
-    f"putenv('DB_PASSWORD', '{SECRET}')",
-    f"password=>{SECRET}",
-]
-
-
-@pytest.mark.parametrize("text", BESIDE_KEYS)
-def test_a_value_beside_a_key_that_says_it_is_secret_is_redacted(text):
-    assert SECRET not in redact_tokens(text)
-    assert count_removed(text, redact_tokens(text)) >= 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from devkit.doctor.known_errors import find_known_errors
-from devkit.facts.redact import redact_tokens
+from devkit.facts.secrets import redact_tokens
 from devkit.formats.jsonc import InvalidJsonc, parse_jsonc
 from devkit.formats.shell import parse_commands
 from devkit.probe.project.reader import read_dependencies, read_project

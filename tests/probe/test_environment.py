@@ -80,11 +80,15 @@ def test_packages_are_read_by_metadata_and_named_as_on_the_index(tmp_path):
     ]
 
 
-def test_the_active_environment_comes_before_devkits_own(tmp_path):
-    commands = '[[command]]\nargv = ["/work/venv/bin/python", "--version"]\nout = "Python 3.11.9"\n'
+@pytest.mark.parametrize("key", ["version", "version_info"])
+def test_the_active_environment_comes_before_devkits_own_and_is_not_started(tmp_path, key):
     nodes = '"/work/venv/bin/python" = { kind = "file", mode = 0o755 }'
-    found = read_python(host(tmp_path, env={"VIRTUAL_ENV": "/work/venv"}, nodes=nodes, commands=commands))
+    files = {"/work/venv/pyvenv.cfg": f"home = /usr/bin\n{key} = 3.11.9\n"}
+    env = {"VIRTUAL_ENV": "/work/venv"}
+    found = read_python(host(tmp_path, env=env, nodes=nodes, files=files))
     assert (found.executable, str(found.version)) == ("/work/venv/bin/python", "3.11.9")
+    unsaid = read_python(host(tmp_path, env=env, nodes=nodes))
+    assert "/work/venv/bin/python was not started" in unsaid.reason
 
 
 def test_in_an_image_the_first_python_on_path_is_the_projects(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devkit.render.changes import format_unified_diff
+from devkit.render.diffs import format_unified_diff
 
 SECRET = "zQ7hunter2Xk9"
 TEXTS = {
@@ -13,6 +13,10 @@ TEXTS = {
     "a Dockerfile": f"FROM python:3.12\nENV BILLING={SECRET} LEVEL=debug\nARG LOGIN={SECRET}\n",
     "a Dockerfile, in the old form": f"FROM python:3.12\nENV BILLING {SECRET} and more\n",
     "a Dockerfile, over lines": f"FROM python:3.12\nENV LEVEL=debug \\\n    BILLING={SECRET}\n",
+    "Compose, small letters": f'services:\n  app:\n    environment:\n      billing: it\'s a, "{SECRET}"\n    image: x\n',
+    "Compose, a list at its key": f"    environment:\n    - billing={SECRET} # note\n    image: x\n",
+    "Compose, a block": f"    environment:\n      billing: |\n        first\n        {SECRET}\n    image: x\n",
+    "devcontainer.json, a quote": f'{{"containerEnv": {{"billing": "a\\"{SECRET}"}}, "x": 1}}\n',
     "a key that says it is secret": f"db_password: {SECRET}\n",
 }
 

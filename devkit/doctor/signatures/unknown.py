@@ -9,6 +9,7 @@ from devkit.doctor.signatures.library_changes import list_packages
 from devkit.doctor.signatures.log_text import Words
 from devkit.doctor.signatures.model import Consequence
 from devkit.doctor.signatures.text_facts import TextFacts
+from devkit.facts.secrets import redact_tokens
 
 MAX_LINE = 300
 MAX_ADVICE = 3
@@ -220,7 +221,7 @@ def _list_facts(facts: TextFacts) -> tuple[str, ...]:
 
 def _build_search(text: str, package: str, facts: TextFacts) -> str:
     """Return the words of an error for a search engine: without paths, numbers of processes and quotes."""
-    found = _EXCEPTION.match(text)
+    found = _EXCEPTION.match(text := redact_tokens(text))
     name, message = (found[1].rpartition(".")[2], found[2]) if found else ("", text)
     plain = _NOISE.sub(" ", message)
     words = [word for word in plain.split() if not re.fullmatch(r"[\d.:/\\*+_-]+", word)][:_MAX_SEARCH_WORDS]

@@ -27,6 +27,7 @@ FROM_CONDA = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch"
 """What conda calls some packages -> what the package index calls them."""
 COMPILER = "torch brings CUDA's libraries; --feature nvcc adds the compiler"
 DEFAULT_CHANNEL = "conda-forge"
+_NEEDS_LOGIN = "a channel of conda that needs a login"
 _SPEC = re.compile(r"(?:([\w./:-]+)::)?([A-Za-z0-9_][\w.-]*)(\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _BUILD = re.compile(r"^(={1,2}\s*[^=\s]+)(?:=\S+|\s+\S+)$")
 _SAFE = re.compile(r"[\w./:<>=!~,*|+\[\]'-]+(?: [\w.<>=!~,*|+-]+)*", re.ASCII)
@@ -47,7 +48,11 @@ _OF_OTHER_SYSTEMS = re.compile(
 )
 """Packages that conda has for Windows or macOS alone, with a build: `conda env export` writes those of the system it runs on."""
 _CHANNELS_OF_TORCH = ("pytorch", "nvidia", "pytorch-nightly")
-_TOKEN = re.compile(r"/t/[^/]+")
+_PUBLIC_CHANNELS = re.compile(
+    r"(?:.*/)?(?:conda-forge|defaults|main|free|r|msys2|anaconda|bioconda|huggingface|pytorch|nvidia|fastai)/?"
+)
+"""Channels of the packages that the package index has as well, by name or as a mirror has them."""
+_LOGIN = re.compile(r"/t/[^/]+|://[^/]*@")
 
 
 def find_other_system(content: str) -> str:
@@ -69,10 +74,12 @@ def read_conda_environment(path: str, found: RequirementCollector) -> None:
     for item in root.at("channels").items:
         _add_channel(item.text, path, item.line, found)
     system = find_other_system(content)
-    if system:
-        found.exclude("conda's own packages", path, 1, f"it was exported on {system}")
+    needs_login = any(_LOGIN.search(item.text) for item in root.at("channels").items)
+    if system or needs_login:
+        because = f"it was exported on {system}" if system else _NEEDS_LOGIN
+        found.exclude("conda's own packages", path, 1, because)
     for item in root.at("dependencies").items:
-        if item.kind is NodeKind.TEXT and not (system and _is_for_conda_alone(item.text)):
+        if item.kind is NodeKind.TEXT and not ((system or needs_login) and _is_for_conda_alone(item.text)):
             read_conda_spec(item.text, path, item.line, found)
         lines = [(line.line, line.text.strip()) for line in item.at("pip").items if line.kind is NodeKind.TEXT]
         read_requirement_lines(iter(lines), path, found)
@@ -88,8 +95,8 @@ def read_conda_spec(text: str, path: str, line: int, found: RequirementCollector
 
 
 def _add_channel(name: str, path: str, line: int, found: RequirementCollector) -> None:
-    if _TOKEN.search(name):
-        found.add_unreadable(path, line, "a channel of conda that needs a login")
+    if _LOGIN.search(name):
+        found.add_unreadable(path, line, _NEEDS_LOGIN)
     elif not _SAFE.fullmatch(name):
         found.add_unreadable(path, line, f"{ascii(name)[:60]} is not a conda channel")
     elif name not in _CHANNELS_OF_TORCH:
@@ -116,19 +123,24 @@ def _add_package(
     elif name not in _OF_EVERY_IMAGE and not _WITH_TORCH.fullmatch(name):
         separator = "" if not version or version[0] in "=<>!~" else " " if "|" in version or "," in version else "="
         spec = f"{name}{separator}{version.strip()}" if version.strip() != "*" else name
-        if not _SAFE.fullmatch(spec):
+        if _LOGIN.search(channel):
+            found.exclude(name, path, line, _NEEDS_LOGIN)
+        elif not _SAFE.fullmatch(spec):
             found.add_unreadable(path, line, f"{ascii(spec)[:60]} is not a conda package")
         else:
             found.conda.append((CondaPackage(f"{channel}::{spec}" if channel else spec, path, line), name, specifier))
 
 
 def choose_conda_packages(found: RequirementCollector) -> tuple[CondaPackage, ...]:
-    """Choose what micromamba installs: everything, where conda alone has one of the packages, else nothing.
+    """Choose what micromamba installs: everything, where conda alone or a channel of somebody's own has a package, else nothing.
 
     Then uv installs them from the package index, and the image does without conda.
     """
     distributions = _list_distributions()
-    if any(name not in distributions for _, name, _ in found.conda):
+    bound = [package.spec.partition("::")[0] for package, _, _ in found.conda if "::" in package.spec]
+    channels = [*bound, *(each for each in found.conda_channels if "://" in each)]
+    is_public = all(_PUBLIC_CHANNELS.fullmatch(each) for each in channels)
+    if not is_public or any(name not in distributions for _, name, _ in found.conda):
         return tuple(package for package, _, _ in found.conda)
     from_pip = {need.name for need in found.needs}
     for package, name, specifier in found.conda:

@@ -15,6 +15,9 @@ IMAGE_ENVIRONMENT = "/opt/devkit/"
 
 _SHARES_SYSTEM = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE)
 
+_VERSION = re.compile(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", re.MULTILINE)
+"""Of venv, and of virtualenv and uv."""
+
 
 @dataclass(frozen=True)
 class WorkloadPython:
@@ -42,14 +45,20 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     if environment and not host.env.get(PYTHON_VARIABLE):
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
         executable = next((path for path in candidates if host.stat(path) is not None), executable)
-    command = [executable, "--version"]
-    done = host.run(command)
-    if done.code != 0 or not re.match(r"Python \d+\.\d", done.out):
-        reason = f"{executable} --version ended with status {done.code}"
-        return explain_failure(command, done, reason, is_lost=done.code != NOT_FOUND)
-    version = Release.parse(done.out)
-    minor = ".".join(str(number) for number in version.numbers[:2])
     settings = host.read(f"{get_prefix(executable)}/pyvenv.cfg")
+    # A virtual environment says its version, so that no program of a project's folder is run to learn it.
+    if stated := _VERSION.search(settings or ""):
+        version = Release.parse(f"Python {stated[1]}")
+    elif executable.startswith(environment or "\0"):
+        return Unknown(f"{executable} was not started, and the pyvenv.cfg of VIRTUAL_ENV names no version")
+    else:
+        command = [executable, "--version"]
+        done = host.run(command)
+        if done.code != 0 or not re.match(r"Python \d+\.\d", done.out):
+            reason = f"{executable} --version ended with status {done.code}"
+            return explain_failure(command, done, reason, is_lost=done.code != NOT_FOUND)
+        version = Release.parse(done.out)
+    minor = ".".join(str(number) for number in version.numbers[:2])
     base = re.search(r"^home\s*=\s*(\S+)", settings or "", re.MULTILINE)
     shares_system = settings is not None and _SHARES_SYSTEM.search(settings) is not None
     # A virtual environment reads the user's own packages only with the system's, and PYTHONNOUSERSITE switches them off.

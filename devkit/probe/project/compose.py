@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from devkit.facts.project import Build, GpuRequest, RequestForm, Service, Setting, Variable
+from devkit.facts.secrets import redact_tokens
 from devkit.probe.documents import ABSENT, DocumentNode, InvalidDocument, NodeKind, parse_env, parse_yaml_tree
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
     CDI_GPU,
-    blank_secrets,
     build_variable,
     is_relevant,
     parse_mount_node,
@@ -172,7 +172,7 @@ def read_compose_services(named: tuple[DocumentNode | str, ...], files: ProjectF
                 files=paths,
                 path=node.file,
                 line=node.line,
-                image=Setting("image", blank_secrets(image.text), image.file, image.line) if image.is_scalar else None,
+                image=Setting("image", redact_tokens(image.text), image.file, image.line) if image.is_scalar else None,
                 build=_build(node.at("build"), files),
                 # Those behind a variable have its text as their condition.
                 requests=tuple(

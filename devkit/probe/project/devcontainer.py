@@ -20,13 +20,13 @@ from devkit.facts.project import (
     Setting,
     Variable,
 )
+from devkit.facts.secrets import redact_tokens
 from devkit.formats.shell import ShellCommand
 from devkit.probe.documents import DocumentNode, NodeKind
 from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
     CDI_GPU,
-    blank_secrets,
     build_variable,
     is_relevant,
     parse_mount,
@@ -90,7 +90,7 @@ def parse_dev_container(root: DocumentNode, files: ProjectFiles) -> DevContainer
     mounts = (*(parse_mount_node(node, files) for node in root.at("mounts").items), *run_mounts)
     return DevContainer(
         path=path,
-        image=Setting("image", blank_secrets(image.text), image.file, image.line) if image.is_scalar else None,
+        image=Setting("image", redact_tokens(image.text), image.file, image.line) if image.is_scalar else None,
         build=_build(root, files),
         compose_files=tuple(
             found for node in find_compose_file_nodes(root) if (found := _path(node, files)) is not None
@@ -186,7 +186,7 @@ def _settings(root: DocumentNode, options: tuple[RunOption, ...]) -> Iterator[Se
             yield Setting(compose_name, node.text, root.file, node.line)
     for option in options:
         if option.name in _SETTINGS:
-            yield Setting(_SETTINGS[option.name], blank_secrets(option.value), root.file, option.line)
+            yield Setting(_SETTINGS[option.name], redact_tokens(option.value), root.file, option.line)
         elif option.name in _SWITCHES:
             yield Setting(_SWITCHES[option.name], option.value or "true", root.file, option.line)
 
@@ -272,6 +272,6 @@ def parse_run_args(arguments: DocumentNode) -> tuple[RunArgument, ...]:
         text = node.text
         if before in ("-e", "--env") or text.startswith("--env="):
             text = re.sub(r"^((?:--env=)?\w+)=.*$", r"\1=…", text, flags=re.DOTALL)
-        found.append(RunArgument(blank_secrets(text), node.line))
+        found.append(RunArgument(redact_tokens(text), node.line))
         before = node.text
     return tuple(found)

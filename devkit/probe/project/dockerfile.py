@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from devkit.facts.project import Dockerfile, Setting, Stage, Variable
+from devkit.facts.secrets import contains_token, holds_secret, redact_tokens
 from devkit.probe.documents import InvalidDocument, parse_env
 from devkit.probe.project import gpu_packages, shell
 from devkit.probe.project.files import ProjectFiles
 from devkit.probe.project.mounts_and_variables import (
-    blank_secrets,
     build_variable,
-    contains_token,
     is_relevant,
     is_secret_name,
 )
@@ -234,7 +233,7 @@ def parse_dockerfile(
 
     Raises InvalidDocument for one whose variables make far more text than it has.
     """
-    plain = {name: value for name, value in arguments.items() if not is_secret_name(name) and not contains_token(value)}
+    plain = {name: value for name, value in arguments.items() if not _is_secret(name, value)}
     before: list[Variable] = []
     defaults: dict[str, str] = {}
     stages: list[Stage] = []
@@ -281,12 +280,16 @@ def _values(
     instruction: Instruction, given: Mapping[str, str], known: Mapping[str, str], expansion: VariableExpansion
 ) -> dict[str, str]:
     """Return the values for later substitution; secrets are never substituted."""
-    pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text) if not is_secret_name(name)]
-    return {name: expansion.expand(value, known) for name, value in pairs if value and not contains_token(value)}
+    pairs = [(name, given.get(name, value)) for name, value in _pairs(instruction.text)]
+    return {name: expansion.expand(value, known) for name, value in pairs if value and not _is_secret(name, value)}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return is_secret_name(name) or holds_secret(f"{name}={value}")
 
 
 def _excerpt(text: str) -> str:
-    return blank_secrets(" ".join(text.split()))[:_LONGEST]
+    return redact_tokens(" ".join(text.split()))[:_LONGEST]
 
 
 def _unquoted(text: str, values: Mapping[str, str], expansion: VariableExpansion) -> str:

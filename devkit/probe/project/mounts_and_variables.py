@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from devkit.facts.project import Mount, Origin, Variable
-from devkit.facts.redact import SECRETS
+from devkit.facts.secrets import contains_token, redact_tokens
 from devkit.probe.documents import DocumentNode
 from devkit.probe.project.files import ProjectFiles
 
@@ -19,27 +19,14 @@ _SECRET_WORDS = frozenset({"TOKEN", "SECRET", "APIKEY", "CREDENTIAL", "CREDENTIA
 _KEY_WORDS = frozenset({"API", "ACCESS", "SECRET", "PRIVATE", "AUTH"})
 _NO_SECRET_ENDS = frozenset({"PATH", "FILE", "DIR", "URL", "URI", "NAME", "ID", "TYPE", "TTL", "LIMIT", "ENDPOINT"})
 HARMLESS_VARIABLES = frozenset(
-    {
-        "HF_HOME",
-        "HF_HUB_CACHE",
-        "HUGGINGFACE_HUB_CACHE",
-        "HF_TOKEN_PATH",
-        "TRANSFORMERS_CACHE",
-        "LD_LIBRARY_PATH",
-        "NVIDIA_DRIVER_CAPABILITIES",
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_DISABLE_REQUIRE",
-        "CUDA_VISIBLE_DEVICES",
-        "TORCH_CUDA_ARCH_LIST",
-        "UV_TORCH_BACKEND",
-        "PIP_CONSTRAINT",
-        "UV_CONSTRAINT",
-        "HOME",
-    }
+    (
+        *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "TRANSFORMERS_CACHE", "LD_LIBRARY_PATH"),
+        *("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DISABLE_REQUIRE", "CUDA_VISIBLE_DEVICES"),
+        *("TORCH_CUDA_ARCH_LIST", "UV_TORCH_BACKEND", "PIP_CONSTRAINT", "UV_CONSTRAINT", "HOME"),
+    )
 )
 """Variables whose value matters for GPUs and holds no secret."""
 _STAND_IN = re.compile(r"^(?:|x+|\*+|\.+|<.*>|.*(?:change[-_ ]?me|your[-_ ]|placeholder|example|dummy|todo).*)$", re.I)
-_ASSIGNED = re.compile(r"(?P<name>\b[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)")
 
 
 def parse_mount_node(node: DocumentNode, files: ProjectFiles) -> Mount | None:
@@ -67,7 +54,7 @@ def build_variable(name: str, value: str | None, *, place: str, path: str, line:
         path=path,
         line=line,
         origin=origin,
-        value=blank_secrets(text) if name in HARMLESS_VARIABLES else "",
+        value=redact_tokens(text) if name in HARMLESS_VARIABLES else "",
         names_secret=is_secret_name(name),
         holds_token=contains_token(text),
     )
@@ -133,15 +120,3 @@ def is_secret_name(name: str) -> bool:
         return False
     has_key = "KEY" in words and any(word in _KEY_WORDS for word in words)
     return has_key or any(word in _SECRET_WORDS for word in words)
-
-
-def contains_token(text: str) -> bool:
-    """Return whether a text contains something of the shape of an access token."""
-    return any(shape.search(text) for shape in SECRETS)
-
-
-def blank_secrets(text: str) -> str:
-    """Return `text` with tokens and the values of variables named like secrets blanked."""
-    for shape in SECRETS:
-        text = shape.sub("…", text)
-    return _ASSIGNED.sub(lambda found: f"{found['name']}=…" if is_secret_name(found["name"]) else found[0], text)

@@ -363,7 +363,9 @@ def list_bound_packages(
     tables: list[dict[str, object]] = [
         {"name": each.name, "url": each.url, "explicit": each.use is IndexUse.EXPLICIT} for each in indexes.values()
     ]
-    return tables, {name: {"index": index} for name, index in bound.items() if index in indexes}
+    # uv refuses a package that is bound to an index which no file defines; it must come from no other.
+    defined = {each.name for each in found.indexes} - indexes.keys() | {"pypi", "PyPI"}
+    return tables, {name: {"index": index} for name, index in bound.items() if index not in defined}
 
 
 def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSources:

@@ -1,0 +1,67 @@
+"""Every text of a saved machine is hostile: the bytes that each command prints are text, and command nothing."""
+
+import json
+import re
+
+import pytest
+
+from devkit.facts.store import format_facts, parse_facts
+from tests.forked_commands import run_devkit
+from tests.hosts import MACHINES, facts_of
+
+HOSTILE = "\x1b]0;own\x07\x9b2J\u202e\n::error::x\r ::set-output name=a::b ##vso[task]\u2028<script>alert(1)</script>`$(touch owned)"
+UNTOUCHED = ("type", "schema", "taken_at")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+OF_CI = re.compile(r"(?m)^\s*::[a-z-]+|##(?:vso)?\[")
+"""GitHub passes over spaces before a command, and both look for ##[ anywhere."""
+MODEL = "meta-llama/Llama-3.2-1B"
+COMMANDS = (
+    *(("doctor", "--format", style) for style in ("text", "json", "sarif", "markdown", "html", "prometheus", "line")),
+    *(("plan", "--no-resolve", *words) for words in ((), ("--json",), ("--why", "torch"))),
+    *(("estimate", MODEL, *words) for words in ((), ("--json",))),
+    ("init", ".", "--dry-run", "--diff", "--no-resolve"),
+    ("explain", f"{HOSTILE} CUDA error: out of memory"),
+    ("explain", f"{HOSTILE} CUDA error: out of memory", "--json"),
+)
+
+
+def poison(document, parse) -> int:
+    """Add the hostile text to each text of a machine that stays readable with it. Returns how many these are."""
+    count = 0
+    places = [(document, key) for key in document]
+    while places:
+        holder, key = places.pop()
+        value = holder[key]
+        if isinstance(value, dict):
+            places += [(value, each) for each in value]
+        elif isinstance(value, list):
+            places += [(value, each) for each in range(len(value))]
+        elif isinstance(value, str) and key not in UNTOUCHED:
+            holder[key] = value + HOSTILE
+            try:
+                parse(json.dumps(document))
+                count += 1
+            except ValueError:
+                holder[key] = value
+    return count
+
+
+def find_commands_to_others(text: str, style: str) -> list[str]:
+    """Find what a terminal, a CI system or a browser would act on in what was printed."""
+    found = [ascii(each[0]) for pattern in (CONTROLS, OF_CI) for each in pattern.finditer(text)]
+    return found + (["<script>"] if style == "html" and "<script>alert" in text else [])
+
+
+@pytest.mark.parametrize(
+    "name", ["cdi-of-old-driver", *(pytest.param(each, marks=pytest.mark.full) for each in MACHINES[::8])]
+)
+def test_no_command_passes_on_what_a_machine_would_have_others_do(tmp_path, name):
+    document = json.loads(format_facts(facts_of(name)))
+    assert poison(document, parse_facts) > 50
+    (tmp_path / "facts.json").write_text(json.dumps(document))
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    for words in COMMANDS:
+        done = run_devkit(*words, "--facts", "facts.json", cwd=tmp_path, COLUMNS="60", HOME=str(tmp_path))
+        assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, (words, done.stderr)
+        assert find_commands_to_others(done.stdout + done.stderr, words[-1]) == [], words
+    assert not (tmp_path / "owned").exists()
