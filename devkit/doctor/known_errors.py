@@ -118,15 +118,11 @@ def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Matc
         # A narrow terminal breaks lines within words.
         found = list(find_errors(words.join_lines(), facts))
     direct = [each for each in found if not each[0].is_consequence]
-    kept = _keep_one_of_each(_drop_overlapping(direct))
-    errors = [match for _, match in kept]
+    errors = _drop_beside_checked([match for _, match in _keep_one_of_each(_drop_overlapping(direct))])
     rivals = [match for _, match in direct if match not in errors]
     reports = _keep_one_of_each([each for each in found if each[0].is_consequence])
-    return (
-        _chain(_follow(errors), words),
-        [match for family, match in reports if _is_in_field(family, match, words)],
-        rivals,
-    )
+    in_field = [match for family, match in reports if _is_in_field(family, match, words)]
+    return _chain(_follow(errors), words), in_field, rivals
 
 
 def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
@@ -146,11 +142,26 @@ def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, M
 
 
 def _keep_one_of_each(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
-    """Keep of errors with the same cause the surest, the most specific, the last."""
+    """Keep of the errors of a check the surest, the one with words for it, the most specific, the last.
+
+    Of those that no check looks for, one for each cause.
+    """
     best: dict[str, tuple[Family, Match]] = {}
-    for each in sorted(found, key=lambda each: (_rank(each[1]), -each[1].specificity, -each[1].position)):
-        best.setdefault(each[1].cause, each)
+    for each in sorted(
+        found, key=lambda each: (_rank(each[1]), not each[1].speaks_for, -each[1].specificity, -each[1].position)
+    ):
+        best.setdefault(each[1].code or each[1].cause, each)
     return list(best.values())
+
+
+def _drop_beside_checked(errors: list[Match]) -> list[Match]:
+    """Drop errors that no check looks for where one that a check looks for is near and as sure."""
+
+    def is_beside(match: Match) -> bool:
+        surer = (each for each in errors if each.code and each.severity is match.severity and _rank(each) <= _rank(match))
+        return not match.code and any(_is_of_same_error(match, each) for each in surer)
+
+    return [match for match in errors if not is_beside(match)]
 
 
 def _rank(match: Match) -> tuple[int, int]:

@@ -48,12 +48,13 @@ def find_errors(text: Words, values: TextFacts) -> Iterator[tuple[Family, Match]
     """
     has_gpus = is_about_gpus(text.lowered)
     for family in find_candidates(text.words):
-        if has_gpus or not family.is_general:
-            yield from ((family, match) for match in match_family(family, text, values))
+        match = match_family(family, text, values) if has_gpus or not family.is_general else None
+        if match:
+            yield family, match
 
 
-def match_family(family: Family, text: Words, values: TextFacts) -> Iterator[Match]:
-    """Find the errors of a family in a text."""
+def match_family(family: Family, text: Words, values: TextFacts) -> Match | None:
+    """Find the first of a family's errors that a text has."""
     for template in family.texts:
         hit = find_template(template, text)
         if hit is None or (family.is_whole_line and not text.is_whole_line(hit[1])):
@@ -71,7 +72,7 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Iterator[Mat
             continue
         (first, row), *others = ranked
         position = text.find_first(found)
-        yield Match(
+        return Match(
             code=first.code,
             cause=first.cause,
             severity=Severity.NOTE if family.is_harmless else family.severity,
@@ -91,6 +92,7 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Iterator[Mat
             is_harmless=family.is_harmless,
             is_common=family.is_common and not row.is_plain,
         )
+    return None
 
 
 def _is_confirmed(family: Family, found: re.Match[str], text: Words) -> bool:
