@@ -20,7 +20,7 @@ from devkit.doctor.signatures.matching import MAX_CAUSES, find_errors
 from devkit.doctor.signatures.model import Cause, Consequence, Family, Match
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
-from devkit.doctor.signatures.unknown import Unknown, describe_unknown, find_first_error
+from devkit.doctor.signatures.unknown import CHAINED, Unknown, describe_unknown, find_first_error, goes_on_well
 from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
 from devkit.facts.secrets import redact_tokens
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 NOTHING_KNOWN = "no known error in this text"
 NOTHING_WRONG = "no failure in this text: no line has the form of an error"
-
-_CHAINED = ("the above exception was the direct cause of", "during handling of the above exception, another")
-"""Words between the exceptions of a chained traceback: the first is the cause."""
 
 MAX_BROKEN = 64 * 1024
 """Only what one can paste from a terminal is searched for words broken in the middle."""
@@ -99,6 +96,8 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
 
         advice = read_advice(words)
         ordered = [advice] if advice else []
+    if goes_on_well(words, (*ordered, *reports)):
+        harmless, ordered, reports = [*harmless, *(replace(each, is_harmless=True) for each in ordered)], [], []
     weak = () if is_ours or (machine and machine.is_of_text) else _find_weak(ordered, words)
     ordered = [match for match in ordered if match not in weak]
     ordered = [_add_rivals(_add_alternatives(match, facts), rivals) for match in ordered]
@@ -158,7 +157,9 @@ def _drop_beside_checked(errors: list[Match]) -> list[Match]:
     """Drop errors that no check looks for where one that a check looks for is near and as sure."""
 
     def is_beside(match: Match) -> bool:
-        surer = (each for each in errors if each.code and each.severity is match.severity and _rank(each) <= _rank(match))
+        surer = (
+            each for each in errors if each.code and each.severity is match.severity and _rank(each) <= _rank(match)
+        )
         return not match.code and any(_is_of_same_error(match, each) for each in surer)
 
     return [match for match in errors if not is_beside(match)]
@@ -214,8 +215,9 @@ def _describe_rest(
         harmless=(match.line for match in harmless),
         weak=(match.line for match in weak),
     )
-    if harmless and unknown.is_healthy:
-        return TextAnswer(_order(harmless, words))
+    notes = [each for each in harmless if each.severity is Severity.NOTE]
+    if notes and unknown.is_healthy:
+        return TextAnswer(_order(notes, words))
     return TextAnswer((), unknown, () if unknown.is_healthy else _list_nearest(weak, words.lowered))
 
 
@@ -343,7 +345,7 @@ def _chain(matches: list[Match], words: Words) -> list[Match]:
         last = chained[-1] if chained else None
         between = words.lowered[_find_end(last) : match.position] if last else ""
         is_error = last is not None and last.severity is match.severity is Severity.ERROR
-        if last and is_error and not match.follows_from and any(words in between for words in _CHAINED):
+        if last and is_error and not match.follows_from and any(words in between for words in CHAINED):
             said = Consequence(match.matched, match.line or None, match.cause)
             chained[-1] = replace(last, consequences=(*last.consequences, said))
         else:
@@ -366,13 +368,16 @@ def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple
         return format_matches(answer.matches, width=width, marks=marks)
     if unknown.is_healthy:
         return (Line(NOTHING_WRONG), *_format_stated(unknown, width))
-    lines = [Line(NOTHING_KNOWN)]
+    lines: list[Line] = []
     if error := unknown.first_error:
-        lines += [Line(""), *fold_lines(f"first error, in line {error.line}: {error.text}", width, tone=Tone.WARN)]
+        lines += fold_lines(f"{error.text} (line {error.line})", width, tone=Tone.WARN)
+        lines += [Line(f"  {NOTHING_KNOWN}; this line is the failure as the text itself says it", Tone.QUIET)]
         raised = f"raised in {unknown.package}" if unknown.package else ""
         raised += f" ({unknown.file})" if raised and unknown.file else ""
         raised += f", called by {unknown.caller}" if raised and unknown.caller else ""
         lines += fold_lines(raised, width, indent="  ") if raised else []
+    else:
+        lines += [Line(NOTHING_KNOWN)]
     for each in unknown.reports:
         lines += fold_lines(f"line {each.line} only reports it: {each.matched}", width, indent="  ", tone=Tone.QUIET)
     lines += _format_stated(unknown, width)

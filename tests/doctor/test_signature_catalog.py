@@ -32,6 +32,7 @@ SAMPLES = {
     "condition": "cuda>=12.8",
     "requirement": "a-b>=1.2,<2",
     "word": "shm",
+    "symbol": "_ZN5torch",
     "arch": "sm_120",
     "name": "a/b-c.d",
     "text": "some words",

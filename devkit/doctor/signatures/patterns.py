@@ -32,6 +32,7 @@ _CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
     "condition": _CaptureKind(r"(?<![\w.-])\w{1,20} ?[<>=!]{1,2} ?[\w.]{1,20}(?<!\.)", 46),
     "requirement": _CaptureKind(r"(?<![\w.-])[\w.-]{1,60}(?:\[[\w,-]{1,60}\])?[<>=!~][\w.*+,<>=!~]{1,60}", 183),
     "word": _CaptureKind(r"[\w+-]{1,60}", 60),
+    "symbol": _CaptureKind(r"[\w@.]{1,400}(?<!\.)", 400),
     "arch": _CaptureKind(r"sm_?\d{2,3}[af]?", 8),
     "name": _CaptureKind(r"[\w@.:/\\+=~-]{1,150}(?<![.:])", 150),
     "soname": _CaptureKind(r"lib[\w.+-]{1,60}?\.so(?:\.\d{1,9}){0,4}(?!\w)", 110),
