@@ -283,12 +283,11 @@ def _add_alternatives(match: Match, facts: TextFacts) -> Match:
     """Add the causes that the catalog names beside this one, each with its fix, and the command that decides."""
     rows = ((code, find_general_cause(code)) for code in match.also)
     causes = [Cause(code, row.cause, render_fix_of(row, {}, facts), Confidence.POSSIBLE) for code, row in rows if row]
-    if not causes or match.alternatives:
+    if not causes or match.alternatives or match.confidence is Confidence.CERTAIN:
         return match
     causes = causes[: MAX_CAUSES - 1]
     codes = " ".join(f"--only {code}" for code in (match.code, *(cause.code for cause in causes)))
-    confidence = Confidence.LIKELY if match.confidence is Confidence.CERTAIN else match.confidence
-    return replace(match, confidence=confidence, alternatives=tuple(causes), question=f"devkit doctor {codes}")
+    return replace(match, alternatives=tuple(causes), question=f"devkit doctor {codes}")
 
 
 def _add_rivals(match: Match, rivals: list[Match]) -> Match:

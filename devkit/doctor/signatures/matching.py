@@ -83,7 +83,7 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
             line=text.find_line(position),
             source=text.find_source(position),
             specificity=pattern.specificity + GIVEN_SPECIFICITY * bool(row.given),
-            also=family.also,
+            also=(*family.also, *row.also),
             family=family.name,
             speaks_for=first.speaks_for,
             speaks_against=first.speaks_against,

@@ -34,6 +34,7 @@ class FamilyCause:
     given: Mapping[str, str] = field(default_factory=dict)
     excluded_by: Mapping[str, str] = field(default_factory=dict)
     confidence: Confidence = Confidence.LIKELY
+    also: tuple[str, ...] = ()
     is_plain: bool = False
     """True if the error's own words name the cause in a text of any field."""
     is_report: bool = False

@@ -53,10 +53,12 @@ _ADVICE = re.compile(
     re.IGNORECASE,
 )
 _DONE = re.compile(
-    r"\bexit(?:ed)?(?: with)? (?:code|status)[:= ]{0,3}0\b|\bCOMPLETED\b|\bSucceeded\b|\bSuccessfully (?:installed|built|tagged|created|pulled)\b"
+    r"\bexit(?:ed)?(?: with)? (?:code|status)[:= ]{0,3}0\b|\bCOMPLETED\b|\bSucceeded\b"
+    r"|\bSuccessfully (?:installed|built|tagged|created|pulled)\b"
     r"|\b(?:completed|finished|exited|done)(?: \w{1,20})? successfully\b|\b(?:training|run|job|build|evaluation|test)s? (?:is |has )?"
     r"(?:completed?|finished|done|succeeded)\b|\bsaved? (?:the )?(?:model|checkpoint|weights|adapter)|-> saved\b|'train_runtime'"
-    r"|\bBUILD SUCCESS|\bBuilt target\b|\b\d+ passed\b(?!.*\bfailed\b)|\bInit COMPLETE\b|\bApplication startup complete\b|\b200 OK\b|\bis listening on\b"
+    r"|\bBUILD SUCCESS|\bBuilt target\b|\b\d+ passed\b(?!.*\bfailed\b)"
+    r"|\bInit COMPLETE\b|\bApplication startup complete\b|\b200 OK\b|\bis listening on\b"
     r"|\b100%\||\bDONE \d",
     re.IGNORECASE,
 )
