@@ -65,7 +65,7 @@ _DONE = re.compile(
 """Words of a program that ended as it should, or serves."""
 _PROGRESS = re.compile(r"\b(?:loss|epoch|step|iter(?:ation)?|accuracy|lr)\b\W{1,4}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
 """Words of a program that goes on."""
-_MILD_LINE = re.compile(r"\b\w*Warning\b|\bwarn(?:ing)?\b", re.IGNORECASE)
+_MILD_LINE = re.compile(r"\bwarn(?:ing)?\b|\w{3}Warning\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|;\s+")
 _NOISE = re.compile(
     r"0x[0-9a-fA-F]{3,}|(?:/[\w.@+-]+){2,}/?|[A-Z]:\\\S+|https?://\S+|\b[0-9a-f]{12,}\b|\b\d{4}-\d\d-\d\d\S*"
@@ -178,11 +178,12 @@ def goes_on_well(words: Words, matched: Iterable[Consequence | Match]) -> bool:
     if not placed or any(text.startswith(_TRACEBACK) for line, text, _ in lines if line >= last):
         return False
     after = [each for each in lines if each[0] > last]
-    if any(_is_error(text, has_level=position in words.errors) for _, text, position in after):
+    numbers = {each.line for each in placed}
+    others = (each for each in lines if each[0] not in numbers)
+    if any(_is_error(text, has_level=position in words.errors) for _, text, position in others):
         return False
     if any(_DONE.search(text) for _, text, _ in after[-_LAST_LINES:]):
         return True
-    numbers = {each.line for each in placed}
     own = [(text, position) for line, text, position in lines if line in numbers]
     is_mild = all(words.is_warning(position) or _MILD_LINE.search(text) for text, position in own)
     return is_mild and any(_PROGRESS.search(text) for _, text, _ in after)
