@@ -70,8 +70,9 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
 
     Returns:
         `caller` is the package that wants it, and `change` "unknown", "removed" or "added", "probably …" where the text
-        does not name the library, "both", "mixed" where the package misses a name of its own, or "called" where the library calls the program's code with an argument that
-        the release added; then there are `library`, the releases `removed` and `added`, and `what`.
+        does not name the library, "both", "mixed" where the package misses a name of its own, or "called" where the
+        library calls the program's code with an argument that the release added; then there are `library`, the releases
+        `removed` and `added`, and `what`.
     """
     module = captures.get("module", "")
     library = module.partition(".")[0]

@@ -52,19 +52,20 @@ _ADVICE = re.compile(
     r"|[Rr]educe|[Dd]ecrease|[Ee]nable|[Dd]isable) [`'\"\w-]",
     re.IGNORECASE,
 )
-_DONE = re.compile(
-    r"\bexit(?:ed)?(?: with)? (?:code|status)[:= ]{0,3}0\b|\bCOMPLETED\b|\bSucceeded\b"
-    r"|\bSuccessfully (?:installed|built|tagged|created|pulled)\b"
-    r"|\b(?:completed|finished|exited|done)(?: \w{1,20})? successfully\b|\b(?:training|run|job|build|evaluation|test)s? (?:is |has )?"
-    r"(?:completed?|finished|done|succeeded)\b|\bsaved? (?:the )?(?:model|checkpoint|weights|adapter)|-> saved\b|'train_runtime'"
-    r"|\bBUILD SUCCESS|\bBuilt target\b|\b\d+ passed\b(?!.*\bfailed\b)"
-    r"|\bInit COMPLETE\b|\bApplication startup complete\b|\b200 OK\b|\bis listening on\b"
-    r"|\b100%\||\bDONE \d",
+_ENDED = re.compile(
+    r"\bexit(?:ed)?(?: with)? (?:code|status)[:= ]{0,3}0\b|\bCOMPLETED\b|\b(?:completed|finished|exited|done)(?: \w{1,20})? successfully\b"
+    r"|\b(?:training|run|job|build|evaluation|test)s? (?:is |has )?(?:completed?|finished|done|succeeded)\b"
+    r"|\bsaved? (?:the )?(?:model|checkpoint|weights|adapter)|-> saved\b|'train_runtime'|\bBUILD SUCCESS"
+    r"|\b\d+ passed\b(?!.*\bfailed\b)|\bInit COMPLETE\b",
     re.IGNORECASE,
 )
-"""Words of a program that ended as it should, or serves."""
-_PROGRESS = re.compile(r"\b(?:loss|epoch|step|iter(?:ation)?|accuracy|lr)\b\W{1,4}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
-"""Words of a program that goes on."""
+"""Words of a program that ended as it should."""
+_DONE = re.compile(
+    r"\bSucceeded\b|\bSuccessfully (?:installed|built|tagged|created|pulled)\b|\bBuilt target\b|\bApplication startup complete\b"
+    r"|\b200 OK\b|\bis listening on\b|\b100%\||\bDONE \d|\b(?:loss|epoch|step|iter(?:ation)?|accuracy|lr)\b\W{1,4}\d|\d(?:it/s|s/it)\b",
+    re.IGNORECASE,
+)
+"""Words of a program that goes on, or of a step that ended well."""
 _MILD_LINE = re.compile(r"\bwarn(?:ing)?\b|\w{3}Warning\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|;\s+")
 _NOISE = re.compile(
@@ -182,11 +183,11 @@ def goes_on_well(words: Words, matched: Iterable[Consequence | Match]) -> bool:
     others = (each for each in lines if each[0] not in numbers)
     if any(_is_error(text, has_level=position in words.errors) for _, text, position in others):
         return False
-    if any(_DONE.search(text) for _, text, _ in after[-_LAST_LINES:]):
+    if any(_ENDED.search(text) for _, text, _ in after[-_LAST_LINES:]):
         return True
     own = [(text, position) for line, text, position in lines if line in numbers]
     is_mild = all(words.is_warning(position) or _MILD_LINE.search(text) for text, position in own)
-    return is_mild and any(_PROGRESS.search(text) for _, text, _ in after)
+    return is_mild and any(_DONE.search(text) for _, text, _ in after)
 
 
 def _list_lines(words: Words) -> Iterator[tuple[int, str, int]]:
