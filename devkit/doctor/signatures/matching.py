@@ -49,7 +49,7 @@ def find_errors(text: Words, values: TextFacts) -> Iterator[tuple[Family, Match]
     has_gpus = is_about_gpus(text.lowered)
     for family in find_candidates(text.words):
         match = match_family(family, text, values) if has_gpus or not family.is_general else None
-        if match:
+        if match and not any(_finds(template, text) for template in family.silenced_by):
             yield family, match
 
 

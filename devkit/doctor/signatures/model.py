@@ -46,7 +46,8 @@ class Family:
     """A row of the catalog: a class of errors, its texts, what decides between its causes, and the causes.
 
     `texts` are patterns as `patterns.py` reads them; any of them is enough. `symptoms` are those of them that the pages of
-    checks show. `beside` requires one more pattern close to the first, and `unless` forbids any. `also` are codes of other
+    checks show. `beside` requires one more pattern close to the first, and `unless` forbids any;
+    `silenced_by` forbids any in the whole text. `also` are codes of other
     checks that look for what may have caused the same text. `overrides` are codes whose errors only follow from the family's.
 
     A `is_consequence` error names no cause: it counts only where the text has no other. The errors of a `is_general` family
@@ -65,6 +66,7 @@ class Family:
     question: str = ""
     beside: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
+    silenced_by: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
