@@ -119,8 +119,7 @@ def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Matc
     direct = [each for each in found if not each[0].is_consequence]
     errors = _drop_beside_checked([match for _, match in _keep_one_of_each(_drop_overlapping(direct))])
     rivals = [match for _, match in direct if match not in errors]
-    reports = _keep_one_of_each([each for each in found if each[0].is_consequence])
-    in_field = [match for family, match in reports if _is_in_field(family, match, words)]
+    in_field = [match for family, match in found if family.is_consequence and _is_in_field(family, match, words)]
     return _chain(_follow(errors), words), in_field, rivals
 
 
