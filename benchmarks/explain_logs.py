@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.machine import record, versions
 from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.model import Severity
-from devkit.doctor.signatures.catalog import load_signatures
-from devkit.doctor.signatures.families import load_families
+from devkit.doctor.signatures.catalog import load_families
 from devkit.doctor.signatures.model import Match
 
 AMONG = 3
@@ -39,9 +38,7 @@ def printed_causes(matches: Iterable[Match]) -> list[str]:
 
 def every_cause() -> list[str]:
     """All causes that the catalog has."""
-    signatures = (f"{row.cause} | {row.fix.summary}" for row in load_signatures())
-    families = (f"{cause.cause} | {cause.fix.summary}" for family in load_families() for cause in family.causes)
-    return [*signatures, *families]
+    return [f"{cause.cause} | {cause.fix.summary}" for family in load_families() for cause in family.causes]
 
 
 def judge(case: Mapping[str, Any], right: str, catalog: list[str]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from devkit.doctor.model import Confidence, Fix, Severity
 from devkit.doctor.report.lines import Line, Marks, Tone, fold_lines
 from devkit.doctor.report.page import format_match
-from devkit.doctor.signatures.catalog import find_general_signature
-from devkit.doctor.signatures.families import MAX_CAUSES, Family, find_families
+from devkit.doctor.signatures.catalog import find_general_cause
 from devkit.doctor.signatures.log_text import (
     NEAR,
     Excerpt,
@@ -17,11 +16,11 @@ from devkit.doctor.signatures.log_text import (
     is_about_gpus,
     read_words,
 )
-from devkit.doctor.signatures.matching import MAX_BROKEN, search_words
-from devkit.doctor.signatures.model import Cause, Consequence, Match
+from devkit.doctor.signatures.matching import MAX_CAUSES, find_errors
+from devkit.doctor.signatures.model import Cause, Consequence, Family, Match
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
-from devkit.doctor.signatures.unknown import Unknown, describe_unknown, find_first_error
+from devkit.doctor.signatures.unknown import CHAINED, Unknown, describe_unknown, find_first_error, goes_on_well
 from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
 from devkit.facts.secrets import redact_tokens
 
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 NOTHING_KNOWN = "no known error in this text"
 NOTHING_WRONG = "no failure in this text: no line has the form of an error"
 
-_CHAINED = ("the above exception was the direct cause of", "during handling of the above exception, another")
-"""Words between the exceptions of a chained traceback: the first is the cause."""
+MAX_BROKEN = 64 * 1024
+"""Only what one can paste from a terminal is searched for words broken in the middle."""
 
 _HEDGE = re.compile(
     r"\b(?:or|either|probably|usually|mostly|most (?:often|likely)|perhaps|may|might)\b"
@@ -97,6 +96,8 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
 
         advice = read_advice(words)
         ordered = [advice] if advice else []
+    if goes_on_well(words, (*ordered, *reports)):
+        harmless, ordered, reports = [*harmless, *(replace(each, is_harmless=True) for each in ordered)], [], []
     weak = () if is_ours or (machine and machine.is_of_text) else _find_weak(ordered, words)
     ordered = [match for match in ordered if match not in weak]
     ordered = [_add_rivals(_add_alternatives(match, facts), rivals) for match in ordered]
@@ -111,26 +112,76 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
 
 def _find_errors(words: Words, facts: TextFacts) -> tuple[list[Match], list[Match], list[Match]]:
     """Find the errors in a text, the lines that only report that something failed, and further explanations of its words."""
-    matches = search_words(words, facts=facts, find_consequences=_find_consequences)
-    found = list(find_families(words, facts))
-    if not found and not matches and words.starts and len(words.shown) <= MAX_BROKEN:
-        found = list(find_families(words.join_lines(), facts))
-    direct = _drop_overlapping([each for each in found if not each[0].is_consequence])
-    merged = []
-    overridden = {code for family, _ in direct for code in family.overrides}
-    for match in matches:
-        better = next((each for each in direct if _replaces(*each, match)), None)
-        if better is None and match.code not in overridden:
-            merged.append(match)
-        elif better is not None:
-            direct.remove(better)
-            also = match.also if better[1].code == match.code else (match.code, *match.also)
-            is_common = better[1].is_common and match.is_common
-            merged.append(replace(better[1], also=also, follows_from=match.follows_from, is_common=is_common))
-    merged += [match for _, match in direct if not any(_is_near(match, known) for known in merged)]
-    rivals = [match for family, match in found if not family.is_consequence and match not in merged]
-    reports = [match for family, match in found if family.is_consequence and _is_in_field(family, match, words)]
-    return _chain(merged, words), reports, rivals
+    found = list(find_errors(words, facts))
+    if not found and words.starts and len(words.shown) <= MAX_BROKEN:
+        # A narrow terminal breaks lines within words.
+        found = list(find_errors(words.join_lines(), facts))
+    direct = [each for each in found if not each[0].is_consequence]
+    errors = _drop_beside_checked([match for _, match in _keep_one_of_each(_drop_overlapping(direct))])
+    rivals = [match for _, match in direct if match not in errors]
+    in_field = [match for family, match in found if family.is_consequence and _is_in_field(family, match, words)]
+    return _chain(_follow(errors), words), in_field, rivals
+
+
+def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
+    """Keep of errors in the same words the one that knows their release, else the more specific, the surer.
+
+    Those that another one overrides only follow from it.
+    """
+    overridden = {(family.id, code) for family, _ in found for code in family.overrides}
+    kept: list[tuple[Family, Match]] = []
+    for family, match in sorted(
+        found, key=lambda each: (not each[0].has_changes, -each[1].specificity, _rank(each[1]))
+    ):
+        is_overridden = any(code == match.code and name != family.id for name, code in overridden)
+        if not is_overridden and not any(_overlap(match, other) for _, other in kept):
+            kept.append((family, match))
+    return kept
+
+
+def _keep_one_of_each(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
+    """Keep of the errors of a check the surest, the one with words for it, the most specific, the last.
+
+    Of those that no check looks for, one for each cause.
+    """
+    best: dict[str, tuple[Family, Match]] = {}
+    for each in sorted(
+        found, key=lambda each: (_rank(each[1]), not each[1].speaks_for, -each[1].specificity, -each[1].position)
+    ):
+        best.setdefault(each[1].code or each[1].cause, each)
+    return list(best.values())
+
+
+def _drop_beside_checked(errors: list[Match]) -> list[Match]:
+    """Drop errors that no check looks for where one that a check looks for is near and as sure."""
+
+    def is_beside(match: Match) -> bool:
+        surer = (
+            each for each in errors if each.code and each.severity is match.severity and _rank(each) <= _rank(match)
+        )
+        return not match.code and any(_is_of_same_error(match, each) for each in surer)
+
+    return [match for match in errors if not is_beside(match)]
+
+
+def _rank(match: Match) -> tuple[int, int]:
+    return tuple(reversed(Severity)).index(match.severity), tuple(Confidence).index(match.confidence)
+
+
+def _follow(errors: list[Match]) -> list[Match]:
+    """Name for each error the code of the one at the top of its chain of causes.
+
+    A less severe or less sure error never explains another one.
+    """
+    by_code = {match.code: match for match in errors if match.code}
+
+    def find_root(match: Match) -> str | None:
+        for code, other in by_code.items():
+            if other is not match and match.code in _find_consequences(code) and _rank(other) <= _rank(match):
+                return find_root(other) or code
+        return None
+
+    return [replace(match, follows_from=find_root(match)) if match.code else match for match in errors]
 
 
 def _put_in_order(errors: list[Match], reports: list[Match], words: Words) -> tuple[list[Match], list[Match]]:
@@ -163,8 +214,9 @@ def _describe_rest(
         harmless=(match.line for match in harmless),
         weak=(match.line for match in weak),
     )
-    if harmless and unknown.is_healthy:
-        return TextAnswer(_order(harmless, words))
+    notes = [each for each in harmless if each.severity is Severity.NOTE]
+    if notes and unknown.is_healthy:
+        return TextAnswer(_order(notes, words))
     return TextAnswer((), unknown, () if unknown.is_healthy else _list_nearest(weak, words.lowered))
 
 
@@ -218,63 +270,23 @@ def _find_consequences(code: str) -> tuple[str, ...]:
     return load_check(code).causes
 
 
-def _is_near(family: Match, known: Match) -> bool:
-    """Say if a known wording, no less sure, is so close that both are of one error."""
-    gap = max(family.position, known.position) - min(_find_end(family), _find_end(known))
-    confidences = tuple(Confidence)
-    is_surer = confidences.index(known.confidence) <= confidences.index(family.confidence)
-    is_surer = is_surer and (known.severity is family.severity or _overlap(known, family))
-    return (gap < NEAR and is_surer) or (family.code != "" and family.code == known.code)
-
-
 def _find_end(match: Match) -> int:
     return match.position + len(match.matched)
-
-
-def _replaces(family: Family, match: Match, known: Match) -> bool:
-    """Say if a family explains the same words better: it names the same check, or has words of the text for another."""
-    confidences = tuple(Confidence)
-    if family.has_changes and _overlap(match, known):
-        return True
-    if match.code == known.code and confidences.index(match.confidence) < confidences.index(known.confidence):
-        return True
-    if known.code in family.overrides:
-        return _overlap(match, known)
-    is_named = match.code == known.code or (
-        (bool(match.speaks_for) or match.confidence is Confidence.CERTAIN)
-        and known.specificity <= match.specificity
-        and known.code in {cause.code for cause in family.causes}
-    )
-    return is_named and _overlap(match, known)
 
 
 def _overlap(one: Match, other: Match) -> bool:
     return min(_find_end(one), _find_end(other)) > max(one.position, other.position)
 
 
-def _drop_overlapping(found: list[tuple[Family, Match]]) -> list[tuple[Family, Match]]:
-    """Keep of families that explain the same words the one that knows their release, else the more specific, the surer."""
-    confidences = tuple(Confidence)
-    kept: list[tuple[Family, Match]] = []
-    for each in sorted(
-        found,
-        key=lambda each: (not each[0].has_changes, -each[1].specificity, confidences.index(each[1].confidence)),
-    ):
-        if not any(_overlap(each[1], other) for _, other in kept):
-            kept.append(each)
-    return kept
-
-
 def _add_alternatives(match: Match, facts: TextFacts) -> Match:
     """Add the causes that the catalog names beside this one, each with its fix, and the command that decides."""
-    rows = ((code, find_general_signature(code)) for code in match.also)
+    rows = ((code, find_general_cause(code)) for code in match.also)
     causes = [Cause(code, row.cause, render_fix_of(row, {}, facts), Confidence.POSSIBLE) for code, row in rows if row]
-    if not causes or match.alternatives or (match.family and match.confidence is Confidence.CERTAIN):
+    if not causes or match.alternatives or match.confidence is Confidence.CERTAIN:
         return match
     causes = causes[: MAX_CAUSES - 1]
     codes = " ".join(f"--only {code}" for code in (match.code, *(cause.code for cause in causes)))
-    confidence = Confidence.LIKELY if match.confidence is Confidence.CERTAIN else match.confidence
-    return replace(match, confidence=confidence, alternatives=tuple(causes), question=f"devkit doctor {codes}")
+    return replace(match, alternatives=tuple(causes), question=f"devkit doctor {codes}")
 
 
 def _add_rivals(match: Match, rivals: list[Match]) -> Match:
@@ -331,7 +343,7 @@ def _chain(matches: list[Match], words: Words) -> list[Match]:
         last = chained[-1] if chained else None
         between = words.lowered[_find_end(last) : match.position] if last else ""
         is_error = last is not None and last.severity is match.severity is Severity.ERROR
-        if last and is_error and not match.follows_from and any(words in between for words in _CHAINED):
+        if last and is_error and not match.follows_from and any(words in between for words in CHAINED):
             said = Consequence(match.matched, match.line or None, match.cause)
             chained[-1] = replace(last, consequences=(*last.consequences, said))
         else:
@@ -354,13 +366,16 @@ def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple
         return format_matches(answer.matches, width=width, marks=marks)
     if unknown.is_healthy:
         return (Line(NOTHING_WRONG), *_format_stated(unknown, width))
-    lines = [Line(NOTHING_KNOWN)]
+    lines: list[Line] = []
     if error := unknown.first_error:
-        lines += [Line(""), *fold_lines(f"first error, in line {error.line}: {error.text}", width, tone=Tone.WARN)]
+        lines += fold_lines(f"{error.text} (line {error.line})", width, tone=Tone.WARN)
+        lines += [Line(f"  {NOTHING_KNOWN}; this line is the failure as the text itself says it", Tone.QUIET)]
         raised = f"raised in {unknown.package}" if unknown.package else ""
         raised += f" ({unknown.file})" if raised and unknown.file else ""
         raised += f", called by {unknown.caller}" if raised and unknown.caller else ""
         lines += fold_lines(raised, width, indent="  ") if raised else []
+    else:
+        lines += [Line(NOTHING_KNOWN)]
     for each in unknown.reports:
         lines += fold_lines(f"line {each.line} only reports it: {each.matched}", width, indent="  ", tone=Tone.QUIET)
     lines += _format_stated(unknown, width)

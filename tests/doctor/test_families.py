@@ -14,16 +14,10 @@ from devkit.cli.explain import explain
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.known_errors import explain_text, find_known_errors
 from devkit.doctor.model import Confidence
-from devkit.doctor.registry import BY_CODE
-from devkit.doctor.signatures.catalog import load_signatures
-from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
-from devkit.doctor.signatures.families import (
-    MAX_CAUSES,
-    load_families,
-)
+from devkit.doctor.signatures.catalog import load_families
 from devkit.doctor.signatures.log_text import read_words
-from devkit.doctor.signatures.patterns import compile_pattern
-from devkit.doctor.signatures.text_facts import FACT_NAMES, read_text_facts
+from devkit.doctor.signatures.matching import MAX_CAUSES
+from devkit.doctor.signatures.text_facts import read_text_facts
 from devkit.facts.values import ComputeCapability, Release
 from devkit.solver.plan import Plan
 from devkit.solver.request import build_machine_from_flags, build_request
@@ -61,42 +55,6 @@ def test_no_cause_that_leaves_two_open_is_certain(answers):
     assert len(certain) > 60
     assert not [cause for cause in certain if re.search(r"\b(probably|usually|most often|perhaps)\b", cause)]
     assert not [cause for cause in certain if re.search(r"\bor\b(?! (newer|older|C\+\+|later|more))", cause)]
-
-
-def test_every_text_of_a_family_is_reached_and_found():
-    missed = []
-    for family in FAMILIES:
-        for template in family.texts:
-            read = read_words(written_out(template.replace("…", " and ")) + " end")
-            if not compile_pattern(template).find(read.shown, read.lowered):
-                missed.append(f"{family.id}: not found where a log is read: {read.shown}")
-    assert missed == []
-
-
-def find_faults(family):
-    """Yield what is wrong with the row of a family."""
-    captured = {name for template in family.texts for name in re.findall(r"\{(\w+):", template)}
-    captured |= set(FACT_NAMES)
-    captured |= {"change", "library", "added", "removed", "what", "caller"} if family.has_changes else set()
-    if not family.sources or not all(source.startswith("https://") for source in family.sources):
-        yield "sources are pages"
-    for cause in family.causes:
-        if not set(re.findall(r"\{(\w+)\}", cause.cause)) | set(cause.where) <= captured:
-            yield f"names what no text captures: {cause.cause}"
-        if cause.code and cause.code not in BY_CODE:
-            yield f"no check: {cause.code}"
-        if cause.computed and cause.computed not in COMPUTED_FIXES:
-            yield f"no computed fix: {cause.computed}"
-        if cause.cause != cause.cause.strip(" .") or not cause.fix.summary.endswith((".", "`")):
-            yield f"a cause is no sentence and a fix is one: {cause.cause}"
-        for rule in cause.where.values():
-            re.compile(rule)
-        for template in (*cause.proof, *cause.speaks_for, *cause.speaks_against):
-            compile_pattern(template)
-
-
-def test_every_family_is_whole():
-    assert [(family.id, fault) for family in FAMILIES for fault in find_faults(family)] == []
 
 
 @pytest.mark.parametrize(
@@ -343,10 +301,6 @@ def test_the_name_of_a_package_is_never_cut(name, operator):
     first = find_known_errors(text, is_ours=True)[0]
     assert first.cause == f"a package here asks for {name}{operator}1.2, and {name} 1.1 is installed"
     assert first.fix.commands[0] == f"pip install --upgrade '{name}{operator}1.2'"
-
-
-def test_no_text_has_two_captures_side_by_side():
-    assert not [text for row in (*FAMILIES, *load_signatures()) for text in row.texts if "}{" in text]
 
 
 def test_an_index_of_torch_that_exists_is_not_called_missing():

@@ -12,7 +12,14 @@ import pytest
 import devkit.doctor.checks
 from devkit.doctor.model import Check
 from devkit.doctor.registry import BY_CODE, CHECKS
-from devkit.doctor.signatures.catalog import PREFIXES, find_symptoms, load_check_rows, load_failures, parse_failure
+from devkit.doctor.signatures.catalog import (
+    PREFIXES,
+    decode_family,
+    find_symptoms,
+    load_check_rows,
+    load_failures,
+    split_row,
+)
 from tests.hosts import MACHINES, description_of
 
 UNHEALTHY = re.compile(r"\b(?:error|fail\w*|broken|wrong|problem|invalid|too old|missing)\b", re.IGNORECASE)
@@ -170,13 +177,12 @@ name = "a name"
 symptom = "a symptom"
 checks = ["DRV002"]
 sources = ["a source"]
-[[failure.signature]]
+[[failure.cause]]
 code = "DRV002"
 texts = ["a text"]
 cause = "a cause"
-source = "a source"
 {line}
 """
     (row,) = tomllib.loads(entry)["failure"]
     with pytest.raises(error):
-        parse_failure(row)
+        list(map(decode_family, split_row(row)))

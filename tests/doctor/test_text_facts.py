@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 from devkit.doctor.known_errors import find_known_errors
 from devkit.doctor.model import Side
-from devkit.doctor.signatures.catalog import load_signatures
-from devkit.doctor.signatures.families import load_families
+from devkit.doctor.signatures.catalog import load_families
 from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import _NEEDED_WORDS, _PATTERNS, TextFact, TextFacts, read_text_facts
 from devkit.facts.model import Platform
 
-ROWS = (*load_signatures(), *(cause for family in load_families() for cause in family.causes))
+ROWS = tuple(cause for family in load_families() for cause in family.causes)
 IMAGE_WORK = re.compile(r"docker (?:build|buildx|builder|manifest|push)|DOCKER_BUILDKIT")
 
 

@@ -1,24 +1,28 @@
-"""The failure catalog: one entry for each failure, in a TOML file for each code prefix of the checks.
+"""The catalog: checks, failures, and the families of errors by which they are met, in TOML.
 
-`failures/DRV.toml` holds the DRV checks, and the failures that they recognize:
+`failures/DRV.toml` holds the DRV checks and the failures that they recognize, `families.toml` further errors:
 
 - `[check.DRV001]`: a check as `CheckRow` has it.
-- `[[failure]]`: an entry as `Failure` has it.
-- `[[failure.signature]]`: an error text of that failure as `Signature` has it. `symptoms` are wordings that the pages of
-  its checks show, `texts` further ones, `xids` the driver's numbered reports. `fix` is a table, or the name of one in
+- `[[failure]]`: a failure as `Failure` has it, and `[[family]]`: a class of errors as `Family` has it.
+- `[[failure.cause]]`, `[[family.cause]]`: a cause as `FamilyCause` has it, the most frequent first. One with its own `texts`
+  is a family with this cause alone, found beside other errors of its family, and may have what a family has. `symptoms` are
+  texts that the pages of checks show, `xids` the driver's numbered reports. `fix` is a table, or the name of one in
   `fixes.toml`; in its place `problem` names the row of the check's problem whose fix it is, and whose message is the cause
-  where the signature has none.
+  where none is given.
 
 What a check covers and the symptoms that it lists are derived from these entries.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
 from devkit.doctor.model import Fix, Side
 from devkit.doctor.problems import SIDES, FixRow, decode_fix_rows, find_problem_row
-from devkit.doctor.signatures.model import CheckRow, Failure, Signature
+from devkit.doctor.signatures.model import CheckRow, Failure, Family, FamilyCause
+from devkit.doctor.signatures.patterns import list_whole_words
 from devkit.facts.decode import decode_fields
 from devkit.formats.shipped import load
 
@@ -26,7 +30,7 @@ PREFIXES = ("CDI", "CON", "CTK", "CUD", "DRV", "ENG", "GPU", "HUB", "MEM", "NET"
 """The prefixes of check codes, each with its own file."""
 
 
-_NOT_OF_SIGNATURES = ("fix", "problem", "xids")
+_OF_FAMILY = {each.name for each in fields(Family)} - {"texts", "causes"}
 
 
 @cache
@@ -58,21 +62,111 @@ def load_failures() -> tuple[Failure, ...]:
 
 def parse_failure(row: Mapping[str, Any]) -> Failure:
     """Parse an entry. Raises as `load_failures`."""
-    own = {key: value for key, value in row.items() if key != "signature"}
-    signatures = tuple(_to_signature(each) for each in row.get("signature", ()))
-    return Failure(**decode_fields(own, Failure), signatures=signatures)
+    own = {key: value for key, value in row.items() if key != "cause"}
+    return Failure(**decode_fields(own, Failure))
 
 
-def find_general_signature(code: str) -> Signature | None:
-    """Return the first error text of a check whose cause names no value or fact of the text; None where it has none."""
-    rows = (row for row in load_signatures() if row.code == code and not row.given)
-    return next((row for row in rows if "{" not in row.cause), None)
+@dataclass(frozen=True)
+class _Row:
+    """A family as TOML has it, with its texts."""
+
+    own: Mapping[str, Any]
+    texts: tuple[str, ...]
+    causes: tuple[Mapping[str, Any], ...]
 
 
 @cache
-def load_signatures() -> tuple[Signature, ...]:
-    """Return every known error text. Their order does not matter: the more specific one wins."""
-    return tuple(signature for failure in load_failures() for signature in failure.signatures)
+def _load_rows() -> tuple[_Row, ...]:
+    failures = (row for prefix in PREFIXES for row in load(__package__, f"failures/{prefix}").get("failure", ()))
+    return tuple(each for row in (*failures, *load(__package__, "families")["family"]) for each in split_row(row))
+
+
+def split_row(row: Mapping[str, Any]) -> Iterator[_Row]:
+    """Yield the family of a row with texts of its own, and one for each cause that has some."""
+    causes = [(each, _list_texts(each)) for each in row.get("cause", ())]
+    shared = {key: value for key, value in row.items() if key in _OF_FAMILY}
+    if texts := _list_texts(row):
+        yield _Row(shared, texts, tuple(cause for cause, own in causes if not own))
+    if row.get("is_plain"):
+        shared = {key: value for key, value in shared.items() if key not in ("is_general", "is_common")}
+    for cause, texts in causes:
+        if texts:
+            own = {key: value for key, value in cause.items() if key in _OF_FAMILY}
+            rest = {key: value for key, value in cause.items() if key not in _OF_FAMILY}
+            is_report = cause.get("is_report", False) or shared.get("is_consequence", False)
+            yield _Row({**shared, **own, "is_consequence": is_report}, texts, (rest,))
+
+
+def _list_texts(row: Mapping[str, Any]) -> tuple[str, ...]:
+    forms = ("Xid (PCI:{{bus:name}}): {},", "Xid ({{bus:name}}): {},", "Xid {}")
+    xids = (form.format(xid) for xid in row.get("xids", ()) for form in forms)
+    return (*row.get("symptoms", ()), *row.get("texts", ()), *xids)
+
+
+@cache
+def load_families() -> tuple[Family, ...]:
+    """Return every family of errors. Raises as `load_failures`."""
+    return tuple(map(_load_family, range(len(_load_rows()))))
+
+
+@cache
+def _load_family(place: int) -> Family:
+    return decode_family(_load_rows()[place])
+
+
+def decode_family(row: _Row) -> Family:
+    """Decode a family. Raises as `load_failures`."""
+    own = decode_fields({**row.own, "texts": row.texts}, Family)
+    return Family(**own, causes=tuple(map(_decode_cause, row.causes)))
+
+
+def _decode_cause(row: Mapping[str, Any]) -> FamilyCause:
+    own = {
+        key: row[key] for key in row if key not in ("fix", "problem", "xids", "texts", "where", "given", "excluded_by")
+    }
+    values = decode_fields(own, FamilyCause) | {
+        key: row[key] for key in ("where", "given", "excluded_by") if key in row
+    }
+    if "problem" in row:
+        problem = find_problem_row(row["code"], row["problem"])
+        values.setdefault("cause", problem.message)
+        return FamilyCause(**values, fix=show_general_fix(problem.fixes), variants=problem.fixes)
+    fix, variants = decode_fix(row["fix"])
+    return FamilyCause(**values, fix=fix, variants=variants)
+
+
+@cache
+def _index_rows() -> Mapping[str, tuple[int, ...]]:
+    """Return the places of rows by a word that a text must have for one of theirs; "" for those without such a word.
+
+    Of the words of a text the one is taken that the fewest other texts have.
+    """
+    words = {text: list_whole_words(text) for row in _load_rows() for text in row.texts}
+    spread = Counter(word for found in words.values() for word in found)
+    places: dict[str, dict[int, None]] = {}
+    for place, row in enumerate(_load_rows()):
+        for text in row.texts:
+            key = min(words[text], key=lambda word: (spread[word], -len(word)), default="")
+            places.setdefault(key, {})[place] = None
+    return {word: tuple(found) for word, found in places.items()}
+
+
+def find_candidates(words: frozenset[str]) -> Iterator[Family]:
+    """Yield the families of which a text with these words may have an error."""
+    index = _index_rows()
+    places = {place for word in words & index.keys() for place in index[word]}
+    yield from map(_load_family, sorted(places.union(index.get("", ()))))
+
+
+def find_general_cause(code: str) -> FamilyCause | None:
+    """Return the first cause of a check's errors that names no value or fact of the text; None where it has none."""
+    causes = (cause for family in _list_families_of(code) for cause in family.causes if cause.code == code)
+    return next((cause for cause in causes if "{" not in cause.cause and not cause.given), None)
+
+
+def _list_families_of(code: str) -> list[Family]:
+    rows = enumerate(_load_rows())
+    return [_load_family(place) for place, row in rows if any(cause.get("code") == code for cause in row.causes)]
 
 
 def find_covered_failures(code: str) -> tuple[str, ...]:
@@ -82,24 +176,11 @@ def find_covered_failures(code: str) -> tuple[str, ...]:
 
 def find_symptoms(code: str) -> tuple[str, ...]:
     """Return error texts and search terms that lead to a check, those that point to it alone first."""
-    own = [row for row in load_signatures() if code == row.code]
-    others = [row for row in load_signatures() if code in row.also]
+    own = _list_families_of(code)
+    others = (_load_family(place) for place, row in enumerate(_load_rows()) if code in row.own.get("also", ()))
     texts = [text for row in (*own, *others) for text in row.symptoms]
     check = load_check_rows(code[:3]).get(code)
     return tuple(dict.fromkeys((*texts, *(check.search_terms if check else ()))))
-
-
-def _to_signature(row: Mapping[str, Any]) -> Signature:
-    values = decode_fields({key: value for key, value in row.items() if key not in _NOT_OF_SIGNATURES}, Signature)
-    xids = (text for xid in row.get("xids", ()) for text in (f"Xid ({{bus:name}}): {xid},", f"Xid {xid}"))
-    values["texts"] = (*values.get("symptoms", ()), *values.get("texts", ()), *xids)
-    if "problem" in row:
-        problem = find_problem_row(row["code"], row["problem"])
-        values.setdefault("cause", problem.message)
-        fix, variants = show_general_fix(problem.fixes), problem.fixes
-    else:
-        fix, variants = decode_fix(row["fix"])
-    return Signature(**values, fix=fix, variants=variants)
 
 
 def decode_fix(fix: str | Mapping[str, Any]) -> tuple[Fix, tuple[FixRow, ...]]:

@@ -70,15 +70,19 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
 
     Returns:
         `caller` is the package that wants it, and `change` "unknown", "removed" or "added", "probably …" where the text
-        does not name the library, "both", or "called" where the library calls the program's code with an argument that
-        the release added; then there are `library`, the releases `removed` and `added`, and `what`.
+        does not name the library, "both", "mixed" where the package misses a name of its own, or "called" where the
+        library calls the program's code with an argument that the release added; then there are `library`, the releases
+        `removed` and `added`, and `what`.
     """
     module = captures.get("module", "")
     library = module.partition(".")[0]
     library = _ALIASES.get(library, library)
+    frames = list_packages(text.shown[:position])
+    if frames and frames[-1] and frames[-1] == _name_source(captures, text, position):
+        own = frames[-1].replace("_", "-")
+        return {"change": "mixed", "library": own, "caller": own, "what": captures["thing"]}
     if not module and _is_of_known_library(text, position):
         return {"change": "unknown", "caller": _OWN_CODE}
-    frames = list_packages(text.shown[:position])
     is_name_error = text.lowered.startswith("name '", position)
     for words, is_sure in _list_names(captures):
         found = [each for each in find_changes(words) if library in ("", each.library)]
@@ -94,6 +98,12 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
             is_called = "count" in captures and frames[-1:] == [found[0].library]
             return changes | ({"change": "called"} if is_called else {})
     return {"change": "unknown", "caller": _name_caller(frames, library)}
+
+
+def _name_source(captures: Mapping[str, str], text: Words, position: int) -> str:
+    """Return the package that a name was to be imported from, "" for other errors."""
+    found = _NAMED_MODULE.match(text.shown, position)
+    return found[1] if found and captures.get("thing", "_").lstrip("_") == captures.get("thing") else ""
 
 
 def _is_of_known_library(text: Words, position: int) -> bool:

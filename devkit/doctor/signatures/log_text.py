@@ -5,8 +5,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
+from itertools import islice, pairwise
 
+from devkit.doctor.signatures.patterns import list_words
 from devkit.doctor.signatures.translations import translate
 
 HEAD = 512 * 1024
@@ -116,12 +117,8 @@ _OTHER_PROGRAM = re.compile(
     r"(?:\[\d+\])?(?=[:/ .]|$)|\.(?:[jt]sx?|java|kt|rb|php):\d|\b(?:get|post|put) /\S* (?:http/)?\d|\bserver\.js\b"
 )
 """Programs of other fields, as they name themselves before a message, in a command or in a frame; and requests to a server."""
-_LONG = 2000
-"""Characters beyond which words are ruled out by their runs."""
 NEAR = 600
 """Characters around an error in which words say more about it."""
-_RUN = 3
-"""Characters of the runs by which words are ruled out without a search: so few that no text has many different ones."""
 
 
 @dataclass(frozen=True)
@@ -151,28 +148,13 @@ class Words:
     errors: frozenset[int] = frozenset()
 
     @cached_property
-    def _runs(self) -> set[str]:
-        """Every run of `_RUN` characters, of a text that is long enough to be worth it."""
-        text = self.lowered
-        if len(text) <= _LONG:
-            return set()
-        return {text[start : start + _RUN] for start in range(len(text) - _RUN + 1)}
-
-    def may_hold(self, words: str) -> bool:
-        """Say if words in lower case can occur, judged by how they begin and end; a text that repeats itself is slow to search."""
-        runs = self._runs
-        return not runs or len(words) < _RUN or (words[:_RUN] in runs and words[-_RUN:] in runs)
+    def words(self) -> frozenset[str]:
+        """Its words, by which error texts that it cannot have are ruled out."""
+        return list_words(self.lowered)
 
     def cut(self, start: int, end: int) -> "Words":
         """Return a part, without its lines."""
         return Words(self.shown[start:end], self.lowered[start:end])
-
-    def squeeze(self) -> "Words":
-        """Return the words without white space."""
-        removed = accumulate(self.shown.count(" ", start, end) for start, end in pairwise((0, *self.starts)))
-        starts = tuple(start - count for start, count in zip(self.starts, removed, strict=True))
-        shown, lowered = (text.replace(" ", "") for text in (self.shown, self.lowered))
-        return Words(shown, lowered, starts, self.lines, self.sources)
 
     def join_lines(self) -> "Words":
         """Return the words with nothing between the lines, as a terminal that wraps within words broke them."""

@@ -1,157 +1,185 @@
-"""The search for known errors in a text, with the one that explains the others first."""
+"""The search for the errors of the catalog in a text, each with its causes ranked."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import cache
 
-from devkit.doctor.model import Confidence, Severity
-from devkit.doctor.signatures.catalog import load_signatures
-from devkit.doctor.signatures.log_text import NEAR, Words
-from devkit.doctor.signatures.model import Match, Signature
-from devkit.doctor.signatures.patterns import Pattern, compile_pattern, find_anchor
+from devkit.doctor.model import Confidence, Fix, Severity
+from devkit.doctor.signatures.catalog import find_candidates
+from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
+from devkit.doctor.signatures.log_text import NEAR, Words, is_about_gpus
+from devkit.doctor.signatures.model import Cause, Family, FamilyCause, Match
+from devkit.doctor.signatures.patterns import Pattern, compile_pattern, list_whole_words
 from devkit.doctor.signatures.rendering import render_fix_of
-from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
+from devkit.doctor.signatures.text_facts import TextFacts
 
-FindConsequences = Callable[[str], tuple[str, ...]]
-
+MAX_CAUSES = 3
 MAX_SHOWN = 240
-MAX_BROKEN = 64 * 1024
-"""Only what one can paste from a terminal is searched for words broken in the middle."""
-MIN_SQUEEZED_SPECIFICITY = 24
-"""Fixed characters that a pattern needs before it is trusted where white space is gone."""
-
 GIVEN_SPECIFICITY = 80
 """Fixed characters that a fact of the text, which a row needs, is worth: such a row goes before one that only has the words."""
+_PROVED = 4
+_GIVEN = 3
+_FOR = 2
+_AGAINST = 3
+"""Weights of the words for and against a cause: one against outweighs one for it, and neither a proof.
 
-_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-_CONFIDENCES = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE)
+A fact that the row needs outweighs words."""
+_NAMED = re.compile(r"\{(\w+)\}")
+_OPEN = re.compile(r"(?<![{$])\{([a-z_]+)\}(?!\})")
 
-
-def search_words(
-    words: Words,
-    signatures: Iterable[Signature] | None = None,
-    *,
-    facts: TextFacts | None = None,
-    find_consequences: FindConsequences = lambda _: (),
-) -> tuple[Match, ...]:
-    """Find the errors of `signatures`, those of the catalog by default, in the words of a text; `facts` are the text's."""
-    signatures = load_signatures() if signatures is None else tuple(signatures)
-    facts = read_text_facts(words) if facts is None else facts
-    matches = _search(words, signatures, facts, is_squeezed=False)
-    if not matches and len(words.shown) <= MAX_BROKEN:
-        # A narrow terminal breaks lines within words.
-        matches = _search(words.squeeze(), signatures, facts, is_squeezed=True)
-    # The surest and most specific match of each code.
-    best: dict[str, Match] = {}
-    for match in sorted(
-        _drop_inner_matches(matches), key=lambda match: (*_rank(match), -match.specificity, -match.position)
-    ):
-        best.setdefault(match.code, match)
-    return _order_matches(list(best.values()), find_consequences)
+_compile = cache(compile_pattern)
+_list_whole_words = cache(list_whole_words)
 
 
-@cache
-def compile_template(template: str, *, is_squeezed: bool = False) -> Pattern:
-    """Compile an error text, once."""
-    return compile_pattern(template, is_squeezed=is_squeezed)
-
-
-_find_anchor = cache(find_anchor)
-
-
-def find_template(template: str, text: Words, *, is_squeezed: bool = False) -> tuple[Pattern, re.Match[str]] | None:
-    """Find an error text in the words of a text; it is compiled only where its longest words occur."""
-    anchor = _find_anchor(template, is_squeezed=is_squeezed)
-    if not text.may_hold(anchor) or anchor not in text.lowered:
+def find_template(template: str, text: Words) -> tuple[Pattern, re.Match[str]] | None:
+    """Find an error text in the words of a text; it is compiled only where its words occur."""
+    if not _list_whole_words(template) <= text.words:
         return None
-    pattern = compile_template(template, is_squeezed=is_squeezed)
+    pattern = _compile(template)
     found = pattern.find(text.shown, text.lowered)
     return (pattern, found) if found else None
 
 
+def find_errors(text: Words, values: TextFacts) -> Iterator[tuple[Family, Match]]:
+    """Find the errors of the catalog in a text, one for each wording, with its causes ranked.
+
+    Args:
+        values: Those of the text, and of the machine that it comes from.
+    """
+    has_gpus = is_about_gpus(text.lowered)
+    for family in find_candidates(text.words):
+        match = match_family(family, text, values) if has_gpus or not family.is_general else None
+        if match and not any(_finds(template, text) for template in family.silenced_by):
+            yield family, match
+
+
+def match_family(family: Family, text: Words, values: TextFacts) -> Match | None:
+    """Find the first of a family's errors that a text has."""
+    for template in family.texts:
+        hit = find_template(template, text)
+        if hit is None or (family.is_whole_line and not text.is_whole_line(hit[1])):
+            continue
+        pattern, found = hit
+        if not _is_confirmed(family, found, text):
+            continue
+        captures = {**values.as_captures(), **pattern.format_captures(found)}
+        if family.has_changes:
+            from devkit.doctor.signatures.library_changes import describe_change
+
+            captures |= describe_change(captures, text, found.start())
+        ranked = _rank_causes(family, captures, text, values)
+        if not ranked:
+            continue
+        (first, row), *others = ranked
+        position = text.find_first(found)
+        return Match(
+            code=first.code,
+            cause=first.cause,
+            severity=Severity.NOTE if family.is_harmless else family.severity,
+            confidence=first.confidence,
+            fix=first.fix,
+            matched=found[0][:MAX_SHOWN],
+            position=found.start(),
+            line=text.find_line(position),
+            source=text.find_source(position),
+            specificity=pattern.specificity + GIVEN_SPECIFICITY * bool(row.given),
+            also=(*family.also, *row.also),
+            family=family.name,
+            speaks_for=first.speaks_for,
+            speaks_against=first.speaks_against,
+            alternatives=tuple(cause for cause, _ in others),
+            question=_OPEN.sub(_name_open, fill_in(family.question, captures)) if others else "",
+            is_harmless=family.is_harmless,
+            is_common=family.is_common and not row.is_plain,
+        )
+    return None
+
+
+def _is_confirmed(family: Family, found: re.Match[str], text: Words) -> bool:
+    """Check the text around an error for `beside` and `unless`."""
+    if not (family.beside or family.unless):
+        return True
+    around = text.cut(max(0, found.start() - NEAR), found.end() + NEAR)
+
+    def is_near(template: str) -> bool:
+        return find_template(template, around) is not None
+
+    return not any(map(is_near, family.unless)) and (not family.beside or any(map(is_near, family.beside)))
+
+
+def _rank_causes(
+    family: Family, captures: Mapping[str, str], text: Words, values: TextFacts
+) -> list[tuple[Cause, FamilyCause]]:
+    """Rank the causes that the captures allow: proved ones, then by the words for and against, then by frequency."""
+    scored = []
+    for row in family.causes:
+        given = list_given(row.given, captures, excluded_by=row.excluded_by)
+        if (
+            given is None
+            or not _applies(row, captures)
+            or (row.needs and not any(_finds(template, text) for template in row.needs))
+        ):
+            continue
+        proved = [found for template in row.proof if (found := _finds(template, text))]
+        likely = [found for template in (*row.needs, *row.speaks_for) if (found := _finds(template, text))]
+        unlikely = [found for template in row.speaks_against if (found := _finds(template, text))]
+        is_only = bool(proved) or row.confidence is Confidence.CERTAIN
+        score = _PROVED * is_only + _FOR * bool(likely) - _AGAINST * bool(unlikely) + _GIVEN * bool(given)
+        likely.extend(given)
+        if proved or row.speaks_for or not row.proof:
+            scored.append((score, row, proved + likely, unlikely, is_only))
+    scored.sort(key=lambda each: -each[0])
+    ranked: list[tuple[Cause, FamilyCause]] = []
+    for _, row, speaks_for, speaks_against, is_only in scored[:MAX_CAUSES]:
+        is_certain = not ranked and is_only and not speaks_against
+        is_possible = ranked or row.confidence is Confidence.POSSIBLE
+        cause = Cause(
+            code=row.code,
+            cause=fill_in(row.cause, captures),
+            fix=_compute_fix(row, captures, values),
+            confidence=Confidence.CERTAIN if is_certain else Confidence.POSSIBLE if is_possible else Confidence.LIKELY,
+            speaks_for=tuple(speaks_for),
+            speaks_against=tuple(speaks_against),
+        )
+        ranked.append((cause, row))
+        if is_certain:
+            break
+    return ranked
+
+
 def list_given(
-    given: Mapping[str, str], facts: Mapping[str, str], *, excluded_by: Mapping[str, str] | None = None
+    given: Mapping[str, str], facts: Mapping[str, str], *, excluded_by: Mapping[str, str]
 ) -> tuple[str, ...] | None:
     """List the values of the facts that a row needs; None where the text lacks one, or states what excludes the row."""
     found = tuple(facts.get(name, "") for name in given)
-    is_excluded = any(re.match(rule, facts.get(name, "")) for name, rule in (excluded_by or {}).items())
+    is_excluded = any(re.match(rule, facts.get(name, "")) for name, rule in excluded_by.items())
     has_all = all(value and re.match(given[name], value) for name, value in zip(given, found, strict=True))
     return found if has_all and not is_excluded else None
 
 
-def _search(text: Words, signatures: tuple[Signature, ...], facts: TextFacts, *, is_squeezed: bool) -> list[Match]:
-    matches = []
-    stated = facts.as_captures()
-    for signature in signatures:
-        if list_given(signature.given, stated) is None:
-            continue
-        for template in signature.texts:
-            hit = find_template(template, text, is_squeezed=is_squeezed)
-            if hit is None or (is_squeezed and hit[0].specificity < MIN_SQUEEZED_SPECIFICITY):
-                continue
-            pattern, found = hit
-            if _is_confirmed(signature, found, text, is_squeezed=is_squeezed):
-                captures = {**stated, **pattern.format_captures(found)}
-                matches.append(
-                    Match(
-                        code=signature.code,
-                        cause=signature.cause.format_map(captures),
-                        severity=signature.severity,
-                        confidence=signature.confidence,
-                        fix=render_fix_of(signature, captures, facts),
-                        matched=found[0][:MAX_SHOWN],
-                        position=found.start(),
-                        line=text.find_line(text.find_first(found)),
-                        source=text.find_source(text.find_first(found)),
-                        specificity=pattern.specificity + GIVEN_SPECIFICITY * bool(signature.given),
-                        also=signature.also,
-                        is_common=signature.is_common,
-                    )
-                )
-    return matches
+def _applies(row: FamilyCause, captures: Mapping[str, str]) -> bool:
+    """Check `where`, and that the text has every value that the cause names."""
+    is_named = all(name in captures for name in _NAMED.findall(row.cause))
+    return is_named and all(re.match(rule, captures.get(name, ""), re.IGNORECASE) for name, rule in row.where.items())
 
 
-def _is_confirmed(signature: Signature, found: re.Match[str], text: Words, *, is_squeezed: bool) -> bool:
-    """Check the text around a match for `beside` and `unless`."""
-    around = text.cut(max(0, found.start() - NEAR), found.end() + NEAR)
-
-    def is_near(template: str) -> bool:
-        return find_template(template, around, is_squeezed=is_squeezed) is not None
-
-    return not any(map(is_near, signature.unless)) and (not signature.beside or any(map(is_near, signature.beside)))
+def _finds(template: str, text: Words) -> str:
+    hit = find_template(template, text)
+    return hit[1][0][:MAX_SHOWN] if hit else ""
 
 
-def _drop_inner_matches(matches: list[Match]) -> list[Match]:
-    """Drop matches that overlap a more specific one: the longer text decides."""
-
-    def is_inside(inner: Match, outer: Match) -> bool:
-        end = min(inner.position + len(inner.matched), outer.position + len(outer.matched))
-        return end > max(inner.position, outer.position) and inner.specificity < outer.specificity
-
-    return [match for match in matches if not any(is_inside(match, other) for other in matches)]
+def _compute_fix(row: FamilyCause, captures: Mapping[str, str], values: TextFacts) -> Fix:
+    computed = COMPUTED_FIXES[row.computed](captures, values) if row.computed else None
+    return computed or render_fix_of(row, captures, values)
 
 
-def _rank(match: Match) -> tuple[int, int]:
-    return _SEVERITIES.index(match.severity), _CONFIDENCES.index(match.confidence)
+def _name_open(found: re.Match[str]) -> str:
+    """Write a value that the text does not have as one to fill in."""
+    return f"<{found[1].replace('_', ' ')}>"
 
 
-def _order_matches(matches: list[Match], find_consequences: FindConsequences) -> tuple[Match, ...]:
-    """Order matches by rank, each root cause before what follows from it."""
-    by_code = {match.code: match for match in matches}
-
-    def find_root(match: Match) -> str | None:
-        """Return the code at the top of the chain of causes; a less severe match never explains a more severe one."""
-        for code, other in by_code.items():
-            if other is not match and match.code in find_consequences(code) and _rank(other)[0] <= _rank(match)[0]:
-                return find_root(other) or code
-        return None
-
-    ranked = sorted(
-        (replace(match, follows_from=find_root(match)) for match in matches),
-        key=lambda match: (*_rank(match), -match.position),
-    )
-    ordered: list[Match] = []
-    for root in (match for match in ranked if match.follows_from is None):
-        ordered += [root, *(match for match in ranked if match.follows_from == root.code)]
-    return tuple(ordered)
+def fill_in(sentence: str, captures: Mapping[str, str]) -> str:
+    """Put captures in the place of their names in braces; a sentence may have other braces."""
+    for name, value in captures.items():
+        sentence = sentence.replace(f"{{{name}}}", value)
+    return sentence

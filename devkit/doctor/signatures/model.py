@@ -8,32 +8,76 @@ from devkit.doctor.problems import FixRow
 
 
 @dataclass(frozen=True)
-class Signature:
-    """One known error in every wording that people paste, and the check that it points to.
+class FamilyCause:
+    """One cause of a family's errors.
 
-    `texts` are patterns as `patterns.py` reads them; any of them is enough. `symptoms` are those of them that the
-    check's page shows. `cause` may name their captures in braces, and then every text must have them. `beside` requires
-    one more pattern close to the first, and `unless` forbids any: both are for words too short to be sure of. Programs
-    of any field report what `is_common`. `given` are facts of the text that the row needs, each a name
-    with a regular expression of its value.
+    `where` are regular expressions of captures, without which the cause does not apply, `given` such of facts of the text,
+    and `excluded_by` of facts that exclude it. `proof` are words of the text that exclude every other cause (a cause with
+    nothing else applies only with them), `speaks_for` and `speaks_against` such that make it more or less probable. Without
+    one of `needs` the cause does not apply. `confidence` is what the error's own words allow: CERTAIN if they leave no other
+    cause, once `where` holds. `code` is the check that looks for it on a machine, "" where none does.
+    `computed` names the function that makes the fix of the values in the text; `fix` is for texts without them.
+    `cause` may name captures and facts in braces, and then the text must have them.
     """
 
-    code: str
-    texts: tuple[str, ...]
     cause: str
     fix: Fix
-    source: str
+    where: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[FixRow, ...] = ()
     """The variants of a shared fix, of which `fix` is the template of the one for a machine that nothing is known of."""
-    severity: Severity = Severity.ERROR
-    confidence: Confidence = Confidence.CERTAIN
+    needs: tuple[str, ...] = ()
+    code: str = ""
+    proof: tuple[str, ...] = ()
+    speaks_for: tuple[str, ...] = ()
+    speaks_against: tuple[str, ...] = ()
+    computed: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
+    excluded_by: Mapping[str, str] = field(default_factory=dict)
+    confidence: Confidence = Confidence.LIKELY
     also: tuple[str, ...] = ()
-    """Codes of other checks that look for what may have caused the same text."""
+    is_plain: bool = False
+    """True if the error's own words name the cause in a text of any field."""
+    is_report: bool = False
+    """True if the error only reports that something failed, as those of an `is_consequence` family do."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of the catalog: a class of errors, its texts, what decides between its causes, and the causes.
+
+    `texts` are patterns as `patterns.py` reads them; any of them is enough. `symptoms` are those of them that the pages of
+    checks show. `beside` requires one more pattern close to the first, and `unless` forbids any;
+    `silenced_by` forbids any in the whole text. `also` are codes of other
+    checks that look for what may have caused the same text. `overrides` are codes whose errors only follow from the family's.
+
+    A `is_consequence` error names no cause: it counts only where the text has no other. The errors of a `is_general` family
+    occur in every field: they count in a text about GPUs alone; those of a `is_common` one unless a program of another field
+    reports them. Those with their own causes in a `is_plain` one name the cause in a text of any field.
+    The texts of a `is_whole_line` one count where a line has nothing else.
+    The lines of a `is_harmless` one look like errors, and say that all is well.
+    The captures of a `has_changes` one are completed by the releases that added or removed the name.
+    """
+
+    id: str
+    name: str
+    texts: tuple[str, ...]
+    sources: tuple[str, ...]
+    causes: tuple[FamilyCause, ...]
+    question: str = ""
     beside: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
+    silenced_by: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    severity: Severity = Severity.ERROR
+    is_consequence: bool = False
+    is_general: bool = False
     is_common: bool = False
-    given: Mapping[str, str] = field(default_factory=dict)
+    is_plain: bool = False
+    has_changes: bool = False
+    is_harmless: bool = False
+    is_whole_line: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +93,6 @@ class Failure:
     symptom: str
     checks: tuple[str, ...]
     sources: tuple[str, ...]
-    signatures: tuple[Signature, ...] = ()
     not_seen: str = ""
     no_recording: str = ""
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from devkit.doctor.signatures.catalog import load_failures
-from devkit.doctor.signatures.families import load_families
+from devkit.doctor.signatures.catalog import load_families
 from devkit.doctor.signatures.log_text import is_about_gpus
 
 _WORD = re.compile(r"[a-z_][a-z0-9_]{2,40}")
@@ -59,10 +58,6 @@ def find_nearest(lowered: str) -> tuple[Nearest, ...]:
 
 def _list_entries() -> Iterable[tuple[Nearest, str]]:
     """Yield every entry with the words that it is found by."""
-    for failure in load_failures():
-        texts = tuple(text for row in failure.signatures for text in row.texts)
-        name = failure.checks[0] if failure.checks else failure.id
-        yield Nearest(name, failure.name, _say(failure.symptom)), " ".join((failure.symptom, *texts))
     for family in load_families():
         if family.is_consequence or family.is_harmless:
             continue

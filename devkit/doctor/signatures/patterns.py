@@ -32,6 +32,7 @@ _CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
     "condition": _CaptureKind(r"(?<![\w.-])\w{1,20} ?[<>=!]{1,2} ?[\w.]{1,20}(?<!\.)", 46),
     "requirement": _CaptureKind(r"(?<![\w.-])[\w.-]{1,60}(?:\[[\w,-]{1,60}\])?[<>=!~][\w.*+,<>=!~]{1,60}", 183),
     "word": _CaptureKind(r"[\w+-]{1,60}", 60),
+    "symbol": _CaptureKind(r"[\w@.]{1,400}(?<!\.)", 400),
     "arch": _CaptureKind(r"sm_?\d{2,3}[af]?", 8),
     "name": _CaptureKind(r"[\w@.:/\\+=~-]{1,150}(?<![.:])", 150),
     "soname": _CaptureKind(r"lib[\w.+-]{1,60}?\.so(?:\.\d{1,9}){0,4}(?!\w)", 110),
@@ -44,12 +45,23 @@ _CAPTURE_KINDS: Mapping[str, _CaptureKind] = {
 _VARYING = re.compile(r"\{\w+:\w+\}|[…\"'`]")
 
 
-def find_anchor(template: str, *, is_squeezed: bool = False) -> str:
-    """Return the longest fixed words of a template in lower case, without compiling it."""
-    parts = _VARYING.split(template)
-    if is_squeezed:
-        parts = [part.replace(" ", "") for part in parts]
-    return max(parts, key=len).lower()
+_WORD = re.compile(r"[0-9a-z]+")
+
+
+def list_words(lowered: str) -> frozenset[str]:
+    """Return the words of a text in lower case."""
+    return frozenset(_WORD.findall(lowered))
+
+
+def list_whole_words(template: str) -> frozenset[str]:
+    """Return words that every text with this error has: those of the template that nothing can be part of."""
+    parts = _VARYING.split(template.lower())
+    return frozenset(
+        found[0]
+        for place, part in enumerate(parts)
+        for found in _WORD.finditer(part)
+        if (found.start() > 0 or place == 0) and (found.end() < len(part) or place == len(parts) - 1)
+    )
 
 
 @dataclass(frozen=True)
@@ -97,29 +109,24 @@ class Pattern:
         return {name: _CAPTURE_KINDS[self.kinds[name]].format(value) for name, value in found.groupdict().items()}
 
 
-def compile_pattern(template: str, *, is_squeezed: bool = False) -> Pattern:
+def compile_pattern(template: str) -> Pattern:
     """Compile an error text of the catalog.
-
-    Args:
-        template: The text with its marks.
-        is_squeezed: Whether the text to search has lost all its white space.
 
     Raises:
         ValueError: The template has an unknown mark or no fixed words to search for.
     """
     found = list(_PARTS.finditer(template))
-    parts = [_compile_part(part, is_squeezed=is_squeezed) for part in found]
+    parts = [_compile_part(part) for part in found]
     fixed = [place for place, part in enumerate(found) if part["words"]]
     if not fixed or sum(len(part[0]) for part in found) != len(template):
         raise ValueError(f"no pattern: {template!r}")
     anchor = max(fixed, key=lambda place: parts[place][1])
     words = found[anchor]["words"]
     regex = "".join(source for source, _ in parts)
-    if not is_squeezed:
-        left = r"(?<![0-9A-Za-z_])" if template[0].isalnum() else ""
-        regex = left + regex + (r"(?![0-9A-Za-z_])" if template[-1].isalnum() or template.endswith("}") else "")
+    left = r"(?<![0-9A-Za-z_])" if template[0].isalnum() else ""
+    regex = left + regex + (r"(?![0-9A-Za-z_])" if template[-1].isalnum() or template.endswith("}") else "")
     return Pattern(
-        anchor=(words.replace(" ", "") if is_squeezed else words).lower(),
+        anchor=words.lower(),
         before=sum(length for _, length in parts[:anchor]) + 1,
         after=sum(length for _, length in parts[anchor + 1 :]) + 1,
         regex=regex,
@@ -128,7 +135,7 @@ def compile_pattern(template: str, *, is_squeezed: bool = False) -> Pattern:
     )
 
 
-def _compile_part(part: re.Match[str], *, is_squeezed: bool) -> tuple[str, int]:
+def _compile_part(part: re.Match[str]) -> tuple[str, int]:
     """Return the regular expression of one part of a template, and the most characters that it matches."""
     if part["name"]:
         kind = _CAPTURE_KINDS.get(part["kind"])
@@ -139,5 +146,4 @@ def _compile_part(part: re.Match[str], *, is_squeezed: bool) -> tuple[str, int]:
         return f".{{0,{MAX_GAP}}}?", MAX_GAP
     if part["quote"]:
         return "[\"'`]{0,2}", 2
-    words = part["words"].replace(" ", "") if is_squeezed else part["words"]
-    return re.escape(words), len(words)
+    return re.escape(part["words"]), len(part["words"])

@@ -24,6 +24,15 @@ _ASKED = re.compile(r"<([a-z][a-z ]{1,30})>")
 _PLAIN = re.compile(r"[\w./:@+-]{1,160}")
 """A value that the shell takes as it is."""
 
+_OF_FILE = re.compile(r"(?:site|dist)-packages/([A-Za-z]\w{1,60}?)(?:-\d|/|\.cpython|\.abi3|\.so)")
+"""The package that a file belongs to."""
+_DISTRIBUTIONS: Mapping[str, str] = {
+    "PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
+    "flash_attn_2_cuda": "flash-attn", "flash_attn": "flash-attn", "bs4": "beautifulsoup4", "pkg_resources": "setuptools",
+    "google": "protobuf", "Crypto": "pycryptodome", "dotenv": "python-dotenv", "llama_cpp": "llama-cpp-python",
+}  # fmt: skip
+"""Packages by the name of a module, where they differ."""
+
 _ANY_GPU = re.compile(r" -i __index__$(?<!reset -i __index__)")
 """The choice of a GPU in a command that only reads, and may read all."""
 
@@ -122,12 +131,28 @@ def render_fix_of(row: _Row, captures: Mapping[str, str], facts: TextFacts) -> F
 def _name_things(command: str, captures: Mapping[str, str], facts: TextFacts) -> str:
     """Fill what a command asks a person for where the error or the text names it."""
 
+    captured = _name_captured(captures)
+
     def find(found: re.Match[str]) -> str:
         name = found[1].replace(" ", "_")
-        value = captures.get(name, "") or facts.find(f"named:{found[1]}")
+        stated = facts.list_values(f"named:{found[1]}")
+        value = captures.get(name, "") or (stated[0] if len(stated) == 1 else "" if stated else captured.get(name, ""))
         return value if _PLAIN.fullmatch(value) else found[0]
 
     return _ASKED.sub(find, command.replace("<owner>/<model>", "<model>") if facts.find("named:model") else command)
+
+
+def _name_captured(captures: Mapping[str, str]) -> dict[str, str]:
+    """Return what a command asks for by the captures that lead to it: the package of a module or file, the folder of a path."""
+    named: dict[str, str] = {}
+    module = captures.get("module", "").partition(".")[0]
+    if found := _OF_FILE.search(captures.get("file", "") or captures.get("path", "")):
+        module = found[1]
+    if module:
+        named["package"] = _DISTRIBUTIONS.get(module, module)
+    if path := captures.get("path", ""):
+        named |= {"file": path, "folder": path if "." not in path.rpartition("/")[2] else path.rpartition("/")[0]}
+    return named
 
 
 def render_rows(rows: Iterable[FixRow], captures: Mapping[str, str], facts: TextFacts) -> Fix:

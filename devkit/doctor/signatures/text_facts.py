@@ -71,6 +71,11 @@ _THINGS: Mapping[str, str] = {
     "named:image": rf"(?:[Pp]ull(?:ing)? image [\"']?|manifest for |\bFROM |docker pull |podman pull ){_IMAGE}(?=[\s\"']|$)",
     "named:pod": r"(?:\bkubectl (?:logs|describe pods?|exec(?: -it)?) (?:-n \S{1,60} )?|\bpod/)([a-z][a-z0-9.-]{2,80}[a-z0-9])\b",
     "named:container": r"\b(?:docker|podman) (?:logs|start|restart|inspect|exec(?: -it)?) ([A-Za-z][\w.-]{2,60})(?=\s|$)",
+    "named:package": (
+        r"(?:\bCollecting |Building wheel for |Failed building wheel for |Failed to build |[Pp]reparing metadata for )"
+        r"[`']?([A-Za-z][\w.-]{1,60}?)(?=[=<>\[!~ (`']|$)"
+    ),
+    "named:url": r"\b(https?://[^\s\"'<>()\[\]]{4,200}[\w/])",
     "named:job": r"(?:Submitted batch job |StepId=|\bJOB |JobId=)(\d{1,9})\b",
     "named:node": r"(?:\bNode: {1,12}|node\(?s?\)? [\"'])([a-z][\w.-]{2,60})(?=[/\"'])",
 }
@@ -100,6 +105,8 @@ _NEEDED_WORDS: Mapping[str, tuple[str, ...]] = {
     "named:image": ("image ", "manifest for", "from ", "docker pull", "podman pull"),
     "named:pod": ("kubectl ", "pod/"),
     "named:container": ("docker ", "podman "),
+    "named:package": ("collecting ", "building wheel", "failed to build", "metadata for "),
+    "named:url": ("http",),
     "named:job": ("job", "stepid"),
     "named:node": ("node",),
     "resource": (".com/",),

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from devkit.doctor.signatures.library_changes import list_packages
 from devkit.doctor.signatures.log_text import Words
-from devkit.doctor.signatures.model import Consequence
+from devkit.doctor.signatures.model import Consequence, Match
 from devkit.doctor.signatures.text_facts import TextFacts
 from devkit.facts.secrets import redact_tokens
 
@@ -15,6 +14,7 @@ MAX_LINE = 300
 MAX_ADVICE = 3
 MAX_VERSIONS = 12
 _MAX_LINES = 20_000
+_LAST_LINES = 6
 _MIN_LINES = 3
 """Lines that a text needs before it counts as a log that shows no failure."""
 _MAX_SEARCH_WORDS = 14
@@ -28,6 +28,8 @@ _ERROR = re.compile(
     r"|\b(?:not recognized|refused|timed out|terminated|CrashLoopBackOff|BackOff|OOMKilled|ImagePullBackOff|invalid)\b"
     r"|\breturn(?:s|ed) -(?:\d|E[A-Z])"
 )
+CHAINED = ("the above exception was the direct cause of", "during handling of the above exception, another")
+"""Words between the exceptions of a chained traceback: the first is the cause."""
 _LEVEL = re.compile(r"\W*(?:ERROR|FATAL|CRITICAL|PANIC)\b")
 """The level of a line of a log, which counts before the words of what it quotes."""
 _EXCEPTION = re.compile(r"(?:^|\s)((?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit)): ?(.*)")
@@ -38,7 +40,7 @@ _RAISED = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 _NO_ERROR = re.compile(
     r"\b(?:0|no|zero|without) (?:errors?|failed|failures?)\b|\b(?:errors?|failed|failures?)[ =:]{1,3}0\b|error_?(?:rate|bars?)\b"
-    r"|Persistence-M|ECC",
+    r"|Persistence-M|ECC|[Uu]nable to find image '[^']{1,200}' locally",
 )
 _MILDER = re.compile(
     r"^[Ww]arning: |\b(?:Future|Deprecation|User|Resource|Pending\w*)Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\b(?:INFO|DEBUG)\b"
@@ -50,6 +52,21 @@ _ADVICE = re.compile(
     r"|[Rr]educe|[Dd]ecrease|[Ee]nable|[Dd]isable) [`'\"\w-]",
     re.IGNORECASE,
 )
+_ENDED = re.compile(
+    r"\bexit(?:ed)?(?: with)? (?:code|status)[:= ]{0,3}0\b|\bCOMPLETED\b|\b(?:completed|finished|exited|done)(?: \w{1,20})? successfully\b"
+    r"|\b(?:training|run|job|build|evaluation|test)s? (?:is |has )?(?:completed?|finished|done|succeeded)\b"
+    r"|\bsaved? (?:the )?(?:model|checkpoint|weights|adapter)|-> saved\b|'train_runtime'|\bBUILD SUCCESS"
+    r"|\b\d+ passed\b(?!.*\bfailed\b)|\bInit COMPLETE\b",
+    re.IGNORECASE,
+)
+"""Words of a program that ended as it should."""
+_DONE = re.compile(
+    r"\bSucceeded\b|\bSuccessfully (?:installed|built|tagged|created|pulled)\b|\bBuilt target\b|\bApplication startup complete\b"
+    r"|\b200 OK\b|\bis listening on\b|\b100%\||\bDONE \d|\b(?:loss|epoch|step|iter(?:ation)?|accuracy|lr)\b\W{1,4}\d|\d(?:it/s|s/it)\b",
+    re.IGNORECASE,
+)
+"""Words of a program that goes on, or of a step that ended well."""
+_MILD_LINE = re.compile(r"\bwarn(?:ing)?\b|\w{3}Warning\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|;\s+")
 _NOISE = re.compile(
     r"0x[0-9a-fA-F]{3,}|(?:/[\w.@+-]+){2,}/?|[A-Z]:\\\S+|https?://\S+|\b[0-9a-f]{12,}\b|\b\d{4}-\d\d-\d\d\S*"
@@ -110,7 +127,7 @@ def describe_unknown(
     reported = {*harmless, *(each.line for each in reports)}
     open_lines = frozenset(weak)
     formed = (each for each in _find_errors(lines, words) if each[0] not in reported)
-    error = next(chain(formed, (each for each in lines if each[0] in open_lines)), None)
+    error = _choose_error(tuple(formed), words) or next((each for each in lines if each[0] in open_lines), None)
     stated = Unknown(
         is_healthy=False,
         versions=_list_versions(facts),
@@ -138,10 +155,39 @@ def describe_unknown(
     )
 
 
+def _choose_error(errors: tuple[tuple[int, str, int], ...], words: Words) -> tuple[int, str, int] | None:
+    """Return the exception by which the last program ends, of a chain of them the first; else the first line of an error."""
+    raised = [each for each in errors if _EXCEPTION.match(each[1])]
+    chosen = next(iter(errors), None)
+    for each in raised:
+        is_chained = chosen is not None and any(said in words.lowered[chosen[2] : each[2]] for said in CHAINED)
+        chosen = chosen if is_chained else each
+    return chosen
+
+
 def find_first_error(words: Words, *, before: int) -> FirstError | None:
     """Find the first line with the form of an error above a line; None where there is none."""
     error = next(_find_errors(tuple(_list_lines(words)), words), None)
     return FirstError(error[0], error[1][:MAX_LINE]) if error and error[0] < before else None
+
+
+def goes_on_well(words: Words, matched: Iterable[Consequence | Match]) -> bool:
+    """Say if a program ended as it should after the lines of errors, or went on after lines that are all warnings."""
+    placed = tuple(matched)
+    lines = tuple(_list_lines(words))
+    last = max((each.line or 0 for each in placed), default=0)
+    if not placed or any(text.startswith(_TRACEBACK) for line, text, _ in lines if line >= last):
+        return False
+    after = [each for each in lines if each[0] > last]
+    numbers = {each.line for each in placed}
+    others = (each for each in lines if each[0] not in numbers)
+    if any(_is_error(text, has_level=position in words.errors) for _, text, position in others):
+        return False
+    if any(_ENDED.search(text) for _, text, _ in after[-_LAST_LINES:]):
+        return True
+    own = [(text, position) for line, text, position in lines if line in numbers]
+    is_mild = all(words.is_warning(position) or _MILD_LINE.search(text) for text, position in own)
+    return is_mild and any(_DONE.search(text) for _, text, _ in after)
 
 
 def _list_lines(words: Words) -> Iterator[tuple[int, str, int]]:
