@@ -121,12 +121,13 @@ class Hanging:
         ("ubuntu-4090-ok", "nvidia-ctk", Health.INCOMPLETE),
         ("ubuntu-4090-ok", "journalctl", Health.INCOMPLETE),
         ("ubuntu-4090-ok", "docker compose", Health.INCOMPLETE),
-        ("ubuntu-4090-ok", "/home/dev/project/.venv/bin/python", Health.INCOMPLETE),
         ("dgx-h100-ok", "systemctl", Health.INCOMPLETE),
         ("dgx-h100-ok", "/usr/bin/nv-fabricmanager", Health.INCOMPLETE),
         # The module is loaded, and the libraries are in folders that the loader knows without its cache.
         ("ubuntu-4090-ok", "dkms", Health.HEALTHY),
         ("ubuntu-4090-ok", "ldconfig", Health.HEALTHY),
+        # The version of a virtual environment is read, and its Python is not started.
+        ("ubuntu-4090-ok", "/home/dev/project/.venv/bin/python", Health.HEALTHY),
     ],
 )
 def test_what_a_hung_program_leaves_of_the_verdict(name, argv, health):

@@ -17,6 +17,8 @@ _SHARES_SYSTEM = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULT
 
 _VERSION = re.compile(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", re.MULTILINE)
 """Of venv, and of virtualenv and uv."""
+_LIBRARY = re.compile(r"python(3\.\d+)")
+"""The folder of the library, in an environment whose pyvenv.cfg is gone."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
         candidates = (f"{environment}/bin/python", f"{environment}\\Scripts\\python.exe")
         executable = next((path for path in candidates if host.stat(path) is not None), executable)
     settings = host.read(f"{get_prefix(executable)}/pyvenv.cfg")
-    # A virtual environment says its version, so that no program of a project's folder is run to learn it.
-    if stated := _VERSION.search(settings or ""):
+    # A virtual environment has its version in files, so that no program of a project's folder is run to learn it.
+    stated = _VERSION.search(settings or "")
+    if not stated and environment:
+        stated = next(filter(None, map(_LIBRARY.fullmatch, host.list(f"{environment}/lib"))), None)
+    if stated:
         version = Release.parse(f"Python {stated[1]}")
     elif executable.startswith(environment or "\0"):
-        return Unknown(f"{executable} was not started, and the pyvenv.cfg of VIRTUAL_ENV names no version")
+        return Unknown(f"{executable} was not started, and no file of VIRTUAL_ENV names its version")
     else:
         command = [executable, "--version"]
         done = host.run(command)

@@ -270,8 +270,8 @@ def parse_run_args(arguments: DocumentNode) -> tuple[RunArgument, ...]:
     before = ""
     for node in arguments.items:
         text = node.text
-        if before in ("-e", "--env") or text.startswith("--env="):
-            text = re.sub(r"^((?:--env=)?\w+)=.*$", r"\1=…", text, flags=re.DOTALL)
+        if before in ("-e", "--env") or re.match(r"--env=|(?:-e|--env)\s", text):
+            text = re.sub(r"^((?:--env=|(?:-e|--env)\s+)?\w+)=.*$", r"\1=…", text, flags=re.DOTALL)
         found.append(RunArgument(redact_tokens(text), node.line))
         before = node.text
     return tuple(found)
