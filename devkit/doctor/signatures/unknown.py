@@ -18,6 +18,8 @@ _LAST_LINES = 6
 _MIN_LINES = 3
 """Lines that a text needs before it counts as a log that shows no failure."""
 _MAX_SEARCH_WORDS = 14
+_MAX_SEARCHED = 4096
+"""Characters of an error that its search words are taken from."""
 _MIN_WORDS = 3
 
 _ERROR = re.compile(
@@ -267,7 +269,7 @@ def _list_facts(facts: TextFacts) -> tuple[str, ...]:
 
 def _build_search(text: str, package: str, facts: TextFacts) -> str:
     """Return the words of an error for a search engine: without paths, numbers of processes and quotes."""
-    found = _EXCEPTION.match(text := redact_tokens(text))
+    found = _EXCEPTION.match(text := redact_tokens(text[:_MAX_SEARCHED]))
     name, message = (found[1].rpartition(".")[2], found[2]) if found else ("", text)
     plain = _NOISE.sub(" ", message)
     words = [word for word in plain.split() if not re.fullmatch(r"[\d.:/\\*+_-]+", word)][:_MAX_SEARCH_WORDS]
