@@ -216,6 +216,7 @@ class Trials:
 
     tried: tuple[Trial, ...]
     left_behind: tuple[str, ...]
+    """The engine's command and a name, such as "podman devkit-trial-1-2-3-gpus"."""
     untried: tuple[str, ...] = ()
     """What the project asks for beyond them: its services by name."""
 

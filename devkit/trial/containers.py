@@ -240,7 +240,8 @@ def _try_client(
         starts += _list_project_trials(run, client, image) if place == 0 else ()
         tried = tuple(pool.map(lambda start: start(), starts))
     finally:
-        left = (*_remove(run, client, image), *stale.result())
+        left = _remove(run, client, image)
+        stale.result()
     return tried, left
 
 
@@ -391,12 +392,11 @@ def _list_names(ask: Callable[..., ProgramResult], client: _Client) -> tuple[lis
     return containers.out.split(), images.out.split()
 
 
-def _remove_stale(run: _Run, client: _Client) -> tuple[str, ...]:
+def _remove_stale(run: _Run, client: _Client) -> None:
     """Remove what trials left that were killed."""
     listed = _list_names(run.ask, client)
     containers, images = ([name for name in names if _is_abandoned(name)] for names in listed or ([], []))
     _delete(run.ask, client, containers, images)
-    return ()
 
 
 def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
@@ -420,7 +420,7 @@ def _remove(run: _Run, client: _Client, image: str) -> tuple[str, ...]:
         if not any(left):
             return ()
         if time.monotonic() > ends_at:
-            return tuple(name for group in left for name in group)
+            return tuple(f"{client.name} {name}" for group in left for name in group)
         _delete(ask, client, *left)
 
 

@@ -104,13 +104,13 @@ CASES = [
     ),
     (
         "ENG017",
-        tried(left_behind=("devkit-trial-1-2-3-gpus",)),
-        "warning: docker rm --force devkit-trial-1-2-3-gpus",
+        tried(left_behind=("podman devkit-trial-1-2-3-gpus",)),
+        "warning: podman rm --force devkit-trial-1-2-3-gpus",
         "a container that could not be removed",
     ),
     (
         "ENG017",
-        tried(left_behind=("devkit-trial:1",)),
+        tried(left_behind=("docker devkit-trial:1",)),
         "warning: docker image rm",
         "an image that could not be removed",
     ),

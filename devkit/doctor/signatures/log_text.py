@@ -152,6 +152,11 @@ class Words:
         """Its words, by which error texts that it cannot have are ruled out."""
         return list_words(self.lowered)
 
+    @cached_property
+    def is_about_gpus(self) -> bool:
+        """Whether it has a word of this field."""
+        return is_about_gpus(self.lowered)
+
     def cut(self, start: int, end: int) -> "Words":
         """Return a part, without its lines."""
         return Words(self.shown[start:end], self.lowered[start:end])

@@ -7,7 +7,7 @@ from functools import cache
 from devkit.doctor.model import Confidence, Fix, Severity
 from devkit.doctor.signatures.catalog import find_candidates
 from devkit.doctor.signatures.computed_fixes import COMPUTED_FIXES
-from devkit.doctor.signatures.log_text import NEAR, Words, is_about_gpus
+from devkit.doctor.signatures.log_text import NEAR, Words
 from devkit.doctor.signatures.model import Cause, Family, FamilyCause, Match
 from devkit.doctor.signatures.patterns import Pattern, compile_pattern, list_whole_words
 from devkit.doctor.signatures.rendering import render_fix_of
@@ -46,10 +46,10 @@ def find_errors(text: Words, values: TextFacts) -> Iterator[tuple[Family, Match]
     Args:
         values: Those of the text, and of the machine that it comes from.
     """
-    has_gpus = is_about_gpus(text.lowered)
     for family in find_candidates(text.words):
-        match = match_family(family, text, values) if has_gpus or not family.is_general else None
-        if match and not any(_finds(template, text) for template in family.silenced_by):
+        match = match_family(family, text, values)
+        is_ours = match and (text.is_about_gpus or not family.is_general)
+        if match and is_ours and not any(_finds(template, text) for template in family.silenced_by):
             yield family, match
 
 

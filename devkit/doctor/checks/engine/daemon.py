@@ -169,11 +169,12 @@ def engine_clock_agrees(facts: Facts) -> Iterator[Problem]:
 @check("ENG017", causes=CONTAINER_START_CODES)
 def container_starts(facts: Facts) -> Iterator[Problem]:
     trials = require(facts.trials)
-    for name in trials.left_behind:
-        kind = "image" if ":" in name else "container"
-        yield problem("left-behind", name=name, kind=kind, subject=name, evidence=(f"the engine still lists {name}",))
+    for left in trials.left_behind:
+        engine, _, name = left.partition(" ")
+        kind, evidence = "image" if ":" in name else "container", (f"{engine} still lists {name}",)
+        yield problem("left-behind", engine=engine, name=name, kind=kind, subject=name, evidence=evidence)
     plain = tuple(each for each in trials.tried if each.way in (Way.IMAGE, Way.PLAIN))
     is_nvidia = isinstance(facts.engine, Engine) and facts.engine.default_runtime == "nvidia"
     if is_nvidia and any(setting.startswith("default-runtime ") for each in plain for setting in each.settings):
-        raise NotApplicable("by another runtime than the default, nvidia, it starts: what ails that one, CTK013 says")
+        raise NotApplicable("another runtime than the default, nvidia, starts it: CTK013 judges the default")
     yield from judge_trials(facts, plain)
