@@ -12,7 +12,9 @@ import pytest
 
 import devkit
 from devkit.errors import DevkitError
+from devkit.facts.values import Release
 from devkit.probe.host import NOT_FOUND, ProgramResult
+from devkit.probe.machine.interpreter import find_workload_python
 from devkit.release import INSTALL_WORKLOAD_COMMAND
 from devkit.workload.interpreter import WORKLOAD_PACKAGES, find_torch_interpreter
 
@@ -35,7 +37,11 @@ class SeveralPythons:
         return None
 
     def read(self, path):
-        return None
+        is_there = path == "/home/dev/venv/pyvenv.cfg" and ACTIVE in self.answers
+        return f"version = {self.answers[ACTIVE].split()[0]}\n" if is_there else None
+
+    def list(self, path):
+        return ("python3.9",) if path == "/home/dev/venv/lib" else ()
 
     def run(self, argv, *, deadline_s=5.0):
         answer = self.answers.get(argv[0])
@@ -66,6 +72,12 @@ class SeveralPythons:
 )
 def test_the_python_with_torch_is_chosen(answers, env, chosen):
     assert find_torch_interpreter(SeveralPythons(answers, env)).executable == chosen
+
+
+def test_the_version_is_that_of_the_python_itself_and_not_of_another_environment():
+    for env in (VENV, {**VENV, "DEVKIT_PYTHON": NAMED}):
+        found = find_workload_python(SeveralPythons({OWN: "3.12.1", NAMED: "3.12.1"}, env))
+        assert found.version == Release.parse("3.12.1")
 
 
 @pytest.mark.parametrize(

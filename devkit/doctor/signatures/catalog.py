@@ -82,7 +82,7 @@ def _load_rows() -> tuple[_Row, ...]:
 
 
 def split_row(row: Mapping[str, Any]) -> Iterator[_Row]:
-    """Yield the family of a row with texts of its own, and one for each cause that has some."""
+    """Yield the family of a row that has texts, and one for each cause that has some."""
     causes = [(each, _list_texts(each)) for each in row.get("cause", ())]
     shared = {key: value for key, value in row.items() if key in _OF_FAMILY}
     if texts := _list_texts(row):

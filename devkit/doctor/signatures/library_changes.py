@@ -70,7 +70,7 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
 
     Returns:
         `caller` is the package that wants it, and `change` "unknown", "removed" or "added", "probably …" where the text
-        does not name the library, "both", "mixed" where the package misses a name of its own, or "called" where the
+        does not name the library, "both", "mixed" where the package misses one of its names, or "called" where the
         library calls the program's code with an argument that the release added; then there are `library`, the releases
         `removed` and `added`, and `what`.
     """

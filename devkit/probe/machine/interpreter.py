@@ -50,11 +50,12 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     settings = host.read(f"{get_prefix(executable)}/pyvenv.cfg")
     # A virtual environment has its version in files, so that no program of a project's folder is run to learn it.
     stated = _VERSION.search(settings or "")
-    if not stated and environment:
+    is_active = executable.startswith(environment or "\0")
+    if not stated and is_active:
         stated = next(filter(None, map(_LIBRARY.fullmatch, host.list(f"{environment}/lib"))), None)
     if stated:
         version = Release.parse(f"Python {stated[1]}")
-    elif executable.startswith(environment or "\0"):
+    elif is_active:
         return Unknown(f"{executable} was not started, and no file of VIRTUAL_ENV names its version")
     else:
         command = [executable, "--version"]
