@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from devkit.text import format_bytes
 
@@ -31,6 +32,17 @@ _CHUNK_BYTES = 1 << 20
 def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Read a whole file, or what comes through a pipe, as from `<(devkit doctor --json)`. Raises OSError as `read_chunks`."""
     return b"".join(read_chunks(path, max_bytes))
+
+
+def read_within(root: Path, path: Path) -> str:
+    """Read a text file of a project in `root`; "" for what leads out of it, is no regular file, cannot be read or is too large."""
+    real = path.resolve()
+    if not real.is_relative_to(root.resolve()) or not real.is_file():
+        return ""
+    try:
+        return read_bounded(real, MAX_CONFIG_BYTES).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def read_chunks(path: str | os.PathLike[str], max_bytes: int) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -328,23 +327,24 @@ def find_missing_imports(project: "DevkitProject", plan: "Plan") -> "tuple[Impor
 def find_reached_packages(project: "DevkitProject", plan: "Plan") -> "list[ImportedPackage]":
     """Find what the programs that the guide runs import at once, with the project's own modules, and the image would lack."""
     from devkit.facts.dependencies import ImportedPackage
-    from devkit.probe.dependencies.imports import is_among
+    from devkit.probe.dependencies.imports import is_among, read_programs
+    from devkit.probe.host import LocalHost
+    from devkit.probe.project.files import ProjectFiles
     from devkit.verify.plan_proof import list_reached_imports
     from devkit.verify.project_stages import find_programs
 
     dependencies, root, found = project.dependencies, project.root, dict[str, ImportedPackage]()
     is_open = isinstance(plan.resolution, Resolved) and not (dependencies.is_locked or dependencies.conda)
-    names, present = (
-        load_tables().imports.distributions(),
-        [*plan.resolved, *(need.name for need in dependencies.needs)],
-    )
+    names = load_tables().imports.distributions()
+    present = [*plan.resolved, *(need.name for need in dependencies.needs)]
     for _, program in find_programs(root) if is_open and not project.settings.ignore_dependencies else ():
         for module, path, line in list_reached_imports(root, program):
             name = names.get(module, "")
-            files = chain(root.glob(f"**/{module}.py"), root.glob(f"**/{module}/*.py"))
-            if name and name not in found and not is_among(name, present) and not any(files):
-                found[name] = ImportedPackage(module, name, path, line)
-    return list(found.values())
+            if name and not is_among(name, present):
+                found.setdefault(name, ImportedPackage(module, name, path, line))
+    programs = read_programs(ProjectFiles(LocalHost(), str(root)), is_library=False) if found else ()
+    own = {part for path, _ in programs for part in path.removesuffix(".py").split("/")}
+    return [each for each in found.values() if each.module not in own]
 
 
 def find_guide_packages(project: "DevkitProject", plan: "Plan") -> "tuple[PackageRequirement, ...]":

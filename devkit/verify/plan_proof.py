@@ -25,8 +25,9 @@ from devkit.compat.version_tables import load_tables
 from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import TORCH_FAMILY, Dependencies, Resolved
 from devkit.facts.values import Unknown
-from devkit.probe.dependencies.imports import list_imports
+from devkit.probe.dependencies.imports import MAX_FILES, list_imports
 from devkit.probe.uv_resolver import UNBUILT, UNREACHABLE, build_uv_environment, find_uv, find_uv_cache
+from devkit.reading import read_within
 from devkit.solver.plan import Plan
 from devkit.text import join_words, to_one_line
 from devkit.verify import import_child
@@ -262,14 +263,14 @@ def _copy(root: Path, target: Path) -> None:
 def list_reached_imports(root: Path, program: str) -> tuple[tuple[str, str, int], ...]:
     """List the modules of others that a program of the project imports at once, itself and by modules of the project.
 
-    Returns: each with the file and line of its first import. Modules below `try` do not count.
+    Returns: each with the file and line of its first import. Modules below `try` do not count; at most `MAX_FILES` files are read.
     """
     roots = [(root / program).parent, root, root / "src"]
     waiting, seen = [root / program], {root / program}
     found: dict[str, tuple[str, str, int]] = {}
-    while waiting:
+    while waiting and len(seen) <= MAX_FILES:
         path = waiting.pop(0)
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_within(root, path)
         for module, line in list_imports(text, is_top_only=True):
             if module not in sys.stdlib_module_names and not any(_find_files(each, [module]) for each in roots):
                 found.setdefault(module, (module, path.relative_to(root).as_posix(), line))

@@ -17,6 +17,7 @@ from devkit.doctor.known_errors import find_known_errors
 from devkit.facts.dependencies import Dependencies, RequirementRole
 from devkit.probe.children.protocol import find_signal, format_signal
 from devkit.probe.machine.interpreter import WorkloadPython
+from devkit.reading import read_within
 from devkit.text import format_duration
 from devkit.verify import import_child
 from devkit.verify.process import CompletedCommand, Progress, run_side_by_side
@@ -280,7 +281,7 @@ def prove_command(
 def find_help_commands(folder: Path, scripts: tuple[str, ...]) -> Iterator[str]:
     """Yield the first program of README that prints help, and the first console script, each with --help."""
     for words, path in find_programs(folder):
-        if _PARSES_ARGUMENTS.search((folder / path).read_text(encoding="utf-8", errors="replace")):
+        if _PARSES_ARGUMENTS.search(read_within(folder, folder / path)):
             yield f"python {words} --help"
             break
     yield from (f"{shlex.quote(script)} --help" for script in scripts[:1])
@@ -292,7 +293,7 @@ def find_programs(folder: Path) -> Iterator[tuple[str, str]]:
     readmes = sorted(path for path in folder.glob(name) if path.is_file())
     below = [] if readmes else list(islice(folder.glob(f"*/{name}"), 2))
     for readme in readmes[:1] or below[: len(below) == 1]:
-        for match in _README_COMMAND.finditer(readme.read_text(encoding="utf-8", errors="replace")):
+        for match in _README_COMMAND.finditer(read_within(folder, readme)):
             name = match["file"] or match["module"].replace(".", "/") + ".py"
             path = (folder / name).resolve()
             if path.is_relative_to(folder.resolve()) and path.is_file():

@@ -1,7 +1,10 @@
 """Which program the proof of a plan runs, and what that program imports."""
 
+import os
+
 import pytest
 
+from devkit.reading import MAX_CONFIG_BYTES
 from devkit.verify.plan_proof import choose_program, list_reached_imports
 
 
@@ -42,3 +45,14 @@ def test_imports_are_followed_through_the_project_and_not_below_try(tmp_path):
     )
     (tmp_path / "own/model.py").write_text("from . import train\nimport torch.nn as nn\n")
     assert list_reached_imports(tmp_path, "train.py") == (("numpy", "train.py", 1), ("torch", "own/model.py", 2))
+
+
+@pytest.mark.parametrize("name", ["link.py", "pipe.py", "large.py"])
+def test_a_program_that_leads_out_of_the_project_or_never_ends_is_not_read(tmp_path, name):
+    outside, root = tmp_path / "outside.py", tmp_path / "project"
+    root.mkdir()
+    outside.write_text("import numpy\n")
+    (root / "link.py").symlink_to(outside)
+    os.mkfifo(root / "pipe.py")
+    (root / "large.py").write_text("import numpy\n" + "#" * MAX_CONFIG_BYTES)
+    assert list_reached_imports(root, name) == ()
