@@ -35,7 +35,7 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 
 
 def read_within(root: Path, path: Path) -> str:
-    """Read a text file of a project in `root`; "" for what leads out of it, is no regular file, cannot be read or is too large."""
+    """Read a text file of a project in `root`; "" for what leads out of it, cannot be read, or is too large or not a regular file."""
     real = path.resolve()
     if not real.is_relative_to(root.resolve()) or not real.is_file():
         return ""
