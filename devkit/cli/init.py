@@ -333,11 +333,10 @@ def find_reached_packages(project: "DevkitProject", plan: "Plan") -> "list[Impor
     from devkit.verify.plan_proof import list_reached_imports
     from devkit.verify.project_stages import find_programs
 
-    dependencies, root, found = project.dependencies, project.root, dict[str, ImportedPackage]()
-    is_open = isinstance(plan.resolution, Resolved) and not (dependencies.is_locked or dependencies.conda)
+    root, found = project.root, dict[str, ImportedPackage]()
     names = load_tables().imports.distributions()
-    present = [*plan.resolved, *(need.name for need in dependencies.needs)]
-    for _, program in find_programs(root) if is_open and not project.settings.ignore_dependencies else ():
+    present = [*plan.resolved, *(need.name for need in project.dependencies.needs)]
+    for _, program in find_programs(root) if isinstance(plan.resolution, Resolved) else ():
         for module, path, line in list_reached_imports(root, program):
             name = names.get(module, "")
             if name and not is_among(name, present):

@@ -98,8 +98,8 @@ def plan_project(
     """Plan a project whose packages `resolve` chooses; what uv refuses is a conflict with its reason.
 
     `resolve` is Unknown where the packages are not to be resolved. `recorded` is an earlier plan for the same
-    requirements: its versions count where there is no newer answer. Without `wants_nearest`, a conflict leaves out the nearest plan that
-    fits. Where packages of the requested day do not fit together or cannot be resolved, the plan has the newest, and
+    requirements, whose versions are taken if nothing newer is known. Without `wants_nearest`, a conflict does not name the
+    nearest plan that fits. Where packages of the requested day do not fit together or cannot be resolved, the plan has the newest, and
     says so.
     """
     newest = replace(request, as_of="")

@@ -110,6 +110,14 @@ CASES = [
     ),
     (
         "ENG017",
+        changed(
+            healthy(), {"trials": Trials((trial(Way.PLAIN, code=124, is_timed_out=True),), ("docker devkit-trial:1",))}
+        ),
+        "warning: docker image rm",
+        "what a container that hangs left behind",
+    ),
+    (
+        "ENG017",
         tried(left_behind=("docker devkit-trial:1",)),
         "warning: docker image rm",
         "an image that could not be removed",

@@ -50,7 +50,7 @@ def find_workload_python(host: Host) -> WorkloadPython | Unknown:
     settings = host.read(f"{get_prefix(executable)}/pyvenv.cfg")
     # A virtual environment has its version in files, so that no program of a project's folder is run to learn it.
     stated = _VERSION.search(settings or "")
-    is_active = executable.startswith(environment or "\0")
+    is_active = environment != "" and executable.startswith((f"{environment}/", f"{environment}\\"))
     if not stated and is_active:
         stated = next(filter(None, map(_LIBRARY.fullmatch, host.list(f"{environment}/lib"))), None)
     if stated:

@@ -81,9 +81,9 @@ _GPU_VALUE = re.compile(r"^(?:all|\d+)$")
 def _spell_item(dev: DevContainer, place: int, text: str) -> tuple[Repair, ...]:
     """Replace one item of runArgs. No repair where a value was blanked: it would be lost."""
     item = json.dumps(text, ensure_ascii=False)
-    return (
-        () if "…" in text or "redacted" in text else (Repair(RepairKind.SET, dev.path, ("runArgs", str(place)), item),)
-    )
+    if "…" in text or "redacted" in text:
+        return ()
+    return (Repair(RepairKind.SET, dev.path, ("runArgs", str(place)), item),)
 
 
 @check("PRJ002", causes=("PRJ005", "PRJ041"))
