@@ -222,7 +222,8 @@ class _Guard:
     A shell reads the groups' numbers from a pipe that only this process writes to, and kills what is on its list when
     the pipe ends, which even SIGKILL does not prevent. A program does not have to help, as it would with
     PR_SET_PDEATHSIG: nvidia-smi hangs in a wedged driver as well as devkit's own children, and what it started has to
-    end with it. Python could only set that between fork and exec, which is not safe beside threads.
+    end with it. Python could only set that between fork and exec, which is not safe beside threads. A program that
+    started in the microseconds before a SIGKILL is not on the list yet, and stays.
     """
 
     _SCRIPT = """

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for proce
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 ENDED_AND_HANGING = """
-import sys, threading
+import sys, threading, time
+from devkit.probe import host
 from devkit.probe.host import run_program
 
 for _ in range(3):
@@ -28,6 +29,14 @@ run_program(["sleep", "60"], deadline_s=0.01)
 hangs = ["sh", "-c", "sleep 600 & wait"]
 other = threading.Thread(target=run_program, args=[hangs], kwargs={"deadline_s": 600}, daemon=True)
 other.start()
+
+def report_start():
+    while len(host._LIVE) < 2:
+        time.sleep(0.01)
+    with host._STARTING:
+        print("both are noted", flush=True)
+
+threading.Thread(target=report_start, daemon=True).start()
 run_program(hangs, deadline_s=600)
 """
 
@@ -69,10 +78,12 @@ def assert_that_all_end(marked):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_programs_and_their_children_end_with_a_devkit_that_is_signaled(marked, number):
-    devkit = subprocess.Popen([sys.executable, "-c", ENDED_AND_HANGING], env=marked, stderr=subprocess.DEVNULL)
-    wait_until(lambda: list(list_processes(marked).values()).count("sleep 600") == 2)
-    devkit.send_signal(number)
-    devkit.wait(10)
+    argv, quiet = [sys.executable, "-c", ENDED_AND_HANGING], subprocess.DEVNULL
+    with subprocess.Popen(argv, env=marked, stdout=subprocess.PIPE, stderr=quiet) as devkit:
+        assert devkit.stdout.readline() == b"both are noted\n"
+        wait_until(lambda: list(list_processes(marked).values()).count("sleep 600") == 2)
+        devkit.send_signal(number)
+        devkit.wait(10)
     assert_that_all_end(marked)
 
 
