@@ -9,6 +9,7 @@ import ast
 import functools
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -112,8 +113,8 @@ def mutate(file: str, place: int, number: int) -> tuple[str, str]:
     return ast.unparse(ast.fix_missing_locations(tree)), f"{file}: {function.name}, {words}"
 
 
-def fails(copy: Path, area: str, marks: str) -> bool:
-    """Run the tests of an area in a copy, of those with such marks, until one fails."""
+def find_failing(copy: Path, area: str, marks: str) -> str:
+    """Run the tests of an area in a copy, of those with such marks, until one fails; its name, "" where all pass."""
     argv = [
         sys.executable,
         "-m",
@@ -129,10 +130,15 @@ def fails(copy: Path, area: str, marks: str) -> bool:
     ]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     try:
-        done = subprocess.run(argv, cwd=copy, env=environment, capture_output=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(
+            argv, cwd=copy, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
     except subprocess.TimeoutExpired:
-        return True
-    return done.returncode not in (0, 5)  # 5: no test has such marks
+        return "the deadline"
+    if done.returncode in (0, 5):  # 5: no test has such marks
+        return ""
+    named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return named[1] if named else f"exit status {done.returncode}"
 
 
 def notice(copy: Path, area: str, mutant: tuple[str, int, int], tiers: dict[str, str]) -> dict[str, str]:
@@ -141,11 +147,15 @@ def notice(copy: Path, area: str, mutant: tuple[str, int, int], tiers: dict[str,
     target = copy / mutant[0]
     original = target.read_text(encoding="utf-8")
     target.write_text(text, encoding="utf-8")
+    by = failing = ""
     try:
-        by = next((tier for tier, marks in tiers.items() if fails(copy, area, marks)), "")
+        for tier, marks in tiers.items():
+            if failing := find_failing(copy, area, marks):
+                by = tier
+                break
     finally:
         target.write_text(original, encoding="utf-8")
-    print(f"{by or 'SURVIVED':14} {what}", flush=True)
+    print(f"{by or 'SURVIVED':14} {what}  {failing}", flush=True)
     return {"area": area, "mutant": what, "by": by}
 
 
@@ -174,8 +184,8 @@ def main() -> int:
 
         for area in areas:
             for tier, marks in tiers.items():
-                if fails(Path(scratch, "0"), area, marks):
-                    parser.error(f"the tests of {area} in {tier} fail without a mutant")
+                if failing := find_failing(Path(scratch, "0"), area, marks):
+                    parser.error(f"the tests of {area} in {tier} fail without a mutant: {failing}")
 
         def try_one(each: tuple[str, tuple[str, int, int]]) -> dict[str, str]:
             copy = copies.get()
