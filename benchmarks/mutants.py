@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -113,8 +113,26 @@ def mutate(file: str, place: int, number: int) -> tuple[str, str]:
     return ast.unparse(ast.fix_missing_locations(tree)), f"{file}: {function.name}, {words}"
 
 
-def find_failing(copy: Path, area: str, marks: str) -> str:
-    """Run the tests of an area in a copy, of those with such marks, until one fails; its name, "" where all pass."""
+def list_tests(area: str, words: Iterable[str] = ()) -> list[str]:
+    """The test modules of an area, first those that name these words most often."""
+    paths = (Path(each) for each in AREAS[area][1])
+    modules = [module for path in paths for module in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
+    texts = {module: module.read_text(encoding="utf-8") for module in modules}
+    return sorted(map(str, modules), key=lambda module: -sum(texts[Path(module)].count(word) for word in words))
+
+
+def list_words(mutant: tuple[str, int, int]) -> list[str]:
+    """The names under which tests may know the mutated function: its own, its module's, and its decorators' strings."""
+    file, place, _ = mutant
+    function = list(list_functions(ast.parse(Path(file).read_text(encoding="utf-8"))))[place]
+    strings = [
+        node.value for each in function.decorator_list for node in ast.walk(each) if isinstance(node, ast.Constant)
+    ]
+    return [function.name, Path(file).stem, *(each for each in strings if isinstance(each, str))]
+
+
+def find_failing(copy: Path, tests: list[str], marks: str) -> str:
+    """Run these tests in a copy, of those with such marks, until one fails; its name, "" where all pass."""
     argv = [
         sys.executable,
         "-m",
@@ -126,7 +144,7 @@ def find_failing(copy: Path, area: str, marks: str) -> str:
         "--tb=no",
         "-m",
         marks,
-        *AREAS[area][1],
+        *tests,
     ]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     try:
@@ -147,10 +165,11 @@ def notice(copy: Path, area: str, mutant: tuple[str, int, int], tiers: dict[str,
     target = copy / mutant[0]
     original = target.read_text(encoding="utf-8")
     target.write_text(text, encoding="utf-8")
+    tests = list_tests(area, list_words(mutant))
     by = failing = ""
     try:
         for tier, marks in tiers.items():
-            if failing := find_failing(copy, area, marks):
+            if failing := find_failing(copy, tests, marks):
                 by = tier
                 break
     finally:
@@ -184,7 +203,7 @@ def main() -> int:
 
         for area in areas:
             for tier, marks in tiers.items():
-                if failing := find_failing(Path(scratch, "0"), area, marks):
+                if failing := find_failing(Path(scratch, "0"), list_tests(area), marks):
                     parser.error(f"the tests of {area} in {tier} fail without a mutant: {failing}")
 
         def try_one(each: tuple[str, tuple[str, int, int]]) -> dict[str, str]:
