@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from devkit.facts.model import Facts, System
-from devkit.facts.secrets import T, is_random, redact_tokens, rewrite_texts
+from devkit.facts.secrets import CACHED_TEXTS, T, is_random, redact_tokens, rewrite_texts
 
 _LONG_WORD = re.compile(r"(?<![\w/.])[A-Za-z0-9_+/=-]{20,}(?![\w/.])")
 MAX_DOUBTFUL = 5
@@ -89,7 +89,7 @@ class Redaction:
         return rewrite_texts(value, self.redact_text)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=CACHED_TEXTS)
 def _blanked(text: str, words: tuple[tuple[str, str], ...]) -> str:
     # Facts and findings say many things more than once.
     text = _MAIL.sub("mail", redact_tokens(text))

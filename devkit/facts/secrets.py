@@ -86,6 +86,8 @@ _NUMBER_OF = re.compile(r"(?i)tokens?")
 """Beside these keys a number counts something; beside a password it is one."""
 _WORDLIKE = re.compile(r"(?i)[a-z.:_/-]*|[\d.:_/-]*|(?:[\w-]+[./])+[\w:-]*")
 """A word, a number, a host or a path: what follows a key in a sentence."""
+CACHED_TEXTS = 1 << 16
+"""More than the facts of a machine hold: with fewer, a large machine's texts would be judged again for each format."""
 
 
 def redact_tokens(value: T) -> T:
@@ -103,7 +105,7 @@ def contains_token(text: str) -> bool:
     return any(shape.search(text) for shape in _SHAPES)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=CACHED_TEXTS)
 def _redact(text: str) -> str:
     for shape in _SHAPES:
         text = shape.sub("redacted", text)

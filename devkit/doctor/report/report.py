@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from devkit.compat.version_tables import load_tables
@@ -64,7 +65,7 @@ class Report:
     proof: str = "settings look right; not tried"
     """What was proved, where nothing is wrong: "containers start with 2 GPUs"; or that nothing was."""
 
-    @property
+    @cached_property
     def findings(self) -> tuple[ReportedFinding, ...]:
         """Every finding, in print order."""
         return tuple(
@@ -79,7 +80,7 @@ class Report:
         """The checks that crashed."""
         return tuple(outcome for outcome in self.outcomes if isinstance(outcome.verdict, Crashed))
 
-    @property
+    @cached_property
     def lost(self) -> tuple[LostReading, ...]:
         """Readings without which an error may have been missed, those that most checks needed first."""
         reasons: dict[str, list[str]] = {}
@@ -121,7 +122,7 @@ class Report:
         more = f" ({', '.join(self.root_causes[1:4])} too)" if self.root_causes[1:] else ""
         return f"{self.health}: {self.root_causes[0]} {to_one_line(message)}{more}"
 
-    @property
+    @cached_property
     def roots(self) -> tuple[ReportedFinding, ...]:
         """Findings that follow from no other, the worst first, otherwise in print order."""
         order = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
@@ -141,7 +142,15 @@ class Report:
 
     def following(self, code: str) -> tuple[ReportedFinding, ...]:
         """The findings that follow from the check `code`."""
-        return tuple(shown for shown in self.findings if shown.finding.follows_from == code)
+        return tuple(self._followers.get(code, ()))
+
+    @cached_property
+    def _followers(self) -> dict[str | None, list[ReportedFinding]]:
+        """The findings by the code of the check that they follow from."""
+        followers: dict[str | None, list[ReportedFinding]] = {}
+        for shown in self.findings:
+            followers.setdefault(shown.finding.follows_from, []).append(shown)
+        return followers
 
     def to_document(self, layers: "Iterable[StackLayer]" = ()) -> dict[str, Any]:
         """Return the document of `--json`; its fields are a contract."""

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations
+from itertools import combinations_with_replacement
 
 from devkit.doctor.gpus import find_connection, find_driver_gpus
 from devkit.doctor.model import Check, Crashed, Outcome, Passed, Severity
@@ -78,8 +78,12 @@ def _read_connections(facts: Facts) -> Iterator[LayerReading]:
     counts = sorted(count for count in links if isinstance(count, int))
     if counts and counts[-1]:
         yield LayerReading("NVLinks up", f"{counts[0]} to {counts[-1]}" if counts[0] != counts[-1] else str(counts[0]))
-    kinds = Counter(find_connection(one, other) for one, other in combinations(find_driver_gpus(facts), 2))
-    pairs = [f"{count} {kind}" for kind, count in kinds.items() if isinstance(kind, str)]
+    # GPUs of one switch are alike: only one pair of them is compared.
+    alike = Counter(replace(gpu, address="") for gpu in find_driver_gpus(facts))
+    kinds: Counter[str | Unknown] = Counter()
+    for (one, count), (other, more) in combinations_with_replacement(alike.items(), 2):
+        kinds[find_connection(one, other)] += count * more if one is not other else count * (count - 1) // 2
+    pairs = [f"{count} {kind}" for kind, count in kinds.items() if isinstance(kind, str) and count]
     if pairs:
         yield LayerReading("pairs of GPUs", join_words(pairs))
 

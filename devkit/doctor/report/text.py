@@ -40,10 +40,13 @@ def format_report(
     """
     page = Page(width=width, marks=marks)
     groups = _fold_gpus(report.roots)
+    # Several findings of one check share their consequences: shown below the last of them.
+    last = {group[0].check.code: number for number, group in enumerate(groups)}
+    followers = {number: report.following(code) for code, number in last.items()}
     first = groups[0][0].finding if groups else None
     is_broken = first is not None and first.severity is not Severity.NOTE and report.health is not Health.INCOMPLETE
     if is_broken:
-        _add_group(page, report, groups[0], later=groups[1:], verbose=verbose, max_lines=FIRST_LINES)
+        _add_group(page, groups[0], followers=followers.get(0, ()), verbose=verbose, max_lines=FIRST_LINES)
         page.add("")
     elif report.health is Health.INCOMPLETE:
         _add_lost(page, report)
@@ -55,7 +58,7 @@ def format_report(
     for number, group in enumerate(groups):
         if number or not is_broken:
             _add_gap(page)
-            _add_group(page, report, group, later=groups[number + 1 :], verbose=verbose)
+            _add_group(page, group, followers=followers.get(number, ()), verbose=verbose)
     if is_broken or report.health is Health.INCOMPLETE:
         _add_gap(page)
         _add_crashed(page, report)
@@ -65,10 +68,9 @@ def format_report(
 
 def _add_group(
     page: Page,
-    report: Report,
     group: list[ReportedFinding],
     *,
-    later: Sequence[list[ReportedFinding]],
+    followers: Sequence[ReportedFinding],
     verbose: bool,
     max_lines: int = 0,
 ) -> None:
@@ -83,9 +85,6 @@ def _add_group(
     commands = dict.fromkeys(command for each in group for command in each.finding.fix.commands)
     page.add_fix(replace(shown.finding, fix=replace(shown.finding.fix, commands=tuple(commands))), shown.check)
     needed = len(page.lines)
-    # Several findings of one check share their consequences: shown below the last of them.
-    is_last = shown.check.code not in {each[0].check.code for each in later}
-    followers = report.following(shown.check.code) if is_last else ()
     if followers:
         codes = join_words(dict.fromkeys(follower.check.code for follower in followers))
         verb = "follows" if len(followers) == 1 else "follow"
