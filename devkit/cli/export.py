@@ -142,6 +142,8 @@ def _build_command(target: ExportTarget) -> click.Command:
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @click.pass_context
     def command(ctx: click.Context, /, *, directory: Path, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
+        from devkit.render.changes import is_unfinished
+
         if directory.is_dir() and not (flags["check"] or flags["dry_run"]):
             ctx.with_resource(hold_project(directory))
         given = {
@@ -149,7 +151,15 @@ def _build_command(target: ExportTarget) -> click.Command:
             **collect_setting_flags(JobSettings, flags),
             **collect_setting_flags(target.settings, flags),
         }
-        result = plan_export(target, directory, given, output=flags["output"], force=flags["force"])
+
+        def plan() -> "ExportResult":
+            return plan_export(target, directory, given, output=flags["output"], force=flags["force"])
+
+        result = plan()
+        if not (flags["check"] or flags["dry_run"]) and is_unfinished(result.folder):
+            # What a killed export had begun decides what is left to change.
+            with hold_project(result.folder):
+                result = plan()
         if result.refusal is not None:
             message, hint = result.refusal
             if as_json:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from devkit import cli
+from devkit.render.devkit_lock import compute_blob_id
+from devkit.render.journal import JOURNAL_PATH, Journal, Step, format_journal
 from tests.cli.test_init import GPU, assert_refused, devkit, tree
 
 JOB = ("--settings", "run.toml", "--gpu", "RTX 4090", "--image", "registry.example.org/tide:1")
@@ -297,3 +299,21 @@ def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_i
     assert "devkit export kubernetes --image registry.example.org/" in done.stderr
     done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")
     assert "devkit init && " in done.stderr and "--settings" not in done.stderr.split("own")[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "left_to_do"), [((), False), (("--gpus", "4"), True)], ids=["the same", "another job"]
+)
+def test_an_export_that_was_killed_at_its_last_step_is_finished_and_said(project, more, left_to_do):
+    exported(project, "slurm", *JOB)
+    before = deployed(project, "slurm")
+    folder = project / "deploy/slurm"
+    path, content = next(iter(before.items()))
+    own_id = compute_blob_id(content)
+    journal = Journal(folder.stat().st_ino, (Step(path, own_id, own_id),), is_staged=True)
+    (folder / JOURNAL_PATH).write_bytes(format_journal(journal))
+    done = export(project, "slurm", *JOB, *more, "--yes")
+    assert done.returncode == 0
+    assert "finished what an earlier devkit had begun" in done.stderr
+    assert (deployed(project, "slurm") != before) == left_to_do
+    assert not (folder / JOURNAL_PATH).exists()
