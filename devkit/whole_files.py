@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import re
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -29,7 +31,8 @@ def write_whole(path: Path, content: bytes, *, hint: str = HINT) -> None:
 
 
 def _replace(target: Path, content: bytes, known: os.stat_result | None) -> None:
-    staged = target.with_name(f".{target.name[:64]}.{os.getpid()}-{threading.get_ident()}")
+    start = f".{target.name[:64]}."
+    staged = target.with_name(f"{start}{os.getpid()}-{threading.get_ident()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(staged, flags, 0o666)
@@ -46,7 +49,23 @@ def _replace(target: Path, content: bytes, known: os.stat_result | None) -> None
         if known is not None:
             staged.chmod(stat.S_IMODE(known.st_mode))
         staged.replace(target)
+        _remove_leftovers(target.parent, start)
     except BaseException:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
         raise
+
+
+def _remove_leftovers(folder: Path, start: str) -> None:
+    """Remove what killed processes left beside the file."""
+    if sys.platform == "win32":  # os.kill ends a process there
+        return
+    for path in folder.iterdir():
+        process = re.fullmatch(r"(\d+)-\d+", path.name.removeprefix(start))
+        if path.name.startswith(start) and process:
+            try:
+                os.kill(int(process[1]), 0)
+            except ProcessLookupError:
+                path.unlink(missing_ok=True)
+            except (PermissionError, OverflowError):
+                continue

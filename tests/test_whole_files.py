@@ -5,7 +5,6 @@ import signal
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -80,4 +79,15 @@ def test_a_kill_between_writing_and_renaming_leaves_the_older_file(tmp_path):
         write_whole(path, b"new")
         os._exit(0)
     os.waitpid(child, 0)
-    assert Path(path).read_text() == "old"
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+    write_whole(path, b"new")
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["new"]
+
+
+@posix
+def test_what_another_process_writes_beside_the_file_stays(tmp_path):
+    (tmp_path / f".report.json.{os.getppid()}-7").write_text("begun")
+    (tmp_path / ".report.json.old-7").write_text("mine")
+    write_whole(tmp_path / "report.json", b"new")
+    assert {each.read_text() for each in tmp_path.iterdir()} == {"begun", "mine", "new"}
