@@ -26,18 +26,7 @@ TOOLKIT_CODES = (
 )
 """Checks of what GPU containers need from the Container Toolkit, without its security fixes (CTK006)."""
 
-CDI_CODES = (
-    "CDI001",
-    "CDI002",
-    "CDI003",
-    "CDI004",
-    "CDI005",
-    "CDI006",
-    "CDI007",
-    "CDI008",
-    "CDI009",
-    "CDI010",
-)
+CDI_CODES = ("CDI001", "CDI002", "CDI003", "CDI004", "CDI005", "CDI006", "CDI007", "CDI008", "CDI009", "CDI010")
 RUNNING_CONTAINER_CODES = ("CON006", "CON007", "CON008", "CON010", "CON012")
 """Checks of running containers, as the engine describes them."""
 

@@ -111,9 +111,7 @@ def cdi_is_current(facts: Facts) -> Iterator[Problem]:
     for spec in specs:
         if spec.driver is not None and spec.driver != release:
             evidence = (f"{spec.path}: libraries of {spec.driver}", f"/sys/module/nvidia/version: {release}")
-            yield problem(
-                "other-driver", path=spec.path, driver=spec.driver, loaded=release, subject=spec.path, evidence=evidence
-            )
+            yield problem("other-driver", path=spec.path, driver=spec.driver, loaded=release, evidence=evidence)
 
 
 @check("CDI002", causes=CONTAINER_START_CODES)
@@ -135,7 +133,6 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Problem]:
                 program=program,
                 version=version,
                 floor=floor,
-                subject=spec.path,
                 evidence=(f"{spec.path}: cdiVersion {spec.cdi_version}", f"{program} {version}"),
             )
 
@@ -167,7 +164,6 @@ def cdi_is_readable(facts: Facts) -> Iterator[Problem]:
                 path=spec.path,
                 error=spec.error,
                 other="" if spec is kept else kept.path,
-                subject=spec.path,
                 evidence=(f"{spec.path}: {spec.error or 'no devices'}",),
             )
 
@@ -195,7 +191,6 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Problem]:
                 severity=None if _needs_cdi(engine) else Severity.WARNING,
                 path=spec.path,
                 missing=missing[0],
-                subject=spec.path,
                 evidence=[f"{path}: no such file" for path in missing[:_SHOWN]] + [f"and {more} more"] * (more > 0),
             )
 
@@ -213,17 +208,16 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Problem]:
         empty = () if isinstance(spec.without_nodes, Unknown) else spec.without_nodes
         evidence = (f"{path}: devices {join_words(spec.devices[:8])}", f"NVML counts {len(facts.gpus)}")
         if empty:
-            yield problem("no-node", path=path, devices=join_words(empty[:_SHOWN]), subject=path, evidence=evidence)
+            yield problem("no-node", path=path, devices=join_words(empty[:_SHOWN]), evidence=evidence)
         elif "all" not in spec.devices and spec.kind == CDI_GPU_KIND:
-            yield problem("no-all", path=path, subject=path, evidence=evidence)
+            yield problem("no-all", path=path, evidence=evidence)
         elif numbered and len(numbered) < len(gpus) and not has_mig:
             described = format_count(len(numbered), "GPU")
-            yield problem("too-few", path=path, described=described, count=len(gpus), subject=path, evidence=evidence)
+            yield problem("too-few", path=path, described=described, count=len(gpus), evidence=evidence)
 
 
-@check("CDI006")
+@check("CDI006", require_gpu_cdi_specs)
 def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Problem]:
-    require_gpu_cdi_specs(facts)
     engine = require_toolkit_engine(facts)
     state = require(require_toolkit(facts).cdi_refresh)
     if not state:
@@ -272,7 +266,6 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Problem]:
         path=specs[0].path,
         folders=join_words(searched),
         folder=searched[0],
-        subject=specs[0].path,
         evidence=(searched_by, *(spec.path for spec in specs)),
     )
 

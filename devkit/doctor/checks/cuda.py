@@ -136,10 +136,10 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Problem]:
         return
     evidence = (f"first libcuda.so.1: {path}", f"driver {driver.release}")
     if isinstance(copy, Release) and copy < driver.release:
-        yield problem("older-than-driver", path=path, driver=driver.release, subject=path, evidence=evidence)
+        yield problem("older-than-driver", path=path, driver=driver.release, evidence=evidence)
     elif facts.gpus and not is_forward_compatible(facts.gpus):
         names = ", ".join(sorted({gpu.name for gpu in facts.gpus}))
-        yield problem("not-accepted", path=path, gpus=names, subject=path, evidence=evidence)
+        yield problem("not-accepted", path=path, gpus=names, evidence=evidence)
 
 
 @check("CUD003", causes=("CUD011", "PYT017"))
@@ -190,16 +190,15 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("CUD005", causes=("CUD003", "CUD011", "PYT017"))
+@check("CUD005", require_visible_gpu, causes=("CUD003", "CUD011", "PYT017"))
 def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     path = require_python(facts).ld_library_path
     folders = [folder for folder in path if folder.endswith(_STUBS)]
     known = facts.driver.libcuda_paths if isinstance(facts.driver, Driver) else ()
     first = "" if isinstance(known, Unknown) else next(iter(known), "")
     evidence = (f"LD_LIBRARY_PATH={':'.join(path)}", f"first libcuda.so.1: {first or '-'}")
     if f"{_STUBS}/" in first:
-        yield problem("stub-loaded", path=first, subject=first, evidence=evidence)
+        yield problem("stub-loaded", path=first, evidence=evidence)
     elif folders:
         yield problem("stubs-in-path", folders=join_words(folders), subject=folders[0], evidence=evidence)
 
@@ -294,7 +293,6 @@ def toolkit_fits_torch(facts: Facts) -> Iterator[Problem]:
         toolkit=version,
         path=toolkit.path,
         cuda=cuda,
-        subject=toolkit.path,
         evidence=(
             f"{toolkit.path} (by {toolkit.found_by}): CUDA {version}",
             f"torch is built with CUDA {cuda}",
@@ -352,9 +350,8 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("CUD011", causes=("PYT017", "PYT018", "PYT019"))
+@check("CUD011", require_visible_gpu, causes=("PYT017", "PYT018", "PYT019"))
 def cuda_starts(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     answer = require(facts.deep).cuda
     if isinstance(answer, Unknown):
         raise NotApplicable(answer.reason, is_lost=answer.is_lost)

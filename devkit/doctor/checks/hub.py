@@ -99,7 +99,6 @@ def certificates_exist(facts: Facts) -> Iterator[Problem]:
                 "missing",
                 variable=bundle.variable,
                 path=bundle.path,
-                subject=bundle.path,
                 evidence=(f"{bundle.variable}={bundle.path}", "no such file"),
             )
 

@@ -11,9 +11,8 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, format_count
 
 
-@check("MEM001")
+@check("MEM001", require_visible_gpu)
 def memory_may_be_locked(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limits = require(facts.limits)
     if not require(limits.has_infiniband):
         raise NotApplicable("there is no InfiniBand or RoCE card")
@@ -40,9 +39,8 @@ def no_process_was_oom_killed(facts: Facts) -> Iterator[Problem]:
         yield problem("killed", processes=processes, evidence=(seen, "memory.max: no limit"))
 
 
-@check("MEM003", causes=("MEM002",))
+@check("MEM003", require_visible_gpu, causes=("MEM002",))
 def cgroup_memory_suffices(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limit_bytes = require(require(facts.limits).group_memory_bytes)
     if limit_bytes is None or limit_bytes >= GROUP_MEMORY_BYTES.value:
         return
@@ -52,9 +50,8 @@ def cgroup_memory_suffices(facts: Facts) -> Iterator[Problem]:
     yield problem("limited", limit=format_bytes(limit_bytes), place=place, evidence=evidence)
 
 
-@check("MEM004")
+@check("MEM004", require_visible_gpu)
 def gpu_memory_is_free(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     free = [gpu.free_bytes for gpu in facts.gpus if not isinstance(gpu.free_bytes, Unknown)]
     if not free or len(free) < len(facts.gpus):
         raise NotApplicable("NVML does not say how much memory is free")

@@ -39,9 +39,8 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("NET002")
+@check("NET002", require_visible_gpu)
 def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limits = require(facts.limits)
     wanted = _find_setting(limits, "NCCL_SOCKET_IFNAME")
     if not wanted or wanted.startswith("^"):
@@ -54,9 +53,8 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
         yield problem("no-such-interface", wanted=wanted, interface=interfaces[-1], evidence=evidence)
 
 
-@check("NET003")
+@check("NET003", require_visible_gpu)
 def nodes_reach_each_other(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limits = require(facts.limits)
     signs = _find_multi_node_signs(limits)
     if not signs:
@@ -85,9 +83,8 @@ def _find_multi_node_signs(limits: Limits) -> tuple[str, ...]:
     return tuple(signs)
 
 
-@check("NET004")
+@check("NET004", require_visible_gpu)
 def nccl_may_use_infiniband(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limits = require(facts.limits)
     if not require(limits.has_infiniband):
         raise NotApplicable("this machine has no InfiniBand")

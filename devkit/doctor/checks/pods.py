@@ -85,15 +85,13 @@ def pod_runtime_reads_settings(facts: Facts) -> Iterator[Problem]:
         return
     if pods.is_off:
         evidence = f'{path}: disabled_plugins = ["cri"]'
-        yield problem("switched-off", path=path, configure=configure, subject=path, evidence=(evidence,))
+        yield problem("switched-off", path=path, configure=configure, evidence=(evidence,))
     if section := pods.ignored_section:
         evidence = f"{path}: runtime nvidia under {section}"
-        yield problem(
-            "wrong-section", path=path, section=section, configure=configure, subject=path, evidence=(evidence,)
-        )
+        yield problem("wrong-section", path=path, section=section, configure=configure, evidence=(evidence,))
     if file := pods.ignored_file:
         evidence = f"{file}: not among the imports"
-        yield problem("not-imported", path=path, file=file, configure=configure, subject=path, evidence=(evidence,))
+        yield problem("not-imported", path=path, file=file, configure=configure, evidence=(evidence,))
 
 
 @check("POD002", causes=("POD003",))

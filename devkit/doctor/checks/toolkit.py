@@ -198,9 +198,8 @@ def containers_may_name_gpus(facts: Facts) -> Iterator[Problem]:
         yield problem("refused", severity=severity, evidence=evidence, path=toolkit.config_path)
 
 
-@check("CTK006")
+@check("CTK006", require_engine_side)
 def toolkit_is_patched(facts: Facts) -> Iterator[Problem]:
-    require_engine_side(facts)
     version = require_toolkit_version(facts)
     holes = [row for row in load_tables().engines.vulnerabilities if version < row.fixed_in]
     if holes:
@@ -213,21 +212,19 @@ def toolkit_is_patched(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("CTK007", causes=("CDI001", "CDI003", *CONTAINER_START_CODES))
+@check("CTK007", require_toolkit_engine, causes=("CDI001", "CDI003", *CONTAINER_START_CODES))
 def driver_root_is_right(facts: Facts) -> Iterator[Problem]:
-    require_toolkit_engine(facts)
     root = require(require_toolkit(facts).driver_root)
     if root not in ("", "/") and not isinstance(facts.driver, Unknown) and facts.driver.libnvidia_ml is not None:
         yield problem("other-root", root=root, evidence=(f'config.toml: root = "{root}"',))
 
 
-@check("CTK008", causes=("CTK009", "CTK010", "CTK015", *CONTAINER_START_CODES))
+@check("CTK008", require_toolkit_engine, causes=("CTK009", "CTK010", "CTK015", *CONTAINER_START_CODES))
 def toolkit_config_is_valid(facts: Facts) -> Iterator[Problem]:
-    require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     error, path = require(toolkit.config_error), toolkit.config_path
     if error:
-        yield problem("not-valid", error=error, path=path, subject=path, evidence=(error,))
+        yield problem("not-valid", error=error, path=path, evidence=(error,))
     elif isinstance(toolkit.mode, str) and toolkit.mode not in _MODES:
         newest = max(row.version for row in load_tables().engines.container_toolkits)
         is_known_release = isinstance(toolkit.version, Release) and toolkit.version <= newest
@@ -241,9 +238,8 @@ def toolkit_config_is_valid(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("CTK009", causes=CONTAINER_START_CODES)
+@check("CTK009", require_toolkit_engine, causes=CONTAINER_START_CODES)
 def ldconfig_exists(facts: Facts) -> Iterator[Problem]:
-    require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     if not require(toolkit.ldconfig_exists):
         yield problem(
@@ -353,7 +349,6 @@ def runtime_is_toolkits(facts: Facts) -> Iterator[Problem]:
         "not-toolkits" if program else missing,
         path=runtime.path,
         toolkit="whole" if has_program else "incomplete" if has_toolkit(facts) else "missing",
-        subject=runtime.path,
         evidence=(f"engine: runtime nvidia, path {runtime.path}", f"found at: {program or 'nowhere'}"),
     )
 
@@ -377,9 +372,8 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Problem]:
         yield problem(name, subject="nvidia-container-cli", evidence=evidence, named=named, path=path)
 
 
-@check("CTK016")
+@check("CTK016", require_nvidia_gpu)
 def enroot_gives_gpus(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     toolkit = require_toolkit(facts)
     hook = require(toolkit.enroot_hook)
     if hook is None:
@@ -391,9 +385,8 @@ def enroot_gives_gpus(facts: Facts) -> Iterator[Problem]:
         yield problem("no-cli-for-enroot", subject="nvidia-container-cli", evidence=evidence)
 
 
-@check("CTK017")
+@check("CTK017", require_nvidia_gpu)
 def nerdctl_has_gpus(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     if require(facts.clients).named("nerdctl") is None:
         raise NotApplicable("nerdctl is not installed")
     if require(require_toolkit(facts).cli_path) or any(spec.kind == CDI_GPU_KIND for spec in require(facts.cdi)):
@@ -416,9 +409,8 @@ def container_gets_gpus(facts: Facts) -> Iterator[Problem]:
     yield from judge_trials(facts, tried)
 
 
-@check("CTK018", causes=("ENG005", *TOOLKIT_CODES, *CDI_CODES, *CONTAINER_START_CODES))
+@check("CTK018", require_host, causes=("ENG005", *TOOLKIT_CODES, *CDI_CODES, *CONTAINER_START_CODES))
 def programs_of_gpu_containers_run(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     for failure in require(facts.programs):
         if not failure.needed_by:
             # Without a plugin of the docker command, other containers still get their GPUs.

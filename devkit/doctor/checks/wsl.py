@@ -47,9 +47,8 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("WSL002", causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001"))
+@check("WSL002", require_host, causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001"))
 def wsl_shows_gpu(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     if find_platform(facts) is Platform.WSL1:
         yield problem("wsl-1", evidence=(f"kernel {require_system(facts).kernel}",))
         return
@@ -114,7 +113,6 @@ def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Problem]:
             "switched-off",
             severity=Severity.WARNING if find_platform(facts) is Platform.WINDOWS else None,
             path=settings.path,
-            subject=settings.path,
             evidence=(f"{settings.path}: gpuSupport=false",),
         )
 
@@ -164,10 +162,8 @@ def image_has_no_driver_libraries(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("WSL009")
+@check("WSL009", require_wsl_guest, require_nvidia_gpu)
 def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Problem]:
-    require_wsl_guest(facts)
-    require_nvidia_gpu(facts)
     if not isinstance(facts.engine, Engine) or facts.engine.kind is EngineKind.DOCKER_DESKTOP:
         raise NotApplicable("there is no engine of the guest's own")
     version = require_toolkit_version(facts)

@@ -76,9 +76,8 @@ def _judge_request(container: Container, driver: Driver) -> Problem:
     return problem("request-passed-over" if by_user else "not-given-to-image", kind=container.kind, evidence=evidence)
 
 
-@check("CON002", causes=("DRV003", "PYT006"))
+@check("CON002", require_visible_gpu, causes=("DRV003", "PYT006"))
 def driver_capabilities_suffice(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     text = require_container(facts).driver_capabilities
     if not text or (require_container(facts).visible_devices or "") in NO_VISIBLE_DEVICES:
         raise NotApplicable("the container restricts no driver capabilities")
@@ -96,9 +95,8 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("CON015")
+@check("CON015", require_visible_gpu)
 def graphics_are_complete(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     container = require_container(facts)
     if "graphics" not in (container.driver_capabilities or "").split(","):
         raise NotApplicable("the container does not request graphics")
@@ -163,9 +161,8 @@ def loader_finds_libcuda(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("CON013")
+@check("CON013", require_container)
 def workspace_is_writable(facts: Facts) -> Iterator[Problem]:
-    require_container(facts)
     storage = require(facts.storage)
     folder = next((one for one in storage.directories if one.purpose == "workspace"), None)
     if folder is None or not folder.exists or folder.path == "/" or storage.uid == _UNKNOWN_UID:

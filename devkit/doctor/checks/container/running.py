@@ -157,9 +157,8 @@ def is_legacy_mode(facts: Facts) -> bool:
     return isinstance(version, Release) and is_legacy_by_default(version)
 
 
-@check("CON008", causes=("CON011", "CUD001"))
+@check("CON008", require_host, causes=("CON011", "CUD001"))
 def driver_meets_image_requirements(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_gpu_engine(facts)
     require_nvml(facts)
     driver = find_driver_cuda(facts)

@@ -38,9 +38,8 @@ def list_missing_nodes(driver: Driver) -> tuple[str, ...]:
     return tuple(f"/dev/nvidia{number}" for number in range(taken) if f"/dev/nvidia{number}" not in there)
 
 
-@check("DRV005")
+@check("DRV005", require_loaded_driver)
 def uvm_node_exists(facts: Facts) -> Iterator[Problem]:
-    require_loaded_driver(facts)
     nodes = require_driver(facts).device_nodes
     there = ", ".join(node.removeprefix("/dev/") for node in nodes)
     if missing := () if is_in_container(facts) else list_missing_nodes(require_driver(facts)):
@@ -72,18 +71,16 @@ def device_nodes_are_accessible(facts: Facts) -> Iterator[Problem]:
     yield problem(name, nodes=nodes, node=node, owner=owner, manager=manager, evidence=(*closed, *options))
 
 
-@check("DRV018", causes=NEEDS_DRIVER_CODES)
+@check("DRV018", require_loaded_driver, causes=NEEDS_DRIVER_CODES)
 def device_nodes_are_the_drivers(facts: Facts) -> Iterator[Problem]:
-    require_loaded_driver(facts)
     stale = require(require_driver(facts).stale_nodes)
     if stale:
         nodes = tuple(line.partition(":")[0] for line in stale)
         yield problem("stale", nodes=nodes, shown_nodes=join_words(nodes), subject=nodes[0], evidence=stale)
 
 
-@check("DRV007", causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
+@check("DRV007", require_host, causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
 def gsp_starts(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
     has_lost_gpus = has_fewer_gpus_than_bus(facts)
@@ -110,10 +107,8 @@ def _find_cu_init_code(facts: Facts) -> int | None:
     return cuda.code if isinstance(cuda, CudaCall) else None
 
 
-@check("DRV009", causes=DEEP_CODES)
+@check("DRV009", require_host, require_loaded_driver, causes=DEEP_CODES)
 def cuda_survives_suspend(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
-    require_loaded_driver(facts)
     driver = require_driver(facts)
     woke = facts.kernel_log.resumed_at if isinstance(facts.kernel_log, KernelLog) else Unknown("not known")
     code = _find_cu_init_code(facts)
@@ -130,9 +125,8 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Problem]:
         raise NotApplicable("cuInit was not tried; run devkit doctor --deep")
 
 
-@check("DRV010", causes=DEEP_CODES)
+@check("DRV010", require_host, causes=DEEP_CODES)
 def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     release = require_loaded_driver(facts)
     code = _find_cu_init_code(facts)
     if code is None:

@@ -151,9 +151,8 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("DRV008", causes=("DRV001", *NEEDS_DRIVER_CODES))
+@check("DRV008", require_host, causes=("DRV001", *NEEDS_DRIVER_CODES))
 def branch_supports_gpus(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
     log_lines = find_driver_lines(facts, *LEGACY_GPU_LINES)
     # The module on disk may have refused to load.

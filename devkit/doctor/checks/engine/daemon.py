@@ -76,9 +76,8 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
         yield problem("too-old", version=compose.version, floor=floor, evidence=evidence)
 
 
-@check("ENG006", causes=("ENG018", "ENG001", *TOOLKIT_CODES))
+@check("ENG006", require_engine_side, causes=("ENG018", "ENG001", *TOOLKIT_CODES))
 def daemon_json_is_valid(facts: Facts) -> Iterator[Problem]:
-    require_engine_side(facts)
     for file in require_toolkit(facts).daemon_files:
         if file.error:
             yield problem(
@@ -86,14 +85,12 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Problem]:
                 path=file.path,
                 error=file.error,
                 owner="root" if file.path.startswith("/etc/") else "user",
-                subject=file.path,
                 evidence=(f"{file.path}: {file.error}",),
             )
 
 
-@check("ENG016", causes=("ENG017", *CONTAINER_START_CODES))
+@check("ENG016", require_host, causes=("ENG017", *CONTAINER_START_CODES))
 def cgroup_driver_is_there(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_container_engine(facts)
     runs_systemd = require(require_system(facts).runs_systemd)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
@@ -102,10 +99,8 @@ def cgroup_driver_is_there(facts: Facts) -> Iterator[Problem]:
         yield problem("no-systemd", evidence=("engine: cgroup driver systemd", "/run/systemd/system: not there"))
 
 
-@check("ENG009")
+@check("ENG009", require_host, require_nvidia_gpu)
 def only_one_docker(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
-    require_nvidia_gpu(facts)
     programs = require(require(facts.clients).engine_programs)
     packaged = tuple(path for path in programs if path != _SNAP_DOCKER)
     if packaged and _SNAP_DOCKER in programs:
@@ -132,9 +127,8 @@ def engine_supports_gpus(facts: Facts) -> Iterator[Problem]:
         yield problem("too-old", version=version, floor=floor, evidence=evidence)
 
 
-@check("ENG013")
+@check("ENG013", require_host)
 def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
         raise NotApplicable("the engine takes its proxy from elsewhere")

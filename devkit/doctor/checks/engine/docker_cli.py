@@ -65,7 +65,7 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Problem]:
     path = settings.path
     if settings.error:
         evidence = (f"{path}: {settings.error}",)
-        yield problem("invalid", path=path, error=settings.error, subject=path, evidence=evidence)
+        yield problem("invalid", path=path, error=settings.error, evidence=evidence)
     for helper in settings.credential_helpers:
         if not helper.path:
             key = ("credHelpers", helper.registry) if helper.registry else ("credsStore",)
@@ -74,9 +74,6 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Problem]:
                 helper=helper.name,
                 key=key[0],
                 subject=path,
-                evidence=(
-                    f"{path}: {'.'.join(key)} is {helper.name}",
-                    f"no docker-credential-{helper.name} on PATH",
-                ),
+                evidence=(f"{path}: {'.'.join(key)} is {helper.name}", f"no docker-credential-{helper.name} on PATH"),
                 repairs=(Repair(RepairKind.REMOVE, path, key),),
             )

@@ -29,9 +29,8 @@ _HAS_FABRIC = (*_ON_THE_WAY, "completed")
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
 
-@check("GPU022", causes=("GPU004",))
+@check("GPU022", require_host, causes=("GPU004",))
 def fabric_manager_matches_driver(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     installed = require(require_driver(facts).fabric_manager_version)
     release = require_loaded_driver(facts)
     if installed is None:
@@ -98,9 +97,8 @@ def _list_cu_init_evidence(facts: Facts) -> tuple[str, ...]:
     )
 
 
-@check("GPU023")
+@check("GPU023", require_host)
 def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
     if require(driver.nvswitch_present) or require(driver.fabric_manager) != "failed":
         return
@@ -111,9 +109,8 @@ def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("GPU024")
+@check("GPU024", require_host)
 def gpudirect_rdma_is_available(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
     if not require(driver.has_infiniband):
         raise NotApplicable("this machine has no InfiniBand")

@@ -41,10 +41,13 @@ _CHANGED_TO = re.compile(r"changed from .* to 0x[0-9a-f]+ \((.+?)\)")
 _CAN_WAIT = "drain-p2p"
 
 
-@check("GPU006", causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"))
+@check(
+    "GPU006",
+    require_host,
+    require_nvidia_gpu,
+    causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"),
+)
 def kernel_log_has_no_fault(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
-    require_nvidia_gpu(facts)
     log = require(facts.kernel_log)
     reports = [xid for xid in log.xids if not _is_consequence(xid, log.xids)]
     severe = [xid for xid in reports if not _is_minor(facts, xid)]
@@ -118,9 +121,8 @@ def _format_times(count: int | Unknown) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-@check("GPU007")
+@check("GPU007", require_nvidia_gpu)
 def kernel_log_is_readable(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     if not isinstance(facts.kernel_log, Unknown):
         return
     if isinstance(facts.nvml, NvmlFailure):
@@ -165,10 +167,8 @@ def no_recovery_is_required(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("GPU033", causes=("GPU030", "GPU031"))
+@check("GPU033", require_host, require_nvidia_gpu, causes=("GPU030", "GPU031"))
 def switches_report_no_fatal_error(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
-    require_nvidia_gpu(facts)
     log = require(facts.kernel_log)
     joined = [health.fabric_state == "completed" for gpu in facts.gpus if isinstance(health := gpu.health, GpuHealth)]
     is_working = isinstance(facts.nvml, NvmlAnswer) and len(joined) == len(facts.nvml.gpus) and all(joined)

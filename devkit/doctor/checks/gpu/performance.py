@@ -151,9 +151,8 @@ def _is_below(value: object, usual: object, share: float) -> bool:
     return isinstance(value, int) and isinstance(usual, int) and 0 < value < usual * share
 
 
-@check("GPU017")
+@check("GPU017", require_host)
 def persistence_mode_is_on(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     if is_in_wsl(facts) or require_system(facts).platform is not Platform.LINUX:
         raise NotApplicable("only Linux unloads the driver from an idle GPU")
     off = [

@@ -70,9 +70,8 @@ def every_gpu_answers(facts: Facts) -> Iterator[Problem]:
             )
 
 
-@check("GPU005", causes=(*CDI_CODES, "GPU019"))
+@check("GPU005", require_host, causes=(*CDI_CODES, "GPU019"))
 def nvml_lists_every_gpu(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
     owned = [gpu for gpu in require(driver.pci_gpus) if gpu.kernel_driver == "nvidia" and gpu.is_excluded is not True]
     counted = len(require_nvml(facts).gpus)
@@ -123,9 +122,8 @@ def expected_gpus_are_here(facts: Facts) -> Iterator[Problem]:
         yield problem("none-on-bus", release=driver.loaded, evidence=evidence)
 
 
-@check("GPU008", causes=("DRV001", *NEEDS_DRIVER_CODES))
+@check("GPU008", require_host, causes=("DRV001", *NEEDS_DRIVER_CODES))
 def bar1_is_assigned(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     gpus = [
         (gpu, gpu.bar1_bytes)
         for gpu in require(require_driver(facts).pci_gpus)
@@ -143,10 +141,7 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Problem]:
             address=gpu.address,
             size=format_bytes(size),
             subject=gpu.address,
-            evidence=(
-                f"{gpu.address}/resource: BAR 1 has {size} B",
-                *_find_bar1_lines(facts, gpu)[:MAX_LOG_LINES],
-            ),
+            evidence=(f"{gpu.address}/resource: BAR 1 has {size} B", *_find_bar1_lines(facts, gpu)[:MAX_LOG_LINES]),
         )
 
 

@@ -52,9 +52,8 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("GPU035", causes=DEEP_CODES)
+@check("GPU035", require_visible_gpu, causes=DEEP_CODES)
 def mps_is_reachable(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     mps = require(require(facts.limits).mps)
     if mps is None:
         raise NotApplicable("nothing is set for MPS, and no daemon of it answers")
@@ -122,9 +121,8 @@ def process_has_one_mig_device(facts: Facts) -> Iterator[Problem]:
         yield problem("several", count=len(migs), first=migs[0], evidence=evidence)
 
 
-@check("GPU021")
+@check("GPU021", require_host)
 def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
     devices = [(spec.path, name) for spec in require(facts.cdi) for name in spec.devices]
     named = [(path, name) for path, name in devices if _INDEX_OF_MIG.fullmatch(name) or _MIG_UUID.fullmatch(name)]

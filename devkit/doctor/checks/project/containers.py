@@ -335,8 +335,7 @@ def _read_source(origin: TorchOrigin, found: list[Install], installs: Iterable[I
     every = [(one.specifier, install) for install in installs for one in install.requirements if one.name == "torch"]
     pins = ((_TORCH_PIN.fullmatch(specifier), install) for specifier, install in every)
     version, label, install = next(
-        ((pin[1], pin[2] or "", install) for pin, install in pins if pin),
-        ("", "", every[0][1] if every else found[0]),
+        ((pin[1], pin[2] or "", install) for pin, install in pins if pin), ("", "", every[0][1] if every else found[0])
     )
     index = next(
         (each for one in (install, *found) for each in (one.index, one.backend) if each not in ("", "auto")), ""

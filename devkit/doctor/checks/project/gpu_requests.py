@@ -10,11 +10,7 @@ from typing import Any
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cdi import has_cdi_gpus
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
-from devkit.doctor.checks.project.containers import (
-    ProjectContainer,
-    find_gpu_evidence,
-    require_project_containers,
-)
+from devkit.doctor.checks.project.containers import ProjectContainer, find_gpu_evidence, require_project_containers
 from devkit.doctor.checks.toolkit import has_nvidia_runtime
 from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import Confidence, Location, NotApplicable, Repair, RepairKind, Severity, check, cite
@@ -172,10 +168,7 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Problem]:
             yield problem(
                 "also-by-requirement",
                 found_at=requirement,
-                evidence=(
-                    _format_request(certain[0]),
-                    cite(requirement, f"hostRequirements.gpu {requirement.value}"),
-                ),
+                evidence=(_format_request(certain[0]), cite(requirement, f"hostRequirements.gpu {requirement.value}")),
                 repairs=(Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),),
                 form=_FORMS[certain[0].form],
             )
@@ -216,9 +209,8 @@ def _is_gpu_requested(container: ProjectContainer) -> bool:
     return bool(container.requests) or find_gpu_host_requirement(container) is not None
 
 
-@check("PRJ006", causes=("CON006",))
+@check("PRJ006", require_host, causes=("CON006",))
 def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     requirements = [
         (container, requirement)
         for container in require_project_containers(facts)
@@ -448,9 +440,8 @@ def project_containers_start(facts: Facts) -> Iterator[Problem]:
     yield from found
 
 
-@check("PRJ039", causes=("CON006", "PRJ041"))
+@check("PRJ039", require_host, causes=("CON006", "PRJ041"))
 def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_gpu_engine(facts)
     answer = require_nvml(facts)
     services = tuple(_list_gpu_services(facts))

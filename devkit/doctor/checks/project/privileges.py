@@ -178,9 +178,8 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Problem]:
             yield problem(name, found_at=place, evidence=evidence, image=image.value, user=user.name)
 
 
-@check("PRJ037", causes=("CON013",))
+@check("PRJ037", require_host, causes=("CON013",))
 def user_may_write_workspace(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless or not is_local_engine(engine):
         raise NotApplicable("the engine maps users, or does not share this file system")

@@ -19,9 +19,8 @@ _PLUGIN = re.compile(r"jax-cuda(\d+)-plugin")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
-@check("PYT025")
+@check("PYT025", require_visible_gpu)
 def frameworks_fit_the_gpus(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     packages = find_python_packages(facts)
     installed = [packages[name] for name in ("jaxlib", "tensorflow") if name in packages]
     if not installed:

@@ -287,7 +287,6 @@ def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[
         name=name,
         needed=needed,
         installer=require_python(facts).installer,
-        subject=library.path,
         evidence=(f"{library.path}: libstdc++ {library.version}", f"wheel of {name}: manylinux {platform}"),
     )
 

@@ -69,9 +69,8 @@ def _format_shadowing(facts: Facts, library: Library) -> str:
     return f"{library.path}{version}" + (f" before {wheel.version} of {wheel.name}" if wheel else "")
 
 
-@check("PYT005", causes=("PYT017", "PYT018", "PYT019", "PYT020"))
+@check("PYT005", require_torch_cuda, causes=("PYT017", "PYT018", "PYT019", "PYT020"))
 def no_library_is_shadowed(facts: Facts) -> Iterator[Problem]:
-    require_torch_cuda(facts)
     shadowing = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) != _CUDNN]
     if not shadowing:
         return
@@ -88,9 +87,8 @@ def no_library_is_shadowed(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("PYT011", causes=("PYT017",))
+@check("PYT011", require_torch_cuda, causes=("PYT017",))
 def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Problem]:
-    require_torch_cuda(facts)
     wheel = _find_wheel(facts, _CUDNN)
     if wheel is None:
         raise NotApplicable("no wheel brings its own cuDNN")
@@ -107,9 +105,8 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("PYT012")
+@check("PYT012", require_visible_gpu)
 def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     wheel = _find_wheel(facts, "libnvrtc")
     if wheel is None:
         raise NotApplicable("no wheel brings NVRTC")
