@@ -16,18 +16,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from devkit.facts.model import Engine, EngineKind, Facts, Platform, Trial, Trials, Way
+from devkit.facts.model import Engine, EngineKind, Facts, Platform, Project, Trial, Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_guilty_variables
-from devkit.probe.documents import get_object, get_text
+from devkit.probe.documents import get_object
 from devkit.probe.engine.cdi import SPEC_FOLDERS
-from devkit.probe.engine.compose_config import resolve_project
+from devkit.probe.engine.client import find_compose_plugin
+from devkit.probe.engine.compose_config import PODMAN_COMPOSE, resolve_project
 from devkit.probe.engine.daemon_files import read_daemon_settings
 from devkit.probe.engine.last_words import find_named_settings, flatten
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.image import build_image, has_glibc
-from devkit.trial.project import MAX_CONTAINERS, list_run_arguments, list_stand_ins
+from devkit.trial.project import MAX_CONTAINERS, list_prerequisites, list_run_arguments, list_stand_ins
 
 LABEL = "devkit.trial"
 """Of every container and image of a trial, so that the next one finds what a killed one left."""
@@ -43,12 +44,12 @@ _ABANDONED_S = 90.0
 _OPTIONS = (
     "--rm",
     "--pull=never",
-    "--network=none",
     "--read-only",
     "--cap-drop=ALL",
     "--cap-add=DAC_OVERRIDE",
     "--entrypoint=/bin/sh",
 )
+_NO_NETWORK = "--network=none"
 _ARGUMENTS = {
     Way.PLAIN: (),
     Way.RUNTIME: ("--runtime=nvidia",),
@@ -103,13 +104,15 @@ class _Client:
     name: str
     command: tuple[str, ...]
     ways: tuple[Way, ...]
+    compose: tuple[str, ...] = ()
+    """The Compose of this engine, up to its verb; empty where there is none."""
 
 
 def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str = "") -> Trials | Unknown:
     """Start a container by each way that is set up, and remove them with the image that they are made of.
 
-    Nothing is pulled: the image is made of files of this machine. The containers have no network, a read-only root and no
-    capability but what the project in the folder `project` asks for, and no CUDA context is made. However this call is left,
+    Nothing is pulled: the image is made of files of this machine. The containers have a read-only root, and no network and
+    no capability but what the project in the folder `project` asks for, and no CUDA context is made. However this call is left,
     also by Ctrl-C or SIGTERM, they are removed; what a SIGKILL leaves the next call removes.
 
     Args:
@@ -135,7 +138,9 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
         # The engine of the docker command, which is the first, is the project's.
         each = tuple(pool.map(partial(_try_client, run, pool), clients, range(len(clients))))
     services = tuple(list_stand_ins(config, "", label="", command=()))
-    untried = services[MAX_CONTAINERS if clients[0].name == "docker" else 0 :]
+    if isinstance(facts.compose_config, Unknown) and isinstance(facts.project, Project):
+        services = tuple(each.name for each in facts.project.services)
+    untried = services[MAX_CONTAINERS if config and clients[0].compose else 0 :]
     return Trials(
         tuple(trial for tried, _ in each for trial in tried),
         tuple(name for _, left in each for name in left),
@@ -178,10 +183,12 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
     podman = find_program(host, "podman")
     if engine.kind is EngineKind.PODMAN:
         command = ("podman",) if podman else ("docker", "--host", engine.endpoint.url)
-        clients.append(_Client("podman", command, (Way.PLAIN, *([Way.CDI] if has_gpu else ()))))
+        compose = _find_podmans_compose(host, engine.endpoint.url)
+        clients.append(_Client("podman", command, (Way.PLAIN, *([Way.CDI] if has_gpu else ())), compose))
     else:
         ways = (Way.PLAIN, *(_list_docker_ways(engine) if has_gpu else ()))
-        clients.append(_Client("docker", ("docker", "--host", engine.endpoint.url), ways))
+        command = ("docker", "--host", engine.endpoint.url)
+        clients.append(_Client("docker", command, ways, (*command, "compose")))
         if podman and _is_podman_in_use(host, facts):
             clients.append(_Client("podman", ("podman",), (Way.PLAIN, *([Way.CDI] if has_gpu and cdi else ()))))
     # By its path, as a shell runs it: exec itself passes over a first file that is not a program.
@@ -191,6 +198,15 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
         if (path := find_program(host, client.command[0]))
     )
     return able or Unknown(f"there is no {clients[0].command[0]} command on this side")
+
+
+def _find_podmans_compose(host: Host, url: str) -> tuple[str, ...]:
+    """Find what `podman compose` would hand over to: Docker's Compose where Podman's socket is there, or podman-compose."""
+    plugin = find_compose_plugin(host)
+    if plugin and host.stat(url.removeprefix("unix://")) is not None:
+        return "env", f"DOCKER_HOST={url}", plugin
+    program = find_program(host, PODMAN_COMPOSE)
+    return (program,) if program else ()
 
 
 def _list_docker_ways(engine: Engine) -> tuple[Way, ...]:
@@ -277,17 +293,19 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         return "--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}"
 
     def run_service(number: int, service: str, asked: dict[str, Any]) -> Trial:
-        with _hold_in_memory(json.dumps({"services": {service: asked}}).encode()) as path:
-            compose = ("compose", "--project-name", f"{PREFIX}-{run.owner}", "--project-directory", "/", "--file", path)
-            done = run.ask(
-                *client.command, *compose, "run", "--rm", "--no-deps", "--pull=never", *name(number), service
-            )
+        # podman-compose would leave a pod behind.
+        content = {"services": {service: {**asked, "pull_policy": "never"}}, "x-podman": {"in_pod": False}}
+        with _hold_in_memory(json.dumps(content).encode()) as path:
+            options = ("--project-name", f"{PREFIX}-{run.owner}", "--file", path)
+            done = run.ask(*client.compose, *options, "run", "--rm", "--no-deps", *name(number), service)
         named = find_named_settings(done.err, (("the project", *each) for each in flatten(asked, service)))
         trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "run", service))
         return replace(trial, settings=named if done.code else ())
 
     def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
-        done = run.ask(*client.command, "run", *_OPTIONS, *name(number), "--label", label, *arguments, image, *command)
+        network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
+        named = (*name(number), "--label", label)
+        done = run.ask(*client.command, "run", *_OPTIONS, *network, *named, *arguments, image, *command)
         return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
 
     def inspect(*words: str) -> Trial:
@@ -295,14 +313,12 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
 
     for number, arguments in enumerate(run.run_arguments):
         yield partial(run_container, number, arguments)
-    if client.name == "docker":
+    if client.compose:
         stand_ins = list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command))
         for number, each in enumerate(islice(stand_ins.items(), MAX_CONTAINERS), len(run.run_arguments)):
             yield partial(run_service, number, *each)
-        for kind in ("network", "volume"):
-            for each in get_object(run.config, f"{kind}s").values():
-                if isinstance(each, dict) and each.get("external") and get_text(each, "name"):
-                    yield partial(inspect, kind, "inspect", get_text(each, "name"))
+    for kind, required in list_prerequisites(run.config):
+        yield partial(inspect, kind, "inspect", required)
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -314,7 +330,7 @@ def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) 
     words = (*_ARGUMENTS[way], *request, image, "-c", SCRIPT, "sh", asked)
 
     def ask(*options: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
-        command = (*client.command, "run", *_OPTIONS, *naming, *options, *words)
+        command = (*client.command, "run", *_OPTIONS, _NO_NETWORK, *naming, *options, *words)
         return run.ask(*command, without=without, share=share)
 
     path, suspects = _list_suspects(run.host) if way is Way.PLAIN and client.name == "docker" else ("", {})

@@ -21,6 +21,9 @@ A stranger may have written it. So it names no logging driver, which would conne
 the engine would run as root, no profile, which the client would read, and no label of SELinux, which would go onto files of
 this machine.
 """
+_NAMESPACES = ("network_mode", "ipc")
+"""Sysctls belong to them: an engine may refuse one in the host's namespace, or that namespace as a whole."""
+_HOST_FLAGS = re.compile(r"--(?:net(?:work)?|ipc)[= ]host")
 _KEPT_FLAGS = re.compile(
     r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|cgroup\S*"
     r"|storage-opt|sysctl|tmpfs|init)"
@@ -42,15 +45,16 @@ def list_stand_ins(
     Bind mounts are read-only, and one whose source Docker would create is left out.
     """
     name, _, value = label.partition("=")
-    ours = {"image": image, "entrypoint": command, "network_mode": "none", "read_only": True, "labels": {name: value}}
+    ours = {"image": image, "entrypoint": command, "read_only": True, "labels": {name: value}}
     services = get_object(config, "services")
     asked = {name: kept for name in services if (kept := _keep(get_object(services, name), config))}
     names = sorted(asked, key=lambda name: not _GPU.search(json.dumps(asked[name])))
-    return {name: {**asked[name], **ours} for name in names}
+    return {name: {"network_mode": "none", **asked[name], **ours} for name in names}
 
 
 def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in service.items() if _KEPT.fullmatch(key) and value}
+    kept |= {key: "host" for key in _NAMESPACES if service.get(key) == "host"}
     if "/" in get_text(kept, "runtime"):
         del kept["runtime"]
     if resources := get_object(service, "deploy", "resources"):
@@ -61,12 +65,15 @@ def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
         {name: each[name] for name in ("type", "source", "target") if name in each}
         | {"read_only": True, "bind": {"create_host_path": False}}
         for each in get_objects(service, "volumes")
-        if get_text(each, "type") == "bind" and get_object(each, "bind").get("create_host_path") is not True
+        if get_text(each, "type") == "bind"
+        and get_text(each, "source").startswith("/")
+        and get_object(each, "bind").get("create_host_path") is not True
     ]
     named = [
         get_object(config, kind, get_text(each, "source")) for kind in _FILES for each in get_objects(service, kind)
     ]
-    files = (path for each in named if (path := get_text(each, "file")))
+    # podman-compose leaves paths relative.
+    files = (path for each in named if (path := get_text(each, "file")).startswith("/"))
     binds += [_bind_file(number, path) for number, path in enumerate(files)]
     environment = {name: value for name, value in get_object(service, "environment").items() if "NVIDIA" in name}
     return {
@@ -74,6 +81,19 @@ def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
         **({"volumes": binds} if binds else {}),
         **({"environment": environment} if kept and environment else {}),
     }
+
+
+def list_prerequisites(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield kind and name of each network, volume and container that the project expects to exist already."""
+    for kind in ("network", "volume"):
+        for each in get_object(config, f"{kind}s").values():
+            if isinstance(each, dict) and each.get("external") and get_text(each, "name"):
+                yield kind, get_text(each, "name")
+    for service in get_object(config, "services").values():
+        for key in (*_NAMESPACES, "pid"):
+            kind, _, name = get_text(service, key).partition(":")
+            if kind == "container" and name:
+                yield kind, name
 
 
 def _bind_file(number: int, path: str) -> dict[str, Any]:
@@ -98,7 +118,8 @@ def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str =
             given = texts[place : place + 1 + takes_next]
             if found := _PROJECT_FILE.fullmatch(" ".join(given)):
                 words += _mount(f"{folder}/{found[1]}", f"/run/devkit/{place}")
-            if _KEPT_FLAGS.match(text) and not (text.startswith("--runtime") and "/" in " ".join(given)):
+            is_program = text.startswith("--runtime") and "/" in " ".join(given)
+            if _HOST_FLAGS.fullmatch(" ".join(given)) or (_KEPT_FLAGS.match(text) and not is_program):
                 words += given
         for mount in each.mounts:
             source = _VARIABLE.sub(lambda found: variables.get(found[1], ""), mount.source)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import DEEP_CODES, NEEDS_DRIVER_CODES, NVML_CODES
 from devkit.doctor.checks.gpu.fabric import has_no_nvswitch
-from devkit.doctor.danger import find_manager
+from devkit.doctor.danger import find_manager, is_in_job
 from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, has_fewer_gpus_than_bus, has_missing_gpus
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
@@ -66,9 +66,8 @@ def device_nodes_are_accessible(facts: Facts) -> Iterator[Problem]:
     nodes = join_words(node.partition(":")[0] for node in closed)
     is_of_group = all(re.search(r"mode 0\d[67]\d, user \d+, group [1-9]", line) for line in closed)
     owner, node = "group" if is_of_group else "other", closed[0].partition(":")[0]
-    manager = find_manager(facts)
-    name = "not-lent" if " job" in manager else "no-access"
-    yield problem(name, nodes=nodes, node=node, owner=owner, manager=manager, evidence=(*closed, *options))
+    name = "not-lent" if is_in_job(facts) else "no-access"
+    yield problem(name, nodes=nodes, node=node, owner=owner, manager=find_manager(facts), evidence=(*closed, *options))
 
 
 @check("DRV018", require_loaded_driver, causes=NEEDS_DRIVER_CODES)

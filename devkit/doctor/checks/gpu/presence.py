@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from devkit.doctor.checks.cascades import CDI_CODES, NEEDS_DRIVER_CODES
 from devkit.doctor.checks.driver.initialization import FIRMWARE_FAILURE_LINES, FIRMWARE_MISSING_LINES
 from devkit.doctor.checks.driver.kernel_module import LEGACY_GPU_LINES, OPEN_MODULE_LINE
-from devkit.doctor.danger import find_manager
+from devkit.doctor.danger import find_manager, is_in_job
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, find_gpu_at, has_missing_gpus
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
@@ -78,13 +78,12 @@ def nvml_lists_every_gpu(facts: Facts) -> Iterator[Problem]:
     # A job that was lent some of the GPUs may open those alone.
     withheld = () if isinstance(driver.withheld_nodes, Unknown) else driver.withheld_nodes
     if owned and not counted and len(withheld) >= len(owned):
-        manager = find_manager(facts)
         evidence = (f"device rules withhold: {join_words(withheld)}", f"NVML count: {counted}")
         yield problem(
             "none-lent",
             owned=format_count(len(owned), "GPU"),
-            manager=manager or "this process",
-            kind="job" if " job" in manager else "other",
+            manager=find_manager(facts) or "this process",
+            kind="job" if is_in_job(facts) else "other",
             evidence=evidence,
         )
     elif counted + len(withheld) < len(owned):
