@@ -133,7 +133,15 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
         return image
     config = resolve_project(host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
     arguments = tuple(list_run_arguments(facts, host.env, project))
-    run = _Run(host, ends_at, image, _make_owner(), config, arguments[:MAX_CONTAINERS])
+    run = _Run(
+        host,
+        ends_at,
+        image,
+        _make_owner(),
+        config,
+        arguments[:MAX_CONTAINERS],
+        tuple(list_prerequisites(config, facts)),
+    )
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
         # The engine of the docker command, which is the first, is the project's.
         each = tuple(pool.map(partial(_try_client, run, pool), clients, range(len(clients))))
@@ -158,6 +166,8 @@ class _Run:
     """The project as Compose resolves it."""
     run_arguments: tuple[tuple[str, ...], ...]
     """Of the project's dev containers."""
+    prerequisites: tuple[tuple[str, str], ...]
+    """Kinds and names of what has to exist before the project starts."""
 
     def ask(self, *words: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
         """Run a client within a share of the time that is left."""
@@ -317,7 +327,7 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         stand_ins = list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command))
         for number, each in enumerate(islice(stand_ins.items(), MAX_CONTAINERS), len(run.run_arguments)):
             yield partial(run_service, number, *each)
-    for kind, required in list_prerequisites(run.config):
+    for kind, required in run.prerequisites:
         yield partial(inspect, kind, "inspect", required)
 
 

@@ -5,15 +5,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from devkit.facts.model import Facts
-from devkit.facts.values import Unknown
+from devkit.facts.model import DevContainer, Facts, Project
 from devkit.probe.documents import get_object, get_objects, get_text
 
 MAX_CONTAINERS = 4
 """Of each kind; more would take longer than a doctor may. Those that ask for a GPU come first."""
 _KEPT = re.compile(
     r"runtime|gpus|devices|device_cgroup_rules|cpu.*|mem.*|shm_size|pids_limit|ulimits|cap_add|cgroup.*|storage_opt"
-    r"|sysctls|tmpfs|init|deploy"
+    r"|sysctls|tmpfs|init|deploy|userns_mode|oom_.*|blkio_config"
 )
 """What a service asks of the machine and the engine. All else is of its image, its network or its neighbors.
 
@@ -24,6 +23,9 @@ this machine.
 _NAMESPACES = ("network_mode", "ipc")
 """Sysctls belong to them: an engine may refuse one in the host's namespace, or that namespace as a whole."""
 _HOST_FLAGS = re.compile(r"--(?:net(?:work)?|ipc)[= ]host")
+_NETWORK = re.compile(
+    r"(?:^| )--net(?:work)?[= ](?:container:([\w.-]+)|(?!(?:host|none|bridge|default)\b)([\w.-]+))(?= |$)"
+)
 _KEPT_FLAGS = re.compile(
     r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|cgroup\S*"
     r"|storage-opt|sysctl|tmpfs|init)"
@@ -62,19 +64,17 @@ def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
     else:
         kept.pop("deploy", None)
     binds = [
-        {name: each[name] for name in ("type", "source", "target") if name in each}
-        | {"read_only": True, "bind": {"create_host_path": False}}
+        _bind(source, get_text(each, "target"))
         for each in get_objects(service, "volumes")
-        if get_text(each, "type") == "bind"
-        and get_text(each, "source").startswith("/")
-        and get_object(each, "bind").get("create_host_path") is not True
+        if (source := _find_folder(each, config)).startswith("/")
     ]
     named = [
         get_object(config, kind, get_text(each, "source")) for kind in _FILES for each in get_objects(service, kind)
     ]
     # podman-compose leaves paths relative.
     files = (path for each in named if (path := get_text(each, "file")).startswith("/"))
-    binds += [_bind_file(number, path) for number, path in enumerate(files)]
+    # Its content is nobody's business here.
+    binds += [_bind(path, f"/run/devkit/{number}") for number, path in enumerate(files)]
     environment = {name: value for name, value in get_object(service, "environment").items() if "NVIDIA" in name}
     return {
         **kept,
@@ -83,8 +83,20 @@ def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def list_prerequisites(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _find_folder(mount: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Find the path on this machine that has to exist for a mount: a bind's, or that of a volume which is one; "" for none."""
+    if get_text(mount, "type") == "bind":
+        return "" if get_object(mount, "bind").get("create_host_path") is True else get_text(mount, "source")
+    options = get_object(config, "volumes", get_text(mount, "source"), "driver_opts")
+    return get_text(options, "device") if "bind" in get_text(options, "o").split(",") else ""
+
+
+def list_prerequisites(config: Mapping[str, Any], facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield kind and name of each network, volume and container that the project expects to exist already."""
+    for each in _list_dev_containers(facts):
+        words = " ".join(item.text for item in each.run_args)
+        for container, network in _NETWORK.findall(words):
+            yield ("container", container) if container else ("network", network)
     for kind in ("network", "volume"):
         for each in get_object(config, f"{kind}s").values():
             if isinstance(each, dict) and each.get("external") and get_text(each, "name"):
@@ -96,10 +108,8 @@ def list_prerequisites(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield kind, name
 
 
-def _bind_file(number: int, path: str) -> dict[str, Any]:
-    """A file that a container needs, as a mount: its content is nobody's business here."""
-    target = f"/run/devkit/{number}"
-    return {"type": "bind", "source": path, "target": target, "read_only": True, "bind": {"create_host_path": False}}
+def _bind(source: str, target: str) -> dict[str, Any]:
+    return {"type": "bind", "source": source, "target": target, "read_only": True, "bind": {"create_host_path": False}}
 
 
 def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str = "") -> Iterator[tuple[str, ...]]:
@@ -107,11 +117,7 @@ def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str =
 
     `variables` are those of the environment, which a mount may name; `folder` is the project's, where its files are.
     """
-    if facts.project is None or isinstance(facts.project, Unknown):
-        return
-    for each in facts.project.dev_containers:
-        if each.compose_files:
-            continue
+    for each in _list_dev_containers(facts):
         texts, words = [item.text for item in each.run_args], list[str]()
         for place, text in enumerate(texts):
             takes_next = "=" not in text and " " not in text and text != "--init"
@@ -127,6 +133,12 @@ def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str =
                 words += _mount(source, mount.target)
         if words:
             yield tuple(words)
+
+
+def _list_dev_containers(facts: Facts) -> tuple[DevContainer, ...]:
+    """List the dev containers that are no Compose service."""
+    known = facts.project if isinstance(facts.project, Project) else None
+    return tuple(each for each in known.dev_containers if not each.compose_files) if known else ()
 
 
 def _mount(source: str, target: str) -> tuple[str, str]:

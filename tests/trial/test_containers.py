@@ -289,6 +289,30 @@ def test_a_project_that_no_compose_resolves_is_not_tried(engine, tmp_path):
     assert attempt(changed(healthy(), podman)).untried == ("train",)
 
 
+def test_the_network_that_a_dev_container_joins_is_looked_up(engine, tmp_path):
+    keys = {
+        "image": "x",
+        "runArgs": ["--network", "ml", "--network=host", "--net=container:vpn", "--network=${localEnv:N}"],
+    }
+    engine("exit 1")
+    found = attempt(changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev=json.dumps(keys)))})).tried
+    asked = [each.arguments for each in found if each.arguments[1:2] == ("inspect",)]
+    assert asked == [("network", "inspect", "ml"), ("container", "inspect", "vpn")]
+
+
+def test_a_volume_that_is_a_bind_mount_needs_its_folder():
+    volumes = {
+        "models": {"driver_opts": {"type": "none", "o": "ro,bind", "device": "/data"}},
+        "v": {"driver_opts": {"o": "size=1"}},
+    }
+    mounts = [{"type": "volume", "source": name, "target": f"/{name}"} for name in volumes]
+    config = {"services": {"a": {"volumes": mounts}}, "volumes": volumes}
+    (found,) = list_stand_ins(config, "ours", label="of=me", command=("true",)).values()
+    assert [(each["source"], each["target"], each["read_only"]) for each in found["volumes"]] == [
+        ("/data", "/models", True)
+    ]
+
+
 def test_services_beyond_those_that_are_tried_are_named(engine, tmp_path):
     write_project(tmp_path, {"services": {f"s{number}": {"cpus": 1} for number in range(6)}})
     engine()
