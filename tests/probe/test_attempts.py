@@ -173,6 +173,8 @@ def test_a_dockerd_that_validates_a_file_is_no_daemon(tmp_path):
         "/proc/7/comm" = "dockerd"
         "/proc/7/cmdline" = "/usr/bin/dockerd\\u0000--validate"
         "/proc/9/comm" = "dockerd"
+        "/proc/8/comm" = "dockerd\\n"
+        "/proc/8/cmdline" = ""
         "/proc/9/cmdline" = "/usr/bin/dockerd"
         """,
     )
