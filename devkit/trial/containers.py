@@ -108,7 +108,9 @@ class _Client:
     """The Compose of this engine, up to its verb; empty where there is none."""
 
 
-def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str = "") -> Trials | Unknown:
+def try_containers(
+    host: Host, facts: Facts, *, deadline_s: float, project: str = "", reader: Host | None = None
+) -> Trials | Unknown:
     """Start a container by each way that is set up, and remove them with the image that they are made of.
 
     Nothing is pulled: the image is made of files of this machine. The containers have a read-only root, and no network and
@@ -121,6 +123,7 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
         deadline_s: the time limit, for all of it.
         project: the folder of a project whose own containers are tried, too: with this image, and what they ask of the
             machine.
+        reader: the host that the facts were read by, which still has what Compose resolved.
     """
     ends_at = time.monotonic() + deadline_s
     clients = _list_clients(host, facts)
@@ -131,7 +134,7 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
     image = build_image(host)
     if isinstance(image, Unknown):
         return image
-    config = resolve_project(host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
+    config = resolve_project(reader or host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
     arguments = tuple(list_run_arguments(facts, host.env, project))
     run = _Run(
         host,
