@@ -18,6 +18,7 @@ from devkit.doctor.preconditions import (
     require_nvml,
     require_toolkit,
     require_toolkit_engine,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import PODMAN_OF_ONE_CDI_FOLDER
@@ -99,8 +100,7 @@ def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     require_nvidia_gpu(facts)
     specs = require(facts.cdi)
     found = tuple(spec for spec in specs if spec.kind == CDI_GPU_KIND or (spec.error and "nvidia" in spec.path))
-    if not found:
-        raise NotApplicable("there is no CDI specification for nvidia.com/gpu")
+    skip_if(not found, "there is no CDI specification for nvidia.com/gpu")
     return found
 
 
@@ -200,8 +200,7 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Problem]:
     specs = [spec for spec in require_gpu_cdi_specs(facts) if not spec.error and spec.devices]
     require_container_engine(facts)
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
-    if is_in_wsl(facts):
-        raise NotApplicable("in WSL every GPU is the one node /dev/dxg")
+    skip_if(is_in_wsl(facts), "in WSL every GPU is the one node /dev/dxg")
     has_mig = any(gpu.mig_enabled is True for gpu in gpus)
     for spec in specs:
         path, numbered = spec.path, {name for name in spec.devices if name.isdigit()}
@@ -220,8 +219,7 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Problem]:
 def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     state = require(require_toolkit(facts).cdi_refresh)
-    if not state:
-        raise NotApplicable("this toolkit has no unit that renews CDI specifications")
+    skip_if(not state, "this toolkit has no unit that renews CDI specifications")
     if state != "enabled":
         severity = None if _needs_cdi(engine) else Severity.NOTE
         yield problem("not-enabled", severity=severity, state=state, evidence=(f"nvidia-cdi-refresh.path: {state}",))
@@ -230,8 +228,7 @@ def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Problem]:
 @check("CDI007", causes=("CTK002", "CDI002", *CONTAINER_START_CODES))
 def engine_supports_cdi(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
-    if engine.kind is not EngineKind.PODMAN:
-        raise NotApplicable("Docker has other ways to a GPU")
+    skip_if(engine.kind is not EngineKind.PODMAN, "Docker has other ways to a GPU")
     version, floor = require(engine.version), load_tables().engines.features["podman", "cdi"].version
     if version < floor:
         yield problem("too-old", version=version, floor=floor, evidence=(f"podman {version}",))
@@ -247,8 +244,7 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Problem]:
         and engine.version.numbers[:2] == PODMAN_OF_ONE_CDI_FOLDER.value
     )
     searched = ("/etc/cdi",) if is_of_one else engine.cdi_spec_dirs
-    if not searched:
-        raise NotApplicable("the engine does not name its CDI folders")
+    skip_if(not searched, "the engine does not name its CDI folders")
     folders = {normalize_folder(folder) for folder in searched}
     if any(find_folder(spec) in folders for spec in specs):
         return
@@ -304,8 +300,7 @@ def _list_known(engine: Engine) -> str:
 def engine_knows_cdi_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     specs = tuple(spec for spec in require(facts.cdi) if spec.driver is not None or spec.kind == CDI_GPU_KIND)
-    if not specs:
-        raise NotApplicable("there is no CDI specification of the driver's libraries")
+    skip_if(not specs, "there is no CDI specification of the driver's libraries")
     if not _needs_cdi(engine) or has_cdi_gpus(facts, engine):
         return
     evidence = (

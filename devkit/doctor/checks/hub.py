@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import find_platform, is_in_container, require, require_python, require_system
+from devkit.doctor.model import check
+from devkit.doctor.preconditions import find_platform, is_in_container, require, require_python, require_system, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.model import Facts, Hub, HubCall, Platform, WslSettings
@@ -108,8 +108,7 @@ def hf_transfer_is_installed(facts: Facts) -> Iterator[Problem]:
     if not require(require(facts.hub).wants_hf_transfer):
         return
     packages = {package.name: package.version for package in require_python(facts).packages}
-    if "huggingface-hub" not in packages:
-        raise NotApplicable("huggingface_hub is not installed in this Python")
+    skip_if("huggingface-hub" not in packages, "huggingface_hub is not installed in this Python")
     version = packages["huggingface-hub"]
     if "hf-transfer" not in packages and Release.parse(version) < _FIRST_HUB_WITH_HTTPX:
         evidence = ("HF_HUB_ENABLE_HF_TRANSFER is set", f"huggingface_hub {version}, no hf_transfer")

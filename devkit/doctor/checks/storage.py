@@ -13,6 +13,7 @@ from devkit.doctor.preconditions import (
     require_gpu_run,
     require_nvidia_gpu,
     require_system,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
@@ -58,8 +59,7 @@ _NEEDED_BYTES = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _W
 @check("STO001")
 def hub_cache_is_writable(facts: Facts) -> Iterator[Problem]:
     caches = [directory for directory in _directories(facts) if directory.purpose == _HUB_CACHE]
-    if not caches:
-        raise NotApplicable("no hub cache is set: HOME and HF_HOME are missing")
+    skip_if(not caches, "no hub cache is set: HOME and HF_HOME are missing")
     user = require(facts.storage).uid
     for cache in caches:
         if cache.is_writable:
@@ -105,8 +105,7 @@ def disk_space_suffices(facts: Facts) -> Iterator[Problem]:
 
 @check("STO003")
 def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Problem]:
-    if not is_in_wsl(facts):
-        raise NotApplicable("this is not WSL")
+    skip_if(not is_in_wsl(facts), "this is not WSL")
     for directory in _directories(facts):
         if directory.file_system not in _WINDOWS_FILE_SYSTEMS:
             continue
@@ -137,8 +136,7 @@ def inodes_suffice(facts: Facts) -> Iterator[Problem]:
 
 @check("STO005")
 def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
-    if not is_in_container(facts):
-        raise NotApplicable("this is not the inside of a container")
+    skip_if(not is_in_container(facts), "this is not the inside of a container")
     if isinstance(facts.container, Container) and facts.container.kind in ("lxc", "flatpak"):
         raise NotApplicable("this container keeps its files")
     directories = _directories(facts)

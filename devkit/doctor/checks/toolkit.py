@@ -13,9 +13,11 @@ from devkit.doctor.preconditions import (
     require_engine_side,
     require_host,
     require_nvidia_gpu,
+    require_some,
     require_toolkit,
     require_toolkit_engine,
     require_toolkit_version,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.spoken import report_failure
@@ -127,8 +129,7 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Problem]:
 def runtime_registered(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman takes GPUs by CDI and needs no runtime")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI and needs no runtime")
     if has_nvidia_runtime(engine):
         return
     waiting = [file.path for file in toolkit.daemon_files if file.registers_nvidia is True and not file.error]
@@ -173,8 +174,7 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     require_toolkit_version(facts)
     no_cgroups = require(require_toolkit(facts).no_cgroups)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman takes GPUs by CDI, which needs no such setting")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, which needs no such setting")
     if no_cgroups is engine.is_rootless:
         return
     has_cdi = has_cdi_gpus(facts, engine)
@@ -188,8 +188,7 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
 @check("CTK019", causes=CONTAINER_START_CODES)
 def containers_may_name_gpus(facts: Facts) -> Iterator[Problem]:
     engine, toolkit = require_toolkit_engine(facts), require_toolkit(facts)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman takes GPUs by CDI, which needs no such setting")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, which needs no such setting")
     if require(toolkit.pods) is not None:
         raise NotApplicable("on a Kubernetes node the device plugin may name GPUs by mounts")
     if require(toolkit.accepts_variable) is False:
@@ -255,8 +254,7 @@ def ldconfig_exists(facts: Facts) -> Iterator[Problem]:
 def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     mode = require(require_toolkit(facts).mode)
-    if engine.kind is not EngineKind.DOCKER:
-        raise NotApplicable("only Docker calls the hook")
+    skip_if(engine.kind is not EngineKind.DOCKER, "only Docker calls the hook")
     if mode not in ("cdi", "csv") or require(engine.hook_on_path) is False or has_gpus_by_cdi(engine):
         return
     path, setting = require_toolkit(facts).config_path, f'config.toml: mode = "{mode}"'
@@ -290,8 +288,7 @@ def has_gpus_by_cdi(engine: Engine) -> bool:
 def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     version = require_toolkit_version(facts)
-    if engine.kind is not EngineKind.DOCKER:
-        raise NotApplicable("Podman takes GPUs by CDI, past the faults of the hook")
+    skip_if(engine.kind is not EngineKind.DOCKER, "Podman takes GPUs by CDI, past the faults of the hook")
     for fault in load_tables().engines.faults:
         is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
         if is_meant and _is_shown_here(fault.when, facts, engine):
@@ -358,8 +355,7 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     require_toolkit_version(facts)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman takes GPUs by CDI, past these programs")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, past these programs")
     names, path = toolkit.low_level_runtimes, toolkit.config_path
     if toolkit.low_level_runtime == "" and has_nvidia_runtime(engine) and not isinstance(names, Unknown):
         evidence = [f"{path}: runtimes = {list(names)}"]
@@ -375,9 +371,7 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Problem]:
 @check("CTK016", require_nvidia_gpu)
 def enroot_gives_gpus(facts: Facts) -> Iterator[Problem]:
     toolkit = require_toolkit(facts)
-    hook = require(toolkit.enroot_hook)
-    if hook is None:
-        raise NotApplicable("Enroot is not installed")
+    hook = require_some(toolkit.enroot_hook, "Enroot is not installed")
     if not hook:
         yield problem("no-enroot-hook", evidence=("/etc/enroot/hooks.d/98-nvidia.sh: no such file",))
     if require(toolkit.cli_path) == "":
@@ -404,8 +398,7 @@ def container_gets_gpus(facts: Facts) -> Iterator[Problem]:
     trials = require(facts.trials)
     require_nvidia_gpu(facts)
     tried = tuple(each for each in trials.tried if each.is_for_gpu)
-    if not tried:
-        raise NotApplicable("no container was asked to get the GPUs")
+    skip_if(not tried, "no container was asked to get the GPUs")
     yield from judge_trials(facts, tried)
 
 

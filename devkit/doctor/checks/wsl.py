@@ -12,9 +12,11 @@ from devkit.doctor.preconditions import (
     require,
     require_host,
     require_nvidia_gpu,
+    require_some,
     require_system,
     require_toolkit_version,
     require_wsl_guest,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
@@ -88,8 +90,7 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Problem]:
         or failure.code != _NVML_OPERATING_SYSTEM
     ):
         return
-    if guest.linux_driver_packages:
-        raise NotApplicable("a Linux driver in the guest explains it already")
+    skip_if(guest.linux_driver_packages, "a Linux driver in the guest explains it already")
     store = (
         guest.driver_store.reason
         if isinstance(guest.driver_store, Unknown)
@@ -103,11 +104,8 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Problem]:
 
 @check("WSL005", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
 def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Problem]:
-    if is_in_container(facts):
-        raise NotApplicable("only the WSL guest and Windows show .wslconfig")
-    settings = require(require_system(facts).wsl_settings)
-    if settings is None:
-        raise NotApplicable("there is no .wslconfig")
+    skip_if(is_in_container(facts), "only the WSL guest and Windows show .wslconfig")
+    settings = require_some(require_system(facts).wsl_settings, "there is no .wslconfig")
     if not settings.gpu_support:
         yield problem(
             "switched-off",
@@ -148,8 +146,7 @@ def linker_finds_libcuda(facts: Facts) -> Iterator[Problem]:
 
 @check("WSL008")
 def image_has_no_driver_libraries(facts: Facts) -> Iterator[Problem]:
-    if not is_in_container(facts):
-        raise NotApplicable("only the inside of a container shows what its image holds")
+    skip_if(not is_in_container(facts), "only the inside of a container shows what its image holds")
     if facts.wsl is None:
         raise NotApplicable("this is not WSL 2")
     libraries = require(require(facts.wsl).image_libraries)

@@ -15,6 +15,7 @@ from devkit.doctor.preconditions import (
     require_torch,
     require_torch_cuda,
     require_visible_gpu,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
@@ -38,8 +39,7 @@ def container_has_gpu(facts: Facts) -> Iterator[Problem]:
         return
     if isinstance(facts.nvml, NvmlFailure) and facts.nvml.end in (NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED):
         raise NotApplicable("NVML hangs or crashes, which a GPU that was not given cannot cause")
-    if is_in_wsl(facts):
-        raise NotApplicable("in WSL the GPU is /dev/dxg, which is there")
+    skip_if(is_in_wsl(facts), "in WSL the GPU is /dev/dxg, which is there")
     driver = require_driver(facts)
     if driver.loaded is None and driver.pci_gpus == ():
         raise NotApplicable("nothing but NVML speaks of a GPU here")
@@ -100,8 +100,7 @@ def graphics_are_complete(facts: Facts) -> Iterator[Problem]:
     container = require_container(facts)
     if "graphics" not in (container.driver_capabilities or "").split(","):
         raise NotApplicable("the container does not request graphics")
-    if is_in_wsl(facts):
-        raise NotApplicable("in WSL graphics go through Windows")
+    skip_if(is_in_wsl(facts), "in WSL graphics go through Windows")
     missing = require(container.missing_graphics)
     capability = f"NVIDIA_DRIVER_CAPABILITIES={container.driver_capabilities}"
     if "libEGL_nvidia.so.0" in missing:

@@ -9,7 +9,14 @@ from devkit.doctor.danger import find_manager, is_in_job
 from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, has_fewer_gpus_than_bus, has_missing_gpus
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_container, require, require_driver, require_host, require_loaded_driver
+from devkit.doctor.preconditions import (
+    is_in_container,
+    require,
+    require_driver,
+    require_host,
+    require_loaded_driver,
+    require_some,
+)
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import CudaCall, Deep, Driver, Facts, KernelLog
 from devkit.facts.values import Unknown
@@ -127,9 +134,7 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Problem]:
 @check("DRV010", require_host, causes=DEEP_CODES)
 def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Problem]:
     release = require_loaded_driver(facts)
-    code = _find_cu_init_code(facts)
-    if code is None:
-        raise NotApplicable("cuInit was not tried; run devkit doctor --deep")
+    code = require_some(_find_cu_init_code(facts), "cuInit was not tried; run devkit doctor --deep")
     if code not in (CUDA_SYSTEM_NOT_READY, _CUDA_ERROR_NOT_INITIALIZED):
         return
     if not require(has_no_nvswitch(facts)):

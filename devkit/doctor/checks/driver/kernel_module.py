@@ -13,6 +13,7 @@ from devkit.doctor.preconditions import (
     require_driver,
     require_host,
     require_loaded_driver,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
@@ -166,8 +167,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Problem]:
         require(driver.pci_gpus)
         return
     works = not has_fewer_gpus_than_bus(facts)
-    if works and not old:
-        raise NotApplicable("the kernel log speaks of a GPU that NVML can use by now")
+    skip_if(works and not old, "the kernel log speaks of a GPU that NVML can use by now")
     has_kepler = any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old)
     yield problem(
         "not-supported",

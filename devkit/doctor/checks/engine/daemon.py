@@ -18,6 +18,7 @@ from devkit.doctor.preconditions import (
     require_nvidia_gpu,
     require_system,
     require_toolkit,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
@@ -65,8 +66,7 @@ def docker_socket_is_dockers(facts: Facts) -> Iterator[Problem]:
 @check("ENG005")
 def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman brings its own Compose provider")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman brings its own Compose provider")
     floor = load_tables().engines.features["compose", "device-reservations"].version
     compose = require(facts.compose) if facts.compose is not None else None
     if compose is None:
@@ -119,8 +119,7 @@ def only_one_docker(facts: Facts) -> Iterator[Problem]:
 @check("ENG010", causes=(*TOOLKIT_CODES, *CDI_CODES))
 def engine_supports_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
-    if engine.kind is not EngineKind.DOCKER:
-        raise NotApplicable("the engine is not Docker Engine")
+    skip_if(engine.kind is not EngineKind.DOCKER, "the engine is not Docker Engine")
     version, floor = require(engine.version), load_tables().engines.features["docker", "gpus-flag"].version
     if version < floor:
         evidence = (f"engine {version}, API {engine.api_version}",)
@@ -150,8 +149,7 @@ def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
 def engine_clock_agrees(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
     ahead = require(engine.clock_ahead_s)
-    if not is_local_engine(engine):
-        raise NotApplicable("the engine runs on another machine")
+    skip_if(not is_local_engine(engine), "the engine runs on another machine")
     if abs(ahead) > CLOCK_SKEW_S.value:
         yield problem(
             "ahead" if ahead > 0 else "behind",

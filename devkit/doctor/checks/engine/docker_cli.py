@@ -3,25 +3,21 @@
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.model import NotApplicable, Repair, RepairKind, check
-from devkit.doctor.preconditions import require, require_nvidia_gpu
+from devkit.doctor.model import Repair, RepairKind, check
+from devkit.doctor.preconditions import require, require_nvidia_gpu, require_some, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Client, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 
 
 def _require_docker(facts: Facts) -> Client:
-    docker = require(facts.clients).named("docker")
-    if docker is None:
-        raise NotApplicable("there is no docker command on this side")
-    return docker
+    return require_some(require(facts.clients).named("docker"), "there is no docker command on this side")
 
 
 @check("ENG011")
 def docker_cli_is_current(facts: Facts) -> Iterator[Problem]:
     docker = _require_docker(facts)
-    if require(docker.is_podman):
-        raise NotApplicable("the docker command is Podman's")
+    skip_if(require(docker.is_podman), "the docker command is Podman's")
     version = require(docker.version)
     features = load_tables().engines.features
     evidence = [f"{docker.path} --version: {version}"]

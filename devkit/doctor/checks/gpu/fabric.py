@@ -13,6 +13,7 @@ from devkit.doctor.preconditions import (
     require_host,
     require_loaded_driver,
     require_nvml,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import NVLINK_ERRORS_PER_S
@@ -66,8 +67,7 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Problem]:
         yield problem("not-joined", gpus=gpus, count=len(require_nvml(facts).gpus), evidence=states)
     else:
         require_host(facts)
-        if not require(require_driver(facts).nvswitch_present):
-            raise NotApplicable("this machine has no NVSwitch")
+        skip_if(not require(require_driver(facts).nvswitch_present), "this machine has no NVSwitch")
 
 
 def _find_gpus_outside_fabric(facts: Facts) -> tuple[GpuWithHealth, ...]:
@@ -112,8 +112,7 @@ def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Problem]:
 @check("GPU024", require_host)
 def gpudirect_rdma_is_available(facts: Facts) -> Iterator[Problem]:
     driver = require_driver(facts)
-    if not require(driver.has_infiniband):
-        raise NotApplicable("this machine has no InfiniBand")
+    skip_if(not require(driver.has_infiniband), "this machine has no InfiniBand")
     modules = require(driver.modules)
     require_loaded_driver(facts)
     if not any(name in modules for name in _PEER_MEMORY):
@@ -150,8 +149,7 @@ def fabric_is_healthy(facts: Facts) -> Iterator[Problem]:
 def nvlinks_are_sound(facts: Facts) -> Iterator[Problem]:
     states = require_gpu_health_field(facts, "nvlink_active")
     # An unreadable count is not a reason to pass over links that were read.
-    if all(health.nvlink_count == 0 for _, health in states):
-        raise NotApplicable("no GPU has an NVLink")
+    skip_if(all(health.nvlink_count == 0 for _, health in states), "no GPU has an NVLink")
     # Switches of NVLink 5 do not show on the PCI bus; the fabric that they make does.
     has_switch = any(health.fabric_state in _HAS_FABRIC for _, health in states) or (
         isinstance(facts.driver, Driver) and facts.driver.nvswitch_present is True

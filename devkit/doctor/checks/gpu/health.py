@@ -22,7 +22,7 @@ from devkit.doctor.gpus import (
     require_gpu_health_field,
 )
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_nvidia_gpu
+from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_nvidia_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import STILL_FRESH_HOURS
 from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
@@ -129,8 +129,7 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Problem]:
         is_failing = facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
     else:
         is_failing = isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)
-    if not is_failing:
-        raise NotApplicable("no GPU fails, so nothing is missed")
+    skip_if(not is_failing, "no GPU fails, so nothing is missed")
     if is_in_wsl(facts):
         raise NotApplicable(facts.kernel_log.reason, is_lost=facts.kernel_log.is_lost)
     yield problem("unreadable", reason=facts.kernel_log.reason, evidence=(facts.kernel_log.reason,))

@@ -11,7 +11,7 @@ from devkit.doctor.gpus import (
     require_gpu_health_field,
 )
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_wsl, require, require_gpu_run, require_host, require_system
+from devkit.doctor.preconditions import is_in_wsl, require, require_gpu_run, require_host, require_system, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
     BUSY_WHILE_TRAINING_PERCENT,
@@ -90,8 +90,7 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Problem]:
 @check("GPU015")
 def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Problem]:
     states = [state for state in require_gpu_health_field(facts, "pcie_width") if not is_virtual_gpu(state[1])]
-    if not states:
-        raise NotApplicable("a virtual machine does not see the real link")
+    skip_if(not states, "a virtual machine does not see the real link")
     for gpu, health in states:
         lanes, most = health.pcie_width, health.pcie_max_width
         now, best = health.pcie_generation, health.pcie_max_generation
@@ -206,8 +205,7 @@ def cpus_are_next_to_gpus(facts: Facts) -> Iterator[Problem]:
         for gpu, health in require_gpu_health(facts)
         if str(health.pci_address) in nodes
     ]
-    if not placed:
-        raise NotApplicable("the firmware does not say which NUMA node a GPU is on")
+    skip_if(not placed, "the firmware does not say which NUMA node a GPU is on")
     apart = [(gpu, node) for gpu, node in placed if node not in allowed]
     if not apart or not allowed:
         return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.doctor.model import Location, NotApplicable
-from devkit.doctor.preconditions import require
+from devkit.doctor.preconditions import require_some
 from devkit.facts.model import (
     Build,
     DevContainer,
@@ -215,9 +215,7 @@ def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
 
 def require_project(facts: Facts) -> Project:
     """Return the project's files, or end the check where none is about containers."""
-    project = require(facts.project)
-    if project is None:
-        raise NotApplicable("no project folder was looked into")
+    project = require_some(facts.project, "no project folder was looked into")
     if not (project.dev_containers or project.services or project.dockerfiles):
         raise NotApplicable("the project has no dev container, Compose file or Dockerfile")
     return project

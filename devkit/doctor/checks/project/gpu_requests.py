@@ -24,7 +24,9 @@ from devkit.doctor.preconditions import (
     require_gpu_engine,
     require_host,
     require_nvml,
+    require_some,
     require_visible_gpu,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.spoken import report_failure
@@ -182,8 +184,7 @@ def _format_request(request: GpuRequest) -> str:
 @check("PRJ005", causes=("CON006", "PRJ041"))
 def gpu_work_requests_gpu(facts: Facts) -> Iterator[Problem]:
     containers = [container for container in require_project_containers(facts) if container.is_started_by_files]
-    if not require(has_nvidia_gpu(facts)):
-        raise NotApplicable("there is no GPU on this machine that a container could ask for")
+    skip_if(not require(has_nvidia_gpu(facts)), "there is no GPU on this machine that a container could ask for")
     # Beside a dev container with a GPU, another one without is there for machines that have none.
     has_other = any(container.dev and _is_gpu_requested(container) for container in containers)
     for container in containers:
@@ -216,12 +217,10 @@ def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Problem]:
         for container in require_project_containers(facts)
         if (requirement := find_gpu_host_requirement(container)) is not None
     ]
-    if not requirements:
-        raise NotApplicable("no devcontainer.json asks by hostRequirements.gpu")
+    skip_if(not requirements, "no devcontainer.json asks by hostRequirements.gpu")
     if not isinstance(facts.engine, Engine):
         raise NotApplicable("no container engine answers")
-    if not is_local_engine(facts.engine):
-        raise NotApplicable("the engine runs on another machine")
+    skip_if(not is_local_engine(facts.engine), "the engine runs on another machine")
     engine = facts.engine
     for container, requirement in requirements:
         yield from _compare_with_engine(facts, engine, container, requirement)
@@ -271,11 +270,9 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ011")
 def container_can_start_here(facts: Facts) -> Iterator[Problem]:
-    if is_in_container(facts):
-        raise NotApplicable("only the host can show this; run devkit doctor there too")
+    skip_if(is_in_container(facts), "only the host can show this; run devkit doctor there too")
     containers = require_project_containers(facts)
-    if require(has_nvidia_gpu(facts)):
-        raise NotApplicable("this machine has an NVIDIA GPU")
+    skip_if(require(has_nvidia_gpu(facts)), "this machine has an NVIDIA GPU")
     if isinstance(facts.engine, Engine) and not is_local_engine(facts.engine):
         raise NotApplicable("the engine runs on another machine")
     has_other = any(container.dev is not None and not _unconditional_requests(container) for container in containers)
@@ -326,8 +323,7 @@ def _require_services(facts: Facts) -> tuple[Service, ...]:
     services = tuple(
         container.service for container in require_project_containers(facts) if container.service is not None
     )
-    if not services:
-        raise NotApplicable("the project has no Compose file")
+    skip_if(not services, "the project has no Compose file")
     return services
 
 
@@ -341,9 +337,7 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Problem]:
             yield problem("under-limits", found_at=place, evidence=evidence, service=service.name)
     if not any(service.requests for service in services):
         return
-    compose = require(facts.compose)
-    if compose is None:
-        raise NotApplicable("there is no Compose plugin to compare with")
+    compose = require_some(facts.compose, "there is no Compose plugin to compare with")
     for service in services:
         for request in service.requests:
             name = _FEATURE.get(request.form, "")
@@ -372,9 +366,7 @@ def reservations_are_complete(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ034")
 def gpu_services_have_dev_container(facts: Facts) -> Iterator[Problem]:
-    project = require(facts.project)
-    if project is None:
-        raise NotApplicable("no project folder was looked into")
+    project = require_some(facts.project, "no project folder was looked into")
     if project.dev_containers:
         return
     others = () if isinstance(project.other_services, Unknown) else project.other_services
@@ -435,8 +427,7 @@ def project_containers_start(facts: Facts) -> Iterator[Problem]:
     found = tuple(judge_trials(facts, tuple(each for each in trials.tried if each.way is Way.PROJECT)))
     if trials.untried and not found:
         raise NotApplicable(f"not tried of the project: {join_words(trials.untried)}", is_lost=True)
-    if not any(each.way is Way.PROJECT for each in trials.tried):
-        raise NotApplicable("no container of the project was tried")
+    skip_if(not any(each.way is Way.PROJECT for each in trials.tried), "no container of the project was tried")
     yield from found
 
 
@@ -445,8 +436,7 @@ def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
     answer = require_nvml(facts)
     services = tuple(_list_gpu_services(facts))
-    if not services:
-        raise NotApplicable("no file asks for a GPU")
+    skip_if(not services, "no file asks for a GPU")
     for service in services:
         values: dict[str, Any] = {"service": service.name, "present": format_count(len(answer.gpus), "GPU")}
         unknown = [each for each in service.device_ids if not _is_known_device(facts, engine, each)]

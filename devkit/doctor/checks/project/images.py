@@ -19,7 +19,7 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.model import NotApplicable, Severity, check, cite
-from devkit.doctor.preconditions import find_platform, require, require_nvml
+from devkit.doctor.preconditions import find_platform, require, require_nvml, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
 from devkit.facts.values import Release, Unknown
@@ -79,8 +79,7 @@ def _require_base_images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setti
         for container in require_project_containers(facts)
         if (image := container.image) is not None
     }
-    if not found:
-        raise NotApplicable("no file names a base image")
+    skip_if(not found, "no file names a base image")
     yield from found.values()
 
 

@@ -19,6 +19,7 @@ from devkit.doctor.preconditions import (
     require,
     require_container_engine,
     require_host,
+    require_some,
     require_system,
 )
 from devkit.doctor.problems import Problem, problem
@@ -254,9 +255,7 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Problem]:
 @check("PRJ032")
 def containers_follow_policy(facts: Facts) -> Iterator[Problem]:
     project = require_project(facts)
-    policy = require(project.policy)
-    if policy is None:
-        raise NotApplicable("devkit.toml sets no policy")
+    policy = require_some(project.policy, "devkit.toml sets no policy")
     named: list[Setting | None] = []
     for dockerfile in project.dockerfiles:
         stages = {stage.name for stage in dockerfile.stages if stage.name}
