@@ -29,11 +29,8 @@ from devkit.text import format_count, join_words
 
 _CDI_0_7_0 = Release.parse("0.7.0")
 """The first version that older engines refuse. Source: NVIDIA, Container Toolkit 1.19.1 release notes."""
-
 _SHOWN = 4
-
 _NODES_ON_DEMAND = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
-
 CDI_GPU_KIND = "nvidia.com/gpu"
 DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Later folders win. Source: container-device-interface, cdi.DefaultSpecDirs."""

@@ -49,16 +49,11 @@ _COMPILED_PACKAGES = (
     "gptqmodel",
 )
 """Packages that start nvcc, when they are installed or at their first use."""
-
 _STUBS = "/stubs"
-
 _ENGINE_MACHINES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
 """How engines name the processor that uname calls by the key."""
-
 CONSUMER_BRANDS = ("geforce", "titan")
-
 _CONDITION = re.compile(r"(\w+)(>=|<=|!=|=|<|>)([\w.]+)")
-
 _COMPARISONS: Mapping[str, Callable[[Release, Release], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,

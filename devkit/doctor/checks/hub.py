@@ -11,15 +11,10 @@ from devkit.facts.values import Release, Unknown
 
 _FIRST_HUB_WITH_HTTPX = Release.parse("1.0")
 """From here on huggingface_hub asks by httpx, and knows no hf_transfer. Source: huggingface_hub, migration to 1.0."""
-
 _LOOPBACK = ("localhost", "127.", "[::1]", "0.0.0.0")  # noqa: S104 - read, not bound
-
 _SCHEMES = ("http", "https", "socks5", "socks5h", "socks4", "socks4a")
-
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY_REQUESTS = 401, 403, 404, 429
-
 _PROXY_AUTHENTICATION = 407
-
 _KNOWN_FAILURES = ("name", "refused", "timed-out", "certificate", "proxy", "unreachable")
 
 

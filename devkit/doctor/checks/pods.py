@@ -14,7 +14,6 @@ from devkit.text import join_words
 
 _SERVICES = {"containerd": "containerd", "CRI-O": "crio"}
 """As nvidia-ctk and systemd call them."""
-
 _RESTART_AGENT = {
     "k3s": "sudo systemctl restart k3s || sudo systemctl restart k3s-agent",
     "rke2": "sudo systemctl restart rke2-server || sudo systemctl restart rke2-agent",

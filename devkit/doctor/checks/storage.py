@@ -30,22 +30,15 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 _HUB_CACHE = "hub cache"
-
 _ENGINE_DATA = "engine data"
-
 _WORKSPACE = "workspace"
-
 _WINDOWS_DRIVE = "Windows drive"
-
 _TEMPORARY = "temporary"
-
 _NO_FILE_SYSTEMS_FOR_LAYERS = (
     *("nfs", "nfs4", "cifs", "smb3", "vfat", "exfat", "ntfs", "ntfs3", "fuseblk", "fuse.sshfs", "lustre", "gpfs", "9p"),
 )
 """Without user ids, extended attributes or overlay mounts. Source: Docker, "Select a storage driver"; podman(1), NFS."""
-
 _OVERLAYS = ("overlay", "fuse.fuse-overlayfs", "aufs")
-
 _WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 

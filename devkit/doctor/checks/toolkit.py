@@ -27,14 +27,10 @@ from devkit.text import format_count, join_words
 
 _CDI_HOOKS = ("nvidia-cdi-hook", "nvidia-ctk")
 """Programs of the toolkit that a specification calls. Source: nvidia-container-toolkit, pkg/nvcdi."""
-
 _MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
 """Source: nvidia-container-toolkit, internal/modifier/factory.go and internal/info/auto.go."""
-
 _PLAIN_RUNTIMES = ("runc", "crun", "youki", "runsc")
-
 _TOOLKIT = "nvidia-container-toolkit"
-
 _NO_CLI = "nvidia-container-cli: no such program"
 
 

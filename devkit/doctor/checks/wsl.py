@@ -25,7 +25,6 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 _WSL_LIBRARY_FOLDER = "/usr/lib/wsl/"
-
 _NVML_OPERATING_SYSTEM = 17
 """NVML_ERROR_OPERATING_SYSTEM."""
 

@@ -24,9 +24,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words
 
 _UNKNOWN_UID = -1
-
 REQUIRED_CAPABILITIES = ("compute", "utility")
-
 _GRAPHICS_LOADERS = {"libEGL.so.1": "libegl1", "libvulkan.so.1": "libvulkan1"}
 """The loaders of EGL and Vulkan, and the Debian packages that have them."""
 

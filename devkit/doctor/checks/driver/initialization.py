@@ -23,13 +23,9 @@ from devkit.facts.values import Unknown
 from devkit.text import join_words
 
 _CUDA_ERROR_UNKNOWN = 999
-
 _CUDA_ERROR_NOT_INITIALIZED = 3
-
 _NOT_PRESERVED = "PreserveVideoMemoryAllocations: 0"
-
 FIRMWARE_MISSING_LINES = ("No firmware image found", "failed with error -2")
-
 FIRMWARE_FAILURE_LINES = ("GSP firmware RM", "GFW_BOOT", "WPR2 already up")
 
 

@@ -27,20 +27,15 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _MAX_PACKAGES = 6
-
 _DPKG_DONE_STATES = ("installed", "config-files", "not-installed")
 """States in which dpkg has nothing left to do."""
-
 _BRANCH = re.compile(
     r"^(?:lib)?nvidia-[a-z-]*?-?(\d{3})(?:-|$)|^linux-modules-nvidia-(\d{3})-|^libnvidia-[a-z0-9-]+-(\d{3})"
 )
-
 _META = re.compile(r"^cuda-drivers(?:-\d+)?$")
-
 _DRIVER = re.compile(
     r"^(?:nvidia-driver-\d|nvidia-dkms-\d|libnvidia-compute-\d|akmod-nvidia|kmod-nvidia|xorg-x11-drv-nvidia)"
 )
-
 _OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
 """How Ubuntu marks its own builds: 580.95.05-0ubuntu0.24.04.2; NVIDIA's repository has 580.95.05-0ubuntu1."""
 

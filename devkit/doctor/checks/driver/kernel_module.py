@@ -28,9 +28,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _REFUSED = ("is rejected", "trusted key", "Lockdown")
-
 _UNFIT = ("disagrees about version", "version magic", "probe routine", "already bound to", "No NVIDIA")
-
 _VENDOR_SIGNERS = (
     "Canonical Ltd.",
     "Debian Secure Boot",
@@ -40,12 +38,9 @@ _VENDOR_SIGNERS = (
     "openSUSE",
     "Rocky",
 )
-
 _UNFINISHED = ("added", "built")
 """States of a DKMS module that was not built, or not installed, for the running kernel."""
-
 LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supported by the NVIDIA")
-
 OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
 
 

@@ -27,7 +27,6 @@ from devkit.facts.model import Driver, Engine, Facts, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release, Unknown
 
 _NVML_MISMATCH = 18
-
 _ENDS = {NvmlEnd.TIMED_OUT: "hangs", NvmlEnd.CRASHED: "crashes"}
 
 

@@ -22,11 +22,8 @@ from devkit.facts.values import Unknown
 from devkit.text import format_count, join_words
 
 _ON_THE_WAY = ("not-started", "in-progress")
-
 _FABRIC_SLOWS = ("degraded-bandwidth", "route-recovery", "access-timeout-recovery")
-
 _HAS_FABRIC = (*_ON_THE_WAY, "completed")
-
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
 

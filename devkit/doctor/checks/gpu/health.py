@@ -30,14 +30,10 @@ from devkit.facts.values import Unknown
 from devkit.text import format_count
 
 _MAX_OTHERS = 3
-
 _HOUR_S = 3600
-
 _BY_THE_PROGRAM = (XidRemedy.RESTART_PROGRAM, XidRemedy.NOTHING)
-
 _CHANGED_TO = re.compile(r"changed from .* to 0x[0-9a-f]+ \((.+?)\)")
 """Xid 154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"."""
-
 _CAN_WAIT = "drain-p2p"
 
 

@@ -26,7 +26,6 @@ from devkit.facts.model import Facts, GpuHealth, Platform, WatchedGpu
 from devkit.text import join_words
 
 _HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake")
-
 _HEAT = ("hw-thermal-slowdown", "sw-thermal-slowdown")
 
 

@@ -25,13 +25,9 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, format_count, join_words
 
 _OF_THE_DRIVER = ("PCI I/O region assigned to your NVIDIA", "resize PCIe BARs")
-
 _WINDOW_LOST = (*_OF_THE_DRIVER, "BAR 1")
-
 _NVML_TIMEOUT = 10
-
 _NVML_GPU_IS_LOST = 15
-
 _NVML_RESET_REQUIRED = 16
 
 

@@ -22,18 +22,12 @@ from devkit.facts.model import Facts, Gpu, GpuHealth
 from devkit.text import format_bytes, format_count, join_words
 
 _NOT_SHARED = ("prohibited", "exclusive-process", "exclusive-thread")
-
 _MPS_SERVER = "nvidia-cuda-mps"
 """Its name as the kernel shortens it."""
-
 _INDEX_OF_MIG = re.compile(r"(\d+):(\d+)")
-
 _MIG_UUID = re.compile(r"MIG-[0-9a-fA-F-]{36}")
-
 _WITHOUT_CUDA = re.compile(r"-\d+([AB])\d?$")
-
 _LICENSED = "licensed"
-
 _UNKNOWN_LICENSES = ("unknown", "uninitialized")
 
 

@@ -36,7 +36,6 @@ TORCH_PACKAGES = (
     "deepspeed",
 )
 """Packages that bring torch, or are of no use without it."""
-
 MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg")
 """Files with the requirements of a project that is installed itself."""
 _DEFAULT = re.compile(r"\$\{\w+:?-([^}]*)\}")

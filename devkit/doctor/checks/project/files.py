@@ -18,7 +18,6 @@ _BARE_IMAGE = re.compile(
     r"|^mcr\.microsoft\.com/(?:vscode/)?devcontainers/(?:base|python)(?::|$)"
 )
 """Images without Python packages of a project."""
-
 _READ_PROGRAMS = frozenset(
     {"apt", "apt-get", "apk", "dnf", "yum", "dpkg", "gpg", "npm", "pip", "pip3", "python", "python3", "pre-commit"}
     | {"cat", "cd", "chgrp", "chmod", "chown", "cp", "curl", "echo", "export", "git", "install", "ln", "locale-gen"}
@@ -26,18 +25,14 @@ _READ_PROGRAMS = frozenset(
     | {"adduser", "groupadd", "useradd", "usermod"}
 )
 """Programs whose commands say what they install; another one may install anything."""
-
 _STOPS = ("devcontainer.json", "compose", "Dockerfile")
-
 _UNREAD = {
     FileState.OUTSIDE: "it is outside of the project, or a link that leads there",
     FileState.TOO_LARGE: "it is too large for a file of that name",
     FileState.UNREADABLE: "it is not a text file, a link that leads nowhere, or closed to this user",
 }
 """Why nothing is known of a file."""
-
 _MEMORY = re.compile(r"\d+(?:[tgmk]b)?")
-
 _LOST_KEYS = {
     "gpus": 'hostRequirements: { "gpu": true }, or "--gpus", "all" in runArgs',
     "gpu": 'hostRequirements: { "gpu": true }',

@@ -54,7 +54,6 @@ _FEATURE = {
     RequestForm.CDI: "cdi-devices",
     RequestForm.RESERVATION: "device-reservations",
 }
-
 _FORMS = {
     RequestForm.GPUS_FLAG: "--gpus",
     RequestForm.RUNTIME: "the runtime nvidia",
@@ -62,17 +61,12 @@ _FORMS = {
     RequestForm.RESERVATION: "a device reservation",
     RequestForm.GPUS_KEY: "the key gpus",
 }
-
 GPU_RESERVATION = '[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]'
 """The request that every Compose since 1.28 understands, as JSON."""
-
 _ONE_STRING = re.compile(r"^(--?[a-z][\w-]*)\s+(\S.*)$", re.DOTALL)
-
 _SEVERAL = re.compile(r"^(?:\"?)device=[^\",]+,")
-
 _LEAST_SHM_BYTES = 1 << 20
 """A size below is a number without its unit."""
-
 _GPU_VALUE = re.compile(r"^(?:all|\d+)$")
 
 

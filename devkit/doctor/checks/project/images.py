@@ -27,21 +27,17 @@ from devkit.text import join_words
 
 _COMPILED = ("apex", "pytorch3d", "detectron2", "gsplat", "nvdiffrast", "tinycudann", "mamba-ssm")
 """Packages that come as source and compile CUDA code by torch.utils.cpp_extension."""
-
 _PINNED = re.compile(r"===?|~=|^url$|^git$|^@|\$")
-
 _CUDA = re.compile(
     r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavor>base|runtime|devel))?"
     r"(?:-(?P<system>[a-z]+[\d.]+))?(?:@.*)?$"
 )
-
 _NO_NVCC = re.compile(
     r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu)(?::|$)|(?:^|/)pytorch/pytorch:\S+-runtime$"
     r"|^mcr\.microsoft\.com/(?:vscode/)?devcontainers/(?:base|python|miniconda|anaconda)(?::|$)"
     r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"
 )
 """Images without CUDA's compiler."""
-
 _NO_COMPILER = re.compile(
     r"^(?:docker\.io/)?(?:library/)?(?:python:[\w.]*-?slim\S*|debian:\S+|debian|ubuntu:\S+|ubuntu)$"
     r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"

@@ -30,21 +30,15 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 _ENGINE_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "//var/run/docker.sock")
-
 SHM_SIZE = "8gb"
-
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
 _UBUNTU_WITH_USER = re.compile(
     r"(?:^|/)ubuntu:(?:23\.04|23\.10|24|25|26)|(?:^|/)ubuntu:(?:noble|oracular|plucky|questing)"
 )
-
 _ROOT_IMAGES = re.compile(
     r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu):|(?:^|/)(?:nvidia/cuda|pytorch/pytorch):"
 )
-
 _ROOT = ("root", "0")
-
 _PRIVILEGES = {
     ("privileged", "true"): "privileged",
     ("pid", "host"): "host-processes",

@@ -20,7 +20,6 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _CUDNN = "libcudnn"
-
 _WHEEL_OF = {
     "libcudart": "nvidia-cuda-runtime",
     "libcublas": "nvidia-cublas",
@@ -35,7 +34,6 @@ _WHEEL_OF = {
     "libcupti": "nvidia-cuda-cupti",
 }
 """Which wheel brings a library; for one CUDA major their names end in -cu12 and the like."""
-
 _SAME_NUMBERS = ("libnvJitLink", "libcudnn", "libnccl", "libcublas", "libnvrtc")
 """Libraries whose file names carry the version of their wheels; others count on their own."""
 

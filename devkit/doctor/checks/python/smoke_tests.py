@@ -10,9 +10,7 @@ from devkit.facts.model import Facts, ProofStage, Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
 
 _BROKEN = (StepEnd.FAILED, StepEnd.TIMED_OUT, StepEnd.CRASHED)
-
 _PRETENDS = "Mock"
-
 _MAX_REASON_CHARACTERS = 300
 
 
