@@ -19,7 +19,7 @@ from typing import Any
 from devkit.facts.model import Engine, EngineKind, Facts, Platform, Project, Trial, Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_guilty_variables
-from devkit.probe.documents import get_object
+from devkit.probe.documents import get_object, get_text
 from devkit.probe.engine.cdi import SPEC_FOLDERS
 from devkit.probe.engine.client import find_compose_plugin
 from devkit.probe.engine.compose_config import PODMAN_COMPOSE, resolve_project
@@ -298,7 +298,8 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
 def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial]]:
     """List what the project asks for: its services by Compose, its dev containers as the dev container CLI would.
 
-    The networks and volumes that are to exist already are asked for by name: no container joins them.
+    The networks and volumes that are to exist already are asked for by name: no container joins them. So are the
+    containers whose names the services want.
     """
     label, command = f"{LABEL}={run.owner}", ("-c", ":")
 
@@ -324,6 +325,17 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
     def inspect(*words: str) -> Trial:
         return _make_trial(client, Way.PROJECT, run.ask(*client.command, *words), 0, arguments=words)
 
+    def find_owner(wanted: str) -> Trial:
+        label = '{{index .Config.Labels "com.docker.compose.project"}}'
+        done = run.ask(*client.command, "container", "inspect", "--format", label, wanted)
+        is_taken = done.code == 0 and done.out.strip() != get_text(run.config, "name")
+        taken = ProgramResult(int(is_taken), "", f"another container has the name {wanted}" if is_taken else "")
+        end = done if done.code == TIMED_OUT else taken
+        return _make_trial(client, Way.PROJECT, end, 0, arguments=("create", "--name", wanted))
+
+    services = get_object(run.config, "services")
+    for wanted in filter(None, (get_text(each, "container_name") for each in services.values())):
+        yield partial(find_owner, wanted)
     for number, arguments in enumerate(run.run_arguments):
         yield partial(run_container, number, arguments)
     if client.compose:

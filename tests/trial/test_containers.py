@@ -40,12 +40,13 @@ def engine(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
 
-    def write(run=SAYS, *, made=":", containers="", images="", removes=":", name="docker"):
+    def write(run=SAYS, *, made=":", containers="", images="", removes=":", owner="", name="docker"):
         script = f"""#!/bin/sh
 echo "{name} $*" >> {tmp_path}/calls
 case " $* " in
 *" run "*) {run} ;;
 *" import "*) {made} ;;
+*" container inspect "*) [ {owner} ] && echo {owner} ;;
 *" ps "*) printf {shlex.quote(containers)} ;;
 *" image ls "*) printf {shlex.quote(images)} ;;
 *" image rm "*) {removes} ;;
@@ -311,6 +312,16 @@ def test_a_volume_that_is_a_bind_mount_needs_its_folder():
     assert [(each["source"], each["target"], each["read_only"]) for each in found["volumes"]] == [
         ("/data", "/models", True)
     ]
+
+
+@pytest.mark.parametrize(("project", "code"), [("other", 1), ("mine", 0)])
+def test_a_name_that_a_container_of_another_project_has_is_taken(engine, tmp_path, project, code):
+    write_project(tmp_path, {"name": "mine", "services": {"a": {"container_name": "train"}}})
+    engine(owner=project)
+    facts = changed(without_gpu(), {"compose_config": ()})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    own = [(each.arguments, each.code) for each in found if each.way is Way.PROJECT]
+    assert own == [(("create", "--name", "train"), code)]
 
 
 def test_services_beyond_those_that_are_tried_are_named(engine, tmp_path):
