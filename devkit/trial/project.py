@@ -136,7 +136,7 @@ def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str =
 
 
 def _list_dev_containers(facts: Facts) -> tuple[DevContainer, ...]:
-    """List the dev containers that are no Compose service."""
+    """List the dev containers that Compose does not start."""
     known = facts.project if isinstance(facts.project, Project) else None
     return tuple(each for each in known.dev_containers if not each.compose_files) if known else ()
 

@@ -47,7 +47,10 @@ def fabric_manager_matches_driver(facts: Facts) -> Iterator[Problem]:
 def fabric_manager_runs(facts: Facts) -> Iterator[Problem]:
     waiting = _find_gpus_outside_fabric(facts)
     driver = facts.driver
-    states = (*_list_fabric_states(waiting), *_list_cu_init_evidence(facts))
+    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
+    is_not_ready = isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY
+    states = [f"GPU {gpu.index}: fabric {each.fabric_state}, status {each.fabric_status}" for gpu, each in waiting]
+    states += [f"cuInit returned {CUDA_SYSTEM_NOT_READY}"] * is_not_ready
     is_host = not is_in_container(facts)
     if is_host and isinstance(driver, Driver) and driver.nvswitch_present is True and driver.fabric_manager != "active":
         state = require(driver.fabric_manager)
@@ -78,19 +81,6 @@ def _find_gpus_outside_fabric(facts: Facts) -> tuple[GpuWithHealth, ...]:
         for gpu, health in states
         if health.fabric_state in _ON_THE_WAY
         or (health.fabric_state == "completed" and isinstance(health.fabric_status, int) and health.fabric_status != 0)
-    )
-
-
-def _list_fabric_states(waiting: tuple[GpuWithHealth, ...]) -> tuple[str, ...]:
-    return tuple(
-        f"GPU {gpu.index}: fabric {health.fabric_state}, status {health.fabric_status}" for gpu, health in waiting
-    )
-
-
-def _list_cu_init_evidence(facts: Facts) -> tuple[str, ...]:
-    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
-    return (
-        (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY else ()
     )
 
 

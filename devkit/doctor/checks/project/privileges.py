@@ -127,12 +127,15 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Problem]:
         if size is not None and (stated is None or stated >= SHARED_MEMORY_BYTES.value):
             continue
         place = Location(size.path, size.line) if size is not None else container.location
+        repairs: tuple[Repair, ...] = ()
+        if container.dev is not None and not container.is_compose and size is None:
+            repairs = (Repair(RepairKind.SET, container.dev.path, ("runArgs", "-"), f'"--shm-size={SHM_SIZE}"'),)
         shows = wants.value if isinstance(wants, Setting) else wants.name
         yield problem(
             "too-small",
             found_at=place,
             evidence=(f"shm_size: {size.value if size else 'not set'}", cite(wants, shows)),
-            repairs=_size_repairs(container),
+            repairs=repairs,
             container=container.name,
             has="the engine's 64 MiB" if stated is None else format_bytes(stated),
             size=SHM_SIZE,
@@ -147,12 +150,6 @@ def _parse_size(text: str) -> int | None:
         return int(float(digits) * _UNITS[unit])
     except ValueError:
         return None
-
-
-def _size_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
-    if container.dev is None or container.is_compose or container.setting("shm_size"):
-        return ()
-    return (Repair(RepairKind.SET, container.dev.path, ("runArgs", "-"), f'"--shm-size={SHM_SIZE}"'),)
 
 
 @check("PRJ028")
