@@ -28,7 +28,13 @@ from devkit.probe.engine.last_words import find_named_settings, flatten
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.image import build_image, has_glibc
-from devkit.trial.project import MAX_CONTAINERS, list_prerequisites, list_run_arguments, list_stand_ins
+from devkit.trial.project import (
+    MAX_CONTAINERS,
+    list_prerequisites,
+    list_run_arguments,
+    list_stand_ins,
+    list_taken_ports,
+)
 
 LABEL = "devkit.trial"
 """Of every container and image of a trial, so that the next one finds what a killed one left."""
@@ -266,7 +272,7 @@ def _try_client(
         is_glibc = has_glibc(run.image)
         starts: list[Callable[[], Trial]]
         starts = [partial(_start, run, client, way, image, is_glibc=is_glibc) for way in client.ways]
-        starts += _list_project_trials(run, client, image) if place == 0 else ()
+        starts += (*_list_project_trials(run, client, image), *_list_lookups(run, client)) if place == 0 else ()
         tried = tuple(pool.map(lambda start: start(), starts))
     finally:
         left = _remove(run, client, image)
@@ -296,11 +302,7 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
 
 
 def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial]]:
-    """List what the project asks for: its services by Compose, its dev containers as the dev container CLI would.
-
-    The networks and volumes that are to exist already are asked for by name: no container joins them. So are the
-    containers whose names the services want.
-    """
+    """List what the project asks for: its services by Compose, its dev containers as the dev container CLI would."""
     label, command = f"{LABEL}={run.owner}", ("-c", ":")
 
     def name(number: int) -> tuple[str, str]:
@@ -322,28 +324,48 @@ def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Cal
         done = run.ask(*client.command, "run", *_OPTIONS, *network, *named, *arguments, image, *command)
         return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
 
-    def inspect(*words: str) -> Trial:
-        return _make_trial(client, Way.PROJECT, run.ask(*client.command, *words), 0, arguments=words)
-
-    def find_owner(wanted: str) -> Trial:
-        label = '{{index .Config.Labels "com.docker.compose.project"}}'
-        done = run.ask(*client.command, "container", "inspect", "--format", label, wanted)
-        is_taken = done.code == 0 and done.out.strip() != get_text(run.config, "name")
-        taken = ProgramResult(int(is_taken), "", f"another container has the name {wanted}" if is_taken else "")
-        end = done if done.code == TIMED_OUT else taken
-        return _make_trial(client, Way.PROJECT, end, 0, arguments=("create", "--name", wanted))
-
-    services = get_object(run.config, "services")
-    for wanted in filter(None, (get_text(each, "container_name") for each in services.values())):
-        yield partial(find_owner, wanted)
     for number, arguments in enumerate(run.run_arguments):
         yield partial(run_container, number, arguments)
     if client.compose:
         stand_ins = list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command))
         for number, each in enumerate(islice(stand_ins.items(), MAX_CONTAINERS), len(run.run_arguments)):
             yield partial(run_service, number, *each)
+
+
+def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
+    """List what the project needs of the engine before it starts: what it expects to exist, and names and ports that are free.
+
+    No container joins a network, has one of the names or publishes a port.
+    """
+    project = get_text(run.config, "name")
+
+    def tell(done: ProgramResult, fault: str, *arguments: str) -> Trial:
+        end = done if done.code else ProgramResult(int(bool(fault)), "", fault)
+        return _make_trial(client, Way.PROJECT, end, 0, arguments=arguments)
+
+    def inspect(kind: str, wanted: str) -> Trial:
+        return tell(run.ask(*client.command, kind, "inspect", wanted), "", "inspect", "--type", kind, wanted)
+
+    def find_owner(wanted: str) -> Trial:
+        own = '{{.Names}} {{.Label "com.docker.compose.project"}}'
+        done = run.ask(*client.command, "ps", "--all", "--filter", f"name={wanted}", "--format", own)
+        is_taken = any(line.split()[:1] == [wanted] and line.split()[1:] != [project] for line in done.out.splitlines())
+        fault = f"another container has the name {wanted}" if is_taken else ""
+        return tell(done, fault, "create", "--name", wanted)
+
+    def find_listener(port: str) -> Trial:
+        own = f"label=com.docker.compose.project={project}"
+        done = run.ask(*client.command, "ps", "--filter", own, "--format", "{{.Ports}}")
+        fault = "" if f":{port}->" in done.out else f"something listens on port {port} already"
+        return tell(done, fault, "run", "--publish", port)
+
+    for port in list_taken_ports(run.host, run.config):
+        yield partial(find_listener, port)
+    for service in get_object(run.config, "services").values():
+        if wanted := get_text(service, "container_name"):
+            yield partial(find_owner, wanted)
     for kind, required in run.prerequisites:
-        yield partial(inspect, kind, "inspect", required)
+        yield partial(inspect, kind, required)
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:

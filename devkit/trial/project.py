@@ -7,6 +7,7 @@ from typing import Any
 
 from devkit.facts.model import DevContainer, Facts, Project
 from devkit.probe.documents import get_object, get_objects, get_text
+from devkit.probe.host import Host
 
 MAX_CONTAINERS = 4
 """Of each kind; more would take longer than a doctor may. Those that ask for a GPU come first."""
@@ -30,6 +31,8 @@ _KEPT_FLAGS = re.compile(
     r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|cgroup\S*"
     r"|storage-opt|sysctl|tmpfs|init)"
 )
+_LISTENING = "0A"
+"""The state of a socket. Source: Linux, include/net/tcp_states.h."""
 _FILES = ("secrets", "configs")
 _PROJECT_FILE = re.compile(
     r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?:\$\{localWorkspaceFolder\}/)?(?!unconfined|builtin)([\w.][\w./-]*)"
@@ -106,6 +109,18 @@ def list_prerequisites(config: Mapping[str, Any], facts: Facts) -> Iterator[tupl
             kind, _, name = get_text(service, key).partition(":")
             if kind == "container" and name:
                 yield kind, name
+
+
+def list_taken_ports(host: Host, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the TCP ports that the project publishes on every address of this machine, and on which something listens."""
+    files = (host.read(path) or "" for path in ("/proc/net/tcp", "/proc/net/tcp6"))
+    rows = [line.split() for text in files for line in text.splitlines()]
+    taken = {str(int(row[1].rpartition(":")[2], 16)) for row in rows if row[3:4] == [_LISTENING]}
+    for service in get_object(config, "services").values():
+        for port in get_objects(service, "ports"):
+            is_for_all = get_text(port, "protocol") == "tcp" and not get_text(port, "host_ip")
+            if is_for_all and get_text(port, "published") in taken:
+                yield get_text(port, "published")
 
 
 def _bind(source: str, target: str) -> dict[str, Any]:

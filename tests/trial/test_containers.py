@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import sys
 import time
 from pathlib import Path
@@ -40,13 +41,12 @@ def engine(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
 
-    def write(run=SAYS, *, made=":", containers="", images="", removes=":", owner="", name="docker"):
+    def write(run=SAYS, *, made=":", containers="", images="", removes=":", name="docker"):
         script = f"""#!/bin/sh
 echo "{name} $*" >> {tmp_path}/calls
 case " $* " in
 *" run "*) {run} ;;
 *" import "*) {made} ;;
-*" container inspect "*) [ {owner} ] && echo {owner} ;;
 *" ps "*) printf {shlex.quote(containers)} ;;
 *" image ls "*) printf {shlex.quote(images)} ;;
 *" image rm "*) {removes} ;;
@@ -243,7 +243,7 @@ def test_networks_and_volumes_that_have_to_exist_are_looked_up(engine, tmp_path)
         LocalHost(), changed(without_gpu(), {"compose_config": ()}), deadline_s=30.0, project=str(tmp_path)
     )
     asked = [each.arguments for each in tried.tried if each.way is Way.PROJECT]
-    assert asked == [("network", "inspect", "ml"), ("volume", "inspect", "ml")]
+    assert asked == [("inspect", "--type", "network", "ml"), ("inspect", "--type", "volume", "ml")]
 
 
 def test_a_container_whose_network_a_service_joins_is_looked_up(engine, tmp_path):
@@ -251,7 +251,7 @@ def test_a_container_whose_network_a_service_joins_is_looked_up(engine, tmp_path
     engine('echo "no such container: vpn" >&2; exit 1')
     facts = changed(without_gpu(), {"compose_config": ()})
     found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
-    assert [each.arguments for each in found if each.way is Way.PROJECT] == [("container", "inspect", "vpn")]
+    assert [each.arguments for each in found if each.way is Way.PROJECT] == [("inspect", "--type", "container", "vpn")]
 
 
 def test_the_hosts_network_is_kept_and_no_port_is_published(engine, tmp_path):
@@ -297,8 +297,8 @@ def test_the_network_that_a_dev_container_joins_is_looked_up(engine, tmp_path):
     }
     engine("exit 1")
     found = attempt(changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev=json.dumps(keys)))})).tried
-    asked = [each.arguments for each in found if each.arguments[1:2] == ("inspect",)]
-    assert asked == [("network", "inspect", "ml"), ("container", "inspect", "vpn")]
+    asked = [each.arguments for each in found if each.arguments[:1] == ("inspect",)]
+    assert asked == [("inspect", "--type", "network", "ml"), ("inspect", "--type", "container", "vpn")]
 
 
 def test_a_volume_that_is_a_bind_mount_needs_its_folder():
@@ -314,10 +314,23 @@ def test_a_volume_that_is_a_bind_mount_needs_its_folder():
     ]
 
 
+@pytest.mark.parametrize(("ports", "code"), [("", 1), ("127.0.0.1:{}->80/tcp", 0)], ids=["another's", "our own"])
+def test_a_published_port_on_which_another_listens_is_told(engine, tmp_path, ports, code):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = str(listener.getsockname()[1])
+        published = [{"protocol": "tcp", "published": each} for each in (number, "1")]
+        write_project(tmp_path, {"name": "p", "services": {"a": {"ports": published}}})
+        engine(containers=ports.format(number))
+        facts = changed(without_gpu(), {"compose_config": ()})
+        found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    own = [(each.arguments, each.code) for each in found if each.way is Way.PROJECT]
+    assert own == [(("run", "--publish", number), code)]
+
+
 @pytest.mark.parametrize(("project", "code"), [("other", 1), ("mine", 0)])
 def test_a_name_that_a_container_of_another_project_has_is_taken(engine, tmp_path, project, code):
     write_project(tmp_path, {"name": "mine", "services": {"a": {"container_name": "train"}}})
-    engine(owner=project)
+    engine(containers=f"trainer mine\ntrain {project}")
     facts = changed(without_gpu(), {"compose_config": ()})
     found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
     own = [(each.arguments, each.code) for each in found if each.way is Way.PROJECT]
