@@ -72,6 +72,7 @@ _OVERRULED = {
     "default-ipc-mode": ("--ipc=private",),
 }
 """Settings of daemon.json that reach every container, and what overrules each. Source: dockerd and `docker run` references."""
+_LISTED = '{{.Names}}\t{{.Ports}}\t{{.Label "com.docker.compose.project.working_dir"}}'
 _REQUEST = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 """What an image for GPUs asks of the runtime nvidia."""
 SCRIPT = """
@@ -147,6 +148,7 @@ def try_containers(
         ends_at,
         image,
         _make_owner(),
+        project,
         config,
         arguments[:MAX_CONTAINERS],
         tuple(list_prerequisites(config, facts)),
@@ -171,8 +173,10 @@ class _Run:
     ends_at: float
     image: bytes
     owner: str
+    project: str
+    """Its folder."""
     config: Mapping[str, Any]
-    """The project as Compose resolves it."""
+    """It as Compose resolves it."""
     run_arguments: tuple[tuple[str, ...], ...]
     """Of the project's dev containers."""
     prerequisites: tuple[tuple[str, str], ...]
@@ -337,7 +341,6 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
 
     No container joins a network, has one of the names or publishes a port.
     """
-    project = get_text(run.config, "name")
 
     def tell(done: ProgramResult, fault: str, *arguments: str) -> Trial:
         end = done if done.code else ProgramResult(int(bool(fault)), "", fault)
@@ -346,24 +349,28 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
     def inspect(kind: str, wanted: str) -> Trial:
         return tell(run.ask(*client.command, kind, "inspect", wanted), "", "inspect", "--type", kind, wanted)
 
+    def list_containers() -> tuple[ProgramResult, list[tuple[str, str, bool]]]:
+        # The dev container CLI gives the project another name than Compose; the folder is the same.
+        done = run.ask(*client.command, "ps", "--all", "--format", _LISTED)
+        rows = [line.split("\t") for line in done.out.splitlines() if line.count("\t") == 2]
+        return done, [(name, ports, f"{folder}/".startswith(f"{run.project}/")) for name, ports, folder in rows]
+
     def find_owner(wanted: str) -> Trial:
-        own = '{{.Names}} {{.Label "com.docker.compose.project"}}'
-        done = run.ask(*client.command, "ps", "--all", "--filter", f"name={wanted}", "--format", own)
-        is_taken = any(line.split()[:1] == [wanted] and line.split()[1:] != [project] for line in done.out.splitlines())
+        done, found = list_containers()
+        is_taken = any(name == wanted and not is_own for name, _, is_own in found)
         fault = f"another container has the name {wanted}" if is_taken else ""
         return tell(done, fault, "create", "--name", wanted)
 
     def find_listener(port: str) -> Trial:
-        own = f"label=com.docker.compose.project={project}"
-        done = run.ask(*client.command, "ps", "--filter", own, "--format", "{{.Ports}}")
-        fault = "" if f":{port}->" in done.out else f"something listens on port {port} already"
+        done, found = list_containers()
+        is_ours = any(f":{port}->" in ports and is_own for _, ports, is_own in found)
+        fault = "" if is_ours else f"something listens on port {port} already"
         return tell(done, fault, "run", "--publish", port)
 
-    for port in list_taken_ports(run.host, run.config):
-        yield partial(find_listener, port)
-    for service in get_object(run.config, "services").values():
-        if wanted := get_text(service, "container_name"):
-            yield partial(find_owner, wanted)
+    if client.name == "docker":
+        yield from (partial(find_listener, port) for port in list_taken_ports(run.host, run.config))
+        services = get_object(run.config, "services").values()
+        yield from (partial(find_owner, name) for each in services if (name := get_text(each, "container_name")))
     for kind, required in run.prerequisites:
         yield partial(inspect, kind, required)
 

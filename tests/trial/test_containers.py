@@ -314,23 +314,23 @@ def test_a_volume_that_is_a_bind_mount_needs_its_folder():
     ]
 
 
-@pytest.mark.parametrize(("ports", "code"), [("", 1), ("127.0.0.1:{}->80/tcp", 0)], ids=["another's", "our own"])
-def test_a_published_port_on_which_another_listens_is_told(engine, tmp_path, ports, code):
+@pytest.mark.parametrize(("folder", "code"), [("/other", 1), ("{}/.devcontainer", 0)], ids=["another's", "our own"])
+def test_a_published_port_on_which_another_listens_is_told(engine, tmp_path, folder, code):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = str(listener.getsockname()[1])
         published = [{"protocol": "tcp", "published": each} for each in (number, "1")]
         write_project(tmp_path, {"name": "p", "services": {"a": {"ports": published}}})
-        engine(containers=ports.format(number))
+        engine(containers=f"x\t0.0.0.0:{number}->80/tcp\t{folder.format(tmp_path)}\n")
         facts = changed(without_gpu(), {"compose_config": ()})
         found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
     own = [(each.arguments, each.code) for each in found if each.way is Way.PROJECT]
     assert own == [(("run", "--publish", number), code)]
 
 
-@pytest.mark.parametrize(("project", "code"), [("other", 1), ("mine", 0)])
-def test_a_name_that_a_container_of_another_project_has_is_taken(engine, tmp_path, project, code):
+@pytest.mark.parametrize(("folder", "code"), [("/other", 1), ("{}", 0)], ids=["another's", "our own"])
+def test_a_name_that_a_container_of_another_project_has_is_taken(engine, tmp_path, folder, code):
     write_project(tmp_path, {"name": "mine", "services": {"a": {"container_name": "train"}}})
-    engine(containers=f"trainer mine\ntrain {project}")
+    engine(containers=f"trainer\t\t/other\ntrain\t\t{folder.format(tmp_path)}\n")
     facts = changed(without_gpu(), {"compose_config": ()})
     found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
     own = [(each.arguments, each.code) for each in found if each.way is Way.PROJECT]
