@@ -52,19 +52,15 @@ def read_this_machine(
     host, started_s = LocalHost(), time.monotonic()
     report_step(f"reading this machine (at most {format_duration(options.timeout_s)})")
     deadline_s = max(options.timeout_s - _OVERHEAD_S, options.timeout_s / 2)
-    facts = gather_facts(
-        CachingHost(deadline_s=deadline_s),
-        deadline_s=deadline_s,
-        project=str(options.project.resolve()),
-        meanwhile=meanwhile,
-    )
+    reader, project = CachingHost(deadline_s=deadline_s), str(options.project.resolve())
+    facts = gather_facts(reader, deadline_s=deadline_s, project=project, meanwhile=meanwhile)
     if options.with_trial:
         from devkit.trial.containers import try_containers
 
         report_step("starting containers, to see whether they get the GPUs")
         left_s = deadline_s - (time.monotonic() - started_s)
-        project = str(options.project.resolve())
-        facts = replace(facts, trials=try_containers(host, facts, deadline_s=left_s, project=project))
+        trials = try_containers(host, facts, deadline_s=left_s, project=project, reader=reader)
+        facts = replace(facts, trials=trials)
     if options.is_deep:
         from devkit.probe.deep import read_deep
 

@@ -59,6 +59,11 @@ def find_manager(facts: Facts) -> str:
     return "a machine whose users are not known" if isinstance(manager, Unknown) else manager
 
 
+def is_in_job(facts: Facts) -> bool:
+    """Say if a batch scheduler lent this process its part of the machine."""
+    return not isinstance(facts.system, Unknown) and facts.system.is_in_job is True
+
+
 def find_objection(command: str, finding: Finding, facts: Facts) -> str:
     """Find why this finding must not print the command on this machine; "" where it may.
 

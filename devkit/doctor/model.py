@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
 from devkit.release import DOCUMENTATION_URL
@@ -157,14 +158,23 @@ class Check:
     explanation: tuple[tuple[str, str], ...] = ()
 
 
-def check(code: str, *, causes: tuple[str, ...] = ()) -> "Callable[[Callable[[Facts], Iterator[Any]]], Check]":
+def check(
+    code: str, *preconditions: "Callable[[Facts], object]", causes: tuple[str, ...] = ()
+) -> "Callable[[Callable[[Facts], Iterator[Any]]], Check]":
     """Make a `Check` of a generator over facts that yields problems, or findings.
 
-    The loader finds it by its row of the catalog, which has its words, and turns its problems into findings.
+    Each precondition raises `NotApplicable` where the check has nothing to judge. The loader finds the check by its row
+    of the catalog, which has its words, and turns its problems into findings.
     """
 
     def wrap(run: "Callable[[Facts], Iterator[Any]]") -> Check:
-        return Check(code, "", run, causes)
+        @wraps(run)
+        def judge(facts: "Facts") -> Iterator[Any]:
+            for require in preconditions:
+                require(facts)
+            yield from run(facts)
+
+        return Check(code, "", judge, causes)
 
     return wrap
 

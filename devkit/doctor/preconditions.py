@@ -39,6 +39,20 @@ def require(value: _T | Unknown) -> _T:
     return value
 
 
+def require_some(value: _T | Unknown | None, reason: str) -> _T:
+    """Return the value; an unknown one ends the check with its reason, and None with this one."""
+    known = require(value)
+    if known is None:
+        raise NotApplicable(reason)
+    return known
+
+
+def skip_if(condition: object, reason: str) -> None:
+    """End a check that has nothing to judge under a condition."""
+    if condition:
+        raise NotApplicable(reason)
+
+
 def require_system(facts: Facts) -> System:
     """Return the operating system, which every fix depends on."""
     return require(facts.system)
@@ -61,23 +75,18 @@ def is_in_wsl(facts: Facts) -> bool:
 
 def require_container(facts: Facts) -> Container:
     """Return the container around this process."""
-    if facts.container is None:
-        raise NotApplicable("this is not the inside of a container")
-    return require(facts.container)
+    return require_some(facts.container, "this is not the inside of a container")
 
 
 def require_host(facts: Facts) -> None:
     """End checks of readings that only the host has."""
-    if is_in_container(facts):
-        raise NotApplicable("only the host can show this; run devkit doctor there too")
+    skip_if(is_in_container(facts), "only the host can show this; run devkit doctor there too")
 
 
 def require_wsl_guest(facts: Facts) -> Wsl:
     """Return the WSL 2 guest, which a container in it is not."""
     require_host(facts)
-    if facts.wsl is None:
-        raise NotApplicable("this is not WSL 2")
-    return require(facts.wsl)
+    return require_some(facts.wsl, "this is not WSL 2")
 
 
 def require_engine_side(facts: Facts) -> None:
@@ -134,39 +143,27 @@ def _has_gpu_by_nvml(facts: Facts) -> bool:
 
 def require_nvidia_gpu(facts: Facts) -> None:
     """End checks on a machine without an NVIDIA GPU."""
-    if not require(has_nvidia_gpu(facts)):
-        raise NotApplicable(NO_NVIDIA_GPU)
+    skip_if(not require(has_nvidia_gpu(facts)), NO_NVIDIA_GPU)
 
 
 def require_visible_gpu(facts: Facts) -> None:
     """End checks of GPU use in a container that deliberately has no GPU."""
     require_nvidia_gpu(facts)
-    if is_gpu_disabled(facts):
-        raise NotApplicable("this container was started without a GPU on purpose")
-
-
-def is_gpu_disabled(facts: Facts) -> bool:
-    """Say if NVIDIA_VISIBLE_DEVICES of this container disables GPUs."""
-    container = facts.container
-    if container is None or isinstance(container, Unknown):
-        return False
-    return container.visible_devices is not None and container.visible_devices.strip() in NO_VISIBLE_DEVICES
+    visible = facts.container.visible_devices if isinstance(facts.container, Container) else None
+    is_disabled = visible is not None and visible.strip() in NO_VISIBLE_DEVICES
+    skip_if(is_disabled, "this container was started without a GPU on purpose")
 
 
 def require_driver(facts: Facts) -> Driver:
     """Return the kernel driver of a Linux machine with an NVIDIA GPU; WSL has its driver on Windows."""
     require_nvidia_gpu(facts)
-    if is_in_wsl(facts):
-        raise NotApplicable("in WSL the driver belongs to Windows")
+    skip_if(is_in_wsl(facts), "in WSL the driver belongs to Windows")
     return require(facts.driver)
 
 
 def require_loaded_driver(facts: Facts) -> Release:
     """Return the version of the loaded kernel module."""
-    loaded = require(require_driver(facts).loaded)
-    if loaded is None:
-        raise NotApplicable("the NVIDIA kernel module is not loaded")
-    return loaded
+    return require_some(require_driver(facts).loaded, "the NVIDIA kernel module is not loaded")
 
 
 def require_nvml(facts: Facts) -> NvmlAnswer:
@@ -193,16 +190,14 @@ def require_gpu_engine(facts: Facts) -> Engine:
     """Return the engine, if it runs on this machine and the machine has a GPU."""
     require_nvidia_gpu(facts)
     engine = require_container_engine(facts)
-    if not is_local_engine(engine):
-        raise NotApplicable(f"the engine runs on another machine ({engine.endpoint.url})")
+    skip_if(not is_local_engine(engine), f"the engine runs on another machine ({engine.endpoint.url})")
     return engine
 
 
 def require_toolkit_engine(facts: Facts) -> Engine:
     """Return a local engine that uses this system's Container Toolkit; Docker Desktop has its own."""
     engine = require_gpu_engine(facts)
-    if engine.kind is EngineKind.DOCKER_DESKTOP:
-        raise NotApplicable("Docker Desktop brings its own GPU support")
+    skip_if(engine.kind is EngineKind.DOCKER_DESKTOP, "Docker Desktop brings its own GPU support")
     return engine
 
 
@@ -219,10 +214,7 @@ def require_toolkit(facts: Facts) -> Toolkit:
 
 def require_toolkit_version(facts: Facts) -> Release:
     """Return the installed Container Toolkit's version."""
-    version = require(require_toolkit(facts).version)
-    if version is None:
-        raise NotApplicable("the NVIDIA Container Toolkit is not installed")
-    return version
+    return require_some(require_toolkit(facts).version, "the NVIDIA Container Toolkit is not installed")
 
 
 def require_python(facts: Facts) -> Python:
@@ -233,25 +225,18 @@ def require_python(facts: Facts) -> Python:
 def require_torch(facts: Facts) -> Torch:
     """Return the installed torch, on a machine whose GPU it could use."""
     require_visible_gpu(facts)
-    torch = require(require_python(facts).torch)
-    if torch is None:
-        raise NotApplicable("torch is not installed in this Python")
-    if torch.hip is not None:
-        raise NotApplicable(f"torch {torch.version} is built for ROCm")
+    torch = require_some(require_python(facts).torch, "torch is not installed in this Python")
+    skip_if(torch.hip is not None, f"torch {torch.version} is built for ROCm")
     return torch
 
 
 def require_torch_cuda(facts: Facts) -> Release:
     """Return the CUDA version that torch was built with."""
-    cuda = require(require_torch(facts).cuda)
-    if cuda is None:
-        raise NotApplicable("torch is a CPU build")
-    return cuda
+    return require_some(require_torch(facts).cuda, "torch is a CPU build")
 
 
 def require_gpu_run(facts: Facts) -> TrainingRun:
     """Return the measurements of a training run that used a GPU."""
     run = require(facts.training)
-    if not require(run.on_cuda):
-        raise NotApplicable("the run used no GPU")
+    skip_if(not require(run.on_cuda), "the run used no GPU")
     return run

@@ -117,12 +117,14 @@ def problem(
     """Make a problem of a check, by the name of its row. `severity`, `confidence` and `fix` are those of the row if None.
 
     `found_at` is the line of the project's files that the problem is in: its subject, and where it is a setting its evidence.
+    Without one the value `path` is the subject, unless another is given.
     """
     location = None
     if found_at is not None:
         location, subject = Location(found_at.path, found_at.line), subject or format_location(found_at)
         if isinstance(found_at, Setting):
             evidence = evidence or (cite(found_at, f"{found_at.name} {found_at.value}"),)
+    subject = subject or str(values.get("path", ""))
     return Problem(name, values, subject, tuple(evidence), location, severity, confidence, repairs, fix)
 
 

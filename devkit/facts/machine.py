@@ -232,6 +232,8 @@ class System:
     """Folders that every Linux system fills, and that are empty or may not be read."""
     managed_by: str | Unknown = NOT_READ
     """What lends this machine to several people: "Slurm job 4711", "a Kubernetes pod", "an LXC container"; "" for nothing."""
+    is_in_job: bool | Unknown = NOT_READ
+    """Whether this process belongs to a job of a batch scheduler, whose request decides which devices it may open."""
 
 
 @dataclass(frozen=True)

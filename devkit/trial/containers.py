@@ -16,18 +16,25 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from devkit.facts.model import Engine, EngineKind, Facts, Platform, Trial, Trials, Way
+from devkit.facts.model import Engine, EngineKind, Facts, Platform, Project, Trial, Trials, Way
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import find_guilty_variables
 from devkit.probe.documents import get_object, get_text
 from devkit.probe.engine.cdi import SPEC_FOLDERS
-from devkit.probe.engine.compose_config import resolve_project
+from devkit.probe.engine.client import find_compose_plugin
+from devkit.probe.engine.compose_config import PODMAN_COMPOSE, resolve_project
 from devkit.probe.engine.daemon_files import read_daemon_settings
 from devkit.probe.engine.last_words import find_named_settings, flatten
 from devkit.probe.host import NOT_FOUND, TIMED_OUT, Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.trial.image import build_image, has_glibc
-from devkit.trial.project import MAX_CONTAINERS, list_run_arguments, list_stand_ins
+from devkit.trial.project import (
+    MAX_CONTAINERS,
+    list_prerequisites,
+    list_run_arguments,
+    list_stand_ins,
+    list_taken_ports,
+)
 
 LABEL = "devkit.trial"
 """Of every container and image of a trial, so that the next one finds what a killed one left."""
@@ -43,12 +50,12 @@ _ABANDONED_S = 90.0
 _OPTIONS = (
     "--rm",
     "--pull=never",
-    "--network=none",
     "--read-only",
     "--cap-drop=ALL",
     "--cap-add=DAC_OVERRIDE",
     "--entrypoint=/bin/sh",
 )
+_NO_NETWORK = "--network=none"
 _ARGUMENTS = {
     Way.PLAIN: (),
     Way.RUNTIME: ("--runtime=nvidia",),
@@ -65,6 +72,7 @@ _OVERRULED = {
     "default-ipc-mode": ("--ipc=private",),
 }
 """Settings of daemon.json that reach every container, and what overrules each. Source: dockerd and `docker run` references."""
+_LISTED = '{{.Names}}\t{{.Ports}}\t{{.Label "com.docker.compose.project.working_dir"}}'
 _REQUEST = ("--env=NVIDIA_VISIBLE_DEVICES=all", "--env=NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 """What an image for GPUs asks of the runtime nvidia."""
 SCRIPT = """
@@ -103,13 +111,17 @@ class _Client:
     name: str
     command: tuple[str, ...]
     ways: tuple[Way, ...]
+    compose: tuple[str, ...] = ()
+    """The Compose of this engine, up to its verb; empty where there is none."""
 
 
-def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str = "") -> Trials | Unknown:
+def try_containers(
+    host: Host, facts: Facts, *, deadline_s: float, project: str = "", reader: Host | None = None
+) -> Trials | Unknown:
     """Start a container by each way that is set up, and remove them with the image that they are made of.
 
-    Nothing is pulled: the image is made of files of this machine. The containers have no network, a read-only root and no
-    capability but what the project in the folder `project` asks for, and no CUDA context is made. However this call is left,
+    Nothing is pulled: the image is made of files of this machine. The containers have a read-only root, and no network and
+    no capability but what the project in the folder `project` asks for, and no CUDA context is made. However this call is left,
     also by Ctrl-C or SIGTERM, they are removed; what a SIGKILL leaves the next call removes.
 
     Args:
@@ -118,6 +130,7 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
         deadline_s: the time limit, for all of it.
         project: the folder of a project whose own containers are tried, too: with this image, and what they ask of the
             machine.
+        reader: the host that the facts were read by, which still has what Compose resolved.
     """
     ends_at = time.monotonic() + deadline_s
     clients = _list_clients(host, facts)
@@ -128,14 +141,25 @@ def try_containers(host: Host, facts: Facts, *, deadline_s: float, project: str 
     image = build_image(host)
     if isinstance(image, Unknown):
         return image
-    config = resolve_project(host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
+    config = resolve_project(reader or host, project)[0] if project and isinstance(facts.compose_config, tuple) else {}
     arguments = tuple(list_run_arguments(facts, host.env, project))
-    run = _Run(host, ends_at, image, _make_owner(), config, arguments[:MAX_CONTAINERS])
+    run = _Run(
+        host,
+        ends_at,
+        image,
+        _make_owner(),
+        project,
+        config,
+        arguments[:MAX_CONTAINERS],
+        tuple(list_prerequisites(config, facts)),
+    )
     with _end_politely(), ThreadPoolExecutor(max_workers=8) as pool:
         # The engine of the docker command, which is the first, is the project's.
         each = tuple(pool.map(partial(_try_client, run, pool), clients, range(len(clients))))
     services = tuple(list_stand_ins(config, "", label="", command=()))
-    untried = services[MAX_CONTAINERS if clients[0].name == "docker" else 0 :]
+    if isinstance(facts.compose_config, Unknown) and isinstance(facts.project, Project):
+        services = tuple(each.name for each in facts.project.services)
+    untried = services[MAX_CONTAINERS if config and clients[0].compose else 0 :]
     return Trials(
         tuple(trial for tried, _ in each for trial in tried),
         tuple(name for _, left in each for name in left),
@@ -149,10 +173,14 @@ class _Run:
     ends_at: float
     image: bytes
     owner: str
+    project: str
+    """Its folder."""
     config: Mapping[str, Any]
-    """The project as Compose resolves it."""
+    """It as Compose resolves it."""
     run_arguments: tuple[tuple[str, ...], ...]
     """Of the project's dev containers."""
+    prerequisites: tuple[tuple[str, str], ...]
+    """Kinds and names of what has to exist before the project starts."""
 
     def ask(self, *words: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
         """Run a client within a share of the time that is left."""
@@ -178,10 +206,12 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
     podman = find_program(host, "podman")
     if engine.kind is EngineKind.PODMAN:
         command = ("podman",) if podman else ("docker", "--host", engine.endpoint.url)
-        clients.append(_Client("podman", command, (Way.PLAIN, *([Way.CDI] if has_gpu else ()))))
+        compose = _find_podmans_compose(host, engine.endpoint.url)
+        clients.append(_Client("podman", command, (Way.PLAIN, *([Way.CDI] if has_gpu else ())), compose))
     else:
         ways = (Way.PLAIN, *(_list_docker_ways(engine) if has_gpu else ()))
-        clients.append(_Client("docker", ("docker", "--host", engine.endpoint.url), ways))
+        command = ("docker", "--host", engine.endpoint.url)
+        clients.append(_Client("docker", command, ways, (*command, "compose")))
         if podman and _is_podman_in_use(host, facts):
             clients.append(_Client("podman", ("podman",), (Way.PLAIN, *([Way.CDI] if has_gpu and cdi else ()))))
     # By its path, as a shell runs it: exec itself passes over a first file that is not a program.
@@ -191,6 +221,15 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
         if (path := find_program(host, client.command[0]))
     )
     return able or Unknown(f"there is no {clients[0].command[0]} command on this side")
+
+
+def _find_podmans_compose(host: Host, url: str) -> tuple[str, ...]:
+    """Find what `podman compose` would hand over to: Docker's Compose where Podman's socket is there, or podman-compose."""
+    plugin = find_compose_plugin(host)
+    if plugin and host.stat(url.removeprefix("unix://")) is not None:
+        return "env", f"DOCKER_HOST={url}", plugin
+    program = find_program(host, PODMAN_COMPOSE)
+    return (program,) if program else ()
 
 
 def _list_docker_ways(engine: Engine) -> tuple[Way, ...]:
@@ -237,7 +276,7 @@ def _try_client(
         is_glibc = has_glibc(run.image)
         starts: list[Callable[[], Trial]]
         starts = [partial(_start, run, client, way, image, is_glibc=is_glibc) for way in client.ways]
-        starts += _list_project_trials(run, client, image) if place == 0 else ()
+        starts += (*_list_project_trials(run, client, image), *_list_lookups(run, client)) if place == 0 else ()
         tried = tuple(pool.map(lambda start: start(), starts))
     finally:
         left = _remove(run, client, image)
@@ -267,42 +306,73 @@ def _hold_in_memory(content: bytes) -> Iterator[str]:
 
 
 def _list_project_trials(run: _Run, client: _Client, image: str) -> Iterator[Callable[[], Trial]]:
-    """List what the project asks for: its services by Compose, its dev containers as the dev container CLI would.
-
-    The networks and volumes that are to exist already are asked for by name: no container joins them.
-    """
+    """List what the project asks for: its services by Compose, its dev containers as the dev container CLI would."""
     label, command = f"{LABEL}={run.owner}", ("-c", ":")
 
     def name(number: int) -> tuple[str, str]:
         return "--name", f"{PREFIX}-{run.owner}-{Way.PROJECT}-{number}"
 
     def run_service(number: int, service: str, asked: dict[str, Any]) -> Trial:
-        with _hold_in_memory(json.dumps({"services": {service: asked}}).encode()) as path:
-            compose = ("compose", "--project-name", f"{PREFIX}-{run.owner}", "--project-directory", "/", "--file", path)
-            done = run.ask(
-                *client.command, *compose, "run", "--rm", "--no-deps", "--pull=never", *name(number), service
-            )
+        # podman-compose would leave a pod behind.
+        content = {"services": {service: {**asked, "pull_policy": "never"}}, "x-podman": {"in_pod": False}}
+        with _hold_in_memory(json.dumps(content).encode()) as path:
+            options = ("--project-name", f"{PREFIX}-{run.owner}", "--file", path)
+            done = run.ask(*client.compose, *options, "run", "--rm", "--no-deps", *name(number), service)
         named = find_named_settings(done.err, (("the project", *each) for each in flatten(asked, service)))
         trial = _make_trial(client, Way.PROJECT, done, 0, arguments=("compose", "run", service))
         return replace(trial, settings=named if done.code else ())
 
     def run_container(number: int, arguments: tuple[str, ...]) -> Trial:
-        done = run.ask(*client.command, "run", *_OPTIONS, *name(number), "--label", label, *arguments, image, *command)
+        network = () if any(word.startswith("--net") for word in arguments) else (_NO_NETWORK,)
+        named = (*name(number), "--label", label)
+        done = run.ask(*client.command, "run", *_OPTIONS, *network, *named, *arguments, image, *command)
         return _make_trial(client, Way.PROJECT, done, 0, arguments=("run", *arguments))
-
-    def inspect(*words: str) -> Trial:
-        return _make_trial(client, Way.PROJECT, run.ask(*client.command, *words), 0, arguments=words)
 
     for number, arguments in enumerate(run.run_arguments):
         yield partial(run_container, number, arguments)
-    if client.name == "docker":
+    if client.compose:
         stand_ins = list_stand_ins(run.config, image, label=label, command=("/bin/sh", *command))
         for number, each in enumerate(islice(stand_ins.items(), MAX_CONTAINERS), len(run.run_arguments)):
             yield partial(run_service, number, *each)
-        for kind in ("network", "volume"):
-            for each in get_object(run.config, f"{kind}s").values():
-                if isinstance(each, dict) and each.get("external") and get_text(each, "name"):
-                    yield partial(inspect, kind, "inspect", get_text(each, "name"))
+
+
+def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
+    """List what the project needs of the engine before it starts: what it expects to exist, and names and ports that are free.
+
+    No container joins a network, has one of the names or publishes a port.
+    """
+
+    def tell(done: ProgramResult, fault: str, *arguments: str) -> Trial:
+        end = done if done.code else ProgramResult(int(bool(fault)), "", fault)
+        return _make_trial(client, Way.PROJECT, end, 0, arguments=arguments)
+
+    def inspect(kind: str, wanted: str) -> Trial:
+        return tell(run.ask(*client.command, kind, "inspect", wanted), "", "inspect", "--type", kind, wanted)
+
+    def list_containers() -> tuple[ProgramResult, list[tuple[str, str, bool]]]:
+        # The dev container CLI gives the project another name than Compose; the folder is the same.
+        done = run.ask(*client.command, "ps", "--all", "--format", _LISTED)
+        rows = [line.split("\t") for line in done.out.splitlines() if line.count("\t") == 2]
+        return done, [(name, ports, f"{folder}/".startswith(f"{run.project}/")) for name, ports, folder in rows]
+
+    def find_owner(wanted: str) -> Trial:
+        done, found = list_containers()
+        is_taken = any(name == wanted and not is_own for name, _, is_own in found)
+        fault = f"another container has the name {wanted}" if is_taken else ""
+        return tell(done, fault, "create", "--name", wanted)
+
+    def find_listener(port: str) -> Trial:
+        done, found = list_containers()
+        is_ours = any(f":{port}->" in ports and is_own for _, ports, is_own in found)
+        fault = "" if is_ours else f"something listens on port {port} already"
+        return tell(done, fault, "run", "--publish", port)
+
+    if client.name == "docker":
+        yield from (partial(find_listener, port) for port in list_taken_ports(run.host, run.config))
+        services = get_object(run.config, "services").values()
+        yield from (partial(find_owner, name) for each in services if (name := get_text(each, "container_name")))
+    for kind, required in run.prerequisites:
+        yield partial(inspect, kind, required)
 
 
 def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) -> Trial:
@@ -314,7 +384,7 @@ def _start(run: _Run, client: _Client, way: Way, image: str, *, is_glibc: bool) 
     words = (*_ARGUMENTS[way], *request, image, "-c", SCRIPT, "sh", asked)
 
     def ask(*options: str, without: Collection[str] = (), share: float = 1.0) -> ProgramResult:
-        command = (*client.command, "run", *_OPTIONS, *naming, *options, *words)
+        command = (*client.command, "run", *_OPTIONS, _NO_NETWORK, *naming, *options, *words)
         return run.ask(*command, without=without, share=share)
 
     path, suspects = _list_suspects(run.host) if way is Way.PLAIN and client.name == "docker" else ("", {})

@@ -5,15 +5,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from devkit.facts.model import Facts
-from devkit.facts.values import Unknown
+from devkit.facts.model import DevContainer, Facts, Project
 from devkit.probe.documents import get_object, get_objects, get_text
+from devkit.probe.host import Host
 
 MAX_CONTAINERS = 4
 """Of each kind; more would take longer than a doctor may. Those that ask for a GPU come first."""
 _KEPT = re.compile(
     r"runtime|gpus|devices|device_cgroup_rules|cpu.*|mem.*|shm_size|pids_limit|ulimits|cap_add|cgroup.*|storage_opt"
-    r"|sysctls|tmpfs|init|deploy"
+    r"|sysctls|tmpfs|init|deploy|userns_mode|oom_.*|blkio_config"
 )
 """What a service asks of the machine and the engine. All else is of its image, its network or its neighbors.
 
@@ -21,10 +21,18 @@ A stranger may have written it. So it names no logging driver, which would conne
 the engine would run as root, no profile, which the client would read, and no label of SELinux, which would go onto files of
 this machine.
 """
+_NAMESPACES = ("network_mode", "ipc")
+"""Sysctls belong to them: an engine may refuse one in the host's namespace, or that namespace as a whole."""
+_HOST_FLAGS = re.compile(r"--(?:net(?:work)?|ipc)[= ]host")
+_NETWORK = re.compile(
+    r"(?:^| )--net(?:work)?[= ](?:container:([\w.-]+)|(?!(?:host|none|bridge|default)\b)([\w.-]+))(?= |$)"
+)
 _KEPT_FLAGS = re.compile(
     r"--(?:runtime|gpus|device|device-cgroup-rule|cpu\S*|memory\S*|shm-size|pids-limit|ulimit|cap-add|cgroup\S*"
     r"|storage-opt|sysctl|tmpfs|init)"
 )
+_LISTENING = "0A"
+"""The state of a socket. Source: Linux, include/net/tcp_states.h."""
 _FILES = ("secrets", "configs")
 _PROJECT_FILE = re.compile(
     r"(?:--(?:env|label)-file|--security-opt[ =]seccomp)[ =](?:\$\{localWorkspaceFolder\}/)?(?!unconfined|builtin)([\w.][\w./-]*)"
@@ -42,15 +50,16 @@ def list_stand_ins(
     Bind mounts are read-only, and one whose source Docker would create is left out.
     """
     name, _, value = label.partition("=")
-    ours = {"image": image, "entrypoint": command, "network_mode": "none", "read_only": True, "labels": {name: value}}
+    ours = {"image": image, "entrypoint": command, "read_only": True, "labels": {name: value}}
     services = get_object(config, "services")
     asked = {name: kept for name in services if (kept := _keep(get_object(services, name), config))}
     names = sorted(asked, key=lambda name: not _GPU.search(json.dumps(asked[name])))
-    return {name: {**asked[name], **ours} for name in names}
+    return {name: {"network_mode": "none", **asked[name], **ours} for name in names}
 
 
 def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in service.items() if _KEPT.fullmatch(key) and value}
+    kept |= {key: "host" for key in _NAMESPACES if service.get(key) == "host"}
     if "/" in get_text(kept, "runtime"):
         del kept["runtime"]
     if resources := get_object(service, "deploy", "resources"):
@@ -58,16 +67,17 @@ def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
     else:
         kept.pop("deploy", None)
     binds = [
-        {name: each[name] for name in ("type", "source", "target") if name in each}
-        | {"read_only": True, "bind": {"create_host_path": False}}
+        _bind(source, get_text(each, "target"))
         for each in get_objects(service, "volumes")
-        if get_text(each, "type") == "bind" and get_object(each, "bind").get("create_host_path") is not True
+        if (source := _find_folder(each, config)).startswith("/")
     ]
     named = [
         get_object(config, kind, get_text(each, "source")) for kind in _FILES for each in get_objects(service, kind)
     ]
-    files = (path for each in named if (path := get_text(each, "file")))
-    binds += [_bind_file(number, path) for number, path in enumerate(files)]
+    # podman-compose leaves paths relative.
+    files = (path for each in named if (path := get_text(each, "file")).startswith("/"))
+    # Its content is nobody's business here.
+    binds += [_bind(path, f"/run/devkit/{number}") for number, path in enumerate(files)]
     environment = {name: value for name, value in get_object(service, "environment").items() if "NVIDIA" in name}
     return {
         **kept,
@@ -76,10 +86,45 @@ def _keep(service: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _bind_file(number: int, path: str) -> dict[str, Any]:
-    """A file that a container needs, as a mount: its content is nobody's business here."""
-    target = f"/run/devkit/{number}"
-    return {"type": "bind", "source": path, "target": target, "read_only": True, "bind": {"create_host_path": False}}
+def _find_folder(mount: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Find the path on this machine that has to exist for a mount: a bind's, or that of a volume which is one; "" for none."""
+    if get_text(mount, "type") == "bind":
+        return "" if get_object(mount, "bind").get("create_host_path") is True else get_text(mount, "source")
+    options = get_object(config, "volumes", get_text(mount, "source"), "driver_opts")
+    return get_text(options, "device") if "bind" in get_text(options, "o").split(",") else ""
+
+
+def list_prerequisites(config: Mapping[str, Any], facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield kind and name of each network, volume and container that the project expects to exist already."""
+    for each in _list_dev_containers(facts):
+        words = " ".join(item.text for item in each.run_args)
+        for container, network in _NETWORK.findall(words):
+            yield ("container", container) if container else ("network", network)
+    for kind in ("network", "volume"):
+        for each in get_object(config, f"{kind}s").values():
+            if isinstance(each, dict) and each.get("external") and get_text(each, "name"):
+                yield kind, get_text(each, "name")
+    for service in get_object(config, "services").values():
+        for key in (*_NAMESPACES, "pid"):
+            kind, _, name = get_text(service, key).partition(":")
+            if kind == "container" and name:
+                yield kind, name
+
+
+def list_taken_ports(host: Host, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the TCP ports that the project publishes on every address of this machine, and on which something listens."""
+    files = (host.read(path) or "" for path in ("/proc/net/tcp", "/proc/net/tcp6"))
+    rows = [line.split() for text in files for line in text.splitlines()]
+    taken = {str(int(row[1].rpartition(":")[2], 16)) for row in rows if row[3:4] == [_LISTENING]}
+    for service in get_object(config, "services").values():
+        for port in get_objects(service, "ports"):
+            is_for_all = get_text(port, "protocol") == "tcp" and not get_text(port, "host_ip")
+            if is_for_all and get_text(port, "published") in taken:
+                yield get_text(port, "published")
+
+
+def _bind(source: str, target: str) -> dict[str, Any]:
+    return {"type": "bind", "source": source, "target": target, "read_only": True, "bind": {"create_host_path": False}}
 
 
 def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str = "") -> Iterator[tuple[str, ...]]:
@@ -87,18 +132,15 @@ def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str =
 
     `variables` are those of the environment, which a mount may name; `folder` is the project's, where its files are.
     """
-    if facts.project is None or isinstance(facts.project, Unknown):
-        return
-    for each in facts.project.dev_containers:
-        if each.compose_files:
-            continue
+    for each in _list_dev_containers(facts):
         texts, words = [item.text for item in each.run_args], list[str]()
         for place, text in enumerate(texts):
             takes_next = "=" not in text and " " not in text and text != "--init"
             given = texts[place : place + 1 + takes_next]
             if found := _PROJECT_FILE.fullmatch(" ".join(given)):
                 words += _mount(f"{folder}/{found[1]}", f"/run/devkit/{place}")
-            if _KEPT_FLAGS.match(text) and not (text.startswith("--runtime") and "/" in " ".join(given)):
+            is_program = text.startswith("--runtime") and "/" in " ".join(given)
+            if _HOST_FLAGS.fullmatch(" ".join(given)) or (_KEPT_FLAGS.match(text) and not is_program):
                 words += given
         for mount in each.mounts:
             source = _VARIABLE.sub(lambda found: variables.get(found[1], ""), mount.source)
@@ -106,6 +148,12 @@ def list_run_arguments(facts: Facts, variables: Mapping[str, str], folder: str =
                 words += _mount(source, mount.target)
         if words:
             yield tuple(words)
+
+
+def _list_dev_containers(facts: Facts) -> tuple[DevContainer, ...]:
+    """List the dev containers that Compose does not start."""
+    known = facts.project if isinstance(facts.project, Project) else None
+    return tuple(each for each in known.dev_containers if not each.compose_files) if known else ()
 
 
 def _mount(source: str, target: str) -> tuple[str, str]:

@@ -194,6 +194,7 @@ def healthy():
             docker_group_is_active=True,
             runs_systemd=True,
             managed_by="",
+            is_in_job=False,
         ),
         driver=Driver(
             loaded=DRIVER,

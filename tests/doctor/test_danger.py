@@ -15,7 +15,7 @@ from tests.doctor.machines import GIB, PCI, changed, gpu, healthy
 from tests.doctor.running import build_full_report, find_only, report_of, run_check
 from tests.hosts import MACHINES, facts_of
 
-SLURM = {"system.managed_by": "Slurm job 4711"}
+SLURM = {"system.managed_by": "Slurm job 4711", "system.is_in_job": True}
 SHARE = Directory(
     "/shared/hf/hub", "hub cache", True, False, 4000, "nfs4", 500 * GIB, 9, False, is_read_only=True, is_in_home=False
 )

@@ -157,7 +157,9 @@ CASES = [
     ("ENG017", broken_by(STRANGE, settings=(DEFAULT,)), "error: default-runtime", "another default runtime"),
     (
         "PRJ041",
-        tried(WORKS, replace(own(code=1, err="network ml not found"), arguments=("network", "inspect", "ml"))),
+        tried(
+            WORKS, replace(own(code=1, err="network ml not found"), arguments=("inspect", "--type", "network", "ml"))
+        ),
         "error: network ml not found | docker network create ml",
         "an external network that does not exist",
     ),

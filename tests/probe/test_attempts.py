@@ -10,7 +10,7 @@ from devkit.facts.programs import ProgramFailure
 from devkit.probe.attempts import find_assignments, find_error_lines, run_or_explain
 from devkit.probe.engine.compose_config import read_compose_config
 from devkit.probe.engine.daemon_files import find_daemon_file, find_daemon_pid, read_daemon_files
-from devkit.probe.engine.last_words import add_settings, read_last_words
+from devkit.probe.engine.last_words import add_settings, find_named_settings, read_last_words
 from devkit.probe.engine.program_trials import read_program_failures
 from devkit.probe.host import LocalHost
 from tests.hosts import machine, written
@@ -173,6 +173,8 @@ def test_a_dockerd_that_validates_a_file_is_no_daemon(tmp_path):
         "/proc/7/comm" = "dockerd"
         "/proc/7/cmdline" = "/usr/bin/dockerd\\u0000--validate"
         "/proc/9/comm" = "dockerd"
+        "/proc/8/comm" = "dockerd\\n"
+        "/proc/8/cmdline" = ""
         "/proc/9/cmdline" = "/usr/bin/dockerd"
         """,
     )
@@ -288,3 +290,9 @@ def test_a_variable_whose_value_compose_repeats_is_named_where_nothing_works_wit
     monkeypatch.setenv("COMPOSE_FILE", "/old/compose.yaml")
     refused = read_compose_config(LocalHost(), project=str(tmp_path))
     assert refused.settings == ("COMPOSE_FILE in this shell",)
+
+
+def test_a_setting_whose_key_is_quoted_comes_before_one_whose_value_is_repeated():
+    said = "failed to set log opts: unknown log opt 'max-sizes' for json-file log driver"
+    settings = [("d.json", "log-driver", "json-file"), ("d.json", "log-opts.max-sizes", "10m")]
+    assert find_named_settings(said, settings) == ("log-opts.max-sizes in d.json", "log-driver in d.json")

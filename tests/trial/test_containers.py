@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import sys
 import time
 from pathlib import Path
@@ -242,7 +243,98 @@ def test_networks_and_volumes_that_have_to_exist_are_looked_up(engine, tmp_path)
         LocalHost(), changed(without_gpu(), {"compose_config": ()}), deadline_s=30.0, project=str(tmp_path)
     )
     asked = [each.arguments for each in tried.tried if each.way is Way.PROJECT]
-    assert asked == [("network", "inspect", "ml"), ("volume", "inspect", "ml")]
+    assert asked == [("inspect", "--type", "network", "ml"), ("inspect", "--type", "volume", "ml")]
+
+
+def test_a_container_whose_network_a_service_joins_is_looked_up(engine, tmp_path):
+    write_project(tmp_path, {"services": {"a": {"network_mode": "container:vpn"}}})
+    engine('echo "no such container: vpn" >&2; exit 1')
+    facts = changed(without_gpu(), {"compose_config": ()})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    assert [each.arguments for each in found if each.way is Way.PROJECT] == [("inspect", "--type", "container", "vpn")]
+
+
+def test_the_hosts_network_is_kept_and_no_port_is_published(engine, tmp_path):
+    service = {"network_mode": "host", "ipc": "private", "sysctls": {"net.core.somaxconn": 1024}, "ports": ["80:80"]}
+    (found,) = list_stand_ins({"services": {"a": service}}, "ours", label="of=me", command=("true",)).values()
+    assert (found["network_mode"], found.keys() & {"ports", "ipc"}) == ("host", set())
+    keys = {
+        "image": "x",
+        "runArgs": ["--network", "host", "--ipc=shareable", "-p", "80:80", "--sysctl=net.core.somaxconn=1"],
+    }
+    engine()
+    attempt(changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev=json.dumps(keys)))}))
+    own = next(call for call in runs(engine) if "--sysctl" in call).split()
+    assert ("host" in own, {"--network=none", "80:80", "--ipc=shareable"} & set(own)) == (True, set())
+
+
+@pytest.mark.parametrize("program", ["docker-compose", "podman-compose"])
+def test_podmans_projects_are_tried_by_its_compose(engine, tmp_path, monkeypatch, program):
+    write_project(tmp_path, {"services": {"train": {"cpus": 1}}}, program=program)
+    monkeypatch.setattr("devkit.probe.engine.client.COMPOSE_PLUGIN_FOLDERS", ())
+    engine(name="podman")
+    podman = {"engine.kind": EngineKind.PODMAN, "engine.endpoint.url": f"unix://{tmp_path}", "compose_config": ()}
+    facts = changed(changed(without_gpu(), {"engine": healthy().engine}), podman)
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path))
+    own = [each for each in found.tried if each.way is Way.PROJECT]
+    assert ([each.arguments for each in own], found.untried) == ([("compose", "run", "train")], ())
+    assert [(each.engine, each.code) for each in own] == [("podman", 0)]
+
+
+def test_a_project_that_no_compose_resolves_is_not_tried(engine, tmp_path):
+    compose = "services: {train: {image: x}}"
+    (tmp_path / "p").mkdir()
+    project = read(tmp_path / "p", {"compose.yaml": compose})
+    engine(name="podman")
+    podman = {"engine.kind": EngineKind.PODMAN, "project": project, "compose_config": Unknown("no Compose")}
+    assert attempt(changed(healthy(), podman)).untried == ("train",)
+
+
+def test_the_network_that_a_dev_container_joins_is_looked_up(engine, tmp_path):
+    keys = {
+        "image": "x",
+        "runArgs": ["--network", "ml", "--network=host", "--net=container:vpn", "--network=${localEnv:N}"],
+    }
+    engine("exit 1")
+    found = attempt(changed(without_gpu(), {"project": read(tmp_path / "p", files_of(dev=json.dumps(keys)))})).tried
+    asked = [each.arguments for each in found if each.arguments[:1] == ("inspect",)]
+    assert asked == [("inspect", "--type", "network", "ml"), ("inspect", "--type", "container", "vpn")]
+
+
+def test_a_volume_that_is_a_bind_mount_needs_its_folder():
+    volumes = {
+        "models": {"driver_opts": {"type": "none", "o": "ro,bind", "device": "/data"}},
+        "v": {"driver_opts": {"o": "size=1"}},
+    }
+    mounts = [{"type": "volume", "source": name, "target": f"/{name}"} for name in volumes]
+    config = {"services": {"a": {"volumes": mounts}}, "volumes": volumes}
+    (found,) = list_stand_ins(config, "ours", label="of=me", command=("true",)).values()
+    assert [(each["source"], each["target"], each["read_only"]) for each in found["volumes"]] == [
+        ("/data", "/models", True)
+    ]
+
+
+@pytest.mark.parametrize(("folder", "code"), [("/other", 1), ("{}/.devcontainer", 0)], ids=["another's", "our own"])
+def test_a_published_port_on_which_another_listens_is_told(engine, tmp_path, folder, code):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = str(listener.getsockname()[1])
+        published = [{"protocol": "tcp", "published": each} for each in (number, "1")]
+        write_project(tmp_path, {"name": "p", "services": {"a": {"ports": published}}})
+        engine(containers=f"x\t0.0.0.0:{number}->80/tcp\t{folder.format(tmp_path)}\n")
+        facts = changed(without_gpu(), {"compose_config": ()})
+        found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    own = [(each.arguments, each.code) for each in found if each.way is Way.PROJECT]
+    assert own == [(("run", "--publish", number), code)]
+
+
+@pytest.mark.parametrize(("folder", "code"), [("/other", 1), ("{}", 0)], ids=["another's", "our own"])
+def test_a_name_that_a_container_of_another_project_has_is_taken(engine, tmp_path, folder, code):
+    write_project(tmp_path, {"name": "mine", "services": {"a": {"container_name": "train"}}})
+    engine(containers=f"trainer\t\t/other\ntrain\t\t{folder.format(tmp_path)}\n")
+    facts = changed(without_gpu(), {"compose_config": ()})
+    found = try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).tried
+    own = [(each.arguments, each.code) for each in found if each.way is Way.PROJECT]
+    assert own == [(("create", "--name", "train"), code)]
 
 
 def test_services_beyond_those_that_are_tried_are_named(engine, tmp_path):
@@ -252,13 +344,13 @@ def test_services_beyond_those_that_are_tried_are_named(engine, tmp_path):
     assert try_containers(LocalHost(), facts, deadline_s=30.0, project=str(tmp_path)).untried == ("s4", "s5")
 
 
-def write_project(folder, config):
+def write_project(folder, config, *, program="docker-compose"):
     """Write a Compose file, and a stand-in for Compose that resolves it so."""
     (folder / "compose.yaml").write_text("services: {}")
-    plugins = folder / "home/.docker/cli-plugins"
-    plugins.mkdir(parents=True)
-    (plugins / "docker-compose").write_text(f"#!/bin/sh\necho {shlex.quote(json.dumps(config))}\n")
-    (plugins / "docker-compose").chmod(0o755)
+    plugins = folder / "home/.docker/cli-plugins" if program == "docker-compose" else folder
+    plugins.mkdir(parents=True, exist_ok=True)
+    (plugins / program).write_text(f"#!/bin/sh\necho {shlex.quote(json.dumps(config))}\n")
+    (plugins / program).chmod(0o755)
 
 
 def test_a_service_is_tried_with_what_it_asks_of_the_machine_alone():

@@ -18,6 +18,7 @@ from devkit.doctor.preconditions import (
     require_nvml,
     require_toolkit,
     require_toolkit_engine,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import PODMAN_OF_ONE_CDI_FOLDER
@@ -28,11 +29,8 @@ from devkit.text import format_count, join_words
 
 _CDI_0_7_0 = Release.parse("0.7.0")
 """The first version that older engines refuse. Source: NVIDIA, Container Toolkit 1.19.1 release notes."""
-
 _SHOWN = 4
-
 _NODES_ON_DEMAND = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
-
 CDI_GPU_KIND = "nvidia.com/gpu"
 DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Later folders win. Source: container-device-interface, cdi.DefaultSpecDirs."""
@@ -99,8 +97,7 @@ def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     require_nvidia_gpu(facts)
     specs = require(facts.cdi)
     found = tuple(spec for spec in specs if spec.kind == CDI_GPU_KIND or (spec.error and "nvidia" in spec.path))
-    if not found:
-        raise NotApplicable("there is no CDI specification for nvidia.com/gpu")
+    skip_if(not found, "there is no CDI specification for nvidia.com/gpu")
     return found
 
 
@@ -111,9 +108,7 @@ def cdi_is_current(facts: Facts) -> Iterator[Problem]:
     for spec in specs:
         if spec.driver is not None and spec.driver != release:
             evidence = (f"{spec.path}: libraries of {spec.driver}", f"/sys/module/nvidia/version: {release}")
-            yield problem(
-                "other-driver", path=spec.path, driver=spec.driver, loaded=release, subject=spec.path, evidence=evidence
-            )
+            yield problem("other-driver", path=spec.path, driver=spec.driver, loaded=release, evidence=evidence)
 
 
 @check("CDI002", causes=CONTAINER_START_CODES)
@@ -135,7 +130,6 @@ def engine_reads_cdi_version(facts: Facts) -> Iterator[Problem]:
                 program=program,
                 version=version,
                 floor=floor,
-                subject=spec.path,
                 evidence=(f"{spec.path}: cdiVersion {spec.cdi_version}", f"{program} {version}"),
             )
 
@@ -167,7 +161,6 @@ def cdi_is_readable(facts: Facts) -> Iterator[Problem]:
                 path=spec.path,
                 error=spec.error,
                 other="" if spec is kept else kept.path,
-                subject=spec.path,
                 evidence=(f"{spec.path}: {spec.error or 'no devices'}",),
             )
 
@@ -195,7 +188,6 @@ def cdi_paths_exist(facts: Facts) -> Iterator[Problem]:
                 severity=None if _needs_cdi(engine) else Severity.WARNING,
                 path=spec.path,
                 missing=missing[0],
-                subject=spec.path,
                 evidence=[f"{path}: no such file" for path in missing[:_SHOWN]] + [f"and {more} more"] * (more > 0),
             )
 
@@ -205,29 +197,26 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Problem]:
     specs = [spec for spec in require_gpu_cdi_specs(facts) if not spec.error and spec.devices]
     require_container_engine(facts)
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
-    if is_in_wsl(facts):
-        raise NotApplicable("in WSL every GPU is the one node /dev/dxg")
+    skip_if(is_in_wsl(facts), "in WSL every GPU is the one node /dev/dxg")
     has_mig = any(gpu.mig_enabled is True for gpu in gpus)
     for spec in specs:
         path, numbered = spec.path, {name for name in spec.devices if name.isdigit()}
         empty = () if isinstance(spec.without_nodes, Unknown) else spec.without_nodes
         evidence = (f"{path}: devices {join_words(spec.devices[:8])}", f"NVML counts {len(facts.gpus)}")
         if empty:
-            yield problem("no-node", path=path, devices=join_words(empty[:_SHOWN]), subject=path, evidence=evidence)
+            yield problem("no-node", path=path, devices=join_words(empty[:_SHOWN]), evidence=evidence)
         elif "all" not in spec.devices and spec.kind == CDI_GPU_KIND:
-            yield problem("no-all", path=path, subject=path, evidence=evidence)
+            yield problem("no-all", path=path, evidence=evidence)
         elif numbered and len(numbered) < len(gpus) and not has_mig:
             described = format_count(len(numbered), "GPU")
-            yield problem("too-few", path=path, described=described, count=len(gpus), subject=path, evidence=evidence)
+            yield problem("too-few", path=path, described=described, count=len(gpus), evidence=evidence)
 
 
-@check("CDI006")
+@check("CDI006", require_gpu_cdi_specs)
 def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Problem]:
-    require_gpu_cdi_specs(facts)
     engine = require_toolkit_engine(facts)
     state = require(require_toolkit(facts).cdi_refresh)
-    if not state:
-        raise NotApplicable("this toolkit has no unit that renews CDI specifications")
+    skip_if(not state, "this toolkit has no unit that renews CDI specifications")
     if state != "enabled":
         severity = None if _needs_cdi(engine) else Severity.NOTE
         yield problem("not-enabled", severity=severity, state=state, evidence=(f"nvidia-cdi-refresh.path: {state}",))
@@ -236,8 +225,7 @@ def cdi_refresh_is_enabled(facts: Facts) -> Iterator[Problem]:
 @check("CDI007", causes=("CTK002", "CDI002", *CONTAINER_START_CODES))
 def engine_supports_cdi(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
-    if engine.kind is not EngineKind.PODMAN:
-        raise NotApplicable("Docker has other ways to a GPU")
+    skip_if(engine.kind is not EngineKind.PODMAN, "Docker has other ways to a GPU")
     version, floor = require(engine.version), load_tables().engines.features["podman", "cdi"].version
     if version < floor:
         yield problem("too-old", version=version, floor=floor, evidence=(f"podman {version}",))
@@ -253,8 +241,7 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Problem]:
         and engine.version.numbers[:2] == PODMAN_OF_ONE_CDI_FOLDER.value
     )
     searched = ("/etc/cdi",) if is_of_one else engine.cdi_spec_dirs
-    if not searched:
-        raise NotApplicable("the engine does not name its CDI folders")
+    skip_if(not searched, "the engine does not name its CDI folders")
     folders = {normalize_folder(folder) for folder in searched}
     if any(find_folder(spec) in folders for spec in specs):
         return
@@ -272,7 +259,6 @@ def cdi_is_where_engine_looks(facts: Facts) -> Iterator[Problem]:
         path=specs[0].path,
         folders=join_words(searched),
         folder=searched[0],
-        subject=specs[0].path,
         evidence=(searched_by, *(spec.path for spec in specs)),
     )
 
@@ -311,8 +297,7 @@ def _list_known(engine: Engine) -> str:
 def engine_knows_cdi_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     specs = tuple(spec for spec in require(facts.cdi) if spec.driver is not None or spec.kind == CDI_GPU_KIND)
-    if not specs:
-        raise NotApplicable("there is no CDI specification of the driver's libraries")
+    skip_if(not specs, "there is no CDI specification of the driver's libraries")
     if not _needs_cdi(engine) or has_cdi_gpus(facts, engine):
         return
     evidence = (

@@ -17,10 +17,12 @@ from devkit.doctor.preconditions import (
     require_gpu_engine,
     require_loaded_driver,
     require_python,
+    require_some,
     require_system,
     require_torch,
     require_torch_cuda,
     require_visible_gpu,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import FIRST_GENERIC_L4T, JETSON_INDEXES
@@ -47,16 +49,11 @@ _COMPILED_PACKAGES = (
     "gptqmodel",
 )
 """Packages that start nvcc, when they are installed or at their first use."""
-
 _STUBS = "/stubs"
-
 _ENGINE_MACHINES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
 """How engines name the processor that uname calls by the key."""
-
 CONSUMER_BRANDS = ("geforce", "titan")
-
 _CONDITION = re.compile(r"(\w+)(>=|<=|!=|=|<|>)([\w.]+)")
-
 _COMPARISONS: Mapping[str, Callable[[Release, Release], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -69,18 +66,13 @@ _COMPARISONS: Mapping[str, Callable[[Release, Release], bool]] = {
 
 def _require_driver_cuda(facts: Facts) -> DriverCuda:
     require_visible_gpu(facts)
-    driver = find_driver_cuda(facts)
-    if driver is None:
-        raise NotApplicable("the driver's version is not known")
-    return driver
+    return require_some(find_driver_cuda(facts), "the driver's version is not known")
 
 
 @check("CUD001")
 def image_requirement_met(facts: Facts) -> Iterator[Problem]:
     driver = _require_driver_cuda(facts)
-    requirement = require_container(facts).require_cuda
-    if not requirement:
-        raise NotApplicable("the image sets no NVIDIA_REQUIRE_CUDA")
+    requirement = require_some(require_container(facts).require_cuda or None, "the image sets no NVIDIA_REQUIRE_CUDA")
     wanted = find_unmet_cuda(requirement, driver, tuple(gpu.name for gpu in facts.gpus))
     if wanted is None:
         return
@@ -136,10 +128,10 @@ def compat_libcuda_is_accepted(facts: Facts) -> Iterator[Problem]:
         return
     evidence = (f"first libcuda.so.1: {path}", f"driver {driver.release}")
     if isinstance(copy, Release) and copy < driver.release:
-        yield problem("older-than-driver", path=path, driver=driver.release, subject=path, evidence=evidence)
+        yield problem("older-than-driver", path=path, driver=driver.release, evidence=evidence)
     elif facts.gpus and not is_forward_compatible(facts.gpus):
         names = ", ".join(sorted({gpu.name for gpu in facts.gpus}))
-        yield problem("not-accepted", path=path, gpus=names, subject=path, evidence=evidence)
+        yield problem("not-accepted", path=path, gpus=names, evidence=evidence)
 
 
 @check("CUD003", causes=("CUD011", "PYT017"))
@@ -148,9 +140,7 @@ def libcuda_matches_module(facts: Facts) -> Iterator[Problem]:
     release = require_loaded_driver(facts)
     if is_in_container(facts) and require_container(facts).compat_libcuda:
         raise NotApplicable("a forward-compatibility libcuda comes first")
-    library = require(driver.libcuda)
-    if library is None:
-        raise NotApplicable("no libcuda.so.1 is found here")
+    library = require_some(driver.libcuda, "no libcuda.so.1 is found here")
     if library != release:
         paths = () if isinstance(driver.libcuda_paths, Unknown) else driver.libcuda_paths
         yield problem(
@@ -190,25 +180,22 @@ def driver_runs_torch_cuda(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("CUD005", causes=("CUD003", "CUD011", "PYT017"))
+@check("CUD005", require_visible_gpu, causes=("CUD003", "CUD011", "PYT017"))
 def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     path = require_python(facts).ld_library_path
     folders = [folder for folder in path if folder.endswith(_STUBS)]
     known = facts.driver.libcuda_paths if isinstance(facts.driver, Driver) else ()
     first = "" if isinstance(known, Unknown) else next(iter(known), "")
     evidence = (f"LD_LIBRARY_PATH={':'.join(path)}", f"first libcuda.so.1: {first or '-'}")
     if f"{_STUBS}/" in first:
-        yield problem("stub-loaded", path=first, subject=first, evidence=evidence)
+        yield problem("stub-loaded", path=first, evidence=evidence)
     elif folders:
         yield problem("stubs-in-path", folders=join_words(folders), subject=folders[0], evidence=evidence)
 
 
 def _require_toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
     require_visible_gpu(facts)
-    toolkit = require(require_python(facts).cuda_toolkit)
-    if toolkit is None:
-        raise NotApplicable("there is no CUDA Toolkit with a compiler here")
+    toolkit = require_some(require_python(facts).cuda_toolkit, "there is no CUDA Toolkit with a compiler here")
     # 13.0.88 is a patch of 13.0, and runs wherever that does.
     numbers = require(toolkit.version).numbers[:2]
     return toolkit, Release.parse(".".join(str(number) for number in numbers))
@@ -217,8 +204,7 @@ def _require_toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
 @check("CUD006", causes=("CUD007",))
 def cuda_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
     version, source = _find_cuda(facts)
-    if not facts.gpus:
-        raise NotApplicable("no GPU answers")
+    skip_if(not facts.gpus, "no GPU answers")
     python = require_python(facts)
     brings_cuda = isinstance(python.torch, Torch) and isinstance(python.torch.cuda, Release)
     is_unused = brings_cuda and not any(package.name in _COMPILED_PACKAGES for package in python.packages)
@@ -254,8 +240,7 @@ def _find_cuda(facts: Facts) -> tuple[Release, str]:
     container = facts.container
     required = "" if container is None or isinstance(container, Unknown) else container.require_cuda or ""
     wanted = required.partition("cuda>=")[2].split(",")[0].split()
-    if not wanted:
-        raise NotApplicable("there is no CUDA here but what torch brings")
+    skip_if(not wanted, "there is no CUDA here but what torch brings")
     return Release.parse(wanted[0]), "the image"
 
 
@@ -294,7 +279,6 @@ def toolkit_fits_torch(facts: Facts) -> Iterator[Problem]:
         toolkit=version,
         path=toolkit.path,
         cuda=cuda,
-        subject=toolkit.path,
         evidence=(
             f"{toolkit.path} (by {toolkit.found_by}): CUDA {version}",
             f"torch is built with CUDA {cuda}",
@@ -325,12 +309,8 @@ def images_are_for_this_processor(facts: Facts) -> Iterator[Problem]:
 
 @check("CUD010", causes=("PYT001", "PYT002"))
 def torch_fits_jetpack(facts: Facts) -> Iterator[Problem]:
-    tegra = require(require_system(facts).tegra)
-    if tegra is None:
-        raise NotApplicable("this is not a Jetson")
-    torch = require(require_python(facts).torch)
-    if torch is None:
-        raise NotApplicable("torch is not installed in this Python")
+    tegra = require_some(require_system(facts).tegra, "this is not a Jetson")
+    torch = require_some(require_python(facts).torch, "torch is not installed in this Python")
     if isinstance(tegra.release, Release) and tegra.release.major >= FIRST_GENERIC_L4T.value:
         return
     # PyTorch's own indexes have +cpu, +cu126 …; Jetson builds say 2.5.0a0+…nv24.08 or nothing.
@@ -352,9 +332,8 @@ def torch_fits_jetpack(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("CUD011", causes=("PYT017", "PYT018", "PYT019"))
+@check("CUD011", require_visible_gpu, causes=("PYT017", "PYT018", "PYT019"))
 def cuda_starts(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     answer = require(facts.deep).cuda
     if isinstance(answer, Unknown):
         raise NotApplicable(answer.reason, is_lost=answer.is_lost)

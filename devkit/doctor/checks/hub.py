@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import find_platform, is_in_container, require, require_python, require_system
+from devkit.doctor.model import check
+from devkit.doctor.preconditions import find_platform, is_in_container, require, require_python, require_system, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
 from devkit.facts.model import Facts, Hub, HubCall, Platform, WslSettings
@@ -11,15 +11,10 @@ from devkit.facts.values import Release, Unknown
 
 _FIRST_HUB_WITH_HTTPX = Release.parse("1.0")
 """From here on huggingface_hub asks by httpx, and knows no hf_transfer. Source: huggingface_hub, migration to 1.0."""
-
 _LOOPBACK = ("localhost", "127.", "[::1]", "0.0.0.0")  # noqa: S104 - read, not bound
-
 _SCHEMES = ("http", "https", "socks5", "socks5h", "socks4", "socks4a")
-
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY_REQUESTS = 401, 403, 404, 429
-
 _PROXY_AUTHENTICATION = 407
-
 _KNOWN_FAILURES = ("name", "refused", "timed-out", "certificate", "proxy", "unreachable")
 
 
@@ -99,7 +94,6 @@ def certificates_exist(facts: Facts) -> Iterator[Problem]:
                 "missing",
                 variable=bundle.variable,
                 path=bundle.path,
-                subject=bundle.path,
                 evidence=(f"{bundle.variable}={bundle.path}", "no such file"),
             )
 
@@ -109,8 +103,7 @@ def hf_transfer_is_installed(facts: Facts) -> Iterator[Problem]:
     if not require(require(facts.hub).wants_hf_transfer):
         return
     packages = {package.name: package.version for package in require_python(facts).packages}
-    if "huggingface-hub" not in packages:
-        raise NotApplicable("huggingface_hub is not installed in this Python")
+    skip_if("huggingface-hub" not in packages, "huggingface_hub is not installed in this Python")
     version = packages["huggingface-hub"]
     if "hf-transfer" not in packages and Release.parse(version) < _FIRST_HUB_WITH_HTTPX:
         evidence = ("HF_HUB_ENABLE_HF_TRANSFER is set", f"huggingface_hub {version}, no hf_transfer")

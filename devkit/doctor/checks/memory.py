@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import is_in_container, require, require_gpu_run, require_visible_gpu
+from devkit.doctor.model import check
+from devkit.doctor.preconditions import is_in_container, require, require_gpu_run, require_visible_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import FREE_GPU_BYTES, GROUP_MEMORY_BYTES, MIB, ROOM_WITHOUT_CHECKPOINTING
 from devkit.facts.model import Facts
@@ -11,12 +11,10 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, format_count
 
 
-@check("MEM001")
+@check("MEM001", require_visible_gpu)
 def memory_may_be_locked(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limits = require(facts.limits)
-    if not require(limits.has_infiniband):
-        raise NotApplicable("there is no InfiniBand or RoCE card")
+    skip_if(not require(limits.has_infiniband), "there is no InfiniBand or RoCE card")
     limit_bytes = require(limits.locked_memory_bytes)
     if limit_bytes is not None:
         evidence = (f"/proc/self/limits: Max locked memory {limit_bytes}", "/sys/class/infiniband is not empty")
@@ -25,8 +23,7 @@ def memory_may_be_locked(facts: Facts) -> Iterator[Problem]:
 
 @check("MEM002")
 def no_process_was_oom_killed(facts: Facts) -> Iterator[Problem]:
-    if not is_in_container(facts):
-        raise NotApplicable("on a host the control group is only this session's")
+    skip_if(not is_in_container(facts), "on a host the control group is only this session's")
     limits = require(facts.limits)
     kills = require(limits.out_of_memory_kills)
     if not kills:
@@ -40,9 +37,8 @@ def no_process_was_oom_killed(facts: Facts) -> Iterator[Problem]:
         yield problem("killed", processes=processes, evidence=(seen, "memory.max: no limit"))
 
 
-@check("MEM003", causes=("MEM002",))
+@check("MEM003", require_visible_gpu, causes=("MEM002",))
 def cgroup_memory_suffices(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limit_bytes = require(require(facts.limits).group_memory_bytes)
     if limit_bytes is None or limit_bytes >= GROUP_MEMORY_BYTES.value:
         return
@@ -52,12 +48,10 @@ def cgroup_memory_suffices(facts: Facts) -> Iterator[Problem]:
     yield problem("limited", limit=format_bytes(limit_bytes), place=place, evidence=evidence)
 
 
-@check("MEM004")
+@check("MEM004", require_visible_gpu)
 def gpu_memory_is_free(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     free = [gpu.free_bytes for gpu in facts.gpus if not isinstance(gpu.free_bytes, Unknown)]
-    if not free or len(free) < len(facts.gpus):
-        raise NotApplicable("NVML does not say how much memory is free")
+    skip_if(not free or len(free) < len(facts.gpus), "NVML does not say how much memory is free")
     if max(free) < FREE_GPU_BYTES.value:
         evidence = [f"GPU {gpu.index}: {format_bytes(size)} free" for gpu, size in zip(facts.gpus, free, strict=True)]
         yield problem("used-up", free=format_bytes(max(free)), evidence=evidence)
@@ -68,8 +62,7 @@ def checkpointing_is_needed(facts: Facts) -> Iterator[Problem]:
     run = require_gpu_run(facts)
     memory = [gpu.memory_bytes for gpu in require(run.gpus) if isinstance(gpu.memory_bytes, int)]
     peak = require(run.peak_bytes)
-    if not memory:
-        raise NotApplicable("the GPU's memory is not known")
+    skip_if(not memory, "the GPU's memory is not known")
     if require(run.checkpointing) and peak < min(memory) * ROOM_WITHOUT_CHECKPOINTING.value:
         evidence = (f"peak {peak} bytes, memory {min(memory)} bytes",)
         yield problem("not-needed", peak=format_bytes(peak), memory=format_bytes(min(memory)), evidence=evidence)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from devkit.doctor.checks.cuda import CONSUMER_BRANDS
 from devkit.doctor.model import NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_container, require, require_nvml, require_visible_gpu
+from devkit.doctor.preconditions import is_in_container, require, require_nvml, require_visible_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, Limits
 from devkit.facts.values import Unknown
@@ -21,8 +21,7 @@ def _find_setting(limits: Limits, name: str) -> str | None:
 def gpus_reach_each_other(facts: Facts) -> Iterator[Problem]:
     answer = require_nvml(facts)
     require_visible_gpu(facts)
-    if len(answer.gpus) < 2:
-        raise NotApplicable("one GPU has no other to reach")
+    skip_if(len(answer.gpus) < 2, "one GPU has no other to reach")
     if not isinstance(facts.driver, Unknown) and facts.driver.nvswitch_present is True:
         raise NotApplicable("the GPUs are joined by an NVSwitch")
     limits = require(facts.limits)
@@ -39,9 +38,8 @@ def gpus_reach_each_other(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("NET002")
+@check("NET002", require_visible_gpu)
 def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limits = require(facts.limits)
     wanted = _find_setting(limits, "NCCL_SOCKET_IFNAME")
     if not wanted or wanted.startswith("^"):
@@ -54,13 +52,11 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
         yield problem("no-such-interface", wanted=wanted, interface=interfaces[-1], evidence=evidence)
 
 
-@check("NET003")
+@check("NET003", require_visible_gpu)
 def nodes_reach_each_other(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limits = require(facts.limits)
     signs = _find_multi_node_signs(limits)
-    if not signs:
-        raise NotApplicable("nothing speaks of a run over several nodes")
+    skip_if(not signs, "nothing speaks of a run over several nodes")
     if _find_setting(limits, "NCCL_SOCKET_IFNAME"):
         return
     interfaces = require(limits.interfaces)
@@ -85,11 +81,9 @@ def _find_multi_node_signs(limits: Limits) -> tuple[str, ...]:
     return tuple(signs)
 
 
-@check("NET004")
+@check("NET004", require_visible_gpu)
 def nccl_may_use_infiniband(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     limits = require(facts.limits)
-    if not require(limits.has_infiniband):
-        raise NotApplicable("this machine has no InfiniBand")
+    skip_if(not require(limits.has_infiniband), "this machine has no InfiniBand")
     if _find_setting(limits, "NCCL_IB_DISABLE") == "1":
         yield problem("turned-off", evidence=("NCCL_IB_DISABLE=1", "/sys/class/infiniband: not empty"))

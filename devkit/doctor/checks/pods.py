@@ -5,7 +5,7 @@ from shlex import quote
 
 from devkit.doctor.checks.cdi import CDI_GPU_KIND
 from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import require, require_nvidia_gpu, require_toolkit
+from devkit.doctor.preconditions import require_nvidia_gpu, require_some, require_toolkit, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.engine import PodRuntime
 from devkit.facts.model import Facts
@@ -14,7 +14,6 @@ from devkit.text import join_words
 
 _SERVICES = {"containerd": "containerd", "CRI-O": "crio"}
 """As nvidia-ctk and systemd call them."""
-
 _RESTART_AGENT = {
     "k3s": "sudo systemctl restart k3s || sudo systemctl restart k3s-agent",
     "rke2": "sudo systemctl restart rke2-server || sudo systemctl restart rke2-agent",
@@ -24,10 +23,7 @@ _RESTART_AGENT = {
 
 def _require_pod_runtime(facts: Facts) -> PodRuntime:
     require_nvidia_gpu(facts)
-    pods = require(require_toolkit(facts).pods)
-    if pods is None:
-        raise NotApplicable("this machine is not a Kubernetes node")
-    return pods
+    return require_some(require_toolkit(facts).pods, "this machine is not a Kubernetes node")
 
 
 def _configure(pods: PodRuntime) -> tuple[str, ...]:
@@ -85,22 +81,19 @@ def pod_runtime_reads_settings(facts: Facts) -> Iterator[Problem]:
         return
     if pods.is_off:
         evidence = f'{path}: disabled_plugins = ["cri"]'
-        yield problem("switched-off", path=path, configure=configure, subject=path, evidence=(evidence,))
+        yield problem("switched-off", path=path, configure=configure, evidence=(evidence,))
     if section := pods.ignored_section:
         evidence = f"{path}: runtime nvidia under {section}"
-        yield problem(
-            "wrong-section", path=path, section=section, configure=configure, subject=path, evidence=(evidence,)
-        )
+        yield problem("wrong-section", path=path, section=section, configure=configure, evidence=(evidence,))
     if file := pods.ignored_file:
         evidence = f"{file}: not among the imports"
-        yield problem("not-imported", path=path, file=file, configure=configure, subject=path, evidence=(evidence,))
+        yield problem("not-imported", path=path, file=file, configure=configure, evidence=(evidence,))
 
 
 @check("POD002", causes=("POD003",))
 def pods_have_nvidia_runtime(facts: Facts) -> Iterator[Problem]:
     pods = _require_pod_runtime(facts)
-    if pods.error or pods.is_off or pods.ignored_section or pods.ignored_file:
-        raise NotApplicable("its settings are not read")
+    skip_if(pods.error or pods.is_off or pods.ignored_section or pods.ignored_file, "its settings are not read")
     names = join_words(runtime.name for runtime in pods.runtimes) or "none"
     evidence = [f"{pods.path}: runtimes {names}, default {pods.default_runtime or 'not set'}"]
     nvidia = next((runtime for runtime in pods.runtimes if runtime.name == "nvidia"), None)

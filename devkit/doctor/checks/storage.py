@@ -13,6 +13,7 @@ from devkit.doctor.preconditions import (
     require_gpu_run,
     require_nvidia_gpu,
     require_system,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
@@ -29,22 +30,15 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 _HUB_CACHE = "hub cache"
-
 _ENGINE_DATA = "engine data"
-
 _WORKSPACE = "workspace"
-
 _WINDOWS_DRIVE = "Windows drive"
-
 _TEMPORARY = "temporary"
-
 _NO_FILE_SYSTEMS_FOR_LAYERS = (
     *("nfs", "nfs4", "cifs", "smb3", "vfat", "exfat", "ntfs", "ntfs3", "fuseblk", "fuse.sshfs", "lustre", "gpfs", "9p"),
 )
 """Without user ids, extended attributes or overlay mounts. Source: Docker, "Select a storage driver"; podman(1), NFS."""
-
 _OVERLAYS = ("overlay", "fuse.fuse-overlayfs", "aufs")
-
 _WINDOWS_FILE_SYSTEMS = ("9p", "drvfs", "v9fs")
 
 
@@ -58,8 +52,7 @@ _NEEDED_BYTES = {_HUB_CACHE: HUB_FREE_BYTES, _ENGINE_DATA: ENGINE_FREE_BYTES, _W
 @check("STO001")
 def hub_cache_is_writable(facts: Facts) -> Iterator[Problem]:
     caches = [directory for directory in _directories(facts) if directory.purpose == _HUB_CACHE]
-    if not caches:
-        raise NotApplicable("no hub cache is set: HOME and HF_HOME are missing")
+    skip_if(not caches, "no hub cache is set: HOME and HF_HOME are missing")
     user = require(facts.storage).uid
     for cache in caches:
         if cache.is_writable:
@@ -70,7 +63,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Problem]:
         name = "not-writable" if is_free_to_take(cache, facts) else "of-others"
         name = "read-only" if cache.is_read_only is True else name
         evidence = (f"{cache.path}: {owner}; this user is {user}",)
-        yield problem(name, path=cache.path, owner=owner, subject=cache.path, evidence=evidence)
+        yield problem(name, path=cache.path, owner=owner, evidence=evidence)
 
 
 def _list_judged(facts: Facts) -> tuple[Directory, ...]:
@@ -98,7 +91,6 @@ def disk_space_suffices(facts: Facts) -> Iterator[Problem]:
             free=free,
             purpose=directory.purpose,
             path=path,
-            subject=path,
             evidence=(f"{path} on {place}: {free} free; {format_bytes(wanted.value)} wanted",),
             severity=Severity.ERROR if free_bytes < FULL_BYTES.value else Severity.WARNING,
         )
@@ -106,16 +98,15 @@ def disk_space_suffices(facts: Facts) -> Iterator[Problem]:
 
 @check("STO003")
 def storage_is_not_on_windows_drive(facts: Facts) -> Iterator[Problem]:
-    if not is_in_wsl(facts):
-        raise NotApplicable("this is not WSL")
+    skip_if(not is_in_wsl(facts), "this is not WSL")
     for directory in _directories(facts):
         if directory.file_system not in _WINDOWS_FILE_SYSTEMS:
             continue
         path, evidence = directory.path, (f"{directory.path}: file system {directory.file_system}",)
         if directory.purpose == _HUB_CACHE:
-            yield problem("hub-cache", path=path, subject=path, evidence=evidence)
+            yield problem("hub-cache", path=path, evidence=evidence)
         elif directory.purpose == _WORKSPACE:
-            yield problem("workspace", path=path, subject=path, evidence=evidence)
+            yield problem("workspace", path=path, evidence=evidence)
 
 
 @check("STO004")
@@ -131,7 +122,6 @@ def inodes_suffice(facts: Facts) -> Iterator[Problem]:
             free=free,
             purpose=directory.purpose,
             path=path,
-            subject=path,
             evidence=(f"{path}: {free} inodes free; {limit.value} wanted", "`df -i` shows them"),
             severity=Severity.ERROR if free < FULL_FILES.value else Severity.WARNING,
         )
@@ -139,8 +129,7 @@ def inodes_suffice(facts: Facts) -> Iterator[Problem]:
 
 @check("STO005")
 def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
-    if not is_in_container(facts):
-        raise NotApplicable("this is not the inside of a container")
+    skip_if(not is_in_container(facts), "this is not the inside of a container")
     if isinstance(facts.container, Container) and facts.container.kind in ("lxc", "flatpak"):
         raise NotApplicable("this container keeps its files")
     directories = _directories(facts)
@@ -150,7 +139,6 @@ def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
             yield problem(
                 "in-layer",
                 path=cache.path,
-                subject=cache.path,
                 evidence=(f"{cache.path}: file system {cache.file_system}",),
                 severity=Severity.WARNING if works_in_mount else Severity.NOTE,
             )
@@ -175,19 +163,18 @@ def system_folders_can_be_read(facts: Facts) -> Iterator[Problem]:
     yield from ()
 
 
-@check("STO008")
+@check("STO008", require_nvidia_gpu)
 def folders_hold_what_runs_there(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     for directory in _list_judged(facts):
         path, purpose, evidence = directory.path, directory.purpose, _show_file_system(directory)
         if purpose == _TEMPORARY and not directory.exists:
-            yield problem("no-temporary-folder", path=path, subject=path, evidence=(f"{path}: not there",))
+            yield problem("no-temporary-folder", path=path, evidence=(f"{path}: not there",))
         elif purpose == _TEMPORARY and not directory.is_writable:
-            yield problem("temporary-folder-closed", path=path, subject=path, evidence=evidence)
+            yield problem("temporary-folder-closed", path=path, evidence=evidence)
         elif purpose == _ENGINE_DATA and directory.file_system in _NO_FILE_SYSTEMS_FOR_LAYERS:
-            yield problem("no-layers", path=path, system=directory.file_system, subject=path, evidence=evidence)
+            yield problem("no-layers", path=path, system=directory.file_system, evidence=evidence)
         elif purpose in (_ENGINE_DATA, _WORKSPACE) and directory.allows_programs is False:
-            yield problem("no-programs", path=path, purpose=purpose, subject=path, evidence=evidence)
+            yield problem("no-programs", path=path, purpose=purpose, evidence=evidence)
 
 
 def _show_file_system(directory: Directory) -> tuple[str, ...]:

@@ -13,9 +13,11 @@ from devkit.doctor.preconditions import (
     require_engine_side,
     require_host,
     require_nvidia_gpu,
+    require_some,
     require_toolkit,
     require_toolkit_engine,
     require_toolkit_version,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.spoken import report_failure
@@ -25,14 +27,10 @@ from devkit.text import format_count, join_words
 
 _CDI_HOOKS = ("nvidia-cdi-hook", "nvidia-ctk")
 """Programs of the toolkit that a specification calls. Source: nvidia-container-toolkit, pkg/nvcdi."""
-
 _MODES = ("auto", "legacy", "csv", "cdi", "jit-cdi")
 """Source: nvidia-container-toolkit, internal/modifier/factory.go and internal/info/auto.go."""
-
 _PLAIN_RUNTIMES = ("runc", "crun", "youki", "runsc")
-
 _TOOLKIT = "nvidia-container-toolkit"
-
 _NO_CLI = "nvidia-container-cli: no such program"
 
 
@@ -127,8 +125,7 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Problem]:
 def runtime_registered(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman takes GPUs by CDI and needs no runtime")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI and needs no runtime")
     if has_nvidia_runtime(engine):
         return
     waiting = [file.path for file in toolkit.daemon_files if file.registers_nvidia is True and not file.error]
@@ -173,8 +170,7 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     require_toolkit_version(facts)
     no_cgroups = require(require_toolkit(facts).no_cgroups)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman takes GPUs by CDI, which needs no such setting")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, which needs no such setting")
     if no_cgroups is engine.is_rootless:
         return
     has_cdi = has_cdi_gpus(facts, engine)
@@ -188,8 +184,7 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
 @check("CTK019", causes=CONTAINER_START_CODES)
 def containers_may_name_gpus(facts: Facts) -> Iterator[Problem]:
     engine, toolkit = require_toolkit_engine(facts), require_toolkit(facts)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman takes GPUs by CDI, which needs no such setting")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, which needs no such setting")
     if require(toolkit.pods) is not None:
         raise NotApplicable("on a Kubernetes node the device plugin may name GPUs by mounts")
     if require(toolkit.accepts_variable) is False:
@@ -198,9 +193,8 @@ def containers_may_name_gpus(facts: Facts) -> Iterator[Problem]:
         yield problem("refused", severity=severity, evidence=evidence, path=toolkit.config_path)
 
 
-@check("CTK006")
+@check("CTK006", require_engine_side)
 def toolkit_is_patched(facts: Facts) -> Iterator[Problem]:
-    require_engine_side(facts)
     version = require_toolkit_version(facts)
     holes = [row for row in load_tables().engines.vulnerabilities if version < row.fixed_in]
     if holes:
@@ -213,21 +207,19 @@ def toolkit_is_patched(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("CTK007", causes=("CDI001", "CDI003", *CONTAINER_START_CODES))
+@check("CTK007", require_toolkit_engine, causes=("CDI001", "CDI003", *CONTAINER_START_CODES))
 def driver_root_is_right(facts: Facts) -> Iterator[Problem]:
-    require_toolkit_engine(facts)
     root = require(require_toolkit(facts).driver_root)
     if root not in ("", "/") and not isinstance(facts.driver, Unknown) and facts.driver.libnvidia_ml is not None:
         yield problem("other-root", root=root, evidence=(f'config.toml: root = "{root}"',))
 
 
-@check("CTK008", causes=("CTK009", "CTK010", "CTK015", *CONTAINER_START_CODES))
+@check("CTK008", require_toolkit_engine, causes=("CTK009", "CTK010", "CTK015", *CONTAINER_START_CODES))
 def toolkit_config_is_valid(facts: Facts) -> Iterator[Problem]:
-    require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     error, path = require(toolkit.config_error), toolkit.config_path
     if error:
-        yield problem("not-valid", error=error, path=path, subject=path, evidence=(error,))
+        yield problem("not-valid", error=error, path=path, evidence=(error,))
     elif isinstance(toolkit.mode, str) and toolkit.mode not in _MODES:
         newest = max(row.version for row in load_tables().engines.container_toolkits)
         is_known_release = isinstance(toolkit.version, Release) and toolkit.version <= newest
@@ -241,9 +233,8 @@ def toolkit_config_is_valid(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("CTK009", causes=CONTAINER_START_CODES)
+@check("CTK009", require_toolkit_engine, causes=CONTAINER_START_CODES)
 def ldconfig_exists(facts: Facts) -> Iterator[Problem]:
-    require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     if not require(toolkit.ldconfig_exists):
         yield problem(
@@ -259,8 +250,7 @@ def ldconfig_exists(facts: Facts) -> Iterator[Problem]:
 def toolkit_mode_allows_gpus_flag(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     mode = require(require_toolkit(facts).mode)
-    if engine.kind is not EngineKind.DOCKER:
-        raise NotApplicable("only Docker calls the hook")
+    skip_if(engine.kind is not EngineKind.DOCKER, "only Docker calls the hook")
     if mode not in ("cdi", "csv") or require(engine.hook_on_path) is False or has_gpus_by_cdi(engine):
         return
     path, setting = require_toolkit(facts).config_path, f'config.toml: mode = "{mode}"'
@@ -294,8 +284,7 @@ def has_gpus_by_cdi(engine: Engine) -> bool:
 def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     version = require_toolkit_version(facts)
-    if engine.kind is not EngineKind.DOCKER:
-        raise NotApplicable("Podman takes GPUs by CDI, past the faults of the hook")
+    skip_if(engine.kind is not EngineKind.DOCKER, "Podman takes GPUs by CDI, past the faults of the hook")
     for fault in load_tables().engines.faults:
         is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
         if is_meant and _is_shown_here(fault.when, facts, engine):
@@ -353,7 +342,6 @@ def runtime_is_toolkits(facts: Facts) -> Iterator[Problem]:
         "not-toolkits" if program else missing,
         path=runtime.path,
         toolkit="whole" if has_program else "incomplete" if has_toolkit(facts) else "missing",
-        subject=runtime.path,
         evidence=(f"engine: runtime nvidia, path {runtime.path}", f"found at: {program or 'nowhere'}"),
     )
 
@@ -363,8 +351,7 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     require_toolkit_version(facts)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman takes GPUs by CDI, past these programs")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, past these programs")
     names, path = toolkit.low_level_runtimes, toolkit.config_path
     if toolkit.low_level_runtime == "" and has_nvidia_runtime(engine) and not isinstance(names, Unknown):
         evidence = [f"{path}: runtimes = {list(names)}"]
@@ -377,13 +364,10 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Problem]:
         yield problem(name, subject="nvidia-container-cli", evidence=evidence, named=named, path=path)
 
 
-@check("CTK016")
+@check("CTK016", require_nvidia_gpu)
 def enroot_gives_gpus(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     toolkit = require_toolkit(facts)
-    hook = require(toolkit.enroot_hook)
-    if hook is None:
-        raise NotApplicable("Enroot is not installed")
+    hook = require_some(toolkit.enroot_hook, "Enroot is not installed")
     if not hook:
         yield problem("no-enroot-hook", evidence=("/etc/enroot/hooks.d/98-nvidia.sh: no such file",))
     if require(toolkit.cli_path) == "":
@@ -391,9 +375,8 @@ def enroot_gives_gpus(facts: Facts) -> Iterator[Problem]:
         yield problem("no-cli-for-enroot", subject="nvidia-container-cli", evidence=evidence)
 
 
-@check("CTK017")
+@check("CTK017", require_nvidia_gpu)
 def nerdctl_has_gpus(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     if require(facts.clients).named("nerdctl") is None:
         raise NotApplicable("nerdctl is not installed")
     if require(require_toolkit(facts).cli_path) or any(spec.kind == CDI_GPU_KIND for spec in require(facts.cdi)):
@@ -411,14 +394,12 @@ def container_gets_gpus(facts: Facts) -> Iterator[Problem]:
     trials = require(facts.trials)
     require_nvidia_gpu(facts)
     tried = tuple(each for each in trials.tried if each.is_for_gpu)
-    if not tried:
-        raise NotApplicable("no container was asked to get the GPUs")
+    skip_if(not tried, "no container was asked to get the GPUs")
     yield from judge_trials(facts, tried)
 
 
-@check("CTK018", causes=("ENG005", *TOOLKIT_CODES, *CDI_CODES, *CONTAINER_START_CODES))
+@check("CTK018", require_host, causes=("ENG005", *TOOLKIT_CODES, *CDI_CODES, *CONTAINER_START_CODES))
 def programs_of_gpu_containers_run(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     for failure in require(facts.programs):
         if not failure.needed_by:
             # Without a plugin of the docker command, other containers still get their GPUs.

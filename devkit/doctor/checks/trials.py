@@ -50,7 +50,7 @@ def judge_trials(facts: Facts, tried: tuple[Trial, ...]) -> Iterator[Problem]:
             seen=trial.gpu_count,
             count=len(facts.gpus),
             arguments=trial.arguments,
-            kind=trial.arguments[0] if trial.arguments else "",
+            kind=trial.arguments[-2].lstrip("-") if len(trial.arguments) > 1 else "",
             name=trial.arguments[-1] if trial.arguments else "",
             **needed,
             subject=describe_way(trial),

@@ -12,9 +12,11 @@ from devkit.doctor.preconditions import (
     require,
     require_host,
     require_nvidia_gpu,
+    require_some,
     require_system,
     require_toolkit_version,
     require_wsl_guest,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S, WSL_MEMORY_BYTES
@@ -23,7 +25,6 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 _WSL_LIBRARY_FOLDER = "/usr/lib/wsl/"
-
 _NVML_OPERATING_SYSTEM = 17
 """NVML_ERROR_OPERATING_SYSTEM."""
 
@@ -47,9 +48,8 @@ def no_linux_driver_in_guest(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("WSL002", causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001"))
+@check("WSL002", require_host, causes=(*NEEDS_DRIVER_CODES, "WSL003", "STO003", "ENG001"))
 def wsl_shows_gpu(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     if find_platform(facts) is Platform.WSL1:
         yield problem("wsl-1", evidence=(f"kernel {require_system(facts).kernel}",))
         return
@@ -89,8 +89,7 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Problem]:
         or failure.code != _NVML_OPERATING_SYSTEM
     ):
         return
-    if guest.linux_driver_packages:
-        raise NotApplicable("a Linux driver in the guest explains it already")
+    skip_if(guest.linux_driver_packages, "a Linux driver in the guest explains it already")
     store = (
         guest.driver_store.reason
         if isinstance(guest.driver_store, Unknown)
@@ -104,17 +103,13 @@ def windows_lets_guest_use_gpu(facts: Facts) -> Iterator[Problem]:
 
 @check("WSL005", causes=("GPU001", "WSL002", *NEEDS_DRIVER_CODES))
 def wslconfig_leaves_gpu_on(facts: Facts) -> Iterator[Problem]:
-    if is_in_container(facts):
-        raise NotApplicable("only the WSL guest and Windows show .wslconfig")
-    settings = require(require_system(facts).wsl_settings)
-    if settings is None:
-        raise NotApplicable("there is no .wslconfig")
+    skip_if(is_in_container(facts), "only the WSL guest and Windows show .wslconfig")
+    settings = require_some(require_system(facts).wsl_settings, "there is no .wslconfig")
     if not settings.gpu_support:
         yield problem(
             "switched-off",
             severity=Severity.WARNING if find_platform(facts) is Platform.WINDOWS else None,
             path=settings.path,
-            subject=settings.path,
             evidence=(f"{settings.path}: gpuSupport=false",),
         )
 
@@ -150,8 +145,7 @@ def linker_finds_libcuda(facts: Facts) -> Iterator[Problem]:
 
 @check("WSL008")
 def image_has_no_driver_libraries(facts: Facts) -> Iterator[Problem]:
-    if not is_in_container(facts):
-        raise NotApplicable("only the inside of a container shows what its image holds")
+    skip_if(not is_in_container(facts), "only the inside of a container shows what its image holds")
     if facts.wsl is None:
         raise NotApplicable("this is not WSL 2")
     libraries = require(require(facts.wsl).image_libraries)
@@ -164,10 +158,8 @@ def image_has_no_driver_libraries(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("WSL009")
+@check("WSL009", require_wsl_guest, require_nvidia_gpu)
 def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Problem]:
-    require_wsl_guest(facts)
-    require_nvidia_gpu(facts)
     if not isinstance(facts.engine, Engine) or facts.engine.kind is EngineKind.DOCKER_DESKTOP:
         raise NotApplicable("there is no engine of the guest's own")
     version = require_toolkit_version(facts)

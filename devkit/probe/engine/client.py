@@ -45,6 +45,12 @@ _PASSWORD = re.compile(r"^(\w+://[^/@:]*):[^/@]*@")
 """Docker takes no password in an address: none is kept that could be printed."""
 
 
+def find_compose_plugin(host: Host) -> str:
+    """Find the Compose plugin where the docker command looks for it; "" where it is not installed."""
+    folders = (f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
+    return find_program(host, COMPOSE_PLUGIN, folders=folders)
+
+
 @dataclass(frozen=True)
 class ChosenEndpoint:
     """An endpoint, the folder with its TLS files, and why it cannot be used ("" when it can)."""
@@ -179,9 +185,7 @@ def read_compose(host: Host) -> Compose | Unknown | None:
     if not find_program(host, "docker"):
         return None
     # The plugin alone answers four times as fast: the docker command would first start every plugin there is.
-    plugin = find_program(
-        host, COMPOSE_PLUGIN, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
-    )
+    plugin = find_compose_plugin(host)
     done = host.run((plugin, *COMPOSE_VERSION) if plugin else ("docker", "compose", *COMPOSE_VERSION))
     if done.code == TIMED_OUT:
         return Unknown("`docker compose version` did not answer in time", is_lost=True)

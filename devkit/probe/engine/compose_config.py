@@ -8,13 +8,14 @@ from devkit.facts.engine import ResolvedService
 from devkit.facts.programs import ProgramFailure
 from devkit.facts.values import Unknown
 from devkit.probe.attempts import run_or_explain
-from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, parse_env, parse_json
-from devkit.probe.engine.client import COMPOSE_PLUGIN, COMPOSE_PLUGIN_FOLDERS, find_docker_config
+from devkit.probe.documents import get_int, get_object, get_objects, get_text, get_texts, parse_env, parse_yaml
+from devkit.probe.engine.client import find_compose_plugin
 from devkit.probe.engine.last_words import find_named_settings
 from devkit.probe.host import Host, ProgramResult
 from devkit.probe.machine.programs import find_program
 from devkit.probe.project.compose import COMPOSE_NAMES
 
+PODMAN_COMPOSE = "podman-compose"
 _DEADLINE_S = 3.0
 _IN_FOLDER = ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 """Compose looks for the files that COMPOSE_FILE names in the current folder."""
@@ -29,7 +30,7 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
         return tuple(_list_services(config))
     if failure.status in (126, 127) or failure.status < 0 or not failure.words:
         return Unknown("the Compose plugin does not run")  # what is wrong with it, another check says
-    return replace(failure, read_from="docker compose config")
+    return failure
 
 
 def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFailure | Unknown | None]:
@@ -40,30 +41,33 @@ def resolve_project(host: Host, project: str) -> tuple[dict[str, Any], ProgramFa
     folder = folder if chosen else next(able, "")
     if not folder:
         return {}, Unknown("the folder has no Compose file with a default name")
-    plugin = find_program(
-        host, COMPOSE_PLUGIN, folders=(f"{find_docker_config(host)}/cli-plugins", *COMPOSE_PLUGIN_FOLDERS)
-    )
-    if not plugin or not folder.startswith("/"):
+    plugin, program = find_compose_plugin(host), find_program(host, PODMAN_COMPOSE)
+    if not (plugin or program) or not folder.startswith("/"):
         return {}, Unknown("the Compose plugin is not installed, so the project was not resolved")
-    argv = (*_IN_FOLDER, folder, plugin, "config", "--format", "json")
+    argv = (plugin, "config", "--format", "json") if plugin else (program, "config")
+    name = "docker compose config" if plugin else f"{PODMAN_COMPOSE} config"
     done, failure = run_or_explain(
         host,
-        argv,
+        (*_IN_FOLDER, folder, *argv),
         deadline_s=_DEADLINE_S,
-        name="docker compose config",
+        name=name,
         family="COMPOSE_",
         works=lambda done: bool(_parse(done)),
     )
-    if failure is not None and not failure.works_without:
+    if failure is None:
+        return _parse(done), None
+    failure = replace(failure, read_from=name)
+    if not failure.works_without:
         own = (("this shell", name, value) for name, value in host.env.items() if name.startswith("COMPOSE_"))
         failure = replace(failure, settings=find_named_settings(" ".join(failure.words), own))
-    return _parse(done), failure
+    return {}, failure
 
 
 def _parse(done: ProgramResult) -> dict[str, Any]:
     """Parse what Compose printed; empty where it failed."""
     try:
-        config = parse_json(done.out) if done.code == 0 else None
+        # podman-compose prints YAML, of which JSON is a part.
+        config = parse_yaml(done.out) if done.code == 0 else None
     except ValueError:
         return {}
     return config if isinstance(config, dict) else {}

@@ -25,12 +25,7 @@ from devkit.probe.engine.last_words import add_settings, list_podman_settings, r
 from devkit.probe.engine.pods import find_pod_runtime
 from devkit.probe.engine.toolkit import TOOLKIT_HOOK
 from devkit.probe.host import TIMED_OUT, Host, ProgramResult
-from devkit.probe.machine.programs import (
-    SYSTEM_PROGRAM_FOLDERS,
-    find_program,
-    find_program_or_path,
-    split_search_path,
-)
+from devkit.probe.machine.programs import SYSTEM_PROGRAM_FOLDERS, find_program, find_program_or_path, split_search_path
 
 FIRST_API_THAT_LISTS_DEVICES = Release.parse("1.50")
 """From here on `GET /info` has DiscoveredDevices, and leaves it out when empty. Source: Engine API changelog, v1.50."""

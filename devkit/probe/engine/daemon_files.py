@@ -138,11 +138,13 @@ def find_daemon_pid(host: Host, listener: int | None = None) -> str | None:
     """Find the process of dockerd: what listens on the socket, unless that is systemd, or else the system's daemon.
 
     That is the process whose id lies where dockerd writes it unless told otherwise, or else the first of its name.
-    A dockerd that only validates a file, as another probe may do at this moment, is none.
+    A dockerd that only validates a file, as another probe may do at this moment, is none, nor is one that has just ended.
     """
     candidates = (str(listener or ""), (host.read(_PID_FILE) or "").strip(), *host.list("/proc"))
     named = (entry for entry in candidates if entry.isdigit() and _read_name(host, entry) == "dockerd")
-    return next((entry for entry in named if "--validate" not in (host.read(f"/proc/{entry}/cmdline") or "")), None)
+    # A process has no command line while it starts, and after it ended.
+    lines = ((entry, host.read(f"/proc/{entry}/cmdline")) for entry in named)
+    return next((entry for entry, line in lines if line is None or (line and "--validate" not in line)), None)
 
 
 def _read_name(host: Host, process: str) -> str:

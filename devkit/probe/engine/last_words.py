@@ -101,11 +101,18 @@ def add_settings(host: Host, failure: ProgramFailure, settings: tuple[tuple[str,
 
 
 def find_named_settings(said: str, settings: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
-    """Find the settings, as file, key and value, whose value these words repeat, as "key in file": the longest value first."""
+    """Find the settings, as file, key and value, that these words repeat, as "key in file".
+
+    Those whose key they quote come first, then the longest value.
+    """
+
+    def is_quoted(key: str) -> bool:
+        return re.search(rf"['\"`]{re.escape(key.rpartition('.')[2])}['\"`]", said) is not None
+
     return tuple(
         f"{key} in {path}"
-        for path, key, value in sorted(settings, key=lambda each: len(each[2]), reverse=True)
-        if any(_repeats(said, each) for each in (value, *_PARTS.split(value)[1:]))
+        for path, key, value in sorted(settings, key=lambda each: (is_quoted(each[1]), len(each[2])), reverse=True)
+        if is_quoted(key) or any(_repeats(said, each) for each in (value, *_PARTS.split(value)[1:]))
     )
 
 

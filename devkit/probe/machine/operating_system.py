@@ -22,15 +22,14 @@ UNAME = ("uname", "-s", "-r", "-m")
 GLIBC = ("getconf", "GNU_LIBC_VERSION")
 MAX_GROUPS = 65536
 """Linux's own limit. Source: include/uapi/linux/limits.h, NGROUPS_MAX."""
-MANAGERS = (
+SCHEDULERS = (
     ("SLURM_JOB_ID", "Slurm job"),
     ("PBS_JOBID", "PBS job"),
     ("LSB_JOBID", "LSF job"),
     ("FLUX_JOB_ID", "Flux job"),
     ("_CONDOR_JOB_AD", "HTCondor job"),
-    ("KUBERNETES_SERVICE_HOST", "Kubernetes pod"),
 )
-"""Variables of schedulers, and what runs below each. Source: the manual of each."""
+"""Variables of batch schedulers, and what runs below each. Source: the manual of each."""
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev", "/etc", "/var")
 _NAME = re.compile(r"[\w.+~-]{1,100}", re.ASCII)
 """A kernel's release and hardware name: they become part of paths and commands."""
@@ -74,6 +73,7 @@ def read_system(host: Host) -> System:
         tegra=read_tegra(host),
         host_name=name or Unknown("neither the kernel nor the environment says it"),
         managed_by=_find_manager(host),
+        is_in_job=any(host.env.get(variable) for variable, _ in SCHEDULERS),
         image_tool=_find_image_tool(host, values.get("ID", "")),
         hidden_folders=tuple(folder for folder in SYSTEM_FOLDERS if not host.list(folder))
         if platform in (Platform.LINUX, Platform.WSL2)
@@ -93,7 +93,7 @@ def _find_image_tool(host: Host, distribution: str) -> str:
 
 def _find_manager(host: Host) -> str:
     """Find what lends this machine to several people, by the variables that it sets in its jobs."""
-    for variable, name in MANAGERS:
+    for variable, name in (*SCHEDULERS, ("KUBERNETES_SERVICE_HOST", "Kubernetes pod")):
         if number := host.env.get(variable):
             return f"{name} {number}" if number.isalnum() else f"a {name}"
     is_lxc = host.env.get("container") == "lxc" or (host.read("/run/systemd/container") or "").strip() == "lxc"

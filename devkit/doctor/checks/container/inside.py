@@ -15,6 +15,7 @@ from devkit.doctor.preconditions import (
     require_torch,
     require_torch_cuda,
     require_visible_gpu,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
@@ -23,9 +24,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, join_words
 
 _UNKNOWN_UID = -1
-
 REQUIRED_CAPABILITIES = ("compute", "utility")
-
 _GRAPHICS_LOADERS = {"libEGL.so.1": "libegl1", "libvulkan.so.1": "libvulkan1"}
 """The loaders of EGL and Vulkan, and the Debian packages that have them."""
 
@@ -38,8 +37,7 @@ def container_has_gpu(facts: Facts) -> Iterator[Problem]:
         return
     if isinstance(facts.nvml, NvmlFailure) and facts.nvml.end in (NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED):
         raise NotApplicable("NVML hangs or crashes, which a GPU that was not given cannot cause")
-    if is_in_wsl(facts):
-        raise NotApplicable("in WSL the GPU is /dev/dxg, which is there")
+    skip_if(is_in_wsl(facts), "in WSL the GPU is /dev/dxg, which is there")
     driver = require_driver(facts)
     if driver.loaded is None and driver.pci_gpus == ():
         raise NotApplicable("nothing but NVML speaks of a GPU here")
@@ -76,9 +74,8 @@ def _judge_request(container: Container, driver: Driver) -> Problem:
     return problem("request-passed-over" if by_user else "not-given-to-image", kind=container.kind, evidence=evidence)
 
 
-@check("CON002", causes=("DRV003", "PYT006"))
+@check("CON002", require_visible_gpu, causes=("DRV003", "PYT006"))
 def driver_capabilities_suffice(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     text = require_container(facts).driver_capabilities
     if not text or (require_container(facts).visible_devices or "") in NO_VISIBLE_DEVICES:
         raise NotApplicable("the container restricts no driver capabilities")
@@ -96,14 +93,12 @@ def driver_capabilities_suffice(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("CON015")
+@check("CON015", require_visible_gpu)
 def graphics_are_complete(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     container = require_container(facts)
     if "graphics" not in (container.driver_capabilities or "").split(","):
         raise NotApplicable("the container does not request graphics")
-    if is_in_wsl(facts):
-        raise NotApplicable("in WSL graphics go through Windows")
+    skip_if(is_in_wsl(facts), "in WSL graphics go through Windows")
     missing = require(container.missing_graphics)
     capability = f"NVIDIA_DRIVER_CAPABILITIES={container.driver_capabilities}"
     if "libEGL_nvidia.so.0" in missing:
@@ -163,9 +158,8 @@ def loader_finds_libcuda(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("CON013")
+@check("CON013", require_container)
 def workspace_is_writable(facts: Facts) -> Iterator[Problem]:
-    require_container(facts)
     storage = require(facts.storage)
     folder = next((one for one in storage.directories if one.purpose == "workspace"), None)
     if folder is None or not folder.exists or folder.path == "/" or storage.uid == _UNKNOWN_UID:

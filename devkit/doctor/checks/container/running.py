@@ -16,7 +16,9 @@ from devkit.doctor.preconditions import (
     require_gpu_engine,
     require_host,
     require_nvml,
+    require_some,
     require_toolkit_engine,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import MIB, SHARED_MEMORY_BYTES
@@ -63,11 +65,9 @@ def _format_variable(value: str | Unknown | None) -> str:
 @check("CON006", causes=("CON001",))
 def dev_container_requests_gpu(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
-    if not require_nvml(facts).gpus:
-        raise NotApplicable("NVML shows no GPU that could be given")
+    skip_if(not require_nvml(facts).gpus, "NVML shows no GPU that could be given")
     containers = find_dev_containers(facts, engine)
-    if not containers:
-        raise NotApplicable("no dev container of this project runs")
+    skip_if(not containers, "no dev container of this project runs")
     for container in containers:
         if container.gpu_request or container.is_privileged is True or _runs_under_nvidia(container):
             continue
@@ -111,8 +111,7 @@ def running_gpus_survive_reload(facts: Facts) -> Iterator[Problem]:
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless:
         raise NotApplicable("only a Docker daemon run by root injects GPUs by the legacy hook")
     containers = find_gpu_containers(engine)
-    if not containers:
-        raise NotApplicable("no running container requested a GPU")
+    skip_if(not containers, "no running container requested a GPU")
     if engine.cgroup_driver != "systemd":
         return
     affected = [
@@ -157,17 +156,13 @@ def is_legacy_mode(facts: Facts) -> bool:
     return isinstance(version, Release) and is_legacy_by_default(version)
 
 
-@check("CON008", causes=("CON011", "CUD001"))
+@check("CON008", require_host, causes=("CON011", "CUD001"))
 def driver_meets_image_requirements(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_gpu_engine(facts)
     require_nvml(facts)
-    driver = find_driver_cuda(facts)
-    if driver is None:
-        raise NotApplicable("the driver's version is not known")
+    driver = require_some(find_driver_cuda(facts), "the driver's version is not known")
     images = _images_of_project(facts, engine)
-    if not images:
-        raise NotApplicable("the engine has no image of this project")
+    skip_if(not images, "the engine has no image of this project")
     names = tuple(gpu.name for gpu in facts.gpus)
     for image in images:
         if not isinstance(image.require_cuda, str):
@@ -214,8 +209,7 @@ def _images_of_project(facts: Facts, engine: Engine) -> tuple[LocalImage, ...]:
 def gpu_containers_have_shared_memory(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
     containers = find_gpu_containers(engine)
-    if not containers:
-        raise NotApplicable("no running container requested a GPU")
+    skip_if(not containers, "no running container requested a GPU")
     for container in containers:
         size_bytes = container.shm_bytes
         if isinstance(size_bytes, Unknown) or isinstance(container.ipc_mode, Unknown):
@@ -265,8 +259,7 @@ def last_container_ended_well(facts: Facts) -> Iterator[Problem]:
         runs_again = service in services if service else is_open
         if is_project_folder(facts, one.folder) and not runs_again:
             last.setdefault(service, one)
-    if not last:
-        raise NotApplicable("no container of this project was stopped")
+    skip_if(not last, "no container of this project was stopped")
     for container in last.values():
         yield from _judge_end(container)
 

@@ -5,24 +5,27 @@ from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import DEEP_CODES, NEEDS_DRIVER_CODES, NVML_CODES
 from devkit.doctor.checks.gpu.fabric import has_no_nvswitch
-from devkit.doctor.danger import find_manager
+from devkit.doctor.danger import find_manager, is_in_job
 from devkit.doctor.error_codes import CUDA_SYSTEM_NOT_READY
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, has_fewer_gpus_than_bus, has_missing_gpus
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_container, require, require_driver, require_host, require_loaded_driver
+from devkit.doctor.preconditions import (
+    is_in_container,
+    require,
+    require_driver,
+    require_host,
+    require_loaded_driver,
+    require_some,
+)
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import CudaCall, Deep, Driver, Facts, KernelLog
 from devkit.facts.values import Unknown
 from devkit.text import join_words
 
 _CUDA_ERROR_UNKNOWN = 999
-
 _CUDA_ERROR_NOT_INITIALIZED = 3
-
 _NOT_PRESERVED = "PreserveVideoMemoryAllocations: 0"
-
 FIRMWARE_MISSING_LINES = ("No firmware image found", "failed with error -2")
-
 FIRMWARE_FAILURE_LINES = ("GSP firmware RM", "GFW_BOOT", "WPR2 already up")
 
 
@@ -38,9 +41,8 @@ def list_missing_nodes(driver: Driver) -> tuple[str, ...]:
     return tuple(f"/dev/nvidia{number}" for number in range(taken) if f"/dev/nvidia{number}" not in there)
 
 
-@check("DRV005")
+@check("DRV005", require_loaded_driver)
 def uvm_node_exists(facts: Facts) -> Iterator[Problem]:
-    require_loaded_driver(facts)
     nodes = require_driver(facts).device_nodes
     there = ", ".join(node.removeprefix("/dev/") for node in nodes)
     if missing := () if is_in_container(facts) else list_missing_nodes(require_driver(facts)):
@@ -67,23 +69,20 @@ def device_nodes_are_accessible(facts: Facts) -> Iterator[Problem]:
     nodes = join_words(node.partition(":")[0] for node in closed)
     is_of_group = all(re.search(r"mode 0\d[67]\d, user \d+, group [1-9]", line) for line in closed)
     owner, node = "group" if is_of_group else "other", closed[0].partition(":")[0]
-    manager = find_manager(facts)
-    name = "not-lent" if " job" in manager else "no-access"
-    yield problem(name, nodes=nodes, node=node, owner=owner, manager=manager, evidence=(*closed, *options))
+    name = "not-lent" if is_in_job(facts) else "no-access"
+    yield problem(name, nodes=nodes, node=node, owner=owner, manager=find_manager(facts), evidence=(*closed, *options))
 
 
-@check("DRV018", causes=NEEDS_DRIVER_CODES)
+@check("DRV018", require_loaded_driver, causes=NEEDS_DRIVER_CODES)
 def device_nodes_are_the_drivers(facts: Facts) -> Iterator[Problem]:
-    require_loaded_driver(facts)
     stale = require(require_driver(facts).stale_nodes)
     if stale:
         nodes = tuple(line.partition(":")[0] for line in stale)
         yield problem("stale", nodes=nodes, shown_nodes=join_words(nodes), subject=nodes[0], evidence=stale)
 
 
-@check("DRV007", causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
+@check("DRV007", require_host, causes=(*NVML_CODES, "GPU002", "GPU005", "GPU006"))
 def gsp_starts(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     release = require_loaded_driver(facts)
     driver = require_driver(facts)
     has_lost_gpus = has_fewer_gpus_than_bus(facts)
@@ -110,10 +109,8 @@ def _find_cu_init_code(facts: Facts) -> int | None:
     return cuda.code if isinstance(cuda, CudaCall) else None
 
 
-@check("DRV009", causes=DEEP_CODES)
+@check("DRV009", require_host, require_loaded_driver, causes=DEEP_CODES)
 def cuda_survives_suspend(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
-    require_loaded_driver(facts)
     driver = require_driver(facts)
     woke = facts.kernel_log.resumed_at if isinstance(facts.kernel_log, KernelLog) else Unknown("not known")
     code = _find_cu_init_code(facts)
@@ -130,13 +127,10 @@ def cuda_survives_suspend(facts: Facts) -> Iterator[Problem]:
         raise NotApplicable("cuInit was not tried; run devkit doctor --deep")
 
 
-@check("DRV010", causes=DEEP_CODES)
+@check("DRV010", require_host, causes=DEEP_CODES)
 def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     release = require_loaded_driver(facts)
-    code = _find_cu_init_code(facts)
-    if code is None:
-        raise NotApplicable("cuInit was not tried; run devkit doctor --deep")
+    code = require_some(_find_cu_init_code(facts), "cuInit was not tried; run devkit doctor --deep")
     if code not in (CUDA_SYSTEM_NOT_READY, _CUDA_ERROR_NOT_INITIALIZED):
         return
     if not require(has_no_nvswitch(facts)):

@@ -27,27 +27,21 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _MAX_PACKAGES = 6
-
 _DPKG_DONE_STATES = ("installed", "config-files", "not-installed")
 """States in which dpkg has nothing left to do."""
-
 _BRANCH = re.compile(
     r"^(?:lib)?nvidia-[a-z-]*?-?(\d{3})(?:-|$)|^linux-modules-nvidia-(\d{3})-|^libnvidia-[a-z0-9-]+-(\d{3})"
 )
-
 _META = re.compile(r"^cuda-drivers(?:-\d+)?$")
-
 _DRIVER = re.compile(
     r"^(?:nvidia-driver-\d|nvidia-dkms-\d|libnvidia-compute-\d|akmod-nvidia|kmod-nvidia|xorg-x11-drv-nvidia)"
 )
-
 _OF_UBUNTU = re.compile(r"ubuntu0\.\d\d\.\d\d")
 """How Ubuntu marks its own builds: 580.95.05-0ubuntu0.24.04.2; NVIDIA's repository has 580.95.05-0ubuntu1."""
 
 
-@check("DRV011")
+@check("DRV011", require_host)
 def apt_sources_agree(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     sources = require(require_driver(facts).apt_sources)
     for url in dict.fromkeys(source.url for source in sources):
         same = [source for source in sources if source.url == url]
@@ -63,9 +57,8 @@ def apt_sources_agree(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("DRV012", causes=("DRV002", *NEEDS_DRIVER_CODES))
+@check("DRV012", require_host, causes=("DRV002", *NEEDS_DRIVER_CODES))
 def driver_is_of_one_version(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
     if find_distro_family(facts) is DistroFamily.NIXOS:
         raise NotApplicable("on NixOS module and libraries change together with a reboot")
@@ -95,9 +88,8 @@ def _find_branches(driver: Driver) -> list[DriverPackage]:
     return list(found.values())
 
 
-@check("DRV014", causes=(*CDI_CODES, *CONTAINER_START_CODES, *CUDA_CODES, *CONTAINER_CODES))
+@check("DRV014", require_visible_gpu, causes=(*CDI_CODES, *CONTAINER_START_CODES, *CUDA_CODES, *CONTAINER_CODES))
 def cuda_library_is_installed(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     driver, loaded = require_driver(facts), require_loaded_driver(facts)
     if require(driver.libnvidia_ml) is None or require(driver.libcuda) is not None or require(driver.libcuda_paths):
         return
@@ -111,9 +103,8 @@ def cuda_library_is_installed(facts: Facts) -> Iterator[Problem]:
         yield problem("not-installed", branch=loaded.major, evidence=evidence)
 
 
-@check("DRV013")
+@check("DRV013", require_host)
 def driver_has_one_source(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     installed = [package for package in require(require_driver(facts).packages) if package.state == "installed"]
     meta = next((package for package in installed if _META.match(package.name)), None)
     others = [

@@ -13,6 +13,7 @@ from devkit.doctor.preconditions import (
     require_driver,
     require_host,
     require_loaded_driver,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
@@ -27,9 +28,7 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _REFUSED = ("is rejected", "trusted key", "Lockdown")
-
 _UNFIT = ("disagrees about version", "version magic", "probe routine", "already bound to", "No NVIDIA")
-
 _VENDOR_SIGNERS = (
     "Canonical Ltd.",
     "Debian Secure Boot",
@@ -39,12 +38,9 @@ _VENDOR_SIGNERS = (
     "openSUSE",
     "Rocky",
 )
-
 _UNFINISHED = ("added", "built")
 """States of a DKMS module that was not built, or not installed, for the running kernel."""
-
 LEGACY_GPU_LINES = ("Legacy drivers", "required GPU System Processor", "not supported by the NVIDIA")
-
 OPEN_MODULE_LINE = "requires use of the NVIDIA open kernel modules"
 
 
@@ -151,9 +147,8 @@ def module_is_open_where_required(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("DRV008", causes=("DRV001", *NEEDS_DRIVER_CODES))
+@check("DRV008", require_host, causes=("DRV001", *NEEDS_DRIVER_CODES))
 def branch_supports_gpus(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
     log_lines = find_driver_lines(facts, *LEGACY_GPU_LINES)
     # The module on disk may have refused to load.
@@ -167,8 +162,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Problem]:
         require(driver.pci_gpus)
         return
     works = not has_fewer_gpus_than_bus(facts)
-    if works and not old:
-        raise NotApplicable("the kernel log speaks of a GPU that NVML can use by now")
+    skip_if(works and not old, "the kernel log speaks of a GPU that NVML can use by now")
     has_kepler = any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old)
     yield problem(
         "not-supported",

@@ -27,13 +27,11 @@ from devkit.facts.model import Driver, Engine, Facts, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release, Unknown
 
 _NVML_MISMATCH = 18
-
 _ENDS = {NvmlEnd.TIMED_OUT: "hangs", NvmlEnd.CRASHED: "crashes"}
 
 
-@check("DRV002", causes=NEEDS_DRIVER_CODES)
+@check("DRV002", require_nvidia_gpu, causes=NEEDS_DRIVER_CODES)
 def libraries_match_module(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     failure = facts.nvml if isinstance(facts.nvml, NvmlFailure) and facts.nvml.code == _NVML_MISMATCH else None
     driver = None if is_in_wsl(facts) or isinstance(facts.driver, Unknown) else facts.driver
     if driver is None and failure is None:
@@ -67,9 +65,12 @@ def _is_rebooted_since_upgrade(driver: Driver) -> bool:
     return running_s is not None and running_s > DAY_S
 
 
-@check("DRV003", causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES))
+@check(
+    "DRV003",
+    require_visible_gpu,
+    causes=(*GPU_USE_CODES, *TOOLKIT_CODES, *CDI_CODES, *CUDA_CODES, "CON005", *PYTHON_CODES),
+)
 def nvml_answers(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     failure = facts.nvml
     if isinstance(failure, Unknown):
         raise NotApplicable(failure.reason, is_lost=failure.is_lost)
@@ -90,9 +91,8 @@ def nvml_answers(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("DRV016", causes=("DRV002", *NEEDS_DRIVER_CODES))
+@check("DRV016", require_nvidia_gpu, causes=("DRV002", *NEEDS_DRIVER_CODES))
 def nvml_answers_with_these_variables(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     said = require(facts.nvml.said) if isinstance(facts.nvml, NvmlFailure) else None
     if said is not None:
         yield report_failure(said)

@@ -11,7 +11,6 @@ from devkit.text import join_words
 
 _ENGINE_SOCKETS = ("/run/docker.sock", "/run/user/", "/podman/", "/desktop/", "/.docker/", "/pipe/")
 """Parts of the sockets that Docker, rootless Docker, Podman and Docker Desktop make for themselves."""
-
 _DESKTOP_SOCKETS = ("/desktop/", "/.docker/")
 
 

@@ -18,6 +18,7 @@ from devkit.doctor.preconditions import (
     require_nvidia_gpu,
     require_system,
     require_toolkit,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import CLOCK_SKEW_S
@@ -65,8 +66,7 @@ def docker_socket_is_dockers(facts: Facts) -> Iterator[Problem]:
 @check("ENG005")
 def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
-    if engine.kind is EngineKind.PODMAN:
-        raise NotApplicable("Podman brings its own Compose provider")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman brings its own Compose provider")
     floor = load_tables().engines.features["compose", "device-reservations"].version
     compose = require(facts.compose) if facts.compose is not None else None
     if compose is None:
@@ -76,9 +76,8 @@ def compose_can_request_gpus(facts: Facts) -> Iterator[Problem]:
         yield problem("too-old", version=compose.version, floor=floor, evidence=evidence)
 
 
-@check("ENG006", causes=("ENG018", "ENG001", *TOOLKIT_CODES))
+@check("ENG006", require_engine_side, causes=("ENG018", "ENG001", *TOOLKIT_CODES))
 def daemon_json_is_valid(facts: Facts) -> Iterator[Problem]:
-    require_engine_side(facts)
     for file in require_toolkit(facts).daemon_files:
         if file.error:
             yield problem(
@@ -86,14 +85,12 @@ def daemon_json_is_valid(facts: Facts) -> Iterator[Problem]:
                 path=file.path,
                 error=file.error,
                 owner="root" if file.path.startswith("/etc/") else "user",
-                subject=file.path,
                 evidence=(f"{file.path}: {file.error}",),
             )
 
 
-@check("ENG016", causes=("ENG017", *CONTAINER_START_CODES))
+@check("ENG016", require_host, causes=("ENG017", *CONTAINER_START_CODES))
 def cgroup_driver_is_there(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_container_engine(facts)
     runs_systemd = require(require_system(facts).runs_systemd)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
@@ -102,10 +99,8 @@ def cgroup_driver_is_there(facts: Facts) -> Iterator[Problem]:
         yield problem("no-systemd", evidence=("engine: cgroup driver systemd", "/run/systemd/system: not there"))
 
 
-@check("ENG009")
+@check("ENG009", require_host, require_nvidia_gpu)
 def only_one_docker(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
-    require_nvidia_gpu(facts)
     programs = require(require(facts.clients).engine_programs)
     packaged = tuple(path for path in programs if path != _SNAP_DOCKER)
     if packaged and _SNAP_DOCKER in programs:
@@ -124,17 +119,15 @@ def only_one_docker(facts: Facts) -> Iterator[Problem]:
 @check("ENG010", causes=(*TOOLKIT_CODES, *CDI_CODES))
 def engine_supports_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
-    if engine.kind is not EngineKind.DOCKER:
-        raise NotApplicable("the engine is not Docker Engine")
+    skip_if(engine.kind is not EngineKind.DOCKER, "the engine is not Docker Engine")
     version, floor = require(engine.version), load_tables().engines.features["docker", "gpus-flag"].version
     if version < floor:
         evidence = (f"engine {version}, API {engine.api_version}",)
         yield problem("too-old", version=version, floor=floor, evidence=evidence)
 
 
-@check("ENG013")
+@check("ENG013", require_host)
 def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or not is_local_engine(engine):
         raise NotApplicable("the engine takes its proxy from elsewhere")
@@ -156,8 +149,7 @@ def engine_has_proxy(facts: Facts) -> Iterator[Problem]:
 def engine_clock_agrees(facts: Facts) -> Iterator[Problem]:
     engine = require_container_engine(facts)
     ahead = require(engine.clock_ahead_s)
-    if not is_local_engine(engine):
-        raise NotApplicable("the engine runs on another machine")
+    skip_if(not is_local_engine(engine), "the engine runs on another machine")
     if abs(ahead) > CLOCK_SKEW_S.value:
         yield problem(
             "ahead" if ahead > 0 else "behind",

@@ -3,25 +3,21 @@
 from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
-from devkit.doctor.model import NotApplicable, Repair, RepairKind, check
-from devkit.doctor.preconditions import require, require_nvidia_gpu
+from devkit.doctor.model import Repair, RepairKind, check
+from devkit.doctor.preconditions import require, require_nvidia_gpu, require_some, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Client, Engine, EngineKind, Facts
 from devkit.facts.values import Unknown
 
 
 def _require_docker(facts: Facts) -> Client:
-    docker = require(facts.clients).named("docker")
-    if docker is None:
-        raise NotApplicable("there is no docker command on this side")
-    return docker
+    return require_some(require(facts.clients).named("docker"), "there is no docker command on this side")
 
 
 @check("ENG011")
 def docker_cli_is_current(facts: Facts) -> Iterator[Problem]:
     docker = _require_docker(facts)
-    if require(docker.is_podman):
-        raise NotApplicable("the docker command is Podman's")
+    skip_if(require(docker.is_podman), "the docker command is Podman's")
     version = require(docker.version)
     features = load_tables().engines.features
     evidence = [f"{docker.path} --version: {version}"]
@@ -65,7 +61,7 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Problem]:
     path = settings.path
     if settings.error:
         evidence = (f"{path}: {settings.error}",)
-        yield problem("invalid", path=path, error=settings.error, subject=path, evidence=evidence)
+        yield problem("invalid", path=path, error=settings.error, evidence=evidence)
     for helper in settings.credential_helpers:
         if not helper.path:
             key = ("credHelpers", helper.registry) if helper.registry else ("credsStore",)
@@ -74,9 +70,6 @@ def docker_cli_config_is_usable(facts: Facts) -> Iterator[Problem]:
                 helper=helper.name,
                 key=key[0],
                 subject=path,
-                evidence=(
-                    f"{path}: {'.'.join(key)} is {helper.name}",
-                    f"no docker-credential-{helper.name} on PATH",
-                ),
+                evidence=(f"{path}: {'.'.join(key)} is {helper.name}", f"no docker-credential-{helper.name} on PATH"),
                 repairs=(Repair(RepairKind.REMOVE, path, key),),
             )

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import CONTAINER_START_CODES
-from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import require
+from devkit.doctor.model import check
+from devkit.doctor.preconditions import require, require_some
 from devkit.doctor.problems import Problem
 from devkit.doctor.spoken import report_failure
 from devkit.facts.model import EngineFailure, Facts
@@ -21,9 +21,7 @@ def engine_programs_start(facts: Facts) -> Iterator[Problem]:
 
 @check("ENG019", causes=("ENG001", "ENG007", "ENG011", "ENG017", *CONTAINER_START_CODES))
 def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
-    docker = require(facts.clients).named("docker")
-    if docker is None:
-        raise NotApplicable("there is no docker command on this side")
+    docker = require_some(require(facts.clients).named("docker"), "there is no docker command on this side")
     failure = require(docker.failure)
     is_command = failure is not None and (failure.status == _NOT_EXECUTABLE or failure.program == docker.path)
     if failure is not None and (failure.works_without or is_command):

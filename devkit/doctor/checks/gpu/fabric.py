@@ -13,6 +13,7 @@ from devkit.doctor.preconditions import (
     require_host,
     require_loaded_driver,
     require_nvml,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import NVLINK_ERRORS_PER_S
@@ -21,17 +22,13 @@ from devkit.facts.values import Unknown
 from devkit.text import format_count, join_words
 
 _ON_THE_WAY = ("not-started", "in-progress")
-
 _FABRIC_SLOWS = ("degraded-bandwidth", "route-recovery", "access-timeout-recovery")
-
 _HAS_FABRIC = (*_ON_THE_WAY, "completed")
-
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 
 
-@check("GPU022", causes=("GPU004",))
+@check("GPU022", require_host, causes=("GPU004",))
 def fabric_manager_matches_driver(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     installed = require(require_driver(facts).fabric_manager_version)
     release = require_loaded_driver(facts)
     if installed is None:
@@ -50,7 +47,10 @@ def fabric_manager_matches_driver(facts: Facts) -> Iterator[Problem]:
 def fabric_manager_runs(facts: Facts) -> Iterator[Problem]:
     waiting = _find_gpus_outside_fabric(facts)
     driver = facts.driver
-    states = (*_list_fabric_states(waiting), *_list_cu_init_evidence(facts))
+    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
+    is_not_ready = isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY
+    states = [f"GPU {gpu.index}: fabric {each.fabric_state}, status {each.fabric_status}" for gpu, each in waiting]
+    states += [f"cuInit returned {CUDA_SYSTEM_NOT_READY}"] * is_not_ready
     is_host = not is_in_container(facts)
     if is_host and isinstance(driver, Driver) and driver.nvswitch_present is True and driver.fabric_manager != "active":
         state = require(driver.fabric_manager)
@@ -67,8 +67,7 @@ def fabric_manager_runs(facts: Facts) -> Iterator[Problem]:
         yield problem("not-joined", gpus=gpus, count=len(require_nvml(facts).gpus), evidence=states)
     else:
         require_host(facts)
-        if not require(require_driver(facts).nvswitch_present):
-            raise NotApplicable("this machine has no NVSwitch")
+        skip_if(not require(require_driver(facts).nvswitch_present), "this machine has no NVSwitch")
 
 
 def _find_gpus_outside_fabric(facts: Facts) -> tuple[GpuWithHealth, ...]:
@@ -85,22 +84,8 @@ def _find_gpus_outside_fabric(facts: Facts) -> tuple[GpuWithHealth, ...]:
     )
 
 
-def _list_fabric_states(waiting: tuple[GpuWithHealth, ...]) -> tuple[str, ...]:
-    return tuple(
-        f"GPU {gpu.index}: fabric {health.fabric_state}, status {health.fabric_status}" for gpu, health in waiting
-    )
-
-
-def _list_cu_init_evidence(facts: Facts) -> tuple[str, ...]:
-    cuda = facts.deep.cuda if isinstance(facts.deep, Deep) else None
-    return (
-        (f"cuInit returned {cuda.code}",) if isinstance(cuda, CudaCall) and cuda.code == CUDA_SYSTEM_NOT_READY else ()
-    )
-
-
-@check("GPU023")
+@check("GPU023", require_host)
 def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
     if require(driver.nvswitch_present) or require(driver.fabric_manager) != "failed":
         return
@@ -111,12 +96,10 @@ def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("GPU024")
+@check("GPU024", require_host)
 def gpudirect_rdma_is_available(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
-    if not require(driver.has_infiniband):
-        raise NotApplicable("this machine has no InfiniBand")
+    skip_if(not require(driver.has_infiniband), "this machine has no InfiniBand")
     modules = require(driver.modules)
     require_loaded_driver(facts)
     if not any(name in modules for name in _PEER_MEMORY):
@@ -153,8 +136,7 @@ def fabric_is_healthy(facts: Facts) -> Iterator[Problem]:
 def nvlinks_are_sound(facts: Facts) -> Iterator[Problem]:
     states = require_gpu_health_field(facts, "nvlink_active")
     # An unreadable count is not a reason to pass over links that were read.
-    if all(health.nvlink_count == 0 for _, health in states):
-        raise NotApplicable("no GPU has an NVLink")
+    skip_if(all(health.nvlink_count == 0 for _, health in states), "no GPU has an NVLink")
     # Switches of NVLink 5 do not show on the PCI bus; the fabric that they make does.
     has_switch = any(health.fabric_state in _HAS_FABRIC for _, health in states) or (
         isinstance(facts.driver, Driver) and facts.driver.nvswitch_present is True

@@ -22,7 +22,7 @@ from devkit.doctor.gpus import (
     require_gpu_health_field,
 )
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_nvidia_gpu
+from devkit.doctor.preconditions import is_in_wsl, require, require_host, require_nvidia_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import STILL_FRESH_HOURS
 from devkit.facts.model import Facts, Gpu, GpuHealth, NvmlAnswer, NvmlEnd, NvmlFailure, Xid
@@ -30,21 +30,20 @@ from devkit.facts.values import Unknown
 from devkit.text import format_count
 
 _MAX_OTHERS = 3
-
 _HOUR_S = 3600
-
 _BY_THE_PROGRAM = (XidRemedy.RESTART_PROGRAM, XidRemedy.NOTHING)
-
 _CHANGED_TO = re.compile(r"changed from .* to 0x[0-9a-f]+ \((.+?)\)")
 """Xid 154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"."""
-
 _CAN_WAIT = "drain-p2p"
 
 
-@check("GPU006", causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"))
+@check(
+    "GPU006",
+    require_host,
+    require_nvidia_gpu,
+    causes=("DRV003", "GPU002", "GPU005", "GPU009", "GPU010", "GPU011", "GPU027"),
+)
 def kernel_log_has_no_fault(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
-    require_nvidia_gpu(facts)
     log = require(facts.kernel_log)
     reports = [xid for xid in log.xids if not _is_consequence(xid, log.xids)]
     severe = [xid for xid in reports if not _is_minor(facts, xid)]
@@ -118,17 +117,15 @@ def _format_times(count: int | Unknown) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-@check("GPU007")
+@check("GPU007", require_nvidia_gpu)
 def kernel_log_is_readable(facts: Facts) -> Iterator[Problem]:
-    require_nvidia_gpu(facts)
     if not isinstance(facts.kernel_log, Unknown):
         return
     if isinstance(facts.nvml, NvmlFailure):
         is_failing = facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
     else:
         is_failing = isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)
-    if not is_failing:
-        raise NotApplicable("no GPU fails, so nothing is missed")
+    skip_if(not is_failing, "no GPU fails, so nothing is missed")
     if is_in_wsl(facts):
         raise NotApplicable(facts.kernel_log.reason, is_lost=facts.kernel_log.is_lost)
     yield problem("unreadable", reason=facts.kernel_log.reason, evidence=(facts.kernel_log.reason,))
@@ -165,10 +162,8 @@ def no_recovery_is_required(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("GPU033", causes=("GPU030", "GPU031"))
+@check("GPU033", require_host, require_nvidia_gpu, causes=("GPU030", "GPU031"))
 def switches_report_no_fatal_error(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
-    require_nvidia_gpu(facts)
     log = require(facts.kernel_log)
     joined = [health.fabric_state == "completed" for gpu in facts.gpus if isinstance(health := gpu.health, GpuHealth)]
     is_working = isinstance(facts.nvml, NvmlAnswer) and len(joined) == len(facts.nvml.gpus) and all(joined)

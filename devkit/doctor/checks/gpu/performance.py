@@ -11,7 +11,7 @@ from devkit.doctor.gpus import (
     require_gpu_health_field,
 )
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
-from devkit.doctor.preconditions import is_in_wsl, require, require_gpu_run, require_host, require_system
+from devkit.doctor.preconditions import is_in_wsl, require, require_gpu_run, require_host, require_system, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import (
     BUSY_WHILE_TRAINING_PERCENT,
@@ -26,7 +26,6 @@ from devkit.facts.model import Facts, GpuHealth, Platform, WatchedGpu
 from devkit.text import join_words
 
 _HELD_BACK = ("sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake")
-
 _HEAT = ("hw-thermal-slowdown", "sw-thermal-slowdown")
 
 
@@ -90,8 +89,7 @@ def no_power_brake_slowdown(facts: Facts) -> Iterator[Problem]:
 @check("GPU015")
 def pcie_link_has_all_lanes(facts: Facts) -> Iterator[Problem]:
     states = [state for state in require_gpu_health_field(facts, "pcie_width") if not is_virtual_gpu(state[1])]
-    if not states:
-        raise NotApplicable("a virtual machine does not see the real link")
+    skip_if(not states, "a virtual machine does not see the real link")
     for gpu, health in states:
         lanes, most = health.pcie_width, health.pcie_max_width
         now, best = health.pcie_generation, health.pcie_max_generation
@@ -151,9 +149,8 @@ def _is_below(value: object, usual: object, share: float) -> bool:
     return isinstance(value, int) and isinstance(usual, int) and 0 < value < usual * share
 
 
-@check("GPU017")
+@check("GPU017", require_host)
 def persistence_mode_is_on(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     if is_in_wsl(facts) or require_system(facts).platform is not Platform.LINUX:
         raise NotApplicable("only Linux unloads the driver from an idle GPU")
     off = [
@@ -207,8 +204,7 @@ def cpus_are_next_to_gpus(facts: Facts) -> Iterator[Problem]:
         for gpu, health in require_gpu_health(facts)
         if str(health.pci_address) in nodes
     ]
-    if not placed:
-        raise NotApplicable("the firmware does not say which NUMA node a GPU is on")
+    skip_if(not placed, "the firmware does not say which NUMA node a GPU is on")
     apart = [(gpu, node) for gpu, node in placed if node not in allowed]
     if not apart or not allowed:
         return

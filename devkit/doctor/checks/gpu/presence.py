@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from devkit.doctor.checks.cascades import CDI_CODES, NEEDS_DRIVER_CODES
 from devkit.doctor.checks.driver.initialization import FIRMWARE_FAILURE_LINES, FIRMWARE_MISSING_LINES
 from devkit.doctor.checks.driver.kernel_module import LEGACY_GPU_LINES, OPEN_MODULE_LINE
-from devkit.doctor.danger import find_manager
+from devkit.doctor.danger import find_manager, is_in_job
 from devkit.doctor.gpus import MAX_LOG_LINES, find_driver_lines, find_gpu_at, has_missing_gpus
 from devkit.doctor.model import Confidence, NotApplicable, Severity, check
 from devkit.doctor.preconditions import (
@@ -16,6 +16,7 @@ from devkit.doctor.preconditions import (
     require_driver,
     require_host,
     require_nvml,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import SMALL_WINDOW_BYTES
@@ -24,13 +25,9 @@ from devkit.facts.values import Release, Unknown
 from devkit.text import format_bytes, format_count, join_words
 
 _OF_THE_DRIVER = ("PCI I/O region assigned to your NVIDIA", "resize PCIe BARs")
-
 _WINDOW_LOST = (*_OF_THE_DRIVER, "BAR 1")
-
 _NVML_TIMEOUT = 10
-
 _NVML_GPU_IS_LOST = 15
-
 _NVML_RESET_REQUIRED = 16
 
 
@@ -55,8 +52,7 @@ def gpu_present(facts: Facts) -> Iterator[Problem]:
 @check("GPU002", causes=("GPU005",))
 def every_gpu_answers(facts: Facts) -> Iterator[Problem]:
     answer = require_nvml(facts)
-    if not answer.gpus:
-        raise NotApplicable("NVML lists no GPU")
+    skip_if(not answer.gpus, "NVML lists no GPU")
     for gpu in answer.gpus:
         if isinstance(gpu, FailedGpu):
             yield problem(
@@ -70,22 +66,20 @@ def every_gpu_answers(facts: Facts) -> Iterator[Problem]:
             )
 
 
-@check("GPU005", causes=(*CDI_CODES, "GPU019"))
+@check("GPU005", require_host, causes=(*CDI_CODES, "GPU019"))
 def nvml_lists_every_gpu(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     driver = require_driver(facts)
     owned = [gpu for gpu in require(driver.pci_gpus) if gpu.kernel_driver == "nvidia" and gpu.is_excluded is not True]
     counted = len(require_nvml(facts).gpus)
     # A job that was lent some of the GPUs may open those alone.
     withheld = () if isinstance(driver.withheld_nodes, Unknown) else driver.withheld_nodes
     if owned and not counted and len(withheld) >= len(owned):
-        manager = find_manager(facts)
         evidence = (f"device rules withhold: {join_words(withheld)}", f"NVML count: {counted}")
         yield problem(
             "none-lent",
             owned=format_count(len(owned), "GPU"),
-            manager=manager or "this process",
-            kind="job" if " job" in manager else "other",
+            manager=find_manager(facts) or "this process",
+            kind="job" if is_in_job(facts) else "other",
             evidence=evidence,
         )
     elif counted + len(withheld) < len(owned):
@@ -123,9 +117,8 @@ def expected_gpus_are_here(facts: Facts) -> Iterator[Problem]:
         yield problem("none-on-bus", release=driver.loaded, evidence=evidence)
 
 
-@check("GPU008", causes=("DRV001", *NEEDS_DRIVER_CODES))
+@check("GPU008", require_host, causes=("DRV001", *NEEDS_DRIVER_CODES))
 def bar1_is_assigned(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     gpus = [
         (gpu, gpu.bar1_bytes)
         for gpu in require(require_driver(facts).pci_gpus)
@@ -143,10 +136,7 @@ def bar1_is_assigned(facts: Facts) -> Iterator[Problem]:
             address=gpu.address,
             size=format_bytes(size),
             subject=gpu.address,
-            evidence=(
-                f"{gpu.address}/resource: BAR 1 has {size} B",
-                *_find_bar1_lines(facts, gpu)[:MAX_LOG_LINES],
-            ),
+            evidence=(f"{gpu.address}/resource: BAR 1 has {size} B", *_find_bar1_lines(facts, gpu)[:MAX_LOG_LINES]),
         )
 
 

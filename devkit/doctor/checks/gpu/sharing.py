@@ -5,14 +5,16 @@ from collections.abc import Iterator
 
 from devkit.doctor.checks.cascades import CUDA_CODES, DEEP_CODES, PYTHON_CODES
 from devkit.doctor.gpus import GpuWithHealth, format_gpu, list_process_bytes, require_gpu_health_field
-from devkit.doctor.model import NotApplicable, Severity, check
+from devkit.doctor.model import Severity, check
 from devkit.doctor.preconditions import (
     is_in_container,
     require,
     require_host,
     require_nvml,
     require_python,
+    require_some,
     require_visible_gpu,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import UNSEEN_MEMORY_BYTES, UNSEEN_MEMORY_SHARE
@@ -20,18 +22,12 @@ from devkit.facts.model import Facts, Gpu, GpuHealth
 from devkit.text import format_bytes, format_count, join_words
 
 _NOT_SHARED = ("prohibited", "exclusive-process", "exclusive-thread")
-
 _MPS_SERVER = "nvidia-cuda-mps"
 """Its name as the kernel shortens it."""
-
 _INDEX_OF_MIG = re.compile(r"(\d+):(\d+)")
-
 _MIG_UUID = re.compile(r"MIG-[0-9a-fA-F-]{36}")
-
 _WITHOUT_CUDA = re.compile(r"-\d+([AB])\d?$")
-
 _LICENSED = "licensed"
-
 _UNKNOWN_LICENSES = ("unknown", "uninitialized")
 
 
@@ -52,12 +48,9 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Problem]:
         )
 
 
-@check("GPU035", causes=DEEP_CODES)
+@check("GPU035", require_visible_gpu, causes=DEEP_CODES)
 def mps_is_reachable(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
-    mps = require(require(facts.limits).mps)
-    if mps is None:
-        raise NotApplicable("nothing is set for MPS, and no daemon of it answers")
+    mps = require_some(require(facts.limits).mps, "nothing is set for MPS, and no daemon of it answers")
     control = f"{mps.pipe_directory}/control"
     if not mps.answers:
         yield problem("no-daemon", folder=mps.pipe_directory, evidence=(f"{control}: not there", *mps.settings))
@@ -100,8 +93,7 @@ def _find_used_bytes(gpu: Gpu) -> int:
 @check("GPU003", causes=(*CUDA_CODES, *PYTHON_CODES))
 def mig_has_instances(facts: Facts) -> Iterator[Problem]:
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
-    if not any(gpu.mig_enabled is True for gpu in gpus):
-        raise NotApplicable("no GPU is in MIG mode")
+    skip_if(not any(gpu.mig_enabled is True for gpu in gpus), "no GPU is in MIG mode")
     empty = [gpu for gpu in gpus if gpu.mig_enabled is True and not gpu.mig_instances]
     for gpu in empty:
         yield problem(
@@ -122,9 +114,8 @@ def process_has_one_mig_device(facts: Facts) -> Iterator[Problem]:
         yield problem("several", count=len(migs), first=migs[0], evidence=evidence)
 
 
-@check("GPU021")
+@check("GPU021", require_host)
 def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
     devices = [(spec.path, name) for spec in require(facts.cdi) for name in spec.devices]
     named = [(path, name) for path, name in devices if _INDEX_OF_MIG.fullmatch(name) or _MIG_UUID.fullmatch(name)]
@@ -132,8 +123,7 @@ def cdi_names_current_mig_devices(facts: Facts) -> Iterator[Problem]:
     present = frozenset(
         name for gpu in gpus for place, uuid in enumerate(gpu.mig_instances) for name in (uuid, f"{gpu.index}:{place}")
     )
-    if not named and not present:
-        raise NotApplicable("no GPU is divided, and no specification names a MIG device")
+    skip_if(not named and not present, "no GPU is divided, and no specification names a MIG device")
     gone = [(path, name) for path, name in named if name not in present]
     unnamed = bool(present) and bool(devices) and not any(name in present for _, name in named)
     if not gone and not unnamed:
@@ -156,8 +146,7 @@ def _require_vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
     found = tuple(
         state for state in require_gpu_health_field(facts, "virtualization") if state[1].virtualization == "vgpu"
     )
-    if not found:
-        raise NotApplicable("no GPU here is a virtual one")
+    skip_if(not found, "no GPU here is a virtual one")
     return found
 
 
@@ -165,8 +154,7 @@ def _require_vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
 def vgpu_is_licensed(facts: Facts) -> Iterator[Problem]:
     states = [(gpu, health) for gpu, health in _require_vgpus(facts) if isinstance(health.license, str)]
     reported = [(gpu, str(health.license)) for gpu, health in states if health.license not in _UNKNOWN_LICENSES]
-    if not reported:
-        raise NotApplicable("the driver does not say whether the virtual GPU is licensed")
+    skip_if(not reported, "the driver does not say whether the virtual GPU is licensed")
     for gpu, license in reported:
         if license != _LICENSED:
             yield problem(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from devkit.doctor.model import Location, NotApplicable
-from devkit.doctor.preconditions import require
+from devkit.doctor.preconditions import require_some
 from devkit.facts.model import (
     Build,
     DevContainer,
@@ -36,7 +36,6 @@ TORCH_PACKAGES = (
     "deepspeed",
 )
 """Packages that bring torch, or are of no use without it."""
-
 MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg")
 """Files with the requirements of a project that is installed itself."""
 _DEFAULT = re.compile(r"\$\{\w+:?-([^}]*)\}")
@@ -215,9 +214,7 @@ def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
 
 def require_project(facts: Facts) -> Project:
     """Return the project's files, or end the check where none is about containers."""
-    project = require(facts.project)
-    if project is None:
-        raise NotApplicable("no project folder was looked into")
+    project = require_some(facts.project, "no project folder was looked into")
     if not (project.dev_containers or project.services or project.dockerfiles):
         raise NotApplicable("the project has no dev container, Compose file or Dockerfile")
     return project
@@ -335,8 +332,7 @@ def _read_source(origin: TorchOrigin, found: list[Install], installs: Iterable[I
     every = [(one.specifier, install) for install in installs for one in install.requirements if one.name == "torch"]
     pins = ((_TORCH_PIN.fullmatch(specifier), install) for specifier, install in every)
     version, label, install = next(
-        ((pin[1], pin[2] or "", install) for pin, install in pins if pin),
-        ("", "", every[0][1] if every else found[0]),
+        ((pin[1], pin[2] or "", install) for pin, install in pins if pin), ("", "", every[0][1] if every else found[0])
     )
     index = next(
         (each for one in (install, *found) for each in (one.index, one.backend) if each not in ("", "auto")), ""

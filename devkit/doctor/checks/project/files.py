@@ -7,7 +7,7 @@ from typing import Any
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.project.containers import ProjectContainer, require_project, require_project_containers
 from devkit.doctor.model import Location, NotApplicable, Repair, RepairKind, Severity, check
-from devkit.doctor.preconditions import require
+from devkit.doctor.preconditions import require_some, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, FileState, HostRequirement
 from devkit.facts.values import Unknown
@@ -18,7 +18,6 @@ _BARE_IMAGE = re.compile(
     r"|^mcr\.microsoft\.com/(?:vscode/)?devcontainers/(?:base|python)(?::|$)"
 )
 """Images without Python packages of a project."""
-
 _READ_PROGRAMS = frozenset(
     {"apt", "apt-get", "apk", "dnf", "yum", "dpkg", "gpg", "npm", "pip", "pip3", "python", "python3", "pre-commit"}
     | {"cat", "cd", "chgrp", "chmod", "chown", "cp", "curl", "echo", "export", "git", "install", "ln", "locale-gen"}
@@ -26,18 +25,14 @@ _READ_PROGRAMS = frozenset(
     | {"adduser", "groupadd", "useradd", "usermod"}
 )
 """Programs whose commands say what they install; another one may install anything."""
-
 _STOPS = ("devcontainer.json", "compose", "Dockerfile")
-
 _UNREAD = {
     FileState.OUTSIDE: "it is outside of the project, or a link that leads there",
     FileState.TOO_LARGE: "it is too large for a file of that name",
     FileState.UNREADABLE: "it is not a text file, a link that leads nowhere, or closed to this user",
 }
 """Why nothing is known of a file."""
-
 _MEMORY = re.compile(r"\d+(?:[tgmk]b)?")
-
 _LOST_KEYS = {
     "gpus": 'hostRequirements: { "gpu": true }, or "--gpus", "all" in runArgs',
     "gpu": 'hostRequirements: { "gpu": true }',
@@ -56,11 +51,8 @@ _LOST_KEYS = {
 
 @check("PRJ001")
 def files_parse(facts: Facts) -> Iterator[Problem]:
-    project = require(facts.project)
-    if project is None:
-        raise NotApplicable("no project folder was looked into")
-    if not project.files:
-        raise NotApplicable("the project has no container files")
+    project = require_some(facts.project, "no project folder was looked into")
+    skip_if(not project.files, "the project has no container files")
     for file in project.files:
         severity = Severity.ERROR if file.kind in _STOPS else Severity.WARNING
         if file.state is FileState.BROKEN:
@@ -139,8 +131,7 @@ def keys_are_supported(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ010")
 def editors_support_the_keys(facts: Facts) -> Iterator[Problem]:
-    if not require_project(facts).dev_containers:
-        raise NotApplicable("the project has no devcontainer.json")
+    skip_if(not require_project(facts).dev_containers, "the project has no devcontainer.json")
     rows = load_tables().editors.ignored
     for container in require_project_containers(facts):
         # An explicit request is supported by more tools, and is all that they need.

@@ -10,11 +10,7 @@ from typing import Any
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.cdi import has_cdi_gpus
 from devkit.doctor.checks.container.inside import REQUIRED_CAPABILITIES
-from devkit.doctor.checks.project.containers import (
-    ProjectContainer,
-    find_gpu_evidence,
-    require_project_containers,
-)
+from devkit.doctor.checks.project.containers import ProjectContainer, find_gpu_evidence, require_project_containers
 from devkit.doctor.checks.toolkit import has_nvidia_runtime
 from devkit.doctor.checks.trials import judge_trials
 from devkit.doctor.model import Confidence, Location, NotApplicable, Repair, RepairKind, Severity, check, cite
@@ -28,7 +24,9 @@ from devkit.doctor.preconditions import (
     require_gpu_engine,
     require_host,
     require_nvml,
+    require_some,
     require_visible_gpu,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.spoken import report_failure
@@ -56,7 +54,6 @@ _FEATURE = {
     RequestForm.CDI: "cdi-devices",
     RequestForm.RESERVATION: "device-reservations",
 }
-
 _FORMS = {
     RequestForm.GPUS_FLAG: "--gpus",
     RequestForm.RUNTIME: "the runtime nvidia",
@@ -64,17 +61,12 @@ _FORMS = {
     RequestForm.RESERVATION: "a device reservation",
     RequestForm.GPUS_KEY: "the key gpus",
 }
-
 GPU_RESERVATION = '[{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]'
 """The request that every Compose since 1.28 understands, as JSON."""
-
 _ONE_STRING = re.compile(r"^(--?[a-z][\w-]*)\s+(\S.*)$", re.DOTALL)
-
 _SEVERAL = re.compile(r"^(?:\"?)device=[^\",]+,")
-
 _LEAST_SHM_BYTES = 1 << 20
 """A size below is a number without its unit."""
-
 _GPU_VALUE = re.compile(r"^(?:all|\d+)$")
 
 
@@ -172,10 +164,7 @@ def gpu_is_requested_once(facts: Facts) -> Iterator[Problem]:
             yield problem(
                 "also-by-requirement",
                 found_at=requirement,
-                evidence=(
-                    _format_request(certain[0]),
-                    cite(requirement, f"hostRequirements.gpu {requirement.value}"),
-                ),
+                evidence=(_format_request(certain[0]), cite(requirement, f"hostRequirements.gpu {requirement.value}")),
                 repairs=(Repair(RepairKind.REMOVE, requirement.path, ("hostRequirements", "gpu")),),
                 form=_FORMS[certain[0].form],
             )
@@ -189,8 +178,7 @@ def _format_request(request: GpuRequest) -> str:
 @check("PRJ005", causes=("CON006", "PRJ041"))
 def gpu_work_requests_gpu(facts: Facts) -> Iterator[Problem]:
     containers = [container for container in require_project_containers(facts) if container.is_started_by_files]
-    if not require(has_nvidia_gpu(facts)):
-        raise NotApplicable("there is no GPU on this machine that a container could ask for")
+    skip_if(not require(has_nvidia_gpu(facts)), "there is no GPU on this machine that a container could ask for")
     # Beside a dev container with a GPU, another one without is there for machines that have none.
     has_other = any(container.dev and _is_gpu_requested(container) for container in containers)
     for container in containers:
@@ -216,20 +204,17 @@ def _is_gpu_requested(container: ProjectContainer) -> bool:
     return bool(container.requests) or find_gpu_host_requirement(container) is not None
 
 
-@check("PRJ006", causes=("CON006",))
+@check("PRJ006", require_host, causes=("CON006",))
 def devcontainer_cli_detects_gpu(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     requirements = [
         (container, requirement)
         for container in require_project_containers(facts)
         if (requirement := find_gpu_host_requirement(container)) is not None
     ]
-    if not requirements:
-        raise NotApplicable("no devcontainer.json asks by hostRequirements.gpu")
+    skip_if(not requirements, "no devcontainer.json asks by hostRequirements.gpu")
     if not isinstance(facts.engine, Engine):
         raise NotApplicable("no container engine answers")
-    if not is_local_engine(facts.engine):
-        raise NotApplicable("the engine runs on another machine")
+    skip_if(not is_local_engine(facts.engine), "the engine runs on another machine")
     engine = facts.engine
     for container, requirement in requirements:
         yield from _compare_with_engine(facts, engine, container, requirement)
@@ -279,11 +264,9 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ011")
 def container_can_start_here(facts: Facts) -> Iterator[Problem]:
-    if is_in_container(facts):
-        raise NotApplicable("only the host can show this; run devkit doctor there too")
+    skip_if(is_in_container(facts), "only the host can show this; run devkit doctor there too")
     containers = require_project_containers(facts)
-    if require(has_nvidia_gpu(facts)):
-        raise NotApplicable("this machine has an NVIDIA GPU")
+    skip_if(require(has_nvidia_gpu(facts)), "this machine has an NVIDIA GPU")
     if isinstance(facts.engine, Engine) and not is_local_engine(facts.engine):
         raise NotApplicable("the engine runs on another machine")
     has_other = any(container.dev is not None and not _unconditional_requests(container) for container in containers)
@@ -334,8 +317,7 @@ def _require_services(facts: Facts) -> tuple[Service, ...]:
     services = tuple(
         container.service for container in require_project_containers(facts) if container.service is not None
     )
-    if not services:
-        raise NotApplicable("the project has no Compose file")
+    skip_if(not services, "the project has no Compose file")
     return services
 
 
@@ -349,9 +331,7 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Problem]:
             yield problem("under-limits", found_at=place, evidence=evidence, service=service.name)
     if not any(service.requests for service in services):
         return
-    compose = require(facts.compose)
-    if compose is None:
-        raise NotApplicable("there is no Compose plugin to compare with")
+    compose = require_some(facts.compose, "there is no Compose plugin to compare with")
     for service in services:
         for request in service.requests:
             name = _FEATURE.get(request.form, "")
@@ -380,9 +360,7 @@ def reservations_are_complete(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ034")
 def gpu_services_have_dev_container(facts: Facts) -> Iterator[Problem]:
-    project = require(facts.project)
-    if project is None:
-        raise NotApplicable("no project folder was looked into")
+    project = require_some(facts.project, "no project folder was looked into")
     if project.dev_containers:
         return
     others = () if isinstance(project.other_services, Unknown) else project.other_services
@@ -443,19 +421,16 @@ def project_containers_start(facts: Facts) -> Iterator[Problem]:
     found = tuple(judge_trials(facts, tuple(each for each in trials.tried if each.way is Way.PROJECT)))
     if trials.untried and not found:
         raise NotApplicable(f"not tried of the project: {join_words(trials.untried)}", is_lost=True)
-    if not any(each.way is Way.PROJECT for each in trials.tried):
-        raise NotApplicable("no container of the project was tried")
+    skip_if(not any(each.way is Way.PROJECT for each in trials.tried), "no container of the project was tried")
     yield from found
 
 
-@check("PRJ039", causes=("CON006", "PRJ041"))
+@check("PRJ039", require_host, causes=("CON006", "PRJ041"))
 def requests_fit_machine(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_gpu_engine(facts)
     answer = require_nvml(facts)
     services = tuple(_list_gpu_services(facts))
-    if not services:
-        raise NotApplicable("no file asks for a GPU")
+    skip_if(not services, "no file asks for a GPU")
     for service in services:
         values: dict[str, Any] = {"service": service.name, "present": format_count(len(answer.gpus), "GPU")}
         unknown = [each for each in service.device_ids if not _is_known_device(facts, engine, each)]

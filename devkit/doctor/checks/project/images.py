@@ -19,7 +19,7 @@ from devkit.doctor.checks.project.containers import (
     require_project_containers,
 )
 from devkit.doctor.model import NotApplicable, Severity, check, cite
-from devkit.doctor.preconditions import find_platform, require, require_nvml
+from devkit.doctor.preconditions import find_platform, require, require_nvml, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, Install, Platform, Requirement, Setting, Stage
 from devkit.facts.values import Release, Unknown
@@ -27,21 +27,17 @@ from devkit.text import join_words
 
 _COMPILED = ("apex", "pytorch3d", "detectron2", "gsplat", "nvdiffrast", "tinycudann", "mamba-ssm")
 """Packages that come as source and compile CUDA code by torch.utils.cpp_extension."""
-
 _PINNED = re.compile(r"===?|~=|^url$|^git$|^@|\$")
-
 _CUDA = re.compile(
     r"(?:^|/)nvidia/cuda:(?P<cuda>\d+(?:\.\d+)*)(?:-(?P<cudnn>cudnn\d*))?(?:-(?P<flavor>base|runtime|devel))?"
     r"(?:-(?P<system>[a-z]+[\d.]+))?(?:@.*)?$"
 )
-
 _NO_NVCC = re.compile(
     r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu)(?::|$)|(?:^|/)pytorch/pytorch:\S+-runtime$"
     r"|^mcr\.microsoft\.com/(?:vscode/)?devcontainers/(?:base|python|miniconda|anaconda)(?::|$)"
     r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"
 )
 """Images without CUDA's compiler."""
-
 _NO_COMPILER = re.compile(
     r"^(?:docker\.io/)?(?:library/)?(?:python:[\w.]*-?slim\S*|debian:\S+|debian|ubuntu:\S+|ubuntu)$"
     r"|(?:^|/)nvidia/cuda:\S*-(?:base|runtime)-\S+$"
@@ -79,8 +75,7 @@ def _require_base_images(facts: Facts) -> Iterator[tuple[ProjectContainer, Setti
         for container in require_project_containers(facts)
         if (image := container.image) is not None
     }
-    if not found:
-        raise NotApplicable("no file names a base image")
+    skip_if(not found, "no file names a base image")
     yield from found.values()
 
 

@@ -19,6 +19,7 @@ from devkit.doctor.preconditions import (
     require,
     require_container_engine,
     require_host,
+    require_some,
     require_system,
 )
 from devkit.doctor.problems import Problem, problem
@@ -29,21 +30,15 @@ from devkit.facts.values import Unknown
 from devkit.text import format_bytes, join_words
 
 _ENGINE_SOCKETS = ("/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "//var/run/docker.sock")
-
 SHM_SIZE = "8gb"
-
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
 _UBUNTU_WITH_USER = re.compile(
     r"(?:^|/)ubuntu:(?:23\.04|23\.10|24|25|26)|(?:^|/)ubuntu:(?:noble|oracular|plucky|questing)"
 )
-
 _ROOT_IMAGES = re.compile(
     r"^(?:docker\.io/)?(?:library/)?(?:python|debian|ubuntu):|(?:^|/)(?:nvidia/cuda|pytorch/pytorch):"
 )
-
 _ROOT = ("root", "0")
-
 _PRIVILEGES = {
     ("privileged", "true"): "privileged",
     ("pid", "host"): "host-processes",
@@ -132,12 +127,15 @@ def shared_memory_is_sized(facts: Facts) -> Iterator[Problem]:
         if size is not None and (stated is None or stated >= SHARED_MEMORY_BYTES.value):
             continue
         place = Location(size.path, size.line) if size is not None else container.location
+        repairs: tuple[Repair, ...] = ()
+        if container.dev is not None and not container.is_compose and size is None:
+            repairs = (Repair(RepairKind.SET, container.dev.path, ("runArgs", "-"), f'"--shm-size={SHM_SIZE}"'),)
         shows = wants.value if isinstance(wants, Setting) else wants.name
         yield problem(
             "too-small",
             found_at=place,
             evidence=(f"shm_size: {size.value if size else 'not set'}", cite(wants, shows)),
-            repairs=_size_repairs(container),
+            repairs=repairs,
             container=container.name,
             has="the engine's 64 MiB" if stated is None else format_bytes(stated),
             size=SHM_SIZE,
@@ -152,12 +150,6 @@ def _parse_size(text: str) -> int | None:
         return int(float(digits) * _UNITS[unit])
     except ValueError:
         return None
-
-
-def _size_repairs(container: ProjectContainer) -> tuple[Repair, ...]:
-    if container.dev is None or container.is_compose or container.setting("shm_size"):
-        return ()
-    return (Repair(RepairKind.SET, container.dev.path, ("runArgs", "-"), f'"--shm-size={SHM_SIZE}"'),)
 
 
 @check("PRJ028")
@@ -178,9 +170,8 @@ def user_can_take_host_ids(facts: Facts) -> Iterator[Problem]:
             yield problem(name, found_at=place, evidence=evidence, image=image.value, user=user.name)
 
 
-@check("PRJ037", causes=("CON013",))
+@check("PRJ037", require_host, causes=("CON013",))
 def user_may_write_workspace(facts: Facts) -> Iterator[Problem]:
-    require_host(facts)
     engine = require_container_engine(facts)
     if engine.kind is not EngineKind.DOCKER or engine.is_rootless or not is_local_engine(engine):
         raise NotApplicable("the engine maps users, or does not share this file system")
@@ -255,9 +246,7 @@ def podman_keeps_user_ids(facts: Facts) -> Iterator[Problem]:
 @check("PRJ032")
 def containers_follow_policy(facts: Facts) -> Iterator[Problem]:
     project = require_project(facts)
-    policy = require(project.policy)
-    if policy is None:
-        raise NotApplicable("devkit.toml sets no policy")
+    policy = require_some(project.policy, "devkit.toml sets no policy")
     named: list[Setting | None] = []
     for dockerfile in project.dockerfiles:
         stages = {stage.name for stage in dockerfile.stages if stage.name}

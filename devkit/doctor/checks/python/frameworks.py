@@ -8,7 +8,7 @@ from devkit.compat.version_tables import FrameworkBuild, load_tables
 from devkit.compat.wheels import DriverCuda
 from devkit.doctor.checks.python.packages import find_python_packages
 from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import require_visible_gpu
+from devkit.doctor.preconditions import require_visible_gpu, skip_if
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.wheels import find_compute_capabilities, find_driver_cuda
 from devkit.facts.model import Facts, Package
@@ -19,13 +19,11 @@ _PLUGIN = re.compile(r"jax-cuda(\d+)-plugin")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
 
-@check("PYT025")
+@check("PYT025", require_visible_gpu)
 def frameworks_fit_the_gpus(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
     packages = find_python_packages(facts)
     installed = [packages[name] for name in ("jaxlib", "tensorflow") if name in packages]
-    if not installed:
-        raise NotApplicable("neither JAX nor TensorFlow is installed in this Python")
+    skip_if(not installed, "neither JAX nor TensorFlow is installed in this Python")
     judged = [package for package in installed if "+" not in package.version and _find_build(package.name, package)]
     if not judged:
         shown = join_words(f"{package.name} {package.version}" for package in installed)

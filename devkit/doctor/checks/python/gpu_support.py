@@ -13,9 +13,11 @@ from devkit.doctor.preconditions import (
     require,
     require_gpu_run,
     require_python,
+    require_some,
     require_system,
     require_torch,
     require_torch_cuda,
+    skip_if,
 )
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.wheels import find_compatible_wheel, find_driver_cuda, find_wheel_row, list_wheel_requirements
@@ -55,8 +57,7 @@ def torch_is_cuda_build(facts: Facts) -> Iterator[Problem]:
 @check("PYT002", causes=("PYT003", "PYT012", "CON004", "CON005", "PYT017", "PYT018", "PYT019", "PYT020"))
 def torch_has_kernels(facts: Facts) -> Iterator[Problem]:
     torch, cuda = require_torch(facts), require_torch_cuda(facts)
-    if not facts.gpus:
-        raise NotApplicable("no GPU answers")
+    skip_if(not facts.gpus, "no GPU answers")
     row = find_wheel_row(torch.version, cuda, require_system(facts).machine)
     if row is None:
         raise NotApplicable(f"the tables do not know what torch {torch.version} with CUDA {cuda} was built for")
@@ -81,11 +82,8 @@ def torch_has_kernels(facts: Facts) -> Iterator[Problem]:
 
 @check("PYT006", causes=("CUD011", "PYT017"))
 def visible_devices_exist(facts: Facts) -> Iterator[Problem]:
-    value = require_python(facts).cuda_visible_devices
-    if value is None:
-        raise NotApplicable("CUDA_VISIBLE_DEVICES is not set")
-    if not facts.gpus:
-        raise NotApplicable("no GPU answers")
+    value = require_some(require_python(facts).cuda_visible_devices, "CUDA_VISIBLE_DEVICES is not set")
+    skip_if(not facts.gpus, "no GPU answers")
     entries = [entry.strip() for entry in value.split(",")]
     unknown = next((entry for entry in entries if not _is_existing_gpu(entry, facts.gpus)), None)
     if unknown is None:
@@ -112,8 +110,7 @@ def _is_existing_gpu(entry: str, gpus: tuple[Gpu, ...]) -> bool:
 def _find_older_gpus(facts: Facts, feature: str) -> tuple[Gpu, ...]:
     """GPUs that are too old for a feature of the tables."""
     require_torch_cuda(facts)
-    if not facts.gpus:
-        raise NotApplicable("no GPU answers")
+    skip_if(not facts.gpus, "no GPU answers")
     needed = load_tables().stack.features[feature].capability
     return tuple(gpu for gpu in facts.gpus if require(gpu.capability) < needed)
 
@@ -137,8 +134,7 @@ def gpus_support_bf16(facts: Facts) -> Iterator[Problem]:
 
 @check("PYT014")
 def gpus_support_int8(facts: Facts) -> Iterator[Problem]:
-    if "bitsandbytes" not in find_python_packages(facts):
-        raise NotApplicable("bitsandbytes is not installed in this Python")
+    skip_if("bitsandbytes" not in find_python_packages(facts), "bitsandbytes is not installed in this Python")
     for gpu in _find_older_gpus(facts, "llm-int8"):
         yield _describe_older_gpu("no-int8", gpu)
 
@@ -149,8 +145,7 @@ def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Problem]:
     selected = python.cuda_visible_devices or ""
     if not any(entry.strip().isdigit() for entry in selected.split(",")):
         raise NotApplicable("CUDA_VISIBLE_DEVICES picks no GPU by its number")
-    if len({gpu.name for gpu in facts.gpus}) < 2:
-        raise NotApplicable("there are not two kinds of GPU here")
+    skip_if(len({gpu.name for gpu in facts.gpus}) < 2, "there are not two kinds of GPU here")
     order = require(python.cuda_device_order)
     if order == "PCI_BUS_ID":
         return

@@ -13,7 +13,14 @@ from devkit.compat.specifiers import canonicalize_name
 from devkit.compat.version_tables import CudaWheel, load_tables
 from devkit.compat.wheels import find_foreign_wheels
 from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import require, require_python, require_system, require_torch, require_torch_cuda
+from devkit.doctor.preconditions import (
+    require,
+    require_python,
+    require_system,
+    require_torch,
+    require_torch_cuda,
+    skip_if,
+)
 from devkit.doctor.problems import Problem, problem
 from devkit.doctor.thresholds import BITSANDBYTES_FALLS_BACK
 from devkit.doctor.wheels import find_driver_cuda
@@ -50,8 +57,7 @@ def bitsandbytes_fits_torch(facts: Facts) -> Iterator[Problem]:
     cuda = require_torch_cuda(facts)
     package = _require_package(facts, "bitsandbytes")
     shipped = require_python(facts).bitsandbytes_cuda
-    if not shipped:
-        raise NotApplicable("the CUDA libraries of bitsandbytes were not found")
+    skip_if(not shipped, "the CUDA libraries of bitsandbytes were not found")
     chosen = find_bitsandbytes_library(cuda, shipped)
     if chosen.choice is LibraryChoice.EXACT:
         return
@@ -164,8 +170,7 @@ def _is_applicable(requirement: Requirement, facts: Facts) -> bool:
 @check("PYT007", causes=("PYT018", "PYT019", "PYT020"))
 def packages_agree(facts: Facts) -> Iterator[Problem]:
     packages = find_python_packages(facts)
-    if not packages:
-        raise NotApplicable("no package that matters to a GPU is installed in this Python")
+    skip_if(not packages, "no package that matters to a GPU is installed in this Python")
     for package in packages.values():
         for line in _list_requirements(package):
             other = _find_unmet(line, packages, facts)
@@ -255,8 +260,7 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Problem]:
         for package in require_python(facts).packages
         if (named := re.findall(r"manylinux_(\d+)_(\d+)_", package.tag))
     }
-    if not platforms:
-        raise NotApplicable("no compiled wheel here names the C library that it needs")
+    skip_if(not platforms, "no compiled wheel here names the C library that it needs")
     name = max(platforms, key=lambda package: platforms[package])
     glibc = require_system(facts).glibc
     if isinstance(glibc, Release) and glibc < platforms[name]:
@@ -287,7 +291,6 @@ def _find_old_libstdcxx(facts: Facts, platform: Release, name: str) -> Iterator[
         name=name,
         needed=needed,
         installer=require_python(facts).installer,
-        subject=library.path,
         evidence=(f"{library.path}: libstdc++ {library.version}", f"wheel of {name}: manylinux {platform}"),
     )
 

@@ -5,15 +5,21 @@ from collections.abc import Iterator
 
 from devkit.compat.version_tables import load_tables
 from devkit.doctor.checks.python.packages import find_python_packages
-from devkit.doctor.model import NotApplicable, check
-from devkit.doctor.preconditions import require, require_python, require_torch_cuda, require_visible_gpu
+from devkit.doctor.model import check
+from devkit.doctor.preconditions import (
+    require,
+    require_python,
+    require_some,
+    require_torch_cuda,
+    require_visible_gpu,
+    skip_if,
+)
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, Library, Package
 from devkit.facts.values import Release, Unknown
 from devkit.text import join_words
 
 _CUDNN = "libcudnn"
-
 _WHEEL_OF = {
     "libcudart": "nvidia-cuda-runtime",
     "libcublas": "nvidia-cublas",
@@ -28,7 +34,6 @@ _WHEEL_OF = {
     "libcupti": "nvidia-cuda-cupti",
 }
 """Which wheel brings a library; for one CUDA major their names end in -cu12 and the like."""
-
 _SAME_NUMBERS = ("libnvJitLink", "libcudnn", "libnccl", "libcublas", "libnvrtc")
 """Libraries whose file names carry the version of their wheels; others count on their own."""
 
@@ -69,9 +74,8 @@ def _format_shadowing(facts: Facts, library: Library) -> str:
     return f"{library.path}{version}" + (f" before {wheel.version} of {wheel.name}" if wheel else "")
 
 
-@check("PYT005", causes=("PYT017", "PYT018", "PYT019", "PYT020"))
+@check("PYT005", require_torch_cuda, causes=("PYT017", "PYT018", "PYT019", "PYT020"))
 def no_library_is_shadowed(facts: Facts) -> Iterator[Problem]:
-    require_torch_cuda(facts)
     shadowing = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) != _CUDNN]
     if not shadowing:
         return
@@ -88,12 +92,9 @@ def no_library_is_shadowed(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("PYT011", causes=("PYT017",))
+@check("PYT011", require_torch_cuda, causes=("PYT017",))
 def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Problem]:
-    require_torch_cuda(facts)
-    wheel = _find_wheel(facts, _CUDNN)
-    if wheel is None:
-        raise NotApplicable("no wheel brings its own cuDNN")
+    wheel = require_some(_find_wheel(facts, _CUDNN), "no wheel brings its own cuDNN")
     found = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) == _CUDNN]
     if not found:
         return
@@ -107,14 +108,10 @@ def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Problem]:
     )
 
 
-@check("PYT012")
+@check("PYT012", require_visible_gpu)
 def nvrtc_supports_every_gpu(facts: Facts) -> Iterator[Problem]:
-    require_visible_gpu(facts)
-    wheel = _find_wheel(facts, "libnvrtc")
-    if wheel is None:
-        raise NotApplicable("no wheel brings NVRTC")
-    if not facts.gpus:
-        raise NotApplicable("no GPU answers")
+    wheel = require_some(_find_wheel(facts, "libnvrtc"), "no wheel brings NVRTC")
+    skip_if(not facts.gpus, "no GPU answers")
     release = Release.parse(wheel.version)
     version = Release.parse(".".join(str(number) for number in release.numbers[:2]))
     for gpu in facts.gpus:

@@ -4,24 +4,19 @@ from collections.abc import Iterator
 
 from devkit.doctor.error_codes import find_cuda_error
 from devkit.doctor.model import Confidence, NotApplicable, check
-from devkit.doctor.preconditions import require, require_python, require_visible_gpu
+from devkit.doctor.preconditions import require, require_python, require_some, require_visible_gpu
 from devkit.doctor.problems import Problem, problem
 from devkit.facts.model import Facts, ProofStage, Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
 
 _BROKEN = (StepEnd.FAILED, StepEnd.TIMED_OUT, StepEnd.CRASHED)
-
 _PRETENDS = "Mock"
-
 _MAX_REASON_CHARACTERS = 300
 
 
 def _require_torch_call(facts: Facts) -> TorchCall:
     require_visible_gpu(facts)
-    call = require(require(facts.deep).torch)
-    if call is None:
-        raise NotApplicable("torch is not installed in this Python")
-    return call
+    return require_some(require(facts.deep).torch, "torch is not installed in this Python")
 
 
 def _require_steps(facts: Facts, *beginnings: str) -> tuple[Step, ...]:
