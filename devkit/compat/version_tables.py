@@ -525,10 +525,16 @@ class SystemNeed(TableRow):
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSystemPackage(TableRow):
-    """A Debian package that a dev container may need, and its older names, which newer releases lack."""
+    """A Debian package that a dev container may need, and its older names, which newer releases lack.
+
+    `programs` are those that a build may run. `libraries` are its headers, and its libraries by the names that CMake,
+    pkg-config or a linker call them, as far as Debian's own rule, libNAME-dev, does not lead to it.
+    """
 
     name: str
     aliases: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -822,6 +828,14 @@ class SystemPackageTable(Table):
 
     needs = KeyedArray("need", SystemNeed, unique=("package",))
     known = KeyedArray("known", KnownSystemPackage, unique=("name",))
+
+    def programs(self) -> dict[str, str]:
+        """Return the package of each program that builds run."""
+        return {each: row.name for row in self.known.values() for each in row.programs}
+
+    def libraries(self) -> dict[str, str]:
+        """Return the package of each library and header that Debian's own rule does not lead to."""
+        return {each: row.name for row in self.known.values() for each in row.libraries}
 
 
 class ImportTable(Table):

@@ -400,6 +400,32 @@ class ResolutionRequest:
 
 
 @dataclass(frozen=True)
+class BuildNeed:
+    """What a build takes from outside: `kind` is "program", "library" or "header", which the image has, or "module".
+
+    A module is one that setup.py imports and that no isolated build has. `origin` is the file and line that show it.
+    """
+
+    kind: str
+    name: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class SourceBuild:
+    """The build of a package without a wheel, as its own files say it; `requires` are its build requirements."""
+
+    package: str
+    needs: tuple[BuildNeed, ...] = ()
+    requires: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> tuple[BuildNeed, ...]:
+        """What it imports and an isolated build lacks."""
+        return tuple(each for each in self.needs if each.kind == "module")
+
+
+@dataclass(frozen=True)
 class Resolved:
     """Every package with its version. `from_source` are those without a wheel for this Python and machine.
 
@@ -415,6 +441,8 @@ class Resolved:
     """The address of a wheel of each package, as far as the index has one."""
     hashes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """The SHA-256 of the wheels that fit, or of the source distribution, of each package whose index gives them."""
+    builds: tuple[SourceBuild, ...] = ()
+    """How the packages of `from_source` are built, as far as their source distributions could be read."""
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ class _Search:
             return locked
         found = self._ask(plan, resolve, [], pinned, is_alone=True, follows=False)
         return (
-            replace(locked, wheels=found.wheels, from_source=found.from_source)
+            replace(locked, wheels=found.wheels, from_source=found.from_source, builds=found.builds)
             if isinstance(found, Resolved)
             else locked
         )

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from devkit.compat.version_tables import RowConfidence, Tables
-from devkit.facts.dependencies import Dependencies, Framework, RequirementRole
-from devkit.solver.plan import SYSTEM_PACKAGE, Plan, Reason
+from devkit.facts.dependencies import Dependencies, Framework, RequirementRole, Resolved
+from devkit.solver.plan import SYSTEM_PACKAGE, CompileMode, Plan, Reason
 from devkit.solver.project import MAX_NAMED, does_apply
 from devkit.text import join_words
 
@@ -30,6 +30,14 @@ _NOT_PROPOSED = re.compile(
     r"|docker.*|containerd.*|(?:lib)?(?:cuda|nvidia|cudnn|cublas|cusparse|cusolver|nccl|nvinfer).*"
 )
 """What the image has anyway, tools of a shell, and packages of the driver and of CUDA, which come another way."""
+
+_NO_LIBRARY = re.compile(
+    r"[cm]|dl|rt|util|pthreads?|stdc\+\+.*|gomp|threads|openmp.*|python.*|numpy|cython|pybind11|nanobind|torch.*|skbuild|git"
+    r"|cuda.*|cu(?:dart|blas|fft|rand|sparse|solver|dnn).*|nv.*|nccl|c10.*|hip.*|.*[$/].*",
+    re.IGNORECASE,
+)
+"""What every compiler brings, what comes from the package index, and variables: no package of Debian's brings these."""
+_DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
 
 
 def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple[str, ...], tables: Tables) -> Plan:
@@ -72,6 +80,7 @@ def _list_packages(
         if row is not None and (package in named or row.kind != "program"):
             because = f"{package} {row.because}"
             yield from (Reason(name, SYSTEM_PACKAGE, because, row.source[0], row.confidence) for name in row.apt)
+    yield from _list_build_packages(plan, tables)
     if dependencies.uses_lfs:
         because = ".gitattributes keeps files in Git LFS"
         yield Reason("git-lfs", SYSTEM_PACKAGE, because, ".gitattributes", RowConfidence.CONFIRMED)
@@ -89,3 +98,21 @@ def _list_packages(
             yield Reason(name, SYSTEM_PACKAGE, because, each.path, RowConfidence.CONFIRMED)
     for name in BUILD_TOOLS if plan.framework is Framework.CUDA else ():
         yield Reason(name, SYSTEM_PACKAGE, "builds CUDA C++", "the project", RowConfidence.CONFIRMED)
+
+
+def _list_build_packages(plan: Plan, tables: Tables) -> Iterator[Reason]:
+    """List what the builds of packages without a wheel run and link.
+
+    Debian calls the files that a library is compiled against libNAME-dev; the tables know its exceptions.
+    """
+    programs, libraries = tables.system_packages.programs(), tables.system_packages.libraries()
+    not_built = {each.name for each in plan.compiled if each.mode in (CompileMode.WHEEL, CompileMode.LEFT_OUT)}
+    for build in plan.resolution.builds if isinstance(plan.resolution, Resolved) else ():
+        for need in build.needs if build.package not in not_built else ():
+            because = f"{build.package} is built from source, and its {need.origin} names {need.name}"
+            if name := (programs if need.kind == "program" else libraries).get(need.name):
+                yield Reason(name, SYSTEM_PACKAGE, because, need.origin, RowConfidence.CONFIRMED)
+            elif need.kind == "library" and not _NO_LIBRARY.fullmatch(need.name):
+                name = f"lib{need.name.lower().removeprefix('lib').replace('_', '-')}-dev"
+                if _DEBIAN_NAME.fullmatch(name):
+                    yield Reason(name, SYSTEM_PACKAGE, because, need.origin, RowConfidence.INFERRED)

@@ -6,7 +6,16 @@ import pytest
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import NO_DEPENDENCIES, PackageRequirement, RequirementRole, SystemPackage
+from devkit.facts.dependencies import (
+    NO_DEPENDENCIES,
+    BuildNeed,
+    PackageRequirement,
+    RequirementRole,
+    Resolved,
+    SourceBuild,
+    SystemPackage,
+)
+from devkit.solver.plan import CompiledPackage, CompileMode
 from devkit.solver.project import strip_line_numbers
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve_project
@@ -38,7 +47,6 @@ def listed(found):
         pytest.param({"needs": [need("psycopg2", role=RequirementRole.CONSTRAINT)]}, "", id="only limited"),
         pytest.param({"system": [SystemPackage("sox", "README.md", 3)]}, "sox", id="a guide"),
         pytest.param({"system": [SystemPackage("libgl1-mesa-glx", "Dockerfile", 3)]}, "libgl1", id="an older name"),
-        pytest.param({"needs": [need("pyopenjtalk")]}, "cmake make", id="a build tool and what it runs"),
         pytest.param({"system": [SystemPackage("pandoc", "Dockerfile", 3)]}, "", id="not known"),
         pytest.param({"apt": ["htop"], "files": ()}, "htop", id="requested, without any dependencies"),
         pytest.param({"name": "openai-whisper", "apt": ["ffmpeg-", "sox"]}, "sox", id="left out"),
@@ -66,6 +74,20 @@ def test_a_program_is_not_for_what_another_package_needs_but_a_library_is():
     base = plan()
     deeper = replace(base, packages=(*base.packages, ("pydub", "0.25.1"), ("opencv-python", "5.0.0.93")))
     assert listed(add_system_packages(deeper, NO_DEPENDENCIES, (), load_tables())).keys() == {"libgl1", "libglib2.0-0"}
+
+
+def test_what_a_build_runs_and_links_is_there_unless_it_is_not_built():
+    needs = [("program", "cmake"), ("program", "uname"), ("library", "portaudio"), ("library", "PNG"), ("library", "m")]
+    build = SourceBuild("it", tuple(BuildNeed(kind, name, "setup.py:3") for kind, name in needs))
+    built = replace(plan(), resolution=Resolved((("it", "1.0"),), ("it",), builds=(build,)))
+    because = "it is built from source, and its setup.py:3 names"
+    assert listed(add_system_packages(built, NO_DEPENDENCIES, (), load_tables())) == {
+        "cmake": f"{because} cmake",
+        "portaudio19-dev": f"{because} portaudio",
+        "libpng-dev": f"{because} PNG",
+    }
+    left_out = replace(built, compiled=(CompiledPackage("it", CompileMode.LEFT_OUT, "", ""),))
+    assert not listed(add_system_packages(left_out, NO_DEPENDENCIES, (), load_tables()))
 
 
 def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
