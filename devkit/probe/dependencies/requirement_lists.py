@@ -45,8 +45,12 @@ def find_lists(files: ProjectFiles) -> tuple[str, ...]:
     for _ in range(_DEPTH):
         if any(map(is_for_all, found)):
             break
-        inner = ((folder, name) for folder in folders for name in files.names(folder or ".") if "." not in name)
-        folders = [f"{folder}{name}/" for folder, name in inner if not _NOT_THE_PROJECT.fullmatch(name)][:MAX_FOLDERS]
+        folders = [
+            f"{folder}{name}/"
+            for folder in folders
+            for name in files.names(folder or ".")
+            if "." not in name and not _NOT_THE_PROJECT.fullmatch(name)
+        ][:MAX_FOLDERS]
         for folder in folders:
             found += _find_in_folder(files, folder.rstrip("/"), _LIST)
     # A list that pip-compile wrote holds what its source names.

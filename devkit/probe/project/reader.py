@@ -3,7 +3,6 @@
 import os
 import re
 from dataclasses import replace
-from glob import iglob
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOS
     kinds = (DEPENDENCY_FILE_NAMES, OTHER_LANGUAGES, C_BUILDS)
     is_shown = any(name.endswith(".py") or any(kind.fullmatch(name) for kind in kinds) for name in names)
     below = ("*/requirements.txt", "*/CMakeLists.txt", "*/*/requirements.txt")
-    if not (choice.packages or is_shown or any(any(iglob(each, root_dir=folder)) for each in below)):
+    if not (choice.packages or is_shown or any(any(Path(folder).glob(each)) for each in below)):
         return NO_DEPENDENCIES
     return read_dependencies(LocalHost(), project=folder, choice=choice)
 
