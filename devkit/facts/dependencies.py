@@ -232,12 +232,25 @@ class SystemPackage:
 
 
 @dataclass(frozen=True)
+class BuildNeed:
+    """What a build takes from outside: `kind` is "program", "library" or "header", which the image has, or "module".
+
+    A module is one that setup.py imports and that no isolated build has. `origin` is the file and line that show it.
+    """
+
+    kind: str
+    name: str
+    origin: str
+
+
+@dataclass(frozen=True)
 class LocalBuild:
     """The build of a package among the project's own files.
 
     `path` is its folder, "." for the project itself, `name` its normalized name, "" where none is read. `origin` is the
     file and line that show that its build imports torch, "" where it does not. `has_cuda` says whether it names a CUDA
-    extension, `cxx` which C++ it sets itself, 0 for torch's own. `requires` are its build requirements without torch.
+    extension, `cxx` which C++ it sets itself, 0 for torch's own. `requires` are its build requirements without torch,
+    `needs` the programs and libraries that its build files name.
     """
 
     path: str
@@ -246,6 +259,7 @@ class LocalBuild:
     has_cuda: bool
     requires: tuple[str, ...]
     cxx: int = 0
+    needs: tuple[BuildNeed, ...] = ()
 
     @property
     def needs_torch(self) -> bool:
@@ -397,18 +411,6 @@ class ResolutionRequest:
     follows: bool = True
     as_of: str = ""
     undated: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class BuildNeed:
-    """What a build takes from outside: `kind` is "program", "library" or "header", which the image has, or "module".
-
-    A module is one that setup.py imports and that no isolated build has. `origin` is the file and line that show it.
-    """
-
-    kind: str
-    name: str
-    origin: str
 
 
 @dataclass(frozen=True)

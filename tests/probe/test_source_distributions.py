@@ -9,6 +9,9 @@ import pytest
 
 from devkit.probe import source_distributions
 from devkit.probe.dependencies.build_files import read_source_build
+from devkit.probe.dependencies.local_builds import find_local_builds
+from devkit.probe.host import LocalHost
+from devkit.probe.project.files import ProjectFiles
 from devkit.probe.source_distributions import read_source_builds
 from tests.wheels import make_archive
 
@@ -79,6 +82,16 @@ def read(files: dict[str, str]) -> dict[str, str]:
 )
 def test_what_build_files_say(files, expected):
     assert read(files) == expected
+
+
+def test_a_folder_of_the_project_is_read_the_same_way(tmp_path):
+    (tmp_path / "ext").mkdir()
+    (tmp_path / "ext/setup.py").write_text("import os\n\nos.system('cmake')\nsetup(name='ext')\n")
+    (found,) = find_local_builds(ProjectFiles(LocalHost(), str(tmp_path)), ["ext"])
+    assert [(each.name, each.origin) for each in found.needs] == [
+        ("cmake", "ext/setup.py:3"),
+        ("make", "ext/setup.py:3"),
+    ]
 
 
 def describe(path: Path) -> list[str]:

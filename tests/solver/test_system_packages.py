@@ -9,6 +9,7 @@ from devkit.errors import DevkitError
 from devkit.facts.dependencies import (
     NO_DEPENDENCIES,
     BuildNeed,
+    LocalBuild,
     PackageRequirement,
     RequirementRole,
     Resolved,
@@ -88,6 +89,13 @@ def test_what_a_build_runs_and_links_is_there_unless_it_is_not_built():
     }
     left_out = replace(built, compiled=(CompiledPackage("it", CompileMode.LEFT_OUT, "", ""),))
     assert not listed(add_system_packages(left_out, NO_DEPENDENCIES, (), load_tables()))
+
+
+@pytest.mark.parametrize(("builds_itself", "expected"), [(True, {"cmake"}), (False, set())])
+def test_what_the_projects_own_build_runs_is_there_where_it_is_installed(builds_itself, expected):
+    own = LocalBuild(".", "own", "", has_cuda=False, requires=(), needs=(BuildNeed("program", "cmake", "setup.py:3"),))
+    dependencies = replace(NO_DEPENDENCIES, builds=(own,), builds_itself=builds_itself)
+    assert listed(add_system_packages(plan(), dependencies, (), load_tables())).keys() == expected
 
 
 def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():
