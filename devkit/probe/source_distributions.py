@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import SourceBuild
-from devkit.probe.dependencies.build_files import CMAKE, MESON, PYPROJECT, SETUP_PY, SOURCES, read_source_build
+from devkit.probe.dependencies.build_files import CMAKE, MESON, PYPROJECT, SCRIPT, SETUP_PY, SOURCES, read_source_build
 
 DEADLINE_S = 12.0
 """For all of them together; those that have not answered by then are not read."""
@@ -65,8 +65,8 @@ def _read(package: str, url: str) -> SourceBuild:
 
 
 def _is_build_file(path: str) -> bool:
-    """Return whether it is near the top, where build files are and the modules that setup.py imports."""
-    return path.count("/") < _DEPTH and (path.rpartition("/")[2] in _BUILD_FILES or path.endswith(".py"))
+    """Return whether it is near the top, where build files are, and the modules and scripts that setup.py takes."""
+    return path.count("/") < _DEPTH and (path.rpartition("/")[2] in _BUILD_FILES or path.endswith((".py", SCRIPT)))
 
 
 def _download(url: str) -> bytes:

@@ -14,6 +14,7 @@ SETUP_PY = "setup.py"
 PYPROJECT = "pyproject.toml"
 CMAKE = "CMakeLists.txt"
 MESON = "meson.build"
+SCRIPT = ".sh"
 PROGRAM, LIBRARY, HEADER, MODULE = "program", "library", "header", "module"
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cu", ".cuh", ".pyx")
 MAX_MODULES = 12
@@ -152,6 +153,8 @@ class _Reader:
                 case ast.Constant(value=str() as text):
                     if (command := _COMMAND.fullmatch(text)) and command[1] in self._programs:
                         self._need(PROGRAM, command[1], origin)
+                    for word in text.split():
+                        self._read_script(PurePosixPath(word).name)
                     if text.endswith(".i") and " " not in text:
                         self._need(PROGRAM, "swig", origin)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if "librar" in name.lower():
@@ -162,6 +165,13 @@ class _Reader:
                     self._need(PROGRAM, "nvcc", origin)
                 case _:
                     pass
+
+    def _read_script(self, name: str) -> None:
+        """Read the programs that begin the lines of a shell script, which setup.py names."""
+        for path in sorted(self._files) if name.endswith(SCRIPT) else ():
+            for number, line in enumerate(self._files[path].splitlines(), 1) if path.rpartition("/")[2] == name else ():
+                if (word := line.split()[:1]) and word[0] in self._programs:
+                    self._need(PROGRAM, word[0], f"{path}:{number}")
 
     def _need_libraries(self, node: ast.expr, origin: str) -> None:
         if isinstance(node, ast.List | ast.Tuple):
