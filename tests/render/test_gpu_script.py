@@ -224,9 +224,9 @@ def test_the_file_is_private_and_nothing_else_is_left_behind(machine):
     assert machine.env_file.stat().st_mode & 0o777 == 0o600
 
 
-def read_hub(machine) -> str:
+def read_hub(machine, **engine: str) -> str:
     """Run the script; what .env then says of the hub's folder, and whether that is still what it was."""
-    machine.docker(docker_info())
+    machine.docker(docker_info(), **engine)
     machine.environ["HOME"] = str(machine.root / "home")
     before = sorted((machine.root / "home").rglob("*"))
     machine.run()
@@ -247,7 +247,7 @@ def test_the_hosts_folder_of_the_hub_is_passed_on_with_its_token(machine):
     assert read_hub(machine) == f"DEVKIT_HUB=hub-cache {token}"
 
 
-@pytest.mark.parametrize("case", ["missing", "a link", "other cache", "of root", "odd path", "windows"])
+@pytest.mark.parametrize("case", ["missing", "a link", "other cache", "of root", "odd path", "windows", "remote"])
 def test_a_folder_of_the_hub_that_would_not_work_inside_is_not_passed_on(machine, case):
     folder = machine.root / ("home/a b" if case == "odd path" else "home/.cache/huggingface")
     if case != "missing":
@@ -260,7 +260,7 @@ def test_a_folder_of_the_hub_that_would_not_work_inside_is_not_passed_on(machine
         machine.program_instead("id", "echo 4242")
     if case == "windows":
         machine.program_instead("uname", "echo MINGW64_NT-10.0")
-    assert read_hub(machine) == ""
+    assert read_hub(machine, **({"host": "ssh://box"} if case == "remote" else {})) == ""
 
 
 def test_a_wheel_that_is_missing_is_said_before_the_build(machine):
