@@ -50,7 +50,7 @@ if [ "$uid" -eq 0 ]; then uid=$(stat -c %u .. 2>/dev/null) gid=$(stat -c %g .. 2
 # This host's folder of the hub, with its models and its token, where that user owns it: an engine makes a missing one as root.
 hub=$(printf '%s' "${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}" | grep -Ex '/[A-Za-z0-9._/-]+')
 case $system,${HF_HUB_CACHE:-$hub/hub} in "Linux,$hub/hub" | "Darwin,$hub/hub") if [ ! -d "$hub" ] || [ -h "$hub/hub" ]; then hub=''; fi ;; *) hub='' ;; esac
-for each in "$hub" "$hub/hub" "$hub/xet"; do if [ -d "$each" ] && [ "$(ls -nd "$each" | tr -s ' ' | cut -d ' ' -f 3)" != "$uid" ]; then hub=''; fi; done
+if [ -n "$(find "$hub" "$hub/hub" "$hub/xet" -prune ! -user "$uid" 2>/dev/null)" ]; then hub=''; fi
 if [ -n "$hub" ]; then case $(ask docker context inspect --format '{{.Endpoints.docker.Host}}') in ssh:* | tcp:* | http*) hub='' ;; esac; fi
 case $engine,$system,$info in # rootless Podman keeps this user's id, rootless Docker makes it root without root's powers
     podman,Linux,*name=rootless* | podman,Linux,*'"rootless":true'*) userns=keep-id ;; docker,Linux,*name=rootless*) uid=0 gid=0 ;;
