@@ -161,8 +161,6 @@ class _Reader:
                     self._need_libraries(value, origin)
                 case ast.keyword(arg="libraries", value=value):
                     self._need_libraries(value, origin)
-                case ast.Name(id="CUDAExtension") | ast.Attribute(attr="CUDAExtension"):
-                    self._need(PROGRAM, "nvcc", origin)
                 case _:
                     pass
 
