@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import io
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +31,17 @@ def make_wheel(
     with zipfile.ZipFile(target, "w") as archive:
         for path, text in members.items():
             archive.writestr(zipfile.ZipInfo(path), text)
+    return target
+
+
+def make_archive(folder: Path, stem: str, files: Mapping[str, str]) -> Path:
+    """A .tar.gz in `folder` with these files in the folder `stem`; one that starts with "/" or ".." is left as it is."""
+    target = folder / f"{stem}.tar.gz"
+    with tarfile.open(target, "w:gz") as archive:
+        for path, text in files.items():
+            entry = tarfile.TarInfo(path if path.startswith(("/", "..")) else f"{stem}/{path}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
     return target
 
 

@@ -45,6 +45,9 @@ def _list_sources(found: Resolved, wheels: set[str]) -> list[str]:
     """List the packages that the image build compiles, and those it takes without a check; `wheels` come from elsewhere."""
     built = [f"{name} {dict(found.packages)[name]}" for name in found.from_source if name not in wheels]
     says = [f"{len(built)} built from source ({_join(built)})"] if built else []
+    read = {each.package for each in found.builds} | wheels
+    if unknown := [name for name in found.from_source if name not in read]:
+        says.append(f"what the build of {_join(unknown)} needs not read")
     if found.unread:
         says.append(f"the requirements of {format_count(len(found.unread), 'package')} not checked")
     return says

@@ -525,10 +525,16 @@ class SystemNeed(TableRow):
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSystemPackage(TableRow):
-    """A Debian package that a dev container may need, and its older names, which newer releases lack."""
+    """Debian packages that a dev container may need, and the older names of one, which newer releases lack.
 
-    name: str
+    `programs` are those that a build may run. `libraries` are its headers, and its libraries by the names that CMake,
+    pkg-config or a linker call them, as far as Debian's own rule, libNAME-dev, does not lead to it.
+    """
+
+    names: tuple[str, ...]
     aliases: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -821,7 +827,19 @@ class SystemPackageTable(Table):
     """Debian packages for Python packages."""
 
     needs = KeyedArray("need", SystemNeed, unique=("package",))
-    known = KeyedArray("known", KnownSystemPackage, unique=("name",))
+    known = Array("known", KnownSystemPackage, unique=("names",))
+
+    def names(self) -> dict[str, str]:
+        """Return the name of each package that is known, by that and by its older ones."""
+        return {each: name for row in self.known for name in row.names for each in (name, *row.aliases)}
+
+    def programs(self) -> dict[str, str]:
+        """Return the package of each program that builds run."""
+        return {each: row.names[0] for row in self.known for each in row.programs}
+
+    def libraries(self) -> dict[str, str]:
+        """Return the package of each library and header that Debian's own rule does not lead to."""
+        return {each: row.names[0] for row in self.known for each in row.libraries}
 
 
 class ImportTable(Table):

@@ -232,12 +232,25 @@ class SystemPackage:
 
 
 @dataclass(frozen=True)
+class BuildNeed:
+    """What a build takes from outside: `kind` is "program", "library" or "header", which the image has, or "module".
+
+    A module is one that setup.py imports and that no isolated build has. `origin` is the file and line that show it.
+    """
+
+    kind: str
+    name: str
+    origin: str
+
+
+@dataclass(frozen=True)
 class LocalBuild:
     """The build of a package among the project's own files.
 
     `path` is its folder, "." for the project itself, `name` its normalized name, "" where none is read. `origin` is the
     file and line that show that its build imports torch, "" where it does not. `has_cuda` says whether it names a CUDA
-    extension, `cxx` which C++ it sets itself, 0 for torch's own. `requires` are its build requirements without torch.
+    extension, `cxx` which C++ it sets itself, 0 for torch's own. `requires` are its build requirements without torch,
+    `needs` the programs and libraries that its build files name.
     """
 
     path: str
@@ -246,6 +259,7 @@ class LocalBuild:
     has_cuda: bool
     requires: tuple[str, ...]
     cxx: int = 0
+    needs: tuple[BuildNeed, ...] = ()
 
     @property
     def needs_torch(self) -> bool:
@@ -400,6 +414,20 @@ class ResolutionRequest:
 
 
 @dataclass(frozen=True)
+class SourceBuild:
+    """The build of a package without a wheel, as its own files say it; `requires` are its build requirements."""
+
+    package: str
+    needs: tuple[BuildNeed, ...] = ()
+    requires: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> tuple[BuildNeed, ...]:
+        """What it imports and an isolated build lacks."""
+        return tuple(each for each in self.needs if each.kind == "module")
+
+
+@dataclass(frozen=True)
 class Resolved:
     """Every package with its version. `from_source` are those without a wheel for this Python and machine.
 
@@ -415,6 +443,8 @@ class Resolved:
     """The address of a wheel of each package, as far as the index has one."""
     hashes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """The SHA-256 of the wheels that fit, or of the source distribution, of each package whose index gives them."""
+    builds: tuple[SourceBuild, ...] = ()
+    """How the packages of `from_source` are built, as far as their source distributions could be read."""
 
 
 @dataclass(frozen=True)

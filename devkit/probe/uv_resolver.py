@@ -18,7 +18,7 @@ from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from devkit.compat.specifiers import canonicalize_name
@@ -39,6 +39,7 @@ from devkit.facts.values import Unknown
 from devkit.probe.dependencies.requirements import INDEX_OPTIONS, OPTION, join_lines, parse_option, strip_login
 from devkit.probe.host import CALL_DEADLINE_S, TIMED_OUT, ProgramResult, run_program
 from devkit.probe.package_indexes import find_allowed_indexes, find_pip_index
+from devkit.probe.source_distributions import read_source_builds
 from devkit.text import to_one_line
 
 DEADLINE_S = 90.0
@@ -282,6 +283,13 @@ class UvResolver:
                 for each in packages
                 if (found := _read_hashes(each.get("wheels") or [each.get("sdist", {})]))
             ),
+            builds=read_source_builds(
+                {
+                    canonicalize_name(each["name"]): each["sdist"]["url"]
+                    for each in packages
+                    if not each.get("wheels") and "url" in each.get("sdist", {})
+                }
+            ),
         )
 
     def _explain(self, done: ProgramResult) -> Refused | Unknown:
@@ -396,9 +404,19 @@ def _list_unbuilt(uv: str) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
                 continue
             information = next(iter((*folder.glob("*.egg-info"), *folder.glob("src/*.egg-info"), folder)))
             distribution = PathDistribution(information)
-            if distribution.read_text("PKG-INFO"):
+            requires = tuple(distribution.requires or ())
+            if distribution.read_text("PKG-INFO") and all(map(_is_requirement, requires)):
                 name, version = folder.parts[-4:-2]
-                yield (name, version), tuple(distribution.requires or ())
+                yield (name, version), requires
+
+
+def _is_requirement(line: str) -> bool:
+    """Return whether uv can read a line: one such as numpy>=1<2, which setuptools once wrote, would end every resolution."""
+    try:
+        Requirement(line)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 def _adapt_list(text: str, relaxed: Iterable[str], may_ask: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import Framework, Resolved
+from devkit.facts.dependencies import BuildNeed, Framework, Resolved, SourceBuild
 from devkit.facts.values import ComputeCapability, Release
 from devkit.formats.jsonc import format_json
 from devkit.probe.host import ask_git
@@ -91,11 +91,16 @@ def _serialize_plan(plan: Plan) -> dict[str, object]:
         else:
             document.pop("limits", None)
         names = {held[limit] for limit in plan.limits if limit in held}
+        builds = {
+            each.package: {"requires": each.requires, "needs": [[one.kind, one.name, one.origin] for one in each.needs]}
+            for each in found.builds
+        }
         document["resolution"] = {
             "packages": dict(found.packages),
             "open": [name for name, _ in found.packages if name not in names],
             "from_source": list(found.from_source),
             "not_checked": list(found.unread),
+            **({"builds": builds} if builds else {}),
         }
     return document
 
@@ -201,7 +206,14 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
             rocm=document.get("rocm"),
             project_packages=tuple(pair for pair in packages if pair[0] in from_project),
             limits=(*map(str, document.get("limits", ())), *held),
-            resolution=Resolved(pairs, tuple(found["from_source"]), tuple(found["not_checked"])) if found else None,
+            resolution=Resolved(
+                pairs,
+                tuple(found["from_source"]),
+                tuple(found["not_checked"]),
+                builds=tuple(_parse_build(name, each) for name, each in found.get("builds", {}).items()),
+            )
+            if found
+            else None,
             resolved_from=str(document.get("resolved_from", "")),
             capabilities=tuple(map(str, document.get("capabilities", ()))),
             framework=Framework(document.get("framework", "torch")),
@@ -211,6 +223,11 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
         raise DevkitError(
             f"{LOCK_PATH} holds no plan", "Write it again with `devkit init`, in the version that wrote the project."
         ) from None
+
+
+def _parse_build(package: str, entry: Mapping[str, Any]) -> SourceBuild:
+    needs = tuple(BuildNeed(str(kind), str(name), str(origin)) for kind, name, origin in entry["needs"])
+    return SourceBuild(package, needs, tuple(map(str, entry["requires"])))
 
 
 # Versions of generated files by content address: the base of a three-way merge, without a copy of it in devkit.lock.

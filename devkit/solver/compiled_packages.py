@@ -4,17 +4,24 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from devkit.compat.specifiers import satisfies
+from devkit.compat.specifiers import satisfies, split_requirement
 from devkit.compat.version_tables import CompiledPackage as PackageRow
 from devkit.compat.version_tables import PrebuiltWheel, RowConfidence
-from devkit.facts.dependencies import Dependencies, LocalBuild, PackageRequirement, RequirementRole, Resolved
+from devkit.facts.dependencies import (
+    Dependencies,
+    LocalBuild,
+    PackageRequirement,
+    RequirementRole,
+    Resolved,
+    SourceBuild,
+)
 from devkit.facts.values import Release
 from devkit.solver.base_image import find_image
 from devkit.solver.candidates import Problem
 from devkit.solver.gpu_support import NVCC
 from devkit.solver.plan import FROM_WHEELS, CompiledPackage, CompileMode, Constraint, Plan, Reason, Vendor
 from devkit.solver.project import does_apply
-from devkit.text import format_count
+from devkit.text import format_count, join_words
 
 _DEFAULT_JOB_GB = 4
 
@@ -39,14 +46,21 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
     )
     needs = {need.name: need for need in _list_needs(dependencies, plan.architectures, plan.python)}
     built = plan.resolution.from_source if isinstance(plan.resolution, Resolved) else ()
+    read = plan.resolution.builds if isinstance(plan.resolution, Resolved) else ()
+    builds = {each.package: each for each in read if each.modules}
     unisolated = {name: each for name, each in needs.items() if each.unisolated_by and (each.url or name in built)}
-    rows = {name: _assume_row(each) for name, each in unisolated.items()} | problem.tables.compiled.packages
+    rows = {name: _assume_row(name, each.unisolated_by) for name, each in unisolated.items()}
+    rows |= {name: _read_row(each) for name, each in builds.items()} | problem.tables.compiled.packages
     # The lock's own wheel is installed as the lock says it.
     locked = {need.name for need in dependencies.needs if need.role is RequirementRole.CONSTRAINT and need.url}
     names = sorted(((needs.keys() | plan.resolved.keys()) & rows.keys()) - locked)
-    found = [each for each in (_plan_requirement(rows[name], needs.get(name), plan, problem) for name in names) if each]
+    found = [
+        each
+        for name in names
+        if (each := _plan_requirement(rows[name], needs.get(name), builds.get(name), plan, problem))
+    ]
     found += [_plan_local_build(build, rows.get(build.name), plan) for build in _list_builds(dependencies)]
-    compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) for each in found)
+    compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) and each.uses_torch for each in found)
     own_build = dependencies.cuda_build if plan.torch else ""
     is_wanted = NVCC in problem.request.features or bool(own_build)
     missing = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}: the image has none"
@@ -121,7 +135,7 @@ def _find_nvcc(plan: Plan, problem: Problem) -> str:
 
 
 def _plan_requirement(
-    row: PackageRow, need: PackageRequirement | None, plan: Plan, problem: Problem
+    row: PackageRow, need: PackageRequirement | None, build: SourceBuild | None, plan: Plan, problem: Problem
 ) -> CompiledPackage | None:
     """Plan one package of the table; None for one that installs like any other."""
     name = row.package
@@ -131,12 +145,13 @@ def _plan_requirement(
         mode=CompileMode.COMPILED,
         because=f"{need.unisolated_by} has it built without isolation"
         if need and need.unisolated_by
-        else "the package index has no wheel of it",
+        else _explain_build(build),
         source=row.source[0],
         core_minutes=row.core_minutes * max(1, len(plan.capabilities)),
         job_gb=row.job_gb,
         requires=row.requires,
         variables=tuple(_fill(variable, plan.capabilities) for variable in row.variables if plan.cuda),
+        uses_torch=build is None or "torch" in [each.name for each in build.modules],
     )
     if row.is_at_use:
         return replace(found, mode=CompileMode.AT_USE, because="its operators are compiled then") if plan.nvcc else None
@@ -171,13 +186,29 @@ def _plan_requirement(
     return found
 
 
-def _assume_row(need: PackageRequirement) -> PackageRow:
-    """Assume of a package that the guide has built without isolation that it takes torch, and nothing else."""
+def _explain_build(build: SourceBuild | None) -> str:
+    says = "the package index has no wheel of it"
+    if build is None:
+        return says
+    return (
+        f"{says}, and its build takes {join_words([each.name for each in build.modules])} ({build.modules[0].origin})"
+    )
+
+
+def _read_row(build: SourceBuild) -> PackageRow:
+    """Return what the build files of a package say: it is built without isolation, beside what it imports."""
+    row = _assume_row(build.package, build.modules[0].origin)
+    lines = (*build.requires, *(each.name for each in build.modules))
+    return replace(row, requires=tuple(line for line in lines if split_requirement(line)[0] != "torch"))
+
+
+def _assume_row(name: str, source: str) -> PackageRow:
+    """Assume of a package that is built without isolation that it takes torch, and nothing else."""
     return PackageRow(
-        package=need.name,
+        package=name,
         needs_cuda=False,
         job_gb=_DEFAULT_JOB_GB,
-        source=(need.unisolated_by,),
+        source=(source,),
         checked="",
         confidence=RowConfidence.INFERRED,
     )

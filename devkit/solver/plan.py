@@ -154,7 +154,8 @@ class CompiledPackage:
 
     `path` is the folder among the project's files that it is built from, "" for a requirement. `url` is that of a wheel.
     `core_minutes` are those of one core, 0 where unknown, `job_gb` the memory of one job of its compiler. `requires` are
-    its build requirements, `variables` NAME=value for its build.
+    its build requirements, `variables` NAME=value for its build. One that does not use torch is built the same way,
+    because it imports what an isolated build lacks.
     """
 
     name: str
@@ -167,6 +168,7 @@ class CompiledPackage:
     job_gb: int = 0
     requires: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    uses_torch: bool = True
 
 
 @dataclass(frozen=True)

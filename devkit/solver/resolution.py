@@ -171,11 +171,14 @@ def _list_gone(refusal: Refused, undated: tuple[str, ...]) -> list[str]:
 
 
 def _brings_torch(found: Plan | Conflict | Unknown, recorded: Plan | None) -> bool:
-    """Return whether uv's answer, or the earlier one where there is none, has torch."""
+    """Return whether uv's answer, or the earlier one where there is none, has torch, or a build that takes it."""
     if isinstance(found, Unknown):
         return bool(recorded and recorded.torch)
     resolved = found.resolution if isinstance(found, Plan) else None
-    return isinstance(resolved, Resolved) and "torch" in dict(resolved.packages)
+    if not isinstance(resolved, Resolved):
+        return False
+    taken = (each.name for build in resolved.builds for each in build.modules)
+    return "torch" in dict(resolved.packages) or "torch" in taken
 
 
 class _Search:
@@ -252,7 +255,7 @@ class _Search:
             return locked
         found = self._ask(plan, resolve, [], pinned, is_alone=True, follows=False)
         return (
-            replace(locked, wheels=found.wheels, from_source=found.from_source)
+            replace(locked, wheels=found.wheels, from_source=found.from_source, builds=found.builds)
             if isinstance(found, Resolved)
             else locked
         )

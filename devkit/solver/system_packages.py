@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from devkit.compat.version_tables import RowConfidence, Tables
-from devkit.facts.dependencies import Dependencies, Framework, RequirementRole
-from devkit.solver.plan import SYSTEM_PACKAGE, Plan, Reason
+from devkit.facts.dependencies import BuildNeed, Dependencies, Framework, RequirementRole, Resolved
+from devkit.solver.plan import SYSTEM_PACKAGE, CompileMode, Plan, Reason
 from devkit.solver.project import MAX_NAMED, does_apply
 from devkit.text import join_words
 
@@ -31,6 +31,14 @@ _NOT_PROPOSED = re.compile(
 )
 """What the image has anyway, tools of a shell, and packages of the driver and of CUDA, which come another way."""
 
+_NO_LIBRARY = re.compile(
+    r"[cm]|dl|rt|util|pthreads?|stdc\+\+.*|gomp|threads|openmp.*|python.*|numpy|cython|pybind11|nanobind|torch.*|skbuild|git"
+    r"|cuda.*|cu(?:dart|blas|fft|rand|sparse|solver|dnn).*|nv.*|nccl|c10.*|hip.*|.*[$/].*",
+    re.IGNORECASE,
+)
+"""What every compiler brings, what comes from the package index, and variables: no package of Debian's brings these."""
+_DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+", re.ASCII)
+
 
 def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple[str, ...], tables: Tables) -> Plan:
     """Add the Debian packages to the plan, each with its reason, and a warning that names those that are left out.
@@ -40,11 +48,13 @@ def add_system_packages(plan: Plan, dependencies: Dependencies, requested: tuple
     found = {each.field: each for each in reversed([*_list_packages(plan, dependencies, requested, tables)])}
     for name in requested:
         found.pop(name.removesuffix(LEFT_OUT) if name.endswith(LEFT_OUT) else "", None)
-    known = {alias for row in tables.system_packages.known.values() for alias in (row.name, *row.aliases)}
+    known = tables.system_packages.names()
     others = {
         each.name: each.path
         for each in dependencies.system
-        if not each.is_from_ci and each.name not in known | found.keys() and not _NOT_PROPOSED.fullmatch(each.name)
+        if not each.is_from_ci
+        and each.name not in known.keys() | found.keys()
+        and not _NOT_PROPOSED.fullmatch(each.name)
     }
     warnings = tuple(each for each in plan.warnings if not each.startswith(_NOT_TAKEN))
     if others:
@@ -72,10 +82,11 @@ def _list_packages(
         if row is not None and (package in named or row.kind != "program"):
             because = f"{package} {row.because}"
             yield from (Reason(name, SYSTEM_PACKAGE, because, row.source[0], row.confidence) for name in row.apt)
+    yield from _list_build_packages(plan, dependencies, tables)
     if dependencies.uses_lfs:
         because = ".gitattributes keeps files in Git LFS"
         yield Reason("git-lfs", SYSTEM_PACKAGE, because, ".gitattributes", RowConfidence.CONFIRMED)
-    known = {alias: row.name for row in tables.system_packages.known.values() for alias in (row.name, *row.aliases)}
+    known = tables.system_packages.names()
     for each in dependencies.system:
         name = known.get(each.name, "")
         if (
@@ -89,3 +100,30 @@ def _list_packages(
             yield Reason(name, SYSTEM_PACKAGE, because, each.path, RowConfidence.CONFIRMED)
     for name in BUILD_TOOLS if plan.framework is Framework.CUDA else ():
         yield Reason(name, SYSTEM_PACKAGE, "builds CUDA C++", "the project", RowConfidence.CONFIRMED)
+
+
+def _list_build_packages(plan: Plan, dependencies: Dependencies, tables: Tables) -> Iterator[Reason]:
+    """List what the builds of packages without a wheel, and of the project's own, run and link.
+
+    Debian calls the files that a library is compiled against libNAME-dev; the tables know its exceptions.
+    """
+    programs, libraries = tables.system_packages.programs(), tables.system_packages.libraries()
+    not_built = {each.name for each in plan.compiled if each.mode in (CompileMode.WHEEL, CompileMode.LEFT_OUT)}
+    for package, need in _list_build_needs(plan, dependencies):
+        because = f"{package} is built from source, and its {need.origin} names {need.name}"
+        name, confidence = (programs if need.kind == "program" else libraries).get(need.name), RowConfidence.CONFIRMED
+        if name is None and need.kind == "library" and not _NO_LIBRARY.fullmatch(need.name):
+            name, confidence = (
+                f"lib{need.name.lower().removeprefix('lib').replace('_', '-')}-dev",
+                RowConfidence.INFERRED,
+            )
+        if package not in not_built and name and _DEBIAN_NAME.fullmatch(name):
+            yield Reason(name, SYSTEM_PACKAGE, because, need.origin, confidence)
+
+
+def _list_build_needs(plan: Plan, dependencies: Dependencies) -> Iterator[tuple[str, BuildNeed]]:
+    for build in plan.resolution.builds if isinstance(plan.resolution, Resolved) else ():
+        yield from ((build.package, need) for need in build.needs)
+    installed = {each.place for each in dependencies.local} | ({"."} if dependencies.builds_itself else set())
+    for own in dependencies.builds:
+        yield from ((own.name or "the project", need) for need in own.needs if own.path in installed)

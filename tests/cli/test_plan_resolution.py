@@ -27,7 +27,7 @@ from devkit.render.project import PathOptions, open_project
 from tests.cli.test_init import assert_refused, devkit, tree
 from tests.forked_commands import run_devkit
 from tests.render.plans import GPU_PLAN
-from tests.wheels import make_index, make_wheel
+from tests.wheels import make_archive, make_index, make_wheel
 
 # `plan`, `init` and `update` where uv resolves: with a small index on this disk.
 
@@ -186,8 +186,12 @@ def test_the_image_installs_the_projects_own_files_with_torch_held(project, inde
 
 @pytest.mark.full
 def test_update_check_is_what_was_resolved_and_needs_no_network(project, index):
-    requirements(project, "torch\nengine\n")
+    made = (project.parent / "wheels").glob("*.whl")
+    setup = {"setup.py": "subprocess.check_call(['cmake', '.'])", "it.egg-info/PKG-INFO": "Metadata-Version: 1.2\n"}
+    index = make_index(project.parent / "with-source", [*made, make_archive(project.parent, "it-1.0", setup)])
+    requirements(project, "torch\nengine\nit\n")
     assert run_with_index(project, "init", ".", *ADA, "--yes", index=index).returncode == 0
+    assert "# cmake: it is built from source" in (project / ".devcontainer/Dockerfile").read_text()
     for variables in ({}, {"UV_OFFLINE": "1"}, {"UV_DEFAULT_INDEX": "http://127.0.0.1:9"}):
         for words in (("update", "--check"), ("init", ".", "--yes")):
             done = run_with_index(project, *words, index=index, **variables)

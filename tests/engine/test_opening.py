@@ -150,6 +150,27 @@ def assert_a_shell_has_a_terminal(clone: Clone) -> None:
     assert [line for line in shown if line.startswith("/opt/venv/bin:")]
 
 
+@one_engine
+def test_the_hosts_models_and_its_token_are_inside_and_in_no_layer(light, tmp_path):
+    host, secret = tmp_path / "huggingface", "hf_" + "s3cret" * 6
+    (host / "hub").mkdir(parents=True)
+    (host / "token").write_text(secret)
+    owner = light.folder.stat()
+    for each in (host, host / "hub", host / "token"):
+        os.chown(each, owner.st_uid, owner.st_gid)
+    devkit(light, "up", HF_HOME=str(host))
+    read = 'cat "$HF_TOKEN_PATH"; touch "$HF_HUB_CACHE/written"; mkdir -p "$HF_XET_CACHE"'
+    assert light.inside("sh", "-c", read) == secret
+    assert {(host / each).stat().st_uid for each in ("hub/written", "xet")} == {owner.st_uid}
+    for name in light.engine.docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split():
+        assert secret not in light.engine.docker("history", "--no-trunc", name)
+    devkit(light, "down")
+    missing = tmp_path / "missing"
+    devkit(light, "up", HF_HOME=str(missing))
+    assert light.inside("sh", "-c", 'cat "$HF_TOKEN_PATH" 2>&1 || true; touch "$HF_HUB_CACHE/own"').startswith("cat:")
+    assert not missing.exists() and not (host / "hub/own").exists()
+
+
 @pytest.mark.nightly
 @one_engine
 def test_an_interrupted_build_is_continued_and_a_failing_one_explained(light):

@@ -668,3 +668,21 @@ class CountingHost(LocalHost):
     def read(self, path):
         self.reads += 1
         return super().read(path)
+
+
+@pytest.mark.parametrize(
+    ("paths", "read"),
+    [
+        (("backend/ml/requirements.txt", "backend/ml/requirements-test.txt"), "backend/ml/requirements.txt"),
+        (("requirements-benchmark.txt", "server/requirements.txt"), "server/requirements.txt"),
+        (("server/requirements.txt", "workers/a/requirements.txt"), "server/requirements.txt"),
+        (("server/requirements-test.txt", "workers/a/requirements.txt"), "workers/a/requirements.txt"),
+        (("docs/a/requirements.txt", "a/b/c/requirements.txt"), ""),
+    ],
+)
+def test_of_nested_lists_the_highest_that_is_for_all_counts(tmp_path, paths, read):
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("einops\n")
+    found = read_local_dependencies(str(tmp_path))
+    assert (found.files, len(found.needs)) == (((read,), 1) if read else ((), 0))

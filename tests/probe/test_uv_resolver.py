@@ -5,10 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from devkit.render.container.packages import render_constraints
 from devkit.render.container.settings import ContainerSettings, FromIndex
 from tests.loopback import serve_requests
 from tests.render.plans import GPU_PLAN
-from tests.wheels import make_index, make_wheel
+from tests.wheels import make_archive, make_index, make_wheel
 
 REQUEST = ResolutionRequest("3.12", "x86_64", "2.36")
 SETUP = "open({marker!r}, 'w').write('the package ran')\nfrom setuptools import setup\nsetup()\n"
@@ -38,13 +36,7 @@ def make_source(folder: Path, name: str, version: str, *, requires: str | None, 
             f"{name}.egg-info/PKG-INFO": metadata,
             f"{name}.egg-info/requires.txt": requires,
         }
-    target = folder / f"{stem}.tar.gz"
-    with tarfile.open(target, "w:gz") as archive:
-        for path, text in files.items():
-            entry = tarfile.TarInfo(f"{stem}/{path}")
-            entry.size = len(text)
-            archive.addfile(entry, BytesIO(text.encode()))
-    return target
+    return make_archive(folder, stem, files)
 
 
 @pytest.fixture
@@ -61,6 +53,7 @@ def index(tmp_path, monkeypatch):
         make_source(wheels, "compiled", "1.0", requires="hub", marker=tmp_path / "ran"),
         make_source(wheels, "old", "1.0", requires="hub<1\n\n[extra]\ntorch\n", marker=tmp_path / "ran"),
         make_source(wheels, "silent", "1.0", requires=None, marker=tmp_path / "ran"),
+        make_source(wheels, "wrong", "1.0", requires="hub>=1<2\n", marker=tmp_path / "ran"),
     ]
     monkeypatch.delenv("UV_OFFLINE", raising=False)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
@@ -76,7 +69,10 @@ def resolve(text: str, request: ResolutionRequest = REQUEST, **sources):
 def shorten(answer: Resolved) -> Resolved:
     """The same, with the file names of the wheels in place of their addresses, and without hashes."""
     return replace(
-        answer, hashes=(), wheels=tuple((name, address.rpartition("/")[2]) for name, address in answer.wheels)
+        answer,
+        hashes=(),
+        builds=(),
+        wheels=tuple((name, address.rpartition("/")[2]) for name, address in answer.wheels),
     )
 
 
@@ -145,6 +141,7 @@ def test_a_source_distribution_is_read_and_not_run(index):
         from_source=("compiled", "old"),
         wheels=(("hub", "hub-0.9-py3-none-any.whl"),),
     )
+    assert [each.package for each in answer.builds] == ["compiled", "old"]
     assert not (index / "ran").exists()
 
 
@@ -156,6 +153,11 @@ def test_a_source_distribution_that_says_nothing_is_named_and_not_run(index):
         wheels=(("hub", "hub-2.4-py3-none-any.whl"),),
     )
     assert not (index / "ran").exists()
+
+
+def test_a_source_distribution_with_a_line_that_is_no_requirement_ends_no_other_resolution(index):
+    assert resolve("wrong\nhub\n").unread == ("wrong 1.0, which only its setup.py can tell",)
+    assert resolve("old\n").packages == (("hub", "0.9"), ("old", "1.0"))
 
 
 def test_another_python_may_have_a_wheel(index):

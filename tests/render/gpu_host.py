@@ -27,7 +27,7 @@ every_shell = [
 ]
 """Parameters: the first shell that is here each time, the others in `make test-all`."""
 TOOLS = ("sh", "cat", "sleep", "grep", "mv", "rm", "dirname", "uname", "id", "cksum", "tr", "cut", "kill", "env")
-TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink", "sed", "xargs", "timeout", "stat")
+TOOLS += ("ls", "wc", "printf", "test", "[", "cp", "readlink", "sed", "xargs", "timeout", "stat", "find")
 PLAN = replace(GPU_PLAN, architectures=("x86_64", "aarch64"))
 SETTINGS = ContainerSettings("Demo", "demo", FromIndex("0.1.0"))
 

@@ -224,6 +224,45 @@ def test_the_file_is_private_and_nothing_else_is_left_behind(machine):
     assert machine.env_file.stat().st_mode & 0o777 == 0o600
 
 
+def read_hub(machine, **engine: str) -> str:
+    """Run the script; what .env then says of the hub's folder, and whether that is still what it was."""
+    machine.docker(docker_info(), **engine)
+    machine.environ["HOME"] = str(machine.root / "home")
+    before = sorted((machine.root / "home").rglob("*"))
+    machine.run()
+    assert sorted((machine.root / "home").rglob("*")) == before
+    lines = machine.env_file.read_text().splitlines()
+    return " ".join(line.removesuffix(" # gpu.sh") for line in lines if line.startswith("DEVKIT_HUB"))
+
+
+def test_the_hosts_folder_of_the_hub_is_passed_on_with_its_token(machine):
+    folder = machine.root / "home/.cache/huggingface"
+    (folder / "hub").mkdir(parents=True)
+    token = "DEVKIT_HUB_TOKEN=/opt/cache/huggingface/token"
+    assert read_hub(machine) == f"DEVKIT_HUB={folder} {token}"
+    (machine.root / "elsewhere").mkdir()
+    machine.environ["HF_HOME"] = str(machine.root / "elsewhere")
+    assert read_hub(machine) == f"DEVKIT_HUB={machine.root}/elsewhere {token}"
+    machine.env_file.write_text("DEVKIT_HUB=hub-cache\n")
+    assert read_hub(machine) == f"DEVKIT_HUB=hub-cache {token}"
+
+
+@pytest.mark.parametrize("case", ["missing", "a link", "other cache", "of root", "odd path", "windows", "remote"])
+def test_a_folder_of_the_hub_that_would_not_work_inside_is_not_passed_on(machine, case):
+    folder = machine.root / ("home/a b" if case == "odd path" else "home/.cache/huggingface")
+    if case != "missing":
+        folder.mkdir(parents=True)
+    machine.environ |= {"HF_HUB_CACHE": "/data/models"} if case == "other cache" else {}
+    machine.environ |= {"HF_HOME": str(folder)} if case == "odd path" else {}
+    if case == "a link":
+        (folder / "hub").symlink_to("/data")
+    if case == "of root":
+        machine.program_instead("id", "echo 4242")
+    if case == "windows":
+        machine.program_instead("uname", "echo MINGW64_NT-10.0")
+    assert read_hub(machine, **({"host": "ssh://box"} if case == "remote" else {})) == ""
+
+
 def test_a_wheel_that_is_missing_is_said_before_the_build(machine):
     settings = replace(SETTINGS, source=FromWheel("devkit_gpu-0.1.0-py3-none-any.whl", b""))
     place(machine, PLAN, settings)

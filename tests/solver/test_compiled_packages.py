@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from devkit.compat.version_tables import load_tables
-from devkit.facts.dependencies import NO_DEPENDENCIES, LocalBuild, PackageRequirement, Resolved
+from devkit.facts.dependencies import (
+    NO_DEPENDENCIES,
+    BuildNeed,
+    LocalBuild,
+    PackageRequirement,
+    Resolved,
+    SourceBuild,
+)
 from devkit.facts.project import Policy
 from devkit.solver.candidates import Problem
 from devkit.solver.compiled_packages import add_compiled_packages, list_compile_costs
@@ -211,6 +218,21 @@ def test_what_the_guide_builds_without_isolation_compiles_if_it_has_no_wheel():
     assert modes(plan) == {"fused-grid": CompileMode.COMPILED}
     assert plan.compiled[0].because == "README.md:5 has it built without isolation"
     assert plan.nvcc == FROM_WHEELS
+
+
+@pytest.mark.parametrize(("module", "nvcc"), [("torch", FROM_WHEELS), ("cython", "")])
+def test_a_build_that_imports_what_isolation_lacks_is_built_beside_it(module, nvcc):
+    build = SourceBuild("grid", (BuildNeed("module", module, "setup.py:2"),), ("setuptools<81", "torch>=2"))
+    dependencies = replace(NO_DEPENDENCIES, files=("pyproject.toml",), needs=(need("grid"),))
+    problem = Problem(build_request(machines=(NEW,)), Vendor.NVIDIA, load_tables())
+    resolved = Resolved((("grid", "1.0"),), ("grid",), builds=(build,))
+    plan = add_compiled_packages(replace(solve(need("grid")), resolution=resolved), dependencies, problem)
+    assert modes(plan) == {"grid": CompileMode.COMPILED}
+    assert (
+        plan.compiled[0].because == f"the package index has no wheel of it, and its build takes {module} (setup.py:2)"
+    )
+    assert plan.compiled[0].requires == ("setuptools<81", *([] if module == "torch" else [module]))
+    assert plan.nvcc == nvcc
 
 
 def test_each_package_gets_the_gpus_as_it_writes_them():

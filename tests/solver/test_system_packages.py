@@ -6,7 +6,17 @@ import pytest
 
 from devkit.compat.version_tables import load_tables
 from devkit.errors import DevkitError
-from devkit.facts.dependencies import NO_DEPENDENCIES, PackageRequirement, RequirementRole, SystemPackage
+from devkit.facts.dependencies import (
+    NO_DEPENDENCIES,
+    BuildNeed,
+    LocalBuild,
+    PackageRequirement,
+    RequirementRole,
+    Resolved,
+    SourceBuild,
+    SystemPackage,
+)
+from devkit.solver.plan import CompiledPackage, CompileMode
 from devkit.solver.project import strip_line_numbers
 from devkit.solver.request import build_machine_from_flags, build_request
 from devkit.solver.solve import solve_project
@@ -38,7 +48,6 @@ def listed(found):
         pytest.param({"needs": [need("psycopg2", role=RequirementRole.CONSTRAINT)]}, "", id="only limited"),
         pytest.param({"system": [SystemPackage("sox", "README.md", 3)]}, "sox", id="a guide"),
         pytest.param({"system": [SystemPackage("libgl1-mesa-glx", "Dockerfile", 3)]}, "libgl1", id="an older name"),
-        pytest.param({"needs": [need("pyopenjtalk")]}, "cmake make", id="a build tool and what it runs"),
         pytest.param({"system": [SystemPackage("pandoc", "Dockerfile", 3)]}, "", id="not known"),
         pytest.param({"apt": ["htop"], "files": ()}, "htop", id="requested, without any dependencies"),
         pytest.param({"name": "openai-whisper", "apt": ["ffmpeg-", "sox"]}, "sox", id="left out"),
@@ -66,6 +75,27 @@ def test_a_program_is_not_for_what_another_package_needs_but_a_library_is():
     base = plan()
     deeper = replace(base, packages=(*base.packages, ("pydub", "0.25.1"), ("opencv-python", "5.0.0.93")))
     assert listed(add_system_packages(deeper, NO_DEPENDENCIES, (), load_tables())).keys() == {"libgl1", "libglib2.0-0"}
+
+
+def test_what_a_build_runs_and_links_is_there_unless_it_is_not_built():
+    needs = [("program", "cmake"), ("program", "uname"), ("library", "portaudio"), ("library", "PNG"), ("library", "m")]
+    build = SourceBuild("it", tuple(BuildNeed(kind, name, "setup.py:3") for kind, name in needs))
+    built = replace(plan(), resolution=Resolved((("it", "1.0"),), ("it",), builds=(build,)))
+    because = "it is built from source, and its setup.py:3 names"
+    assert listed(add_system_packages(built, NO_DEPENDENCIES, (), load_tables())) == {
+        "cmake": f"{because} cmake",
+        "portaudio19-dev": f"{because} portaudio",
+        "libpng-dev": f"{because} PNG",
+    }
+    left_out = replace(built, compiled=(CompiledPackage("it", CompileMode.LEFT_OUT, "", ""),))
+    assert not listed(add_system_packages(left_out, NO_DEPENDENCIES, (), load_tables()))
+
+
+@pytest.mark.parametrize(("builds_itself", "expected"), [(True, {"cmake"}), (False, set())])
+def test_what_the_projects_own_build_runs_is_there_where_it_is_installed(builds_itself, expected):
+    own = LocalBuild(".", "own", "", has_cuda=False, requires=(), needs=(BuildNeed("program", "cmake", "setup.py:3"),))
+    dependencies = replace(NO_DEPENDENCIES, builds=(own,), builds_itself=builds_itself)
+    assert listed(add_system_packages(plan(), dependencies, (), load_tables())).keys() == expected
 
 
 def test_what_is_not_taken_is_named_but_for_ci_and_what_every_image_has():

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from devkit.compat.specifiers import canonicalize_name
+from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import LocalBuild
+from devkit.probe.dependencies.build_files import CMAKE, MESON, MODULE, read_source_build
 from devkit.probe.dependencies.manifests import PYPROJECT
 from devkit.probe.dependencies.setup_py import SETUP_PY
 from devkit.probe.documents import LineFinder, get_object, get_text, get_texts, parse_toml
@@ -29,7 +32,7 @@ def read_submodules(files: ProjectFiles) -> tuple[str, ...]:
 
 
 def find_local_builds(files: ProjectFiles, folders: Iterable[str]) -> tuple[LocalBuild, ...]:
-    """Find how the project is built, then its git submodules and `folders`, as far as these compile against torch.
+    """Find how the project is built, then its git submodules and `folders`, as far as these compile.
 
     Of a submodule that is not fetched only the name of its folder is known, and it counts where it is one of `folders`.
     """
@@ -42,7 +45,7 @@ def find_local_builds(files: ProjectFiles, folders: Iterable[str]) -> tuple[Loca
             build = LocalBuild(
                 path, canonicalize_name(path.rpartition("/")[2]), GIT_MODULES, has_cuda=False, requires=()
             )
-        if build is not None and (path == "." or build.needs_torch) and len(found) < MAX_FOLDERS:
+        if build is not None and (path == "." or build.needs_torch or build.needs) and len(found) < MAX_FOLDERS:
             found.append(build)
     return tuple(found)
 
@@ -85,6 +88,10 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
         origin = f"{prefix}{PYPROJECT}:{lines.find('torch')}"
     calls = map(_NAME.search, re.split(r"\bsetup\(", setup)[1:])
     named = next(filter(None, calls), None) or _NAMED_ABOVE.search(setup)
+    texts = {name: files.read(f"{prefix}{name}", "build") or "" for name in (CMAKE, MESON)}
+    texts = {name: text for name, text in {**texts, SETUP_PY: setup, PYPROJECT: manifest}.items() if text}
+    programs = load_tables().system_packages.programs()
+    found = read_source_build("", texts, files.names(folder), programs=programs, headers=())
     return LocalBuild(
         path=folder,
         name=canonicalize_name(get_text(get_object(document, "project"), "name") or (named[1] if named else "")),
@@ -92,4 +99,5 @@ def _read_build(files: ProjectFiles, folder: str) -> LocalBuild | None:
         has_cuda="CUDAExtension" in setup,
         requires=tuple(each for each, name in required.items() if name != "torch"),  # the plan brings torch
         cxx=min(map(int, _CXX.findall(setup)), default=0),
+        needs=tuple(replace(each, origin=f"{prefix}{each.origin}") for each in found.needs if each.kind != MODULE),
     )

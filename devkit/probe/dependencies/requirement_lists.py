@@ -9,6 +9,7 @@ MAIN_LISTS = ("requirements.txt", "requirements.in", "requirements/requirements.
 """The first of these is the project's list, whatever else there is."""
 DEVELOPMENT_LISTS = ("requirements-dev.txt", "requirements_dev.txt", "dev-requirements.txt", "requirements/dev.txt")
 MAX_LISTS = 100
+_DEPTH = 2
 
 _LIST = re.compile(r"(?i)[\w.-]*(?:requirements?|reqs)[\w.-]*\.(?:txt|in)")
 _ANY_LIST = re.compile(r".+\.(?:txt|in)")
@@ -31,7 +32,7 @@ _INSTALLED = re.compile(r"(?:-r|--requirement)[\s=]+[\"'<]?([\w./-]+)")
 def find_lists(files: ProjectFiles) -> tuple[str, ...]:
     """Find requirement files in the project's folder and its folder of requirements, two levels deep.
 
-    Where neither has one, those of its other folders are returned.
+    Where neither has one that is for all, those of its other folders are returned, too: of the first level that has one.
     """
     names = files.names(".")
     found = [name for name in names if _LIST.fullmatch(name)]
@@ -40,10 +41,18 @@ def find_lists(files: ProjectFiles) -> tuple[str, ...]:
         for inner in files.names(folder):
             if "." not in inner:
                 found += _find_in_folder(files, f"{folder}/{inner}", _ANY_LIST)
-    if not found:
-        folders = [name for name in names if "." not in name and not _NOT_THE_PROJECT.fullmatch(name)]
-        for folder in folders[:MAX_FOLDERS]:
-            found += _find_in_folder(files, folder, _LIST)
+    folders = [""]
+    for _ in range(_DEPTH):
+        if any(map(is_for_all, found)):
+            break
+        folders = [
+            f"{folder}{name}/"
+            for folder in folders
+            for name in files.names(folder or ".")
+            if "." not in name and not _NOT_THE_PROJECT.fullmatch(name)
+        ][:MAX_FOLDERS]
+        for folder in folders:
+            found += _find_in_folder(files, folder.rstrip("/"), _LIST)
     # A list that pip-compile wrote holds what its source names.
     return tuple(path for path in found if not (path.endswith(".in") and f"{path[:-3]}.txt" in found))[:MAX_LISTS]
 

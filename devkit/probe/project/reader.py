@@ -21,7 +21,6 @@ from devkit.probe.project.files import (
     C_BUILDS,
     CONTAINER_FILE_NAMES,
     DEPENDENCY_FILE_NAMES,
-    MAX_FOLDERS,
     OTHER_LANGUAGES,
     ProjectFiles,
 )
@@ -38,14 +37,10 @@ def read_local_dependencies(folder: str, choice: DependencyChoice = NOTHING_CHOS
         names = os.listdir(folder)  # noqa: PTH208 - pathlib is what would take the time
     except OSError:
         return NO_DEPENDENCIES
-    folders = [name for name in names if "." not in name]
     kinds = (DEPENDENCY_FILE_NAMES, OTHER_LANGUAGES, C_BUILDS)
     is_shown = any(name.endswith(".py") or any(kind.fullmatch(name) for kind in kinds) for name in names)
-    if not (choice.packages or is_shown) and not any(
-        os.access(f"{folder}/{name}/{file}", os.F_OK)
-        for name in folders[:MAX_FOLDERS]
-        for file in ("requirements.txt", "CMakeLists.txt")
-    ):
+    below = ("*/requirements.txt", "*/CMakeLists.txt", "*/*/requirements.txt")
+    if not (choice.packages or is_shown or any(any(Path(folder).glob(each)) for each in below)):
         return NO_DEPENDENCIES
     return read_dependencies(LocalHost(), project=folder, choice=choice)
 

@@ -153,6 +153,14 @@ def find_editor_packages(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(package for editor in find_editors(names) for package in editor.packages))
 
 
+def find_linter(settings: ContainerSettings) -> str:
+    """Find the requirement of the linter whose extension the editors install; "" for none."""
+    read = {space for editor in find_editors(settings.editors) for space in editor.customizations}
+    if "vscode" not in read or isinstance(settings.source, FromCheckout):
+        return ""
+    return next(f"{row.name}=={row.version}" for row in load_tables().images.tools if row.name == "ruff")
+
+
 def build_customizations(editors: Iterable[Editor], profiles: Iterable[str]) -> dict[str, object]:
     """Build the namespaced settings that these editors read, each namespace once."""
     read = {space for editor in editors for space in editor.customizations}

@@ -13,7 +13,7 @@ from devkit.facts.values import Release
 from devkit.probe.dependencies.conda import DEFAULT_CHANNEL
 from devkit.release import __version__
 from devkit.render.container.compiled import build_compile_commands
-from devkit.render.container.devcontainer import find_editor_packages
+from devkit.render.container.devcontainer import find_editor_packages, find_linter
 from devkit.render.container.network import build_mirror_variables, may_need_login
 from devkit.render.container.packages import (
     BUILT_FOR_TORCH,
@@ -97,6 +97,7 @@ def render_dockerfile(plan: Plan, settings: ContainerSettings) -> str:
         labels=quote_labels(settings),
         system_packages=[*packages, *for_editors],
         for_editors=bool(for_editors),
+        linter=find_linter(settings),
         # A prepared base image may have what the network around it does not serve.
         may_be_prepared=settings.uses_wheelhouse or bool(settings.index) or not _PUBLIC_IMAGE.match(plan.base_image),
         project_packages=plan.system_packages,

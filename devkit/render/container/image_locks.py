@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from devkit.compat.specifiers import canonicalize_name
 from devkit.errors import DevkitError
 from devkit.release import __version__
+from devkit.render.container.devcontainer import find_linter
 from devkit.render.container.packages import (
     DEVKIT_PYTHON,
     INSTALLER,
@@ -155,6 +156,7 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
 def collect_tool_requirements(plan: Plan, settings: ContainerSettings) -> LockRequirements:
     """Collect the requirements of the environments outside of the project's: uv, and what devkit needs."""
     lines = {f"{INSTALLER}=={find_installer_version(plan)}", *_collect_devkit_requirements(settings)}
+    lines |= {linter} if (linter := find_linter(settings)) else set()
     return LockRequirements(DEVKIT_PYTHON, plan.architectures, "", tuple(sorted(lines)))
 
 

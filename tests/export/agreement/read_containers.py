@@ -32,7 +32,8 @@ def of_dev_container(plan: Plan, settings: ContainerSettings, task: Task) -> See
     devices = overlay.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
     roles = {HUB_CACHE: VolumeRole.MODELS.value, COMPILE_CACHE: COMPILED, task.workspace: VolumeRole.DATA.value}
     paths = [volume.removesuffix(":z").rpartition(":")[2] for volume in service["volumes"]]
-    variables = dict(entry.split("=", 1) for entry in service["environment"] if "=" in entry)
+    defaults = (re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", entry) for entry in service["environment"])
+    variables = dict(entry.split("=", 1) for entry in defaults if "=" in entry)
     return Seen(
         image="built from the Dockerfile here",
         command=tuple(service["command"]),
