@@ -65,6 +65,17 @@ def find_changes(words: str) -> Iterator[Change]:
         place = changes.find(words, place + 1)
 
 
+def find_library(words: str) -> str:
+    """Return the only library with changes of the names that contain `words`, "" for none or several."""
+    changes, found = _load_changes(), set()
+    place = changes.find(words)
+    while place != -1:
+        start = changes.rfind("\n", 0, place + 1) + 1
+        found.add(changes[start : changes.find(" ", start)])
+        place = changes.find(words, place + 1)
+    return found.pop() if len(found) == 1 else ""
+
+
 def describe_change(captures: Mapping[str, str], text: Words, position: int) -> dict[str, str]:
     """Return what happened to the name that an error misses.
 
