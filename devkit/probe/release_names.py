@@ -101,15 +101,15 @@ class _Reader:
 
     def read(self) -> NameHistory | Unknown:
         """Read the candidates in their order; the first package whose releases differ in the name counts."""
-        says: Unknown = Unknown("the text does not say which package lacks the name")
+        says: Unknown | None = None
         for candidate in self._list_candidates():
             if self._ends_at < time.monotonic():
                 return Unknown(f"the index did not answer within {DEADLINE_S:.0f} s")
             found = self._read_candidate(candidate)
             if isinstance(found, NameHistory):
                 return self._add_caller(found)
-            says = found
-        return says
+            says = says or found
+        return says or Unknown("the text does not say which package lacks the name")
 
     def _list_candidates(self) -> Iterator[Candidate]:
         yield from self._missing.candidates
@@ -157,7 +157,7 @@ class _Reader:
             sights |= {
                 each: Sight.UNKNOWN if sight is None else sight for each, sight in zip(order, found, strict=True)
             }
-            gaps = [(one, other) for one, other in _find_gaps(sights, place, last) if other - one > 1]
+            gaps = _find_gaps(sights, place)
             wanted = {each for one, other in gaps for each in _spread(one, other, CONNECTIONS // len(gaps) + 2)} - set(
                 sights
             )
@@ -222,15 +222,14 @@ def _judge(
     if place is not None and sights.get(round(place)) is Sight.HAS and place == round(place):
         return Unknown(f"{candidate.package} {wheels[round(place)].version} has it, as its wheel shows")
     low, high = _find_sides(having, lacking, place)
+    pairs = _find_pairs(having, lacking, place)
     history = NameHistory(candidate.package, candidate.version)
-    pairs: list[tuple[int, int]] = []
     if low is not None:
-        after = min(each for each in lacking if each > low)
-        pairs.append((low, after))
-        history = replace(history, last=str(wheels[low].version), removed=str(wheels[after].version))
+        last, first = pairs[0]
+        history = replace(history, last=str(wheels[last].version), removed=str(wheels[first].version))
     if high is not None:
-        pairs += [(before, high) for before in lacking if before < high][-1:]
-        history = replace(history, added=str(wheels[high].version))
+        until = next((str(wheels[other].version) for _, other in pairs if other > high), "")
+        history = replace(history, added=str(wheels[high].version), until=until)
     is_whole = all(other - one == 1 and Sight.DOUBT not in (sights[one], sights[other]) for one, other in pairs)
     sides = sorted({each for pair in pairs for each in pair})
     evidence = f"{candidate.module or candidate.package} in the wheels of {candidate.package}: "
@@ -254,19 +253,22 @@ def _find_sides(having: list[int], lacking: list[int], place: float | None) -> t
     return (low if is_known or high is None else None), high
 
 
-def _find_gaps(sights: dict[int, Sight], place: float | None, last: int) -> list[tuple[int, int]]:
-    """Find the pairs of releases between which the changes lie that count."""
+def _find_gaps(sights: dict[int, Sight], place: float | None) -> list[tuple[int, int]]:
+    """Find the pairs of releases between which one that was not read may be the nearer one to a change."""
     having = sorted(each for each, sight in sights.items() if sight is Sight.HAS)
     lacking = sorted(each for each, sight in sights.items() if sight in (Sight.LACKS, Sight.DOUBT))
-    if not having or not lacking:
-        return []
+    pairs = _find_pairs(having, lacking, place) if having and lacking else []
+    return [(one, other) for one, other in pairs if any(each not in sights for each in range(one + 1, other))]
+
+
+def _find_pairs(having: list[int], lacking: list[int], place: float | None) -> list[tuple[int, int]]:
+    """Find the releases, as read so far, between which the name went before the installed one, came after it, and went again."""
     low, high = _find_sides(having, lacking, place)
-    gaps = []
-    if low is not None and (after := [each for each in lacking if each > low]):
-        gaps.append((low, after[0]))
-    if high is not None and (before := [each for each in lacking if each < high]):
-        gaps.append((before[-1], high))
-    return [gap for gap in gaps if any(each not in sights for each in range(gap[0] + 1, gap[1]))]
+    pairs = [] if low is None else [(low, min(each for each in lacking if each > low))]
+    if high is not None:
+        pairs += [(each, high) for each in lacking if each < high][-1:]
+        pairs += [(max(each for each in having if each < after), after) for after in lacking if after > high][:1]
+    return pairs
 
 
 def _spread(first: int, last: int, count: int) -> list[int]:

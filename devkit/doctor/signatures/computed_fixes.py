@@ -227,11 +227,14 @@ def _fix_by_history(captures: Mapping[str, str], values: TextFacts) -> Fix:
     )
     library, removed, added, caller = (captures[each] for each in ("library", "removed", "added", "caller"))
     if not removed:
-        summary = f"Install {library} {added} or newer."
-        return Fix(summary, (f"{install} '{library}>={added}'",), Side.CONTAINER)
+        until = captures["until"]
+        summary = f"Install {library} {added} or newer{f', and below {until}, which has removed it' if until else ''}."
+        return Fix(summary, (f"{install} '{library}>={added}{f',<{until}' if until else ''}'",), Side.CONTAINER)
     bound = f"{install} '{library}<{removed}'"
     if free := captures["free"]:
-        summary = f"Upgrade {caller} to {free} or newer, the first release that does not ask for it; else install {library} below {removed}."
+        summary = (
+            f"Upgrade {caller} to {free} or newer, which does not ask for it; else install {library} below {removed}."
+        )
         return Fix(summary, (f"{install} '{caller}>={free}'", bound), Side.CONTAINER)
     if added:
         summary = f"Install {library} below {removed}, or {added} or newer."

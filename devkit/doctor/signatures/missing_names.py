@@ -3,6 +3,7 @@
 import builtins
 import re
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -15,8 +16,8 @@ from devkit.doctor.signatures.text_facts import PACKAGES, TextFacts
 from devkit.facts.releases import Candidate, MissingName, NameHistory
 
 _FRAME = re.compile(
-    r"(?<!\()(?P<folder>[^\s\"'(\[]*?(?:site|dist)-packages[/\\])(?P<file>(?:[\w.-]+[/\\])*[\w-]+\.py)(?=[\"\]:]| in )"
-    r"|File \"(?P<other>[^\"]{1,300})\", line \d|(?P<cell>Cell In\[|<ipython-input-)"
+    r"(?P<folder>File \"[^\"\n]{0,300}?(?:site|dist)-packages[/\\]|(?<![\w(./\\-])[^\s\"'(\[]{0,300}?(?:site|dist)-packages[/\\])"
+    r"(?P<file>(?:[\w.-]+[/\\])*[\w-]+\.py)(?=[\"\]:]| in )|File \"(?P<other>[^\"]{1,300})\", line \d|(?P<cell>Cell In\[|<ipython-input-)"
 )
 """A frame of a traceback: of an installed package, in the forms of Python, IPython and rich, or of the program itself."""
 _STANDARD = re.compile(r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$")
@@ -26,6 +27,8 @@ _PLACE = re.compile(r"'\s{0,3}\(([^)\n]{1,300})\)")
 """The file of the module that an ImportError names."""
 _INSTALLED = re.compile(r"(?:site|dist)-packages|\.egg\b|custom_nodes|unknown location")
 _AROUND = 300
+_PLAIN_TYPES = frozenset(dir(builtins)).union(each.__name__ for each in vars(types).values() if isinstance(each, type))
+"""Classes of Python itself."""
 
 
 def find_missing_name(text: Words, values: TextFacts) -> MissingName | None:
@@ -49,7 +52,7 @@ def _describe(captures: Mapping[str, str], text: Words, found: re.Match[str], va
     owner = captures.get("owner", "") or function.rpartition(":")[2]
     if owner in ("__init__", "__new__"):
         module, owner = _find_callee(above, owner)
-    if owner.partition(".")[0] in dir(builtins) or not (owner or module):
+    if owner.partition(".")[0] in _PLAIN_TYPES or not (owner or module):
         return None if owner or "thing" not in captures else _describe_import(name, text, frames, values)
     missing = MissingName(name, owner, bool(function), folders=tuple({each for each, _ in frames if each}))
     if module and not owner:
@@ -85,7 +88,7 @@ def _list_frames(shown: str) -> Iterator[tuple[str, str]]:
     """Yield for each frame the folder of installed packages and the file below it; both "" for the program's own files."""
     for found in _FRAME.finditer(shown):
         if found["file"]:
-            yield found["folder"].rstrip("/\\"), found["file"].replace("\\", "/")
+            yield found["folder"].removeprefix('File "').rstrip("/\\"), found["file"].replace("\\", "/")
         elif found["cell"] or not _STANDARD.search(found["other"]):
             yield "", ""
 
@@ -107,13 +110,14 @@ def _list_of_owner(
     """Yield the packages that a class or function may be of: imported so, known so, of a frame, named with a version."""
     first = owner.partition(".")[0]
     lines = (found[1] for found in _IMPORT.finditer(text.shown) if re.search(rf"\b{re.escape(first)}\b", found[2]))
-    known = find_library(f" {first}(") or find_library(f" {first}.") or find_library(f" {first} ")
+    ends = ("(", ".", " ") if first[:1].isupper() else ()
+    known = next(filter(None, (find_library(f" {first}{end}") for end in ends)), "")
     stated = (each for each in PACKAGES if each in text.lowered and values.find_version(each))
     inside = (file.partition("/")[0] for _, file in frames[-1:] if file)
     seen = set()
     for each in (module, *lines, known, *inside, *stated):
         root = each.partition(".")[0].replace("-", "_")
-        if root and root not in sys.stdlib_module_names and root not in seen and not each.startswith("."):
+        if root not in ("", "python", *sys.stdlib_module_names) and root not in seen and not each.startswith("."):
             seen.add(root)
             yield _build_candidate(each.replace("-", "_"), values)
 
@@ -164,5 +168,6 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
         "said": says,
         "removed": history.removed,
         "added": history.added,
+        "until": history.until,
         "free": history.caller_release,
     }
