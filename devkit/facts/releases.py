@@ -39,8 +39,9 @@ class NameHistory:
     """Which releases of a package have a missing name, as their wheels show.
 
     `added` is the first release that has it after those without, `last` the last one before those without, and `removed`
-    the first of these; "" where no release shows it. `until` is the release after `added` that removed it again. `is_sure` says that both sides were read whole. `caller` is the package
-    that asks for the name, and `caller_release` its first release that no longer does.
+    the first of these; "" where no release shows it. `until` is the release after `added` that removed it again. `is_sure`
+    says that both sides were read whole. `caller` is the package that asks for the name, and `caller_release` its first
+    release that no longer does.
     """
 
     package: str

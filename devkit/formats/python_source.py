@@ -62,7 +62,7 @@ def _read_statement(node: ast.stmt, module: Module) -> None:
         module.defined[node.name] = node
         if node.name == "__getattr__":
             module.is_lazy = True
-            module.exported |= {each.value: "" for each in _list_strings(node)}
+            module.exported |= dict.fromkeys(_list_strings(node), "")
     elif isinstance(node, ast.Import | ast.ImportFrom):
         _read_import(node, module)
     elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr):
@@ -84,9 +84,11 @@ def _read_import(node: ast.Import | ast.ImportFrom, module: Module) -> None:
 
 
 def _read_assignment(node: ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr, module: Module) -> None:
-    targets = node.targets if isinstance(node, ast.Assign) else [] if isinstance(node, ast.Expr) else [node.target]
+    targets: list[ast.expr] = []
+    if not isinstance(node, ast.Expr):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     for target in targets:
-        for each in ast.walk(target) if not isinstance(target, ast.Subscript) else ():
+        for each in () if isinstance(target, ast.Subscript) else ast.walk(target):
             if isinstance(each, ast.Name):
                 module.defined.setdefault(each.id, None)
     if node.value is not None and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
@@ -101,7 +103,7 @@ def _read_exports(targets: list[ast.expr], value: ast.expr, module: Module) -> N
     )
     module.is_lazy |= "_LazyModule" in says or "__getattr__" in says or "attach" in says
     if not _EXPORTS.search(says):
-        module.mentioned |= {each.value for each in _list_strings(value)}
+        module.mentioned |= _list_strings(value)
         return
     submodule = ""
     for target in targets:
@@ -110,7 +112,7 @@ def _read_exports(targets: list[ast.expr], value: ast.expr, module: Module) -> N
     owner = call.value if isinstance(call, ast.Attribute) else None
     if isinstance(owner, ast.Subscript) and isinstance(owner.slice, ast.Constant):
         submodule = str(owner.slice.value)
-    module.exported |= {each.value: submodule for each in _list_strings(value)}
+    module.exported |= dict.fromkeys(_list_strings(value), submodule)
     for found in (each for each in ast.walk(value) if isinstance(each, ast.Dict)):
         for key, names in zip(found.keys, found.values, strict=True):
             if (
@@ -118,11 +120,12 @@ def _read_exports(targets: list[ast.expr], value: ast.expr, module: Module) -> N
                 and isinstance(key.value, str)
                 and isinstance(names, ast.List | ast.Tuple | ast.Set)
             ):
-                module.exported |= {each.value: key.value for each in _list_strings(names)}
+                module.exported |= dict.fromkeys(_list_strings(names), key.value)
 
 
-def _list_strings(node: ast.AST) -> "Iterator[ast.Constant]":
-    return (each for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str))
+def _list_strings(node: ast.AST) -> set[str]:
+    values = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return {each for each in values if isinstance(each, str)}
 
 
 def resolve_relative(module: Module, node: ast.ImportFrom) -> str:
@@ -165,7 +168,7 @@ def has_fields(node: ast.ClassDef) -> bool:
 def takes_argument(node: ast.FunctionDef | ast.AsyncFunctionDef, argument: str) -> bool | None:
     """Say if a function takes a keyword; None where it takes any. A deprecated name that a decorator still takes counts."""
     stated = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
-    if argument in stated or any(each.value == argument for row in node.decorator_list for each in _list_strings(row)):
+    if argument in stated or any(argument in _list_strings(row) for row in node.decorator_list):
         return True
     return None if node.args.kwarg else False
 

@@ -224,12 +224,16 @@ def _judge(
     low, high = _find_sides(having, lacking, place)
     pairs = _find_pairs(having, lacking, place)
     history = NameHistory(candidate.package, candidate.version)
-    if low is not None:
-        last, first = pairs[0]
-        history = replace(history, last=str(wheels[last].version), removed=str(wheels[first].version))
-    if high is not None:
-        until = next((str(wheels[other].version) for _, other in pairs if other > high), "")
-        history = replace(history, added=str(wheels[high].version), until=until)
+    for one, other in pairs:
+        first, second = str(wheels[one].version), str(wheels[other].version)
+        if one == low:
+            history = replace(history, last=first, removed=second)
+        elif other == high:
+            history = replace(history, added=second)
+        else:
+            history = replace(history, until=second)
+    if not (history.removed or history.added):
+        return Unknown(f"the releases of {candidate.package} around the installed one could not be read")
     is_whole = all(other - one == 1 and Sight.DOUBT not in (sights[one], sights[other]) for one, other in pairs)
     sides = sorted({each for pair in pairs for each in pair})
     evidence = f"{candidate.module or candidate.package} in the wheels of {candidate.package}: "
@@ -264,7 +268,7 @@ def _find_gaps(sights: dict[int, Sight], place: float | None) -> list[tuple[int,
 def _find_pairs(having: list[int], lacking: list[int], place: float | None) -> list[tuple[int, int]]:
     """Find the releases, as read so far, between which the name went before the installed one, came after it, and went again."""
     low, high = _find_sides(having, lacking, place)
-    pairs = [] if low is None else [(low, min(each for each in lacking if each > low))]
+    pairs = [] if low is None else [(low, each) for each in lacking if each > low][:1]
     if high is not None:
         pairs += [(each, high) for each in lacking if each < high][-1:]
         pairs += [(max(each for each in having if each < after), after) for after in lacking if after > high][:1]
