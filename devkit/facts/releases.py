@@ -21,13 +21,15 @@ class MissingName:
     """What an error says that a library lacks.
 
     `name` is the name, the attribute or the argument, "" for a whole module. `owner` is the class or function that lacks it,
-    as `Class`, `Class.method` or `function`, "" for a name of a module. `folders` are the site-packages of the frames, and
-    `caller` is the file of the last frame outside the library, below site-packages.
+    as `Class`, `Class.method` or `function`, "" for a name of a module. An attribute
+    of a module is there only if the module imports or defines it. `folders` are the site-packages of the frames, `frame` is
+    the file of the last one, and `caller` that of the last one outside the library, below site-packages.
     """
 
     name: str
     owner: str = ""
     is_argument: bool = False
+    is_attribute: bool = False
     candidates: tuple[Candidate, ...] = ()
     folders: tuple[str, ...] = ()
     frame: str = ""

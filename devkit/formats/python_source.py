@@ -146,9 +146,9 @@ def list_members(node: ast.ClassDef) -> set[str]:
         elif isinstance(each, ast.Assign | ast.AnnAssign):
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
             found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-    for each in ast.walk(node):
-        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and isinstance(each.value, ast.Name):
-            found |= {each.attr} if each.value.id == "self" else set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store) and isinstance(inner.value, ast.Name):
+            found |= {inner.attr} if inner.value.id == "self" else set()
     return found
 
 

@@ -54,6 +54,8 @@ MAX_SEARCHED_BYTES = 3 << 20
 MAX_STARS = 8
 """Modules of `from x import *` that are read for one name, those of the likeliest names first."""
 MAX_DEPTH = 8
+_RULES = 1
+"""Raised where a wheel is judged in another way than before: older answers are not used then."""
 _PLAIN_BASES = frozenset({"object", "ABC", "Module", "Generic", "Protocol", "Enum", "dict", "list", "str", "Exception"})
 _JSON = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 
@@ -133,7 +135,8 @@ class _Reader:
         if isinstance(wheels, Unknown):
             return wheels
         candidate = _find_installed(candidate, self._missing.folders)
-        question = (candidate.module, self._missing.owner, self._missing.name, self._missing.is_argument)
+        missing = self._missing
+        question = (candidate.module, missing.owner, missing.name, missing.is_argument, missing.is_attribute)
         ask = _ask_once(question, lambda files: _see(files, candidate.module, self._missing))
         place = _find_place(wheels, candidate.version)
         sights = self._search(wheels, ask, place)
@@ -215,7 +218,7 @@ def _judge(
     lacking = [each for each, sight in sorted(sights.items()) if sight in (Sight.LACKS, Sight.DOUBT)]
     count = sum(sight is not Sight.UNKNOWN for sight in sights.values())
     if not count:
-        return Unknown(f"no wheel of {candidate.package} could be read")
+        return Unknown(f"no release of {candidate.package} that was read tells")
     if not having or not lacking:
         says = "all have it" if having else "none has it"
         return Unknown(f"{candidate.package}: of {count} releases read {says}")
@@ -240,6 +243,8 @@ def _judge(
     evidence += ", ".join(
         f"{wheels[each].version} {'has it' if sights[each] is Sight.HAS else 'lacks it'}" for each in sides
     )
+    if any(other - one > 1 for one, other in pairs):
+        evidence += "; those between could not be read"
     read = (evidence, f"{candidate.package} {candidate.version} is installed, as {candidate.source} says")
     is_sure = is_whole and bool(candidate.version) and not (history.removed and history.added)
     return replace(history, is_sure=is_sure, evidence=read if candidate.version else read[:1])
@@ -379,6 +384,8 @@ def _choose_wheels(files: Iterable[tuple[str, str]], base: str, address: str, lo
     chosen = []
     for version in sorted(stable):
         url = urljoin(base, best[version][1]).partition("#")[0]
+        if not url.startswith(("https://", "http://")):
+            continue
         # Only the index itself gets its login.
         is_own = urlsplit(url)[:2] == urlsplit(address)[:2]
         chosen.append(Wheel(version, url, login if is_own else ""))
@@ -394,7 +401,7 @@ def _ask_once(question: tuple[object, ...], ask: "Callable[[WheelFiles], Sight]"
     folder = find_user_file("wheel-names")
 
     def answer(files: WheelFiles) -> Sight:
-        name = sha256(repr((files.wheel.url, question)).encode()).hexdigest()
+        name = sha256(repr((_RULES, files.wheel.url, question)).encode()).hexdigest()
         path = Path(folder or os.devnull, name)
         with contextlib.suppress(OSError, ValueError):
             return Sight(path.read_text(encoding="utf-8"))
@@ -481,6 +488,8 @@ def _see(files: WheelFiles, module: str, missing: MissingName) -> Sight:
     if not missing.owner:
         if not missing.name:
             return Sight.HAS if files.has(module) else Sight.LACKS
+        if missing.is_attribute and files.has(f"{module}.{missing.name}"):
+            return _see_submodule(files, module, missing.name)
         return _find(files, module, missing.name)[0] if files.has(module) else Sight.LACKS
     owner, _, method = missing.owner.partition(".")
     _, node, place = _find_node(files, module, owner)
@@ -492,6 +501,16 @@ def _see(files: WheelFiles, module: str, missing: MissingName) -> Sight:
     if missing.is_argument:
         return _see_argument(files, place, node, method or "__init__", missing.name)
     return _see_member(files, place, node, missing.name, MAX_DEPTH)
+
+
+def _see_submodule(files: WheelFiles, module: str, name: str) -> Sight:
+    """See if a package imports its submodule, which is its attribute only then. Other modules may import it, too."""
+    loaded = files.load(module)
+    if loaded is None:
+        return Sight.UNKNOWN
+    sources = {*loaded.stars, *(source for source, _ in loaded.imported.values())}
+    has = name in loaded.defined or name in loaded.imported or name in loaded.exported or f"{module}.{name}" in sources
+    return Sight.HAS if has else Sight.DOUBT
 
 
 def _find(files: WheelFiles, name_of: str, name: str, depth: int = MAX_DEPTH) -> tuple[Sight, str, str]:

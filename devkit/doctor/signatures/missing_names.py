@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.signatures.catalog import find_candidates
-from devkit.doctor.signatures.library_changes import find_library
+from devkit.doctor.signatures.library_changes import find_class_libraries
 from devkit.doctor.signatures.log_text import Words
 from devkit.doctor.signatures.matching import find_template
 from devkit.doctor.signatures.text_facts import PACKAGES, TextFacts
@@ -54,7 +54,10 @@ def _describe(captures: Mapping[str, str], text: Words, found: re.Match[str], va
         module, owner = _find_callee(above, owner)
     if owner.partition(".")[0] in _PLAIN_TYPES or not (owner or module):
         return None if owner or "thing" not in captures else _describe_import(name, text, frames, values)
-    missing = MissingName(name, owner, bool(function), folders=tuple({each for each, _ in frames if each}))
+    is_attribute = bool(module and not owner and found[0].startswith("module '"))
+    missing = MissingName(
+        name, owner, bool(function), is_attribute, folders=tuple({each for each, _ in frames if each})
+    )
     if module and not owner:
         candidates = _list_of_module(module, text, found, values)
         if not name and "." not in module:
@@ -97,10 +100,10 @@ def _list_of_module(module: str, text: Words, found: re.Match[str], values: Text
     """List the package of a module, if the text or the tables know it for one: a file of the program is not asked about."""
     root = module.partition(".")[0]
     place = _PLACE.search(text.shown, found.start(), found.end() + _AROUND)
-    if root in sys.stdlib_module_names or (place and not _INSTALLED.search(place[1])):
+    if not root.isidentifier() or root in sys.stdlib_module_names or (place and not _INSTALLED.search(place[1])):
         return []
     candidate = _build_candidate(module, values)
-    is_known = place or root in _get_distributions() or candidate.version or find_library(f"\n{root} ")
+    is_known = place or root in _get_distributions() or candidate.version
     return [candidate] if is_known else []
 
 
@@ -110,12 +113,10 @@ def _list_of_owner(
     """Yield the packages that a class or function may be of: imported so, known so, of a frame, named with a version."""
     first = owner.partition(".")[0]
     lines = (found[1] for found in _IMPORT.finditer(text.shown) if re.search(rf"\b{re.escape(first)}\b", found[2]))
-    ends = ("(", ".", " ") if first[:1].isupper() else ()
-    known = next(filter(None, (find_library(f" {first}{end}") for end in ends)), "")
     stated = (each for each in PACKAGES if each in text.lowered and values.find_version(each))
     inside = (file.partition("/")[0] for _, file in frames[-1:] if file)
     seen = set()
-    for each in (module, *lines, known, *inside, *stated):
+    for each in (module, *lines, *find_class_libraries(first), *inside, *stated):
         root = each.partition(".")[0].replace("-", "_")
         if root not in ("", "python", *sys.stdlib_module_names) and root not in seen and not each.startswith("."):
             seen.add(root)
