@@ -41,7 +41,8 @@ class NameHistory:
     """Which releases of a package have a missing name, as their wheels show.
 
     `added` is the first release that has it after those without, `last` the last one before those without, and `removed`
-    the first of these; "" where no release shows it. `until` is the release after `added` that removed it again. `is_sure`
+    the first of these; "" where no release shows it. `until` is the release after `added` that removed it again, and
+    `first` the one before `last` that brought it, read where the installed release is unknown. `is_sure`
     says that both sides were read whole. `caller` is the package that asks for the name, and `caller_release` its first
     release that no longer does.
     """
@@ -51,6 +52,7 @@ class NameHistory:
     added: str = ""
     last: str = ""
     removed: str = ""
+    first: str = ""
     until: str = ""
     is_sure: bool = False
     evidence: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ _FIELDS = re.compile(r"dataclass|\battrs?\b|\bdefine\b|\bs\(")
 class Module:
     """The names of a module.
 
-    `defined` are the nodes of its own definitions, None for other names; `imported` the module and the name that each imported
+    `defined` are the nodes that it defines itself, None for other names; `imported` the module and the name that each imported
     one comes from; `exported` the names that it loads on demand, with the submodule where it is said; `stars` the modules it
     takes everything from. `mentioned` are its other strings, which count only where `is_lazy`.
     """

@@ -13,13 +13,16 @@ import time
 import zipfile
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from hashlib import sha256
 from html.parser import HTMLParser
+from http.client import HTTPException
 from importlib.metadata import distributions
 from pathlib import Path
+from threading import Semaphore, Thread
 from typing import TypeVar
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
@@ -82,11 +85,7 @@ def read_history(missing: MissingName) -> NameHistory | Unknown:
     """Read which releases have a missing name, as far as DEADLINE_S allows. Unknown says why nothing was found."""
     if setting := find_offline_setting():
         return Unknown(f"{setting} is set")
-    reader = _Reader(missing, time.monotonic() + DEADLINE_S)
-    try:
-        return reader.read()
-    finally:
-        reader.close()
+    return _Reader(missing, time.monotonic() + DEADLINE_S).read()
 
 
 class _Reader:
@@ -95,11 +94,7 @@ class _Reader:
     def __init__(self, missing: MissingName, ends_at: float) -> None:
         self._missing = missing
         self._ends_at = ends_at
-        self._pool = ThreadPoolExecutor(CONNECTIONS)
-
-    def close(self) -> None:
-        """Let what still runs end without being waited for."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._connections = Semaphore(CONNECTIONS)
 
     def read(self) -> NameHistory | Unknown:
         """Read the candidates in their order; the first package whose releases differ in the name counts."""
@@ -170,14 +165,30 @@ class _Reader:
 
     def _read_many(self, wheels: list[Wheel], ask: "Callable[[WheelFiles], _T]") -> list[_T | None]:
         """Ask the wheels at the same time; None for those that cannot be read, or not in time."""
-        futures = [self._pool.submit(_ask_wheel, wheel, ask) for wheel in wheels]
+        futures = [self._start(partial(lambda each: ask(WheelFiles(each)), wheel)) for wheel in wheels]
         wait(futures, timeout=max(0.0, self._ends_at - time.monotonic()))
         return [each.result() if each.done() and each.exception() is None else None for each in futures]
 
+    def _start(self, work: Callable[[], _T]) -> Future[_T]:
+        """Begin work in a thread that the end of the program does not wait for."""
+        future: Future[_T] = Future()
+
+        def run() -> None:
+            with self._connections:
+                try:
+                    if self._ends_at < time.monotonic():
+                        raise TimeoutError
+                    future.set_result(work())
+                except BaseException as error:  # noqa: BLE001 - the caller raises it
+                    future.set_exception(error)
+
+        Thread(target=run, daemon=True).start()
+        return future
+
     def _list_wheels(self, package: str) -> list[Wheel] | Unknown:
-        future = self._pool.submit(list_wheels, package)
+        future = self._start(lambda: list_wheels(package))
         wait((future,), timeout=max(0.0, self._ends_at - time.monotonic()))
-        if not future.done():
+        if not future.done() or isinstance(future.exception(), TimeoutError):
             return Unknown("the index does not answer")
         return future.result()
 
@@ -233,6 +244,8 @@ def _judge(
             history = replace(history, last=first, removed=second)
         elif other == high:
             history = replace(history, added=second)
+        elif low is not None and other <= low:
+            history = replace(history, first=second)
         else:
             history = replace(history, until=second)
     if not (history.removed or history.added):
@@ -274,6 +287,9 @@ def _find_pairs(having: list[int], lacking: list[int], place: float | None) -> l
     """Find the releases, as read so far, between which the name went before the installed one, came after it, and went again."""
     low, high = _find_sides(having, lacking, place)
     pairs = [] if low is None else [(low, each) for each in lacking if each > low][:1]
+    if low is not None and place is None:
+        # The installed release may as well be older than the name.
+        pairs += [(before, min(each for each in having if each > before)) for before in lacking if before < low][-1:]
     if high is not None:
         pairs += [(each, high) for each in lacking if each < high][-1:]
         pairs += [(max(each for each in having if each < after), after) for after in lacking if after > high][:1]
@@ -317,7 +333,7 @@ def list_wheels(package: str) -> list[Wheel] | Unknown:
             with send_request(f"{address}/{package}/", login, Accept=_JSON) as answer:
                 page = answer.read(MAX_PAGE_BYTES + 1)
                 base, kind = answer.url, answer.headers.get("Content-Type", "")
-        except OSError as error:
+        except (OSError, HTTPException, ValueError) as error:
             # An index that refuses or does not answer may have the package: the next one is not asked.
             if getattr(error, "code", 0) != 404:
                 return Unknown(
@@ -390,10 +406,6 @@ def _choose_wheels(files: Iterable[tuple[str, str]], base: str, address: str, lo
         is_own = urlsplit(url)[:2] == urlsplit(address)[:2]
         chosen.append(Wheel(version, url, login if is_own else ""))
     return chosen
-
-
-def _ask_wheel(wheel: Wheel, ask: "Callable[[WheelFiles], _T]") -> _T:
-    return ask(WheelFiles(wheel))
 
 
 def _ask_once(question: tuple[object, ...], ask: "Callable[[WheelFiles], Sight]") -> "Callable[[WheelFiles], Sight]":
@@ -496,7 +508,7 @@ def _see(files: WheelFiles, module: str, missing: MissingName) -> Sight:
     if node is None:
         node, place = files.find_anywhere(owner)
     if node is None:
-        # A release without the class is no witness of what it takes.
+        # A release without the class does not show what it takes.
         return Sight.UNKNOWN
     if missing.is_argument:
         return _see_argument(files, place, node, method or "__init__", missing.name)

@@ -178,10 +178,14 @@ def test_a_newer_release_that_removed_the_name_again_is_left_out(library, tmp_pa
     assert match["fix"]["commands"] == ["pip install 'torchlib>=2.0,<4.0'"]
 
 
-def test_an_unknown_installed_release_leaves_it_likely(library):
-    library(HAS_OLD["a function"], init(""))
+def test_an_unknown_installed_release_leaves_it_likely_and_the_fix_fits_an_older_one_too(library, tmp_path):
+    (folder := tmp_path / "more").mkdir()
+    served = library(HAS_OLD["a function"], init(""))
+    wheels = [make_wheel(folder, "torchlib", f"0.{number}", files=init("")) for number in range(9)]
+    served.wheels |= {each.name: each.read_bytes() for each in wheels}
     match = ask(MISSING)["matches"][0]
-    assert match["cause"].startswith("torchlib 2.0 removed torchlib.Old")
+    assert match["cause"].endswith("1.1 is the last release that has it, 1.0 the first")
+    assert match["fix"]["commands"] == ["pip install 'torchlib>=1.0,<2.0'"]
     assert match["confidence"] == "likely"
 
 
@@ -253,6 +257,11 @@ QUIET = {
         "",
     ),
     "a module of nobody": ("torch\nImportError: cannot import name 'Old' from 'torchlib'\n", {}, ""),
+    "a class of the program": (
+        "torch\nfrom torchlib import Model\nAttributeError: 'Model' object has no attribute 'old'\n",
+        {},
+        "",
+    ),
     "a value of Python": ("torch\nAttributeError: 'NoneType' object has no attribute 'old'\n", {}, ""),
     "a healthy log": ("torch\nepoch 1 loss 0.3\nepoch 2 loss 0.2\nTraining completed successfully\n", {}, ""),
 }

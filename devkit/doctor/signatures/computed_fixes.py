@@ -230,7 +230,8 @@ def _fix_by_history(captures: Mapping[str, str], values: TextFacts) -> Fix:
         until = captures["until"]
         summary = f"Install {library} {added} or newer{f', and below {until}, which has removed it' if until else ''}."
         return Fix(summary, (f"{install} '{library}>={added}{f',<{until}' if until else ''}'",), Side.CONTAINER)
-    bound = f"{install} '{library}<{removed}'"
+    first = captures["first"]
+    bound = f"{install} '{library}{f'>={first},' if first else ''}<{removed}'"
     if free := captures["free"]:
         summary = (
             f"Upgrade {caller} to {free} or newer, which does not ask for it; else install {library} below {removed}."

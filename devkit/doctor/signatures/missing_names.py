@@ -102,9 +102,12 @@ def _list_of_module(module: str, text: Words, found: re.Match[str], values: Text
     place = _PLACE.search(text.shown, found.start(), found.end() + _AROUND)
     if not root.isidentifier() or root in sys.stdlib_module_names or (place and not _INSTALLED.search(place[1])):
         return []
-    candidate = _build_candidate(module, values)
-    is_known = place or root in _get_distributions() or candidate.version
-    return [candidate] if is_known else []
+    return [_build_candidate(module, values)] if place or _is_package(root, values) else []
+
+
+def _is_package(root: str, values: TextFacts) -> bool:
+    """Say if the tables or a version in the text show that a module is of a package: others may be the program's own."""
+    return root in _get_distributions() or bool(values.find_version(canonicalize_name(root)))
 
 
 def _list_of_owner(
@@ -116,7 +119,8 @@ def _list_of_owner(
     stated = (each for each in PACKAGES if each in text.lowered and values.find_version(each))
     inside = (file.partition("/")[0] for _, file in frames[-1:] if file)
     seen = set()
-    for each in (module, *lines, *find_class_libraries(first), *inside, *stated):
+    imported = (each for each in (module, *lines) if _is_package(each.partition(".")[0], values))
+    for each in (*imported, *find_class_libraries(first), *inside, *stated):
         root = each.partition(".")[0].replace("-", "_")
         if root not in ("", "python", *sys.stdlib_module_names) and root not in seen and not each.startswith("."):
             seen.add(root)
@@ -153,9 +157,13 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
         what = f"{missing.owner}({what})" if missing.is_argument else f"{missing.owner}.{what}"
     elif missing.name and missing.candidates:
         what = f"{missing.candidates[0].module}.{missing.name}"
-    library, caller = history.package, history.caller or (missing.caller.partition("/")[0] or "the program")
+    library, caller = (
+        history.package,
+        history.caller or (missing.caller.partition("/")[0].replace("_", "-") or "the program"),
+    )
     if history.removed:
         says = f"{library} {history.removed} removed {what}, which {caller} asks for; {history.last} is the last release that has it"
+        says += f", {history.first} the first" if history.first else ""
         says += f" ({history.added} has it again)" if history.added else ""
     else:
         installed = f"{library} {history.installed}" if history.installed else f"the installed {library}"
@@ -170,5 +178,6 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
         "removed": history.removed,
         "added": history.added,
         "until": history.until,
+        "first": history.first,
         "free": history.caller_release,
     }
