@@ -32,6 +32,7 @@ from devkit.facts.model import Facts
 from devkit.facts.redact import build_redaction
 from devkit.probe.circumstances import read_circumstances
 from devkit.probe.host import LocalHost
+from devkit.probe.release_names import read_history
 from devkit.probe.saved_facts import load_saved_facts
 from devkit.release import __version__
 from devkit.solver.output import format_answer, serialize_answer
@@ -161,7 +162,9 @@ class Explanation:
         """Return the document of `devkit explain --json`."""
         if self.check:
             return build_explanation_document(self.check)
-        return build_matches_document(self.answer.matches, self.answer.nearest, self.answer.unknown)
+        return build_matches_document(
+            self.answer.matches, self.answer.nearest, self.answer.unknown, self.answer.not_read
+        )
 
     def __str__(self) -> str:
         if self.check:
@@ -173,6 +176,8 @@ class Explanation:
 
 def explain(text: str, facts: Facts | None = None, *, use_machine: bool = True) -> Explanation:
     """Explain a check by its code, or the errors in a log.
+
+    Where a library lacks a name, its wheels on the package index are read; UV_OFFLINE and PIP_NO_INDEX prevent that.
 
     Args:
         text: a code such as "DRV001", or a log.
@@ -186,7 +191,7 @@ def explain(text: str, facts: Facts | None = None, *, use_machine: bool = True) 
         machine = describe_facts(facts)
     elif use_machine:
         machine = describe_circumstances(read_circumstances(LocalHost()))
-    return Explanation(None, explain_text(text, machine=machine))
+    return Explanation(None, explain_text(text, machine=machine, read_history=read_history))
 
 
 _MAX_CODE_LENGTH = 16

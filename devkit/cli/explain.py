@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from devkit.cli.output import OutputOptions
     from devkit.doctor.signatures.log_text import Excerpt
     from devkit.doctor.signatures.witnesses import Machine
+    from devkit.facts.releases import MissingName, NameHistory
+    from devkit.facts.values import Unknown
 
 MIN_WIDTH = 40
 MAX_WIDTH = 100
@@ -61,7 +63,8 @@ def explain(
     """Explain an error text or a check's code, and say what to do.
 
     CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
-    - reads a log from standard input. Needs no GPU or network. Exits with 1 for an unknown error.
+    - reads a log from standard input. Needs no GPU. Where a library lacks a name, reads its wheels on the package index,
+    unless UV_OFFLINE or PIP_NO_INDEX is set. Exits with 1 for an unknown error.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")
@@ -87,16 +90,23 @@ def explain(
     from devkit.doctor.known_errors import explain_text, format_text_answer
     from devkit.doctor.report.documents import build_matches_document
 
-    answer = explain_text(excerpts or error, machine=_choose_machine(facts_file, no_facts=no_facts))
+    machine = _choose_machine(facts_file, no_facts=no_facts)
+    answer = explain_text(excerpts or error, machine=machine, read_history=_read_history)
     if not answer.matches and len(error.strip()) <= MAX_CODE_LENGTH:
         _refuse_unknown_code(error)
     if as_json:
-        document = build_matches_document(answer.matches, answer.nearest, answer.unknown)
+        document = build_matches_document(answer.matches, answer.nearest, answer.unknown, answer.not_read)
         write_output(format_json(document), options)
     else:
         lines = format_text_answer(answer, width=width, marks=choose_marks(options))
         write_output(style_lines(lines, is_plain=False), options)
     ctx.exit(ExitCode.DONE if answer.matches or answer.is_healthy else ExitCode.ANSWER_IS_NO)
+
+
+def _read_history(missing: "MissingName") -> "NameHistory | Unknown":
+    from devkit.probe.release_names import read_history
+
+    return read_history(missing)
 
 
 def _find_log(words: tuple[str, ...]) -> Path | None:

@@ -1,7 +1,7 @@
 """The explanation of a pasted error text, as text and as a document."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,17 +17,23 @@ from devkit.doctor.signatures.log_text import (
     read_words,
 )
 from devkit.doctor.signatures.matching import MAX_CAUSES, find_errors
+from devkit.doctor.signatures.missing_names import describe_history, find_missing_name
 from devkit.doctor.signatures.model import Cause, Consequence, Family, Match
 from devkit.doctor.signatures.rendering import render_fix_of
 from devkit.doctor.signatures.text_facts import TextFacts, read_text_facts
 from devkit.doctor.signatures.unknown import CHAINED, Unknown, describe_unknown, find_first_error, goes_on_well
 from devkit.doctor.signatures.witnesses import Machine, rank_by_machine
+from devkit.facts.releases import MissingName, NameHistory
 from devkit.facts.secrets import redact_tokens
+from devkit.facts.values import Unknown as NotRead
 
 if TYPE_CHECKING:
     from devkit.doctor.signatures.nearest import Nearest
 
+ReadHistory = Callable[[MissingName], NameHistory | NotRead]
+
 NOTHING_KNOWN = "no known error in this text"
+NOT_READ = "no release read for the name that is missing"
 NOTHING_WRONG = "no failure in this text: no line has the form of an error"
 
 MAX_BROKEN = 64 * 1024
@@ -63,6 +69,8 @@ class TextAnswer:
     matches: tuple[Match, ...]
     unknown: Unknown | None = None
     nearest: "tuple[Nearest, ...]" = ()
+    not_read: str = ""
+    """Why the releases of a library were not read for a name that the text misses."""
 
     @property
     def is_healthy(self) -> bool:
@@ -71,7 +79,13 @@ class TextAnswer:
         return is_harmless or (self.unknown is not None and self.unknown.is_healthy)
 
 
-def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = None, is_ours: bool = False) -> TextAnswer:
+def explain_text(
+    text: str | Iterable[Excerpt],
+    *,
+    machine: Machine | None = None,
+    is_ours: bool = False,
+    read_history: "ReadHistory | None" = None,
+) -> TextAnswer:
     """Find the known errors in a text, each root cause before what follows from it; describe a text without any.
 
     Where the wording is unknown, a family of errors explains it; where both explain the same words, the family does if
@@ -83,11 +97,24 @@ def explain_text(text: str | Iterable[Excerpt], *, machine: Machine | None = Non
         text: As a user pasted it, or the excerpts of a long log.
         machine: The machine to ask about the causes.
         is_ours: Whether the text comes of a GPU project, whatever its words say.
+        read_history: Reads the releases of a library for a name that it lacks; called only where a failure of the text
+            names one.
     """
     words = read_words(text)
     facts = read_text_facts(words)
     if machine:
         facts = facts.complete(machine.values)
+    answer = _explain_words(words, facts, machine=machine, is_ours=is_ours)
+    if read_history is None or answer.is_healthy or (missing := find_missing_name(words, facts)) is None:
+        return answer
+    history = read_history(missing)
+    if isinstance(history, NotRead):
+        return replace(answer, not_read=history.reason)
+    facts = replace(facts, read=describe_history(missing, history), evidence=history.evidence)
+    return _explain_words(words, facts, machine=machine, is_ours=is_ours)
+
+
+def _explain_words(words: Words, facts: TextFacts, *, machine: Machine | None, is_ours: bool) -> TextAnswer:
     errors, reports, rivals = _find_errors(words, facts)
     harmless = [match for match in errors if match.is_harmless]
     ordered, reports = _put_in_order([match for match in errors if not match.is_harmless], reports, words)
@@ -362,8 +389,11 @@ def _list_nearest(weak: Iterable[Match], lowered: str) -> "tuple[Nearest, ...]":
 def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple[Line, ...]:
     """Format what a text says: its known errors, or what it says itself where it has none."""
     unknown = answer.unknown
+    not_read = (
+        [Line(""), *fold_lines(f"{NOT_READ}: {answer.not_read}", width, tone=Tone.QUIET)] if answer.not_read else []
+    )
     if unknown is None:
-        return format_matches(answer.matches, width=width, marks=marks)
+        return (*format_matches(answer.matches, width=width, marks=marks), *not_read)
     if unknown.is_healthy:
         return (Line(NOTHING_WRONG), *_format_stated(unknown, width))
     lines: list[Line] = []
@@ -390,7 +420,7 @@ def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple
         ]
     if unknown.search:
         lines += [Line(""), Line("search for:"), Line(f"  {unknown.search}", Tone.COMMAND)]
-    lines += [Line(""), Line("next:"), *(Line(f"  {command}", Tone.COMMAND) for command in unknown.commands)]
+    lines += [*not_read, Line(""), Line("next:"), *(Line(f"  {command}", Tone.COMMAND) for command in unknown.commands)]
     return tuple(lines)
 
 

@@ -7,6 +7,7 @@ choose who learns of this machine.
 import configparser
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -34,6 +35,7 @@ MEMORY = "allowed-indexes.json"
 """The user's file of the indexes that were allowed before."""
 _OF_UV = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
 _VARIABLES = (*_OF_UV, "UV_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
+_OFFLINE = ("UV_OFFLINE", "UV_NO_INDEX", "PIP_NO_INDEX")
 _ALLOWED_NOW: set[str] = set()
 _PIP_KEYS = ("index-url", "extra-index-url", "find-links")
 
@@ -71,6 +73,35 @@ def find_pip_index() -> tuple[str, tuple[str, ...]]:
         elif key == "extra-index-url":
             extra += reachable
     return default, tuple(extra)
+
+
+def list_own_indexes() -> tuple[str, ...]:
+    """List the indexes that the user's settings have packages taken from, logins included: the extra ones, then the default.
+
+    As for uv, the first that has a package counts, so that a private name is looked for in the private index first.
+    """
+    default, extra = find_pip_index()
+    extra_variables = " ".join(os.environ.get(each, "") for each in ("UV_INDEX", "UV_EXTRA_INDEX_URL"))
+    named = [re.sub(r"^[\w.-]+=(?=\w+://)", "", each) for each in extra_variables.split()]
+    chosen = os.environ.get("UV_DEFAULT_INDEX", "") or os.environ.get("UV_INDEX_URL", "")
+    for table in _read_uv():
+        rows = [each for each in table.get("index", ()) if isinstance(each, dict) and not each.get("explicit")]
+        lists = table.get("extra-index-url", ())
+        named += [str(each.get("url", "")) for each in rows if not each.get("default")]
+        named += [str(each) for each in lists if isinstance(lists, list)]
+        own = (str(each.get("url", "")) for each in rows if each.get("default"))
+        chosen = chosen or next(own, "") or str(table.get("index-url", ""))
+    chosen = re.sub(r"^[\w.-]+=(?=\w+://)", "", chosen)
+    found = (*named, *extra, chosen or default or PUBLIC_INDEX)
+    return tuple(dict.fromkeys(each.rstrip("/") for each in found if each.startswith(("https://", "http://"))))
+
+
+def find_offline_setting() -> str:
+    """Find the setting by which uv or pip ask no index, "" for none."""
+    return next(
+        (each for each in _OFFLINE if os.environ.get(each, "").lower() in ("1", "true", "yes", "on")),
+        "",
+    )
 
 
 def _list_configured() -> Iterator[str]:

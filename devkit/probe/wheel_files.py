@@ -1,6 +1,6 @@
-"""The modules that wheels bring, by the lists of files at their ends: a wheel of 900 MB takes a few requests for ranges.
+"""The modules that wheels bring, and single files of them: a wheel of 900 MB takes a few requests for ranges.
 
-What a list says is kept in the user's data folder by the wheel's address, which names one file for ever.
+What a list of files says is kept in the user's data folder by the wheel's address, which names one file for ever.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from devkit.user_folder import find_user_file
@@ -25,6 +26,8 @@ CONNECTIONS = 8
 MAX_WHOLE_BYTES = 5 << 20
 """A wheel of an index that answers no ranges is read up to this size."""
 _TAIL_BYTES = 1 << 16
+_AHEAD_BYTES = 1 << 17
+"""Bytes of one request at least: a file is read in small pieces."""
 _BINARY = re.compile(r"\.(?:cpython|cp|abi3|pypy)[\w.-]*\.so|\.so|\.pyd")
 
 
@@ -58,8 +61,7 @@ def _list_modules_of(url: str) -> frozenset[str]:
     path = Path(folder or os.devnull, sha256(url.encode()).hexdigest())
     with contextlib.suppress(OSError):
         return frozenset(path.read_text(encoding="utf-8").split())
-    local = urllib.request.url2pathname(urlsplit(url).path) if url.startswith("file:") else ""
-    with zipfile.ZipFile(local or _RemoteFile(url)) as archive:
+    with open_wheel(url) as archive:
         found = find_modules(archive.namelist())
     if folder:
         with contextlib.suppress(OSError):
@@ -68,20 +70,34 @@ def _list_modules_of(url: str) -> frozenset[str]:
     return found
 
 
+def open_wheel(url: str, login: str = "") -> zipfile.ZipFile:
+    """Open a wheel. Raises OSError and zipfile.BadZipFile. `login` is the header for its server, "" for none."""
+    local = urllib.request.url2pathname(urlsplit(url).path) if url.startswith("file:") else ""
+    return zipfile.ZipFile(local or _RemoteFile(url, login))
+
+
+def send_request(url: str, login: str = "", **headers: str) -> Any:  # noqa: ANN401 - urllib's answer is not typed
+    """Send a request to a server. Raises OSError. A server that it is sent on to does not get the login."""
+    if not url.startswith(("https://", "http://")):
+        raise OSError("this is not an address of a server")
+    request = urllib.request.Request(url, headers={"User-Agent": "devkit", **headers})  # noqa: S310
+    if login:
+        request.add_unredirected_header("Authorization", login)
+    return urllib.request.urlopen(request, timeout=CALL_DEADLINE_S)  # noqa: S310
+
+
 class _RemoteFile(io.BytesIO):
     """A file on a server, of which only what is read is fetched; its end is, with the first request."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, login: str = "") -> None:
         super().__init__()
-        if not url.startswith(("https://", "http://")):
-            raise OSError(f"{url} is not an address of a server")
-        self._url = url
+        self._url, self._login = url, login
         self._place = 0
         self._tail = self._fetch(f"-{_TAIL_BYTES}")
+        self._ahead = (0, b"")
 
     def _fetch(self, span: str) -> bytes:
-        request = urllib.request.Request(self._url, headers={"Range": f"bytes={span}", "User-Agent": "devkit"})  # noqa: S310
-        with urllib.request.urlopen(request, timeout=CALL_DEADLINE_S) as answer:  # noqa: S310
+        with send_request(self._url, self._login, Range=f"bytes={span}") as answer:
             if answer.status == 206:
                 self._size = int(answer.headers["Content-Range"].rpartition("/")[2])
                 content: bytes = answer.read()
@@ -107,4 +123,10 @@ class _RemoteFile(io.BytesIO):
         self._place = end
         if end <= start:
             return b""
-        return self._tail[start - tail : end - tail] if start >= tail else self._fetch(f"{start}-{end - 1}")
+        if start >= tail:
+            return self._tail[start - tail : end - tail]
+        first, content = self._ahead
+        if not first <= start <= end <= first + len(content):
+            first, content = start, self._fetch(f"{start}-{min(max(end, start + _AHEAD_BYTES), self._size) - 1}")
+            self._ahead = first, content
+        return content[start - first : end - first]

@@ -123,7 +123,7 @@ def find_faults_of_cause(row, cause, captured):
         compile_pattern(template)
 
 
-CHANGES = ("change", "library", "added", "removed", "what", "caller")
+CHANGES = ("change", "library", "added", "removed", "what", "caller", "said")
 """What the releases of libraries add to the captures of a text."""
 
 

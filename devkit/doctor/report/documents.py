@@ -202,6 +202,7 @@ class ExplainDocument:
     matches: tuple[MatchDocument, ...]
     nearest: tuple[Nearest, ...] = ()
     unknown: Unknown | None = field(default=None, metadata=MAY_LACK)
+    not_read: str = ""
 
 
 def build_report_document(report: "Report", layers: "Iterable[StackLayer]") -> Json:
@@ -226,11 +227,13 @@ def build_check_list_document(checks: Iterable[Check]) -> Json:
 
 
 def build_matches_document(
-    found: Iterable[Match], nearest: Iterable[Nearest] = (), unknown: Unknown | None = None
+    found: Iterable[Match], nearest: Iterable[Nearest] = (), unknown: Unknown | None = None, not_read: str = ""
 ) -> Json:
     """Build the document of known errors in a text, best first, and of what it says itself where there are none."""
     matches = tuple(map(_build_match, found))
-    document: Json = encode(ExplainDocument(matches=matches, nearest=tuple(nearest), unknown=unknown))
+    document: Json = encode(
+        ExplainDocument(matches=matches, nearest=tuple(nearest), unknown=unknown, not_read=not_read)
+    )
     return document
 
 

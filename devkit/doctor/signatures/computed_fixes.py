@@ -219,6 +219,30 @@ def _fix_library_release(captures: Mapping[str, str], values: TextFacts) -> Fix:
     )
 
 
+def _fix_by_history(captures: Mapping[str, str], values: TextFacts) -> Fix:
+    """Return the fix by the releases that were read, in the program by which the text installs packages."""
+    commands = " ".join(values.list_values("command"))
+    install = next(
+        (each for each in ("uv pip install", "conda install -c conda-forge") if each[:10] in commands), "pip install"
+    )
+    library, removed, added, caller = (captures[each] for each in ("library", "removed", "added", "caller"))
+    if not removed:
+        until = captures["until"]
+        summary = f"Install {library} {added} or newer{f', and below {until}, which has removed it' if until else ''}."
+        return Fix(summary, (f"{install} '{library}>={added}{f',<{until}' if until else ''}'",), Side.CONTAINER)
+    first = captures["first"]
+    bound = f"{install} '{library}{f'>={first},' if first else ''}<{removed}'"
+    if free := captures["free"]:
+        summary = (
+            f"Upgrade {caller} to {free} or newer, which does not ask for it; else install {library} below {removed}."
+        )
+        return Fix(summary, (f"{install} '{caller}>={free}'", bound), Side.CONTAINER)
+    if added:
+        summary = f"Install {library} below {removed}, or {added} or newer."
+        return Fix(summary, (bound, f"{install} '{library}>={added}'"), Side.CONTAINER)
+    return Fix(f"Install {library} below {removed}.", (bound,), Side.CONTAINER)
+
+
 def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:
     """Return the fix for a package that was built for one release of torch, where another is installed."""
     from devkit.compat.version_tables import load_tables
@@ -238,6 +262,7 @@ def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:
 
 COMPUTED_FIXES: Mapping[str, Callable[[Mapping[str, str], TextFacts], Fix | None]] = {
     "cuda-library": _fix_cuda_library,
+    "library-history": _fix_by_history,
     "library-release": _fix_library_release,
     "pinned-torch": _fix_pinned_torch,
     "python-for-torch": _fix_python_for_torch,

@@ -1,8 +1,9 @@
-"""What releases of Python libraries brought and removed, and the package of a traceback that wants it.
+"""What releases of Python libraries brought and removed, as far as it is known without reading them, and who wants it.
 
 `library_changes.txt` has a line for each release: the library, "added" or "removed", the release, and the names: of
 classes and functions, `Class.method`, `Class(argument)`, `module:name` where a name left that module alone, full names of
-modules, and `model:type` of what transformers loads.
+modules, and `model:type` of what transformers loads. It has what public threads asked for; `devkit.probe.release_names`
+reads every other name. `library_classes.txt` has a line for each library with classes that error texts name alone.
 """
 
 import re
@@ -18,9 +19,6 @@ _FRAME = re.compile(r"File \"([^\"]{1,300})\", line \d")
 _PACKAGE = re.compile(r"(?:(?:site|dist)-packages|custom_nodes)[/\\]([A-Za-z]\w{0,60})(?=[/\\.])")
 _STANDARD = re.compile(r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$")
 _OWN_CODE = "the program"
-_MODEL_CLASS = re.compile(
-    r"(\w+?)(?:For[A-Z]\w*|Model|PreTrainedModel|Config|Processor|\w*ImageProcessor\w*|Tokenizer\w*)$"
-)
 _DISTINCTIVE = re.compile(r"[a-z][A-Z]|_.*_|[(]")
 """What a name has that leads to its library where the text does not name it."""
 _ROOTS = ("Config", "Arguments", "Trainer")
@@ -63,6 +61,12 @@ def find_changes(words: str) -> Iterator[Change]:
         name = changes[changes.rfind(" ", 0, place + 1) + 1 : changes.find(" ", place + 1)]
         yield Change(library, kind == "removed", release, name)
         place = changes.find(words, place + 1)
+
+
+def find_class_libraries(name: str) -> list[str]:
+    """List the libraries of `library_classes.txt` that have a class of this name."""
+    lines = (get_data(__package__, "library_classes.txt") or b"").decode().splitlines()
+    return [line.partition(" ")[0] for line in lines if f" {name} " in line]
 
 
 def describe_change(captures: Mapping[str, str], text: Words, position: int) -> dict[str, str]:
@@ -160,16 +164,6 @@ def _list_names(captures: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
         if not module:
             yield f":{thing} ", False
         yield from ((f" {module}.{thing} ", True),) if module else ()
-        yield from _list_models(thing)
-
-
-def _list_models(name: str) -> Iterator[tuple[str, bool]]:
-    """Yield the model type that a class of transformers is of."""
-    found = _MODEL_CLASS.match(name)
-    stem = found[1].lower() if found else ""
-    if stem:
-        same = (each.name for each in find_changes(" model:") if re.sub(r"\W|_", "", each.name[6:]) == stem)
-        yield from ((f" {each} ", True) for each in same)
 
 
 def list_packages(shown: str) -> list[str]:

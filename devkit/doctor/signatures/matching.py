@@ -66,7 +66,8 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
         if family.has_changes:
             from devkit.doctor.signatures.library_changes import describe_change
 
-            captures |= describe_change(captures, text, found.start())
+            is_read = values.read.get("missing") in captures.values()
+            captures |= values.read if is_read else describe_change(captures, text, found.start())
         ranked = _rank_causes(family, captures, text, values)
         if not ranked:
             continue
@@ -85,7 +86,7 @@ def match_family(family: Family, text: Words, values: TextFacts) -> Match | None
             specificity=pattern.specificity + GIVEN_SPECIFICITY * bool(row.given),
             also=(*family.also, *row.also),
             family=family.name,
-            speaks_for=first.speaks_for,
+            speaks_for=(*(values.evidence if "said" in captures else ()), *first.speaks_for),
             speaks_against=first.speaks_against,
             alternatives=tuple(cause for cause, _ in others),
             question=_OPEN.sub(_name_open, fill_in(family.question, captures)) if others else "",

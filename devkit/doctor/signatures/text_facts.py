@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from devkit.doctor.problems import build_unknown_facts
@@ -238,6 +238,9 @@ class TextFacts:
     stated: tuple[TextFact, ...] = ()
     machine: Facts | None = None
     lowered: str = ""
+    read: Mapping[str, str] = field(default_factory=dict)
+    """What the releases of a library that were read say about a name that the text misses, and `evidence` how it was seen."""
+    evidence: tuple[str, ...] = ()
 
     def list_values(self, name: str) -> tuple[str, ...]:
         """Return the values of a fact, in the order of the text."""

@@ -1,0 +1,60 @@
+"""A name that a program misses in a library, and the releases of the library that have it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A package that may own a missing name: the module to look in, the package on the index, and its installed version.
+
+    `version` is "" where neither the text nor this machine says it, and `source` where it was read.
+    """
+
+    module: str
+    package: str
+    version: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class MissingName:
+    """What an error says that a library lacks.
+
+    `name` is the name, the attribute or the argument, "" for a whole module. `owner` is the class or function that lacks it,
+    as `Class`, `Class.method` or `function`, "" for a name of a module. An attribute
+    of a module is there only if the module imports or defines it. `folders` are the site-packages of the frames, `frame` is
+    the file of the last one, and `caller` that of the last one outside the library, below site-packages.
+    """
+
+    name: str
+    owner: str = ""
+    is_argument: bool = False
+    is_attribute: bool = False
+    candidates: tuple[Candidate, ...] = ()
+    folders: tuple[str, ...] = ()
+    frame: str = ""
+    caller: str = ""
+
+
+@dataclass(frozen=True)
+class NameHistory:
+    """Which releases of a package have a missing name, as their wheels show.
+
+    `added` is the first release that has it after those without, `last` the last one before those without, and `removed`
+    the first of these; "" where no release shows it. `until` is the release after `added` that removed it again, and
+    `first` the one before `last` that brought it, read where the installed release is unknown. `is_sure`
+    says that both sides were read whole. `caller` is the package that asks for the name, and `caller_release` its first
+    release that no longer does.
+    """
+
+    package: str
+    installed: str = ""
+    added: str = ""
+    last: str = ""
+    removed: str = ""
+    first: str = ""
+    until: str = ""
+    is_sure: bool = False
+    evidence: tuple[str, ...] = ()
+    caller: str = ""
+    caller_release: str = ""

@@ -1,0 +1,315 @@
+"""`devkit explain` reads in the wheels of a library which releases have a name that a program misses."""
+
+import json
+import socket
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from devkit import api
+from devkit.cli.explain import explain
+from devkit.probe import release_names
+from tests.package_server import serve_packages
+from tests.wheels import make_wheel
+
+FRAME = 'Traceback (most recent call last):\n  File "/app/train.py", line 3, in <module>\n    from torchlib import X\n'
+PLACE = "(/opt/env/lib/python3.11/site-packages/torchlib/__init__.py)"
+MISSING = f"torch 2.4.0\n{FRAME}ImportError: cannot import name 'Old' from 'torchlib' {PLACE}\n"
+VERSIONS = ("1.0", "1.1", "2.0", "2.1", "3.0rc1", "3.0")
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch, tmp_path):
+    """The user's settings: no index yet, and an empty home."""
+    for name in (
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_NO_INDEX",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("UV_OFFLINE", "0")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """Serve releases of torchlib: `library(files_before, files_after)`, which differ from 2.0 on."""
+    running = []
+
+    def start(before, after, *more):
+        (folder := tmp_path / "wheels").mkdir()
+        sources = [(version, before if version < "2.0" else after) for version in VERSIONS]
+        wheels = [make_wheel(folder, "torchlib", version, files=files) for version, files in sources]
+        wheels += [make_wheel(folder, name, version, files=files) for name, version, files in more]
+        context = serve_packages(wheels)
+        served = context.__enter__()
+        running.append(context)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", served.index)
+        return served
+
+    yield start
+    for context in running:
+        context.__exit__(None, None, None)
+
+
+def ask(text, *options):
+    done = CliRunner().invoke(explain, ["-", "--json", "--no-facts", *options], input=text)
+    assert done.exit_code in (0, 1), done.output
+    return json.loads(done.stdout)
+
+
+def init(text):
+    return {"torchlib/__init__.py": text}
+
+
+LAZY = 'import sys\n_import_structure = {"deep": ["Old"]}\nsys.modules[__name__] = _LazyModule(__name__, _import_structure)\n'
+PLAIN_CLASS = "class Model:\n    def __init__(self, size):\n        self.size = size\n"
+HAS_OLD = {
+    "a function": init("def Old(): ...\n"),
+    "an import": init("from .deep import Old\n") | {"torchlib/deep.py": "class Old: ...\n"},
+    "an import in a condition": init("try:\n    from .deep import Old\nexcept ImportError:\n    pass\n"),
+    "__all__": init('__all__ = ["Old"]\n__all__ += ["Other"]\n'),
+    "everything of a module": init("from .deep import *\n") | {"torchlib/deep.py": "Old = 1\n"},
+    "an import on demand": init(LAZY) | {"torchlib/deep.py": "class Old: ...\n"},
+    "__getattr__": init(
+        'def __getattr__(name):\n    if name == "Old":\n        return 1\n    raise AttributeError(name)\n'
+    ),
+    "a submodule": init("") | {"torchlib/Old.py": ""},
+}
+
+
+@pytest.mark.parametrize("files", HAS_OLD.values(), ids=HAS_OLD)
+def test_the_release_that_removed_a_name_is_read_however_the_older_ones_have_it(library, files):
+    library(files, init("from .deep import other\n") | {"torchlib/deep.py": ""})
+    match = ask(MISSING.replace("torch 2.4.0", "torchlib==3.0 torch"))["matches"][0]
+    assert (
+        match["cause"]
+        == "torchlib 2.0 removed torchlib.Old, which the program asks for; 1.1 is the last release that has it"
+    )
+    assert match["fix"]["commands"] == ["pip install 'torchlib<2.0'"]
+    assert match["confidence"] == "certain"
+    assert "1.1 has it, 2.0 lacks it" in match["speaks_for"][0]
+    assert "torchlib 3.0 is installed, as the text says" in match["speaks_for"]
+
+
+OTHER_ERRORS = {
+    "a submodule": (
+        "ModuleNotFoundError: No module named 'torchlib.old'",
+        init("") | {"torchlib/old/__init__.py": ""},
+        init(""),
+        "torchlib.old",
+    ),
+    "a submodule that the package no longer imports": (
+        "AttributeError: module 'torchlib' has no attribute 'old'",
+        init("from .old import x\n") | {"torchlib/old.py": "x = 1\n"},
+        init("") | {"torchlib/old.py": "x = 1\n"},
+        "torchlib.old",
+    ),
+    "an attribute of a module": (
+        "AttributeError: module 'torchlib' has no attribute 'old'",
+        init("old = 1\n"),
+        init("new = 1\n"),
+        "torchlib.old",
+    ),
+    "an attribute of an object": (
+        "from torchlib import Model\nAttributeError: 'Model' object has no attribute 'old'",
+        init(f"class Base:\n    def fit(self):\n        self.old = 1\n{PLAIN_CLASS}".replace("Model:", "Model(Base):")),
+        init(PLAIN_CLASS),
+        "Model.old",
+    ),
+    "an argument of a class": (
+        "from torchlib import Model\nTypeError: Model.__init__() got an unexpected keyword argument 'old'",
+        init(PLAIN_CLASS.replace("size)", "size, *, old=None)")),
+        init(PLAIN_CLASS),
+        "Model.__init__(old)",
+    ),
+    "an argument of a dataclass": (
+        "from torchlib import Model\nTypeError: Model.__init__() got an unexpected keyword argument 'old'",
+        init("from dataclasses import dataclass\n@dataclass\nclass Model:\n    old: int = 1\n"),
+        init("from dataclasses import dataclass\n@dataclass\nclass Model:\n    new: int = 1\n"),
+        "Model.__init__(old)",
+    ),
+    "an argument of a class that only the line names": (
+        "  File \"/app/x\", line 3, in x\n    a = torchlib.Model(old=1)\nTypeError: __init__() got an unexpected keyword argument 'old'",
+        init(PLAIN_CLASS.replace("size)", "size, *, old=None)")),
+        init(PLAIN_CLASS),
+        "Model(old)",
+    ),
+    "an argument of a function": (
+        "from torchlib import load\nTypeError: load() got an unexpected keyword argument 'old'",
+        init("def load(path, old=1): ...\n"),
+        init("def load(path): ...\n"),
+        "load(old)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "with_it", "without", "what"), OTHER_ERRORS.values(), ids=OTHER_ERRORS)
+def test_modules_attributes_and_arguments_are_read_too(library, error, with_it, without, what):
+    library(with_it, without)
+    match = ask(f"torch 2.4 torchlib==3.0\n{error}\n")["matches"][0]
+    assert match["cause"].startswith(f"torchlib 2.0 removed {what}, "), match["cause"]
+    assert match["fix"]["commands"] == ["pip install 'torchlib<2.0'"]
+
+
+def test_a_name_that_the_installed_release_does_not_have_yet(library):
+    library(init(""), init("def Old(): ...\n"))
+    match = ask(MISSING.replace("torch 2.4.0", "$ uv pip install torchlib==1.0 torch\ntorchlib 1.0"))["matches"][0]
+    assert match["cause"].startswith("torchlib 1.0 does not have torchlib.Old yet, ")
+    assert "2.0 is the first release that has it" in match["cause"]
+    assert match["fix"]["commands"] == ["uv pip install 'torchlib>=2.0'"]
+    assert match["confidence"] == "certain"
+
+
+def test_a_newer_release_that_removed_the_name_again_is_left_out(library, tmp_path):
+    (folder := tmp_path / "more").mkdir()
+    served = library(init(""), HAS_OLD["a function"])
+    wheels = [make_wheel(folder, "torchlib", f"4.{number}", files=init("")) for number in range(3)]
+    served.wheels |= {each.name: each.read_bytes() for each in wheels}
+    match = ask(MISSING.replace("torch 2.4.0", "torchlib 1.0 torch"))["matches"][0]
+    assert match["fix"]["commands"] == ["pip install 'torchlib>=2.0,<4.0'"]
+
+
+def test_an_unknown_installed_release_leaves_it_likely_and_the_fix_fits_an_older_one_too(library, tmp_path):
+    (folder := tmp_path / "more").mkdir()
+    served = library(HAS_OLD["a function"], init(""))
+    wheels = [make_wheel(folder, "torchlib", f"0.{number}", files=init("")) for number in range(9)]
+    served.wheels |= {each.name: each.read_bytes() for each in wheels}
+    match = ask(MISSING)["matches"][0]
+    assert match["cause"].endswith("1.1 is the last release that has it, 1.0 the first")
+    assert match["fix"]["commands"] == ["pip install 'torchlib>=1.0,<2.0'"]
+    assert match["confidence"] == "likely"
+
+
+def test_the_installed_release_is_read_where_the_log_is_of_this_machine(library, tmp_path):
+    library(HAS_OLD["a function"], init(""))
+    (info := tmp_path / "env/site-packages/torchlib-2.1.dist-info").mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torchlib\nVersion: 2.1\n")
+    frame = f'  File "{info.parent}/caller/a.py", line 3, in <module>\n    from torchlib import Old\n'
+    match = ask(f"torch\n{frame}ImportError: cannot import name 'Old' from 'torchlib' {PLACE}\n")["matches"][0]
+    assert match["speaks_for"][1] == f"torchlib 2.1 is installed, as {info.parent} says"
+    assert match["confidence"] == "certain"
+
+
+def test_the_calling_package_is_upgraded_where_a_newer_one_no_longer_asks(library):
+    asks, free = ({"caller/a.py": f"from torchlib import {name}\n"} for name in ("Old", "New"))
+    callers = [("caller", version, asks if version < "0.3" else free) for version in ("0.1", "0.2", "0.3", "0.4")]
+    library(HAS_OLD["a function"], init(""), *callers)
+    frame = '  File "/opt/lib/site-packages/caller/a.py", line 3, in <module>\n    from torchlib import Old\n'
+    match = ask(f"torch torchlib==3.0\n{frame}ImportError: cannot import name 'Old' from 'torchlib' {PLACE}\n")[
+        "matches"
+    ][0]
+    assert "which caller asks for" in match["cause"]
+    assert match["fix"]["commands"] == ["pip install 'caller>=0.3'", "pip install 'torchlib<2.0'"]
+    assert match["confidence"] == "likely"
+    assert match["speaks_for"][-1] == "caller/a.py: caller 0.2 asks for it, 0.3 does not"
+
+
+UNSAID = {
+    "any keyword is taken": init("def load(**kwargs): ...\n"),
+    "no source": {"torchlib/__init__.cpython-311-x86_64-linux-gnu.so": "\x7fELF"},
+    "no Python": init("def load(:\n"),
+    "too deep": init("load = " + "(" * 5000),
+}
+
+
+@pytest.mark.parametrize("files", UNSAID.values(), ids=UNSAID)
+def test_what_a_source_does_not_say_is_not_claimed(library, files):
+    library(init("def load(old): ...\n"), files)
+    document = ask(
+        "torch torchlib==3.0\nfrom torchlib import load\nTypeError: load() got an unexpected keyword argument 'old'\n"
+    )
+    assert not any("torchlib 2.0" in match["cause"] for match in document["matches"])
+    assert document["not_read"] == "torchlib: of 2 releases read all have it"
+
+
+def test_a_release_that_has_the_name_is_not_blamed(library):
+    library(init(""), HAS_OLD["a function"])
+    document = ask(MISSING.replace("torch 2.4.0", "torchlib==3.0 torch"))
+    assert document["not_read"] == "torchlib 3.0 has it, as its wheel shows"
+
+
+def test_a_second_text_reads_the_page_of_the_package_alone(library):
+    served = library(HAS_OLD["a function"], init(""))
+    first = ask(MISSING)
+    count = len(served.requests)
+    assert ask(MISSING) == first
+    assert len(served.requests) == count + 1
+
+
+QUIET = {
+    "UV_OFFLINE": (MISSING, {"UV_OFFLINE": "1"}, "UV_OFFLINE is set"),
+    "PIP_NO_INDEX": (MISSING, {"PIP_NO_INDEX": "1"}, "PIP_NO_INDEX is set"),
+    "another error": ("torch\nRuntimeError: CUDA out of memory\n", {}, ""),
+    "an absent package": ("torch\nModuleNotFoundError: No module named 'torchlib'\n", {}, ""),
+    "a module of Python": ("torch\nImportError: cannot import name 'Old' from 'collections' (/usr/lib/x.py)\n", {}, ""),
+    "a file of the program": (
+        "torch\nImportError: cannot import name 'Old' from 'torchlib' (/app/torchlib.py)\n",
+        {},
+        "",
+    ),
+    "a module of nobody": ("torch\nImportError: cannot import name 'Old' from 'torchlib'\n", {}, ""),
+    "a class of the program": (
+        "torch\nfrom torchlib import Model\nAttributeError: 'Model' object has no attribute 'old'\n",
+        {},
+        "",
+    ),
+    "a value of Python": ("torch\nAttributeError: 'NoneType' object has no attribute 'old'\n", {}, ""),
+    "a healthy log": ("torch\nepoch 1 loss 0.3\nepoch 2 loss 0.2\nTraining completed successfully\n", {}, ""),
+}
+
+
+@pytest.mark.parametrize(("text", "variables", "says"), QUIET.values(), ids=QUIET)
+def test_the_index_is_asked_about_an_installed_library_alone(library, monkeypatch, text, variables, says):
+    served = library(HAS_OLD["a function"], init(""))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ask(text)["not_read"] == says
+    assert served.requests == []
+
+
+def test_a_private_index_is_asked_first_and_its_login_stays_with_it(library, tmp_path, monkeypatch):
+    public = library(HAS_OLD["a function"], init(""))
+    private = [
+        make_wheel(tmp_path, "torchlib", version, files=init("Old = 1" if version == "7.0" else ""))
+        for version in ("7.0", "8.0")
+    ]
+    with serve_packages(private, login="me:secret") as own, serve_packages([], redirect=own.url) as elsewhere:
+        monkeypatch.setenv("UV_INDEX", own.index.replace("//", "//me:secret@"))
+        assert "torchlib 8.0 removed" in ask(MISSING)["matches"][0]["cause"]
+        assert public.requests == []
+        # A server that sends the requests on does not pass the login on with them.
+        monkeypatch.setenv("UV_INDEX", elsewhere.index.replace("//", "//me:secret@"))
+        own.requests.clear()
+        assert "401" in ask(MISSING)["not_read"]
+        assert len(own.requests) == 1
+        assert "Authorization" not in own.requests[0]
+    assert public.requests == []
+
+
+def test_an_index_that_hangs_takes_no_longer_than_the_deadline(monkeypatch):
+    monkeypatch.setattr(release_names, "DEADLINE_S", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        assert ask(MISSING)["not_read"] == "the index does not answer"
+
+
+def test_the_programming_interface_reads_the_same(library):
+    library(HAS_OLD["a function"], init(""))
+    assert api.explain(MISSING, use_machine=False).to_document() == ask(MISSING)
+
+
+def test_nothing_of_a_wheel_is_imported(library):
+    library(init("import sys\nsys.torchlib_was_run = True\ndef Old(): ...\n"), init(""))
+    ask(MISSING)
+    assert not hasattr(sys, "torchlib_was_run")
