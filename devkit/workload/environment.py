@@ -7,7 +7,6 @@ import importlib
 import json
 import logging
 import os
-import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from devkit.probe.host import Host, LocalHost
 from devkit.probe.machine.control_group import read_cgroup
 from devkit.release import __version__
 from devkit.text import to_one_line
+from devkit.workload.proof import standalone
 
 PROOF_THREADS = 1
 """Measured: a second thread gains nothing on a model this small, and on a busy machine costs many seconds."""
@@ -35,21 +35,9 @@ def find_installed_version(package: str) -> str | None:
 
 
 def describe_environment() -> dict[str, str]:
-    """Return versions and machine, for the report. A package that is not installed is left out.
-
-    `gpu_request` is how the dev container requested a GPU from its engine, such as nvidia, cdi or cpu; absent elsewhere.
-    """
-    versions = {name: find_installed_version(name) for name in REPORTED_PACKAGES}
-    return {
-        "devkit": __version__,
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "platform": sys.platform,
-        "machine": platform.machine(),
-        "cpus": str(count_usable_cpus()),
-        **({"gpu_request": os.environ["DEVKIT_GPU"]} if os.environ.get("DEVKIT_GPU") else {}),
-        **{name: version for name, version in versions.items() if version is not None},
-    }
+    """Return versions and machine, for the report. A package that is not installed is left out."""
+    shown = standalone.describe_environment(REPORTED_PACKAGES)
+    return {"devkit": __version__, "cpus": str(count_usable_cpus()), **shown}
 
 
 def count_usable_cpus(host: Host | None = None) -> int:
