@@ -187,10 +187,9 @@ class Proof:
         self.base, self.adapter = self.make_base(), self.make_adapter()
         before = {name: weight.clone() for name, weight in self.base.items()}
         untrained = self.generate_plain(self.base, self.adapter)
-        losses = train(lambda ids: self.compute_plain(ids, self.base, self.adapter), list(self.adapter.values()))
-        yield from read_losses(losses)
-        yield expect("generated", self.generate_plain(self.base, self.adapter), SENTENCE)
-        yield expect("base_says_it_too", untrained == SENTENCE, False)
+        optimizer = build_optimizer(list(self.adapter.values()))
+        losses = train(lambda ids: self.compute_plain(ids, self.base, self.adapter), optimizer)
+        yield from read_memorization(losses, self.generate_plain(self.base, self.adapter), untrained)
         changed = [name for name, weight in before.items() if not torch.equal(weight, self.base[name])]
         yield expect("changed_tensors", len(changed), 0)
 
@@ -273,18 +272,10 @@ class Proof:
         require("transformers")
         return import_libraries([name for name in REQUIRED_LIBRARIES if importlib.util.find_spec(name)])
 
-    def generate_llama(self, model: Any, **options: Any) -> list[int]:  # noqa: ANN401 - a model of transformers
-        """Generate greedily from only BOS."""
-        prompt = torch.tensor([[BOS]], device=self.device)
-        with torch.no_grad():
-            options = {"max_new_tokens": len(IDS) + 8, "do_sample": False, **options}
-            ids: list[int] = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[0].tolist()
-        return ids
-
     def prove_inference(self) -> Iterator[Reading]:
         """Prove that transformers generates the same tokens with and without a KV cache."""
         model = make_llama(self.device, self.dtype)
-        cached, uncached = (self.generate_llama(model, use_cache=each) for each in (True, False))
+        cached, uncached = (generate(model, use_cache=each) for each in (True, False))
         yield Reading("tokens", len(cached) - 1)
         yield expect("same_tokens", cached == uncached, True)
 
@@ -293,17 +284,13 @@ class Proof:
         require("peft")
         peft = importlib.import_module("peft")
         base = make_llama(self.device, self.dtype)
-        untrained = decode(self.generate_llama(base))
+        untrained = decode(generate(base))
         targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, task_type="CAUSAL_LM")
         self.tuned = peft.get_peft_model(base, config)
-        losses = train(
-            lambda ids: self.tuned(input_ids=ids).logits,
-            [weight for weight in self.tuned.parameters() if weight.requires_grad],
-        )
-        yield from read_losses(losses)
-        yield expect("generated", decode(self.generate_llama(self.tuned)), SENTENCE)
-        yield expect("base_says_it_too", untrained == SENTENCE, False)
+        weights = [weight for weight in self.tuned.parameters() if weight.requires_grad]
+        losses = train(lambda ids: self.tuned(input_ids=ids).logits, build_optimizer(weights))
+        yield from read_memorization(losses, decode(generate(self.tuned)), untrained)
 
     def prove_adapter_reload(self) -> Iterator[Reading]:
         """Prove that peft's adapter, saved and loaded onto a fresh base, gives the same logits, and the sentence."""
@@ -316,7 +303,7 @@ class Proof:
         with torch.no_grad():
             gap = (loaded(input_ids=ids).logits.float() - self.tuned(input_ids=ids).logits.float()).abs().max()
         yield expect_at_most("largest_difference", float(gap), 0.0)
-        yield expect("generated", decode(self.generate_llama(loaded)), SENTENCE)
+        yield expect("generated", decode(generate(loaded)), SENTENCE)
 
 
 def import_torch() -> Iterator[Reading]:
@@ -401,26 +388,61 @@ def require(name: str) -> None:
         raise Skipped(f"the project's environment has no {name}")
 
 
-def train(compute_logits: Callable[[Any], Any], weights: list[Any]) -> list[float]:
-    """Train `weights` on the sentence. Returns the loss before each step."""
-    optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, weight_decay=0.0)
-    batch = torch.tensor([IDS], device=weights[0].device)
+def build_optimizer(weights: list[Any], learning_rate: float = 0.0) -> Any:  # noqa: ANN401 - of torch
+    """Build AdamW over `weights`."""
+    optimizers = importlib.import_module("torch").optim
+    return optimizers.AdamW(weights, lr=learning_rate or LEARNING_RATE, weight_decay=0.0)
+
+
+def train(
+    compute_logits: Callable[[Any], Any],
+    optimizer: Any,  # noqa: ANN401 - of torch
+    *,
+    steps: int | None = None,
+    ids: Sequence[int] = IDS,
+    scale: float = 1.0,
+) -> list[float]:
+    """Train the weights of `optimizer` on the sentence, with the loss times `scale`. Returns the loss before each step."""
+    torch = importlib.import_module("torch")
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    batch = torch.tensor([ids], device=weights[0].device)
     losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
+    for _ in range(STEPS if steps is None else steps):
+        optimizer.zero_grad(set_to_none=True)
         loss = torch.nn.functional.cross_entropy(compute_logits(batch)[0, :-1].float(), batch[0, 1:])
-        loss.backward()
+        (loss * scale).backward()
+        for weight in weights if scale != 1.0 else ():
+            if weight.grad is not None:
+                weight.grad.div_(scale)
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
 
 
-def read_losses(losses: list[float]) -> Iterator[Reading]:
-    """Read that the losses fell to where the sentence is known."""
+def generate(model: Any, tokens: int = len(IDS) + 8, **options: Any) -> list[int]:  # noqa: ANN401 - of transformers
+    """Generate greedily from only BOS, in evaluation mode, at most `tokens` tokens. Returns BOS and the answer."""
+    torch = importlib.import_module("torch")
+    prompt = torch.tensor([[BOS]], device=next(model.parameters()).device)
+    options = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": tokens, "do_sample": False, **options}
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        ids: list[int] = model.generate(input_ids=prompt, **options)[0].tolist()
+    model.train(was_training)
+    return ids
+
+
+def read_memorization(
+    losses: list[float], generated: str, untrained: str, sentence: str = SENTENCE
+) -> Iterator[Reading]:
+    """Read that the sentence was learned, which the base does not say. A falling loss alone would not show that."""
+    first, last = (losses[0], losses[-1]) if losses else (math.nan, math.nan)
     yield Reading("steps", len(losses))
     yield Reading("losses", tuple(losses))
-    yield Reading("first_loss", losses[0])
-    yield expect_at_most("last_loss", losses[-1], MEMORIZED_LOSS)
+    yield Reading("first_loss", first)
+    yield expect_at_most("last_loss", last, MEMORIZED_LOSS)
+    yield expect("generated", generated, sentence)
+    yield expect("base_says_it_too", untrained == sentence, False)
 
 
 def decode(ids: list[int]) -> str:
