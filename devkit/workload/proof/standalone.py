@@ -388,10 +388,10 @@ def require(name: str) -> None:
         raise Skipped(f"the project's environment has no {name}")
 
 
-def build_optimizer(weights: list[Any], learning_rate: float = 0.0) -> Any:  # noqa: ANN401 - of torch
+def build_optimizer(weights: list[Any], learning_rate: float | None = None) -> Any:  # noqa: ANN401 - of torch
     """Build AdamW over `weights`."""
     optimizers = importlib.import_module("torch").optim
-    return optimizers.AdamW(weights, lr=learning_rate or LEARNING_RATE, weight_decay=0.0)
+    return optimizers.AdamW(weights, lr=LEARNING_RATE if learning_rate is None else learning_rate, weight_decay=0.0)
 
 
 def train(
