@@ -1,17 +1,16 @@
-"""The process and its environment: installed versions, usable CPUs, settings before torch is imported, stdout.
+"""The process and its environment: installed versions, usable CPUs, settings before torch is imported.
 
 Importable without torch.
 """
 
 import importlib
-import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
-from typing import Any, cast
+from typing import cast
 
 from devkit.errors import DevkitError
 from devkit.probe.host import Host, LocalHost
@@ -63,16 +62,6 @@ def prepare_process() -> None:
     )
     # It warns of a package that nothing here needs, in the lines where the reason of a crash is looked for.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-
-
-@contextmanager
-def reserve_stdout_for_events() -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Reserve stdout for JSON events: whatever else writes to file descriptor 1, C libraries included, reaches stderr."""
-    sys.stdout.flush()
-    own = os.dup(1)
-    os.dup2(2, 1)
-    with os.fdopen(own, "w", encoding="utf-8", buffering=1) as stream:
-        yield lambda event: print(json.dumps(event, allow_nan=False), file=stream, flush=True)
 
 
 def require_bitsandbytes(feature: str, *, without: str) -> None:

@@ -542,11 +542,19 @@ def describe_environment(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def main(make_proof: Callable[..., Any] = Proof, words: Sequence[str] | None = None) -> int:
-    """Run the chosen stages. Exit status 0 when all of them ran, passed or not; 75 when the GPU was lost.
+def reserve_stdout() -> Callable[..., None]:
+    """Reserve stdout for JSON events, one a line: whatever else writes to file descriptor 1, C libraries included, reaches stderr.
 
-    Whatever else writes to file descriptor 1, C libraries included, reaches stderr.
+    Returns the function that writes an event of the fields that it is given.
     """
+    sys.stdout.flush()
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    return lambda **event: print(json.dumps(event, allow_nan=False), file=stream, flush=True)
+
+
+def main(make_proof: Callable[..., Any] = Proof, words: Sequence[str] | None = None) -> int:
+    """Run the chosen stages. Exit status 0 when all of them ran, passed or not; 75 when the GPU was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("depth", "precision", "model", "job", "scratch"):
         parser.add_argument(f"--{name}", default="")
@@ -555,12 +563,7 @@ def main(make_proof: Callable[..., Any] = Proof, words: Sequence[str] | None = N
     arguments = parser.parse_args(words)
     # No network. bitsandbytes may otherwise look for kernels on the Hub while it is imported.
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
-    own = os.dup(1)
-    os.dup2(2, 1)
-
-    def emit(**event: Any) -> None:  # noqa: ANN401 - any value of JSON
-        os.write(own, (json.dumps(event, allow_nan=False) + "\n").encode())
-
+    emit = reserve_stdout()
     with tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch or None) as folder:
         proof = make_proof(arguments, Path(folder), emit)
         emit(event="environment", environment=proof.describe_environment())
