@@ -27,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.machine import record, versions
 
 MODEL, TOKENS, THREADS = "smollm2-135m", 32, 1
-ARMS = ("devkit", "transformers-dynamic", "transformers-static", "llama.cpp")
+TORCH_ARMS = ("devkit", "transformers-dynamic", "transformers-static")
+PRECISIONS = ("fp32", "bf16")
+LLAMA_CPP = "llama.cpp fp32"
 BATCHES = (1, 4)
 TOPICS = ("the sea", "a GPU", "bread", "an old clock")
 PROMPTS = tuple(f"Write a few sentences about {topic}." for topic in TOPICS)
@@ -40,7 +42,8 @@ def main() -> int:
     parser.add_argument("--gguf", type=Path, help="the model's GGUF file, for llama.cpp")
     parser.add_argument("--only-print", action="store_true", help="record nothing")
     given = parser.parse_args()
-    arms = ARMS if given.gguf else ARMS[:-1]
+    arms = [f"{arm} {precision}" for precision in PRECISIONS for arm in TORCH_ARMS]
+    arms += [LLAMA_CPP] if given.gguf else []
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     with tempfile.TemporaryDirectory(prefix="devkit-generation-") as scratch:
         weights = Path(scratch) / "fp32.gguf"
@@ -49,18 +52,23 @@ def main() -> int:
         for number in range(given.rounds):
             for arm in arms[number % len(arms) :] + arms[: number % len(arms)]:
                 found[arm].append(_run(arm, weights))
-    table = {arm: _summarize(runs, found["devkit"][0]) for arm, runs in found.items()}
+    table = {arm: _summarize(runs, found[_ours(arm)][0]) for arm, runs in found.items()}
     for batch in map(str, BATCHES):
-        for arm in arms[1:]:
-            ours, theirs = (table[each][batch]["tokens_per_cpu_s"] for each in ("devkit", arm))
+        for arm in arms:
+            ours, theirs = (table[each][batch]["tokens_per_cpu_s"] for each in (_ours(arm), arm))
             table[arm][batch]["devkit_is_times"] = round(ours / theirs, 2)
     packages = ["torch", "transformers", *(["xllamacpp"] if given.gguf else [])]
-    result = {"model": MODEL, "precision": "fp32", "threads": THREADS, "new_tokens": TOKENS, "prompts": len(PROMPTS)}
+    result = {"model": MODEL, "threads": THREADS, "new_tokens": TOKENS, "prompts": len(PROMPTS)}
     document = {**result, "rounds": given.rounds, "versions": versions(*packages), "arms": table}
     print(json.dumps(document, indent=2))
     if not given.only_print:
         print(record("generation_speed", document))
     return 0
+
+
+def _ours(arm: str) -> str:
+    """Return devkit's arm in the same precision."""
+    return f"devkit {arm.rpartition(' ')[2]}"
 
 
 def _summarize(runs: list[dict[str, Any]], devkit: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +107,7 @@ def _run(arm: str, weights: Path) -> dict[str, Any]:
 def measure(arm: str, weights: str) -> None:
     """Print what one arm does, as JSON: by the size of a batch its speed and the tokens of each answer."""
     prompts = encode_prompts()
-    generate = load_llama_cpp(weights) if arm == "llama.cpp" else load_torch(arm)
+    generate = load_llama_cpp(weights) if arm == LLAMA_CPP else load_torch(*arm.split())
     told: dict[str, Any] = {}
     for batch in BATCHES:
         generate(prompts[:batch], 4)
@@ -128,7 +136,7 @@ def encode_prompts() -> list[list[int]]:
     return [encode_prompt(Prompt(text), tokenizer, raw=False) for text in PROMPTS]
 
 
-def load_torch(arm: str) -> Any:  # noqa: ANN401 - a function
+def load_torch(arm: str, precision: str) -> Any:  # noqa: ANN401 - a function
     """Return devkit's own generation, or transformers' with one of its caches."""
     import torch
 
@@ -139,7 +147,7 @@ def load_torch(arm: str) -> Any:  # noqa: ANN401 - a function
 
     torch.set_num_threads(THREADS)
     session = GenerationSession(
-        resolve_model(find_generation_files(GenerateSettings(model=MODEL, precision=Precision.FP32)))
+        resolve_model(find_generation_files(GenerateSettings(model=MODEL, precision=Precision(precision))))
     )
     model, padding = session.generator.model, session.generator.tokenizer.pad_token_id
 

@@ -141,7 +141,7 @@ def _exit_code_written(ctx: click.Context) -> Iterator[None]:
 @contextmanager
 def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
     """Print the events. With JSON, output of libraries goes to standard error."""
-    from devkit.workload.environment import reserve_stdout_for_events
+    from devkit.workload.proof.standalone import reserve_stdout
 
     if not as_json:
         from devkit.cli.runtime import is_drawn
@@ -156,8 +156,8 @@ def _print_events(*, as_json: bool, has_reasons: bool) -> Iterator["Listener"]:
             # An error message comes next, on its own line.
             progress.clear()
         return
-    with reserve_stdout_for_events() as emit:
-        yield emit
+    emit = reserve_stdout()
+    yield lambda event: emit(**event)
 
 
 def load_finetune_settings(

@@ -4,20 +4,24 @@ import ctypes
 import gc
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import sys
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 
 import torch
 
 from devkit.estimate.settings import Precision
+from devkit.facts.values import ComputeCapability
 from devkit.probe.host import Host, LocalHost
 from devkit.probe.machine.control_group import read_cgroup
 from devkit.probe.machine.operating_system import parse_memory_size
+from devkit.workload.finetune.decisions import DeviceKind, Hardware
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 KERNEL_MODULE_VERSION_FILE = Path("/proc/driver/nvidia/version")
@@ -220,8 +224,52 @@ def free_after_oom(error: BaseException, device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def has_compiler(device: torch.device) -> bool:
-    """Return whether torch.compile works on the device: with Triton for GPUs, and a C compiler for its launchers."""
-    names = (os.environ.get("CC") or "cc", "gcc", "clang")
-    has_c = any(shutil.which(name) for name in names)
-    return device.type == "cuda" and has_c and importlib.util.find_spec("triton") is not None
+OPTIONAL_PACKAGES = ("bitsandbytes", "liger_kernel", "flash_attn")
+
+MACOS_WITH_BF16 = 14
+"""torch: "BFloat16 is not supported on MPS" before macOS 14, https://github.com/pytorch/pytorch/issues/141864."""
+
+
+def probe_hardware(device: torch.device, *, world_size: int) -> Hardware:
+    """Probe the device as it is now, with its free memory."""
+    packages = frozenset(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is not None)
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        free, _ = torch.cuda.mem_get_info(device)
+        is_rocm = torch.version.hip is not None
+        return Hardware(
+            kind=DeviceKind.ROCM if is_rocm else DeviceKind.CUDA,
+            name=properties.name,
+            # This process may use what its allocator has reserved already.
+            free_bytes=free + torch.cuda.memory_reserved(device),
+            capability=None if is_rocm else ComputeCapability(properties.major, properties.minor),
+            # With Triton for the GPU, and a C compiler for its launchers.
+            can_compile=importlib.util.find_spec("triton") is not None
+            and any(shutil.which(name) for name in (os.environ.get("CC") or "cc", "gcc", "clang")),
+            has_varlen=_has_varlen_kernel(),
+            packages=packages,
+            world_size=world_size,
+        )
+    if device.type == "mps":
+        free = int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+        release = platform.mac_ver()[0].partition(".")[0]
+        has_bf16 = release.isdigit() and int(release) >= MACOS_WITH_BF16
+        return Hardware(kind=DeviceKind.MPS, name="Apple GPU", free_bytes=free, has_bf16=has_bf16, packages=packages)
+    return Hardware(
+        kind=DeviceKind.CPU,
+        name=choose_device().name,
+        free_bytes=read_free_ram_bytes() // world_size,
+        has_bf16=torch.cpu._is_avx512_bf16_supported(),
+        can_compile=shutil.which("cc") is not None or shutil.which("g++") is not None,
+        packages=packages,
+        world_size=world_size,
+    )
+
+
+def _has_varlen_kernel() -> bool:
+    """Return True if torch's kernel takes windows and grouped heads; its first releases took neither."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return {"window_size", "enable_gqa", "scale"} <= signature(varlen_attn).parameters.keys()

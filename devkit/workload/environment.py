@@ -1,24 +1,23 @@
-"""The process and its environment: installed versions, usable CPUs, settings before torch is imported, stdout.
+"""The process and its environment: installed versions, usable CPUs, settings before torch is imported.
 
 Importable without torch.
 """
 
 import importlib
-import json
 import logging
 import os
-import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
-from typing import Any, cast
+from typing import cast
 
 from devkit.errors import DevkitError
 from devkit.probe.host import Host, LocalHost
 from devkit.probe.machine.control_group import read_cgroup
 from devkit.release import __version__
 from devkit.text import to_one_line
+from devkit.workload.proof import standalone
 
 PROOF_THREADS = 1
 """Measured: a second thread gains nothing on a model this small, and on a busy machine costs many seconds."""
@@ -35,21 +34,9 @@ def find_installed_version(package: str) -> str | None:
 
 
 def describe_environment() -> dict[str, str]:
-    """Return versions and machine, for the report. A package that is not installed is left out.
-
-    `gpu_request` is how the dev container requested a GPU from its engine, such as nvidia, cdi or cpu; absent elsewhere.
-    """
-    versions = {name: find_installed_version(name) for name in REPORTED_PACKAGES}
-    return {
-        "devkit": __version__,
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "platform": sys.platform,
-        "machine": platform.machine(),
-        "cpus": str(count_usable_cpus()),
-        **({"gpu_request": os.environ["DEVKIT_GPU"]} if os.environ.get("DEVKIT_GPU") else {}),
-        **{name: version for name, version in versions.items() if version is not None},
-    }
+    """Return versions and machine, for the report. A package that is not installed is left out."""
+    shown = standalone.describe_environment(REPORTED_PACKAGES)
+    return {"devkit": __version__, "cpus": str(count_usable_cpus()), **shown}
 
 
 def count_usable_cpus(host: Host | None = None) -> int:
@@ -75,16 +62,6 @@ def prepare_process() -> None:
     )
     # It warns of a package that nothing here needs, in the lines where the reason of a crash is looked for.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-
-
-@contextmanager
-def reserve_stdout_for_events() -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Reserve stdout for JSON events: whatever else writes to file descriptor 1, C libraries included, reaches stderr."""
-    sys.stdout.flush()
-    own = os.dup(1)
-    os.dup2(2, 1)
-    with os.fdopen(own, "w", encoding="utf-8", buffering=1) as stream:
-        yield lambda event: print(json.dumps(event, allow_nan=False), file=stream, flush=True)
 
 
 def require_bitsandbytes(feature: str, *, without: str) -> None:

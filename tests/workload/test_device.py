@@ -7,7 +7,7 @@ from devkit.workload.device import CudaDriver, has_gpu_node
 pytest.importorskip("torch")
 
 from devkit.workload.device import choose_device
-from devkit.workload.proof import device_stages
+from devkit.workload.proof import device_stages, standalone
 from devkit.workload.proof.program import make_torch_deterministic
 from devkit.workload.proof.stages import StageStatus, run_stage
 from devkit.workload.proof.standalone import is_device_lost
@@ -73,13 +73,13 @@ def test_kernels_on_this_machine_compute_right():
 
 def test_a_wrong_kernel_fails(monkeypatch):
     make_torch_deterministic()
-    attention, calls = device_stages._attention, []
+    attention, calls = standalone.attend, []
 
     def wrong_on_the_device(left, right):
         calls.append(left.dtype)
         return attention(left, right) * (1 if len(calls) == 1 else 1.0001)
 
-    monkeypatch.setattr(device_stages, "_attention", wrong_on_the_device)
+    monkeypatch.setattr(standalone, "attend", wrong_on_the_device)
     result, _ = run_stage("kernel", lambda: device_stages.prove_kernels(choose_device()))
     assert "attention_fp32_error" in result.reason
 

@@ -124,11 +124,29 @@ def test_a_proof_without_torch_reports_that_and_runs_nothing_else(tmp_path):
     assert "libcudart.so.12" in done.stdout and events[-1] == {"event": "done"}
 
 
+@pytest.mark.workload
+def test_the_stages_after_a_crash_run_in_a_fresh_process():
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, standalone.__file__, "--stages=memory,plain-lora,libraries", "--failed=kernel"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    stages = {each["stage"]["name"]: each["stage"] for each in events if each["event"] == "finished"}
+    assert stages["plain-lora"]["reason"] == "kernel did not pass"
+    assert stages["libraries"]["status"] == "passed", stages["libraries"]
+    assert sum(each["event"] == "device" for each in events) == 1
+
+
 def prove(name, torch, monkeypatch):
     """The readings of one stage with a stand-in for torch."""
-    monkeypatch.setattr(standalone, "torch", torch)
-    proof = standalone.Proof(Path("unused"), lambda **event: None)
-    return standalone.run_stage(name, getattr(proof, f"prove_{name.replace('-', '_')}"))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return standalone.run_stage(name, lambda: make_proof(Path("unused")).prove(name))
+
+
+def make_proof(folder):
+    """The stages that need torch alone."""
+    return standalone.Proof(SimpleNamespace(depth="quick", stages=[]), folder, lambda **event: None)
 
 
 @pytest.mark.parametrize(
@@ -143,18 +161,16 @@ def test_torch_sees_the_gpu_that_is_there(monkeypatch, tmp_path, node, count, st
     (tmp_path / node).touch()
     monkeypatch.setattr(standalone, "DEVICE_FOLDER", tmp_path)
     cuda = SimpleNamespace(is_available=lambda: count > 0, device_count=lambda: count)
-    torch = SimpleNamespace(__version__="2.8.0", version=SimpleNamespace(cuda="12.8", hip=None), cuda=cuda)
+    version = SimpleNamespace(cuda="12.8", hip=None)
+    torch = SimpleNamespace(__version__="2.8.0", version=version, cuda=cuda, set_num_threads=lambda _: None)
     assert prove("torch-build", torch, monkeypatch)[0]["status"] == status
 
 
 @pytest.mark.workload
 def test_an_optimizer_that_does_not_move_is_seen(monkeypatch, tmp_path):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(standalone, "torch", torch)
+    pytest.importorskip("torch")
     monkeypatch.setattr(standalone, "LEARNING_RATE", 0.0)
     monkeypatch.setattr(standalone, "STEPS", 2)
-    proof = standalone.Proof(tmp_path, lambda **event: None)
-    proof.dtype = torch.float32
-    document, _ = standalone.run_stage("plain-lora", proof.prove_plain_lora)
+    document, _ = standalone.run_stage("plain-lora", lambda: make_proof(tmp_path).prove("plain-lora"))
     assert document["status"] == "failed"
     assert "last_loss" in document["reason"] and "generated" in document["reason"]

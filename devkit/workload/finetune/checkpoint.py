@@ -348,7 +348,11 @@ def _find_newest(output: Path, settings: Mapping[str, SettingValue], world_size:
                 "Use the same ones to resume from it, another --output for another run, or --no-resume to start over.",
             )
         for each in broken:
-            mark_broken(each)
+            # So that it is skipped but can be inspected; it is skipped again next time if this fails.
+            aside = each.with_name(f"{each.name}.broken")
+            _remove(aside)
+            with contextlib.suppress(OSError):
+                each.replace(aside)
         notes: tuple[str, ...] = ()
         if manifest.world != world_size:
             before, now = (format_count(each, "process", "processes") for each in (manifest.world, world_size))
@@ -674,14 +678,6 @@ def remove_leftovers(output: Path) -> None:
         match = LEFTOVER.fullmatch(path.name)
         if match and not _is_another_alive(int(match["process"])):
             _remove(path)
-
-
-def mark_broken(path: Path) -> None:
-    """Rename a broken checkpoint, so that it is skipped but can be inspected."""
-    aside = path.with_name(f"{path.name}.broken")
-    _remove(aside)
-    with contextlib.suppress(OSError):  # it is skipped again next time
-        path.replace(aside)
 
 
 def _entries(output: Path) -> list[Path]:

@@ -410,7 +410,7 @@ class _ComputeDecisions:
         self.reasons: list[Decision] = []
         self.warnings: list[str] = []
         _require_bitsandbytes(settings, hardware)
-        self.precision = self._record("precision", settings.precision, *_choose_precision(settings, hardware))
+        self.precision = self._record("precision", settings.precision, *choose_precision(settings.method, hardware))
         if settings.method is Method.FULL and self.precision is Precision.FP16:
             raise DevkitError(
                 "--dtype fp16 cannot train a whole model: updates to its weights would round to nothing",
@@ -545,9 +545,10 @@ def _require_bitsandbytes(settings: FinetuneSettings, hardware: Hardware) -> Non
         )
 
 
-def _choose_precision(settings: FinetuneSettings, hardware: Hardware) -> tuple[Precision, str]:
+def choose_precision(method: Method, hardware: Hardware) -> tuple[Precision, str]:
+    """Return the precision to compute in, and the reason."""
     if hardware.kind is DeviceKind.CPU:
-        if hardware.has_bf16 and settings.method is Method.LORA:
+        if hardware.has_bf16 and method is Method.LORA:
             return (
                 Precision.BF16,
                 "this CPU multiplies bf16 twice as fast as fp32; the adapter has master weights in fp32",
@@ -559,7 +560,7 @@ def _choose_precision(settings: FinetuneSettings, hardware: Hardware) -> tuple[P
     if hardware.kind is DeviceKind.MPS:
         return Precision.FP32, "this macOS has no bf16 on Apple's GPU; macOS 14 has"
     reason = f"compute capability {hardware.capability} is before 8.0, the first with bf16"
-    if settings.method is Method.FULL:
+    if method is Method.FULL:
         return Precision.FP32, f"{reason}, and fp16 weights would lose small updates"
     return Precision.FP16, f"{reason}; the loss is scaled"
 

@@ -218,15 +218,6 @@ def _watched_logits(
     return watched
 
 
-def has_varlen_kernel() -> bool:
-    """Return True if torch's kernel takes windows and grouped heads; its first releases took neither."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return False
-    return {"window_size", "enable_gqa", "scale"} <= signature(varlen_attn).parameters.keys()
-
-
 def read_attention_traits(config: Any) -> AttentionTraits:  # noqa: ANN401 - of transformers; fields differ by model
     """Read the traits from a model's configuration and the code of its class.
 

@@ -90,7 +90,9 @@ def build_optimizer(
         case Optimizer.ADAMW_8BIT | Optimizer.PAGED_ADAMW | Optimizer.PAGED_ADAMW_8BIT:
             optimizer_class = _bitsandbytes_class(kind)
             if any(_is_sharded(each) for each in model.parameters() if each.requires_grad):
-                optimizer_class = on_local_shards(optimizer_class)
+                optimizer_class = type(
+                    f"{optimizer_class.__name__}OnLocalShards", (_OnLocalShards, optimizer_class), {}
+                )
             optimizer: torch.optim.Optimizer = optimizer_class(groups, lr=learning_rate)
             return optimizer
 
@@ -176,19 +178,14 @@ def _is_sharded(parameter: torch.Tensor) -> bool:
     return hasattr(parameter, "device_mesh")
 
 
-def on_local_shards(optimizer_class: type) -> type:
-    """Return bitsandbytes' optimizer class for parameters that FSDP2 shards: each rank updates its own shard.
-
-    Their kernels take pointers, and refuse DTensors. 8-bit states have one scale for every 256 elements of a row, so
-    that those of the shards together are those of the whole if a row of a weight has whole blocks. Otherwise, which is
-    in small models only, the states of a shard are kept in 32 bits. Source: bitsandbytes 0.50, optim/optimizer.py,
-    Optimizer2State.
-    """
-    return type(f"{optimizer_class.__name__}OnLocalShards", (_OnLocalShards, optimizer_class), {})
-
-
 class _OnLocalShards:
-    """A mixin before the class of an optimizer. `state` is kept by parameter, and holds plain tensors: shards."""
+    """A mixin before bitsandbytes' optimizers for parameters that FSDP2 shards: each rank updates its own shard.
+
+    Their kernels take pointers, and refuse DTensors: `state` is kept by parameter and holds plain tensors. 8-bit states
+    have one scale for every 256 elements of a row, so that those of the shards together are those of the whole if a row
+    of a weight has whole blocks. Otherwise, which is in small models only, the states of a shard are kept in 32 bits.
+    Source: bitsandbytes 0.50, optim/optimizer.py, Optimizer2State.
+    """
 
     param_groups: list[dict[str, Any]]
     state: dict[torch.Tensor, ParameterState]

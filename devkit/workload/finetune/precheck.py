@@ -27,7 +27,7 @@ def check_inputs(settings: FinetuneSettings, *, reading_s: float = READING_S) ->
     for names in (settings.data, settings.eval_data):
         sources = RecordReader(names).sources if names else ()
         # Others are read by libraries whose import takes as long as torch's.
-        texts = tuple(each for each in sources if each.endswith((".jsonl", ".json", ".txt")) and Path(each).is_file())
+        texts = tuple(each for each in sources if Path(each).is_file() and not each.lower().endswith(".parquet"))
         deadline_s = time.monotonic() + reading_s
         if texts == sources and texts:
             for _ in RecordReader(texts):

@@ -1,24 +1,17 @@
 """One fine-tuning run from settings to adapter: what `devkit finetune` calls once its flags are parsed."""
 
-import importlib.util
-import platform
-import shutil
 import signal
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from devkit.estimate.settings import Method
-from devkit.facts.values import ComputeCapability
 from devkit.workload.device import (
     choose_device,
     free_after_oom,
-    has_compiler,
     is_out_of_memory,
+    probe_hardware,
     read_device_memory,
-    read_free_ram_bytes,
     read_gpu_name,
 )
 from devkit.workload.finetune.dataset import (
@@ -26,7 +19,7 @@ from devkit.workload.finetune.dataset import (
     build_dataset,
     limit_to_context_length,
 )
-from devkit.workload.finetune.decisions import Corpus, Decisions, DeviceKind, Hardware, build_memory_estimator, decide
+from devkit.workload.finetune.decisions import Corpus, Decisions, build_memory_estimator, decide
 from devkit.workload.finetune.distributed import (
     Ranks,
     join_process_group,
@@ -42,7 +35,6 @@ from devkit.workload.finetune.files import (
 )
 from devkit.workload.finetune.forward import (
     ATTN_IMPLEMENTATION,
-    has_varlen_kernel,
     read_attention_traits,
     register_varlen_attention,
 )
@@ -77,11 +69,6 @@ EXIT_CODES = {
     RunOutcome.INTERRUPTED: INTERRUPTED_EXIT_CODE,
     RunOutcome.PREEMPTED: PREEMPTED_EXIT_CODE,
 }
-
-OPTIONAL_PACKAGES = ("bitsandbytes", "liger_kernel", "flash_attn")
-
-MACOS_WITH_BF16 = 14
-"""torch: "BFloat16 is not supported on MPS" before macOS 14, https://github.com/pytorch/pytorch/issues/141864."""
 
 
 def run_finetuning(settings: FinetuneSettings, *, listeners: tuple[Listener, ...] = (), dry_run: bool = False) -> int:
@@ -237,40 +224,6 @@ def gather_inputs(settings: FinetuneSettings, ranks: Ranks, events: Events) -> R
     limited = ranks.on_all_or_fail(lambda: limit_to_context_length(settings, config))
     data = ranks.on_all_or_fail(lambda: build_dataset(limited, load_tokenizer(folder), config, events))
     return RunInputs(limited, files, config, data, find_fused_experts(model), whole_parameters)
-
-
-def probe_hardware(device: torch.device, *, world_size: int) -> Hardware:
-    """Probe the device as it is now, with its free memory."""
-    packages = frozenset(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is not None)
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        free, _ = torch.cuda.mem_get_info(device)
-        is_rocm = torch.version.hip is not None
-        return Hardware(
-            kind=DeviceKind.ROCM if is_rocm else DeviceKind.CUDA,
-            name=properties.name,
-            # This process may use what its allocator has reserved already.
-            free_bytes=free + torch.cuda.memory_reserved(device),
-            capability=None if is_rocm else ComputeCapability(properties.major, properties.minor),
-            can_compile=has_compiler(device),
-            has_varlen=has_varlen_kernel(),
-            packages=packages,
-            world_size=world_size,
-        )
-    if device.type == "mps":
-        free = int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-        release = platform.mac_ver()[0].partition(".")[0]
-        has_bf16 = release.isdigit() and int(release) >= MACOS_WITH_BF16
-        return Hardware(kind=DeviceKind.MPS, name="Apple GPU", free_bytes=free, has_bf16=has_bf16, packages=packages)
-    return Hardware(
-        kind=DeviceKind.CPU,
-        name=choose_device().name,
-        free_bytes=read_free_ram_bytes() // world_size,
-        has_bf16=torch.cpu._is_avx512_bf16_supported(),
-        can_compile=shutil.which("cc") is not None or shutil.which("g++") is not None,
-        packages=packages,
-        world_size=world_size,
-    )
 
 
 def make_decisions(inputs: RunInputs, ranks: Ranks) -> Decisions:

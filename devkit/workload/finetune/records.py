@@ -307,8 +307,6 @@ _JSON_TYPES: dict[type, str] = {
 }
 
 
-TEXT_SUFFIX = ".txt"
-
 JSON_LIST_HINT = "A .json file is a list of records."
 
 JSON_LINES_HINT = "Every line of a .jsonl file is one JSON object, without commas or brackets between the lines."
@@ -341,9 +339,14 @@ MAX_TURNS = 10_000
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError)
 """Errors of these libraries for a file that was cut off or damaged; Arrow's own errors derive from the first two."""
 
-_UNPACKED_BY = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
-_TABLES = {".csv": "", ".tsv": ', sep="\\t"'}
-"""Suffix of a table -> argument of pandas.read_csv after the file's name."""
+_TO_JSON_LINES = '.to_json("{jsonl}", orient="records", lines=True)'
+_UNPACKERS = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
+_ADVICE_BY_SUFFIX = {
+    **{suffix: f"Unpack it first: {program} {{name}}" for suffix, program in _UNPACKERS.items()},
+    ".csv": f'As JSON lines: pandas.read_csv("{{name}}"){_TO_JSON_LINES}',
+    ".tsv": f'As JSON lines: pandas.read_csv("{{name}}", sep="\\t"){_TO_JSON_LINES}',
+}
+"""Suffix of a file that devkit does not read -> how to make one that it reads."""
 
 _SPACES = re.compile(r"[ \t\n\r]*")
 
@@ -461,10 +464,10 @@ def _find_sources(name: str) -> list[str]:
     _require_link_target(path)
     _refuse_pipe(path)
     if path.exists():
-        if path.suffix.lower() not in READABLE_SUFFIXES:
+        if path.suffix.lower() not in READERS_BY_SUFFIX:
             raise DevkitError(f"{name} is not a file type that devkit reads", _conversion_hint(path))
         return [f"{path}"]
-    if _HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READABLE_SUFFIXES:
+    if _HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS_BY_SUFFIX:
         return [name]
     try:
         siblings = sorted(each.name for each in path.parent.iterdir())
@@ -486,7 +489,7 @@ def _find_sources_in(folder: Path) -> list[str]:
             continue
         for file in sorted(each for each in files if not each.startswith(".")):
             suffix = Path(file).suffix.lower()
-            if suffix in READABLE_SUFFIXES:
+            if suffix in READERS_BY_SUFFIX:
                 _require_link_target(Path(place) / file)
                 _refuse_pipe(Path(place) / file)
                 found.append(f"{Path(place) / file}")
@@ -497,7 +500,7 @@ def _find_sources_in(folder: Path) -> list[str]:
         holds = f"it holds files of other kinds: {shown}" if others else "it holds no file"
         raise DevkitError(
             f"there is nothing to read in {folder}: {holds}",
-            f"devkit reads files in {join_words(READABLE_SUFFIXES, 'or')}.",
+            f"devkit reads files in {join_words(READERS_BY_SUFFIX, 'or')}.",
         )
     return found
 
@@ -517,28 +520,19 @@ def _refuse_pipe(path: Path) -> None:
 
 def _conversion_hint(path: Path) -> str:
     """Return a hint how a file of another kind becomes a readable one."""
-    kinds = f"Readable are files that end in {join_words(READABLE_SUFFIXES, 'or')}."
-    suffix = path.suffix.lower()
-    if suffix in _UNPACKED_BY:
-        return f"Unpack it first: {_UNPACKED_BY[suffix]} {path.name}\n{kinds}"
-    if suffix in _TABLES:
-        jsonl = path.with_suffix(".jsonl").name
-        command = f'pandas.read_csv("{path.name}"{_TABLES[suffix]}).to_json("{jsonl}", orient="records", lines=True)'
-        return f"As JSON lines: {command}\n{kinds}"
-    return f"{kinds} A text by another name can be copied to one that ends in {TEXT_SUFFIX}."
+    kinds = f"Readable are files that end in {join_words(READERS_BY_SUFFIX, 'or')}."
+    advice = _ADVICE_BY_SUFFIX.get(path.suffix.lower())
+    if advice is None:
+        return f"{kinds} A text by another name can be copied to one that ends in .txt."
+    return f"{advice.format(name=path.name, jsonl=path.with_suffix('.jsonl').name)}\n{kinds}"
 
 
 def _read_source(source: str) -> Iterator[Record]:
     path = Path(source)
-    suffix = path.suffix.lower()
-    if suffix == TEXT_SUFFIX and path.is_file():
-        # A text file is one record, whatever ends its lines.
-        yield TextRecord("\n".join(line for _, line in read_text_lines(path)), RecordLocation(f"{path}"))
-        return
     if path.is_dir():
         entries = read_saved_dataset(path)
     elif path.exists():
-        entries = READERS_BY_SUFFIX[suffix](path)
+        entries = READERS_BY_SUFFIX[path.suffix.lower()](path)
     else:
         entries = read_hub_dataset(source)
     for entry, place in entries:
@@ -579,6 +573,11 @@ def read_text_lines(path: Path, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[
                 raise DevkitError(
                     f"{path}:{number} is not UTF-8: {byte}", "Convert the file: iconv -f ORIGINAL-ENCODING -t UTF-8."
                 ) from error
+
+
+def read_text_file(path: Path) -> Entries:
+    """Read a text file as one entry, whatever ends its lines."""
+    yield {"text": "\n".join(line for _, line in read_text_lines(path))}, RecordLocation(f"{path}")
 
 
 def read_json_lines(path: Path) -> Entries:
@@ -890,10 +889,9 @@ def _unreadable(source: str, error: Exception) -> DevkitError:
 
 
 READERS_BY_SUFFIX: dict[str, Callable[[Path], Entries]] = {
+    ".txt": read_text_file,
     ".jsonl": read_json_lines,
     ".ndjson": read_json_lines,
     ".json": read_json_records,
     ".parquet": read_parquet_rows,
 }
-
-READABLE_SUFFIXES = (TEXT_SUFFIX, *READERS_BY_SUFFIX)

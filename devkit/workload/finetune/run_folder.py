@@ -59,11 +59,6 @@ def to_setting_value(value: object) -> SettingValue:
     return [str(each) for each in value] if isinstance(value, (tuple, list)) else str(value)
 
 
-def is_leftover(name: str) -> bool:
-    """Return True for a name of something that a run was writing when it was killed."""
-    return LEFTOVER.fullmatch(name) is not None
-
-
 RUN_SCHEMA = "devkit.finetune/1"
 RECORD_FILE = "run.json"
 MODEL_FOLDER = "model"
@@ -89,7 +84,7 @@ def prepare_run_folder(output: Path, *, resume: bool) -> None:
 def require_own_folder(output: Path) -> bool:
     """Return True if the folder holds an earlier run. Raises DevkitError for files that devkit did not write."""
     try:
-        names = {each.name for each in output.iterdir() if not is_leftover(each.name)}
+        names = {each.name for each in output.iterdir() if not LEFTOVER.fullmatch(each.name)}
     except OSError as error:
         raise _refuse_output(output, error) from None
     if names and not _is_run_folder(output):

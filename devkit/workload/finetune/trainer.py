@@ -838,15 +838,10 @@ def seed_generators(*, seed: int, step: int, rank: int) -> None:
     A resumed run therefore draws the random numbers of an uninterrupted one, without a saved state, and an aborted step
     leaves no trace: its repetition seeds the generators again.
     """
-    step_seed = derive_step_seed(seed=seed, step=step, rank=rank)
+    # Below 2^63, and neighboring steps, seeds and ranks have nothing in common.
+    step_seed = int.from_bytes(hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()[:8], "big") >> 1
     random.seed(step_seed)
     torch.manual_seed(step_seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(step_seed % _NUMPY_SEEDS)
-
-
-def derive_step_seed(*, seed: int, step: int, rank: int) -> int:
-    """Return a seed below 2^63 in which neighboring steps, seeds and ranks have nothing in common."""
-    digest = hashlib.sha256(f"{seed} {step} {rank}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -13,9 +13,10 @@ import torch
 
 from devkit.compat.gpus import find_datasheet
 from devkit.errors import DevkitError
-from devkit.estimate.settings import Precision
+from devkit.estimate.settings import Method, Precision
 from devkit.text import format_bytes, format_number
-from devkit.workload.device import Device, choose_device, is_out_of_memory
+from devkit.workload.device import Device, choose_device, is_out_of_memory, probe_hardware
+from devkit.workload.finetune.decisions import choose_precision
 from devkit.workload.finetune.files import BaseQuantization, LoadSettings, ModelFiles, SavedAdapter
 from devkit.workload.finetune.model import (
     LoadedBase,
@@ -135,6 +136,10 @@ def catch_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, previous)
 
 
+_TUNED_BY = {BaseQuantization.from_method(each): each for each in (Method.LORA, Method.QLORA, Method.INT8_LORA)}
+"""Quantization of the base -> the method that trains on it, whose precision it generates in."""
+
+
 @dataclass(frozen=True)
 class ResolvedModel:
     """The files of a base and of an adapter that fits it, checked and not loaded."""
@@ -172,7 +177,13 @@ def resolve_model(found: GenerationFiles) -> ResolvedModel:
     shape = build_meta_model(found.files.folder)
     if found.adapter:
         require_adapter_fits(found.adapter, shape, found.files, any_base=found.settings.any_base)
-    return ResolvedModel(found.settings, found.files, found.adapter, choose_device(found.settings.precision))
+    device = choose_device(found.settings.precision)
+    resolved = ResolvedModel(found.settings, found.files, found.adapter, device)
+    if found.settings.precision:
+        return resolved
+    method = _TUNED_BY[resolved.quantization()]
+    precision, because = choose_precision(method, probe_hardware(device.torch_device, world_size=1))
+    return replace(resolved, device=replace(device, precision=precision, precision_reason=because))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from devkit.workload.device import (
     has_gpu_node,
     read_cuda_driver,
 )
+from devkit.workload.proof import standalone
 from devkit.workload.proof.stages import (
     StageReading,
     StageSkipped,
@@ -37,15 +38,6 @@ from devkit.workload.proof.stages import (
     record_value,
 )
 
-CPU_TOLERANCE = {Precision.FP32: 1e-5, Precision.BF16: 2e-2, Precision.FP16: 4e-3}
-GPU_TOLERANCE = {**CPU_TOLERANCE, Precision.FP32: 4e-3}
-"""Largest error relative to the largest true value. bf16 keeps 8 bits of a number, fp16 11, fp32 24.
-
-GPU kernels may take fp32 numbers through TF32, which keeps 11 bits.
-"""
-
-KERNEL_SIZE = 256
-INPUT_SEED = 7
 CPP_COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++", "cl")
 
 MIN_TRITON_CAPABILITY_MAJOR = 7
@@ -61,8 +53,7 @@ TRITON_TOLERANCE = 2e-2
 
 def prove_torch_build() -> Iterator[StageReading]:
     """Prove that torch is built for this machine's GPU. A GPU that torch does not see is a failure; no GPU is none."""
-    yield record_value("torch", torch.__version__)
-    yield record_value("cuda", torch.version.cuda or torch.version.hip or "none")
+    yield from standalone.read_torch_build()
     if torch.version.hip is not None:
         return
     driver = read_cuda_driver()
@@ -109,32 +100,13 @@ def prove_device(device: Device) -> Iterator[StageReading]:
     yield record_value("device", device.kind)
     yield record_value("name", device.name)
     yield record_value("precision", str(device.precision))
-    sent = torch.arange(KERNEL_SIZE * KERNEL_SIZE)
-    yield expect_equal("copied_back_equal", torch.equal(sent.to(device.torch_device).cpu(), sent), wanted=True)
+    yield standalone.read_copy(device.torch_device)
 
 
 def prove_kernels(device: Device) -> Iterator[StageReading]:
     """Prove that matrix product and attention, in fp32 and in the proof's precision, agree with the CPU in fp64."""
-    for precision in dict.fromkeys((Precision.FP32, device.precision)):
-        tolerance = (CPU_TOLERANCE if device.kind == "cpu" else GPU_TOLERANCE)[precision]
-        for name, kernel in (("matmul", torch.matmul), ("attention", _attention)):
-            yield expect_at_most(f"{name}_{precision}_error", _measure_error(device, precision, kernel), tolerance)
-
-
-def _attention(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    query, key = (each.reshape(1, 4, KERNEL_SIZE, KERNEL_SIZE // 4) for each in (left, right))
-    return torch.nn.functional.scaled_dot_product_attention(query, key, query, is_causal=True)
-
-
-def _measure_error(
-    device: Device, precision: Precision, kernel: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-) -> float:
-    """Return the largest error relative to the largest true value; both sides have the same rounded inputs."""
-    generator = torch.Generator().manual_seed(INPUT_SEED)
-    inputs = [torch.randn(KERNEL_SIZE, KERNEL_SIZE, generator=generator).to(TORCH_DTYPES[precision]) for _ in range(2)]
-    true = kernel(*(each.double() for each in inputs))
-    found = kernel(*(each.to(device.torch_device) for each in inputs)).cpu().double()
-    return float((found - true).abs().max() / true.abs().max())
+    precisions = {str(each): TORCH_DTYPES[each] for each in (Precision.FP32, device.precision)}
+    yield from standalone.read_kernel_errors(device.torch_device, precisions)
 
 
 def prove_compile(device: Device) -> Iterator[StageReading]:

@@ -9,6 +9,7 @@ import torch
 from devkit.estimate.settings import Precision
 from devkit.workload.device import choose_cpu
 from devkit.workload.models import Model, build_int8_config
+from devkit.workload.proof import standalone
 from devkit.workload.proof.models import (
     EXTRA_TOKENS,
     ProofModels,
@@ -30,10 +31,7 @@ from devkit.workload.proof.stages import (
     record_series,
     record_value,
 )
-from devkit.workload.proof.standalone import BOS, EOS, decode
-
-MEMORIZED_LOSS = 0.01
-"""Mean loss per token, in nats, low enough for greedy decoding to be certain. The proof ends near 0.0003."""
+from devkit.workload.proof.standalone import BOS, EOS, MEMORIZED_LOSS, decode
 
 MERGE_TOLERANCE = {Precision.FP32: 1e-4, Precision.BF16: 2e-2, Precision.FP16: 4e-3}
 """Largest logit difference after merging, relative to the range of the logits: merged weights are rounded once."""
@@ -67,17 +65,8 @@ def prove_lora_memorizes(models: ProofModels) -> Iterator[StageReading]:
 
 def read_memorization(models: ProofModels, tuned: TunedModel) -> Iterator[StageReading]:
     """Record that the sentence was learned. A falling loss alone would not show that."""
-    yield record_value("steps", len(tuned.losses))
-    yield record_series("losses", tuned.losses)
-    yield record_value("first_loss", tuned.losses[0] if tuned.losses else float("nan"))
-    yield expect_at_most("last_loss", tuned.losses[-1] if tuned.losses else float("nan"), MEMORIZED_LOSS)
-    yield expect_equal("generated", models.generate(tuned.model), models.settings.sentence)
-    yield StageReading(
-        "base_says_it_too",
-        tuned.base_text == models.settings.sentence,
-        "False",
-        tuned.base_text != models.settings.sentence,
-    )
+    sentence = models.settings.sentence
+    yield from standalone.read_memorization(tuned.losses, models.generate(tuned.model), tuned.base_text, sentence)
 
 
 def prove_base_frozen(models: ProofModels) -> Iterator[StageReading]:
@@ -160,12 +149,13 @@ def prove_checkpointing(models: ProofModels) -> Iterator[StageReading]:
 def prove_caches_agree(models: ProofModels) -> Iterator[StageReading]:
     """Prove that greedy tokens are the same without a KV cache, with a dynamic one, and with a static one."""
     model = models.tuned.model.eval()
-    plain = _without_cache(model, len(models.ids) + EXTRA_TOKENS)
-    yield expect_equal("generated", decode([BOS, *plain]), models.settings.sentence)
+    tokens = len(models.ids) + EXTRA_TOKENS
+    plain = _without_cache(model, tokens)
+    yield expect_equal("generated", decode(plain), models.settings.sentence)
     start = perf_counter()
-    dynamic = _with_cache(model, len(models.ids) + EXTRA_TOKENS)
-    yield record_value("tokens_per_s", round(len(dynamic) / (perf_counter() - start), 1))
-    static = _with_cache(model, len(models.ids) + EXTRA_TOKENS, cache_implementation="static", disable_compile=True)
+    dynamic = standalone.generate(model, tokens)
+    yield record_value("tokens_per_s", round((len(dynamic) - 1) / (perf_counter() - start), 1))
+    static = standalone.generate(model, tokens, cache_implementation="static", disable_compile=True)
     yield expect_equal("growing_cache_agrees", dynamic == plain, wanted=True)
     yield expect_equal("static_cache_agrees", static == plain, wanted=True)
 
@@ -178,16 +168,6 @@ def _without_cache(model: Model, tokens: int) -> list[int]:
         while len(ids) <= tokens and ids[-1] != EOS:
             logits = model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits
             ids.append(int(logits[0, -1].argmax()))
-    return ids[1:]
-
-
-def _with_cache(model: Model, tokens: int, **options: object) -> list[int]:
-    prompt = torch.tensor([[BOS]], device=next(model.parameters()).device)
-    with torch.inference_mode():
-        found = model.generate(
-            input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, do_sample=False, **options
-        )
-    ids: list[int] = found[0, 1:].tolist()
     return ids
 
 

@@ -34,24 +34,12 @@ from devkit.workload.models import (
     get_peft_model,
     prepare_model_for_kbit_training,
 )
+from devkit.workload.proof import standalone
 from devkit.workload.proof.stages import ProofSettings
 from devkit.workload.proof.standalone import BOS, EOS, decode, make_llama
 
 VOCABULARY_SIZE = 8192
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-
-
-def generate_text(model: Model, *, tokens: int) -> str:
-    """Generate greedily from only BOS, at most `tokens` tokens, with the KV cache."""
-    prompt = torch.tensor([[BOS]], device=next(model.parameters()).device)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
-        ids = model.generate(
-            input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, do_sample=False
-        )
-    model.train(was_training)
-    return decode(ids[0].tolist())
 
 
 def compute_logits(model: Model, ids: list[int]) -> torch.Tensor:
@@ -205,29 +193,22 @@ class ProofModels:
 
     def build_optimizer(self, model: Model) -> torch.optim.Optimizer:
         """Build AdamW over the trainable parameters."""
-        return torch.optim.AdamW(list_trainable(model), lr=self.settings.learning_rate, weight_decay=0.0)
+        optimizer: torch.optim.Optimizer = standalone.build_optimizer(
+            list_trainable(model), self.settings.learning_rate
+        )
+        return optimizer
 
     def train(self, model: Model, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
         """Train on the sentence. Returns the loss before each step."""
-        batch = torch.tensor([self.ids], device=next(model.parameters()).device)
-        scale = LOSS_SCALE[self.device.precision]
-        losses = []
         model.train()
-        for _ in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            loss = model(input_ids=batch, labels=batch).loss
-            (loss * scale).backward()
-            if scale != 1.0:
-                for parameter in list_trainable(model):
-                    if parameter.grad is not None:
-                        parameter.grad.div_(scale)
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        return losses
+        scale = LOSS_SCALE[self.device.precision]
+        return standalone.train(
+            lambda ids: model(input_ids=ids).logits, optimizer, steps=steps, ids=self.ids, scale=scale
+        )
 
     def generate(self, model: Model) -> str:
         """Generate greedily from BOS, with enough tokens for the whole sentence."""
-        return generate_text(model, tokens=len(self.ids) + EXTRA_TOKENS)
+        return decode(standalone.generate(model, len(self.ids) + EXTRA_TOKENS))
 
     def compute_logits(self, model: Model) -> torch.Tensor:
         """Compute the logits over the sentence. Shape: [tokens, vocabulary]."""

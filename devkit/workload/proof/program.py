@@ -7,39 +7,25 @@ All output of libraries goes to stderr.
 import argparse
 import importlib
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from devkit.estimate.settings import Precision
 from devkit.workload import environment
-from devkit.workload.proof.stages import (
-    DEVICE_LOST_EXIT_CODE,
-    STAGES,
-    Depth,
-    ProofSettings,
-    StageReading,
-    StageResult,
-    StageSpec,
-    StageStatus,
-    run_stage,
-    select_stages,
-    skip_for_failed_need,
-)
+from devkit.workload.proof import standalone
+from devkit.workload.proof.stages import STAGES, Depth, ProofSettings, StageReading, select_stages
 
 if TYPE_CHECKING:
     from devkit.workload.device import Device
     from devkit.workload.proof.models import ProofModels
 
-Emit = Callable[[dict[str, Any]], None]
-
 ALONE = {
-    "torch": "stages:import_torch",
+    "torch": "standalone:import_torch",
     "bitsandbytes": "stages:import_bitsandbytes",
-    "libraries": "stages:import_libraries",
+    "libraries": "standalone:import_libraries",
     "torch-build": "device_stages:prove_torch_build",
 }
 ON_DEVICE = {
@@ -77,27 +63,29 @@ so that an import which fails or crashes is that stage's result."""
 
 
 class Proof:
-    """Runs stages in order. The device and the models are made for the first stage that needs them."""
+    """The stages of the full proof. The device and the models are made for the first stage that needs them."""
 
-    def __init__(self, settings: ProofSettings, folder: Path, emit: Callable[[dict[str, Any]], None]) -> None:
-        self._settings = settings
-        self._folder = folder
-        self._emit = emit
+    def __init__(self, arguments: argparse.Namespace, folder: Path, emit: Callable[..., None]) -> None:
+        self._folder, self._emit = folder, emit
+        environment.prepare_process()
+        if "bitsandbytes" in arguments.failed:
+            environment.hide_bitsandbytes()
+        depth = Depth(arguments.depth or Depth.STANDARD)
+        precision = Precision(arguments.precision) if arguments.precision else None
+        self._settings = ProofSettings.for_depth(depth, precision, model=arguments.model, job=arguments.job)
+        names = arguments.stages
+        stages = [stage for stage in STAGES if stage.name in names] if names else select_stages(depth)
+        self.stages = [(stage.name, stage.needs, float(stage.budget_s)) for stage in stages]
+        # The folder's name without its path: reports are shown to others.
+        shown = replace(self._settings, model=Path(arguments.model).name, job=Path(arguments.job).name)
+        self.inputs = {"depth": depth, **asdict(shown)}
 
-    def run(self, stages: Sequence[StageSpec], results: dict[str, StageResult]) -> bool:
-        """Emit one result per stage; `results` of earlier processes count as needs. False when the device was lost."""
-        for stage in stages:
-            result, is_lost = skip_for_failed_need(stage, results), False
-            if result is None:
-                self._emit({"event": "started", "stage": stage.name})
-                result, is_lost = run_stage(stage.name, lambda name=stage.name: self._readings(name))  # type: ignore[misc]
-            results[stage.name] = result = replace(result, budget_s=stage.budget_s)
-            self._emit({"event": "finished", "stage": result.to_document()})
-            if is_lost:
-                return False
-        return True
+    def describe_environment(self) -> dict[str, str]:
+        """Return the versions that the report names."""
+        return environment.describe_environment()
 
-    def _readings(self, name: str) -> Iterable[StageReading]:
+    def prove(self, name: str) -> Iterable[StageReading]:
+        """Return the readings of a stage."""
         target = ALONE.get(name) or ON_DEVICE.get(name) or ON_MODELS[name]
         module, _, function = target.partition(":")
         prove: Callable[..., Iterable[StageReading]] = getattr(
@@ -114,7 +102,7 @@ class Proof:
         make_torch_deterministic()
         chosen = device.choose_device(self._settings.precision)
         driver = device.read_cuda_driver()
-        self._emit({"event": "device", "device": device.describe_device(chosen, driver)})
+        self._emit(event="device", device=device.describe_device(chosen, driver))
         return chosen
 
     @cached_property
@@ -134,43 +122,5 @@ def make_torch_deterministic() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m devkit.workload.proof.program", description=__doc__)
-    parser.add_argument("--depth", type=Depth, choices=tuple(Depth), default=Depth.STANDARD)
-    parser.add_argument("--precision", type=Precision, choices=tuple(Precision), default=None)
-    parser.add_argument("--model", default="", help="a model of the user's, by folder or by its id in the cache")
-    parser.add_argument("--job", default="", help="a TOML file with the settings of a run of the user's")
-    parser.add_argument("--stages", default="", help="names separated by commas; all of the depth when empty")
-    parser.add_argument(
-        "--scratch", default=None, help="where to make the folder for adapters; the system's by default"
-    )
-    parser.add_argument("--failed", default="", help="stages that failed in an earlier process")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Run the chosen stages. Exit status 0 when all of them ran, passed or not; 75 when the device was lost."""
-    arguments = _parse_arguments()
-    environment.prepare_process()
-    failed = {name: StageResult(name, StageStatus.FAILED) for name in filter(None, arguments.failed.split(","))}
-    if "bitsandbytes" in failed:
-        environment.hide_bitsandbytes()
-    names = set(filter(None, arguments.stages.split(",")))
-    stages = [stage for stage in STAGES if stage.name in names] if names else select_stages(arguments.depth)
-    settings = ProofSettings.for_depth(arguments.depth, arguments.precision, model=arguments.model, job=arguments.job)
-    with (
-        environment.reserve_stdout_for_events() as emit,
-        tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch) as folder,
-    ):
-        emit({"event": "environment", "environment": environment.describe_environment()})
-        # The folder's name without its path: reports are shown to others.
-        shown = replace(settings, model=Path(settings.model).name, job=Path(settings.job).name)
-        emit({"event": "inputs", "inputs": {"depth": arguments.depth, **asdict(shown)}})
-        if not Proof(settings, Path(folder), emit).run(stages, failed):
-            return DEVICE_LOST_EXIT_CODE
-        emit({"event": "done"})
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(standalone.main(Proof))

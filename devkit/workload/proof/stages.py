@@ -226,21 +226,10 @@ def select_stages(depth: Depth) -> tuple[StageSpec, ...]:
 
 def skip_for_failed_need(stage: StageSpec, results: Mapping[str, StageResult]) -> StageResult | None:
     """Return the stage as skipped if one that it needs ran and did not pass; None when it may run."""
-    for need in stage.needs:
-        result = results.get(need)
-        if result is not None and result.status is not StageStatus.PASSED:
-            reason = f"{need} did not pass" if result.status is StageStatus.FAILED else result.reason
-            return StageResult(stage.name, StageStatus.SKIPPED, reason=reason)
-    return None
-
-
-REQUIRED_LIBRARIES = ("transformers", "peft", "accelerate")
-
-
-def import_torch() -> Iterator[StageReading]:
-    """Import torch, whose own message names a missing library."""
-    importlib.import_module("torch")
-    yield record_value("version", find_installed_version("torch") or "unknown")
+    reason = standalone.find_skip_reason(
+        stage.needs, {name: (each.status, each.reason) for name, each in results.items()}
+    )
+    return StageResult(stage.name, StageStatus.SKIPPED, reason=reason) if reason else None
 
 
 def import_bitsandbytes() -> Iterator[StageReading]:
@@ -254,10 +243,3 @@ def import_bitsandbytes() -> Iterator[StageReading]:
         hide_bitsandbytes()
         raise
     yield record_value("version", version)
-
-
-def import_libraries() -> Iterator[StageReading]:
-    """Import transformers, peft and accelerate, together with this torch."""
-    for name in REQUIRED_LIBRARIES:
-        importlib.import_module(name)
-        yield record_value(name, find_installed_version(name) or "unknown")

@@ -1,11 +1,12 @@
-"""The proof for any environment that has torch, as one file: Python 3.9, and nothing of devkit or of its requirements.
+"""The program of every proof, and the stages that need torch alone: Python 3.9, and nothing of devkit or its requirements.
 
-It runs where the full proof cannot, in a Python that is too old for devkit, or without transformers and peft. What it can do
-in torch alone it does; with transformers and peft it fine-tunes and generates with their classes, too.
+As a file it runs where the full proof cannot, in a Python that is too old for devkit, or without transformers and peft. What
+it can do in torch alone it does; with transformers and peft it fine-tunes and generates with their classes, too. The full
+proof (program.py) is the same program with more stages.
 
     python standalone.py --stages=NAME,… [--failed=NAME,…] [--scratch=FOLDER]
 
-Prints the same JSON events as the full proof (program.py), one on a line of stdout.
+Prints JSON events, one on a line of stdout.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,13 +54,19 @@ HEAD_SCALE = 10.0
 """Factor on the random output head. Without it the logits are too flat for LoRA alone to memorize a sentence."""
 KERNEL_SIZE = 256
 TOLERANCES = {"fp32": 4e-3, "bf16": 2e-2, "fp16": 4e-3}
-"""Largest error relative to the largest true value. GPU kernels may take fp32 numbers through TF32, which keeps 11 bits."""
+CPU_TOLERANCES = {**TOLERANCES, "fp32": 1e-5}
+"""Largest error relative to the largest true value. bf16 keeps 8 bits of a number, fp16 11, fp32 24.
+
+GPU kernels may take fp32 numbers through TF32, which keeps 11 bits.
+"""
 MEMORY_BYTES = 64 * 2**20
 DEVICE_FOLDER = Path("/dev")
 IDS = [BOS, *SENTENCE.encode(), EOS]
 
+REQUIRED_LIBRARIES = ("transformers", "peft", "accelerate")
+
 torch: Any = None
-"""Imported by the first stage, whose result it is."""
+"""Imported by the first stage that runs in this process."""
 
 
 class Reading(NamedTuple):
@@ -87,24 +95,61 @@ class Skipped(Exception):  # noqa: N818 - not an error: the stage has nothing to
 class Proof:
     """The stages, and what one of them leaves to the next."""
 
-    def __init__(self, folder: Path, emit: Callable[..., None]) -> None:
+    def __init__(self, arguments: argparse.Namespace, folder: Path, emit: Callable[..., None]) -> None:
         self.folder, self.emit = folder, emit
-        self.device, self.dtype = "cpu", None
+        self.inputs = {"depth": arguments.depth, "sentence": SENTENCE, "seed": SEED, "steps": STEPS}
+        chosen = arguments.stages or [name for name, _, _ in STAGES]
+        self.stages = [(name, needs, 0.0) for name, _, needs in STAGES if name in chosen]
         self.base: dict[str, Any] = {}
         self.adapter: dict[str, Any] = {}
         self.tuned: Any = None
 
-    def prove_torch(self) -> Iterator[Reading]:
-        """Import torch, whose own message names a missing library."""
+    def describe_environment(self) -> dict[str, str]:
+        """Return the versions that the report names."""
+        return describe_environment(("torch", *REQUIRED_LIBRARIES))
+
+    def prove(self, name: str) -> Iterator[Reading]:
+        """Return the readings of a stage."""
+        # After a crash the stages that are left run in a fresh process, without the first one.
         globals()["torch"] = importlib.import_module("torch")
         # The model is too small to share, and other work here may need the processors.
         torch.set_num_threads(1)
-        yield Reading("version", str(torch.__version__))
+        readings: Iterator[Reading] = getattr(self, f"prove_{name.replace('-', '_')}")()
+        return readings
+
+    @cached_property
+    def placement(self) -> tuple[str, Any]:
+        """The device and its data type, reported at the first use."""
+        about = {"kind": "cpu", "name": platform.processor() or "CPU", "reason": "torch sees no GPU"}
+        dtype, precision, because = torch.float32, "fp32", "CPUs compute fp32 exactly and fast"
+        if torch.cuda.is_available():
+            found, count = torch.cuda.get_device_properties(0), torch.cuda.device_count()
+            capability = f"{found.major}.{found.minor}"
+            about = {"kind": "cuda", "name": found.name, "reason": f"torch sees {count} GPU{'s' * (count > 1)}"}
+            about.update(capability=capability, memory_bytes=found.total_memory, count=count)
+            because = f"compute capability {capability} is before 8.0, the first with bf16"
+            if found.major >= 8 or torch.version.hip:
+                dtype, precision, because = torch.bfloat16, "bf16", f"compute capability {capability} has bf16"
+        self.emit(event="device", device={**about, "precision": precision, "precision_reason": because})
+        return str(about["kind"]), dtype
+
+    @property
+    def device(self) -> str:
+        """The device, as torch names it."""
+        return self.placement[0]
+
+    @property
+    def dtype(self) -> Any:  # noqa: ANN401 - of torch
+        """The data type of the base model."""
+        return self.placement[1]
+
+    def prove_torch(self) -> Iterator[Reading]:
+        """Import torch."""
+        return import_torch()
 
     def prove_torch_build(self) -> Iterator[Reading]:
         """Prove that torch sees the GPU that this machine has."""
-        yield Reading("torch", str(torch.__version__))
-        yield Reading("cuda", torch.version.cuda or torch.version.hip or "none")
+        yield from read_torch_build()
         sees = torch.cuda.device_count() if torch.cuda.is_available() else 0
         nodes = [node for node in DEVICE_FOLDER.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)]
         if nodes or (DEVICE_FOLDER / "dxg").exists():
@@ -112,37 +157,18 @@ class Proof:
 
     def prove_device(self) -> Iterator[Reading]:
         """Prove that the device stores tensors and returns them unchanged."""
-        about = {"kind": "cpu", "name": platform.processor() or "CPU", "reason": "torch sees no GPU"}
-        self.dtype, precision, because = torch.float32, "fp32", "CPUs compute fp32 exactly and fast"
-        if torch.cuda.is_available():
-            found, count = torch.cuda.get_device_properties(0), torch.cuda.device_count()
-            capability = f"{found.major}.{found.minor}"
-            self.device = "cuda"
-            about = {"kind": "cuda", "name": found.name, "reason": f"torch sees {count} GPU{'s' * (count > 1)}"}
-            about.update(capability=capability, memory_bytes=found.total_memory, count=count)
-            because = f"compute capability {capability} is before 8.0, the first with bf16"
-            if found.major >= 8 or torch.version.hip:
-                self.dtype, precision, because = torch.bfloat16, "bf16", f"compute capability {capability} has bf16"
-        self.emit(event="device", device={**about, "precision": precision, "precision_reason": because})
-        sent = torch.arange(KERNEL_SIZE * KERNEL_SIZE)
         yield Reading("device", self.device)
-        yield expect("copied_back_equal", bool(torch.equal(sent.to(self.device).cpu(), sent)), True)
+        yield read_copy(self.device)
 
     def prove_kernel(self) -> Iterator[Reading]:
-        """Prove that matrix products in every precision of this device agree with the CPU in fp64."""
+        """Prove that kernels in every precision of this device agree with the CPU in fp64."""
+        # Half precision is for GPUs: older releases of torch do not multiply in it on a CPU.
         precisions = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
         if self.device == "cpu":
-            # Half precision is for GPUs: older releases of torch do not multiply in it on a CPU.
             del precisions["fp16"]
         elif self.dtype != torch.bfloat16:
             del precisions["bf16"]
-        for name, dtype in precisions.items():
-            generator = torch.Generator().manual_seed(SEED)
-            left, right = (torch.randn(KERNEL_SIZE, KERNEL_SIZE, generator=generator).to(dtype) for _ in range(2))
-            true = left.double() @ right.double()
-            found = (left.to(self.device) @ right.to(self.device)).cpu().double()
-            error = float((found - true).abs().max() / true.abs().max())
-            yield expect_at_most(f"matmul_{name}_error", error, TOLERANCES[name])
+        return read_kernel_errors(self.device, precisions)
 
     def prove_memory(self) -> Iterator[Reading]:
         """Prove that the GPU's memory is given, and given back."""
@@ -161,10 +187,9 @@ class Proof:
         self.base, self.adapter = self.make_base(), self.make_adapter()
         before = {name: weight.clone() for name, weight in self.base.items()}
         untrained = self.generate_plain(self.base, self.adapter)
-        losses = train(lambda ids: self.compute_plain(ids, self.base, self.adapter), list(self.adapter.values()))
-        yield from read_losses(losses)
-        yield expect("generated", self.generate_plain(self.base, self.adapter), SENTENCE)
-        yield expect("base_says_it_too", untrained == SENTENCE, False)
+        optimizer = build_optimizer(list(self.adapter.values()))
+        losses = train(lambda ids: self.compute_plain(ids, self.base, self.adapter), optimizer)
+        yield from read_memorization(losses, self.generate_plain(self.base, self.adapter), untrained)
         changed = [name for name, weight in before.items() if not torch.equal(weight, self.base[name])]
         yield expect("changed_tensors", len(changed), 0)
 
@@ -245,22 +270,12 @@ class Proof:
     def prove_libraries(self) -> Iterator[Reading]:
         """Import transformers, and peft where it is installed, together with this torch."""
         require("transformers")
-        for name in ("transformers", "peft", "accelerate"):
-            if importlib.util.find_spec(name):
-                yield Reading(name, str(getattr(importlib.import_module(name), "__version__", "unknown")))
-
-    def generate_llama(self, model: Any, **options: Any) -> list[int]:  # noqa: ANN401 - a model of transformers
-        """Generate greedily from only BOS."""
-        prompt = torch.tensor([[BOS]], device=self.device)
-        with torch.no_grad():
-            options = {"max_new_tokens": len(IDS) + 8, "do_sample": False, **options}
-            ids: list[int] = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[0].tolist()
-        return ids
+        return import_libraries([name for name in REQUIRED_LIBRARIES if importlib.util.find_spec(name)])
 
     def prove_inference(self) -> Iterator[Reading]:
         """Prove that transformers generates the same tokens with and without a KV cache."""
         model = make_llama(self.device, self.dtype)
-        cached, uncached = (self.generate_llama(model, use_cache=each) for each in (True, False))
+        cached, uncached = (generate(model, use_cache=each) for each in (True, False))
         yield Reading("tokens", len(cached) - 1)
         yield expect("same_tokens", cached == uncached, True)
 
@@ -269,17 +284,13 @@ class Proof:
         require("peft")
         peft = importlib.import_module("peft")
         base = make_llama(self.device, self.dtype)
-        untrained = decode(self.generate_llama(base))
+        untrained = decode(generate(base))
         targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, task_type="CAUSAL_LM")
         self.tuned = peft.get_peft_model(base, config)
-        losses = train(
-            lambda ids: self.tuned(input_ids=ids).logits,
-            [weight for weight in self.tuned.parameters() if weight.requires_grad],
-        )
-        yield from read_losses(losses)
-        yield expect("generated", decode(self.generate_llama(self.tuned)), SENTENCE)
-        yield expect("base_says_it_too", untrained == SENTENCE, False)
+        weights = [weight for weight in self.tuned.parameters() if weight.requires_grad]
+        losses = train(lambda ids: self.tuned(input_ids=ids).logits, build_optimizer(weights))
+        yield from read_memorization(losses, decode(generate(self.tuned)), untrained)
 
     def prove_adapter_reload(self) -> Iterator[Reading]:
         """Prove that peft's adapter, saved and loaded onto a fresh base, gives the same logits, and the sentence."""
@@ -292,7 +303,59 @@ class Proof:
         with torch.no_grad():
             gap = (loaded(input_ids=ids).logits.float() - self.tuned(input_ids=ids).logits.float()).abs().max()
         yield expect_at_most("largest_difference", float(gap), 0.0)
-        yield expect("generated", decode(self.generate_llama(loaded)), SENTENCE)
+        yield expect("generated", decode(generate(loaded)), SENTENCE)
+
+
+def import_torch() -> Iterator[Reading]:
+    """Import torch, whose own message names a missing library."""
+    yield Reading("version", str(importlib.import_module("torch").__version__))
+
+
+def import_libraries(names: Iterable[str] = REQUIRED_LIBRARIES) -> Iterator[Reading]:
+    """Import these packages together with this torch."""
+    for name in names:
+        yield Reading(name, str(getattr(importlib.import_module(name), "__version__", "unknown")))
+
+
+def read_torch_build() -> Iterator[Reading]:
+    """Read the version of torch, and what it is built for."""
+    torch = importlib.import_module("torch")
+    yield Reading("torch", str(torch.__version__))
+    yield Reading("cuda", torch.version.cuda or torch.version.hip or "none")
+
+
+def read_copy(device: Any) -> Reading:  # noqa: ANN401 - of torch
+    """Read that a tensor comes back from the device unchanged."""
+    torch = importlib.import_module("torch")
+    sent = torch.arange(KERNEL_SIZE * KERNEL_SIZE)
+    return expect("copied_back_equal", bool(torch.equal(sent.to(device).cpu(), sent)), True)
+
+
+def read_kernel_errors(device: Any, precisions: dict[str, Any]) -> Iterator[Reading]:  # noqa: ANN401 - of torch
+    """Read the errors of matrix product and attention, in data types by their name, against the CPU in fp64.
+
+    Both sides have the same rounded inputs. Releases of torch before 2.0 have no attention.
+    """
+    torch = importlib.import_module("torch")
+    kernels = {"matmul": torch.matmul}
+    if hasattr(torch.nn.functional, "scaled_dot_product_attention"):
+        kernels["attention"] = attend
+    tolerances = CPU_TOLERANCES if str(device) == "cpu" else TOLERANCES
+    for precision, dtype in precisions.items():
+        for name, kernel in kernels.items():
+            generator = torch.Generator().manual_seed(SEED)
+            inputs = [torch.randn(KERNEL_SIZE, KERNEL_SIZE, generator=generator).to(dtype) for _ in range(2)]
+            true = kernel(*(each.double() for each in inputs))
+            found = kernel(*(each.to(device) for each in inputs)).cpu().double()
+            error = float((found - true).abs().max() / true.abs().max())
+            yield expect_at_most(f"{name}_{precision}_error", error, tolerances[precision])
+
+
+def attend(left: Any, right: Any) -> Any:  # noqa: ANN401 - tensors
+    """Compute causal attention of four heads over two matrices."""
+    query, key = (each.reshape(1, 4, KERNEL_SIZE, KERNEL_SIZE // 4) for each in (left, right))
+    attention = importlib.import_module("torch").nn.functional.scaled_dot_product_attention
+    return attention(query, key, query, is_causal=True)
 
 
 def make_llama(device: Any, dtype: Any, *, seed: int = SEED, **options: Any) -> Any:  # noqa: ANN401 - of torch
@@ -325,26 +388,61 @@ def require(name: str) -> None:
         raise Skipped(f"the project's environment has no {name}")
 
 
-def train(compute_logits: Callable[[Any], Any], weights: list[Any]) -> list[float]:
-    """Train `weights` on the sentence. Returns the loss before each step."""
-    optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, weight_decay=0.0)
-    batch = torch.tensor([IDS], device=weights[0].device)
+def build_optimizer(weights: list[Any], learning_rate: float | None = None) -> Any:  # noqa: ANN401 - of torch
+    """Build AdamW over `weights`."""
+    optimizers = importlib.import_module("torch").optim
+    return optimizers.AdamW(weights, lr=LEARNING_RATE if learning_rate is None else learning_rate, weight_decay=0.0)
+
+
+def train(
+    compute_logits: Callable[[Any], Any],
+    optimizer: Any,  # noqa: ANN401 - of torch
+    *,
+    steps: int | None = None,
+    ids: Sequence[int] = IDS,
+    scale: float = 1.0,
+) -> list[float]:
+    """Train the weights of `optimizer` on the sentence, with the loss times `scale`. Returns the loss before each step."""
+    torch = importlib.import_module("torch")
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    batch = torch.tensor([ids], device=weights[0].device)
     losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
+    for _ in range(STEPS if steps is None else steps):
+        optimizer.zero_grad(set_to_none=True)
         loss = torch.nn.functional.cross_entropy(compute_logits(batch)[0, :-1].float(), batch[0, 1:])
-        loss.backward()
+        (loss * scale).backward()
+        for weight in weights if scale != 1.0 else ():
+            if weight.grad is not None:
+                weight.grad.div_(scale)
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
 
 
-def read_losses(losses: list[float]) -> Iterator[Reading]:
-    """Read that the losses fell to where the sentence is known."""
+def generate(model: Any, tokens: int = len(IDS) + 8, **options: Any) -> list[int]:  # noqa: ANN401 - of transformers
+    """Generate greedily from only BOS, in evaluation mode, at most `tokens` tokens. Returns BOS and the answer."""
+    torch = importlib.import_module("torch")
+    prompt = torch.tensor([[BOS]], device=next(model.parameters()).device)
+    options = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": tokens, "do_sample": False, **options}
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        ids: list[int] = model.generate(input_ids=prompt, **options)[0].tolist()
+    model.train(was_training)
+    return ids
+
+
+def read_memorization(
+    losses: list[float], generated: str, untrained: str, sentence: str = SENTENCE
+) -> Iterator[Reading]:
+    """Read that the sentence was learned, which the base does not say. A falling loss alone would not show that."""
+    first, last = (losses[0], losses[-1]) if losses else (math.nan, math.nan)
     yield Reading("steps", len(losses))
     yield Reading("losses", tuple(losses))
-    yield Reading("first_loss", losses[0])
-    yield expect_at_most("last_loss", losses[-1], MEMORIZED_LOSS)
+    yield Reading("first_loss", first)
+    yield expect_at_most("last_loss", last, MEMORIZED_LOSS)
+    yield expect("generated", generated, sentence)
+    yield expect("base_says_it_too", untrained == sentence, False)
 
 
 def decode(ids: list[int]) -> str:
@@ -392,31 +490,40 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - any value of a reading
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def run(names: list[str], failed: list[str], folder: Path, emit: Callable[..., None]) -> int:
-    """Run the stages in order and skip those whose needs did not pass. Returns the exit status."""
-    proof = Proof(folder, emit)
-    ended = {name: {"status": "failed", "reason": ""} for name in failed}
-    for name, _, needs in STAGES:
-        if name not in names:
-            continue
-        emit(event="started", stage=name)
-        need = next((need for need in needs if need in ended and ended[need]["status"] != "passed"), None)
-        if need is None:
-            document, is_lost = run_stage(name, getattr(proof, f"prove_{name.replace('-', '_')}"))
-        else:
-            reason = f"{need} did not pass" if ended[need]["status"] == "failed" else ended[need]["reason"]
-            empty: dict[str, Any] = {"measured": {}, "expected": {}, "ms": 0.0}
-            document, is_lost = {"name": name, "status": "skipped", "reason": reason, **empty}, False
-        ended[name] = document
-        emit(event="finished", stage=document)
+def find_skip_reason(needs: Iterable[str], ended: dict[str, tuple[str, str]]) -> str:
+    """Return why a stage is skipped: a stage that it needs ended, as (status, reason), and did not pass. "" to run it."""
+    for need in needs:
+        status, reason = ended.get(need, ("passed", ""))
+        if status != "passed":
+            return f"{need} did not pass" if status == "failed" else reason
+    return ""
+
+
+def run(proof: Any, ended: dict[str, tuple[str, str]], emit: Callable[..., None]) -> int:  # noqa: ANN401 - of two classes
+    """Run the stages of a proof in order; `ended` are those of earlier processes. Returns the exit status."""
+    for name, needs, budget_s in proof.stages:
+        reason = find_skip_reason(needs, ended)
+        if not reason:
+            emit(event="started", stage=name)
+        document, is_lost = run_stage(name, lambda: skip(reason) if reason else proof.prove(name))  # noqa: B023 - used at once
+        ended[name] = document["status"], document["reason"]
+        emit(event="finished", stage={**document, "budget_s": budget_s})
         if is_lost:
             return DEVICE_LOST_EXIT_CODE
     emit(event="done")
     return 0
 
 
-def describe_environment() -> dict[str, str]:
-    """Return the versions that the report names, by the packages' metadata."""
+def skip(reason: str) -> Iterator[Reading]:
+    """Raise Skipped."""
+    raise Skipped(reason)
+
+
+def describe_environment(packages: Iterable[str]) -> dict[str, str]:
+    """Return machine and versions, for the report, by the packages' metadata. What is not installed is left out.
+
+    `gpu_request` is how the dev container requested a GPU from its engine, such as nvidia, cdi or cpu; absent elsewhere.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     found = {
@@ -427,7 +534,7 @@ def describe_environment() -> dict[str, str]:
     }
     if os.environ.get("DEVKIT_GPU"):
         found["gpu_request"] = os.environ["DEVKIT_GPU"]
-    for name in ("torch", "transformers", "peft", "accelerate"):
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -435,27 +542,35 @@ def describe_environment() -> dict[str, str]:
     return found
 
 
-def main() -> int:
+def reserve_stdout() -> Callable[..., None]:
+    """Reserve stdout for JSON events, one a line: whatever else writes to file descriptor 1, C libraries included, reaches stderr.
+
+    Returns the function that writes an event of the fields that it is given.
+    """
+    sys.stdout.flush()
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    return lambda **event: print(json.dumps(event, allow_nan=False), file=stream, flush=True)
+
+
+def main(make_proof: Callable[..., Any] = Proof, words: Sequence[str] | None = None) -> int:
     """Run the chosen stages. Exit status 0 when all of them ran, passed or not; 75 when the GPU was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("depth", "stages", "failed", "scratch", "model"):
+    for name in ("depth", "precision", "model", "job", "scratch"):
         parser.add_argument(f"--{name}", default="")
-    arguments = parser.parse_args()
-    # No network, and the events alone on stdout: whatever else writes there reaches stderr.
+    for name in ("stages", "failed"):
+        parser.add_argument(f"--{name}", default=[], type=lambda text: [each for each in text.split(",") if each])
+    arguments = parser.parse_args(words)
+    # No network. bitsandbytes may otherwise look for kernels on the Hub while it is imported.
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
-    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
-    own = os.dup(1)
-    os.dup2(2, 1)
-
-    def emit(**event: Any) -> None:  # noqa: ANN401 - any value of JSON
-        os.write(own, (json.dumps(event, allow_nan=False) + "\n").encode())
-
-    emit(event="environment", environment=describe_environment())
-    emit(event="inputs", inputs={"depth": arguments.depth, "sentence": SENTENCE, "seed": SEED, "steps": STEPS})
-    names = [name for name in arguments.stages.split(",") if name] or [name for name, _, _ in STAGES]
+    emit = reserve_stdout()
     with tempfile.TemporaryDirectory(prefix="devkit-proof-", dir=arguments.scratch or None) as folder:
-        return run(names, [name for name in arguments.failed.split(",") if name], Path(folder), emit)
+        proof = make_proof(arguments, Path(folder), emit)
+        emit(event="environment", environment=proof.describe_environment())
+        emit(event="inputs", inputs=proof.inputs)
+        return run(proof, dict.fromkeys(arguments.failed, ("failed", "")), emit)
 
 
 if __name__ == "__main__":
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
     sys.exit(main())

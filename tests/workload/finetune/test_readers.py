@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
+from devkit.workload.finetune.precheck import check_inputs
 from devkit.workload.finetune.records import RecordKind, RecordLocation, RecordReader, TextRecord
+from devkit.workload.finetune.settings import FinetuneSettings
 from tests.fuzz.profile import FUZZ
 
 A, B = '{"text": "a"}', '{"text": "b"}'
@@ -268,3 +270,11 @@ def test_repeated_data_are_noted(write, tmp_path):
         f"{RecordReader([path, str(tmp_path / 'b.jsonl')]).summarize()}"
         == f"2 text records in 2 sources, {path} more than once"
     )
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".JSON", ".txt"])
+def test_a_wrong_file_is_refused_before_torch_is_imported(tmp_path, suffix):
+    file = tmp_path / f"rows{suffix}"
+    file.write_bytes(b"\0\n")
+    with pytest.raises(DevkitError, match="holds a NUL byte"):
+        check_inputs(FinetuneSettings(model="owner/model", data=(str(file),), output=tmp_path / "out"))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from devkit.errors import DevkitError
-from devkit.workload.finetune.files import LoadSettings
+from devkit.estimate.settings import Precision
+from devkit.workload.finetune.files import BaseQuantization, LoadSettings
 from devkit.workload.finetune.model import load_base_and_tokenizer
 from devkit.workload.generation import decoding
 from devkit.workload.generation.decoding import (
@@ -17,8 +18,8 @@ from devkit.workload.generation.decoding import (
     generate_in_order,
     generate_one,
 )
-from devkit.workload.generation.program import GenerationSpeed, compute_speed
-from devkit.workload.generation.settings import DecodingSettings
+from devkit.workload.generation.program import GenerationSpeed, compute_speed, resolve_model
+from devkit.workload.generation.settings import DecodingSettings, GenerateSettings, find_generation_files
 from tests.workload.small_models import CHATML, save_model
 
 pytestmark = pytest.mark.workload
@@ -224,3 +225,19 @@ def test_a_speed_is_compared_with_the_roofline_where_there_is_a_data_sheet(gener
     # Fifty steps a second, each reading 16 GB, are 800 GB/s.
     assert figures.roofline == pytest.approx(1 / 6)
     assert "17%" in f"{figures}"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is chosen over the CPU")
+@pytest.mark.parametrize(
+    ("has_bf16", "given", "precision"),
+    [
+        pytest.param(True, {}, Precision.BF16, id="bf16, as finetune trains there"),
+        pytest.param(False, {}, Precision.FP32, id="fp32 where the CPU emulates bf16"),
+        pytest.param(True, {"quantization": BaseQuantization.NF4}, Precision.FP32, id="fp32 with 4-bit weights"),
+        pytest.param(True, {"precision": Precision.FP32}, Precision.FP32, id="the one of --dtype"),
+    ],
+)
+def test_a_cpu_generates_in_the_precision_that_finetune_chooses(folder, monkeypatch, has_bf16, given, precision):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_bf16)
+    found = resolve_model(find_generation_files(GenerateSettings(model=f"{folder}", **given)))
+    assert found.device.precision is precision
