@@ -49,11 +49,12 @@ def _replace(target: Path, content: bytes, known: os.stat_result | None) -> None
         if known is not None:
             staged.chmod(stat.S_IMODE(known.st_mode))
         staged.replace(target)
-        _remove_leftovers(target.parent, start)
     except BaseException:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
         raise
+    with contextlib.suppress(OSError):  # the file is written, whatever lies beside it
+        _remove_leftovers(target.parent, start)
 
 
 def _remove_leftovers(folder: Path, start: str) -> None:
