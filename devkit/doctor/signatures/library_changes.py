@@ -21,8 +21,6 @@ _STANDARD = re.compile(r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*
 _OWN_CODE = "the program"
 _DISTINCTIVE = re.compile(r"[a-z][A-Z]|_.*_|[(]")
 """What a name has that leads to its library where the text does not name it."""
-_ROOTS = ("Config", "Arguments", "Trainer")
-"""Ends of class names that take the arguments of a class of another library which they extend."""
 _ALIASES = {
     **{"lightning": "pytorch_lightning", "pkg_resources": "setuptools", "PIL": "pillow", "sklearn": "scikit-learn"},
     **{"google": "protobuf"},
@@ -148,7 +146,7 @@ def _list_names(captures: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
     elif argument:
         if owner != "__init__":
             yield f" {owner}({argument}) ", True
-        if owner == "__init__" or owner.endswith(_ROOTS):
+        else:
             yield f"({argument}) ", False
     elif owner:
         yield f".{owner.rpartition('.')[2]}(", False

@@ -77,6 +77,9 @@ def parse_mount(text: str, files: ProjectFiles, *, path: str, line: int) -> Moun
     if len(parts) == 1:
         return build_mount(files, kind="volume", source="", target=parts[0], path=path, line=line)
     source = drive + parts[0]
+    named = replace_variables(source, files.host.env)
+    if re.fullmatch(r"\w[\w.-]*", named):  # by its variable or default
+        return build_mount(files, kind="volume", source=named, target=parts[1], path=path, line=line)
     kind = "bind" if drive or source.startswith(("/", ".", "~", "$")) else "volume"
     return build_mount(files, kind=kind, source=source, target=parts[1], path=path, line=line)
 
