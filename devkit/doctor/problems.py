@@ -239,9 +239,9 @@ def list_problem_rows(code: str) -> dict[str, ProblemRow]:
 
 
 def _load_problem_rows(code: str) -> Mapping[str, Any]:
-    """Load the rows of a check's problems: its own, and with `spoken` those of every program that fails."""
+    """Load the rows of a check's problems: its own, and with `program_failures` those of every program that fails."""
     row = load(_CATALOG, f"failures/{code[:3]}")["check"][code]
-    return {**(load(_CATALOG, "spoken") if row.get("spoken") else {}), **row.get("problem", {})}
+    return {**(load(_CATALOG, "program_failures") if row.get("program_failures") else {}), **row.get("problem", {})}
 
 
 def show_template(text: str) -> str:

@@ -73,7 +73,7 @@ def stopped(endpoint=DEFAULT, **changes):
     return silent(EngineEnd.NOT_RUNNING, endpoint, **changes)
 
 
-def spoken(*words, program="dockerd", **changes):
+def say(*words, program="dockerd", **changes):
     """No engine, and why, in the words of its program."""
     failure = ProgramFailure(program, words, "/var/log/docker.log", **changes)
     return host(engine=EngineFailure(EngineEnd.CANNOT_START, DEFAULT, "", said=(failure,), socket_kind=""))
@@ -173,24 +173,24 @@ CASES = [
     ("ENG018", healthy(), "passed", "an engine answers"),
     (
         "ENG018",
-        spoken("failed: no such thing"),
+        say("failed: no such thing"),
         "error: dockerd fails: failed: no such thing | likely",
         "unknown words",
     ),
     (
         "ENG018",
-        spoken("btrfs?", settings=NAMED),
+        say("btrfs?", settings=NAMED),
         "error: name storage-driver | sudoedit /etc/docker/daemon.json",
         "a setting",
     ),
-    ("ENG018", spoken("no runtime", program="podman"), "error: podman fails | never Docker", "Podman says why"),
+    ("ENG018", say("no runtime", program="podman"), "error: podman fails | never Docker", "Podman says why"),
     (
         "ENG001",
         host(engine=EngineFailure(EngineEnd.PERMISSION_DENIED, DEFAULT, "", socket_group=0)),
         "error: belongs to root alone | docker.socket | never usermod",
         "a socket without the group docker",
     ),
-    ("ENG001", spoken("failed: x"), "error: does not start", "an engine that said why"),
+    ("ENG001", say("failed: x"), "error: does not start", "an engine that said why"),
     ("ENG019", docker_fails("DOCKER_API_VERSION"), "error: unset DOCKER_API_VERSION | certain", "it works without"),
     ("ENG019", docker_fails("DOCKER_HOST", "DOCKER_TLS_VERIFY"), "error: unset DOCKER_HOST DOCKER_TLS_VERIFY", "two"),
     ("ENG019", docker_fails(), "passed", "it fails without any variable, too"),

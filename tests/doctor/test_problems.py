@@ -9,7 +9,7 @@ from string import Formatter
 
 import pytest
 
-from devkit.doctor import spoken
+from devkit.doctor import program_failures
 from devkit.doctor.fixes import DistroFamily, load_commands
 from devkit.doctor.model import Confidence, Finding, Fix, Restart, Severity, Side
 from devkit.doctor.problems import (
@@ -42,7 +42,7 @@ def list_modules(code):
     return found
 
 
-HELPERS = ("devkit.doctor.checks.", "devkit.doctor.trials", "devkit.doctor.spoken")
+HELPERS = ("devkit.doctor.checks.", "devkit.doctor.trials", "devkit.doctor.program_failures")
 
 
 def test_every_row_is_yielded_by_the_modules_of_its_check():
@@ -87,7 +87,7 @@ def test_every_value_of_a_row_is_given_by_the_check_that_yields_it():
 
 
 def test_variants_ask_for_what_is_known_of_machines_or_given_by_checks():
-    modules = {inspect.getmodule(inspect.unwrap(check.run)) for check in CHECKS} | {spoken}
+    modules = {inspect.getmodule(inspect.unwrap(check.run)) for check in CHECKS} | {program_failures}
     given = {word for module in modules for _, words in read_calls(module) for word in words}
     known = describe_variant(build_unknown_facts()).keys() | given
     for code, name, row in ROWS:

@@ -20,7 +20,7 @@ from devkit.doctor.preconditions import (
     skip_if,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import report_failure
+from devkit.doctor.program_failures import report_failure
 from devkit.facts.model import Engine, EngineKind, Facts, Tegra
 from devkit.facts.values import Release, Unknown
 from devkit.text import format_count, join_words

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from devkit.doctor.model import NotApplicable, Severity
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import name_program, report_failure
+from devkit.doctor.program_failures import name_program, report_failure
 from devkit.doctor.trials import describe_way, explain, find_fault, find_reason
 from devkit.facts.model import Facts, ProgramFailure, Trial, Way
 from devkit.facts.values import Unknown

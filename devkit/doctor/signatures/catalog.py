@@ -44,7 +44,7 @@ def load_check_rows(prefix: str) -> Mapping[str, CheckRow]:
 
 
 def _without_problems(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in ("problem", "spoken")}
+    return {key: value for key, value in row.items() if key not in ("problem", "program_failures")}
 
 
 @cache

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
@@ -220,9 +221,9 @@ class _Reader:
 
 def _walk_linux(tree: ast.AST) -> Iterator[ast.AST]:
     """Walk a program but for what it does on another system, and for the requirements of what it builds."""
-    waiting = [tree]
+    waiting = deque([tree])
     while waiting:
-        node = waiting.pop(0)
+        node = waiting.popleft()
         yield node
         if isinstance(node, ast.keyword) and (node.arg or "").endswith(("_requires", "_require")):
             continue
@@ -267,9 +268,9 @@ def _list_setup_requires(tree: ast.Module) -> Iterator[str]:
 
 def _list_imports(tree: ast.Module, *, in_functions: bool = False) -> Iterator[tuple[str, int]]:
     """List the modules that a program imports at once, with their lines; those in functions, too, if wanted."""
-    waiting: list[ast.AST] = [*tree.body]
+    waiting: deque[ast.AST] = deque(tree.body)
     while waiting:
-        node = waiting.pop(0)
+        node = waiting.popleft()
         match node:
             case ast.Import(names=names):
                 yield from ((each.name, node.lineno) for each in names)

@@ -209,12 +209,12 @@ def test_the_stream_is_the_answer_without_partial_characters(generator, prompts,
 
 
 def test_a_turns_end_that_is_no_eos_token_ends_answers_in_chats(tmp_path):
-    spoken = speaker_of(save_model(tmp_path, chat_template=CHATML))
-    assert spoken.turn_end == "</s>"
-    assert 257 in spoken.eos_token_ids
-    assert spoken.find_stop_texts(GREEDY) == ()
-    spoken.tokenizer.chat_template = CHATML.replace("</s>", "<|im_end|>\n")
-    unnamed = TextGenerator(spoken.model, spoken.tokenizer)
+    speaker = speaker_of(save_model(tmp_path, chat_template=CHATML))
+    assert speaker.turn_end == "</s>"
+    assert 257 in speaker.eos_token_ids
+    assert speaker.find_stop_texts(GREEDY) == ()
+    speaker.tokenizer.chat_template = CHATML.replace("</s>", "<|im_end|>\n")
+    unnamed = TextGenerator(speaker.model, speaker.tokenizer)
     assert unnamed.find_stop_texts(replace(GREEDY, stops=("a",))) == ("a", "<|im_end|>")
 
 

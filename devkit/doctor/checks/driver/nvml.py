@@ -22,7 +22,7 @@ from devkit.doctor.preconditions import (
     require_visible_gpu,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import report_failure
+from devkit.doctor.program_failures import report_failure
 from devkit.facts.model import Driver, Engine, Facts, NvmlEnd, NvmlFailure
 from devkit.facts.values import Release, Unknown
 

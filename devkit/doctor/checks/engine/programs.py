@@ -6,7 +6,7 @@ from devkit.doctor.checks.cascades import CONTAINER_START_CODES
 from devkit.doctor.model import check
 from devkit.doctor.preconditions import require, require_some
 from devkit.doctor.problems import Problem
-from devkit.doctor.spoken import report_failure
+from devkit.doctor.program_failures import report_failure
 from devkit.facts.model import EngineFailure, Facts
 
 _NOT_EXECUTABLE = 126

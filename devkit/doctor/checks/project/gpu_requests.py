@@ -29,7 +29,7 @@ from devkit.doctor.preconditions import (
     skip_if,
 )
 from devkit.doctor.problems import Problem, problem
-from devkit.doctor.spoken import report_failure
+from devkit.doctor.program_failures import report_failure
 from devkit.facts.model import (
     Compose,
     DevContainer,
