@@ -12,7 +12,7 @@ help: ## list the commands
 demo: .venv/.with-workload ## the main job on this machine: doctor, a dev container, fine-tuning proven, a real model tuned
 	@sh .ci/demo.sh
 
-test: .venv/.with-test ## the tests for each change, about nine minutes; TESTS=tests/doctor runs some of them
+test: .venv/.with-test ## the tests for each change, five to nine minutes; TESTS=tests/doctor runs some of them
 	@bash .ci/test.sh test $(TESTS)
 
 test-all: .venv/.with-test ## what make test leaves out: real engines and clusters, fuzzing, faults, whole matrices

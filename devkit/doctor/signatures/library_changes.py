@@ -17,7 +17,7 @@ from devkit.doctor.signatures.text_facts import read_versions
 
 _FRAME = re.compile(r"File \"([^\"]{1,300})\", line \d")
 _PACKAGE = re.compile(r"(?:(?:site|dist)-packages|custom_nodes)[/\\]([A-Za-z]\w{0,60})(?=[/\\.])")
-_STANDARD = re.compile(r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$")
+STANDARD_FILE = re.compile(r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$")
 _OWN_CODE = "the program"
 _DISTINCTIVE = re.compile(r"[a-z][A-Z]|_.*_|[(]")
 """What a name has that leads to its library where the text does not name it."""
@@ -166,7 +166,7 @@ def _list_names(captures: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
 
 def list_packages(shown: str) -> list[str]:
     """Return the packages of the frames above an error, "" for files of the program's own."""
-    files = [found[1] for found in _FRAME.finditer(shown[-64 * 1024 :]) if not _STANDARD.search(found[1])][
+    files = [found[1] for found in _FRAME.finditer(shown[-64 * 1024 :]) if not STANDARD_FILE.search(found[1])][
         -_MAX_FRAMES:
     ]
     packages = (_PACKAGE.search(file) for file in files)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.signatures.catalog import find_candidates
-from devkit.doctor.signatures.library_changes import find_class_libraries
+from devkit.doctor.signatures.library_changes import STANDARD_FILE, find_class_libraries
 from devkit.doctor.signatures.log_text import Words
 from devkit.doctor.signatures.matching import find_template
 from devkit.doctor.signatures.text_facts import PACKAGES, TextFacts
@@ -20,7 +20,6 @@ _FRAME = re.compile(
     r"(?P<file>(?:[\w.-]+[/\\])*[\w-]+\.py)(?=[\"\]:]| in )|File \"(?P<other>[^\"]{1,300})\", line \d|(?P<cell>Cell In\[|<ipython-input-)"
 )
 """A frame of a traceback: of an installed package, in the forms of Python, IPython and rich, or of the program itself."""
-_STANDARD = re.compile(r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$")
 _IMPORT = re.compile(r"\bfrom ([A-Za-z_][\w.]*) import ([^\n]{1,300})")
 _CALL = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)\(")
 _PLACE = re.compile(r"'\s{0,3}\(([^)\n]{1,300})\)")
@@ -92,7 +91,7 @@ def _list_frames(shown: str) -> Iterator[tuple[str, str]]:
     for found in _FRAME.finditer(shown):
         if found["file"]:
             yield found["folder"].removeprefix('File "').rstrip("/\\"), found["file"].replace("\\", "/")
-        elif found["cell"] or not _STANDARD.search(found["other"]):
+        elif found["cell"] or not STANDARD_FILE.search(found["other"]):
             yield "", ""
 
 
