@@ -6,6 +6,7 @@ rolls back. A kill at any moment leaves each file old or new and never half.
 
 import contextlib
 import dataclasses
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -411,8 +412,14 @@ def is_unfinished(root: Path) -> bool:
 def _explain_refusal(error: OSError, root: Path) -> DevkitError:
     return DevkitError(
         f"cannot write {error.filename or root}: {error.strerror}",
-        "Make the project writable for this user, or choose another directory. Nothing was changed.",
+        _advise(error, "Make the project writable for this user, or choose another directory"),
     )
+
+
+def _advise(error: OSError, otherwise: str) -> str:
+    """Say what to do when a file could not be written."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{'Free space on that disk' if is_full else otherwise}. Nothing was changed."
 
 
 def _is_done(root: Path, change: FileChange) -> bool:
@@ -468,7 +475,7 @@ def replace_file(
             with contextlib.suppress(OSError):
                 each.unlink(missing_ok=True)
         raise DevkitError(
-            f"cannot replace {path}: {error.strerror}", "Make it writable for this user. Nothing was changed."
+            f"cannot replace {path}: {error.strerror}", _advise(error, "Make it writable for this user")
         ) from None
     _sync_directories([path.parent])
     return backup

@@ -1,6 +1,7 @@
 """Writing: nothing of the user's is lost, nothing is written outside the project, and a kill leaves no half file."""
 
 import contextlib
+import errno
 import json
 import os
 import pty
@@ -185,6 +186,16 @@ def test_a_disk_that_refuses_leaves_the_old_tree(tmp_path):
     assert "Nothing was changed" in refused.value.hint
     (tmp_path / ".devcontainer/.d.txt.devkit-new").rmdir()
     assert files_below(tmp_path) == before
+
+
+def test_on_a_full_disk_the_advice_is_to_free_space(tmp_path, monkeypatch):
+    def refuse(*_words):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writing, "_write_synced", refuse)
+    with pytest.raises(DevkitError, match="No space left") as refused:
+        run(tmp_path)
+    assert refused.value.hint == "Free space on that disk. Nothing was changed."
 
 
 def test_private_settings_stay_private_and_a_script_may_run(tmp_path):

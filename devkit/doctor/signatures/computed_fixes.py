@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from devkit.doctor.model import Fix, Restart, Side
+from devkit.doctor.signatures.library_changes import OWN_CODE
 from devkit.doctor.signatures.text_facts import TextFacts, parse_capability
 from devkit.facts.values import ComputeCapability, Release
 
@@ -240,7 +241,8 @@ def _fix_by_history(captures: Mapping[str, str], values: TextFacts) -> Fix:
     if added:
         summary = f"Install {library} below {removed}, or {added} or newer."
         return Fix(summary, (bound, f"{install} '{library}>={added}'"), Side.CONTAINER)
-    return Fix(f"Install {library} below {removed}.", (bound,), Side.CONTAINER)
+    other = f", or change {OWN_CODE}" if caller == OWN_CODE else ""
+    return Fix(f"Install {library} below {removed}{other}.", (bound,), Side.CONTAINER)
 
 
 def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:

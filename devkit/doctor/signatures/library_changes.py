@@ -17,8 +17,10 @@ from devkit.doctor.signatures.text_facts import read_versions
 
 _FRAME = re.compile(r"File \"([^\"]{1,300})\", line \d")
 _PACKAGE = re.compile(r"(?:(?:site|dist)-packages|custom_nodes)[/\\]([A-Za-z]\w{0,60})(?=[/\\.])")
-STANDARD_FILE = re.compile(r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$")
-_OWN_CODE = "the program"
+STANDARD_FILE = re.compile(
+    r"^<(?!stdin)|[/\\][Ll]ib[/\\](?:python3\.\d+[/\\])?(?!.*(?:site|dist)-packages)[\w/\\]+\.py$"
+)
+OWN_CODE = "the program"
 _DISTINCTIVE = re.compile(r"[a-z][A-Z]|_.*_|[(]")
 """What a name has that leads to its library where the text does not name it."""
 _ALIASES = {
@@ -84,7 +86,7 @@ def describe_change(captures: Mapping[str, str], text: Words, position: int) -> 
         own = frames[-1].replace("_", "-")
         return {"change": "mixed", "library": own, "caller": own, "what": captures["thing"]}
     if not module and _is_of_known_library(text, position):
-        return {"change": "unknown", "caller": _OWN_CODE}
+        return {"change": "unknown", "caller": OWN_CODE}
     is_name_error = text.lowered.startswith("name '", position)
     for words, is_sure in _list_names(captures):
         found = [each for each in find_changes(words) if library in ("", each.library)]
@@ -133,7 +135,7 @@ def _describe(found: list[Change], text: Words, frames: list[str], *, is_sure: b
 def _name_caller(frames: list[str], library: str) -> str:
     """Return the package of the last frame outside of the library."""
     caller = next((package for package in reversed(frames) if package != library), "")
-    return caller.replace("_", "-") or _OWN_CODE
+    return caller.replace("_", "-") or OWN_CODE
 
 
 def _list_names(captures: Mapping[str, str]) -> Iterator[tuple[str, bool]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from devkit.compat.specifiers import canonicalize_name
 from devkit.doctor.signatures.catalog import find_candidates
-from devkit.doctor.signatures.library_changes import STANDARD_FILE, find_class_libraries
+from devkit.doctor.signatures.library_changes import OWN_CODE, STANDARD_FILE, find_class_libraries
 from devkit.doctor.signatures.log_text import Words
 from devkit.doctor.signatures.matching import find_template
 from devkit.doctor.signatures.text_facts import PACKAGES, TextFacts
@@ -156,10 +156,10 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
         what = f"{missing.owner}({what})" if missing.is_argument else f"{missing.owner}.{what}"
     elif missing.name and missing.candidates:
         what = f"{missing.candidates[0].module}.{missing.name}"
-    library, caller = (
-        history.package,
-        history.caller or (missing.caller.partition("/")[0].replace("_", "-") or "the program"),
-    )
+    library = history.package
+    caller = history.caller or missing.caller.partition("/")[0].replace("_", "-") or OWN_CODE
+    # Where the program can be changed, or another release serves as well, the fix leaves a choice.
+    has_choice = bool(history.removed and (caller == OWN_CODE or history.caller_release or history.added))
     if history.removed:
         says = f"{library} {history.removed} removed {what}, which {caller} asks for; {history.last} is the last release that has it"
         says += f", {history.first} the first" if history.first else ""
@@ -169,7 +169,7 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
         says = f"{installed} does not have {what} yet, which {caller} asks for; {history.added} is the first release that has it"
     return {
         "missing": missing.name or what,
-        "change": "read" if history.is_sure else "seen",
+        "change": "read" if history.is_sure and not has_choice else "seen",
         "library": library,
         "caller": caller,
         "what": what,
