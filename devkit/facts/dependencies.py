@@ -233,7 +233,7 @@ class SystemPackage:
 
 @dataclass(frozen=True)
 class BuildNeed:
-    """What a build takes from outside: `kind` is "program", "library" or "header", which the image has, or "module".
+    """A need of a build from outside: `kind` is "program", "library" or "header", which the image has, or "module".
 
     A module is one that setup.py imports and that no isolated build has. `origin` is the file and line that show it.
     """
@@ -423,7 +423,7 @@ class SourceBuild:
 
     @property
     def modules(self) -> tuple[BuildNeed, ...]:
-        """What it imports and an isolated build lacks."""
+        """The modules that it imports and an isolated build lacks."""
         return tuple(each for each in self.needs if each.kind == "module")
 
 

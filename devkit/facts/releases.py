@@ -18,7 +18,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class MissingName:
-    """What an error says that a library lacks.
+    """A name that a library lacks, as an error says.
 
     `name` is the name, the attribute or the argument, "" for a whole module. `owner` is the class or function that lacks it,
     as `Class`, `Class.method` or `function`, "" for a name of a module. An attribute
@@ -38,7 +38,7 @@ class MissingName:
 
 @dataclass(frozen=True)
 class NameHistory:
-    """Which releases of a package have a missing name, as their wheels show.
+    """The releases of a package that have a missing name, as their wheels show.
 
     `added` is the first release that has it after those without, `last` the last one before those without, and `removed`
     the first of these; "" where no release shows it. `until` is the release after `added` that removed it again, and

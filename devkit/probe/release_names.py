@@ -64,7 +64,7 @@ _JSON = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 
 
 class Sight(StrEnum):
-    """What a release shows of a name. DOUBT: it lacks the name as far as it was read. UNKNOWN: its source does not say it."""
+    """The view that a release gives of a name. DOUBT: it lacks the name as far as it was read. UNKNOWN: its source does not say it."""
 
     HAS = "has"
     LACKS = "lacks"

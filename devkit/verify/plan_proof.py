@@ -59,7 +59,7 @@ _RUN_BY_DEVKIT = ("pip", "install")
 
 @dataclass(frozen=True)
 class PlanProof:
-    """How the proof ended. `reason` says why nothing was tried, "" where it was.
+    """The end of the proof. `reason` says why nothing was tried, "" where it was.
 
     `failures` are what went wrong, each with its file and line; `added` are requirements that repaired others; `left_out`
     are packages that were not installed. `command` is the program that ran, "" where only imports were tried.

@@ -154,7 +154,7 @@ class Words:
 
     @cached_property
     def is_about_gpus(self) -> bool:
-        """Whether it has a word of this field."""
+        """Return True for a text with a word of this field."""
         return is_about_gpus(self.lowered)
 
     def cut(self, start: int, end: int) -> "Words":
