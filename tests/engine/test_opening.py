@@ -162,8 +162,8 @@ def test_the_hosts_models_and_its_token_are_inside_and_in_no_layer(light, tmp_pa
     read = 'cat "$HF_TOKEN_PATH"; touch "$HF_HUB_CACHE/written"; mkdir -p "$HF_XET_CACHE"'
     assert light.inside("sh", "-c", read) == secret
     assert {(host / each).stat().st_uid for each in ("hub/written", "xet")} == {owner.st_uid}
-    for name in light.engine.docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split():
-        assert secret not in light.engine.docker("history", "--no-trunc", name)
+    for built in light.engine.docker("image", "ls", "--quiet").split():
+        assert secret not in light.engine.docker("history", "--no-trunc", built)
     devkit(light, "down")
     missing = tmp_path / "missing"
     devkit(light, "up", HF_HOME=str(missing))

@@ -222,8 +222,13 @@ def _join_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _read_line(files: ProjectFiles, path: str, line: int) -> str:
-    lines = (files.read(path, "guide") or "").splitlines()
+    lines = _split_lines(files.read(path, "guide") or "")
     return lines[line - 1] if line <= len(lines) else ""
+
+
+@lru_cache(maxsize=8)
+def _split_lines(text: str) -> list[str]:
+    return text.splitlines()
 
 
 def _list_unisolated(files: ProjectFiles, path: str) -> Iterator[tuple[str, str]]:
