@@ -36,6 +36,7 @@ MEMORY = "allowed-indexes.json"
 _OF_UV = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
 _VARIABLES = (*_OF_UV, "UV_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 _OFFLINE = ("UV_OFFLINE", "UV_NO_INDEX", "PIP_NO_INDEX")
+_YES = ("1", "true", "yes", "on")
 _ALLOWED_NOW: set[str] = set()
 _PIP_KEYS = ("index-url", "extra-index-url", "find-links")
 
@@ -92,16 +93,20 @@ def list_own_indexes() -> tuple[str, ...]:
         own = (str(each.get("url", "")) for each in rows if each.get("default"))
         chosen = chosen or next(own, "") or str(table.get("index-url", ""))
     chosen = re.sub(r"^[\w.-]+=(?=\w+://)", "", chosen)
-    found = (*named, *extra, chosen or default or PUBLIC_INDEX)
+    # An index in a folder of this machine stands for the public one, too.
+    local = [value for key, values in _read_pip() for value in values if key == "index-url"]
+    found = (*named, *extra, chosen or default or next(iter(local), PUBLIC_INDEX))
     return tuple(dict.fromkeys(each.rstrip("/") for each in found if each.startswith(("https://", "http://"))))
 
 
 def find_offline_setting() -> str:
-    """Find the setting by which uv or pip ask no index, "" for none."""
-    return next(
-        (each for each in _OFFLINE if os.environ.get(each, "").lower() in ("1", "true", "yes", "on")),
-        "",
-    )
+    """Find the setting by which uv or pip ask no index, a variable or a key of their files; "" for none."""
+    if variable := next((each for each in _OFFLINE if os.environ.get(each, "").lower() in _YES), ""):
+        return variable
+    for key in ("offline", "no-index"):
+        if any(table.get(key) is True for table in _read_uv()):
+            return f"{key} of uv.toml"
+    return "no-index of pip.conf" if any(values[-1].lower() in _YES for _, values in _read_pip(("no-index",))) else ""
 
 
 def _list_configured() -> Iterator[str]:
@@ -153,8 +158,8 @@ def _read_uv() -> Iterator[dict[str, Any]]:
             yield tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def _read_pip() -> Iterator[tuple[str, list[str]]]:
-    """Read pip's settings of indexes, variables last. Source: https://pip.pypa.io/en/stable/topics/configuration/."""
+def _read_pip(keys: tuple[str, ...] = _PIP_KEYS) -> Iterator[tuple[str, list[str]]]:
+    """Read pip's settings by these keys, variables last. Source: https://pip.pypa.io/en/stable/topics/configuration/."""
     home = os.environ.get("HOME", "")
     paths = [Path("/etc/pip.conf"), Path(home, ".pip/pip.conf"), *_find_settings("pip", "pip.conf")]
     if named := os.environ.get("PIP_CONFIG_FILE", ""):
@@ -164,9 +169,9 @@ def _read_pip() -> Iterator[tuple[str, list[str]]]:
         with suppress(OSError, ValueError, configparser.Error):
             parser.read_string(path.read_text(encoding="utf-8"))
             for section in ("global", "install"):
-                for key in _PIP_KEYS:
+                for key in keys:
                     if values := parser.get(section, key, fallback="").split():
                         yield key, values
-    for key in _PIP_KEYS:
+    for key in keys:
         if values := os.environ.get(f"PIP_{key.upper().replace('-', '_')}", "").split():
             yield key, values

@@ -326,8 +326,9 @@ def _find_installed(candidate: Candidate, folders: Iterable[str]) -> Candidate:
 
 def list_wheels(package: str) -> list[Wheel] | Unknown:
     """List a wheel of each stable release of a package, oldest first, on the first of the user's indexes that has it."""
-    says = Unknown(f"the index has no package {package}")
-    for index in list_own_indexes():
+    indexes = list_own_indexes()
+    says = Unknown(f"the index has no package {package}" if indexes else "the index is a folder of this machine")
+    for index in indexes:
         address, login = _split_login(index)
         try:
             with send_request(f"{address}/{package}/", login, Accept=_JSON) as answer:

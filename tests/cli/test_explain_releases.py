@@ -277,6 +277,28 @@ def test_the_index_is_asked_about_an_installed_library_alone(library, monkeypatc
     assert served.requests == []
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        pytest.param("uv/uv.toml", "offline = true\n", "offline of uv.toml is set", id="uv offline"),
+        pytest.param("uv/uv.toml", "no-index = true\n", "no-index of uv.toml is set", id="uv without an index"),
+        pytest.param("pip/pip.conf", "[global]\nno-index = yes\n", "no-index of pip.conf is set", id="pip"),
+        pytest.param(
+            "pip/pip.conf",
+            "[global]\nindex-url = file:///mirror/simple\n",
+            "the index is a folder of this machine",
+            id="an index in a folder",
+        ),
+    ],
+)
+def test_a_closed_network_that_files_describe_is_left_alone(tmp_path, monkeypatch, file, text, says):
+    monkeypatch.setattr(release_names, "send_request", lambda *_, **__: pytest.fail("a request was sent"))
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    (tmp_path / "config" / file).parent.mkdir(parents=True)
+    (tmp_path / "config" / file).write_text(text)
+    assert ask(MISSING)["not_read"] == says
+
+
 def test_a_private_index_is_asked_first_and_its_login_stays_with_it(library, tmp_path, monkeypatch):
     public = library(HAS_OLD["a function"], init(""))
     private = [
