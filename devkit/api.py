@@ -177,7 +177,7 @@ class Explanation:
 def explain(text: str, facts: Facts | None = None, *, use_machine: bool = True) -> Explanation:
     """Explain a check by its code, or the errors in a log.
 
-    Where a library lacks a name, its wheels on the package index are read; UV_OFFLINE and PIP_NO_INDEX prevent that.
+    Where a library lacks a name, its wheels on the package index are read, unless uv or pip is set to work offline.
 
     Args:
         text: a code such as "DRV001", or a log.

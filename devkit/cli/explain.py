@@ -64,7 +64,7 @@ def explain(
 
     CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
     - reads a log from standard input. Needs no GPU. Where a library lacks a name, reads its wheels on the package index,
-    unless UV_OFFLINE or PIP_NO_INDEX is set. Exits with 1 for an unknown error.
+    unless uv or pip is set to work offline. Exits with 1 for an unknown error.
     """
     if facts_file and no_facts:
         raise DevkitError("--facts and --no-facts contradict each other", "Give one of the two.")

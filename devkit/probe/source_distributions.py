@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from devkit.compat.version_tables import load_tables
 from devkit.facts.dependencies import SourceBuild
 from devkit.probe.dependencies.build_files import CMAKE, MESON, PYPROJECT, SCRIPT, SETUP_PY, SOURCES, read_source_build
+from devkit.probe.package_indexes import find_offline_setting
 
 DEADLINE_S = 12.0
 """For all of them together; those that have not answered by then are not read."""
@@ -72,6 +73,8 @@ def _is_build_file(path: str) -> bool:
 def _download(url: str) -> bytes:
     if not url.startswith(("https://", "http://", "file:")):
         raise OSError(f"{url} is not an address of a server")
+    if not url.startswith("file:") and (setting := find_offline_setting()):
+        raise OSError(f"{setting} is set")
     request = urllib.request.Request(url, headers={"User-Agent": "devkit"})  # noqa: S310
     ends_at, content = time.monotonic() + DEADLINE_S, bytearray()
     with urllib.request.urlopen(request, timeout=CALL_DEADLINE_S) as answer:  # noqa: S310

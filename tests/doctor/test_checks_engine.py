@@ -417,7 +417,7 @@ def test_the_verdict_on_each_engine(code):
 
 def test_a_machine_without_the_docker_command_is_not_judged():
     for code in ("ENG011", "ENG012", "ENG014"):
-        assert run_check(code, host(clients__found=())) == Skipped("there is no docker command on this side")
+        assert run_check(code, host(clients__found=())) == Skipped("the docker command is not installed on this side")
 
 
 @pytest.mark.parametrize(("version", "holes"), [("1.17.7", 2), ("1.16.1", 9)], ids=["one behind", "long ago"])

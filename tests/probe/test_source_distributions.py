@@ -131,3 +131,11 @@ def test_what_is_no_archive_is_left_out(tmp_path, content):
     (tmp_path / "it-1.tar.gz").write_bytes(content)
     assert describe(tmp_path / "it-1.tar.gz") == []
     assert read_source_builds({"a": "ftp://x.example/a-1.tar.gz", "b": "/etc/passwd"}) == ()
+
+
+def test_nothing_is_downloaded_where_the_user_is_offline(monkeypatch):
+    requests = []
+    monkeypatch.setattr(source_distributions.urllib.request, "urlopen", lambda *words, **_: requests.append(words))
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    assert read_source_builds({"offline": "https://example.org/offline-1.0.tar.gz"}) == ()
+    assert requests == []

@@ -97,7 +97,7 @@ def require_gpu_cdi_specs(facts: Facts) -> tuple[CdiSpec, ...]:
     require_nvidia_gpu(facts)
     specs = require(facts.cdi)
     found = tuple(spec for spec in specs if spec.kind == CDI_GPU_KIND or (spec.error and "nvidia" in spec.path))
-    skip_if(not found, "there is no CDI specification for nvidia.com/gpu")
+    skip_if(not found, "no CDI specification names nvidia.com/gpu")
     return found
 
 
@@ -297,7 +297,7 @@ def _list_known(engine: Engine) -> str:
 def engine_knows_cdi_gpus(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     specs = tuple(spec for spec in require(facts.cdi) if spec.driver is not None or spec.kind == CDI_GPU_KIND)
-    skip_if(not specs, "there is no CDI specification of the driver's libraries")
+    skip_if(not specs, "no CDI specification lists the driver's libraries")
     if not _needs_cdi(engine) or has_cdi_gpus(facts, engine):
         return
     evidence = (

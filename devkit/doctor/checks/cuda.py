@@ -195,7 +195,7 @@ def libcuda_is_not_a_stub(facts: Facts) -> Iterator[Problem]:
 
 def _require_toolkit(facts: Facts) -> tuple[CudaFolder, Release]:
     require_visible_gpu(facts)
-    toolkit = require_some(require_python(facts).cuda_toolkit, "there is no CUDA Toolkit with a compiler here")
+    toolkit = require_some(require_python(facts).cuda_toolkit, "no CUDA Toolkit with a compiler is installed here")
     # 13.0.88 is a patch of 13.0, and runs wherever that does.
     numbers = require(toolkit.version).numbers[:2]
     return toolkit, Release.parse(".".join(str(number) for number in numbers))
@@ -240,7 +240,7 @@ def _find_cuda(facts: Facts) -> tuple[Release, str]:
     container = facts.container
     required = "" if container is None or isinstance(container, Unknown) else container.require_cuda or ""
     wanted = required.partition("cuda>=")[2].split(",")[0].split()
-    skip_if(not wanted, "there is no CUDA here but what torch brings")
+    skip_if(not wanted, "the only CUDA here comes with torch")
     return Release.parse(wanted[0]), "the image"
 
 

@@ -14,7 +14,7 @@ from devkit.text import format_bytes, format_count
 @check("MEM001", require_visible_gpu)
 def memory_may_be_locked(facts: Facts) -> Iterator[Problem]:
     limits = require(facts.limits)
-    skip_if(not require(limits.has_infiniband), "there is no InfiniBand or RoCE card")
+    skip_if(not require(limits.has_infiniband), "this machine has no InfiniBand or RoCE card")
     limit_bytes = require(limits.locked_memory_bytes)
     if limit_bytes is not None:
         evidence = (f"/proc/self/limits: Max locked memory {limit_bytes}", "/sys/class/infiniband is not empty")

@@ -715,7 +715,7 @@ def resolve_gguf(file: Path) -> Path:
 
 CACHE_HINT = "Set HF_HOME to a folder that you own."
 LEFTOVER_AFTER_S = 3600.0
-"""A folder that no file was added to for so long is no longer being written."""
+"""A scratch folder that has had no new file for this long belongs to a run that was killed."""
 
 
 def install_snapshot(name: str, commit: str, write: Callable[[Path], None]) -> Path:

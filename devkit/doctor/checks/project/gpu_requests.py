@@ -178,7 +178,7 @@ def _format_request(request: GpuRequest) -> str:
 @check("PRJ005", causes=("CON006", "PRJ041"))
 def gpu_work_requests_gpu(facts: Facts) -> Iterator[Problem]:
     containers = [container for container in require_project_containers(facts) if container.is_started_by_files]
-    skip_if(not require(has_nvidia_gpu(facts)), "there is no GPU on this machine that a container could ask for")
+    skip_if(not require(has_nvidia_gpu(facts)), "this machine has no GPU for a container to request")
     # Beside a dev container with a GPU, another one without is there for machines that have none.
     has_other = any(container.dev and _is_gpu_requested(container) for container in containers)
     for container in containers:
@@ -331,7 +331,7 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Problem]:
             yield problem("under-limits", found_at=place, evidence=evidence, service=service.name)
     if not any(service.requests for service in services):
         return
-    compose = require_some(facts.compose, "there is no Compose plugin to compare with")
+    compose = require_some(facts.compose, "no Compose plugin is installed to compare with")
     for service in services:
         for request in service.requests:
             name = _FEATURE.get(request.form, "")
