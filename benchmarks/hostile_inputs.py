@@ -54,7 +54,6 @@ FACTS = (
 REPORT = (
     ("verify", "--check", "{}/input"),
     ("fleet", "compare", "{}/input", "{}/input"),
-    ("doctor", "--verification", "{}/input"),
 )
 LOG = (("explain", "-"),)
 CONFIG = (("estimate", "{}/config.json"), ("estimate", "{}"))

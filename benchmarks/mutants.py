@@ -201,11 +201,6 @@ def main() -> int:
         for number in range(options.jobs):
             copies.put(Path(shutil.copytree(ROOT, Path(scratch, str(number)), ignore=ignored, symlinks=True)))
 
-        for area in areas:
-            for tier, marks in tiers.items():
-                if failing := find_failing(Path(scratch, "0"), list_tests(area), marks):
-                    parser.error(f"the tests of {area} in {tier} fail without a mutant: {failing}")
-
         def try_one(each: tuple[str, tuple[str, int, int]]) -> dict[str, str]:
             copy = copies.get()
             try:
@@ -213,7 +208,18 @@ def main() -> int:
             finally:
                 copies.put(copy)
 
+        def try_none(area: str, tier: str) -> str:
+            copy = copies.get()
+            try:
+                return find_failing(copy, list_tests(area), tiers[tier])
+            finally:
+                copies.put(copy)
+
         with ThreadPoolExecutor(options.jobs) as pool:
+            pairs = [(area, tier) for tier in tiers for area in areas]
+            for (area, tier), failing in zip(pairs, pool.map(try_none, *zip(*pairs, strict=True)), strict=True):
+                if failing:
+                    parser.error(f"the tests of {area} in {tier} fail without a mutant: {failing}")
             rows = list(pool.map(try_one, wanted))
     result = {}
     for area in areas:

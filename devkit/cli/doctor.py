@@ -51,6 +51,7 @@ _REMOVED = {
     "--every": "Run: watch --interval SECONDS devkit doctor --no-trial",
     "--since-last": "Compare two files of --save-facts: devkit fleet compare BEFORE NOW",
     "--log": "Run: devkit explain FILE",
+    "--verification": "devkit verify names the cause of a failed stage itself",
 }
 """Flags of the last release, and what does their part."""
 
@@ -67,7 +68,6 @@ _REMOVED = {
         multiple=True,
         help="Judge a saved machine instead of this one; twice for a host and its container.",
     ),
-    click.option("--verification", metavar="FILE", type=_FILE, help="Also judge a report of devkit verify."),
     click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune."),
     click.option(
         "--only",
@@ -128,7 +128,6 @@ def doctor(
     output: Path | None,
     project: Path | None,
     facts_files: tuple[Path, ...],
-    verification: Path | None,
     run_folder: Path | None,
     save_facts: Path | None,
     only: tuple[str, ...],
@@ -160,7 +159,7 @@ def doctor(
         only,
         ReadOptions(project or Path(), timeout, is_deep=deep, with_trial=is_tried),
         facts_files,
-        SavedReports(verification, run_folder, expect_gpus),
+        SavedReports(run_folder, expect_gpus),
         save_facts,
         is_verbose=verbose,
     )
@@ -226,7 +225,6 @@ def _choose_exit_code(report: "Report", *, strict: bool) -> int:
 class SavedReports:
     """Inputs that are judged with the machine: files of a workload, and the number of its GPUs; None if not given."""
 
-    verification: Path | None
     run: Path | None
     expected_gpus: int | None = None
 
@@ -234,11 +232,6 @@ class SavedReports:
         """Return the facts with those that were given. Raises DevkitError for a file of another kind."""
         if self.expected_gpus is not None:
             facts = replace(facts, expected_gpus=self.expected_gpus)
-        if self.verification is not None:
-            from devkit.cli.verify import read_verification_report
-            from devkit.probe.reports import parse_verification
-
-            facts = replace(facts, verification=parse_verification(read_verification_report(self.verification)))
         if self.run is not None:
             from devkit.facts.values import Unknown
             from devkit.folder_lock import is_folder_held

@@ -11,7 +11,6 @@ import click
 
 from devkit.cli.terminal import StepPrinter
 from devkit.errors import DevkitError, ExitCode
-from devkit.reading import MAX_DOCUMENT_BYTES, read_bounded
 from devkit.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -115,8 +114,9 @@ def verify(
     if write_error:
         raise write_error
     if report.verdict == "failed":
-        first = "" if output else "write the report with --output report.json, then: "
-        click.echo(f"What to do: {first}devkit doctor --verification {output or 'report.json'}", err=True)
+        causes = filter(None, map(report.find_cause, report.stages))
+        step = next((f"explain {cause.code}" for cause in causes), "doctor --deep")
+        click.echo(f"What to do: devkit {step}", err=True)
     ctx.exit(ExitCode.DONE if report.verdict == "passed" else ExitCode.ANSWER_IS_NO)
 
 
@@ -160,18 +160,3 @@ def _require_local_model(model: str) -> None:
             f"there is no model {model}: no such folder, and it is not in {cache}",
             f"Name a folder or download the model first, because the proof downloads nothing: hf download {model}",
         )
-
-
-def read_verification_report(file: Path) -> dict[str, Any]:
-    """Read a report that `devkit verify --output` wrote. Raises DevkitError for any other file."""
-    from devkit.verify.report import VerificationReport
-
-    hint = "Write one: devkit verify --output report.json"
-    try:
-        document: dict[str, Any] = json.loads(read_bounded(file, MAX_DOCUMENT_BYTES))
-        VerificationReport.from_document(document)
-    except OSError as error:
-        raise DevkitError(f"cannot read {file}: {error.strerror}", hint) from error
-    except (ValueError, RecursionError) as error:
-        raise DevkitError(f"{file} holds no report of devkit verify: {error}", hint) from error
-    return document

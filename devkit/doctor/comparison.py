@@ -29,7 +29,7 @@ class InvalidReport(ValueError):  # noqa: N818 - named for the document, as a us
 
 
 _VOLATILE = re.compile(
-    r"schema|taken_at|system\.host_name|driver\.(booted_at|upgraded_packages)|kernel_log|verification\.(taken_at|log)"
+    r"schema|taken_at|system\.host_name|driver\.(booted_at|upgraded_packages)|kernel_log"
     r"|training|deep\.hub|engine\.(containers|stopped|images)|.*\.(uuid|address|pci_address|bridges|processes)"
     r"|.*\.(mig_instances|clock_reasons|display_active|temperature_c|utilization_percent|power_mw|sm_clock_mhz)"
     r"|.*\.(pcie_generation|link_width|free_bytes|free_files|available_bytes|ecc_uncorrected|nvlink_errors)"

@@ -86,8 +86,6 @@ from devkit.facts.runs import (
     Deep,
     Hub,
     HubCall,
-    ProofReading,
-    ProofStage,
     Proxy,
     Step,
     StepEnd,
@@ -96,7 +94,6 @@ from devkit.facts.runs import (
     TrainingRun,
     Trial,
     Trials,
-    Verification,
     WatchedGpu,
     Way,
 )
@@ -160,8 +157,6 @@ __all__ = [
     "ProgramFailure",
     "Project",
     "ProjectFile",
-    "ProofReading",
-    "ProofStage",
     "Proxy",
     "Python",
     "RequestForm",
@@ -186,7 +181,6 @@ __all__ = [
     "Trial",
     "Trials",
     "Variable",
-    "Verification",
     "WatchedGpu",
     "Way",
     "Wsl",
@@ -225,8 +219,6 @@ class Facts:
     """Unknown without --deep."""
     trials: Trials | Unknown = NOT_READ
     """Unknown where no container was started."""
-    verification: Verification | Unknown = NOT_READ
-    """Unknown unless a report of `devkit verify` was given."""
     training: TrainingRun | Unknown = NOT_READ
     """Unknown unless the folder of a fine-tuning run was given."""
     compose_config: tuple[ResolvedService, ...] | ProgramFailure | Unknown = NOT_READ

@@ -1,4 +1,4 @@
-"""Results of real runs: CUDA, torch and the hub (`--deep`), containers (`--trial`), `devkit verify` and `finetune`."""
+"""Results of real runs: CUDA, torch and the hub (`--deep`), containers (`--trial`), and `devkit finetune`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -219,37 +219,6 @@ class Trials:
     """The engine's command and a name, such as "podman devkit-trial-1-2-3-gpus"."""
     untried: tuple[str, ...] = ()
     """What the project asks for beyond them: its services by name."""
-
-
-@dataclass(frozen=True)
-class ProofReading:
-    """One value of a stage that was not as expected."""
-
-    name: str
-    measured: str
-    expected: str
-
-
-@dataclass(frozen=True)
-class ProofStage:
-    """One stage of `devkit verify`. `status` is passed, failed or skipped; `wrong` holds what was not as expected."""
-
-    name: str
-    status: str
-    reason: str
-    wrong: tuple[ProofReading, ...]
-
-
-@dataclass(frozen=True)
-class Verification:
-    """A report of `devkit verify`. `log` is the last output of a process that crashed; `taken_at` ISO 8601 or ""."""
-
-    verdict: str
-    where: str
-    device: str
-    taken_at: str
-    stages: tuple[ProofStage, ...]
-    log: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
-"""Reports of devkit's own commands as facts: the folder of a fine-tuning run, and the document of `devkit verify`."""
+"""The folder of a fine-tuning run as facts."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
-from devkit.facts.model import ProofReading, ProofStage, TrainingRun, Verification, WatchedGpu
+from devkit.facts.model import TrainingRun, WatchedGpu
 from devkit.facts.values import Unknown
 from devkit.probe.documents import get_objects, parse_json
 from devkit.probe.host import Host
@@ -18,9 +17,6 @@ HEAT_BITS = 0x20 | 0x40
 """Clock reasons of NVML: software and hardware thermal slowdown."""
 BRAKE_BITS = 0x08 | 0x80
 """Hardware slowdown and power brake. Source: NVIDIA, NVML API reference, nvmlClocksEventReasons."""
-
-MAX_LOG_LINES = 40
-_NOT_JUDGED = re.compile(r"(\S+) to (\S+); data sheet \S+, not judged: .*")
 
 
 def read_training_run(host: Host, folder: str, *, is_held: bool | None = None) -> TrainingRun | Unknown:
@@ -114,35 +110,3 @@ def _share(reasons: Sequence[float], bits: int) -> int | Unknown:
     if bits == BRAKE_BITS:
         held = [each for each in held if not each & HEAT_BITS]
     return round(100 * len(held) / len(reasons))
-
-
-def parse_verification(document: Mapping[str, Any]) -> Verification:
-    """Parse a devkit.verify/1 document, which was validated before."""
-    return Verification(
-        verdict=str(document["verdict"]),
-        where=str(document["where"]),
-        device=str(document["device"].get("name") or document["device"].get("kind", "unknown")),
-        taken_at=str(document.get("taken_at", "")),
-        stages=tuple(_stage(stage) for stage in document["stages"]),
-        log=tuple(str(line) for line in document.get("log", ()))[-MAX_LOG_LINES:],
-    )
-
-
-def _stage(stage: Mapping[str, Any]) -> ProofStage:
-    """With the readings that the reason names, as "NAME is VALUE", and those that were off and not judged."""
-    reason = str(stage["reason"])
-    readings = (
-        ProofReading(name, str(stage["measured"].get(name, "")), str(expected))
-        for name, expected in stage["expected"].items()
-    )
-    wrong = tuple(each for each in readings if f"{each.name} is " in reason or _is_off(each))
-    return ProofStage(str(stage["name"]), str(stage["status"]), reason, wrong)
-
-
-def _is_off(reading: ProofReading) -> bool:
-    """Return whether a rate is outside of a range that the proof showed and did not judge."""
-    found = _NOT_JUDGED.fullmatch(reading.expected)
-    try:
-        return found is not None and not float(found[1]) <= float(reading.measured) <= float(found[2])
-    except ValueError:
-        return False

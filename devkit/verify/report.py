@@ -10,6 +10,7 @@ from typing import Any, Literal
 from devkit.facts.secrets import redact_tokens
 from devkit.formats.documents import build_from, encode
 from devkit.text import format_count, format_duration, format_number, format_table, join_words, wrap_text
+from devkit.verify.causes import StageCause, find_cause
 from devkit.workload.proof.stages import (
     PROGRAMS,
     PROJECT_STAGES,
@@ -122,6 +123,10 @@ class VerificationReport:
         not_proved = f" (not proved: {', '.join(skipped)}; {reasons})" if skipped else ""
         return f"proved {place} {device}: {join_words(claims)}{not_proved}"
 
+    def find_cause(self, stage: StageResult) -> StageCause | None:
+        """Find the likely cause of a stage that failed; None for another stage, and for a cause that is unknown."""
+        return find_cause(stage, self.log) if stage.status is StageStatus.FAILED else None
+
     def to_document(self) -> dict[str, Any]:
         """Return the document behind `--json`; its fields are a contract. Its last field is the hash of the others."""
         stages = tuple(replace(stage, reason=redact_tokens(stage.reason)) for stage in self.stages)
@@ -182,6 +187,9 @@ def format_proof_report(report: VerificationReport, *, width: int) -> str:
         lines.append(heading)
         if stage.reason:
             lines.append(wrap_text(redact_tokens(stage.reason), width=width, indent="    "))
+        if cause := report.find_cause(stage):
+            said = f"Likely: {redact_tokens(cause.summary)} · devkit explain {cause.code}"
+            lines.append(wrap_text(said, width=width, indent="    "))
         if stage.measured and stage.status is not StageStatus.SKIPPED:
             readings = ", ".join(_format_reading(name, stage) for name in stage.measured)
             lines.append(wrap_text(readings, width=width, indent="    "))

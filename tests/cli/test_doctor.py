@@ -14,8 +14,6 @@ from devkit.doctor.registry import CHECKS
 from devkit.errors import DevkitError
 from devkit.facts.store import format_facts, parse_facts
 from devkit.facts.values import Unknown
-from devkit.verify.report import ProofLocation, VerificationReport
-from devkit.workload.proof.stages import StageResult, StageStatus
 from tests.doctor.machines import changed, healthy, inside, r, without_gpu
 from tests.hosts.golden import facts_file
 
@@ -142,7 +140,7 @@ def test_json_is_json_where_standard_output_has_no_degree_sign():
     assert "\N{DEGREE SIGN}C" in json.dumps(json.loads(shown), ensure_ascii=False)
 
 
-# `devkit doctor` on what the workload left behind: a report of verify, the folder of a finetune run.
+# `devkit doctor` on what the workload left behind: the folder of a finetune run.
 
 
 @pytest.fixture
@@ -158,14 +156,6 @@ def ask_beside(tmp_path):
 
 
 @pytest.fixture
-def report(tmp_path):
-    stage = StageResult("kernel", StageStatus.FAILED, reason="RuntimeError: CUDA error: no kernel image is available")
-    file = tmp_path / "report.json"
-    file.write_text(json.dumps(VerificationReport(ProofLocation.HERE, {"kind": "cuda"}, {}, (stage,)).to_document()))
-    return file
-
-
-@pytest.fixture
 def run_folder(tmp_path):
     """A run on a GPU that stood still for most of each step."""
     folder = tmp_path / "run"
@@ -177,13 +167,6 @@ def run_folder(tmp_path):
     return folder
 
 
-def test_a_failed_stage_is_a_problem_that_names_the_check_behind_it(ask_beside, report):
-    result = ask_beside("--verification", report, "--json")
-    assert result.exit_code == 1
-    (finding,) = next(each for each in json.loads(result.stdout)["outcomes"] if each["code"] == "PYT021")["findings"]
-    assert "(see PYT002)" in finding["message"]
-
-
 def test_a_run_that_waited_for_its_data_is_a_warning_with_its_evidence(ask_beside, run_folder):
     result = ask_beside("--run", run_folder, "--only", "STO006", "--only", "GPU029", "--json")
     outcomes = {each["code"]: each for each in json.loads(result.stdout)["outcomes"]}
@@ -192,19 +175,16 @@ def test_a_run_that_waited_for_its_data_is_a_warning_with_its_evidence(ask_besid
     assert "NVIDIA H200: utilization 30 %" in finding["evidence"]
 
 
-def test_saved_facts_keep_what_was_left_behind(ask_beside, report, run_folder, tmp_path):
+def test_saved_facts_keep_what_was_left_behind(ask_beside, run_folder, tmp_path):
     saved = tmp_path / "saved.json"
-    ask_beside("--verification", report, "--run", run_folder, "--save-facts", saved)
+    ask_beside("--run", run_folder, "--save-facts", saved)
     facts = parse_facts(saved.read_text())
-    assert facts.verification.stages[0].name == "kernel"
     assert facts.training.waiting_percent == 60
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(("--verification", "/nowhere.json"), "cannot read /nowhere.json", id="no such report"),
-        pytest.param(("--verification", __file__), "holds no report of devkit verify", id="a file that is no report"),
         pytest.param(("--run", "/nowhere"), "holds no steps of a run", id="no such run"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The files that verify and finetune leave behind, as facts."""
+"""The files that finetune leaves behind, as facts."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from devkit.facts.values import Unknown
 from devkit.probe.host import LocalHost
-from devkit.probe.reports import parse_verification, read_training_run
+from devkit.probe.reports import read_training_run
 
 
 def lines(*documents):
@@ -88,31 +88,3 @@ def test_a_run_that_counts_the_whole_process_was_on_no_gpu(run):
 
 def test_no_folder_is_no_run():
     assert isinstance(read_training_run(LocalHost(), "/nowhere"), Unknown)
-
-
-def test_a_report_is_read_with_the_readings_that_were_wrong():
-    stage = {
-        "name": "link-rate",
-        "status": "failed",
-        "measured": {"to_gpu_gb_per_s": 0.8, "from_gpu_gb_per_s": 55.0},
-        "expected": {"to_gpu_gb_per_s": "3.9 to 82", "from_gpu_gb_per_s": "3.9 to 82"},
-        "reason": "to_gpu_gb_per_s is 0.8, expected 3.9 to 82",
-    }
-    found = parse_verification(
-        {"verdict": "failed", "where": "here", "device": {"kind": "cuda", "name": "NVIDIA H200"}, "stages": [stage]}
-    )
-    (wrong,) = found.stages[0].wrong
-    assert (found.device, wrong.name, wrong.measured) == ("NVIDIA H200", "to_gpu_gb_per_s", "0.8")
-
-
-@pytest.mark.parametrize(("measured", "is_off"), [(10.0, True), (60.0, False), (99.0, True), ("nan", True)])
-def test_a_rate_that_was_not_judged_is_read_where_it_is_off(measured, is_off):
-    stage = {
-        "name": "compute-rate",
-        "status": "passed",
-        "measured": {"fp16_tflops": measured},
-        "expected": {"fp16_tflops": "23.3 to 75.8; data sheet 58.3, not judged: the row is inferred"},
-        "reason": "",
-    }
-    found = parse_verification({"verdict": "passed", "where": "here", "device": {}, "stages": [stage]})
-    assert bool(found.stages[0].wrong) is is_off

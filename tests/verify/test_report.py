@@ -4,13 +4,15 @@ import json
 
 import pytest
 
+from devkit.doctor.registry import BY_CODE
+from devkit.verify.causes import find_cause, load_causes
 from devkit.verify.report import (
     ProofLocation,
     ProofVerdict,
     VerificationReport,
     format_proof_report,
 )
-from devkit.workload.proof.stages import StageResult, StageStatus
+from devkit.workload.proof.stages import STAGES, StageResult, StageStatus
 
 # The document devkit.verify/1, its verdict and its last line.
 
@@ -137,3 +139,48 @@ def test_a_stage_that_took_longer_than_its_budget_says_so_on_a_gpu(kind, said):
     slow = StageResult("lora-memorizes", PASSED, ms=4500.0, budget_s=2.0)
     text = format_proof_report(VerificationReport(ProofLocation.HERE, {"kind": kind}, {}, (slow,)), width=80)
     assert next(line for line in text.splitlines() if line.startswith("lora-memorizes")).endswith(f"passed  {said}")
+
+
+# The cause of a failed stage.
+
+
+def test_the_table_of_causes_names_checks_and_stages_that_exist():
+    known = {"", *(each.name for each in STAGES)}
+    assert [row for row in load_causes() if row.code not in BY_CODE or row.stage not in known] == []
+
+
+NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "code"),
+    [
+        ("torch-build", "driver_library is absent, expected loads, as a GPU is here", "CON005"),
+        ("torch-build", "cu_init is 999, expected 0", "CUD011"),
+        ("torch-build", "gpus_seen_by_torch is 0, expected 1", "PYT001"),
+        ("torch-build", "gpu_0_target is sm_120, expected runs code for sm_80 sm_90", "PYT002"),
+        ("kernel", NO_KERNEL, "PYT002"),
+        ("kernel", "matmul_bf16_error is 0.5, expected <= 0.02", "GPU009"),
+        ("compute-rate", "bf16_tflops is 170.0, expected 396 to 1.29e+03; data sheet 989.4", "GPU016"),
+        ("link-rate", "to_gpu_gb_per_s is 0.8, expected 3.94 to 81.9; data sheet 63", "GPU015"),
+        ("bitsandbytes-native", "library is ErrorHandlerMockBNBNativeLibrary, expected bitsandbytes' own", "PYT018"),
+        ("lora-memorizes", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "MEM004"),
+        ("lora-memorizes", "the process was ended by SIGKILL, most often because memory ran out", "MEM002"),
+        ("resume", "OSError: [Errno 28] No space left on device", "STO002"),
+        ("triton", "RuntimeError: Failed to find C compiler. Please specify via CC", "CON004"),
+        ("nccl", "bus_gb_per_s is 0.4, expected > 1", "NET001"),
+    ],
+)
+def test_a_failed_stage_shows_the_check_that_explains_it(name, reason, code):
+    text = format_proof_report(report(StageResult(name, FAILED, reason=reason)), width=200)
+    assert f"· devkit explain {code}" in text
+
+
+def test_the_log_of_a_crash_is_read_where_the_reason_says_nothing():
+    crash = StageResult("reference", FAILED, reason="the process was ended by SIGABRT")
+    assert find_cause(crash, ("libcudnn", NO_KERNEL)).code == "PYT002"
+
+
+@pytest.mark.parametrize("stage", [StageResult("kernel", FAILED, reason="Zorp: flurb"), LORA])
+def test_a_cause_that_is_unknown_is_not_guessed(stage):
+    assert "Likely:" not in format_proof_report(report(stage), width=200)

@@ -1,4 +1,4 @@
-"""Checks of what ran: the smoke tests of `devkit doctor --deep`, and the report of `devkit verify`."""
+"""Checks of what ran: the smoke tests of `devkit doctor --deep`, and a run of `devkit finetune`."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,11 @@ from devkit.doctor.error_codes import find_cuda_error
 from devkit.doctor.model import Confidence, NotApplicable, check
 from devkit.doctor.preconditions import require, require_python, require_some, require_visible_gpu
 from devkit.doctor.problems import Problem, problem
-from devkit.facts.model import Facts, ProofStage, Step, StepEnd, TorchCall
+from devkit.facts.model import Facts, Step, StepEnd, TorchCall
 from devkit.facts.values import Unknown
 
 _BROKEN = (StepEnd.FAILED, StepEnd.TIMED_OUT, StepEnd.CRASHED)
 _PRETENDS = "Mock"
-_MAX_REASON_CHARACTERS = 300
 
 
 def _require_torch_call(facts: Facts) -> TorchCall:
@@ -95,38 +94,6 @@ def flash_attention_works(facts: Facts) -> Iterator[Problem]:
     for step in _require_steps(facts, "import flash_attn"):
         if step.end in _BROKEN:
             yield _describe_step(step, subject="flash-attn", more=said, confidence=Confidence.LIKELY)
-
-
-@check("PYT021")
-def verification_passes(facts: Facts) -> Iterator[Problem]:
-    proof = require(facts.verification)
-    for stage in proof.stages:
-        if stage.status != "failed" and not stage.wrong:
-            continue
-        from devkit.doctor.verify_stages import find_check_for_stage
-
-        readings = [f"{each.name}: {each.measured}, expected {each.expected}" for each in stage.wrong]
-        if stage.status == "failed":
-            cause = find_check_for_stage(stage, proof)
-            yield problem(
-                "failed" if cause.code else "failed-unexplained",
-                stage=stage.name,
-                cause=cause.summary.rstrip("."),
-                code=cause.code,
-                subject=stage.name,
-                evidence=(
-                    *readings,
-                    stage.reason[:_MAX_REASON_CHARACTERS] or "no reason was given",
-                    f"proved on {proof.device}, {proof.where}{f', {proof.taken_at}' if proof.taken_at else ''}",
-                ),
-                confidence=cause.confidence,
-            )
-        else:
-            # A rate outside of what an inferred row of the table says: that may warn, and never refuse.
-            worst = stage.wrong[0]
-            said = ProofStage(stage.name, stage.status, f"{worst.name} is {worst.measured}", stage.wrong)
-            cause = find_check_for_stage(said, proof)
-            yield problem("off-data-sheet", stage=stage.name, code=cause.code, subject=stage.name, evidence=readings)
 
 
 @check("PYT023")
