@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,8 @@ def test_metrics_are_what_the_text_format_allows_and_the_report_says(machine):
     ]
     found = {re.search('code="(.*?)"', row)[1] for row in samples if row.startswith("devkit_doctor_finding")}
     assert found == {row["code"] for row in document["outcomes"] if row["status"] == "found"}
+    counts = Counter(row["status"] for row in document["outcomes"])
+    assert {f'devkit_doctor_checks{{status="{status}"}} {number}' for status, number in counts.items()} <= set(samples)
 
 
 @pytest.fixture

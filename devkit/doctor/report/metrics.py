@@ -13,7 +13,7 @@ _STATUSES = ("passed", "found", "skipped", "crashed")
 
 def format_metrics(report: Report, *, taken_at_s: float | None) -> str:
     """Format the report. `taken_at_s` is when the machine was read, in seconds since 1970; None where that is unknown."""
-    outcomes = report.to_document()["outcomes"]
+    statuses = [outcome["status"] for outcome in report.to_document()["outcomes"]]
     findings = {
         _format_labels(
             code=shown.check.code,
@@ -23,9 +23,6 @@ def format_metrics(report: Report, *, taken_at_s: float | None) -> str:
         )
         for shown in report.findings
     }
-    count = dict.fromkeys(_STATUSES, 0)
-    for outcome in outcomes:
-        count[outcome["status"]] += 1
     lines = [
         *_format_family(
             "devkit_doctor_verdict",
@@ -40,7 +37,7 @@ def format_metrics(report: Report, *, taken_at_s: float | None) -> str:
         *_format_family(
             "devkit_doctor_checks",
             "Checks by what became of them.",
-            ((_format_labels(status=status), number) for status, number in count.items()),
+            ((_format_labels(status=status), statuses.count(status)) for status in _STATUSES),
         ),
         *_format_family(
             "devkit_doctor_timestamp_seconds",
