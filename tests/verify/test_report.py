@@ -5,7 +5,7 @@ import json
 import pytest
 
 from devkit.doctor.registry import BY_CODE
-from devkit.verify.causes import find_cause, load_causes
+from devkit.verify.causes import find_cause, load_rows
 from devkit.verify.report import (
     ProofLocation,
     ProofVerdict,
@@ -146,7 +146,7 @@ def test_a_stage_that_took_longer_than_its_budget_says_so_on_a_gpu(kind, said):
 
 def test_the_table_of_causes_names_checks_and_stages_that_exist():
     known = {"", *(each.name for each in STAGES)}
-    assert [row for row in load_causes() if row.code not in BY_CODE or row.stage not in known] == []
+    assert [row for row in load_rows() if row.code not in BY_CODE or row.stage not in known] == []
 
 
 NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
@@ -173,12 +173,19 @@ NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for executio
 )
 def test_a_failed_stage_shows_the_check_that_explains_it(name, reason, code):
     text = format_proof_report(report(StageResult(name, FAILED, reason=reason)), width=200)
-    assert f"· devkit explain {code}" in text
+    assert f"What to do:\n      devkit explain {code}\n" in text
 
 
 def test_the_log_of_a_crash_is_read_where_the_reason_says_nothing():
     crash = StageResult("reference", FAILED, reason="the process was ended by SIGABRT")
-    assert find_cause(crash, ("libcudnn", NO_KERNEL)).code == "PYT002"
+    assert "without kernels for this GPU" in find_cause(crash, ("libcudnn", NO_KERNEL)).summary
+
+
+def test_a_known_error_shows_its_fix():
+    stage = StageResult("torch", FAILED, reason="ImportError: libstdc++.so.6: cannot open shared object file")
+    text = format_proof_report(report(stage), width=200)
+    assert "Likely: libstdc++.so.6 is a library of the distribution" in text
+    assert "apt-get install" in text.partition("What to do:")[2]
 
 
 @pytest.mark.parametrize("stage", [StageResult("kernel", FAILED, reason="Zorp: flurb"), LORA])
