@@ -27,8 +27,14 @@ ROOT = Path(__file__).resolve().parents[1]
 AREAS = {
     "doctor": (("devkit/doctor",), ("tests/doctor", "tests/cli/test_doctor.py", "tests/cli/test_explain.py")),
     "solver": (("devkit/solver",), ("tests/solver", "tests/cli/test_plan.py", "tests/cli/test_plan_resolution.py")),
-    "probe": (("devkit/probe",), ("tests/probe", "tests/doctor/test_machines.py")),
-    "render": (("devkit/render",), ("tests/render", "tests/cli/test_init.py", "tests/cli/test_update.py")),
+    "probe": (
+        ("devkit/probe",),
+        ("tests/probe", "tests/doctor/test_machines.py", "tests/cli/test_explain_releases.py"),
+    ),
+    "render": (
+        ("devkit/render",),
+        ("tests/render", "tests/cli/test_init.py", "tests/cli/test_update.py", "tests/cli/test_plan_resolution.py"),
+    ),
     "export": (("devkit/export",), ("tests/export", "tests/cli/test_export.py")),
     "estimate": (("devkit/estimate",), ("tests/estimate", "tests/cli/test_estimate.py", "tests/export/test_sizing.py")),
     "cli": (("devkit/cli",), ("tests/cli",)),

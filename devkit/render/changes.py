@@ -473,7 +473,7 @@ def replace_file(
     except OSError as error:
         for each in written:
             with contextlib.suppress(OSError):
-                each.unlink(missing_ok=True)
+                each.unlink()
         raise DevkitError(
             f"cannot replace {path}: {error.strerror}", _advise(error, "Make it writable for this user")
         ) from None

@@ -12,9 +12,12 @@ from click.testing import CliRunner
 
 from devkit.cli.explain import explain
 from devkit.doctor.known_errors import find_known_errors
-from devkit.doctor.model import Confidence, Severity
+from devkit.doctor.model import Confidence, Fix, Severity
 from devkit.doctor.signatures.catalog import load_failures
+from devkit.doctor.signatures.engines import fit_to_engine
+from devkit.doctor.signatures.log_text import read_words
 from devkit.doctor.signatures.nearest import find_nearest
+from devkit.doctor.signatures.text_facts import read_text_facts
 from devkit.doctor.signatures.witnesses import describe_circumstances, describe_facts
 from devkit.facts.machine import Circumstances
 from devkit.probe.circumstances import read_circumstances
@@ -346,3 +349,10 @@ def test_kubernetes_is_not_told_to_run_docker():
     commands = [command for cause in (match, *match.alternatives) for command in cause.fix.commands]
     assert not any("docker run" in command for command in commands)
     assert any("nvidia.com/gpu" in command for command in commands)
+
+
+def test_a_pod_that_has_the_gpus_is_entered_and_another_one_is_started():
+    run = Fix("", commands=("docker run --rm --gpus all a/b:1 nvidia-smi", "docker run --rm a/b:1 nvidia-smi"))
+    commands = fit_to_engine(run, read_text_facts(read_words("kubectl logs trainer"))).commands
+    assert "kubectl exec <pod> -- nvidia-smi" in commands
+    assert "kubectl run test --rm -it --restart=Never --image=a/b:1 -- nvidia-smi" in commands

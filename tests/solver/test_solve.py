@@ -44,9 +44,11 @@ def test_two_machines_get_one_plan_that_serves_both(solve_for):
 
 
 def test_a_laptop_without_gpu_does_not_hold_the_others_back(solve_for):
-    plan = solve_for(build_machine_from_flags(machine="aarch64"), driver="580.95.05", gpus=("H100",))
+    laptop = build_machine_from_flags(machine="aarch64")
+    plan = solve_for(laptop, driver="570.124.06", gpus=("H100",), cuda="13.0")
     assert (plan.vendor, plan.variant) == (Vendor.NVIDIA, "cu130")
     assert plan.architectures == ("aarch64", "x86_64")
+    assert plan.base_image.startswith("nvidia/cuda:13.0")  # with cuda-compat, and built for both
 
 
 def test_gpus_that_no_one_wheel_serves_are_a_conflict_of_their_own(solve_for):

@@ -304,8 +304,7 @@ def _fill(template: str, value: str) -> str:
 def _to_pod(command: str) -> Iterator[str]:
     run = _parse_run(command)
     if run is not None:
-        options = dict.fromkeys(run.options)
-        for name, value in options:
+        for name, value in dict.fromkeys(run.options):
             option = _OPTIONS.get(name)
             yield from (
                 f"# pod: {_fill(line, value) if '{{' in line or '{value}' in line else line}"
@@ -316,7 +315,7 @@ def _to_pod(command: str) -> Iterator[str]:
         if run.command and run.image:
             yield (
                 f"kubectl exec <pod> -- {run.command}"
-                if "--gpus" in dict(options)
+                if "--gpus" in dict(run.options)
                 else (f"kubectl run test --rm -it --restart=Never --image={run.image} -- {run.command}")
             )
     elif _CONFIGURE.search(command):

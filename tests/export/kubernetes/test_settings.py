@@ -46,8 +46,8 @@ def test_what_no_cluster_takes_is_refused_as_it_was_given(options, named):
 def test_names_are_dns_subdomains_and_keys_of_labels_may_have_a_prefix():
     options = KubernetesSettings(namespace="a" * 63, gpu_resource="amd.com/gpu", node_selector=("a.b/c=D_e",))
     assert validate_kubernetes_settings(options) is options
-    keys = ("spot", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me", "A_b")
-    no_keys = ("", "/a", "a/", "a/b/c", "a b", "A/b", "a" * 64, "a/" + "b" * 64, "a\n")
+    keys = ("spot", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me", "A_b", "a" * 253 + "/b")
+    no_keys = ("", "/a", "a/", "a/b/c", "a b", "A/b", "a" * 64, "a/" + "b" * 64, "a" * 254 + "/b", "a\n")
     names = ("gp3", "fast-ssd", "a.b-c.d", "0", "a" * 253)
     no_names = ("", "Gp3", "a_b", "-a", "a-", "a..b", ".a", "a b", "a\n", "a" * 254, "$(a)")
     for validate, good, bad in ((validate_label_key, keys, no_keys), (validate_subdomain, names, no_names)):
