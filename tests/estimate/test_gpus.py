@@ -9,6 +9,7 @@ from devkit.estimate.config import build_model_shape
 from devkit.estimate.gpus import Fit, GpuSpec, find_gpu_spec, find_smallest_gpu, group_gpus
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.recommend import recommend_gpu_count, recommend_settings
+from devkit.estimate.resources import count_flops_per_token
 from devkit.estimate.settings import Method, Precision, TrainingSettings
 from devkit.estimate.training import estimate_training
 from devkit.facts.gpu import Gpu
@@ -52,6 +53,14 @@ def test_a_gpu_that_does_not_exist_is_refused(text):
 def test_a_slice_computes_as_slowly_as_its_share():
     whole, part = find_gpu_spec("H100", Precision.BF16), find_gpu_spec("H100 MIG 1g.10gb", Precision.BF16)
     assert part.flops == pytest.approx(whole.flops / 7)
+
+
+@pytest.mark.parametrize(("method", "products"), [(Method.FULL, 6), (Method.LORA, 4)])
+def test_a_token_takes_the_known_number_of_operations(method, products):
+    """Kaplan et al., arXiv 2001.08361, section 2.1: 2 for each weight and pass, and attention to half of the sequence."""
+    settings = TrainingSettings(method=method, sequence=2048)
+    attention = 3 * 32 * 2048 * 4096 * 2
+    assert count_flops_per_token(LLAMA, settings) == products * LLAMA.active_parameters + attention
 
 
 def test_the_smallest_gpu_fits_and_no_smaller_one_does():
