@@ -6,6 +6,7 @@ import pytest
 
 from devkit.estimate.config import build_model_shape
 from devkit.estimate.inference import compute_cache_bytes_per_token, estimate_inference
+from devkit.estimate.memory import MemoryPhase
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import CacheKind, InferenceSettings, Precision, Quantization
 
@@ -73,3 +74,9 @@ def test_quantized_weights_take_less_than_those_in_16_bits(quantization):
 def test_an_encoder_has_neither_cache_nor_logits():
     found = estimate_inference(shape("bert-base-uncased"), InferenceSettings(prompt=512))
     assert {term.name for term in found.terms} == {"weights", "activations of the prompt", "cuBLAS workspace"}
+
+
+@pytest.mark.parametrize(("name", "new"), [("bert-base-uncased", 256), ("llama-3.1-8b", 0)])
+def test_without_a_new_token_there_is_no_decoding(name, new):
+    found = estimate_inference(shape(name), InferenceSettings(prompt=512, new=new))
+    assert [phase for phase, _ in found.phases] == [MemoryPhase.LOAD, MemoryPhase.PREFILL]

@@ -122,8 +122,8 @@ def validate_job_name(name: str, flag: str) -> str:
     raise DevkitError(f"{flag} {name!r} is not a valid job name", "Use letters, digits, dots, underscores and hyphens.")
 
 
-def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
-    """Return the settings. Raises DevkitError for values that would end a line or an option of the script early."""
+def validate_slurm_settings(settings: SlurmSettings) -> None:
+    """Raise DevkitError for values that would end a line or an option of the script early."""
     validate_ranges(settings)
     for name, pattern in _PATTERNS.items():
         value = getattr(settings, name)
@@ -145,4 +145,3 @@ def validate_slurm_settings(settings: SlurmSettings) -> SlurmSettings:
         raise DevkitError(
             "--set conda is for --flavor none, in place of --set venv", "Keep one: the image has its own Python."
         )
-    return settings
