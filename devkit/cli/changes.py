@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from devkit.render.devkit_toml import ProjectSettings
     from devkit.solver.plan import Conflict, Plan
 
+NO_DIFF = {"--diff": "--check prints every change line by line and writes nothing"}
+"""A flag of the last release, and what does its part."""
+
 
 @dataclass(frozen=True)
 class WriteOptions:

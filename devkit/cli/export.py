@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devkit.cli.changes import (
+    NO_DIFF,
     confirm_replacing,
     format_document,
     print_changes,
@@ -123,7 +124,13 @@ def _list_old_flags(target: ExportTarget) -> dict[str, str]:
 
 
 def _build_command(target: ExportTarget) -> click.Command:
-    @click.command(cls=_TargetCommand, name=target.name, help=TARGETS[target.name], renamed=_list_old_flags(target))
+    @click.command(
+        cls=_TargetCommand,
+        name=target.name,
+        help=TARGETS[target.name],
+        renamed=_list_old_flags(target),
+        removed=NO_DIFF,
+    )
     @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
     @setting_options(JobSettings)
     @setting_options(target.settings, title=f"Only for {target.name}")
@@ -136,7 +143,6 @@ def _build_command(target: ExportTarget) -> click.Command:
     )
     @click.option("--force", is_flag=True, help="Write a job that cannot fit by the estimate; discard edits.")
     @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
-    @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
     @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
     @click.option("--yes", is_flag=True, help="Replace files without asking.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -175,12 +181,12 @@ def _build_command(target: ExportTarget) -> click.Command:
 
 def _finish(ctx: click.Context, result: "ExportResult", flags: dict[str, Any], *, as_json: bool) -> None:
     """Show, confirm and write the changes, and end the command."""
-    is_dry_run, show_diff = flags["check"] or flags["dry_run"], flags["show_diff"] or flags["check"]
+    is_dry_run = flags["check"] or flags["dry_run"]
     # The settings first: with them alone, the next run writes the same files.
     settings = (result.settings_change,) if result.settings_change is not None else ()
     changed = select_changed((*settings, *result.changes))
     if not as_json:
-        print_changes((*settings, *result.changes), show_diff=show_diff)
+        print_changes((*settings, *result.changes), show_diff=flags["check"])
     if not is_dry_run:
         from devkit.render.changes import write_changes
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devkit.cli.changes import (
+    NO_DIFF,
     WriteOptions,
     build_editor_fields,
     build_plan_fields,
@@ -42,10 +43,9 @@ if TYPE_CHECKING:
 SCHEMA = "devkit.update/1"
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, removed=NO_DIFF)
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
-@click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
 @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @allow_index_option(expose_value=False)
@@ -58,7 +58,6 @@ def update(
     directory: Path,
     *,
     check: bool,
-    show_diff: bool,
     dry_run: bool,
     yes: bool,
     no_resolve: bool,
@@ -86,8 +85,7 @@ def update(
             f"there is no {LOCK_PATH} in {project.root}", f"Write a dev container first: devkit init {directory}"
         )
     request = build_project_request(project, machines=parse_lock(lock).machines)
-    dry_run, show_diff = check or dry_run, show_diff or check
-    options = WriteOptions(SCHEMA, is_dry_run=dry_run, is_confirmed=yes, shows_diff=show_diff, as_json=as_json)
+    options = WriteOptions(SCHEMA, is_dry_run=check or dry_run, is_confirmed=yes, shows_diff=check, as_json=as_json)
     adopt_existing_container(ctx, project, request, options, is_check=check)
     planned = plan_with_packages(
         request, project.dependencies, project.root, project.settings, no_resolve=no_resolve, is_check=check
@@ -102,7 +100,7 @@ def update(
         print_plan(answer, wants_cpu=True)
         for line in list_version_changes(parse_lock(lock).plan, answer):
             print_wrapped(line, indent="  ", hanging="  ")
-        print_changes(changes, show_diff=show_diff)
+        print_changes(changes, show_diff=check)
         print_editor_reports(project.settings)
     confirm_and_write(project.root, changes, options)
     _print_end(project, answer, changes, options)
