@@ -170,6 +170,8 @@ def test_the_deviating_machine_is_named_with_the_field_and_the_check(facts):
         assert said.startswith("6 machines compared, 1 with a difference from the majority")
         assert "✗ node-0004 GPU004: " in said
         assert "driver.fabric_manager: inactive instead of active as on 5 of 6; causes GPU004" in said
+    two = run_devkit("fleet", "compare", facts / "node-0001.json", facts / "node-0004.json").stdout
+    assert "inactive instead of active as on the other; causes GPU004" in " ".join(two.split())
     (facts / "node-0004.json").unlink()
     assert run_devkit("fleet", "compare", facts).returncode == 0
 
