@@ -113,7 +113,8 @@ def _print_adoption(adoption: "Adoption", changes: "tuple[FileChange, ...]", opt
     for left in adoption.left:
         finding = left.finding
         print_wrapped(f"! left to you: {left.check.code} {finding.subject}: {finding.message}. {finding.fix.summary}")
-        click.echo("".join(f"    {line}\n" for line in adoption.list_lines(left)), nl=False)
+        for line in adoption.list_lines(left):
+            click.echo(f"    {line}")
 
 
 def _print_document(

@@ -114,14 +114,15 @@ def test_files_are_not_replaced_unasked(tmp_path):
 
 
 def test_the_timer_leaves_a_whole_file_where_node_exporter_reads_it(tmp_path):
-    run_devkit("fleet", "files", tmp_path, "--command", "play")
-    script = re.search(r"ExecStart=/bin/sh -c '(.*)'", (tmp_path / "devkit-textfile.service").read_text())[1]
+    folder = tmp_path / "a" / "b"
+    run_devkit("fleet", "files", folder, "--command", "play")
+    script = re.search(r"ExecStart=/bin/sh -c '(.*)'", (folder / "devkit-textfile.service").read_text())[1]
     play = 'play() { while [ "$1" != --output ]; do shift; done; echo "$SAID" >"$2"; return "$ENDS"; }; '
     for said, ends, kept in (("healthy", 0, "healthy"), ("problems", 1, "problems"), ("half", 3, "problems")):
         variables = {"FOLDER": str(tmp_path), "SAID": said, "ENDS": str(ends), "PATH": "/usr/bin:/bin"}
         subprocess.run(["sh", "-c", play + script.replace("$$", "$")], env=variables, check=False)
         assert (tmp_path / "devkit.prom").read_text() == f"{kept}\n"
-    assert "Unit=" not in (tmp_path / "devkit-textfile.timer").read_text()  # it runs the service of its own name
+    assert "Unit=" not in (folder / "devkit-textfile.timer").read_text()  # it runs the service of its own name
 
 
 LABEL = r'[a-z_]+="(?:[^"\\\n]|\\[\\"n])*"'

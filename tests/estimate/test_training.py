@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devkit.errors import DevkitError
-from devkit.estimate.activations import compute_loss_terms
+from devkit.estimate.activations import compute_int8_input_bytes, compute_loss_terms
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.memory import MemoryPhase
+from devkit.estimate.memory import CUBLAS_WORKSPACE, MemoryPhase, drop_gpu_overhead
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     Attention,
@@ -266,3 +266,23 @@ def test_chunked_loss_in_fp32_has_one_copy_of_a_chunk():
     fp32 = TrainingSettings(precision=Precision.FP32, adapter_precision=Precision.FP32, attention=Attention.FLASH)
     loss = compute_loss_terms(shape, fp32, 2048)[0]
     assert loss.bytes == 512 * shape.vocabulary * 4
+
+
+def test_on_a_cpu_only_the_workspace_of_cublas_and_the_context_are_gone():
+    found = estimate_training(shape("llama-3.1-8b"), PLAIN)
+    cpu = drop_gpu_overhead(found)
+    assert set(found.terms) - set(cpu.terms) == {CUBLAS_WORKSPACE}
+    assert found.allocated_peak_bytes - cpu.allocated_peak_bytes == CUBLAS_WORKSPACE.bytes
+    assert cpu.device_peak_bytes == cpu.reserved_peak_bytes
+
+
+def test_an_int8_base_holds_the_input_of_each_linear_once():
+    llama = shape("llama-3.1-8b")
+    inputs = 4096 + 4096 + 4096 + 14336  # of the projections, of their output, of the MLP, and of its output
+    assert compute_int8_input_bytes(llama.layers[0], llama, PLAIN) == PLAIN.residual_bytes * inputs
+
+
+def test_the_lean_forward_is_for_silu_alone():
+    assert shape("llama-3.1-8b").can_be_lean
+    other = {**find_model("llama-3.1-8b").config, "hidden_act": "gelu"}
+    assert not build_model_shape(other, name="other").can_be_lean
