@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from devkit.errors import DevkitError
 from devkit.estimate.activations import compute_int8_input_bytes, compute_loss_terms
 from devkit.estimate.config import build_model_shape
-from devkit.estimate.memory import CUBLAS_WORKSPACE, MemoryPhase, drop_gpu_overhead
+from devkit.estimate.memory import ALLOCATOR_SOURCE, CUBLAS_WORKSPACE, MemoryPhase, drop_gpu_overhead
 from devkit.estimate.model_catalog import find_model
 from devkit.estimate.settings import (
     Attention,
@@ -274,6 +274,7 @@ def test_on_a_cpu_only_the_workspace_of_cublas_and_the_context_are_gone():
     assert set(found.terms) - set(cpu.terms) == {CUBLAS_WORKSPACE}
     assert found.allocated_peak_bytes - cpu.allocated_peak_bytes == CUBLAS_WORKSPACE.bytes
     assert cpu.device_peak_bytes == cpu.reserved_peak_bytes
+    assert cpu.overheads and {term.source for term in cpu.overheads} == {ALLOCATOR_SOURCE}
 
 
 def test_an_int8_base_holds_the_input_of_each_linear_once():
