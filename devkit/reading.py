@@ -83,4 +83,4 @@ def _wait_for_data(descriptor: int, path: str | os.PathLike[str], ends_at: float
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
-        raise TimeoutError(errno.ETIMEDOUT, f"not read: it sent nothing for {PIPE_TIMEOUT_S:.0f} s", os.fspath(path))
+        raise TimeoutError(errno.ETIMEDOUT, f"not read: no data for {PIPE_TIMEOUT_S:.0f} s", os.fspath(path))

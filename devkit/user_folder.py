@@ -34,14 +34,14 @@ def require_user_file(name: str) -> Path:
     """Return the path of one of the user's data files. Raises DevkitError without a home folder."""
     path = find_user_file(name)
     if path is None:
-        raise DevkitError(f"there is no home folder to keep {name} in", "Set HOME or XDG_DATA_HOME to a folder.")
+        raise DevkitError(f"no home folder for {name}", "Set HOME or XDG_DATA_HOME to a folder.")
     return Path(path)
 
 
 def write_user_file(name: str, content: bytes) -> Path:
     """Write one of the user's data files atomically. Raises DevkitError when the disk refuses."""
     path = require_user_file(name)
-    hint = "Free some space, remove what is in its place, or name another folder in XDG_DATA_HOME."
+    hint = "Free some space, remove what blocks the path, or name another folder in XDG_DATA_HOME."
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from devkit.errors import DevkitError
 
-HINT = "Name a file in a folder that you may write to, on a disk with space."
+HINT = "Name a file in a folder that you can write to, on a disk with space."
 
 
 def write_whole(path: Path, content: bytes, *, hint: str = HINT) -> None:

@@ -59,7 +59,7 @@ A command is a function of that name in the module of that name, imported when i
 """
 HIDDEN = {
     "gpu-request": "Write how this host passes on its GPUs to a dev container; its gpu.sh calls this.",
-    "completion": "Print the script by which a shell completes commands, codes, GPUs and models.",
+    "completion": "Print the shell completion script for commands, codes, GPUs and models.",
     "schema": "Print the JSON Schemas of what --json prints.",
 }
 """Commands that programs run."""
@@ -122,7 +122,7 @@ class LazyGroup(click.Group):
         for old, new in RENAMED.items():
             words = old.split()
             if args[: len(words)] == words:
-                click.echo(f"`devkit {old}` is now `devkit {new}`; the old name goes with devkit 0.4.", err=True)
+                click.echo(f"`devkit {old}` is now `devkit {new}`; devkit 0.4 removes the old name.", err=True)
                 args = [*new.split(), *args[len(words) :]]
                 break
         if hint := REMOVED.get(args[0]):
@@ -317,7 +317,7 @@ def _report_refused_file(error: OSError) -> int:
     """Report a full disk, or a name that is too long for the file system, of whichever file."""
     if error.errno == errno.ENAMETOOLONG:
         name = escape_controls(str(error.filename))[:60]
-        _print_error(f"no file can be called so: {name}…", "The name is too long for this file system.")
+        _print_error(f"no file can have this name: {name}…", "The name is too long for this file system.")
     else:
         _discard_output()
         file = error.filename or "to standard output"

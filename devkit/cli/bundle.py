@@ -29,7 +29,7 @@ SCHEMA = "devkit.bundle/1"
     help="The folder to write, or one file if it ends with .tar. Default: NAME-bundle beside DIR.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.option("--dry-run", is_flag=True, help="List what would go in, and start no engine.")
+@click.option("--dry-run", is_flag=True, help="List the contents without starting an engine.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def bundle(
@@ -58,8 +58,8 @@ def bundle(
         return
     files = format_count(len(document["files"]) + 2, "file")
     click.echo(f"wrote {files}, {format_bytes(document['bytes'])}, to {target}")
-    click.echo(f"SHA-256 of its SHA256SUMS, to compare where it is loaded: {document['sums_sha256']}")
-    click.echo("Next: carry it over, and run `sh load.sh` in it there.")
+    click.echo(f"SHA-256 of its SHA256SUMS, to compare before loading: {document['sums_sha256']}")
+    click.echo("Next: copy it to that machine, and run `sh load.sh` in it.")
 
 
 def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force: bool) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _build(project: "DevkitProject", contents: "Bundle", target: Path, *, force:
             return build_bundle(BundleBuilder(contents, require_engine(LocalHost()), folder, netrc, progress), target)
     except (KeyboardInterrupt, DevkitError, OSError):
         if not discard_unfinished(folder):
-            click.echo(f"What is done so far is kept in {folder}; the same command resumes from there.", err=True)
+            click.echo(f"The work so far is kept in {folder}; the same command resumes from there.", err=True)
         raise
 
 
@@ -110,7 +110,7 @@ def _format_dry_run(contents: "Bundle", target: Path, *, as_json: bool) -> str:
     lines = [
         f"would bundle, for {' and '.join(contents.architectures)}:",
         f"  {contents.plan.base_image} with the system packages of the Dockerfile",
-        f"  {format_count(len(contents.plan.packages), 'package')} of the plan and what they need, torch "
+        f"  {format_count(len(contents.plan.packages), 'package')} of the plan with their requirements, torch "
         f"{contents.plan.torch} ({contents.plan.variant}) among them",
         f"  {format_count(len(contents.files), 'file')} of the project",
         f"into {target}; nothing was written.",

@@ -89,7 +89,7 @@ def print_system_packages(plan: "Plan", *, has_sudo: bool) -> None:
         change = "add one with --apt NAME, leave one out with --apt NAME-, or in [project] apt"
         print_wrapped(f"apt: {listed}; {change}")
     if has_sudo:
-        says = "the user inside may become root without a password, so the container has no no-new-privileges"
+        says = "the user inside may become root without a password, so the container starts without no-new-privileges"
         print_wrapped(f"! warning: sudo: {says}")
 
 
@@ -139,9 +139,9 @@ def print_merge_conflicts(changes: "Sequence[FileChange]", *, is_dry_run: bool) 
     """Print the places where the user's edits and devkit's changes conflict, on standard error."""
     for conflict in (conflict for change in changes for conflict in change.conflicts):
         if is_dry_run:
-            result = "both would be marked in the file" if conflict.is_marked else "yours would stay"
+            result = "the file would mark both" if conflict.is_marked else "yours would stay"
         else:
-            result = "both are marked in the file" if conflict.is_marked else "yours stays"
+            result = "the file marks both" if conflict.is_marked else "yours stays"
         click.echo(f"conflict in {conflict.path}, {conflict.place}: {result}", err=True)
         if not conflict.is_marked:
             click.echo("".join(f"  devkit: {line}\n" for line in conflict.wanted.splitlines()), err=True, nl=False)

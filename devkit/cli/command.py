@@ -49,7 +49,7 @@ class Command(click.Command):
                 found.append(word)
                 continue
             shown = f"{new}VALUE" if new.endswith("=") else new or "an argument without a flag"
-            click.echo(f"{name} is now {shown}; the old flag goes with devkit 0.4.", err=True)
+            click.echo(f"{name} is now {shown}; devkit 0.4 removes the old flag.", err=True)
             if new.endswith("="):
                 flag, _, key = new.partition(" ")
                 found += [flag, f"{key}{value if '=' in word else next(rest, '')}"]

@@ -29,7 +29,7 @@ MAX_ROWS = 20
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def compare(ctx: click.Context, *, reports: tuple[str, ...], as_json: bool) -> None:
-    """Show which machines deviate from the majority, and in what.
+    """Show which machines deviate from the majority, and how.
 
     REPORT is a file of saved facts (devkit doctor --save-facts) or of a JSON report of doctor or verify, or a folder of
     such files, each named for its machine. Ends with 1 when something differs or a file cannot be read.

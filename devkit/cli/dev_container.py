@@ -28,7 +28,7 @@ config_option = click.option(
     "--config",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The devcontainer.json. Default: that of DIR, or of the nearest folder above it.",
+    help="The devcontainer.json. Default: the one in DIR, or in the nearest folder above it.",
 )
 
 
@@ -44,7 +44,7 @@ context_option = click.option(
     metavar="NAME",
     expose_value=False,
     callback=_choose_context,
-    help="The Docker context whose engine to use. Default: the one that the docker command uses.",
+    help="Docker context of the engine to use. Default: the docker command's context.",
 )
 
 
@@ -65,7 +65,7 @@ def _open_running(directory: Path, config: Path | None) -> "Entry":
     client = find_client(LocalHost(), container)
     state = client.find()
     if state is None or not state.is_running:
-        raise DevkitError(f"the dev container of {container.folder} does not run", f"Start it: devkit up {directory}")
+        raise DevkitError(f"the dev container of {container.folder} is not running", f"Start it: devkit up {directory}")
     return enter(client, state, directory.resolve())
 
 
@@ -82,7 +82,7 @@ def start(container: "DevContainer", *, rebuilds: bool = False, no_cache: bool =
         try:
             started = start_dev_container(client, printer, rebuilds=rebuilds, no_cache=no_cache)
         except KeyboardInterrupt:
-            click.echo("\nWhat was built so far is kept: the next `devkit up` continues.", err=True)
+            click.echo("\nBuilt steps are kept: the next `devkit up` continues.", err=True)
             raise
     if isinstance(started, Failure):
         _print_failure(started)
@@ -104,7 +104,7 @@ def _print_failure(failure: "Failure") -> None:
         click.echo("\n".join(("", *lines)), err=True)
     with suppress(OSError), tempfile.NamedTemporaryFile("wb", prefix="devkit-", suffix=".log", delete=False) as log:
         log.write(text.encode(errors="replace"))
-        hint = "" if matches else f"; no known error is in it: devkit explain {shlex.quote(log.name)}"
+        hint = "" if matches else f"; it contains no known error: devkit explain {shlex.quote(log.name)}"
         click.echo(f"The whole output: {log.name}{hint}", err=True)
 
 
@@ -112,7 +112,7 @@ def _print_failure(failure: "Failure") -> None:
 @directory_argument
 @config_option
 @context_option
-@click.option("--rebuild", is_flag=True, help="Recreate the container and end what runs in it.")
+@click.option("--rebuild", is_flag=True, help="Recreate the container, which ends its programs.")
 @click.option("--no-cache", is_flag=True, help="Build the image without its cache, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -195,7 +195,7 @@ def run(
 @directory_argument
 @config_option
 @context_option
-@click.option("--volumes", is_flag=True, help="Also remove the container and its volumes, with the caches in them.")
+@click.option("--volumes", is_flag=True, help="Also remove the container and its volumes, including their caches.")
 @click.pass_context
 def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: bool) -> None:
     """Stop the dev container of DIR and the services beside it. The next `devkit up` starts it as it was."""
@@ -207,7 +207,7 @@ def down(ctx: click.Context, directory: Path, *, config: Path | None, volumes: b
     client = find_client(LocalHost(), container)
     state = client.find()
     if state is None or not (state.is_running or volumes):
-        click.echo(f"The dev container of {container.name} does not run.")
+        click.echo(f"The dev container of {container.name} is not running.")
         return
     with closing(StepPrinter()) as printer:
         printer(f"{'remove' if volumes else 'stop'} {state.name} …")

@@ -66,7 +66,7 @@ _REMOVED = {
         metavar="FILE",
         type=_FILE,
         multiple=True,
-        help="Judge a saved machine instead of this one; twice for a host and its container.",
+        help="Judge a saved machine instead of this one. Repeat for a host and its container.",
     ),
     click.option("--run", "run_folder", metavar="DIR", type=_FOLDER, help="Also judge a run of devkit finetune."),
     click.option(
@@ -80,7 +80,7 @@ _REMOVED = {
         "--expect-gpus",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Report an error if fewer GPUs answer, as on a node that lost one.",
+        help="Report an error if fewer GPUs answer, such as on a node that lost one.",
     ),
     click.option(
         "--timeout",
@@ -109,12 +109,12 @@ _REMOVED = {
     click.option("--save-facts", metavar="FILE", type=_FILE, help="Save the facts, without names and secrets."),
     click.option("--verbose", is_flag=True, help="Show consequences, passed and skipped checks, and each step."),
     click.option("--strict", is_flag=True, help="End with 1 on warnings, and when incomplete."),
-    click.option("--list", "show_list", is_flag=True, help="List the checks and do nothing else."),
+    click.option("--list", "show_list", is_flag=True, help="Only list the checks."),
 )
 @section(
     "Repair",
     click.option(
-        "--setup", is_flag=True, help="Print the steps that install driver, engine and Container Toolkit here."
+        "--setup", is_flag=True, help="Print the steps that install the driver, engine and Container Toolkit here."
     ),
     click.option("--fix", is_flag=True, help="Repair your own files: show each change, ask first, keep a backup."),
     click.option("--yes", is_flag=True, help="With --fix: do not ask."),
@@ -240,7 +240,7 @@ class SavedReports:
 
             run = read_training_run(LocalHost(), str(self.run), is_held=is_folder_held(self.run))
             if isinstance(run, Unknown):
-                raise DevkitError(run.reason, "Name the folder that you gave to devkit finetune --output.")
+                raise DevkitError(run.reason, "Name the --output folder of devkit finetune.")
             facts = replace(facts, training=run)
         return facts
 
@@ -314,7 +314,7 @@ def refuse_conflicting_options(flags: Mapping[str, object]) -> None:
     for name, flag in _NOT_FOR_SETUP if flags["setup"] else ():
         if flags[name]:
             raise DevkitError(
-                f"--setup prints installation steps, and {flag} is for a diagnosis", "Give one of the two."
+                f"--setup prints installation steps, but {flag} is for a diagnosis", "Give one of the two."
             )
 
 
@@ -326,11 +326,11 @@ def _find_conflicts(flags: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if flags["show_list"] and style in _NOT_FOR_LISTS:
         yield f"--list has no {style} form", "Use --format text or json."
     if flags["show_list"] and flags["fix"]:
-        yield "--list only lists the checks, and --fix changes files", "Give one of the two."
+        yield "--list only lists the checks, but --fix changes files", "Give one of the two."
     if isinstance(files, tuple) and files:
         for name, flag, instead in _LIVE_ONLY:
             if flags[name]:
-                yield f"{flag} works on this machine, and --facts judges a saved one", f"Leave out one, or {instead}."
+                yield f"{flag} works on this machine, but --facts judges a saved one", f"Leave out one, or {instead}."
         if len(files) > 2:
             yield f"--facts was given {len(files)} times", "Give one machine, or a host and a container on it."
     if flags["yes"] and not flags["fix"]:
@@ -361,13 +361,13 @@ def apply_repairs(report: "Report", project: Path, *, is_confirmed: bool) -> tup
             _print(click.style(f"    {line}", fg=color) if color else f"    {line}")
         is_safe = finding.severity != "note" and finding.confidence != "possible"
         if not (is_confirmed and is_safe) and not _confirm_edits(edits):
-            _print("  it stays as it is")
+            _print("  devkit left it unchanged")
             continue
         for edit in edits:
             _print(f"  changed {edit.path}; to undo it: {apply_edit(edit)}")
         repaired.append(shown.check.code)
     if not report.roots:
-        _print("there is nothing to repair")
+        _print("nothing needs repair")
     _print_manual_fixes(report, frozenset(repaired))
     return tuple(dict.fromkeys(repaired))
 
@@ -380,7 +380,7 @@ def print_repair_results(codes: tuple[str, ...], after: "Report") -> None:
     if gone:
         _print(f"fixed: {join_words(gone)}")
     if stayed:
-        _print(f"still found after the change: {join_words(stayed)}; the report says what is left to do")
+        _print(f"still found after the change: {join_words(stayed)}; the report lists what remains to do")
 
 
 def _find_repairs(report: "Report", project: Path) -> "Iterator[tuple[ReportedFinding, tuple[FileEdit, ...]]]":
@@ -401,7 +401,7 @@ def _find_repairs(report: "Report", project: Path) -> "Iterator[tuple[ReportedFi
 
 def _confirm_edits(edits: "tuple[FileEdit, ...]") -> bool:
     if not sys.stdin.isatty():
-        _print("  not changed: there is no terminal to ask at (--yes answers for problems that are certain or likely)")
+        _print("  not changed: no terminal to ask on (--yes confirms fixes of certain and likely problems)")
         return False
     return click.confirm(f"  Change {format_count(len(edits), 'file')}?", default=False, err=True)
 
@@ -414,7 +414,7 @@ def _print_manual_fixes(report: "Report", repaired: frozenset[str]) -> None:
         if shown.finding.severity != "note" and shown.check.code not in repaired and not shown.finding.fix.repairs
     ]
     if left and not repaired:
-        _print("No change of a file can repair these findings. To be done by hand:")
+        _print("No file change can fix these findings. Do this by hand:")
     for shown in left:
         fix = shown.finding.fix
         _print(f"{shown.check.code} by hand ({fix.where.value}{', root' if fix.root else ''}): {fix.summary}")

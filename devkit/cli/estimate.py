@@ -69,14 +69,14 @@ _TRAINING = (
         default=None,
         help="Gradient checkpointing: recompute activations in the backward pass.",
     ),
-    click.option("--optimizer", type=_choose(Optimizer), help="Default: adamw, PyTorch's fused one."),
-    click.option("--stack", type=_choose(Stack), help="Training loop; its defaults apply. Default: devkit."),
+    click.option("--optimizer", type=_choose(Optimizer), help="Default: adamw, PyTorch's fused version."),
+    click.option("--stack", type=_choose(Stack), help="Training loop, whose defaults apply. Default: devkit."),
     click.option(
         "--padded",
         "masked",
         is_flag=True,
         default=None,
-        help="Rows are padded: the mask makes attention repeat keys and values for every head.",
+        help="Pad rows: with the mask, attention repeats keys and values for every head.",
     ),
     click.option("--sharding", type=_choose(Sharding), help="How --world processes shard the model. Default: ddp."),
     click.option(
@@ -84,7 +84,7 @@ _TRAINING = (
         "tokens",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Tokens to train on: adds time and disk.",
+        help="Number of training tokens: adds time and disk space.",
     ),
 )
 _INFERENCE = (
@@ -96,21 +96,21 @@ _INFERENCE = (
 )
 _BOTH = (
     click.option("--dtype", "precision", type=_PRECISION, help="Data type of the weights. Default: bf16."),
-    click.option("--max-length", "sequence", type=int, metavar="N", help="Tokens of a row, or of the prompt."),
+    click.option("--max-length", "sequence", type=int, metavar="N", help="Tokens per row, or in the prompt."),
     click.option("--attention", type=_choose(Attention), help="Default: sdpa."),
     click.option("--world", type=int, metavar="N", help="World size: the number of GPUs. Default: 1."),
     click.option(
         "--shape",
         multiple=True,
         metavar="KEY=N,…",
-        help="A model without a config.json, by its keys: "
+        help="Describe a model without a config.json by its keys: "
         "hidden_size=4096,num_hidden_layers=32,num_attention_heads=32,intermediate_size=14336,vocab_size=128256",
     ),
 )
 _WITHOUT_FLAG = {
     "loss": "standard, on full logits, or chunked.",
     "upcast": "Whether peft's prepare_model_for_kbit_training ran.",
-    "double_quantization": "Whether the scales of nf4 are quantized as well.",
+    "double_quantization": "Also quantize the scales of nf4.",
     "autocast": "Whether Trainer or TRL has bf16=True or fp16=True.",
     "keeps_outputs": "Whether the loop keeps the logits during the backward pass.",
     "shard_size": "Processes that shard one copy. Default: all.",
@@ -184,7 +184,7 @@ class _EstimateCommand(Command):
         multiple=True,
         metavar="NAME",
         shell_complete=complete_gpus,
-        help='Does it fit there? "RTX 4090", "H100 MIG 3g.40gb", "L4/4" (a quarter of an L4).',
+        help='Check whether it fits there: "RTX 4090", "H100 MIG 3g.40gb", "L4/4" (a quarter of an L4).',
     ),
     click.option(
         "--facts", "facts_files", multiple=True, type=_FILE, metavar="FILE", help="A machine saved by devkit doctor."
@@ -352,10 +352,12 @@ def build_model_config(shape: Sequence[str], *, model: str | None) -> dict[str, 
     for pair in (pair for text in shape for pair in text.split(",")):
         key, _, value = pair.partition("=")
         if not value or not (value.isdecimal() or value in ("true", "false") or key == "model_type"):
-            raise DevkitError(f"invalid --shape {pair}: expected KEY=N", "Keys are those of config.json.")
+            raise DevkitError(f"invalid --shape {pair}: expected KEY=N", "Use the keys of config.json.")
         config[key] = value if key == "model_type" else json.loads(value)
     if missing := [key for key in _NEEDED_KEYS if key not in config]:
-        raise DevkitError(f"--shape lacks {', '.join(missing)}", "Name all of them in one --shape, with commas.")
+        raise DevkitError(
+            f"--shape lacks {', '.join(missing)}", "Put all of them into one --shape, separated by commas."
+        )
     return config
 
 

@@ -74,7 +74,7 @@ def adopt_existing_container(
         ctx.exit(ExitCode.DONE)
     if not existing.takes_plan:
         path, source = next(iter(existing.torch.items()))
-        _refuse_options(ctx, _VERSION_OPTIONS, f"the versions are those of {path}, {format_torch_source(source)}")
+        _refuse_options(ctx, _VERSION_OPTIONS, f"the versions come from {path}, {format_torch_source(source)}")
     answer = _solve(project, existing, request)
     plan = require_plan(ctx, answer, schema=options.schema, as_json=options.as_json)
     changes, adoption = compute_adopted_changes(project, existing, plan, request.machines)
@@ -87,9 +87,9 @@ def adopt_existing_container(
     verdict, message = "written", f"{'wrote' if new else 'repaired'} {{yours}}, and wrote {{own}}."
     if breaks_policy:
         verdict = "refused"
-        message = "nothing was written: the [policy] of devkit.toml forbids what is left to you above."
+        message = "nothing was written: [policy] in devkit.toml forbids the items above, which you must change."
     elif not select_changed(changes):
-        verdict, message = "unchanged", "unchanged: your dev container is as this plan wants it."
+        verdict, message = "unchanged", "unchanged: your dev container matches this plan."
     elif options.is_dry_run:
         verdict, message = "would-write", "would change {yours} and write {own}; nothing was written."
     if options.as_json:
@@ -212,7 +212,7 @@ def _print_left_alone(torch: Mapping[str, str], options: WriteOptions) -> None:
         return
     _print_torch(torch)
     print_wrapped(
-        "unchanged: your dev container asks for no GPU, and nothing in it works on one. If it is to have one, let it"
+        "unchanged: your dev container requests no GPU and has nothing that uses one. If it is to have one, let it"
         " install torch for CUDA and ask for the GPU:",
     )
     click.echo('    "hostRequirements": { "gpu": "optional" }')

@@ -79,7 +79,7 @@ def explain(
         excerpts = _read_file(log)
     error = "\n".join(excerpt.text for excerpt in excerpts) if is_piped or log else " ".join(text)
     if not error.strip():
-        raise DevkitError("there is nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
+        raise DevkitError("nothing to explain", f"Give a code or an error text: {_EXAMPLES}")
     if case_file:
         write_case(case_file, error, facts_file, no_facts=no_facts)
         ctx.exit(ExitCode.DONE)
@@ -181,11 +181,13 @@ def write_case(path: Path, text: str, facts_file: Path | None, *, no_facts: bool
         "facts": None if facts is None else json.loads(format_facts(redact_facts(facts))),
     }
     removed = format_count(count_removed(text, cleaned), "place")
-    click.echo(f"Names and secrets were taken out of the text at {removed}.", err=True)
+    click.echo(f"Names and secrets were removed from the text at {removed}.", err=True)
     for line in find_doubtful_lines(cleaned):
-        click.echo(f"Look at this line, which may hold one more: {to_one_line(line)}", err=True)
+        click.echo(f"Check this line, which may contain another: {to_one_line(line)}", err=True)
     write_whole(path, format_json(case).encode(errors="backslashreplace"))
-    click.echo(f"Written to {path}. Fill in cause and fix, read it once more, and attach it to an issue.", err=True)
+    click.echo(
+        f"Written to {path}. Fill in the cause and the fix, review the file, and attach it to an issue.", err=True
+    )
 
 
 def _explain_code(ctx: click.Context, text: str, options: "OutputOptions", *, width: int) -> None:
@@ -216,7 +218,9 @@ def read_log(chunks: Iterator[bytes]) -> "tuple[Excerpt, ...]":
 
     excerpts = read_excerpts(_read_utf8(chunks))
     if len(excerpts) > 1:
-        click.echo("A long text: only its beginning, its end and lines of errors between them were read.", err=True)
+        click.echo(
+            "The text is long: devkit read only its beginning, its end and the error lines between them.", err=True
+        )
     return excerpts
 
 

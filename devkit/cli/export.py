@@ -139,7 +139,7 @@ def _build_command(target: ExportTarget) -> click.Command:
         "--output",
         metavar="DIR",
         type=_OUTPUT,
-        help=f"Write there once, and store no flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
+        help=f"Write to this folder once, and do not store flags in devkit.toml.  [default: DIR/deploy/{target.name}]",
     )
     @click.option("--force", is_flag=True, help="Write a job that cannot fit by the estimate; discard edits.")
     @click.option("--check", is_flag=True, help="Write nothing; print the difference and exit 1 when there is one.")
@@ -310,7 +310,7 @@ def plan_export(
     texts = RefusalTexts(
         foreign_files=f"{folder} holds files that devkit did not write",
         move_away="Move them away, or write elsewhere with --output.",
-        keep_edits="Put what you need into [job] of devkit.toml or a file of your own, or pass --force to lose it.",
+        keep_edits="Move what you need to [job] in devkit.toml or to your own file, or pass --force to discard it.",
     )
     own_lock = render_lock(plan, rendered.artifacts, lock.machines, target=target.name)
     artifacts = (*rendered.artifacts, own_lock)
@@ -348,8 +348,8 @@ def load_exported_project(project: "DevkitProject", plan: "Plan", job: JobSettin
     path = project.root / job.settings
     if not path.is_file():
         raise DevkitError(
-            f"there is no file {job.settings} in {project.root}",
-            "Name the settings of devkit finetune by their path in the project, which is what the job sees.",
+            f"{job.settings} does not exist in {project.root}",
+            "Name the devkit finetune settings by their path in the project: the job sees only the project.",
         )
     finetune = validate_finetune_settings(FinetuneSettings(**read_settings_file(path)))
     folder = project.root / finetune.model
@@ -423,10 +423,10 @@ def _require_settings(
 
     missing, steps, words = [], [], ["devkit", "export", target.name]
     if not lock.files or lock.target:
-        missing.append(f"there is no devkit.lock of a dev container in {project.root}")
+        missing.append(f"no dev container's devkit.lock exists in {project.root}")
         steps.append("devkit init")
     if not settings.job.image and target.needs_image(settings.target):
-        missing.append("no image is named, and the job runs where no image is built")
+        missing.append("no image is named, but the job cannot build one")
         image = _find_of_another_target(document, "image")
         if not image:
             image = f"registry.example.org/{slugify(project.settings.name)}:1"
@@ -436,12 +436,12 @@ def _require_settings(
             steps = ["devkit init --set bake=true", docker] if bakes else [*steps, podman]
         words += ["--image", image]
     if not settings.job.settings and not settings.job.command:
-        missing.append("nothing says what the job shall run")
+        missing.append("nothing says what the job should run")
         words += ["--settings", _find_of_another_target(document, "settings") or "run.toml"]
     if missing:
         hint = " && \\\n".join([*steps, f"{shlex.join(words)} …"])
         raise DevkitError(
-            "; ".join(missing), f"{hint}\nA command of your own takes the place of --settings: -- python train.py"
+            "; ".join(missing), f"{hint}\nTo run your own command instead of --settings: -- python train.py"
         )
 
 

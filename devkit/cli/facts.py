@@ -57,7 +57,7 @@ def read_this_machine(
     if options.with_trial:
         from devkit.trial.containers import try_containers
 
-        report_step("starting containers, to see whether they get the GPUs")
+        report_step("starting containers to test whether they get the GPUs")
         left_s = deadline_s - (time.monotonic() - started_s)
         trials = try_containers(host, facts, deadline_s=left_s, project=project, reader=reader)
         facts = replace(facts, trials=trials)

@@ -32,7 +32,7 @@ def write_feature(ctx: click.Context, directory: Path, *, is_dry_run: bool, forc
     replaced = [change.path for change in changes if change.action is Action.UPDATE]
     if replaced and not force:
         raise DevkitError(
-            f"{format_count(len(replaced), 'file')} would be replaced, among them {replaced[0]}",
+            f"{format_count(len(replaced), 'file')} would be replaced, including {replaced[0]}",
             "Pass --force to replace files of another devkit, or files that were edited.",
         )
     if not is_dry_run:

@@ -77,10 +77,10 @@ _WITHOUT_FLAG = [name for name, (_, info) in describe_settings(FinetuneSettings)
     "trackers",
     multiple=True,
     type=click.Choice(["mlflow", "wandb"]),
-    help="Log losses and speed there, too. Repeat.",
+    help="Also log losses and speed to this tracker. Repeat.",
 )
 @click.option("--verbose", is_flag=True, help="Print the reason for each decision.")
-@click.option("--dry-run", is_flag=True, help="Show decisions and memory estimate, without training.")
+@click.option("--dry-run", is_flag=True, help="Show the decisions and the memory estimate without training.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
 @click.pass_context
 def finetune(
@@ -98,7 +98,7 @@ def finetune(
 ) -> None:
     """Fine-tune a language model: an adapter on a frozen base, or all of its weights.
 
-    Settings that are not given are chosen for this machine, with reasons. The same command resumes a stopped run.
+    devkit chooses the other settings for this machine, with reasons. The same command resumes a stopped run.
     """
     from devkit.workload.finetune.events import monitor_run
 

@@ -66,7 +66,7 @@ class _Answer:
     "--reports",
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Connect to no machine: read the reports of --save, or those that checks/collect.sh fetched from Kubernetes' nodes.",
+    help="Connect to no machine: read the reports of --save, or the reports that checks/collect.sh fetched from Kubernetes nodes.",
 )
 @click.option("--ssh", default="ssh", show_default=True, help="The ssh command, with options: 'ssh -p 2222 -l admin'.")
 @click.option("--command", default="devkit", show_default=True, help="The devkit command on those machines.")
@@ -77,7 +77,7 @@ class _Answer:
     type=click.FloatRange(min=0.1),
     default=60,
     show_default=True,
-    help="Time limit for each machine, with the connection.",
+    help="Time limit for each machine, including the connection.",
 )
 @click.option(
     "--save",
@@ -100,7 +100,7 @@ def fleet_doctor(
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Run devkit doctor on all HOSTs over ssh at once, and report what several have in common once.
+    """Run devkit doctor on all HOSTs over ssh at once, and report common findings once.
 
     Install devkit on each of them first. ssh must not prompt: use keys or an agent. The exit code is 1 if a machine has
     problems or does not answer.
@@ -167,16 +167,18 @@ def _ask(host: str, words: Sequence[str], *, timeout_s: float) -> _Answer:
     done = run_program(words, deadline_s=timeout_s)
     said = escape_controls(to_one_line(done.err))[-300:]
     if done.code == TIMED_OUT:
-        return _Answer(host, problem=f"no answer within {timeout_s:g} s: it hangs, or is not there")
+        return _Answer(host, problem=f"no answer within {timeout_s:g} s: it hangs or is down")
     if done.code == NOT_FOUND:
-        return _Answer(host, problem=f"devkit is not installed there, or no ssh is here: {said}")
-    return _parse_report(host, done.out, problem=said or f"the command ended with {done.code} and without a report")
+        return _Answer(host, problem=f"devkit is not installed there, or ssh is missing here: {said}")
+    return _parse_report(host, done.out, problem=said or f"the command ended with {done.code} and no report")
 
 
 def _read_reports(folder: Path) -> Iterator[_Answer]:
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise DevkitError(f"{folder} holds no reports", "Name the folder of --save, or reports/doctor of collect.sh.")
+        raise DevkitError(
+            f"{folder} holds no reports", "Name the folder of --save, or the folder reports/doctor from collect.sh."
+        )
     for file in files:
         try:
             text = read_bounded(file, MAX_DOCUMENT_BYTES)
@@ -230,10 +232,10 @@ def _wrap(text: str, width: int, indent: str) -> Iterable[str]:
     return wrap_text(escape_controls(text), width=width, hanging=indent).splitlines()
 
 
-@fleet.command("files", short_help="Write the files by which others watch a fleet.")
+@fleet.command("files", short_help="Write the monitoring files for a fleet.")
 @click.argument("folder", metavar="[DIR]", default="fleet", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--command", default="devkit", show_default=True, help="The devkit command on the machines.")
-@click.option("--force", is_flag=True, help="Replace files of these names.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 def fleet_files(folder: Path, *, command: str, force: bool) -> None:
     """Write monitoring files for a fleet: node-problem-detector, Slurm, Prometheus, Grafana.
 

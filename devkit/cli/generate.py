@@ -39,23 +39,23 @@ _REMOVED = dict.fromkeys(
 
 
 @click.command(cls=Command, renamed={"--tokens": "--max-new-tokens", "--precision": "--dtype"}, removed=_REMOVED)
-@click.option("--model", metavar="NAME", default="", help="Folder or hub id; by default the adapter's own base.")
+@click.option("--model", metavar="NAME", default="", help="Folder or hub id. Default: the adapter's base.")
 @click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Folder of a LoRA or DoRA adapter.")
-@click.option("--any-base", is_flag=True, help="Use the adapter on other weights than it was trained on.")
+@click.option("--any-base", is_flag=True, help="Use the adapter on different weights than it was trained on.")
 @click.option("--prompt", metavar="TEXT", help="The prompt; - reads standard input.")
 @click.option(
     "--file",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Prompts, one a line (.txt) or as JSON lines (.jsonl); answers come as JSON lines.",
+    help="Prompts, one per line (.txt) or as JSON lines (.jsonl); answers come as JSON lines.",
 )
-@click.option("--chat", is_flag=True, help="Chat: Ctrl-C ends an answer, Ctrl-D the chat.")
-@click.option("--merge", metavar="DIR", type=click.Path(path_type=Path), help="Write model and adapter as one model.")
+@click.option("--chat", is_flag=True, help="Start a chat: Ctrl-C ends an answer, Ctrl-D the chat.")
+@click.option("--merge", metavar="DIR", type=click.Path(path_type=Path), help="Write the model and adapter as one model.")
 @click.option(
     "--gguf",
     metavar="TYPE",
     type=click.Choice(GGUF_TYPES, case_sensitive=False),
-    help="With --merge: a GGUF file, too, for llama.cpp and Ollama: bf16, q8_0, q4_k_m …",
+    help="With --merge: also write a GGUF file for llama.cpp and Ollama: bf16, q8_0, q4_k_m …",
 )
 @click.option(
     "--max-new-tokens",
@@ -98,7 +98,7 @@ _REMOVED = dict.fromkeys(
     help="Quantization of the base weights.",
 )
 @click.option("--dtype", "precision", type=click.Choice([each.value for each in Precision]), help="Compute dtype.")
-@click.option("--stats", is_flag=True, help="Print the speed, and how close it is to the GPU's limit.")
+@click.option("--stats", is_flag=True, help="Print the speed and how close it is to the GPU's limit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
     """Generate answers to one prompt, a file of them, or in a chat; or merge an adapter into its model."""
@@ -106,7 +106,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401 - one for each option
     if len(tasks) > 1:
         raise DevkitError(f"{tasks[0]} and {tasks[1]} are two tasks", "Give one of them.")
     if not tasks and sys.stdin.isatty():
-        raise DevkitError("there is nothing to answer", "Give --prompt, --file or --chat.")
+        raise DevkitError("nothing to answer", "Give --prompt, --file or --chat.")
     if given["as_json"] and (given["chat"] or given["merge"]):
         raise DevkitError(f"{tasks[0]} prints no JSON", "Leave --json out.")
     if given["gguf"] and not given["merge"]:

@@ -77,7 +77,7 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
         if directory.resolve() == Path.home().resolve():
             raise DevkitError(
                 f"{directory.resolve()} is your home folder, not a project",
-                "Name the project's folder: devkit init my-project. To take the home folder: devkit init .",
+                "Name the project's folder: devkit init my-project. To use the home folder: devkit init .",
             )
     return directory
 
@@ -87,7 +87,7 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
 @plan_options(with_details=False)
 @container_options
 @lock_options
-@click.option("--add-imports", "with_imports", is_flag=True, help="Install what its programs import and no file names.")
+@click.option("--add-imports", "with_imports", is_flag=True, help="Also install packages that the programs import but no file lists.")
 @click.option(
     "--develop",
     is_flag=True,
@@ -96,14 +96,14 @@ def _refuse_home(ctx: click.Context, _: click.Parameter, directory: Path) -> Pat
 @click.option(
     "--prove",
     is_flag=True,
-    help="Try the plan: run the project's first program in a throw-away environment, without your variables.",
+    help="Try the plan: run the project's first program in a temporary environment without your variables.",
 )
 @click.option("--compose", metavar="FILE", type=click.Path(path_type=Path), help="Open a service of this Compose file.")
 @click.option("--service", metavar="NAME", help="That service. Default: the only one that asks for a GPU.")
 @click.option("--yes", is_flag=True, help="Replace files without asking.")
 @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
 @click.option("--diff", "show_diff", is_flag=True, help="Show every change line by line.")
-@click.option("--force", is_flag=True, help="Replace devkit's own files even where they were edited.")
+@click.option("--force", is_flag=True, help="Replace devkit's own files even if you edited them.")
 @click.option(
     "--as-feature", is_flag=True, help="Write DIR/devkit, a dev container Feature with devkit, and nothing else."
 )
@@ -202,7 +202,7 @@ def init(
         return
     files = format_count(len(changed), "file")
     if not changed:
-        click.echo("unchanged: the dev container is as this plan wants it.")
+        click.echo("unchanged: the dev container matches this plan.")
     elif dry_run:
         click.echo(f"would write {files}; nothing was written.")
     else:
@@ -368,7 +368,7 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
     """Print packages that are imported but not installed, with the flag or the setting that installs them."""
     for is_known, how in (
         (True, "--add-imports installs them and records them in devkit.toml"),
-        (False, "devkit knows no package for them; name it under [project] packages in devkit.toml"),
+        (False, "devkit does not know the packages for them; name it under [project] packages in devkit.toml"),
     ):
         of_kind = [
             f"{_format_requirement(each) or each.module} ({each.origin})"
@@ -377,7 +377,7 @@ def print_imports(found: "tuple[ImportedPackage, ...]") -> None:
         ]
         if of_kind:
             more = [f"{len(of_kind) - MAX_IMPORTS_NAMED} more"] if len(of_kind) > MAX_IMPORTS_NAMED else []
-            line = f"imported and named by no file: {join_words([*of_kind[:MAX_IMPORTS_NAMED], *more])}; {how}"
+            line = f"imported but not named by any file: {join_words([*of_kind[:MAX_IMPORTS_NAMED], *more])}; {how}"
             print_wrapped(line)
 
 
@@ -391,7 +391,7 @@ def print_added_packages(before: "DevkitProject", project: "DevkitProject") -> N
     guide = {need.text: need.origin for need in read_local_guide(str(before.root), before.dependencies)}
     named = [f"{each} ({guide[each]} installs it)" if each in guide else each for each in added]
     print_wrapped(
-        f"added: {join_words(named)}, which programs import and no file names; [project] packages in devkit.toml"
+        f"added: {join_words(named)}, which programs import but no file lists; [project] packages in devkit.toml"
     )
 
 
@@ -400,7 +400,7 @@ def print_guide(found: "tuple[PackageRequirement, ...]") -> None:
     if found:
         named = join_words([f"{need.name}{need.specifier} ({need.origin})" for need in found[:MAX_IMPORTS_NAMED]])
         print_wrapped(
-            f"installed by the guide alone: {named}; [project] packages in devkit.toml adds what you need of it"
+            f"installed only by the guide: {named}; [project] packages in devkit.toml adds what you need of it"
         )
 
 
@@ -416,11 +416,11 @@ def print_summary(plan: "Plan", dependencies: "Dependencies") -> None:
         named = join_words([*dependencies.files[:_MAX_FILES_NAMED], *([f"{more} more"] if more > 0 else [])])
         named += f", because {dependencies.because}" if dependencies.because else ""
         named += f", and not {join_words(dependencies.set_aside)}" if dependencies.set_aside else ""
-        other = "another list with --requirements FILE, none with --ignore-dependencies"
+        other = "use another list with --requirements FILE, or none with --ignore-dependencies"
         print_wrapped(f"read: {named}; {other}")
     versions = "--torch V, --python V, --image REF and --pin NAME==V choose others, and devkit.toml keeps them"
     if plan.as_of:
-        says = f"as of {plan.as_of}: packages released by then, and the torch of that time, as far as the GPUs allow"
+        says = f"as of {plan.as_of}: packages released by then, and torch from that time, as far as the GPUs allow"
         print_wrapped(f"{says}; --as-of latest takes the newest")
     print_wrapped(f"installs: {join_words(_list_installed(plan, dependencies))}; {versions}")
 

@@ -30,7 +30,7 @@ lock_options = group_options(
             "--lock/--no-lock", default=None, help="Lock packages by hash and the base image by digest. Needs uv."
         ),
         click.option(
-            "--lock-only", type=click.Choice(["python", "image"]), help="Lock this part again and keep the other."
+            "--lock-only", type=click.Choice(["python", "image"]), help="Renew only this lock."
         ),
     ),
     LockOptions,

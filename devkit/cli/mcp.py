@@ -15,7 +15,7 @@ from devkit.release import INSTALL_MCP_COMMAND
     metavar="DIR",
     default=".",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The project that the tools read. Default: this directory.",
+    help="The project to read. Default: this directory.",
 )
 @click.option(
     "--facts",
@@ -23,7 +23,7 @@ from devkit.release import INSTALL_MCP_COMMAND
     metavar="FILE",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Answer for a saved machine instead of this one; twice for a host and its container.",
+    help="Answer for a saved machine instead of this one. Repeat for a host and its container.",
 )
 @click.option(
     "--http",
@@ -35,7 +35,7 @@ from devkit.release import INSTALL_MCP_COMMAND
 def mcp(*, project: Path, facts_files: tuple[Path, ...], port: int | None) -> None:
     """Serve doctor, explain, plan, estimate and a preview of init as tools for AI assistants.
 
-    The tools only read. An editor starts this command itself: see the guide "AI assistants".
+    The tools only read. Editors start this command: see the guide "AI assistants".
     """
     facts = load_saved_facts(facts_files) if facts_files else None
     try:

@@ -44,9 +44,9 @@ class Steps:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def onboard(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
-    """Take a fresh clone to a proved dev container: doctor, init, up, verify.
+    """Go from a fresh clone to a proven dev container: doctor, init, up, verify.
 
-    Shows each step with its command, stops at the first that fails, and prints the command to run next. If there is no
+    Shows each step with its command, stops at the first failure, and prints the command to run next. If there is no
     dev container yet, run `devkit init` and make its choices.
     """
     steps = Steps()
@@ -100,9 +100,7 @@ def go_through(directory: Path, needs: "list[Need]", steps: Steps) -> list[str]:
     if stopping := sum(need.stops for need in needs):
         steps.end("stopped", f"{stopping} to be done first")
         return [again]
-    steps.end(
-        "done", f"{len(needs)} to be done, and the dev container starts without" if needs else "nothing is lacking"
-    )
+    steps.end("done", f"{len(needs)} to do; the dev container starts without them" if needs else "nothing is lacking")
     try:
         steps.begin("init", f"devkit init {where}")
         try:
@@ -135,7 +133,7 @@ def _prove(entry: "Entry") -> tuple[str, str]:
         command = entry.build_command(["devkit", "verify", "--here", "--quick", "--json"])
         done = run_streaming(command, progress=lambda _: None, timeout_s=PROOF_TIMEOUT_S)
     if done.code in (126, 127):
-        return "skipped", "this dev container has no devkit inside: devkit init --as-feature .devcontainer brings it"
+        return "skipped", "this dev container has no devkit inside; add it: devkit init --as-feature .devcontainer"
     with suppress(ValueError, KeyError, TypeError):
         return "done" if done.code == 0 else "failed", str(json.loads(done.out)["conclusion"])
     return "failed", done.last_line

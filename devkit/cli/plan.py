@@ -53,7 +53,7 @@ _FOLDER = click.Path(exists=True, file_okay=False)
     "--pip", "as_requirements", is_flag=True, help="Print the plan as a requirements file, for uv pip install -r -."
 )
 @click.option("--install", is_flag=True, help="Print the uv or pip command that installs the plan here.")
-@click.option("--run", is_flag=True, help="With --install: run it in the virtual environment that is active.")
+@click.option("--run", is_flag=True, help="With --install: run it in the active virtual environment.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
     options: PlanOptions,
@@ -69,10 +69,10 @@ def plan(
 ) -> int:
     """Choose versions that fit the driver and GPUs, with a reason for each.
 
-    Plans for this machine, or for those that --facts or the flags describe. Respects the project's requirement
+    Plans for this machine, or for the machines in --facts or the flags. Respects the project's requirement
     files and the [policy] of its devkit.toml. Exit code 1: nothing fits.
 
-    --install plans for the Python of the virtual environment that is active.
+    --install plans for the Python of the active virtual environment.
     """
     from devkit.cli.install import find_target_python, install_plan
 

@@ -79,7 +79,7 @@ allow_index_option = partial(
     multiple=True,
     metavar="URL",
     callback=_remember_indexes,
-    help="Allow this package index of the project, and remember it. Repeat.",
+    help="Allow this package index of the project permanently. Repeat.",
 )
 
 
@@ -118,7 +118,7 @@ _MACHINE_DETAILS = (
         type=click.Choice(["linux", "wsl2", "windows"]),
         help="wsl2, windows: --driver is the Windows driver.",
     ),
-    click.option("--glibc", metavar="VERSION", help="torch will run on a system with this C library."),
+    click.option("--glibc", metavar="VERSION", help="Plan for a system with this C library."),
     click.option("--gpu-runtime", type=click.Choice(["legacy", "cdi"]), help="How the engine exposes GPUs."),
 )
 """What `devkit init` takes by --set."""
@@ -127,13 +127,13 @@ _VERSIONS = (
     click.option("--cuda", metavar="VERSION", help="CUDA of the torch wheel, such as 13.0."),
     click.option("--python", metavar="VERSION", help="Python of the container, such as 3.12."),
     click.option("--image", metavar="REF", help="Base image to build on."),
-    click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Keep a package at a version. Repeat."),
-    click.option("--as-of", metavar="DAY", help="Packages as released by this day, or latest."),
+    click.option("--pin", "pins", multiple=True, metavar="NAME==V", help="Pin a package to a version. Repeat."),
+    click.option("--as-of", metavar="DAY", help="Use the packages released by this day, or latest."),
     click.option(
         "--no-hold",
         is_flag=True,
         hidden=True,
-        help="Do not hold the versions that uv resolves: each build takes newer ones.",
+        help="Do not pin the versions that uv resolves: each build installs newer ones.",
     ),
     click.option(
         "--feature", "features", multiple=True, metavar="NAME", help="Require this: nf4, fp8, nvcc, graphics … Repeat."
@@ -252,7 +252,7 @@ container_options = group_options(
         click.option("--engine", type=click.Choice(["docker", "podman"]), help="Write for this engine only."),
         _list_option("--editor", "editors", metavar="NAME", what="Serve this editor: vscode, jetbrains, codespaces …"),
         _list_option("--profile", "profiles", metavar="NAME", what="Add services or CI jobs: jupyter, ci."),
-        click.option("--ignore-dependencies", is_flag=True, help="Keep the project's own packages out of the image."),
+        click.option("--ignore-dependencies", is_flag=True, help="Leave the project's own packages out of the image."),
         click.option(
             "--ca-certificate", metavar="FILE", type=_FILE_PATH, help="CA bundle (PEM) to trust in the image."
         ),

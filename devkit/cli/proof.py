@@ -36,7 +36,7 @@ def describe_proof(root: Path, dependencies: "Dependencies", plan: "Plan") -> st
     if isinstance(found, Unknown):
         return f"not checked: {found.reason}"
     if not isinstance(found, Resolved):
-        return "resolved by the version tables; the project names no package"
+        return "resolved with the version tables; the project names no package"
     wheels = {each.name for each in plan.compiled if each.mode is CompileMode.WHEEL}
     return "; ".join(("resolved", *_list_sources(found, wheels), *_list_imports(root, dependencies, found)))
 
@@ -47,7 +47,7 @@ def _list_sources(found: Resolved, wheels: set[str]) -> list[str]:
     says = [f"{len(built)} built from source ({_join(built)})"] if built else []
     read = {each.package for each in found.builds} | wheels
     if unknown := [name for name in found.from_source if name not in read]:
-        says.append(f"what the build of {_join(unknown)} needs not read")
+        says.append(f"the build requirements of {_join(unknown)} were not read")
     if found.unread:
         says.append(f"the requirements of {format_count(len(found.unread), 'package')} not checked")
     return says
@@ -65,7 +65,7 @@ def _list_imports(root: Path, dependencies: "Dependencies", found: Resolved) -> 
     modules = list_wheel_modules(wheels)
     unread = [name for name, _ in found.packages if name not in modules and name not in TORCH_FAMILY]
     if unread and not modules:
-        return ["imports not checked: the index does not show what wheels hold"]
+        return ["imports not checked: the index does not list the contents of wheels"]
     named = [need.name for need in dependencies.needs if need.url] + [each.spec for each in dependencies.conda]
     # What cannot be read may bring the module of its name, and those that the tables know.
     provided = {name.replace("-", "_") for name in (*unread, *named, *TORCH_FAMILY)} | {*_OF_TORCH}

@@ -33,13 +33,13 @@ raise SystemExit(not (is_serve_available() and is_accelerate_available()))
 @click.argument("model")
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_ARGUMENTS…]")
 @click.option(
-    "--engine", type=click.Choice(list(_PROGRAMS)), help="Default: by the model, the GPUs and what is installed."
+    "--engine", type=click.Choice(list(_PROGRAMS)), help="Default: chosen by the model, the GPUs and the installed engines."
 )
 @click.option("--adapter", metavar="DIR", type=click.Path(path_type=Path), help="Serve this LoRA adapter, too (vLLM).")
 @click.option("--context", metavar="N", type=click.IntRange(min=2), help="Context in tokens. Default: what fits.")
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", metavar="N", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port.")
-@click.option("--dry-run", is_flag=True, help="Print the command, and start nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the command without starting it.")
 def serve(
     *,
     model: str,

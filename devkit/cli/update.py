@@ -66,7 +66,7 @@ def update(
 ) -> None:
     """Bring a generated dev container up to date and keep your edits.
 
-    Plans for the machines that devkit.lock names, not for this one, and renews locks that were made for another plan.
+    Plans for the machines that devkit.lock names, not for this one, and renews locks from other plans.
     If your edits and devkit's changes conflict, text files get both between markers, JSON and YAML files keep yours,
     and the exit code is 1.
     """
@@ -132,9 +132,9 @@ def list_version_changes(document: "Mapping[str, Any]", plan: "Plan") -> "Iterat
             )
             yield f"{name} {old} → {new}: {why}"
         elif new and not old:
-            yield f"{name} {new} is new: a package asks for it"
+            yield f"{name} {new} is new: a package requires it"
         elif old and not new:
-            yield f"{name} {old} is gone: nothing asks for it any more"
+            yield f"{name} {old} is gone: nothing requires it any more"
 
 
 def _renew_locks(

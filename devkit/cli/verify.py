@@ -22,28 +22,28 @@ DEFAULT_TIMEOUT_S = 600.0
 @click.command()
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @click.option("--here", is_flag=True, help="Prove this machine, without a container engine.")
-@click.option("--quick", "depth", flag_value="quick", help="Only the device, its kernels and a short LoRA run.")
+@click.option("--quick", "depth", flag_value="quick", help="Prove only the device, its kernels and a short LoRA run.")
 @click.option("--standard", "depth", flag_value="standard", default="standard", hidden=True)
 @click.option(
-    "--full", "depth", flag_value="full", help="Also 8-bit bases and optimizers, checkpointing, torch.compile."
+    "--full", "depth", flag_value="full", help="Also prove 8-bit bases and optimizers, checkpointing, torch.compile."
 )
 @click.option(
     "--model",
     metavar="PATH_OR_ID",
     default="",
-    help="Also train this model and generate with it, by a path or cached id where the proof runs.",
+    help="Also train this model and generate with it: a path or cached id where the proof runs.",
 )
 @click.option(
     "--job",
     metavar="FILE",
     default="",
-    help="Also take five steps of the run in this file of settings, and predict its memory and time.",
+    help="Also run five steps of the job in this settings file, and predict its memory and time.",
 )
 @click.option(
     "--command",
     metavar="COMMAND",
     default="",
-    help="A command of the project that must work, too, run by sh in its folder.",
+    help="Also require this project command to work, run with sh in its folder.",
 )
 @click.option(
     "--bench",
@@ -54,7 +54,7 @@ DEFAULT_TIMEOUT_S = 600.0
     "--output",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="Write the report as JSON; with --bench, the folder of the results. Default of that: gpu-report.",
+    help="Write the report as JSON; with --bench, write the results to this folder. Default of that: gpu-report.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
@@ -64,7 +64,7 @@ DEFAULT_TIMEOUT_S = 600.0
     type=click.FloatRange(min=1),
     default=DEFAULT_TIMEOUT_S,
     show_default=True,
-    help="Time limit of the proof, without building the container.",
+    help="Time limit of the proof, not counting the container's build.",
 )
 @click.pass_context
 def verify(
@@ -84,9 +84,9 @@ def verify(
     """Prove that fine-tuning works: in the dev container of DIR, or with --here on this machine.
 
     A tiny random model learns a sentence with LoRA and QLoRA; every claim is checked. Nothing is downloaded.
-    In a project's environment, its packages and requirements must import, too.
+    In a project's environment, its packages and requirements must also import.
 
-    --bench writes a JSON document and an HTML page, and resumes after an interruption. Without a GPU it exits with 1.
+    --bench writes a JSON document and an HTML page, and resumes after an interruption. Without a GPU, --bench exits with 1.
     """
     from devkit.verify.process import interrupt_on_termination
     from devkit.verify.report import format_proof_report
@@ -124,7 +124,7 @@ def _run_benchmark(folder: Path, *, as_json: bool) -> int:
 
     gpu = find_gpu_name()
     if gpu is None:
-        click.echo("No GPU that torch can use is on this machine. With one, this would measure:")
+        click.echo("This machine has no GPU that torch can use. With a GPU, this would measure:")
         for part in PARTS:
             click.echo(f"  {part.name:10} {part.about}")
         return ExitCode.ANSWER_IS_NO
@@ -155,6 +155,6 @@ def _require_local_model(model: str) -> None:
     is_local = found.is_dir() or (found.suffix == ".gguf" and found.is_file())
     if model and not is_local and not (cache / f"models--{model.replace('/', '--')}").exists():
         raise DevkitError(
-            f"there is no model {model}: no such folder, and it is not in {cache}",
+            f"model {model} was not found: no such folder, and it is not in {cache}",
             f"Name a folder or download the model first, because the proof downloads nothing: hf download {model}",
         )

@@ -932,4 +932,4 @@ def format_stale_warning(as_of: str, today: str) -> str | None:
     age_days = count_days(as_of, today)
     if age_days <= STALE_AFTER_DAYS:
         return None
-    return f"the version tables are of {as_of}, {age_days} days old: newer releases are not in them. Update devkit"
+    return f"the version tables are from {as_of}, {age_days} days old: they lack newer releases. Update devkit"

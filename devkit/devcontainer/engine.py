@@ -82,7 +82,7 @@ class EngineClient:
             states = [_parse_state(each) for each in json.loads(done.out)]
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
             shown = f"{self.program} container inspect {ids[0]}"
-            raise DevkitError(f"`{self.program} container inspect` printed no description of one", shown) from None
+            raise DevkitError(f"`{self.program} container inspect` printed no container description", shown) from None
         return next((state for state in states if state.is_running), states[0] if states else None)
 
     def build_cli_command(self, verb: str) -> list[str]:

@@ -53,7 +53,7 @@ def start_dev_container(
     if before is not None and before.is_running and not rebuilds:
         would_end = format_count(before.sessions, "command") if before.sessions else "the editor's settings"
         if before.sessions or LOCAL_FOLDER_LABEL in before.labels:
-            report(f"{before.name} is left as it is, for {would_end} in it; make it again with devkit up --rebuild")
+            report(f"{before.name} is left as it is, for {would_end} in it; recreate it with devkit up --rebuild")
             return _finish(Started(enter(client, before), "kept"), report)
     if failure := _run_host_command(client.container, report):
         return failure
@@ -119,7 +119,7 @@ def _finish(started: Started, report: Report) -> Started | Failure:
     entry, state, container = started.entry, started.entry.state, started.entry.client.container
     inside = f"{entry.workspace}/{os.path.relpath(container.file, container.folder)}"
     if entry.client.call("exec", state.id, "test", "-e", inside).code == 1:
-        report(f"{entry.workspace} inside is not this folder: the engine's machine has other files there")
+        report(f"{entry.workspace} inside is not this folder: the engine's machine has different files there")
     for hook in (*LIFECYCLE_COMMANDS, "postStartCommand"):
         stamp = state.started_at if hook == "postStartCommand" else state.created_at
         commands = list_commands(container.properties.get(hook))

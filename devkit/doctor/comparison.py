@@ -138,8 +138,8 @@ def read_node(name: str, document: Any) -> Node:  # noqa: ANN401 - any JSON
             failed = {each["name"]: str(each["reason"]) for each in document["stages"] if each["status"] == "failed"}
             return Node(name, kind, f"{device.get('name', device['kind'])}, {document['where']}", document, failed)
     except (InvalidFacts, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidReport(f"not of the form that {kind} has: {error}") from error
-    raise InvalidReport(f"not saved facts, nor a report of doctor or verify: its schema is {kind[:80]}")
+        raise InvalidReport(f"not in the format of {kind}: {error}") from error
+    raise InvalidReport(f"neither saved facts nor a report of doctor or verify: its schema is {kind[:80]}")
 
 
 def find_report_roots(document: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -16,7 +16,7 @@ class Harm(StrEnum):
     """The cost of a command for other people, or this user's own work, in words for the reader."""
 
     RESTART = "restarts the machine"
-    INTERRUPTION = "interrupts the work of others"
+    INTERRUPTION = "interrupts other users' work"
     REMOVAL = "removes files or packages"
     TAKEOVER = "changes the owner of a whole folder"
 
@@ -56,7 +56,7 @@ def find_harm(command: str) -> Harm | None:
 def find_manager(facts: Facts) -> str:
     """Find what says that this machine is not its user's alone; "" where nothing does."""
     manager = facts.system if isinstance(facts.system, Unknown) else facts.system.managed_by
-    return "a machine whose users are not known" if isinstance(manager, Unknown) else manager
+    return "a machine with unknown users" if isinstance(manager, Unknown) else manager
 
 
 def is_in_job(facts: Facts) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ReadHistory = Callable[[MissingName], NameHistory | NotRead]
 
 NOTHING_KNOWN = "no known error in this text"
-NOT_READ = "no release read for the name that is missing"
+NOT_READ = "no release read for the missing name"
 NOTHING_WRONG = "no failure in this text: no line has the form of an error"
 
 MAX_BROKEN = 64 * 1024
@@ -399,7 +399,7 @@ def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple
     lines: list[Line] = []
     if error := unknown.first_error:
         lines += fold_lines(f"{error.text} (line {error.line})", width, tone=Tone.WARN)
-        lines += [Line(f"  {NOTHING_KNOWN}; this line is the failure as the text itself says it", Tone.QUIET)]
+        lines += [Line(f"  {NOTHING_KNOWN}; this line is the failure in the text's own words", Tone.QUIET)]
         raised = f"raised in {unknown.package}" if unknown.package else ""
         raised += f" ({unknown.file})" if raised and unknown.file else ""
         raised += f", called by {unknown.caller}" if raised and unknown.caller else ""
@@ -412,7 +412,7 @@ def format_text_answer(answer: TextAnswer, *, width: int, marks: Marks) -> tuple
     for advice in unknown.advice:
         lines += fold_lines(f"the text says: {advice}", width, indent="  ")
     if answer.nearest:
-        lines += [Line(""), Line("known errors with the same words, which need not be the cause:")]
+        lines += [Line(""), Line("known errors with the same words, which may not be the cause:")]
         lines += [
             line
             for each in answer.nearest
@@ -445,5 +445,5 @@ def format_matches(found: tuple[Match, ...], *, width: int, marks: Marks) -> tup
             lines += [*([Line("")] if lines else []), *format_match(match, width=width, marks=marks)]
     if all(match.is_harmless for match in found):
         lines = [Line(NOTHING_WRONG), Line(""), *lines]
-    hint = "This is what the text says; `devkit doctor` looks at the machine itself and gives the fix for it."
+    hint = "This is based only on the text; `devkit doctor` checks the machine itself and prints its fix."
     return (*lines, Line(""), *fold_lines(hint, width, tone=Tone.QUIET))

@@ -26,7 +26,7 @@ from devkit.facts.values import Release, Unknown
 _T = TypeVar("_T")
 
 NVML_DRIVER_NOT_LOADED = 9
-NO_NVIDIA_GPU = "there is no NVIDIA GPU to judge on this machine"
+NO_NVIDIA_GPU = "this machine has no NVIDIA GPU to judge"
 WSL_NVIDIA_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 NO_VISIBLE_DEVICES = ("", "void", "none")
 """Values of NVIDIA_VISIBLE_DEVICES that ask for no GPU."""
@@ -75,12 +75,12 @@ def is_in_wsl(facts: Facts) -> bool:
 
 def require_container(facts: Facts) -> Container:
     """Return the container around this process."""
-    return require_some(facts.container, "this is not the inside of a container")
+    return require_some(facts.container, "this is not a container")
 
 
 def require_host(facts: Facts) -> None:
     """End checks of readings that only the host has."""
-    skip_if(is_in_container(facts), "only the host can show this; run devkit doctor there too")
+    skip_if(is_in_container(facts), "only the host can show this; run devkit doctor there, too")
 
 
 def require_wsl_guest(facts: Facts) -> Wsl:
@@ -92,7 +92,7 @@ def require_wsl_guest(facts: Facts) -> Wsl:
 def require_engine_side(facts: Facts) -> None:
     """End checks of the engine's own files where it runs elsewhere. Few containers hold an engine."""
     if is_in_container(facts) and not (isinstance(facts.engine, Engine) and facts.engine.hook_on_path in (True, False)):
-        raise NotApplicable("only the engine's own side can show this; run devkit doctor on the host too")
+        raise NotApplicable("only the engine's machine can show this; run devkit doctor there, too")
 
 
 def has_nvidia_gpu(facts: Facts) -> bool | Unknown:

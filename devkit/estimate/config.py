@@ -93,7 +93,7 @@ def build_model_shape(config: Mapping[str, Any], *, name: str = "") -> ModelShap
     text = config.get("text_config")
     if isinstance(text, Mapping):
         shape = _build_shape({"tie_word_embeddings": config.get("tie_word_embeddings", False), **text}, name)
-        return replace(shape, note="text part only: images and their encoder come on top")
+        return replace(shape, note="text part only: images and their encoder need more")
     return _build_shape(config, name)
 
 

@@ -249,7 +249,7 @@ def _list_lines(report: EstimateReport, width: int) -> Iterator[str]:
         peak = f"{format_bytes(device.point)} of {format_bytes(gpu.memory_bytes)}, at most {format_bytes(device.upper)}"
         verdict = _VERDICTS[each.verdict]
         if gpu.lacks_bf16 and report.settings.precision is Precision.BF16 and each.verdict is not Fit.DOES_NOT_FIT:
-            verdict = f"no bf16 in hardware, so give --dtype fp16; {verdict} in memory"
+            verdict = f"no bf16 in hardware, so use --dtype fp16; {verdict} in memory"
         yield wrap_text(f"{verdict}: {name}, {peak}", width=width)
     if report.gpus:
         yield ""
@@ -279,10 +279,10 @@ def _list_needs(report: EstimateReport, width: int) -> Iterator[str]:
     """List the smallest GPU and the host's needs."""
     smallest, host = report.smallest, report.host
     if smallest is None:
-        yield "No single GPU of the tables is sure to be enough."
+        yield "No single GPU in the tables is guaranteed to be enough."
     else:
         memory = format_bytes(smallest.memory_bytes)
-        yield wrap_text(f"Smallest GPU that is sure to be enough: {smallest.name} ({memory})", width=width)
+        yield wrap_text(f"Smallest GPU guaranteed to be enough: {smallest.name} ({memory})", width=width)
     if host:
         yield wrap_text(
             f"The machine needs {format_bytes(host.memory_bytes)} of memory for each GPU, "
@@ -306,12 +306,12 @@ def _list_advice(each: GpuReport, report: EstimateReport, width: int) -> Iterato
     if each.together:
         settings = each.together.settings
         yield wrap_text(
-            f"Nothing makes it fit on one {name}; on {settings.world} of them it does: "
+            f"Nothing makes it fit on one {name}; {settings.world} of them hold it with: "
             f"{' '.join(each.together.changes)}",
             width=width,
         )
     elif each.verdict is Fit.DOES_NOT_FIT and not each.better and isinstance(report.settings, TrainingSettings):
-        yield f"Nothing makes it fit on {name}, nor on eight of them."
+        yield f"Nothing makes it fit on {name}, not even on eight of them."
 
 
 def _format_training_duration(duration: TrainingDuration, name: str) -> str:

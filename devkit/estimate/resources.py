@@ -82,21 +82,19 @@ _SWIFT = "https://github.com/modelscope/ms-swift"
 CHECKPOINTING_SLOWDOWN = Slowdown(1.3, "checkpointing computes every layer twice: about 30% slower", _SWIFT)
 QLORA_SLOWDOWN = Slowdown(1.28, "4-bit weights are unpacked in every pass: about 28% slower", _TORCHTUNE)
 INT8_SLOWDOWN = Slowdown(
-    1.6, "8-bit products with outliers apart: slower than 4-bit", "https://arxiv.org/abs/2208.07339"
+    1.6, "8-bit products with separate outliers: slower than 4-bit", "https://arxiv.org/abs/2208.07339"
 )
 FP32_ADAPTERS_SLOWDOWN = Slowdown(
     1.1, "fp32 adapters cast their input in every layer", "https://github.com/huggingface/peft"
 )
 OPTIMIZER_8BIT_SLOWDOWN = Slowdown(
-    1.02, "8-bit optimizer state: rounds, and steps a little slower", "https://arxiv.org/abs/2110.02861"
+    1.02, "8-bit optimizer state: rounded, and slightly slower steps", "https://arxiv.org/abs/2110.02861"
 )
 PAGED_OPTIMIZER_SLOWDOWN = Slowdown(
     1.05, "paged optimizer state: may wait for host memory", "https://arxiv.org/abs/2305.14314"
 )
-STANDARD_LOSS_SLOWDOWN = Slowdown(1.02, "whole logits are written and read several times", _TORCHTUNE)
-ZERO3_SLOWDOWN = Slowdown(
-    1.2, "every layer is fetched from the other GPUs in every pass", "https://arxiv.org/abs/2304.11277"
-)
+STANDARD_LOSS_SLOWDOWN = Slowdown(1.02, "full logits are written and read several times", _TORCHTUNE)
+ZERO3_SLOWDOWN = Slowdown(1.2, "every pass fetches every layer from the other GPUs", "https://arxiv.org/abs/2304.11277")
 ZERO2_SLOWDOWN = Slowdown(1.05, "gradients are sharded after every pass", "https://arxiv.org/abs/1910.02054")
 
 

@@ -163,7 +163,7 @@ def compute_optimizer_terms(trained: TrainedParameters, settings: TrainingSettin
         return (Term("optimizer state", numbers + scales, formula, OPTIMIZER_8BIT_SOURCE),)
     if settings.has_masters:
         copies = ADAMW_MOMENTS + 1
-        formula = f"{copies} x {format_millions(trained.parameters)} x 4 B, a copy in fp32 among them"
+        formula = f"{copies} x {format_millions(trained.parameters)} x 4 B, including a copy in fp32"
         return (Term("optimizer state", copies * trained.parameters * 4, formula, ADAMW_SOURCE),)
     each = 4 if settings.optimizer in PAGED_OPTIMIZERS else trained.bytes_each
     formula = f"{ADAMW_MOMENTS} x {format_millions(trained.parameters)} x {each} B"
@@ -222,16 +222,16 @@ def validate_training_settings(shape: ModelShape, settings: TrainingSettings) ->
     is_quantized = get_quantization(settings) is not Quantization.NONE
     if settings.upcast and not is_quantized:
         raise DevkitError(
-            f"--set upcast says nothing about {settings.method}: nothing is quantized",
+            f"--set upcast has no effect on {settings.method}: nothing is quantized",
             "Choose --method qlora or int8-lora, or leave it out.",
         )
     if settings.autocast and settings.stack is Stack.DEVKIT:
         raise DevkitError(
-            "--set autocast says nothing about devkit's own loop, which computes in the precision of its weights",
-            "Add --stack trainer or trl, or leave it out.",
+            "--set autocast has no effect on devkit's own loop, which computes in the precision of its weights",
+            "Add --stack trainer or trl, or leave out --set autocast.",
         )
     if settings.dora and settings.method is Method.FULL:
-        raise DevkitError("--dora says nothing about full fine-tuning", "Choose --method lora, qlora or int8-lora.")
+        raise DevkitError("--dora has no effect on full fine-tuning", "Choose --method lora, qlora or int8-lora.")
     if settings.sharding is not Sharding.DDP and settings.world == 1:
         raise DevkitError(
             f"--sharding {settings.sharding} needs more than one process", "Give --world, the number of GPUs."
@@ -360,7 +360,7 @@ class _TrainingStep:
             return (checkpoints,)
         # LLM.int8() keeps its inputs as attributes, which checkpointing does not know of and does not drop.
         per_token = sum(layer.count * compute_int8_input_bytes(layer, shape, settings) for layer in shape.layers)
-        formula = f"{tokens:,} tokens x {per_token:,} B, in spite of checkpointing"
+        formula = f"{tokens:,} tokens x {per_token:,} B, despite checkpointing"
         return checkpoints, Term("inputs of int8 products", tokens * per_token, formula, INT8_SOURCE)
 
     def _compute_temporaries(self, saved: SavedActivations) -> tuple[Term, ...]:
@@ -404,11 +404,11 @@ class _TrainingStep:
 def _list_warnings(shape: ModelShape, settings: TrainingSettings) -> Iterator[str]:
     if any(layer.experts for layer in shape.layers) and get_quantization(settings) is not Quantization.NONE:
         yield (
-            "bitsandbytes leaves the experts as they are: they are fused 3-D tensors, no linear layers "
+            "bitsandbytes does not quantize the experts: they are fused 3-D tensors, not linear layers "
             "(https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1849)"
         )
     if is_attention_eager(shape, settings):
-        yield "attention without a fused kernel is estimated less surely: published runs took up to a quarter more"
+        yield "estimates for attention without a fused kernel are less certain: published runs took up to a quarter more"
     if settings.world > 1 and settings.sharding is not Sharding.DDP:
         yield "activations and logits are not sharded: more GPUs do not make them smaller"
     if shape.max_positions and settings.sequence > shape.max_positions:

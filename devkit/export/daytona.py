@@ -33,7 +33,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 class DaytonaSettings:
     """The settings specific to this target."""
 
-    snapshot: Annotated[str, SettingInfo("Existing snapshot, such as that of .devcontainer/daytona/snapshot.sh.")] = ""
+    snapshot: Annotated[
+        str, SettingInfo("Existing snapshot, such as the one from .devcontainer/daytona/snapshot.sh.")
+    ] = ""
     hub_secret: Annotated[
         str, SettingInfo("Daytona's secret with the hub token, instead of HF_TOKEN of your shell.")
     ] = ""
@@ -75,7 +77,7 @@ def render_daytona(task: Task, settings: DaytonaSettings, context: ExportContext
         "a GPU sandbox is deleted when it stops: run.py fetches the output first, and uploads it at the next start"
     ]
     if task.is_spot:
-        notes.append("a spot sandbox is reclaimed without notice, and everything saved since the start is lost with it")
+        notes.append("a spot sandbox is reclaimed without notice, and everything saved since the start is lost")
     return TargetFiles((Artifact.from_text("run.py", text, 0o755),), (step,), tuple(notes))
 
 
@@ -97,7 +99,8 @@ def _validate(task: Task, settings: DaytonaSettings) -> None:
     tag = task.image.rpartition("/")[2].partition(":")[2]
     if not settings.snapshot and "@" not in task.image and (not tag or tag in _MUTABLE_TAGS):
         raise DevkitError(
-            f"Daytona takes no image with a mutable tag: {task.image}", "Name a fixed tag: --image REGISTRY/NAME:1"
+            f"Daytona does not accept an image with a mutable tag: {task.image}",
+            "Name a fixed tag: --image REGISTRY/NAME:1",
         )
 
 

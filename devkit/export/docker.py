@@ -30,9 +30,9 @@ _VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 class DockerContextSettings:
     """The settings specific to this target."""
 
-    context: Annotated[str, SettingInfo("Docker context of the machine, as docker context ls shows it.")] = ""
+    context: Annotated[str, SettingInfo("Docker context of the machine, as listed by docker context ls.")] = ""
     user: Annotated[
-        str, SettingInfo("User in the container, instead of the image's own.", example="1000:1000", has_flag=False)
+        str, SettingInfo("User in the container, instead of the image's user.", example="1000:1000", has_flag=False)
     ] = ""
 
 
@@ -84,7 +84,7 @@ def render_docker(task: Task, settings: DockerContextSettings, context: ExportCo
     if settings.user and not _USER.fullmatch(settings.user):
         raise DevkitError(f"--set user={settings.user} is not a user", "Write it as UID:GID.")
     size, cores = format_bytes(task.memory_bytes), task.cpus
-    notes = [f"no limit is set there: the machine should have {size} of memory and {cores} cores for this job"]
+    notes = [f"no limit is set there: the machine needs {size} of memory and {cores} cores for this job"]
     if task.is_spot:
         notes.append("nothing restarts the job when the machine is reclaimed: start run.sh again on the next one")
     script = _render_run_script(task, settings, find_path_to_project(context.folder))
@@ -172,7 +172,7 @@ def _build_mount(task: Task, volume: Volume) -> DockerMount:
     if not volume.source.startswith("/") and not _VOLUME.fullmatch(volume.source):
         raise DevkitError(
             f"--{volume.role} {volume.source!r} is neither a volume nor a folder on that machine",
-            "Write it as docker volume ls shows it, or as a path that begins with a slash.",
+            "Write the name that docker volume ls shows, or a path that begins with a slash.",
         )
     return DockerMount(volume.source, volume.path)
 

@@ -55,7 +55,9 @@ class JobSettings:
     ] = ""
     foreign_image: Annotated[
         bool,
-        SettingInfo("The image is not of this project: no devkit, no user dev and no /opt/venv in it.", has_flag=False),
+        SettingInfo(
+            "The image does not belong to this project: no devkit, no user dev and no /opt/venv in it.", has_flag=False
+        ),
     ] = False
     env: Annotated[
         tuple[str, ...],
@@ -80,14 +82,14 @@ class JobSettings:
     checkpoints: Annotated[str, SettingInfo("The output: claim, folder or volume.", section=STORAGE)] = ""
     mount: Annotated[
         tuple[str, ...],
-        SettingInfo("Other storage at a path of your own. Repeat.", example="SOURCE:/PATH", has_flag=False),
+        SettingInfo("Other storage at your own path. Repeat.", example="SOURCE:/PATH", has_flag=False),
     ] = ()
     workdir: Annotated[
-        str, SettingInfo("Folder of the container in which a command of your own starts.", has_flag=False)
+        str, SettingInfo("Folder of the container in which your own command starts.", has_flag=False)
     ] = ""
-    results: Annotated[
-        str, SettingInfo("Folder in the project that a command of your own writes to.", has_flag=False)
-    ] = "outputs"
+    results: Annotated[str, SettingInfo("Folder in the project that your own command writes to.", has_flag=False)] = (
+        "outputs"
+    )
     shm: Annotated[str, SettingInfo("Shared memory of each node.", has_flag=False)] = ""
     models_size: Annotated[str, SettingInfo("Size of new storage for models.", has_flag=False)] = ""
     data_size: Annotated[str, SettingInfo("Size of new storage for the data.", has_flag=False)] = ""
@@ -155,7 +157,7 @@ def validate_job_settings(settings: JobSettings) -> JobSettings:
     if parse_duration(settings.grace, "--set grace") >= parse_duration(settings.time, "--time"):
         raise DevkitError(
             f"--set grace={settings.grace} leaves nothing of --time {settings.time}",
-            "SIGTERM is sent that long before the end: allow more time, or a shorter grace period.",
+            "SIGTERM comes that long before the end: allow more time, or a shorter grace period.",
         )
     if settings.image and _IMAGE.fullmatch(settings.image) is None:
         raise DevkitError(
@@ -184,7 +186,7 @@ def _validate_command(settings: JobSettings) -> None:
         raise DevkitError(f"--set processes is {settings.processes!r}", "Give a number, or auto for one per GPU.")
     if any(contains_token(word) for word in settings.command) or holds_secret(" ".join(settings.command)):
         raise DevkitError(
-            "the command seems to contain a secret, and would be written into devkit.toml and every file",
+            "the command seems to contain a secret, which would be written into devkit.toml and every file",
             "Keep it where the engine keeps secrets; the hub's token is read from a file.",
         )
 
@@ -230,7 +232,7 @@ def _validate_variables(variables: tuple[str, ...]) -> None:
             raise DevkitError(f"--env {name} is set by devkit or torchrun itself", "Leave it out.")
         if _SECRET_NAME.search(name) or holds_secret(f"{name}={value}"):
             raise DevkitError(
-                f"--env {name} looks like a secret, but would be written into devkit.toml and every file",
+                f"--env {name} looks like a secret, which would be written into devkit.toml and every file",
                 "Keep it where the engine keeps secrets; the hub's token is read from a file, never from a variable.",
             )
 

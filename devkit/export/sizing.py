@@ -153,7 +153,7 @@ def validate_gpu(plan: Plan, job: JobSettings) -> None:
         if find_amd_gpu(job.gpu) is None:
             raise DevkitError(
                 f"--gpu {job.gpu!r} is not an AMD GPU, but this project's image is planned for AMD",
-                "Name one, such as MI300X; or plan for NVIDIA's: devkit init --vendor nvidia.",
+                "Name one, such as MI300X; or plan for NVIDIA GPUs: devkit init --vendor nvidia.",
             )
         return
     gpu = find_gpu(job.gpu.partition(" MIG ")[0])
@@ -220,13 +220,13 @@ def explain_misfit(
         return None
     gpu = needs.gpu
     is_loading = needs.loading_bytes > gpu.memory_bytes
-    why = ": each process loads the whole packed model before it is sharded" if is_loading else ""
+    why = ": each process loads the whole packed model before sharding" if is_loading else ""
     message = (
         f"the job does not fit: {format_bytes(needs.peak_bytes)} on each {gpu.name},"
         f" which holds {format_bytes(gpu.memory_bytes)}{why}"
     )
     proposals = list(_propose_changes(settings, config, hardware))[:MAX_PROPOSALS]
-    proposals += [f"--gpu '{fitting[0]}', the smallest that holds it as it is"] if fitting else []
+    proposals += [f"--gpu '{fitting[0]}', the smallest that holds it unchanged"] if fitting else []
     nearest = "; or ".join(proposals) or "a shorter sequence, a smaller model"
     return message, f"What fits: {nearest}. Or pass --force."
 

@@ -40,7 +40,7 @@ class SkypilotSettings:
         ),
     ] = ""
     accelerator: Annotated[
-        str, SettingInfo("SkyPilot's own name of the GPU, where devkit does not know it.", has_flag=False)
+        str, SettingInfo("SkyPilot's name of the GPU, if devkit does not know it.", has_flag=False)
     ] = ""
 
 
@@ -68,9 +68,9 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
             " then the run resumes from its last checkpoint"
         )
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
-        notes.append("every node must see the checkpoints: a bucket shows a file to other nodes once it is uploaded")
+        notes.append("every node must see the checkpoints: a bucket shows a file to other nodes only after its upload")
     if _is_on_cluster(settings) and not all(each.source for each in task.volumes):
-        notes.append("new storage is a bucket of a cloud; on a cluster, name volumes of sky volumes ls, --checkpoints")
+        notes.append("new storage is a cloud bucket; on a cluster, name volumes from sky volumes ls with --checkpoints")
     return TargetFiles((Artifact.from_text("task.yaml", _render_task(task, settings)),), (step,), tuple(notes))
 
 

@@ -200,13 +200,13 @@ def _validate_run(settings: FinetuneSettings, job: JobSettings, hardware: RunHar
     for name, path in (("model", settings.model), *(("data", each) for each in (*settings.data, *settings.eval_data))):
         if ".." in PurePosixPath(path).parts:
             raise DevkitError(
-                f"{name} {path!r} leads out of the project, but the job sees only the project",
+                f"{name} {path!r} is outside the project, but the job sees only the project",
                 "Copy it into the project, and name it from there.",
             )
     if job.spot and not settings.resume:
         raise DevkitError(
             "with resume = false, a spot job would start over each time the node is reclaimed",
-            "Take resume = false out of the settings of the run.",
+            "Remove resume = false from the run's settings.",
         )
 
 
@@ -214,7 +214,7 @@ def _validate_hub_data(exported: ExportedProject) -> None:
     """Raise DevkitError for data of the hub that the image cannot read: the run would end at its start."""
     if exported.hub_data and exported.plan.versions and "datasets" not in exported.plan.versions:
         raise DevkitError(
-            f"data {exported.hub_data[0]!r} is a data set of the hub, and the project's image has no `datasets` to read it",
+            f"data {exported.hub_data[0]!r} is a data set on the hub, but the project's image lacks `datasets` to read it",
             "Add datasets to the project's requirements, run devkit update, and publish the image again;"
             " or download it into the project.",
         )
@@ -230,17 +230,17 @@ def resolve_output(workspace: str, output: str) -> str:
     path = PurePosixPath(workspace, output)
     if ".." in path.parts:
         raise DevkitError(
-            f"the run's output {output!r} leads out of the project, but the job sees only the project",
+            f"the run's output {output!r} is outside the project, but the job sees only the project",
             'Name a folder in it, such as output = "tuned".',
         )
     for taken, content in ((workspace, "the project"), (HUB_CACHE, "the models"), (COMPILE_CACHE, "compiled kernels")):
         if path == PurePosixPath(taken) or path in PurePosixPath(taken).parents:
             raise DevkitError(
-                f"the run's output {output!r} is where {content} would be: storage for it would hide them",
+                f"the run's output {output!r} is where {content} would be: its storage would hide them",
                 'Name a separate folder, such as output = "tuned".',
             )
     if path == PurePosixPath(TOKEN_FOLDER) or PurePosixPath(TOKEN_FOLDER) in path.parents:
-        raise DevkitError(f"the run's output {output!r} is where the hub's token is", 'Such as output = "tuned".')
+        raise DevkitError(f"the run's output {output!r} is where the hub token is stored", 'Such as output = "tuned".')
     return str(path)
 
 
@@ -293,7 +293,7 @@ def _plan_volume(job: JobSettings, role: VolumeRole, path: str, min_bytes: int, 
         because = f"{content}: {format_bytes(min_bytes)}" if min_bytes else "the minimum: its content is unknown here"
         size = max(MIN_VOLUME_BYTES, padded_gib * GIB)
         if job.command and role is not VolumeRole.DATA:
-            because, size = f"a guess for a command of your own: --set {role}_size", OWN_COMMAND_VOLUME_BYTES
+            because, size = f"a guess for your own command: --set {role}_size", OWN_COMMAND_VOLUME_BYTES
         return Volume(role=role, path=path, source=source, size_bytes=size, because=because)
     flag = f"--set {role}_size"
     size = parse_size(requested, flag)
@@ -319,13 +319,13 @@ def _size_memory(
 
 
 def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> tuple[Reason, ...]:
-    memory = "by the memory estimate: a process, its workers, and the largest file of the model for each GPU"
+    memory = "from the memory estimate: a process, its workers, and the largest file of the model for each GPU"
     if task.is_own_command:
-        memory = "nothing is estimated for a command of your own: as much as its GPUs have, 16 GiB for each at least"
+        memory = "devkit estimates nothing for your own command: as much as its GPUs have, at least 16 GiB each"
     elif needs is None:
         memory = "the model's needs are unknown here"
     elif not task.accelerator.count:
-        memory = "by the memory estimate: the process, its workers, and everything that training keeps in memory"
+        memory = "from the memory estimate: the process, its workers, and everything that training keeps in memory"
     rows = (
         ("memory", format_bytes(task.memory_bytes), job.memory, memory),
         ("cpus", str(task.cpus), job.cpus, f"{CORES_PER_GPU} for each GPU: half of them load data"),
@@ -339,19 +339,19 @@ def _explain_sizes(task: Task, job: JobSettings, needs: ResourceNeeds | None) ->
 
 def _list_notes(task: Task, job: JobSettings, needs: ResourceNeeds | None) -> Iterator[str]:
     if task.is_own_command:
-        yield "no estimate for a command of your own: memory and storage are guesses, which --set memory and --set models_size replace"
+        yield "no estimate for your own command: memory and storage are guesses, which --set memory and --set models_size replace"
         if job.settings:
-            yield f"the job runs the command, and not devkit finetune with {job.settings}"
+            yield f"the job runs the command, not devkit finetune with {job.settings}"
     elif needs is None:
-        yield "the model's shape is not known here, so nothing says whether it fits: give its config.json"
+        yield "the model's shape is unknown here, so devkit cannot check whether it fits: give its config.json"
     elif needs.gpu is None and task.accelerator.count and task.fitting_gpus:
-        yield f"no GPU is named with --gpu: the smallest that is sure to hold these settings is {task.fitting_gpus[0]}"
+        yield f"no GPU is named with --gpu: the smallest guaranteed to hold these settings is {task.fitting_gpus[0]}"
     elif needs.gpu is None and task.accelerator.count:
         upper = format_bytes(needs.estimate.device_peak_bytes.upper)
         yield f"no GPU is named with --gpu, or its memory is unknown: these settings take up to {upper}"
     elif needs.gpu is not None and needs.verdict is Fit.TIGHT:
         upper, memory = format_bytes(needs.estimate.device_peak_bytes.upper), format_bytes(needs.gpu.memory_bytes)
-        yield f"tight: {format_bytes(needs.peak_bytes)} are expected, at most {upper}; {needs.gpu.name} has {memory}"
+        yield f"tight: {format_bytes(needs.peak_bytes)} expected, at most {upper}; {needs.gpu.name} has {memory}"
     if job.gpus and not task.accelerator.count:
         yield "the project's image is planned for the CPU: no GPU is requested"
     if has_mutable_tag(task.image):

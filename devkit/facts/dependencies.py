@@ -8,7 +8,7 @@ from devkit.facts.values import Unknown
 
 SETTINGS_FILE = "devkit.toml"
 """Where the user's own additions to the project's requirements are kept."""
-OUTSIDE_OF_PROJECT = "it is outside of the project, where the container does not look"
+OUTSIDE_OF_PROJECT = "it is outside the project, where the container does not look"
 
 
 class PackageManager(StrEnum):

@@ -206,7 +206,7 @@ class Facts:
     wsl: Wsl | Unknown | None
     """None when this is not WSL 2."""
     container: Container | Unknown | None
-    """None when this is not the inside of a container."""
+    """None when this is not a container."""
     python: Python | Unknown
     storage: Storage | Unknown
     kernel_log: KernelLog | Unknown = NOT_READ

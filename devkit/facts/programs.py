@@ -27,4 +27,4 @@ class ProgramFailure:
     @property
     def message(self) -> str:
         """Its last words."""
-        return self.words[-1] if self.words else f"it ended with status {self.status} and no word"
+        return self.words[-1] if self.words else f"it ended with status {self.status} and no message"

@@ -176,7 +176,7 @@ class Trial:
 
     Those of the project's own begin with the command.
 
-    What was seen inside is unknown where the container did not come that far.
+    What was seen inside is unknown where the container did not get that far.
     """
 
     engine: str
@@ -249,6 +249,6 @@ class TrainingRun:
     """Whether it trained on a GPU through CUDA."""
     peak_bytes: int | Unknown
     gpus: tuple[WatchedGpu, ...] | Unknown
-    status: str | Unknown = Unknown("the run tells no status")  # noqa: RUF009 - frozen
-    """As run.json has it; "lost" where it says running, and no process of this machine holds the folder."""
-    error: str | Unknown = Unknown("the run tells no error")  # noqa: RUF009 - frozen
+    status: str | Unknown = Unknown("the run reports no status")  # noqa: RUF009 - frozen
+    """As run.json has it; "lost" where it says running, and no process on this machine uses the folder."""
+    error: str | Unknown = Unknown("the run reports no error")  # noqa: RUF009 - frozen

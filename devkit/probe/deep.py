@@ -70,7 +70,7 @@ def read_deep(host: Host, *, deadline_s: float) -> Deep | Unknown:
         hub = beside.submit(read_hub_call, host, deadline_s=min(HUB_DEADLINE_S, deadline_s))
         cuda = read_cuda(host, deadline_s=deadline_s * CUDA_SHARE)
         if isinstance(cuda, CudaStop) and cuda.end is StepEnd.TIMED_OUT:
-            return Deep(cuda, Unknown(f"{cuda.call} hangs, and torch would wait for it too"), hub.result())
+            return Deep(cuda, Unknown(f"{cuda.call} hangs, and torch would wait for it, too"), hub.result())
         return Deep(cuda, read_torch(host, deadline_s=ends_at - time.monotonic()), hub.result())
 
 

@@ -94,7 +94,7 @@ def read_model_config(host: Host, model: str) -> str | Unknown:
     cached = host.read(f"{folder}/snapshots/{(host.read(f'{folder}/refs/main') or '').strip()}/config.json")
     hub = read_hub(host)
     if hub.is_offline:
-        reason = f"{hub.offline_by} switches the hub off, and the cache does not hold the model"
+        reason = f"{hub.offline_by} switches the hub off, and the model is not in the cache"
     else:
         from devkit.probe.children import ask_hub
 

@@ -44,16 +44,16 @@ def read_training_run(host: Host, folder: str, *, is_held: bool | None = None) -
     found = known.get(str(decisions.get("checkpointing")).lower())
     return TrainingRun(
         steps=len(steps),
-        step_ms=_rounded(median(_numbers(settled, "seconds") or [0.0]) * 1000, "the run tells no times"),
-        waiting_percent=round(100 * median(waited)) if waited else Unknown("the run tells no waiting"),
-        checkpointing=Unknown("the run tells no checkpointing") if found is None else found,
-        attention=str(decisions.get("attention", "")) or Unknown("the run tells no attention"),
+        step_ms=_rounded(median(_numbers(settled, "seconds") or [0.0]) * 1000, "the run reports no times"),
+        waiting_percent=round(100 * median(waited)) if waited else Unknown("the run reports no waiting"),
+        checkpointing=Unknown("the run reports no checkpointing") if found is None else found,
+        attention=str(decisions.get("attention", "")) or Unknown("the run reports no attention"),
         # Tensors on a GPU are counted there, the whole process elsewhere.
-        on_cuda=True if on_gpu else False if elsewhere else Unknown("the run does not tell where it trained"),
+        on_cuda=True if on_gpu else False if elsewhere else Unknown("the run does not report where it trained"),
         peak_bytes=_rounded(max(on_gpu, default=0), "no GPU memory was counted"),
         gpus=_gpus(host, folder),
-        status=status or Unknown("the run tells no status"),
-        error=str(record["error"]) if record.get("error") else Unknown("the run tells no error"),
+        status=status or Unknown("the run reports no status"),
+        error=str(record["error"]) if record.get("error") else Unknown("the run reports no error"),
     )
 
 

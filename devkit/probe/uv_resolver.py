@@ -177,7 +177,7 @@ class UvResolver:
         try:
             scratch = tempfile.TemporaryDirectory(prefix="devkit-resolve-")
         except OSError as error:
-            return Unknown(f"there is no folder for temporary files: {error.strerror}")
+            return Unknown(f"no folder for temporary files: {error.strerror}")
         with scratch as name:
             folder = Path(name)
             with self._listing:
@@ -270,7 +270,7 @@ class UvResolver:
             from_source=tuple(canonicalize_name(each["name"]) for each in packages if not each.get("wheels")),
             unread=(
                 *(f"{name}, which comes from a URL" for name in self._sources.unchecked),
-                *(f"{name} {version}, which only its setup.py can tell" for name, version in unread.items()),
+                *(f"{name} {version}, which only its setup.py defines" for name, version in unread.items()),
             ),
             asked=tuple(sorted(self._may_ask)),
             wheels=tuple(
@@ -358,7 +358,7 @@ def _require_consent(indexes: Iterable[PackageIndex], mirror: str, allowed: Coll
             address = to_one_line(each.url)
             raise DevkitError(
                 f"{each.origin} has packages taken from {address}, which you have not allowed",
-                f"Nothing was asked of it. Allow it, which is remembered: --allow-index {shlex.quote(address)}. Or plan"
+                f"devkit sent it no request. Allow it permanently: --allow-index {shlex.quote(address)}. Or plan"
                 " without asking for the packages: --no-resolve.",
             )
     return frozenset(each.url for each in named)
@@ -372,13 +372,13 @@ def _refuse_variables(path: str, text: str) -> None:
         if (variable := _VARIABLE.search(line)) and variable[0] in given:
             raise DevkitError(
                 f"{path}:{number}: uv would replace {variable[0]} by a variable of this environment and send it to an index",
-                "Take it out, and give uv the index and its login itself, such as by UV_INDEX and netrc. --no-resolve"
+                "Remove it, and configure the index and its login in uv itself, such as with UV_INDEX and netrc. --no-resolve"
                 " plans without asking for the packages.",
             )
         if _REMOTE_LIST.match(line):
             raise DevkitError(
                 f"{path}:{number}: it names a list of requirements on a server, which devkit does not download",
-                "Copy the list into the project, or plan without asking for the packages: --no-resolve.",
+                "Copy the list into the project, or plan without resolving the packages: --no-resolve.",
             )
 
 

@@ -104,7 +104,7 @@ class _RemoteFile(io.BytesIO):
                 return content
             self._size = int(answer.headers["Content-Length"])
             if self._size > MAX_WHOLE_BYTES:
-                raise OSError("the server answers no ranges")
+                raise OSError("the server does not support ranges")
             return bytes(answer.read())
 
     def seekable(self) -> bool:

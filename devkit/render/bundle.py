@@ -69,7 +69,7 @@ def prepare_bundle(project: DevkitProject) -> Bundle:
     content = read_file(project.root, LOCK_PATH)
     if content is None:
         raise DevkitError(
-            f"{project.root} has no {LOCK_PATH}, so there is nothing to bundle", f"Run `devkit init {project.root}`."
+            f"{project.root} has no {LOCK_PATH}, so nothing can be bundled", f"Run `devkit init {project.root}`."
         )
     lock = parse_lock(content)
     plan, source = parse_locked_plan(lock.plan), build_devkit_wheel()
@@ -87,7 +87,7 @@ def prepare_bundle(project: DevkitProject) -> Bundle:
     for path in build_project_install_commands(plan, settings, build_install_commands(plan, settings)).files:
         content = read_file(project.root, path)
         if content is None:
-            raise DevkitError(f"{path} is gone", "Run `devkit init` again, so that nothing needs it.")
+            raise DevkitError(f"{path} is gone", "Run `devkit init` again to remove the need for it.")
         requirement_files.append(Artifact(path, content))
     return Bundle(plan, project.settings.name, image, (*files, *requirement_files), wheels, project.root)
 

@@ -88,7 +88,7 @@ class RefusalTexts:
         f"Move it away, such as with: mv {DEVCONTAINER_FOLDER} {DEVCONTAINER_FOLDER}.mine. Then run this again and"
         " compare."
     )
-    keep_edits: str = "Move your changes to devkit.toml or to a file of your own, or pass --force to lose them."
+    keep_edits: str = "Move your changes to devkit.toml or to your own file, or pass --force to discard them."
 
 
 DEVCONTAINER_REFUSALS = RefusalTexts()
@@ -146,13 +146,13 @@ def compute_changes(
         raise DevkitError(f"{message}: {names}", "\n".join([advice, *(change.format_diff() for change in refused)]))
     conflicting = [change for change in own if change.conflicts]
     if conflicting and not may_conflict:
-        lines = ["Run devkit update to have both and decide, or pass --force to lose yours."]
+        lines = ["Run devkit update to merge both, or pass --force to discard yours."]
         for change in conflicting:
             for conflict in change.conflicts:
                 lines.append(f"{change.path}, {conflict.place}, devkit would write:")
                 lines += [f"  {line}" for line in conflict.wanted.splitlines()]
         names = ", ".join(change.path for change in conflicting)
-        raise DevkitError(f"your changes and devkit's meet in {names}", "\n".join(lines))
+        raise DevkitError(f"your changes and devkit's conflict in {names}", "\n".join(lines))
     stale = [
         FileChange(Action.REMOVE, Artifact(path, b""), before)
         for path in sorted(known.files.keys() - paths)
@@ -197,8 +197,8 @@ def _compute_own_change(root: Path, artifact: Artifact, known: KnownFiles, *, fo
 
     if has_conflict_markers(change.before):
         raise DevkitError(
-            f"{artifact.path} still holds a conflict of an earlier run",
-            "Decide between its marked parts, take the markers out, and run this again.",
+            f"{artifact.path} still contains a conflict from an earlier run",
+            "Choose between its marked parts, remove the markers, and run this again.",
         )
     versions = (find_version(root, blob_id) for blob_id in known.files.get(artifact.path, ()))
     base = next((version for version in versions if version is not None), None)
@@ -287,7 +287,7 @@ def write_changes(
         made = _make_directories(root.resolve())
     except OSError as error:
         raise DevkitError(
-            f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
+            f"cannot make {root}: {error.strerror}", "Choose a directory that you can write to."
         ) from None
     try:
         with hold_folder(root):
@@ -371,7 +371,7 @@ def _carry_out(root: Path, steps: Iterable[Step], replace: Callable[[Path, Path]
     except OSError as error:
         raise DevkitError(
             f"cannot replace {error.filename2 or error.filename or root}: {error.strerror}",
-            "Close the programs that hold it, then run this again: it will finish what it began.",
+            "Close the programs that use it, then run this again: it continues where it stopped.",
         ) from None
     return done, kept
 
@@ -492,7 +492,7 @@ def require_root(root: Path) -> None:
         _remove_empty(_make_directories(root.resolve()))
     except OSError as error:
         raise DevkitError(
-            f"cannot make {root}: {error.strerror}", "Choose a directory that you may write to."
+            f"cannot make {root}: {error.strerror}", "Choose a directory that you can write to."
         ) from None
 
 

@@ -157,7 +157,7 @@ def read_project_lock(root: Path) -> DevkitLock:
 
 def _parse_id(entry: object) -> str:
     if not isinstance(entry, str):
-        raise TypeError("a file's entry is not its id")
+        raise TypeError("a file's entry is not its ID")
     return entry
 
 
@@ -221,7 +221,7 @@ def parse_locked_plan(document: Mapping[str, Any]) -> Plan:
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DevkitError(
-            f"{LOCK_PATH} holds no plan", "Write it again with `devkit init`, in the version that wrote the project."
+            f"{LOCK_PATH} holds no plan", "Write it again with `devkit init`, using the version that wrote the project."
         ) from None
 
 

@@ -86,9 +86,9 @@ class ProjectSettings:
 
 
 SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
-    "": ("", {"name": ('"my-project"', "the project's name, as editors show it")}),
+    "": ("", {"name": ('"my-project"', "the project's name, shown in editors")}),
     "target": (
-        "The machine to plan for. Without any of these it is the one that runs `devkit init`.",
+        "The machine to plan for. Default: the machine that runs `devkit init`.",
         {
             "driver": ('"570.124.06"', "NVIDIA driver"),
             "gpus": ('["RTX 4090"]', "GPU names, or compute capabilities such as 9.0"),
@@ -97,39 +97,39 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "glibc": ('"2.36"', "C library of the base image"),
             "vendor": ('"nvidia"', "or cpu, or auto"),
             "engine": ('"docker"', "or podman; without it the files serve both"),
-            "gpu_runtime": ('"cdi"', "or legacy: how the engine passes on GPUs"),
+            "gpu_runtime": ('"cdi"', "or legacy: how the engine passes GPUs"),
             "devices": ('["0", "1"]', "the GPUs to pass on: indices, UUIDs or MIG UUIDs"),
         },
     ),
     "versions": (
         "Exact versions. devkit chooses the others to fit.",
         {
-            "torch": ('"2.13.0"', "or with the CUDA of its wheel: 2.13.0+cu130"),
+            "torch": ('"2.13.0"', "or with the wheel's CUDA: 2.13.0+cu130"),
             "cuda": ('"13.0"', "CUDA of the torch wheel"),
             "python": ('"3.12"', "Python of the container"),
             "image": ('"python:3.12-slim-bookworm"', "base image"),
             "features": ('["nf4"]', "what must work: bf16, nf4, fp8 …"),
             "as_of": ('"2023-07-24"', 'the project\'s packages as released by this day; "latest" for the newest'),
-            "no_hold": ("true", "each build takes the newest packages that fit, not those of devkit.lock"),
+            "no_hold": ("true", "each build installs the newest packages that fit, ignoring devkit.lock"),
         },
     ),
     "pins": ('Exact versions of other packages, such as: peft = "0.21.2"', {}),
     "project": (
-        "What the project itself needs besides what it always installs.",
+        "What the project needs besides its usual packages.",
         {
             "extras": ('["train"]', "extras of the project"),
-            "groups": ('["docs"]', "dependency groups; dev is installed without being named"),
+            "groups": ('["docs"]', "dependency groups; dev is always installed"),
             "requirements": (
                 '["requirements/train.txt"]',
                 "requirement files to install instead of those that devkit finds",
             ),
-            "packages": ('["einops>=0.8"]', "packages that its programs import and its own files do not name"),
-            "apt": ('["ffmpeg"]', 'Debian packages; one with a hyphen at its end, "ffmpeg-", is left out'),
+            "packages": ('["einops>=0.8"]', "packages that programs import but no file names"),
+            "apt": ('["ffmpeg"]', 'Debian packages; a trailing hyphen, "ffmpeg-", leaves one out'),
             "sudo": ("true", "the user inside may become root without a password"),
         },
     ),
     "dependencies": (
-        "What the project itself needs, as its requirement files say.",
+        "What the project needs, according to its requirement files.",
         {"ignore_dependencies": ("true", "leave it out of the image")},
     ),
     "container": (
@@ -137,16 +137,16 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "editors": ('["vscode"]', "jetbrains, codespaces, devpod, coder, daytona"),
             "profiles": ('["jupyter"]', "jupyter, ci"),
-            "bake": ("true", "docker-bake.hcl, by which a build server publishes the image"),
+            "bake": ("true", "docker-bake.hcl, with which a build server publishes the image"),
         },
     ),
     "network": (
         "How the image is built in a closed network.",
         {
             "ca_certificates": ('"certificates/company.pem"', "PEM file of the company's certificate authorities"),
-            "wheelhouse": ("true", "install from the folder DEVKIT_WHEELHOUSE in .devcontainer/.env names"),
+            "wheelhouse": ("true", "install from the folder in DEVKIT_WHEELHOUSE of .devcontainer/.env"),
             "index": ('"https://pypi.example.org/simple"', "mirror of the Python package index"),
-            "allow_indexes": ('["https://pypi.example.org/simple"]', "indexes that the project's own files name"),
+            "allow_indexes": ('["https://pypi.example.org/simple"]', "indexes that the project's files name"),
             "torch_index": ('"https://pytorch.example.org/whl"', "mirror of PyTorch's wheel indexes"),
             "hub": ('"https://hub.example.org"', "mirror of the Hugging Face hub"),
         },
@@ -156,10 +156,10 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "# containers are forbidden.",
         {
             "registries": ('["docker.io/library"]', "images may come from these registries, or parts of them"),
-            "mirrors": ('{ "docker.io" = "mirror.example.org/hub" }', "where the images of a registry are taken from"),
+            "mirrors": ('{ "docker.io" = "mirror.example.org/hub" }', "mirrors of registries"),
             "indexes": ('["https://pypi.example.org"]', "packages may come from these indexes"),
-            "required_labels": ('{ "org.example.team" = "ml" }', "labels that the image carries"),
-            "allow_root": ("true", "let the container work as root"),
+            "required_labels": ('{ "org.example.team" = "ml" }', "labels of the image"),
+            "allow_root": ("true", "let the container run as root"),
             "allow_privileged": ("true", "let the container be privileged"),
         },
     ),
@@ -323,7 +323,7 @@ def validate_indexes(settings: ProjectSettings) -> None:
         url = getattr(settings, key) or public
         if not settings.policy.allows_index(url):
             raise DevkitError(
-                f"{DEVKIT_TOML}: packages would come from {url}, which policy.indexes does not allow",
+                f"{DEVKIT_TOML}: policy.indexes does not allow {url} as a package source",
                 f"Name an allowed one as network.{key}: {', '.join(settings.policy.indexes)}.",
             )
 

@@ -21,7 +21,7 @@ _OPTIONS = {
     "check": {
         "type": "boolean",
         "default": True,
-        "description": "Run `devkit doctor` each time the container starts; it never keeps the container from starting.",
+        "description": "Run `devkit doctor` each time the container starts; it never prevents the container from starting.",
     },
     "index": {
         "type": "string",
@@ -37,7 +37,7 @@ def render_devcontainer_feature(wheel: FromWheel) -> Iterator[Artifact]:
         "id": FEATURE_ID,
         "version": __version__,
         "name": "devkit: diagnosis and proof of GPU dev containers",
-        "description": "Says at every start whether the GPU works in this container, and if not, why and what to do.",
+        "description": "Reports at every start whether the GPU works in this container and, if not, why and what to do.",
         "documentationURL": f"{DOCUMENTATION_URL}/guides/dev-container/",
         "options": _OPTIONS,
         # No installsAfter: the dev container CLI would ask ghcr.io for each, and fail where that is not reachable.

@@ -35,11 +35,11 @@ class Artifact:
 
 
 def read_file(root: Path, path: str) -> bytes | None:
-    """Return the file's contents, None when there is none. Raises DevkitError when it is outside of the project."""
+    """Return the file's contents, None when there is none. Raises DevkitError when it is outside the project."""
     target = resolve_inside(root, path)
     try:
         if target.is_dir():
-            raise DevkitError(f"{path} is a directory, devkit writes a file of that name", "Move it away.")
+            raise DevkitError(f"{path} is a directory, but devkit writes a file of that name", "Move it away.")
         return read_bounded(target, _MAX_BYTES.get(target.suffix or Path(path).name, MAX_GENERATED_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -64,7 +64,7 @@ def resolve_inside(root: Path, path: str) -> Path:
         raise DevkitError(f"{path} cannot be followed: {error}", "Remove the link that points to itself.") from None
     if not target.is_relative_to(base):
         raise DevkitError(
-            f"{path} leads out of the project, to {target}", "Replace the symbolic link with a directory or a file."
+            f"{path} leads outside the project, to {target}", "Replace the symbolic link with a directory or a file."
         )
     return target
 

@@ -55,7 +55,7 @@ def render_report_page(facts: Facts, report: Report) -> str:
         headline = first.finding.message
     elif report.crashed:
         crashed = format_count(len(report.crashed), "check")
-        headline = f"{crashed} crashed; the others found nothing that stops GPU work"
+        headline = f"{crashed} crashed; the other checks found nothing that stops GPU work"
     script = render_template("report/page.js.j2").strip()
     return render_html(
         "report/page.html.j2",

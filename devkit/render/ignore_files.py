@@ -19,7 +19,7 @@ IGNORE_FILES = (
 )
 """Files of devkit's own whose lines can follow those that a project has there already."""
 _COMMITTED = (DEVCONTAINER_FOLDER, "devkit.toml", LOCK_PATH)
-_HEADER = "# devkit: what differs from host to host stays out of version control, what all share goes in."
+_HEADER = "# devkit: host-specific files stay out of version control, shared files go in."
 
 
 def update_gitignore(

@@ -60,8 +60,6 @@ def parse_journal(content: bytes) -> Journal | None:
 def describe_end(journal: Journal, done: Sequence[str], kept: Sequence[str]) -> str:
     """Describe in a line what became of a run that was killed."""
     if not journal.is_staged:
-        return "an earlier devkit was stopped before it changed a file; what it had prepared was removed"
-    text = (
-        f"finished what an earlier devkit had begun when it was stopped: {', '.join(done) or 'nothing was left to do'}"
-    )
-    return text + (f"; left as they are, because they were changed since: {', '.join(kept)}" if kept else "")
+        return "an earlier devkit was interrupted before it changed a file; its prepared files were removed"
+    text = f"finished the changes of an interrupted devkit: {', '.join(done) or 'nothing was left to do'}"
+    return text + (f"; left unchanged, because they were edited since: {', '.join(kept)}" if kept else "")

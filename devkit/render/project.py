@@ -115,7 +115,7 @@ def open_project(directory: Path, overrides: ProjectSettings, path_options: Path
     root = _validate_folder(directory)
     if root.exists() and is_unfinished(root):
         raise DevkitError(
-            f"an earlier devkit was stopped while it wrote to {root}",
+            f"an earlier devkit was interrupted while it wrote to {root}",
             f"This finishes it: devkit init {shlex.quote(str(root))}",
         )
     written = read_file(root, DEVKIT_TOML)
@@ -212,7 +212,7 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
     settings = project.settings
     if source is None and settings.install_from not in ("", "checkout"):
         raise DevkitError(
-            f"{DEVKIT_TOML}: devkit.install_from is {settings.install_from!r}", 'It can be "checkout", or left out.'
+            f"{DEVKIT_TOML}: devkit.install_from is {settings.install_from!r}", 'Use "checkout", or leave it out.'
         )
     return ContainerSettings(
         name=settings.name,
@@ -238,7 +238,7 @@ def build_container_settings(project: DevkitProject, *, source: DevkitSource | N
 def _validate_sudo(settings: ProjectSettings) -> bool:
     if settings.sudo and settings.policy is not None and not settings.policy.allow_root:
         raise DevkitError(
-            f"{DEVKIT_TOML}: project.sudo lets the container work as root, which the policy forbids",
+            f"{DEVKIT_TOML}: project.sudo lets the container run as root, which the policy forbids",
             "Leave sudo out, or set policy.allow_root.",
         )
     return settings.sudo
@@ -274,7 +274,7 @@ def _validate_folder(directory: Path) -> Path:
     if not parent.is_dir():
         raise DevkitError(f"{parent} does not exist", f"Create it first: mkdir -p {root}")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise DevkitError(f"{parent} is read-only for this user", "Choose a directory that you may write to.")
+        raise DevkitError(f"{parent} is read-only for this user", "Choose a directory that you can write to.")
     return root
 
 
@@ -283,8 +283,8 @@ def _validate_wheelhouse(directory: Path) -> None:
         raise DevkitError(f"the wheelhouse {directory} is not a directory", "Name a directory of .whl files.")
     if not any(directory.glob("*.whl")):
         raise DevkitError(
-            f"the wheelhouse {directory} holds no wheel",
-            f"Fill it where there is a network: `devkit bundle` does that for this project. Or: pip download --dest {directory} "
+            f"the wheelhouse {directory} contains no wheel",
+            f"Fill it on a machine with a network: `devkit bundle` does that for this project. Or: pip download --dest {directory} "
             f"{INSTALLER}\n{DEVCONTAINER_FOLDER}/wheels/*.whl, and every package that {DEVCONTAINER_FOLDER}/Dockerfile installs.",
         )
 
@@ -305,6 +305,6 @@ def _read_certificates(project: DevkitProject) -> str:
     if content is None:
         raise DevkitError(
             f"{DEVKIT_TOML} names {shown}, which does not exist",
-            "Pass --ca-certificate FILE, or take network.ca_certificates out.",
+            "Pass --ca-certificate FILE, or remove network.ca_certificates.",
         )
     return parse_certificates(content, shown_as=shown)

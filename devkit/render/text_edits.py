@@ -112,7 +112,7 @@ def _verify(text: str, wanted: object) -> str:
     except ValueError:
         is_right = False
     if not is_right:
-        raise CannotEdit("its layout does not allow this change alone")
+        raise CannotEdit("its layout does not allow only this change")
     return text
 
 

@@ -70,7 +70,7 @@ def _list_reasons(
     if candidate.cuda is not None:
         yield _from_rows("cuda", str(candidate.cuda), _explain_cuda(winner, problem), *(candidate.wheels or (index,)))
     if candidate.rocm is not None:
-        yield _from_rows("rocm", str(candidate.rocm), "what the wheel is built with, and brings along", index)
+        yield _from_rows("rocm", str(candidate.rocm), "the wheel is built with it, and includes it", index)
     is_cpu = problem.vendor is Vendor.CPU
     built = "for the CPU, without CUDA's gigabytes" if is_cpu else f"built with {candidate.built_for}"
     yield _from_rows("torch_index", index.url, f"the wheels of torch {built}", index)
@@ -88,7 +88,7 @@ def _explain_torch(winner: Evaluation, rejected: tuple[Evaluation, ...], problem
     gpus = ", ".join(problem.gpu_names)
     because = f"newest release that serves {gpus}" if gpus else "newest release"
     if winner.doubts and gpus:
-        because = f"the least doubtful for {gpus}; see the warnings"
+        because = f"the safest choice for {gpus}; see the warnings"
     if problem.request.torch:
         because = "requested"
     newer = (each for each in rejected if each.candidate.release.version > winner.candidate.release.version)
@@ -101,7 +101,7 @@ def _explain_torch(winner: Evaluation, rejected: tuple[Evaluation, ...], problem
 def _explain_cuda(winner: Evaluation, problem: Problem) -> str:
     drivers = dict.fromkeys(str(machine.driver) for machine in problem.machines if machine.driver is not None)
     if not drivers:
-        return "what the wheel is built with; the driver must run it"
+        return "the wheel is built with it, so the driver must run it"
     runs = f"driver {', '.join(drivers)} runs CUDA {winner.candidate.cuda}"
     match winner.environment.support:
         case CudaSupport.FULL:
@@ -119,7 +119,7 @@ def _explain_python(problem: Problem, image: BaseImage) -> str:
         return "requested"
     if problem.request.image or image.cuda is not None:
         return f"the Python of {image.tag}"
-    because = "the most widely served Python that every wheel of the plan exists for"
+    because = "the most widely supported Python that every wheel of the plan exists for"
     constraints = problem.request.constraints_on(PYTHON)
     return f"{because}; {' and '.join(map(str, constraints))}" if constraints else because
 
@@ -160,7 +160,7 @@ def _list_warnings(winner: Evaluation, problem: Problem, image: BaseImage, pytho
     yield from (note for machine in problem.request.machines for note in machine.notes)
     yield from find_driver_warnings(winner.environment, problem)
     if problem.vendor is Vendor.NVIDIA and not problem.gpus:
-        yield "no GPU is known: whether the wheel has code for it was not checked"
+        yield "no GPU is known: the wheel's code for it was not checked"
     for wheel in winner.candidate.wheels:
         if wheel.is_inferred:
             yield f"the GPU code of {winner.candidate} for {wheel.machine} is inferred, not read from the wheel"
@@ -168,7 +168,7 @@ def _list_warnings(winner: Evaluation, problem: Problem, image: BaseImage, pytho
         yield f"{image.tag} is not in the tables: its Python and C library were not checked"
     row = _find_python(python, problem)
     if row is not None and row.eol < problem.tables.torch.as_of[:7]:
-        yield f"Python {python} gets no more security fixes since {row.eol}"
+        yield f"Python {python} has had no security fixes since {row.eol}"
     yield from find_pin_warnings(problem)
     yield from find_feature_warnings(problem)
     yield from find_rocm_warnings(problem)

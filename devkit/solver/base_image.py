@@ -85,7 +85,7 @@ def validate_image_tag(environment: Environment, problem: Problem) -> Iterator[O
     # Extensions are compiled with the CUDA that torch was built with.
     if image.cuda.numbers[:2] != cuda.numbers[:2]:
         source = image.row.source[0] if image.row else problem.tables.images.cuda_images[0].source[0]
-        needed = f"extensions of {environment.candidate} need that of CUDA {cuda}"
+        needed = f"extensions of {environment.candidate} need nvcc of CUDA {cuda}"
         yield Objection("W1", f"nvcc of {image.tag} is CUDA {image.cuda}; {needed}", source)
 
 
@@ -101,7 +101,7 @@ def validate_requested_image(image: BaseImage, problem: Problem) -> Iterator[Obj
     found = _CUDA_TAG.search(requested)
     if found and found[1].count(".") != 2 and withdrawn is None:
         source = problem.tables.images.cuda_images[0].source[0]
-        yield Objection("I1", f"{requested}: nvidia/cuda tags name CUDA by three numbers, such as 13.0.2", source)
+        yield Objection("I1", f"{requested}: nvidia/cuda tags contain three numbers, such as 13.0.2", source)
 
 
 def validate_python_wheel(environment: Environment, problem: Problem) -> Iterator[Objection]:
@@ -126,7 +126,7 @@ def validate_image_system(environment: Environment, problem: Problem) -> Iterato
     if problem.request.python and image.python and image.python != python:
         yield Objection("W7", f"{image.tag} has Python {image.python}; Python {python} is requested", release.source[0])
     if is_musl(image.tag):
-        says = f"torch has no wheel for musl, the C library of {image.tag}: take an image of Debian or Ubuntu"
+        says = f"torch has no wheel for musl, the C library of {image.tag}: use an image of Debian or Ubuntu"
         yield Objection("W6", says, release.source[0])
     needed = f"torch {release.version} needs glibc {release.glibc}"
     for machine in problem.machines:
@@ -186,7 +186,7 @@ def validate_cuda_of_image(image: BaseImage, problem: Problem) -> Iterator[Objec
         if problem.request.gpu_runtime != CDI and not is_exempt:
             runs = f"CUDA {newest}" if newest else "an older CUDA"
             says = (
-                f"{image.tag} demands a driver that runs CUDA {cuda}; driver {machine.driver} runs {runs}"
+                f"{image.tag} requires a driver that runs CUDA {cuda}; driver {machine.driver} runs {runs}"
                 f" (the legacy runtime checks that, CDI does not: --gpu-runtime {CDI})"
             )
             yield Objection("I2", says, (image.row or problem.tables.images.cuda_images[0]).source[0])

@@ -23,8 +23,8 @@ from devkit.solver.plan import NO_GPU, Machine, Plan, Reason, Request, Vendor, p
 SUPPORT_ORDER = (CudaSupport.FULL, CudaSupport.MINOR, CudaSupport.FORWARD, CudaSupport.NO)
 """Best first."""
 GPU_REQUESTS = {
-    Vendor.NVIDIA: ("all", "every GPU of the host is for the container"),
-    Vendor.ROCM: ("rocm", "the host's AMD devices, /dev/kfd and /dev/dri, are for the container"),
+    Vendor.NVIDIA: ("all", "the container gets every GPU of the host"),
+    Vendor.ROCM: ("rocm", "the host's AMD devices, /dev/kfd and /dev/dri, go to the container"),
     Vendor.CPU: ("none", "no GPU is used"),
 }
 """What the container asks the engine for, and why, by vendor."""

@@ -63,7 +63,7 @@ def add_compiled_packages(plan: Plan, dependencies: Dependencies, problem: Probl
     compiles = any(each.mode in (CompileMode.COMPILED, CompileMode.AT_USE) and each.uses_torch for each in found)
     own_build = dependencies.cuda_build if plan.torch else ""
     is_wanted = NVCC in problem.request.features or bool(own_build)
-    missing = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}: the image has none"
+    missing = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}, and the image has none"
     lacks_nvcc = is_wanted and plan.cuda and not plan.nvcc
     plan = replace(plan, compiled=tuple(found), nvcc=plan.nvcc if compiles or is_wanted else "")
     warnings = (*plan.warnings, *_list_left_out(plan), *((missing,) if lacks_nvcc else ()))
@@ -90,8 +90,8 @@ def list_compile_costs(plan: Plan, *, cores: int, memory_gb: int) -> Iterator[st
             jobs = max(1, min(cores, memory_gb // each.job_gb))
             limits = f"{format_count(jobs, 'job')} of up to {each.job_gb} GB"
             time = f"about {format_count(math.ceil(each.core_minutes / jobs), 'minute')}" if each.core_minutes else ""
-            when = "when the container is made" if each.path else "while the image is built"
-            cost = f"{time} here with {limits}" if time else f"how long is not known, with {limits} here"
+            when = "when the container is created" if each.path else "while the image is built"
+            cost = f"{time} here with {limits}" if time else f"its duration is unknown, with {limits} here"
             yield f"{each.name} compiles {when}, {cost}: {each.because}"
 
 
@@ -143,7 +143,7 @@ def _plan_requirement(
     found = CompiledPackage(
         name=name,
         mode=CompileMode.COMPILED,
-        because=f"{need.unisolated_by} has it built without isolation"
+        because=f"{need.unisolated_by} builds it without isolation"
         if need and need.unisolated_by
         else _explain_build(build),
         source=row.source[0],
@@ -173,16 +173,16 @@ def _plan_requirement(
         return None
     left_out, headers = "", problem.tables.compiled.headers.get(row.cxx)
     if row.needs_cuda and plan.cuda is None:
-        left_out = "it compiles with CUDA's nvcc only, and this plan has no CUDA"
+        left_out = "it compiles only with CUDA's nvcc, but this plan has no CUDA"
     elif row.needs_cuda and not plan.nvcc:
         left_out = f"no nvcc of CUDA {plan.cuda} is known for {plan.base_image}"
     elif headers and not satisfies(plan.torch, headers.torch) and _is_covered(version, row.version):
-        left_out = f"{row.version} compiles as C++{row.cxx}, which the headers of torch {plan.torch} do not take"
+        left_out = f"{row.version} compiles as C++{row.cxx}, which the headers of torch {plan.torch} do not support"
     if left_out:
         return replace(found, mode=CompileMode.LEFT_OUT, because=left_out)
     if wheels and plan.cuda:
         newest = max((minor for wheel in wheels for minor in wheel.torch), key=Release.parse)
-        found = replace(found, because=f"{found.because}; --torch {newest} has one that is published elsewhere")
+        found = replace(found, because=f"{found.because}; --torch {newest} has one published elsewhere")
     return found
 
 
@@ -237,7 +237,7 @@ def _plan_local_build(build: LocalBuild, row: PackageRow | None, plan: Plan) -> 
             found, variables=(row.without_cuda,), because=f"{found.because}; without CUDA, by {row.without_cuda}"
         )
     return replace(
-        found, mode=CompileMode.LEFT_OUT, because="it compiles with CUDA's nvcc only, and this plan has no CUDA"
+        found, mode=CompileMode.LEFT_OUT, because="it compiles only with CUDA's nvcc, but this plan has no CUDA"
     )
 
 

@@ -147,7 +147,7 @@ def _validate(cuda: Release, row: TableRow, problem: Problem, *, is_compiler: bo
                     f"{known.first_cuda} to {known.last_cuda}" if known.last_cuda else f"{known.first_cuda} or newer"
                 )
                 yield Objection.from_row(
-                    known, "A5", f"nvcc of CUDA {cuda} cannot compile for {gpu}: that takes {range_}"
+                    known, "A5", f"nvcc of CUDA {cuda} cannot compile for {gpu}: that needs {range_}"
                 )
             elif known and known.last_cuda and cuda > known.last_cuda:
                 yield Objection.from_row(
@@ -183,7 +183,7 @@ def _assemble(problem: Problem, choice: _Choice | None, objections: tuple[Object
     reasons = [Reason("framework", framework.label, because, "the project", sure)]
     reasons.append(explain_vendor(problem))
     if choice is not None:
-        what = "of nvcc" if build is None else "of the libraries that it brings"
+        what = "of nvcc" if build is None else "of its libraries"
         reasons.append(Reason("cuda", str(choice.cuda), what, choice.row.source[0], choice.row.confidence))
     if build is not None and not build.flavor:
         says = f"brings {framework.label} the libraries of CUDA {build.cuda}, which the driver runs"
@@ -226,21 +226,21 @@ def _choose_image(problem: Problem, choice: _Choice | None) -> tuple[str, str, T
         )
     if choice is not None and isinstance(choice.row, CudaImage):
         row = choice.row
-        because = f"its nvcc is of CUDA {row.cuda}, the newest that the driver and the GPUs take"
+        because = f"its nvcc is from CUDA {row.cuda}, the newest that the driver and the GPUs support"
         return f"nvidia/cuda:{row.cuda}-devel-{row.system}", row.python, row, because
     if choice is not None and isinstance(choice.row, FrameworkBuild) and choice.row.flavor:
         # The newest image of that CUDA whose own Python the releases have wheels for.
         for cuda_row in images.cuda_images:
             is_same = cuda_row.cuda.numbers[:2] == choice.row.cuda.numbers
             if is_same and satisfies_python(cuda_row.python, choice.row.python):
-                because = f"{choice.row.requirement} of these releases brings no CUDA"
+                because = f"{choice.row.requirement} of these releases includes no CUDA"
                 tag = f"nvidia/cuda:{cuda_row.cuda}-{choice.row.flavor}-{cuda_row.system}"
                 return tag, cuda_row.python, cuda_row, because
     specifier = choice.row.python if choice and isinstance(choice.row, FrameworkBuild) else ""
     python = _find_python(problem, specifier) or request.python or _rank_pythons(problem)[0]
     found = (row for row in images.python_images if row.python == python)
     slim = next((row for row in found if set(problem.architectures) <= set(row.machines)), None)
-    because = "slim: nothing in it is for GPUs, whose driver the host brings"
+    because = "slim: nothing in it is for GPUs, and the host provides the driver"
     return slim.tag if slim else f"python:{python}-slim", python, slim or images.python_images[0], because
 
 
@@ -275,20 +275,20 @@ def _list_warnings(
     yield from (f"{each.says} ({each.rule})" for each in (*objections, *(choice.objections if choice else ())))
     if framework in (Framework.JAX, Framework.TENSORFLOW):
         if problem.vendor is Vendor.ROCM:
-            yield f"{title} on AMD GPUs needs an image that brings ROCm: the plan adds nothing for them, not checked"
+            yield f"{title} on AMD GPUs needs an image that includes ROCm: the plan adds nothing for them, not checked"
         elif problem.vendor is Vendor.NVIDIA and choice is None:
             wants = " and ".join(map(str, request.constraints_on(framework))) or f"CUDA {request.cuda}"
-            yield f"{wants}: no such {title} in the tables, so whether it computes on the GPU was not checked"
+            yield f"{wants}: no such {title} in the tables, so devkit did not check whether it computes on the GPU"
     if framework is Framework.CUDA and not problem.gpus:
-        yield "no GPU is known: the CUDA architectures are left to the project"
+        yield "no GPU is known: the project chooses the CUDA architectures"
     for constraint in request.constraints_on(PYTHON):
         if not constraint.is_met_by(python):
             yield f"{constraint}; the image has {python}"
     for name, _ in request.pins:
-        yield f"--pin {name} is taken as it is, not checked"
+        yield f"--pin {name} is used unchanged, not checked"
     row = next((row for row in problem.tables.stack.pythons if row.version == python), None)
     if row is not None and row.eol < problem.tables.torch.as_of[:7]:
-        yield f"Python {python} gets no more security fixes since {row.eol}"
+        yield f"Python {python} has had no security fixes since {row.eol}"
     missing = [machine.origin for machine in problem.machines if machine.driver is None]
     if choice is not None and problem.vendor is Vendor.NVIDIA and missing:
         floor = find_oldest_driver(Release.parse(".".join(map(str, choice.cuda.numbers[:2]))), known=problem.tables)

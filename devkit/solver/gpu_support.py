@@ -92,7 +92,7 @@ def validate_gpu_code(environment: Environment, problem: Problem) -> Iterator[Ob
                 yield from _validate_driver_knows(machine, name, row, problem)
                 first = row.generic_wheels_from_cuda
                 if first is not None and candidate.cuda < first:
-                    says = f"{describe_gpu(name, capability)} loads ordinary aarch64 wheels only from CUDA {first} on"
+                    says = f"{describe_gpu(name, capability)} loads ordinary aarch64 wheels only with CUDA {first} and newer"
                     yield Objection.from_row(row, "A4", says)
             if wheel is not None:
                 is_compiling = support is CudaSupport.FULL
@@ -143,7 +143,7 @@ def find_driver_warnings(environment: Environment, problem: Problem) -> Iterator
             yield (
                 f"CUDA {cuda} runs on driver {machine.driver} by minor version compatibility:"
                 f" code that has the driver compile PTX fails with error 222{until}"
-                " (torch.compile is safe: Triton brings its own compiler)"
+                " (torch.compile is safe: Triton includes its own compiler)"
             )
         elif support is CudaSupport.FORWARD:
             yield (
@@ -157,7 +157,7 @@ def find_feature_warnings(problem: Problem) -> Iterator[str]:
     for name in problem.request.features:
         row = problem.tables.stack.features[name]
         if problem.vendor is Vendor.CPU:
-            yield f"{row.title} was requested; on the CPU that is not checked"
+            yield f"{row.title} was requested; devkit does not check it on the CPU"
         elif problem.vendor is Vendor.NVIDIA and row.note:
             yield f"{row.title}: {row.note}"
 
@@ -170,10 +170,10 @@ def find_rocm_warnings(problem: Problem) -> Iterator[str]:
         yield "no AMD GPU is known: whether the wheel has code for it was not checked"
     yield "ROCm needs the amdgpu kernel driver on the host; its version is not checked"
     if any(machine.platform == "wsl2" for machine in problem.machines):
-        yield "on WSL 2 ROCm serves a few Radeon cards only, through AMD's own packages for WSL"
+        yield "on WSL 2, ROCm supports only a few Radeon cards, through AMD's own packages for WSL"
     for name in problem.request.features:
         if name not in problem.tables.rocm.features:
-            yield f"{problem.tables.stack.features[name].title} was requested; on AMD GPUs that is not checked"
+            yield f"{problem.tables.stack.features[name].title} was requested; devkit does not check it on AMD GPUs"
 
 
 def find_toolkit_warnings(problem: Problem) -> Iterator[str]:
@@ -232,7 +232,7 @@ def _validate_wheel_code(
         case CodeSupport.NATIVE:
             if row is not None and cuda < row.first_cuda:
                 says = (
-                    f"CUDA {cuda} is older than {gpu}, which CUDA {row.first_cuda} knows first: the kernels of"
+                    f"CUDA {cuda} is older than {gpu}, which CUDA {row.first_cuda} supports first: the kernels of"
                     f" {candidate} run on it, its libraries and Triton's compiler may not"
                 )
                 yield Objection("A5", says, wheel.source[0], refuses=False)

@@ -150,7 +150,7 @@ def describe_resolution(plan: Plan) -> str:
     """Describe in one line the versions of the packages that the project names; "" where none is known."""
     named = [f"{name} {version}" for name, version in plan.project_packages]
     asked = plan.resolution.asked if isinstance(plan.resolution, Resolved) else ()
-    places = [f"asked besides the public index: {join_words(asked)}"] if asked else []
+    places = [f"also queried besides the public index: {join_words(asked)}"] if asked else []
     return "; ".join([*([f"resolved: {join_some(named)}"] if named else []), *places])
 
 
@@ -167,7 +167,7 @@ def _build_resolution_document(plan: Plan) -> ResolutionDocument:
         case Unknown(reason):
             return ResolutionDocument(status="not checked", because=reason)
         case None:
-            return ResolutionDocument(status="not checked", because="nothing was to be resolved")
+            return ResolutionDocument(status="not checked", because="nothing needed resolving")
 
 
 def serialize_dependencies(dependencies: Dependencies) -> Json:
@@ -229,7 +229,7 @@ def format_conflict(conflict: Conflict, *, width: int) -> str:
         lines.append(wrap_text(f"{blocker.rule}  {blocker.says}", width=width, indent=_INDENT))
         lines.append(f"{_INDENT * 3}source: {blocker.source}")
     if conflict.nearest is None:
-        lines.append("No other choice of versions fits either.")
+        lines.append("No other versions fit either.")
         return "\n".join(lines)
     plan = conflict.nearest
     nearest = f"Nearest that fits: {describe_plan(plan)}"

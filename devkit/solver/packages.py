@@ -91,7 +91,7 @@ def validate_bitsandbytes(environment: Environment, problem: Problem) -> Iterato
     constraints = problem.request.constraints_on(BITSANDBYTES)
     if constraints and not any(all(each.is_met_by(row.version) for each in constraints) for row in rows):
         wants = " and ".join(map(str, constraints))
-        says = f"{wants}: no release in the tables is one, so it is left to the project, not checked"
+        says = f"{wants}: the tables have no such release, so the project decides, not checked"
         yield Objection("B1", says, rows[0].source[0], refuses=False)
         return
     pinned = dict(problem.request.pins).get(BITSANDBYTES)
@@ -121,7 +121,7 @@ def find_pin_warnings(problem: Problem) -> Iterator[str]:
     """Warn of the pins that the tables know nothing about."""
     for name, version in problem.request.pins:
         if not _is_listed(name, version, problem):
-            yield f"{name}=={version} is not in the tables: taken as it is, not checked"
+            yield f"{name}=={version} is not in the tables: used unchanged, not checked"
 
 
 def find_limits(versions: Mapping[str, str], environment: Environment, problem: Problem) -> Iterator[tuple[str, str]]:
@@ -183,7 +183,7 @@ def _find_first_beyond(floor: RuntimeRequirement, versions: Mapping[str, str], p
 
 def _describe_demand(who: str, line: str, versions: Mapping[str, str]) -> str:
     name = split_requirement(line)[0]
-    return f"{who} runs with {line} alone, and the project's packages take {name} {versions[name]}"
+    return f"{who} runs only with {line}, but the project's packages need {name} {versions[name]}"
 
 
 def explain_bitsandbytes_rejection(row: BitsandbytesRelease, environment: Environment, problem: Problem) -> str:
@@ -200,9 +200,9 @@ def explain_bitsandbytes_rejection(row: BitsandbytesRelease, environment: Enviro
         return f"has no library for CUDA {candidate.cuda}"
     specifier = _combine_specifiers(environment.packages.companions or (), BITSANDBYTES)
     if not satisfies(row.version, specifier):
-        return f"the other packages ask for {specifier}"
+        return f"the other packages require {specifier}"
     gpus = _list_gpu_targets(problem) or "this machine"
-    return f"its library for {candidate.built_for} has no code for {gpus}, as far as read"
+    return f"its library for {candidate.built_for} has no code for {gpus}, as far as devkit read"
 
 
 def _choose_companions(environment: Environment, problem: Problem) -> tuple[ChosenPackage, ...] | None:

@@ -246,8 +246,8 @@ class Plan:
         """Raise DevkitError where the plan has no torch, which `what` needs."""
         if not self.torch:
             raise DevkitError(
-                f"{what} needs a plan with torch, and this one has {self.framework.label}: {self.because('framework')}",
-                "Where the project does use torch, plan it with --torch VERSION.",
+                f"{what} needs a plan with torch, but this one has {self.framework.label}: {self.because('framework')}",
+                "If the project does use torch, plan it with --torch VERSION.",
             )
 
     def because(self, name: str) -> str:

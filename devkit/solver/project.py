@@ -124,7 +124,7 @@ def find_dependency_warnings(dependencies: Dependencies, plan: Plan) -> Iterator
         problems.setdefault((unread.path, unread.problem), []).append(str(unread.line))
     for (path, problem), lines in problems.items():
         shown = lines if len(lines) <= MAX_NAMED else [*lines[:MAX_NAMED], f"{len(lines) - MAX_NAMED} more lines"]
-        yield f"{path}:{', '.join(shown)} is not taken into account: {problem}"
+        yield f"{path}:{', '.join(shown)} is ignored: {problem}"
     left_out: dict[tuple[str, str], list[str]] = {}
     for each in dependencies.left_out:
         left_out.setdefault((each.path, each.because), []).append(each.what)

@@ -114,7 +114,7 @@ def build_machine_from_flags(
         named.append(gpu)
     models = [gpu.model for gpu in named if isinstance(gpu, NamedGpu) and gpu.model]
     sold_with = {model.machine: model.name for model in models if model.machine}
-    notes = [f"{name} is sold with {each} alone; --machine is {machine}" for each, name in sold_with.items()]
+    notes = [f"{name} is sold only with {each}; --machine is {machine}" for each, name in sold_with.items()]
     return Machine(
         driver=_parse_version("--driver", driver) if driver else None,
         cuda=None,
@@ -224,10 +224,10 @@ def _validate_machines(
     if is_rocm and nvidia:
         has = f"driver {nvidia[0].driver}" if nvidia[0].driver else nvidia[0].gpus[0][0]
         raise DevkitError(
-            f"a ROCm plan serves AMD GPUs; {nvidia[0].origin} name NVIDIA's ({has})",
-            'Name the AMD GPU alone, as in --vendor rocm --gpu "MI300X", or leave out --vendor rocm.',
+            f"a ROCm plan serves AMD GPUs; {nvidia[0].origin} name NVIDIA GPUs ({has})",
+            'Name only the AMD GPU, as in --vendor rocm --gpu "MI300X", or leave out --vendor rocm.',
         )
     if amd and vendor == "nvidia":
         raise DevkitError(f"--vendor nvidia does not serve {amd[0].amd_gpus[0][0]}", "Leave out --vendor nvidia.")
     if is_rocm and "nvcc" in features:
-        raise DevkitError("--feature nvcc is CUDA's compiler, and this plan is for ROCm", "Leave out --feature nvcc.")
+        raise DevkitError("--feature nvcc is CUDA's compiler, but this plan is for ROCm", "Leave out --feature nvcc.")

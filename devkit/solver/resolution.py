@@ -129,7 +129,7 @@ def plan_project(
     answer = plan(newest)
     if isinstance(answer, Conflict):
         return answer
-    says = f"the packages are the newest: no plan was found with those released by {request.as_of}"
+    says = f"the packages are the newest: no plan fits those released by {request.as_of}"
     return replace(answer, warnings=(*answer.warnings, says))
 
 
@@ -229,7 +229,7 @@ class _Search:
                 preferred = self._prefer_wheels(found, resolve)
                 if refusal is None or preferred.python != plan.python:
                     return preferred
-                because = f"for Python {self._plan.python} the packages have no resolution: {refusal.reason}"
+                because = f"the packages cannot be resolved for Python {self._plan.python}: {refusal.reason}"
                 return explain_field(preferred, PYTHON, because)
             if isinstance(found, Unknown):
                 return refusal or found
@@ -239,7 +239,7 @@ class _Search:
             is_of_python = refusal.mentions("Python", "wheels", *TORCH_FAMILY)
             if not is_of_python and (self._relaxed or refusal.mentions(_NOT_FOUND)):
                 break
-        return refusal or Unknown("there is no Python to resolve for")
+        return refusal or Unknown("no Python to resolve for")
 
     def read_lock(self, resolve: Resolve | Unknown) -> Resolved:
         """Return the versions that the project's own lock holds for the plan's Python and machines, with their wheels."""
@@ -404,7 +404,7 @@ class _Search:
                 refusal = refusal or found
             if refusal and not refusal.mentions(*TORCH_FAMILY):
                 break
-        return refusal or Unknown("no release of torch is known to fit")
+        return refusal or Unknown("no known release of torch fits")
 
     def _list_torch_releases(self, python: str) -> tuple[tuple[str, ...], ...]:
         """List which releases to leave to uv, best first: those that compiled packages take, then all that fit."""
@@ -547,7 +547,7 @@ class _Search:
             # Hours with a CUDA Toolkit that the image does not have.
             places = join_words(plan.architectures)
             return Refused(
-                f"{name} {versions[name]} has no wheel for Python {plan.python} on {places}, its source alone"
+                f"{name} {versions[name]} has no wheel for Python {plan.python} on {places}, only its source"
             )
         settled = self._solve(python=plan.python, torch=torch) if torch != plan.torch else plan
         if isinstance(settled, Conflict):
@@ -556,7 +556,7 @@ class _Search:
             newest = f"{self._plan.torch} is the newest that fits"
             because = f"what uv resolves with the project's packages; {newest}"
             if torch in self._wheeled:
-                because = f"fewer packages compile with it, for which there are wheels; {newest}"
+                because = f"more packages have wheels with it, so fewer compile; {newest}"
             settled = explain_field(settled, "torch", because)
         fitted = self._fit_cuda(settled, versions)
         if isinstance(fitted, Refused):
@@ -594,7 +594,7 @@ class _Search:
         for row in find_foreign_wheels(versions, plan.cuda, self._tables):
             says = describe_foreign_wheel(row, versions)
             if plan.cuda is None:
-                return replace(plan, warnings=(*plan.warnings, f"{says}: it is installed and does not import without"))
+                return replace(plan, warnings=(*plan.warnings, f"{says}: it is installed, but does not import without"))
             builds = {wheel.cuda for wheel in self._tables.torch.indexes.values() if wheel.cuda}
             wheels = [*find_wheels(versions, self._tables)]
             for cuda in sorted((each for each in builds if all(one.fits(str(each)) for one in wheels)), reverse=True):
@@ -603,7 +603,7 @@ class _Search:
                 if isinstance(answer, Plan):
                     answer = explain_field(answer, "torch", plan.because("torch"))
                     return explain_field(answer, "cuda", f"{says}; {answer.because('cuda')}")
-            return Refused(f"{says}, and torch {plan.torch} for these machines is not")
+            return Refused(f"{says}, but torch {plan.torch} for these machines is not")
         return plan
 
     def _prefer_wheels(self, plan: Plan, resolve: Resolve) -> Plan:
@@ -624,7 +624,7 @@ class _Search:
                 better = self._resolve_for(other, resolve) if other.python == python else None
                 if isinstance(better, Plan):
                     return explain_field(better, PYTHON, has_no_wheel)
-            says = f"{has_no_wheel}, so the build of the image compiles it; for Python {python} there is one"
+            says = f"{has_no_wheel}, so the image build compiles it; Python {python} has a wheel"
             return replace(plan, warnings=(*plan.warnings, says))
         return plan
 

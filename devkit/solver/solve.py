@@ -210,7 +210,7 @@ def _explain_no_candidate(problem: Problem) -> Blocker:
         labels = sorted({label for version, row in published.items() if version in versions for label in row.variants})
         if labels:
             return Blocker("W2", f"{torch} is published for {', '.join(labels)}, not for {variant}", source)
-        newest = f"the newest that is, is {max(published)}"
+        newest = f"the newest published one is {max(published)}"
         return Blocker("W2", f"{torch} is not known to be published for ROCm; {newest}", source)
     labels = sorted({label for row in named for label in row.variants})
     builds = ", ".join(f"{label} (CUDA {indexes[label].cuda})" for label in labels)
@@ -294,5 +294,5 @@ def _mirror(plan: Plan, policy: Policy) -> Plan:
     image = policy.resolve_mirror(plan.base_image)
     if image == plan.base_image:
         return plan
-    because = f"{plan.because('base_image')}; by the name of policy.mirrors"
+    because = f"{plan.because('base_image')}; named by policy.mirrors"
     return explain_field(replace(plan, base_image=image), "base_image", because, value=image)

@@ -193,7 +193,7 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
     engine = facts.engine
     platform = "" if isinstance(facts.system, Unknown) else facts.system.platform
     if platform not in (Platform.LINUX, Platform.WSL2):
-        return Unknown("containers are tried on Linux alone")
+        return Unknown("containers are tried only on Linux")
     if not isinstance(engine, Engine):
         return Unknown("no container engine answers")
     if not engine.endpoint.url.startswith(("unix:", "/")):
@@ -220,7 +220,7 @@ def _list_clients(host: Host, facts: Facts) -> tuple[_Client, ...] | Unknown:
         for client in clients
         if (path := find_program(host, client.command[0]))
     )
-    return able or Unknown(f"there is no {clients[0].command[0]} command on this side")
+    return able or Unknown(f"the command {clients[0].command[0]} is missing here")
 
 
 def _find_podmans_compose(host: Host, url: str) -> tuple[str, ...]:
@@ -364,7 +364,7 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
     def find_listener(port: str) -> Trial:
         done, found = list_containers()
         is_ours = any(f":{port}->" in ports and is_own for _, ports, is_own in found)
-        fault = "" if is_ours else f"something listens on port {port} already"
+        fault = "" if is_ours else f"another program already listens on port {port}"
         return tell(done, fault, "run", "--publish", port)
 
     if client.name == "docker":
@@ -414,7 +414,7 @@ def _list_suspects(host: Host) -> tuple[str, dict[str, tuple[str, ...]]]:
 def _make_trial(client: _Client, way: Way, done: ProgramResult, ms: int, *, arguments: tuple[str, ...] = ()) -> Trial:
     said = [line.split(" ", 2)[1:] for line in done.out.splitlines() if line.startswith("devkit ")]
     found = {fields[0]: fields[1] for fields in said if len(fields) == 2}
-    unseen = Unknown("the container did not come that far")
+    unseen = Unknown("the container did not get that far")
     is_whole = ["end"] in said
     return Trial(
         engine=client.name,

@@ -26,7 +26,7 @@ def build_image(host: Host) -> bytes | Unknown:
     listed = host.run(("ldd", _SHELL))
     libraries = _LISTED.findall(listed.out)
     if listed.code != 0 or not libraries:
-        return Unknown("this machine's shell names no libraries (ldd), of which to make an image")
+        return Unknown("this machine's shell names no libraries (ldd) for the trial image")
     wanted = {_SHELL, *libraries}
     for path in libraries:
         folder, _, name = path.rpartition("/")
@@ -38,7 +38,7 @@ def build_image(host: Host) -> bytes | Unknown:
             for entry, content in _list_entries(wanted):
                 tar.addfile(entry, io.BytesIO(content))
     except OSError as error:
-        return Unknown(f"{error.filename}, of which to make an image, cannot be read: {error.strerror}")
+        return Unknown(f"{error.filename}, which the trial image needs, cannot be read: {error.strerror}")
     if archive.tell() > MAX_IMAGE_BYTES:
         return Unknown(f"this machine's shell and its libraries are larger than {MAX_IMAGE_BYTES >> 20} MiB")
     return archive.getvalue()

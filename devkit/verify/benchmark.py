@@ -185,7 +185,7 @@ PARTS = (
     ),
     Part("memory", "estimated against measured peaks: full, LoRA, QLoRA, checkpointing, two lengths", measure_memory),
     Part("training", "LoRA on a random Llama-3.1-8B: tokens a second, and share of the GPU's peak", measure_training),
-    Part("decoding", "generation by it: tokens a second, and share of the GPU's bandwidth", measure_decoding),
+    Part("decoding", "generation with it: tokens a second, and share of the GPU's bandwidth", measure_decoding),
 )
 
 

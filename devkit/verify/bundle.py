@@ -34,10 +34,10 @@ _MARGIN_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _HINTS = (
-    ("exec format error", "This engine runs no programs for that processor. Build the bundle on such a machine."),
-    ("no space left", "Free space on the engine's disk."),
-    ("No matching distribution", "Such a package has no release for this Python and processor on the index."),
-    ("401", "The index wants a login: set DEVKIT_NETRC to a .netrc file that has one."),
+    ("exec format error", "This engine cannot run programs for that processor. Build the bundle on such a machine."),
+    ("no space left", "Free some space on the engine's disk."),
+    ("No matching distribution", "The index has no release of that package for this Python and processor."),
+    ("401", "The index requires a login: set DEVKIT_NETRC to a .netrc file that has one."),
 )
 
 
@@ -124,7 +124,7 @@ class BundleBuilder:
         wheelhouse = self.folder / "wheelhouse"
         missing = [wheel for wheel in wheels if not wheel.is_intact_at(wheelhouse / wheel.file)]
         missing_bytes = sum(wheel.size_bytes for wheel in missing)
-        self.progress(f"{format_count(len(wheels), 'wheel')}, {format_bytes(missing_bytes)} of them to be written …")
+        self.progress(f"{format_count(len(wheels), 'wheel')}, {format_bytes(missing_bytes)} of them to write …")
         if missing:
             require_disk_space(self.folder, missing_bytes)
             self.build(step, architecture, "--target", "wheels", "--output", f"type=local,dest={fetched}")
@@ -195,7 +195,7 @@ def require_disk_space(folder: Path, wanted_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < wanted_bytes + _MARGIN_BYTES:
         raise DevkitError(
-            f"the bundle needs {format_bytes(wanted_bytes)} more, {folder.parent} has {format_bytes(free)} left",
+            f"the bundle needs {format_bytes(wanted_bytes)} more, but {folder.parent} has {format_bytes(free)} left",
             "Free disk space, or name a folder on another disk with --output. Finished parts are kept.",
         )
 

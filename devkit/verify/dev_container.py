@@ -98,7 +98,7 @@ def prove_in_container(
                 progress(line)
             break
     else:
-        progress("no shell here: the container starts as .devcontainer/.env says, or on the CPU")
+        progress("no shell here: the container starts according to .devcontainer/.env, or on the CPU")
     if project.container_ids("--status", "running"):
         before = PriorState.RUNNING
     else:
@@ -122,7 +122,7 @@ def _require_generated(folder: Path) -> None:
         first_lines = file.read_text(encoding="utf-8", errors="replace")[:200]
     except OSError:
         raise DevkitError(
-            f"{file} does not exist, so there is no dev container to prove",
+            f"{file} does not exist, so no dev container can be proved",
             f"write one: devkit init {folder}\nor prove this machine itself: devkit verify --here",
         ) from None
     if GENERATED_MARK not in first_lines:
@@ -167,7 +167,7 @@ def _prove(
     except ValueError:
         reason = f"devkit verify --here ended with status {done.code} and no report: {done.last_line}"
         if done.code is None:
-            reason = f"no report from inside within {format_duration(timeout_s + _EXEC_MARGIN_S)}"
+            reason = f"no report from inside after {format_duration(timeout_s + _EXEC_MARGIN_S)}"
         elif done.code in (126, 127):
             reason = f"devkit is not installed in the dev container: {done.last_line}"
         stages.append(StageResult("proof", StageStatus.FAILED, reason=reason))

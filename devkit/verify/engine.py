@@ -48,7 +48,7 @@ def require_engine(host: Host) -> WorkingEngine:
             return WorkingEngine(engine, PODMAN_COMPOSE)
     error = _diagnose(host, engine)
     if detect_container(host):
-        error.hint += "\nthis is the inside of a container: run it on the host, or prove the container itself: devkit verify --here"
+        error.hint += "\nthis is a container: run it on the host, or prove the container itself: devkit verify --here"
     raise error
 
 

@@ -102,10 +102,10 @@ def prove_here(
         ProofProgram(command, select_stages(depth)) if command else choose_program(find_torch_interpreter(host), depth)
     )
     if program.not_full_because:
-        progress(f"the proof that needs torch alone: {program.not_full_because}")
+        progress(f"the proof that needs only torch: {program.not_full_because}")
         if model or job:
             raise DevkitError(
-                f"this needs the full proof, and {program.not_full_because}", "Leave --model and --job out."
+                f"this needs the full proof, but {program.not_full_because}", "Leave --model and --job out."
             )
     run = _ProofRun(program.stages, timeout_s, progress)
     taken_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -285,5 +285,5 @@ class ProofProcess:
         self._errors.join(KILL_GRACE_S)
         log = tuple(self._log)
         if not died:
-            log = (*log, "the process did not die of SIGKILL: the driver holds it in the kernel")
+            log = (*log, "SIGKILL did not end the process: the driver holds it in the kernel")
         return ProcessExit(self._process.returncode if died else 0, self._timed_out, log)

@@ -20,11 +20,11 @@ _PROJECT_NAME = "devkit-image"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEXT_PART = re.compile(r"\s*(cause|caused by|hint):", re.IGNORECASE)
 _WITHOUT_IMAGE = (
-    "Pull the image where there is a network, then run this again; or lock the packages alone: "
+    "Pull the image on a machine with a network, then run this again; or lock only the packages: "
     "devkit init --lock-only python"
 )
 _NO_NETWORK = (
-    "Lock where there is a network, or from a folder of wheels with --wheelhouse DIR, or from a mirror with --index\n"
+    "Lock on a machine with a network, or from a folder of wheels with --wheelhouse DIR, or from a mirror with --index\n"
     "and --torch-index. Without --lock devkit needs no network. Nothing was written."
 )
 
@@ -54,7 +54,7 @@ def resolve_lock(
     uv = find_uv()
     if uv is None:
         raise DevkitError(
-            "uv is not installed, and only uv can find the packages' hashes",
+            "uv is not installed, but only uv can find the packages' hashes",
             "Install it: pip install uv. Or lock only the image: devkit init --lock-only image",
         )
     with tempfile.TemporaryDirectory(prefix="devkit-lock-") as folder:
@@ -126,7 +126,7 @@ def pin_image(reference: str, *, program: str, deadline_s: float = IMAGE_DEADLIN
     if digest:
         return reference
     if shutil.which(program) is None:
-        raise DevkitError(f"{program} is not installed, and devkit needs it for the digest of {name}", _WITHOUT_IMAGE)
+        raise DevkitError(f"{program} is not installed, but devkit needs it for the digest of {name}", _WITHOUT_IMAGE)
 
     def query(*arguments: str) -> CompletedCommand:
         return run_streaming([program, *arguments, name], progress=lambda _line: None, timeout_s=deadline_s)
@@ -143,7 +143,7 @@ def pin_image(reference: str, *, program: str, deadline_s: float = IMAGE_DEADLIN
     if _DIGEST.fullmatch(found):
         return f"{name}@{found}"
     reason = remote.last_line if remote.code is not None else f"no answer within {deadline_s:.0f} s"
-    raise DevkitError(f"neither {program} nor a registry knows the digest of {name}: {reason}", _WITHOUT_IMAGE)
+    raise DevkitError(f"neither {program} nor a registry has the digest of {name}: {reason}", _WITHOUT_IMAGE)
 
 
 def _parse_repository_digest(document: str, name: str) -> str:

@@ -81,10 +81,10 @@ class PlanProof:
             says = ("not proved: it was tried", *self.failures)
         elif not self.command:
             says = (
-                "not proved: the first program of the guide prints no help and was not run; what it imports is there",
+                "not proved: the guide's first program prints no help, so devkit did not run it; its imports are installed",
             )
         elif "-c" in self.command.split():
-            says = (f"not proved: the guide names no program of the project; it runs: {self.command}",)
+            says = (f"not proved: the guide names no program of the project, but runs: {self.command}",)
         else:
             says = (f"proved: imports and first command run ({self.command})",)
         return "; ".join([*says, *notes])
@@ -134,7 +134,7 @@ class _Environment:
         """Install the plan's packages; returns why that is not possible, "" where it was done."""
         done = self.run_uv("venv", f"--python={plan.python}", "--no-python-downloads", "env")
         if done.code != 0:
-            return f"uv finds no Python {plan.python} on this machine; --python plans for one that is here"
+            return f"uv cannot find Python {plan.python} on this machine; --python plans for an installed one"
         compiled = {each.name for each in plan.compiled}
         self.left_out += [name for name, _ in resolved.packages if name in compiled]
         self.held = {name: version for name, version in resolved.packages if name not in compiled}
@@ -189,7 +189,7 @@ def prove_plan(root: Path, dependencies: Dependencies, plan: Plan, command: str,
         return PlanProof("uv is not installed")
     words, program = choose_program(root, command)
     if not (words or program):
-        return PlanProof("the guide names no program, devkit.toml no command, and no folder is a package")
+        return PlanProof("the guide names no program, devkit.toml has no command, and no folder is a package")
     with tempfile.TemporaryDirectory(prefix="devkit-prove-", ignore_cleanup_errors=True) as name:
         trial = _Environment(Path(name), uv, find_uv_cache(uv), time.monotonic() + DEADLINE_S, progress)
         (trial.folder / "home").mkdir()

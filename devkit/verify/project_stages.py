@@ -146,13 +146,13 @@ def prove_imports(project: ProjectEnvironment, installed: InstalledModules, *, e
         named = [name for name in modules or () if name not in PROVED and not _NO_PACKAGE.fullmatch(name)]
         imports |= {(name, distribution): project.folder for name in named}
     reasons = [
-        f"{distribution}: {project.requirements[distribution]} requires it, and it is not installed"
+        f"{distribution}: {project.requirements[distribution]} requires it, but it is not installed"
         for distribution, modules in installed.modules.items()
         if modules is None
     ]
     missing = len(reasons)
     if not imports and not missing:
-        reason = "no file of the project requires a package besides those above, and no folder of it is one"
+        reason = "no file of the project requires another package, and no folder of it is one"
         return StageResult("imports", StageStatus.SKIPPED, reason=reason)
     python, child = project.python.executable, import_child.__file__
     commands = [
@@ -250,7 +250,7 @@ def prove_command(
     """
     found = () if command else tuple(dict.fromkeys(find_help_commands(project.folder, scripts)))
     if not command and not found:
-        reason = "there is none: give one with --command or in devkit.toml; README names no program that prints help"
+        reason = "none: pass one with --command or in devkit.toml; the README names no program that prints help"
         return StageResult("command", StageStatus.SKIPPED, reason=reason)
     timeout_s = max(0.0, ends_at - time.monotonic()) if command else HELP_DEADLINE_S
     path = shlex.quote(str(Path(project.python.executable).parent))

@@ -196,7 +196,7 @@ def format_proof_report(report: VerificationReport, *, width: int) -> str:
             lines.append(wrap_text(readings, width=width, indent="    "))
     if report.log:
         shown = [line.rstrip() for line in report.log if line.strip()][-SHOWN_LOG_LINES:]
-        lines += ["", "The last output of the process that failed:", *(f"  {redact_tokens(line)}" for line in shown)]
+        lines += ["", "The last output of the failed process:", *(f"  {redact_tokens(line)}" for line in shown)]
     return "\n".join([*lines, "", " ".join(report.conclusion.split())])
 
 

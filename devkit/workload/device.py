@@ -142,7 +142,7 @@ def choose_precision(capability_major: int, capability: str) -> tuple[Precision,
         return Precision.BF16, "ROCm GPUs that torch supports compute in bf16"
     if capability_major >= MIN_BF16_CAPABILITY_MAJOR:
         return Precision.BF16, f"compute capability {capability} computes in bf16"
-    return Precision.FP16, f"compute capability {capability} is before 8.0, the first with bf16; adapters stay fp32"
+    return Precision.FP16, f"compute capability {capability} is below 8.0, the first with bf16; adapters stay fp32"
 
 
 def describe_device(device: Device, driver: CudaDriver | None) -> dict[str, str | int]:

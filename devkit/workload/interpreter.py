@@ -100,7 +100,7 @@ def require_workload_python(command: str) -> Interpreter:
     interpreter = find_torch_interpreter(LocalHost())
     if interpreter.version < MIN_PYTHON:
         raise DevkitError(
-            f"{command} needs Python {MIN_PYTHON}, and the project's environment has {interpreter.version}",
+            f"{command} needs Python {MIN_PYTHON}, but the project's environment has {interpreter.version}",
             f"Train with the project's own scripts, or plan a newer Python: devkit init --python {MIN_PYTHON}",
         )
     if interpreter.missing:

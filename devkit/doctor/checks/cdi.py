@@ -197,7 +197,7 @@ def cdi_describes_every_gpu(facts: Facts) -> Iterator[Problem]:
     specs = [spec for spec in require_gpu_cdi_specs(facts) if not spec.error and spec.devices]
     require_container_engine(facts)
     gpus = [gpu for gpu in require_nvml(facts).gpus if isinstance(gpu, Gpu)]
-    skip_if(is_in_wsl(facts), "in WSL every GPU is the one node /dev/dxg")
+    skip_if(is_in_wsl(facts), "in WSL all GPUs share the node /dev/dxg")
     has_mig = any(gpu.mig_enabled is True for gpu in gpus)
     for spec in specs:
         path, numbered = spec.path, {name for name in spec.devices if name.isdigit()}

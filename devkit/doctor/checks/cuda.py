@@ -140,7 +140,7 @@ def libcuda_matches_module(facts: Facts) -> Iterator[Problem]:
     release = require_loaded_driver(facts)
     if is_in_container(facts) and require_container(facts).compat_libcuda:
         raise NotApplicable("a forward-compatibility libcuda comes first")
-    library = require_some(driver.libcuda, "no libcuda.so.1 is found here")
+    library = require_some(driver.libcuda, "libcuda.so.1 was not found here")
     if library != release:
         paths = () if isinstance(driver.libcuda_paths, Unknown) else driver.libcuda_paths
         yield problem(

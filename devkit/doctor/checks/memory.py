@@ -23,7 +23,7 @@ def memory_may_be_locked(facts: Facts) -> Iterator[Problem]:
 
 @check("MEM002")
 def no_process_was_oom_killed(facts: Facts) -> Iterator[Problem]:
-    skip_if(not is_in_container(facts), "on a host the control group is only this session's")
+    skip_if(not is_in_container(facts), "on a host, the control group covers only this session")
     limits = require(facts.limits)
     kills = require(limits.out_of_memory_kills)
     if not kills:

@@ -21,7 +21,7 @@ def _find_setting(limits: Limits, name: str) -> str | None:
 def gpus_reach_each_other(facts: Facts) -> Iterator[Problem]:
     answer = require_nvml(facts)
     require_visible_gpu(facts)
-    skip_if(len(answer.gpus) < 2, "one GPU has no other to reach")
+    skip_if(len(answer.gpus) < 2, "a single GPU has no peer")
     if not isinstance(facts.driver, Unknown) and facts.driver.nvswitch_present is True:
         raise NotApplicable("the GPUs are joined by an NVSwitch")
     limits = require(facts.limits)
@@ -56,7 +56,7 @@ def nccl_interface_exists(facts: Facts) -> Iterator[Problem]:
 def nodes_reach_each_other(facts: Facts) -> Iterator[Problem]:
     limits = require(facts.limits)
     signs = _find_multi_node_signs(limits)
-    skip_if(not signs, "nothing speaks of a run over several nodes")
+    skip_if(not signs, "nothing indicates a run over several nodes")
     if _find_setting(limits, "NCCL_SOCKET_IFNAME"):
         return
     interfaces = require(limits.interfaces)

@@ -58,7 +58,7 @@ def hub_cache_is_writable(facts: Facts) -> Iterator[Problem]:
         if cache.is_writable:
             continue
         if cache.exists and not isinstance(facts.hub, Unknown) and facts.hub.is_offline:
-            raise NotApplicable("the hub is switched off: models are only read from the cache")
+            raise NotApplicable("the hub is switched off: models come only from the cache")
         owner = f"owned by user {cache.owner_uid}" if cache.owner_uid >= 0 else "not there yet"
         name = "not-writable" if is_free_to_take(cache, facts) else "of-others"
         name = "read-only" if cache.is_read_only is True else name
@@ -129,7 +129,7 @@ def inodes_suffice(facts: Facts) -> Iterator[Problem]:
 
 @check("STO005")
 def hub_cache_outlives_container(facts: Facts) -> Iterator[Problem]:
-    skip_if(not is_in_container(facts), "this is not the inside of a container")
+    skip_if(not is_in_container(facts), "this is not a container")
     if isinstance(facts.container, Container) and facts.container.kind in ("lxc", "flatpak"):
         raise NotApplicable("this container keeps its files")
     directories = _directories(facts)
@@ -159,7 +159,7 @@ def system_folders_can_be_read(facts: Facts) -> Iterator[Problem]:
     hidden = require(require_system(facts).hidden_folders)
     if hidden:
         verb = "is" if len(hidden) == 1 else "are"
-        raise NotApplicable(f"{join_words(hidden)} {verb} empty or may not be read", is_lost=True)
+        raise NotApplicable(f"{join_words(hidden)} {verb} empty or not readable", is_lost=True)
     yield from ()
 
 

@@ -101,7 +101,7 @@ def _list_leftovers(facts: Facts, engine: Engine) -> Iterator[str]:
     """List what still names programs of a toolkit that is gone."""
     for runtime in engine.runtimes:
         if runtime.name == "nvidia" and runtime.program == "":
-            yield f"runtime nvidia: {runtime.path} is not there"
+            yield f"runtime nvidia: {runtime.path} does not exist"
     for spec in () if isinstance(facts.cdi, Unknown) else facts.cdi:
         missing = () if isinstance(spec.missing_paths, Unknown) else spec.missing_paths
         if programs := [path for path in missing if path.rpartition("/")[2] in _CDI_HOOKS]:
@@ -125,7 +125,7 @@ def engine_offers_gpus(facts: Facts) -> Iterator[Problem]:
 def runtime_registered(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
-    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI and needs no runtime")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs and needs no runtime")
     if has_nvidia_runtime(engine):
         return
     waiting = [file.path for file in toolkit.daemon_files if file.registers_nvidia is True and not file.error]
@@ -170,12 +170,12 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     require_toolkit_version(facts)
     no_cgroups = require(require_toolkit(facts).no_cgroups)
-    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, which needs no such setting")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs, which needs no such setting")
     if no_cgroups is engine.is_rootless:
         return
     has_cdi = has_cdi_gpus(facts, engine)
     if not engine.is_rootless:
-        evidence = ("config.toml: no-cgroups = true", "the engine is run by root")
+        evidence = ("config.toml: no-cgroups = true", "root runs the engine")
         yield problem("on-for-root", severity=Severity.WARNING if has_cdi else None, evidence=evidence)
     elif not has_cdi:
         yield problem("off-for-rootless", evidence=("config.toml: no-cgroups = false", "the engine is rootless"))
@@ -184,9 +184,9 @@ def no_cgroups_setting_fits_engine(facts: Facts) -> Iterator[Problem]:
 @check("CTK019", causes=CONTAINER_START_CODES)
 def containers_may_name_gpus(facts: Facts) -> Iterator[Problem]:
     engine, toolkit = require_toolkit_engine(facts), require_toolkit(facts)
-    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, which needs no such setting")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs, which needs no such setting")
     if require(toolkit.pods) is not None:
-        raise NotApplicable("on a Kubernetes node the device plugin may name GPUs by mounts")
+        raise NotApplicable("on a Kubernetes node, the device plugin may pass GPUs as mounts")
     if require(toolkit.accepts_variable) is False:
         severity = Severity.WARNING if has_cdi_gpus(facts, engine) else None
         evidence = (f"{toolkit.config_path}: accept-nvidia-visible-devices-envvar-when-unprivileged = false",)
@@ -284,7 +284,7 @@ def has_gpus_by_cdi(engine: Engine) -> bool:
 def toolkit_has_no_known_fault(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     version = require_toolkit_version(facts)
-    skip_if(engine.kind is not EngineKind.DOCKER, "Podman takes GPUs by CDI, past the faults of the hook")
+    skip_if(engine.kind is not EngineKind.DOCKER, "Podman uses CDI for GPUs, which avoids the hook's faults")
     for fault in load_tables().engines.faults:
         is_meant = fault.program == _TOOLKIT and fault.since <= version < fault.fixed_in
         if is_meant and _is_shown_here(fault.when, facts, engine):
@@ -351,7 +351,7 @@ def toolkit_programs_exist(facts: Facts) -> Iterator[Problem]:
     engine = require_toolkit_engine(facts)
     toolkit = require_toolkit(facts)
     require_toolkit_version(facts)
-    skip_if(engine.kind is EngineKind.PODMAN, "Podman takes GPUs by CDI, past these programs")
+    skip_if(engine.kind is EngineKind.PODMAN, "Podman uses CDI for GPUs, without these programs")
     names, path = toolkit.low_level_runtimes, toolkit.config_path
     if toolkit.low_level_runtime == "" and has_nvidia_runtime(engine) and not isinstance(names, Unknown):
         evidence = [f"{path}: runtimes = {list(names)}"]
@@ -394,7 +394,7 @@ def container_gets_gpus(facts: Facts) -> Iterator[Problem]:
     trials = require(facts.trials)
     require_nvidia_gpu(facts)
     tried = tuple(each for each in trials.tried if each.is_for_gpu)
-    skip_if(not tried, "no container was asked to get the GPUs")
+    skip_if(not tried, "no container was tried with the GPUs")
     yield from judge_trials(facts, tried)
 
 

@@ -145,7 +145,7 @@ def linker_finds_libcuda(facts: Facts) -> Iterator[Problem]:
 
 @check("WSL008")
 def image_has_no_driver_libraries(facts: Facts) -> Iterator[Problem]:
-    skip_if(not is_in_container(facts), "only the inside of a container shows what its image holds")
+    skip_if(not is_in_container(facts), "only a container shows the contents of its image")
     if facts.wsl is None:
         raise NotApplicable("this is not WSL 2")
     libraries = require(require(facts.wsl).image_libraries)
@@ -161,7 +161,7 @@ def image_has_no_driver_libraries(facts: Facts) -> Iterator[Problem]:
 @check("WSL009", require_wsl_guest, require_nvidia_gpu)
 def cdi_follows_driver_in_wsl(facts: Facts) -> Iterator[Problem]:
     if not isinstance(facts.engine, Engine) or facts.engine.kind is EngineKind.DOCKER_DESKTOP:
-        raise NotApplicable("there is no engine of the guest's own")
+        raise NotApplicable("the guest has no engine of this distribution")
     version = require_toolkit_version(facts)
     floor = load_tables().engines.features["nvidia-container-toolkit", "wsl-cdi-refresh"].version
     if version < floor:

@@ -42,7 +42,7 @@ def render_markdown_report(facts: Facts, report: Report) -> str:
         *(_render_fix(shown, report) for shown in report.roots if shown.finding.severity is not Severity.NOTE),
         ["| Layer | State | Read there |", "|---|---|---|", *rows],
         _fold("Evidence", evidence),
-        _fold("Consequences, which go away with their cause", consequences),
+        _fold("Consequences, which disappear with their cause", consequences),
         _fold("Not judged, and why", _list_unjudged(report)),
         [f"<sub>devkit doctor {_escape(report.devkit)}, read at {_escape(report.taken_at)}{tables}</sub>"],
     )
@@ -62,7 +62,7 @@ def _render_summary(report: Report) -> list[str]:
         return [
             "### ❔ devkit doctor: incomplete",
             "",
-            "What stops GPU work may have been missed. Not read:",
+            "devkit may have missed a problem that stops GPU work. Not read:",
             "",
             *lost,
         ]

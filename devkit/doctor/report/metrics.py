@@ -31,7 +31,7 @@ def format_metrics(report: Report, *, taken_at_s: float | None) -> str:
         ),
         *_format_family(
             "devkit_doctor_finding",
-            "What devkit doctor found; cause is the code of the finding that it follows from.",
+            "Findings of devkit doctor; cause is the code of the finding that caused it.",
             ((labels, 1) for labels in sorted(findings)),
         ),
         *_format_family(

@@ -108,7 +108,7 @@ class Report:
         """The verdict in one line, where nothing worse than a note was found."""
         if self.health is Health.HEALTHY:
             return self.proof
-        return "no NVIDIA GPU found, so nothing says whether GPU work would run"
+        return "no NVIDIA GPU found, so it is unknown whether GPU work would run"
 
     @property
     def line(self) -> str:

@@ -149,7 +149,7 @@ def _add_lost(page: Page, report: Report) -> None:
     """Add what could not be read, with the checks for errors that needed it."""
     count = len({code for each in report.lost for code in each.checks})
     page.add(
-        f"{page.marks.unknown} incomplete: {format_count(count, 'check')} for what stops GPU work could not be made",
+        f"{page.marks.unknown} incomplete: {format_count(count, 'check')} for problems that stop GPU work could not run",
         hanging="  ",
         tone=Tone.UNKNOWN,
     )
@@ -159,7 +159,7 @@ def _add_lost(page: Page, report: Report) -> None:
     if (more := len(report.lost) - MAX_LOST) > 0:
         page.add(f"and {format_count(more, 'other reading')} (--json lists all)", indent="  ")
     if any(_SLOW.search(each.reason) for each in report.lost):
-        page.add("To give what is slow more time:", indent="  ")
+        page.add("To allow slow readings more time:", indent="  ")
         page.lines.append(Line("      devkit doctor --timeout 30", Tone.COMMAND))
 
 

@@ -40,7 +40,7 @@ def read_advice(text: Words) -> Match | None:
                 position=start - len(found[0]),
                 line=text.find_line(start),
                 source=text.find_source(start),
-                family="the message names its own remedy",
+                family="the message names its fix",
                 is_common=True,
             )
     return None

@@ -47,7 +47,7 @@ def _find_torch_fix(values: TextFacts, capabilities: tuple[ComputeCapability, ..
     newest = max(rows, key=lambda row: row.first_branch or 0, default=None)
     if values.driver is not None and newest is not None and values.driver.numbers[0] < (newest.first_branch or 0):
         return Fix(
-            f"Install driver {newest.first_branch} or newer on the host: {values.driver} does not know {newest.capability.sm}.",
+            f"Install driver {newest.first_branch} or newer on the host: {values.driver} does not support {newest.capability.sm}.",
             root=True,
             restart=Restart.HOST,
             docs="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
@@ -214,7 +214,7 @@ def _fix_library_release(captures: Mapping[str, str], values: TextFacts) -> Fix:
             Side.CONTAINER,
         )
     return Fix(
-        f"Upgrade {library} to {captures['added']} or newer; where it is pinned, install {caller} of its time.",
+        f"Upgrade {library} to {captures['added']} or newer; if it is pinned, install {caller} from that time.",
         (f"pip install --upgrade '{library}>={captures['added']}'", "pip check"),
         Side.CONTAINER,
     )
@@ -235,7 +235,7 @@ def _fix_by_history(captures: Mapping[str, str], values: TextFacts) -> Fix:
     bound = f"{install} '{library}{f'>={first},' if first else ''}<{removed}'"
     if free := captures["free"]:
         summary = (
-            f"Upgrade {caller} to {free} or newer, which does not ask for it; else install {library} below {removed}."
+            f"Upgrade {caller} to {free} or newer, which does not need it; otherwise install {library} below {removed}."
         )
         return Fix(summary, (f"{install} '{caller}>={free}'", bound), Side.CONTAINER)
     if added:
@@ -256,7 +256,7 @@ def _fix_pinned_torch(captures: Mapping[str, str], values: TextFacts) -> Fix:
     label = build if release is None or build in release.variants else release.default_variant
     index = f" --index-url https://download.pytorch.org/whl/{label}" if label else ""
     if is_made_for_each:
-        summary = f"Install the {companion} made for torch {version}: pip finds it where both are named."
+        summary = f"Install the {companion} made for torch {version}: pip finds it if both are named."
         return Fix(summary, (f"pip install --upgrade torch=={version} {companion}{index}",), Side.CONTAINER)
     summary = f"Install torch {version}, which {companion} {captures['own']} was built for, and its companions."
     return Fix(summary, (f"pip install torch=={version} torchvision torchaudio{index}", "pip check"), Side.CONTAINER)

@@ -156,7 +156,9 @@ _OPTIONS: Mapping[str, _Option] = {
     "--ipc": _Option("share the host's IPC", ("hostIPC: true",), "ipc: {value}"),
     "--network": _Option("share the host's network", ("hostNetwork: true",), "network_mode: {value}"),
     "--device": _Option(
-        "request the device by its device plugin", ("resources: {{limits: {{{resource}: 1}}}}",), "devices: ['{value}']"
+        "request the device through its device plugin",
+        ("resources: {{limits: {{{resource}: 1}}}}",),
+        "devices: ['{value}']",
     ),
     "--security-opt": _Option(
         "relax the confinement",
@@ -166,9 +168,7 @@ _OPTIONS: Mapping[str, _Option] = {
     "--group-add": _Option(
         "add the group", ("securityContext: {{supplementalGroups: [<number of the group>]}}",), "group_add: ['{value}']"
     ),
-    "--pids-limit": _Option(
-        "raise the limit of processes, which is the kubelet's podPidsLimit", compose="pids_limit: {value}"
-    ),
+    "--pids-limit": _Option("raise the process limit, the kubelet's podPidsLimit", compose="pids_limit: {value}"),
     "--add-host": _Option(
         "name the host",
         ("hostAliases: [{{ip: <address>, hostnames: [host.docker.internal]}}]",),
@@ -249,7 +249,7 @@ def _replace_snap(facts: TextFacts) -> Fix:
     )
     return replace(
         fix,
-        summary="Replace the snap by Docker Engine, which reads the toolkit's settings: save images and volumes that you need first.",
+        summary="Replace the snap with Docker Engine, which reads the toolkit's settings; first save the images and volumes that you need.",
         commands=(*fix.commands, *install, *list_configure_commands("docker")),
     )
 

@@ -161,12 +161,12 @@ def describe_history(missing: MissingName, history: NameHistory) -> dict[str, st
     # Where the program can be changed, or another release serves as well, the fix leaves a choice.
     has_choice = bool(history.removed and (caller == OWN_CODE or history.caller_release or history.added))
     if history.removed:
-        says = f"{library} {history.removed} removed {what}, which {caller} asks for; {history.last} is the last release that has it"
+        says = f"{library} {history.removed} removed {what}, which {caller} needs; {history.last} is the last release that has it"
         says += f", {history.first} the first" if history.first else ""
         says += f" ({history.added} has it again)" if history.added else ""
     else:
         installed = f"{library} {history.installed}" if history.installed else f"the installed {library}"
-        says = f"{installed} does not have {what} yet, which {caller} asks for; {history.added} is the first release that has it"
+        says = f"{installed} does not have {what} yet, which {caller} needs; {history.added} is the first release that has it"
     return {
         "missing": missing.name or what,
         "change": "read" if history.is_sure and not has_choice else "seen",

@@ -342,7 +342,7 @@ class TextFacts:
         distribution = self.find("distribution")
         if not (distribution or self.find("wsl")):
             return None
-        unknown = Unknown("the text does not say it")
+        unknown = Unknown("the text does not say")
         return System(
             platform=Platform.WSL2 if self.list_values("wsl") else Platform.LINUX,
             kernel=self.find("kernel"),
@@ -366,7 +366,7 @@ def _describe_engine(name: str) -> Engine | None:
         return None
     from devkit.facts.engine import Endpoint
 
-    unknown = Unknown("the text does not say it")
+    unknown = Unknown("the text does not say")
     kinds = {"podman": EngineKind.PODMAN, "desktop": EngineKind.DOCKER_DESKTOP}
     return Engine(
         endpoint=Endpoint("", ""),

@@ -44,7 +44,7 @@ def _ask_circumstances(here: Circumstances) -> Ask:
     holds = {
         _NO_DRIVER: "" if has_driver else "no NVIDIA driver is loaded",
         _DRIVER: f"driver {here.driver} is loaded" if here.driver else "",
-        _NO_DEVICE: "" if here.has_device or not has_driver else "there is no device node of a GPU",
+        _NO_DEVICE: "" if here.has_device or not has_driver else "no device node of a GPU exists",
         _WSL: "this is WSL" if here.is_wsl else "",
         _NO_WSL: "" if here.is_wsl else "this is not WSL",
         _PODMAN: "docker is Podman" if here.docker == "podman" else "",

@@ -36,8 +36,8 @@ _KIND_NOTES = {
         "without notice: kubectl delete pod --force lets it continue. --kind trainjob handles both",
     ),
     JobKind.RAYJOB: (
-        "the image must have Ray, in the project's requirements, of a release that the operator supports",
-        "Ray ends a command without a signal first: a RayJob that is preempted resumes from its last checkpoint",
+        "the image must have Ray, in the project's requirements, in a release that the operator supports",
+        "Ray ends a command without a prior signal: a preempted RayJob resumes from its last checkpoint",
     ),
 }
 
@@ -117,16 +117,16 @@ def _list_notes(task: Task, settings: KubernetesSettings, kind: JobKind, folder:
     yield from _KIND_NOTES.get(kind, ())
     yield from _list_gpu_notes(task, settings)
     if folders := [volume.source for volume in task.volumes if is_node_folder(volume)]:
-        yield f"{join_words(folders)} of the node: clusters that keep the baseline Pod Security Standard refuse it"
+        yield f"{join_words(folders)} of the node: clusters with the baseline Pod Security Standard refuse it"
         if any(each.startswith("/dev/") for each in folders):
-            yield "only a privileged container opens the node's devices; --set rdma requests those of a device plugin"
+            yield "only a privileged container can open the node's devices; --set rdma requests a device plugin's devices"
     if task.nodes > 1:
         named = [volume.source for volume in task.volumes if volume.source and not is_node_folder(volume)]
         if named:
             names = ", ".join(dict.fromkeys(named))
-            yield f"{task.nodes} nodes mount {names}: only a claim with ReadWriteMany lets them"
+            yield f"{task.nodes} nodes mount {names}, which needs a claim with ReadWriteMany"
         if not all(volume.source for volume in task.volumes) and not settings.storage_class:
-            yield "new storage is ReadWriteMany, which the cluster's default class often is not: --set storage_class"
+            yield "new storage is ReadWriteMany, which the cluster's default class often does not support: --set storage_class"
     if settings.node_checks and task.is_foreign_image:
         yield "no check of the nodes: the image has no devkit in it"
     elif settings.node_checks:
@@ -138,16 +138,16 @@ def _list_gpu_notes(task: Task, settings: KubernetesSettings) -> Iterator[str]:
     """Yield notes on the GPUs of the nodes. Source: https://github.com/ROCm/k8s-device-plugin/issues/39 (the group)."""
     name, is_nvidia = task.accelerator.name, task.accelerator.vendor is Vendor.NVIDIA
     if mig := MIG_RESOURCE.fullmatch(settings.gpu_resource):
-        yield f"the estimate knows nothing of MIG: that instance has {mig[2]} GB of {name or 'its GPU'}"
+        yield f"the estimate does not cover MIG: that instance has {mig[2]} GB of {name or 'its GPU'}"
     elif settings.gpu_resource.endswith(SHARED_SUFFIX):
         gpu = name or "NAME"
         yield f'the GPU is shared, and its memory is not divided: estimate a share, such as --gpu "{gpu}/4" of four'
     elif name and not settings.node_selector:
         label = "nvidia.com/gpu.product=VALUE" if is_nvidia else "a label of its nodes"
         shown = ": see kubectl get nodes -L nvidia.com/gpu.product, then" if is_nvidia else ":"
-        yield f"nothing binds the pods to {name}{shown} give --node-selector {label}"
+        yield f"the pods are not pinned to {name}{shown} give --node-selector {label}"
     if task.accelerator.vendor is Vendor.ROCM and task.accelerator.count and settings.gpu_group is None:
-        yield "on most nodes /dev/kfd opens to one group alone: --set gpu_group=NUMBER, the answer of stat -c %g /dev/kfd"
+        yield "on most nodes only one group can open /dev/kfd: --set gpu_group=NUMBER, which stat -c %g /dev/kfd prints"
 
 
 TARGET = ExportTarget("kubernetes", KubernetesSettings, render_kubernetes)

@@ -183,7 +183,7 @@ def _build_values(task: Task, settings: KubernetesSettings, kind: JobKind) -> di
         "memory": size,
         "memory_reason": f"{format_quantity(task.memory_bytes)} for the processes, {why};"
         f" {format_quantity(task.shm_bytes)} for shared memory, which counts as the container's. Request and limit are the"
-        " same: a node that runs out of memory evicts those first that use more than they request.",
+        " same: a node that runs out of memory first evicts pods that use more than they request.",
         "cpu": cpu,
         "cpu_reason": f"{cpu_reason} No limit: it would slow loaders while cores are idle.",
         "shm": format_quantity(task.shm_bytes),
@@ -250,7 +250,7 @@ def choose_access_mode(task: Task, settings: KubernetesSettings) -> AccessMode:
     mode = settings.access_mode or (AccessMode.MANY_NODES if task.nodes > 1 else AccessMode.ONE_NODE)
     if task.nodes > 1 and mode is not AccessMode.MANY_NODES:
         raise DevkitError(
-            f"access_mode {mode} allows one node to mount what {task.nodes} nodes must share",
+            f"access_mode {mode} allows only one node to mount it, but {task.nodes} nodes must share it",
             "Give --set access_mode=ReadWriteMany and a --set storage_class that offers it (NFS, CephFS, EFS, Filestore, …).",
         )
     return mode
@@ -259,7 +259,7 @@ def choose_access_mode(task: Task, settings: KubernetesSettings) -> AccessMode:
 def _list_tolerations(task: Task, settings: KubernetesSettings) -> list[Toleration]:
     found = []
     if task.accelerator.count:
-        why = "Clusters reserve GPU nodes by this taint."
+        why = "Clusters reserve GPU nodes with this taint."
         found.append(Toleration(GPU_RESOURCES[task.accelerator.vendor], None, "NoSchedule", why))
     if task.is_spot:
         found += [Toleration(taint, None, "NoSchedule") for taint in SPOT_TAINTS]
@@ -279,7 +279,7 @@ def find_gpu_resource(task: Task, settings: KubernetesSettings) -> str:
     is_shared = resource.endswith(SHARED_SUFFIX)
     if (is_shared or MIG_RESOURCE.fullmatch(resource)) and count > 1:
         # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (application considerations)
-        because = "several shares may be of one GPU" if is_shared else "a process sees one MIG instance only"
+        because = "several shares may belong to one GPU" if is_shared else "a process sees one MIG instance only"
         raise DevkitError(
             f"--gpus {count} of {resource} do not work together: {because}",
             "Give --gpus 1, or request whole GPUs.",
@@ -292,7 +292,7 @@ def _choose_cpu_request(task: Task, because: str) -> tuple[str, str]:
     if because == REQUESTED:
         return str(task.cpus), "Requested."
     whole, thousandths = divmod(task.cpus * 875, 1000)
-    less = f"Of {task.cpus}: {because}. A node with exactly that many reserves some for itself, and would never fit."
+    less = f"Of {task.cpus}: {because}. A node with exactly that many reserves some for itself, so the pod would never fit."
     return f"{task.cpus * 875}m" if thousandths else str(whole), less
 
 

@@ -100,7 +100,7 @@ class AccessMode(StrEnum):
 class KubernetesSettings:
     """The settings specific to Kubernetes. "", None and () leave the choice to devkit."""
 
-    namespace: Annotated[str, SettingInfo("Namespace. Without it, that of your kubectl context.")] = ""
+    namespace: Annotated[str, SettingInfo("Namespace. Default: the namespace of your kubectl context.")] = ""
     kind: Annotated[
         JobKind | None, SettingInfo("Kind of object: job for one node, trainjob for several, by default.")
     ] = None
@@ -119,9 +119,9 @@ class KubernetesSettings:
         ),
     ] = ()
     storage_class: Annotated[
-        str, SettingInfo("StorageClass of new storage. Without it, the cluster's default.", has_flag=False)
+        str, SettingInfo("StorageClass of new storage. Default: the cluster's.", has_flag=False)
     ] = ""
-    pull_secret: Annotated[str, SettingInfo("Secret that the image is pulled with.", has_flag=False)] = ""
+    pull_secret: Annotated[str, SettingInfo("Secret for pulling the image.", has_flag=False)] = ""
     access_mode: Annotated[
         AccessMode | None,
         SettingInfo("Access mode of new storage: ReadWriteOnce, ReadWriteMany, ReadWriteOncePod.", has_flag=False),
@@ -169,10 +169,10 @@ class KubernetesSettings:
         ),
     ] = None
     node_checks: Annotated[
-        bool, SettingInfo("Also write a check of the nodes, by devkit doctor: true or false.", has_flag=False)
+        bool, SettingInfo("Also write a node check with devkit doctor: true or false.", has_flag=False)
     ] = True
     runtime_class: Annotated[
-        str, SettingInfo("RuntimeClass of that check, which requests no GPU and should see all.", has_flag=False)
+        str, SettingInfo("RuntimeClass of the node check, which requests no GPU and should see all.", has_flag=False)
     ] = ""
 
 

@@ -59,7 +59,7 @@ def render_batch_script(task: Task, settings: SlurmSettings, *, build: str) -> s
     if settings.srun_processes and (not task.is_own_command or "torchrun" in task.command):
         raise DevkitError(
             "srun_processes and torchrun would both start the processes",
-            "It is for a command of your own without --set processes: -- python train.py",
+            "It is only for your own command without --set processes: -- python train.py",
         )
     has_gpus, vendor = task.accelerator.count > 0, task.accelerator.vendor
     output = PurePosixPath(task.output)
@@ -196,7 +196,7 @@ def choose_gpu_type(task: Task, settings: SlurmSettings) -> str:
     name = task.accelerator.name
     if " mig " in f" {name.lower()} ":
         raise DevkitError(
-            f"Slurm's name of {name} is the site's own", "List them with sinfo -o %G and set one: --set gpu_type=NAME."
+            f"the site decides Slurm's name of {name}", "List them with sinfo -o %G and set one: --set gpu_type=NAME."
         )
     return _shorten_gpu_name(_MEMORY_SIZE.sub("", name))
 
@@ -207,7 +207,7 @@ def list_gpu_notes(task: Task, settings: SlurmSettings) -> list[str]:
     if not kind:
         return []
     return [
-        f"the cluster is assumed to call the GPU {kind}: see sinfo -o '%P %G', and give --set gpu_type for another name"
+        f"the cluster is assumed to call the GPU {kind}: see sinfo -o '%P %G', and pass --set gpu_type for another name"
     ]
 
 

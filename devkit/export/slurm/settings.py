@@ -40,12 +40,12 @@ class SlurmSettings:
     """The settings specific to Slurm. "", None and () leave the choice to devkit or to the site."""
 
     flavor: Annotated[ContainerRuntime, SettingInfo("Container runtime of the job.")] = ContainerRuntime.APPTAINER
-    partition: Annotated[str, SettingInfo("Partition. Without it, the cluster's default.")] = ""
-    account: Annotated[str, SettingInfo("Account, or allocation, that pays.")] = ""
+    partition: Annotated[str, SettingInfo("Partition. Default: the cluster's.")] = ""
+    account: Annotated[str, SettingInfo("Account, or allocation, to charge.")] = ""
     gpu_type: Annotated[
         str,
         SettingInfo(
-            "The cluster's name of the GPU, as sinfo -o %G shows it; any for whichever is free.",
+            "The cluster's name of the GPU, as sinfo -o %G shows it; any for any free GPU.",
             example="a100",
             has_flag=False,
         ),
@@ -64,12 +64,12 @@ class SlurmSettings:
         tuple[str, ...], SettingInfo("One more option of sbatch: --sbatch=--qos=high. Repeat.", example="OPTION")
     ] = ()
     setup: Annotated[
-        tuple[str, ...], SettingInfo("Line of shell to run before the job, after modules. Repeat.", has_flag=False)
+        tuple[str, ...], SettingInfo("Shell line to run before the job, after loading modules. Repeat.", has_flag=False)
     ] = ()
     image_file: Annotated[
         str,
         SettingInfo(
-            "The image as a file: .sif for Apptainer and Singularity, .sqsh for Pyxis. For a foreign image, the site's.",
+            "The image as a file: .sif for Apptainer and Singularity, .sqsh for Pyxis. For a foreign image, the site's runtime.",
             has_flag=False,
         ),
     ] = ""

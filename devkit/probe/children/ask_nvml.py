@@ -110,7 +110,7 @@ class Nvml:
         """Read like `reading` what a healthy GPU may refuse: only a lost GPU, or one that needs a reset, raises."""
         function = getattr(self.module, name, None)
         if function is None:
-            return {"unknown": f"this nvidia-ml-py does not know {name}"}
+            return {"unknown": f"this nvidia-ml-py does not support {name}"}
         try:
             return {"value": self.call(name, function, *arguments)}
         except self.errors as error:
@@ -252,7 +252,7 @@ def read_fabric(nvml: Nvml, handle: object) -> dict[str, Any]:
     # The bindings read four bytes where NVML writes one.
     record = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
     if record is None:
-        return {"unknown": "this nvidia-ml-py does not know nvmlDeviceGetGpuFabricInfoV"}
+        return {"unknown": "this nvidia-ml-py does not support nvmlDeviceGetGpuFabricInfoV"}
     fabric = record()
     answer = nvml.optional("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(fabric))
     return {"value": [fabric.state & 0xFF, fabric.status, fabric.healthMask]} if "value" in answer else answer
@@ -299,7 +299,7 @@ def read_sram_threshold(nvml: Nvml, handle: object) -> dict[str, Any]:
     """Read whether the GPU has more uncorrectable errors of its SRAM than NVIDIA lets pass."""
     record = getattr(nvml.module, "c_nvmlEccSramErrorStatus_v1_t", None)
     if record is None:
-        return {"unknown": "this nvidia-ml-py does not know nvmlDeviceGetSramEccErrorStatus"}
+        return {"unknown": "this nvidia-ml-py does not support nvmlDeviceGetSramEccErrorStatus"}
     status = record()
     answer = nvml.optional("nvmlDeviceGetSramEccErrorStatus", handle, ctypes.byref(status))
     return {"value": bool(status.bThresholdExceeded)} if "value" in answer else answer

@@ -48,7 +48,7 @@ def find_framework(files: ProjectFiles, dependencies: Dependencies) -> tuple[Fra
     has_python = bool(programs or dependencies.files)
     for name in files.names("."):
         if OTHER_LANGUAGES.fullmatch(name) or (C_BUILDS.fullmatch(name) and not has_python):
-            return Framework.NONE, f"the project has {name}, and nothing of a framework that computes on a GPU"
+            return Framework.NONE, f"the project has {name}, but no framework that computes on a GPU"
     return Framework.TORCH, ""
 
 

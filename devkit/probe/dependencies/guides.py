@@ -366,7 +366,7 @@ def _read_address(value: str, path: str, line: int, known: set[str], found: Requ
     name = canonicalize_name(source[1]) if source else ""
     earlier = [need for need in found.needs if need.name == name and need.path == path and "@" not in need.url]
     if source is None or name not in tables.imports.distributions().values() or name in tables.compiled.packages:
-        because = "of a guide only names are taken; [project] packages in devkit.toml takes an address"
+        because = "devkit takes only names from a guide; put an address into [project] packages in devkit.toml"
         found.exclude(value, path, line, because)
     elif name not in known or (earlier and source[2]):
         known.add(name)

@@ -80,7 +80,7 @@ IGNORE = ".dockerignore"
 ENVIRONMENTS = ("environment.yml", "environment.yaml")
 NOT_READ = {
     "pixi.toml": "`pixi workspace export conda-environment environment.yml` writes what devkit reads",
-    **dict.fromkeys(("conda-lock.yml", "conda-lock.yaml"), "devkit reads the environment.yml that it was made from"),
+    **dict.fromkeys(("conda-lock.yml", "conda-lock.yaml"), "devkit reads the environment.yml behind it"),
 }
 """Files of tools whose formats devkit does not read, each with what it reads instead."""
 _BY_FILE = (
@@ -217,7 +217,7 @@ def _leave_out_hidden(found: RequirementCollector, lock: str) -> str:
     ignored = parse_ignore_file(found.files.read(IGNORE, "ignore") or "") if paths else []
     hidden = [path for path in dict.fromkeys(paths) if is_ignored(path, ignored)]
     for path in hidden:
-        found.add_unreadable(IGNORE, 1, f"it hides {path} from the build of the image; add the line !{path}")
+        found.add_unreadable(IGNORE, 1, f"it hides {path} from the image build; add the line !{path}")
     if hidden:
         found.generate_lists()
     return "" if lock in hidden or PYPROJECT in hidden else lock

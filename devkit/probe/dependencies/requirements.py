@@ -40,7 +40,7 @@ _LOGIN = re.compile(r"(?<=://)(?!git@)[^/@\s]*@")
 _TORCH_WHEEL = re.compile(r"/torch-(\d[\w.]*(?:(?:\+|%2[Bb])[\w.]+)?)-[\w.]+-[\w.]+-[\w.]+\.whl\b")
 _PROBLEMS = {
     FileState.MISSING: "it does not exist",
-    FileState.OUTSIDE: "it is outside of the project",
+    FileState.OUTSIDE: "it is outside the project",
     FileState.TOO_LARGE: "it is too large to be a list of packages",
     FileState.UNREADABLE: "it cannot be read",
 }

@@ -57,7 +57,7 @@ def read_setup_py(found: RequirementCollector) -> None:
             keywords |= value
         else:
             found.is_computed = True
-            found.add_unreadable(SETUP_PY, keyword.value.lineno, f"what it hands to setup() is {COMPUTED}")
+            found.add_unreadable(SETUP_PY, keyword.value.lineno, f"the arguments of setup() are {COMPUTED}")
     python = keywords.get("python_requires")
     if isinstance(python, _Text):
         found.add_python(python, SETUP_PY, python.line)

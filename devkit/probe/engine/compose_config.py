@@ -29,7 +29,7 @@ def read_compose_config(host: Host, *, project: str) -> tuple[ResolvedService, .
     if failure is None:
         return tuple(_list_services(config))
     if failure.status in (126, 127) or failure.status < 0 or not failure.words:
-        return Unknown("the Compose plugin does not run")  # what is wrong with it, another check says
+        return Unknown("the Compose plugin cannot run")  # what is wrong with it, another check says
     return failure
 
 

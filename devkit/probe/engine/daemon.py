@@ -116,7 +116,7 @@ def _explain_timeout(endpoint: Endpoint, reply: dict[str, Any], deadline_s: floa
         return Unknown(f"the engine child had not yet begun after {deadline_s:g} s", is_lost=True)
     if "version" in reply:
         # It works, and takes long over its settings: each specification among hundreds is read for them.
-        return Unknown(f"the engine answered its version, but not its settings within {deadline_s:g} s", is_lost=True)
+        return Unknown(f"the engine reported its version, but not its settings within {deadline_s:g} s", is_lost=True)
     return EngineFailure(EngineEnd.TIMED_OUT, endpoint, f"the engine answered nothing within {deadline_s:g} s")
 
 
@@ -200,7 +200,7 @@ def parse_proxy(info: dict[str, Any]) -> str | Unknown:
 def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | Unknown:
     """Return how far the engine's clock is ahead of the one that read `read_at`, in seconds."""
     if not isinstance(read_at, int | float):
-        return Unknown("the moment of asking was not recorded")
+        return Unknown("the time of the request was not recorded")
     try:
         # Go prints nanoseconds, of which Python takes no more than six digits.
         engine_time = datetime.fromisoformat(str(info.get("SystemTime", "")))
@@ -212,7 +212,7 @@ def compute_engine_clock_skew_s(info: dict[str, Any], read_at: object) -> int | 
 # Podman without its API socket, which its own command does not need.
 
 PODMAN_SOCKET = "/run/podman/podman.sock"
-_NO_SOCKET = Unknown("Podman's API socket is off, and its command does not say")
+_NO_SOCKET = Unknown("Podman's API socket is off, and its command does not tell")
 
 
 def read_podman(host: Host, *, deadline_s: float) -> Engine | ProgramFailure | None:

@@ -49,7 +49,7 @@ def read_pod_runtime(host: Host) -> PodRuntime | Unknown | None:
         return None
     path = next((path for path in _SETTINGS[name] if host.stat(path) is not None), "")
     if not path and name not in (CONTAINERD, CRIO):
-        return Unknown(f"{_SETTINGS[name][0]} is not there, or not for this user")
+        return Unknown(f"{_SETTINGS[name][0]} is missing or not readable by this user")
     path = path or _SETTINGS[name][0]
     try:
         config = _read_crio(host, path) if name == CRIO else _read_containerd(host, path)

@@ -101,7 +101,7 @@ def _explain_refusal(host: Host, path: str, done: ProgramResult) -> tuple[str, .
     script = host.read(path) or ""
     interpreter = script.partition("\n")[0].removeprefix("#!").split()[:1] if script.startswith("#!") else []
     if interpreter and host.stat(interpreter[0]) is None:
-        return (f"its interpreter {interpreter[0]} is not there",)
+        return (f"its interpreter {interpreter[0]} does not exist",)
     found = host.stat(path)
     if found is not None and not found.mode & ANY_EXECUTE_BIT:
         return (f"mode {found.mode:04o} has no execute bit",)

@@ -111,7 +111,7 @@ def read_toolkit(host: Host) -> Toolkit:
         # udev's names by number, which some releases of runc hand to systemd.
         char_links=host.stat(f"/dev/char/{NVIDIACTL_NUMBERS}") is not None
         if host.stat("/dev/nvidiactl") is not None and host.list("/dev/char")
-        else Unknown("there is no /dev/nvidiactl, or no /dev/char"),
+        else Unknown("/dev/nvidiactl or /dev/char is missing"),
         config_path=config_path,
         default_ldconfig=default,
         cli_path=find_program_or_path(host, get_text(command, "path") or TOOLKIT_CLI)

@@ -351,7 +351,7 @@ def _closed_nodes(host: Host) -> tuple[str, ...] | Unknown:
     """Nodes whose mode keeps this user out; what a container's device rules forbid shows when they are opened."""
     user, groups = read_user_id(host), read_group_ids(host)
     if user is None:
-        return Unknown("the user's number is not known")
+        return Unknown("the user ID is unknown")
     closed = []
     for name in host.list("/dev"):
         node = host.stat(f"/dev/{name}") if _NODE.fullmatch(name) else None

@@ -71,7 +71,7 @@ def read_system(host: Host) -> System:
         runs_systemd=systemd is not None and systemd.kind == "directory",
         wsl_settings=read_wsl_settings(host, platform),
         tegra=read_tegra(host),
-        host_name=name or Unknown("neither the kernel nor the environment says it"),
+        host_name=name or Unknown("neither the kernel nor the environment says so"),
         managed_by=_find_manager(host),
         is_in_job=any(host.env.get(variable) for variable, _ in SCHEDULERS),
         image_tool=_find_image_tool(host, values.get("ID", "")),

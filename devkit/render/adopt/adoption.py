@@ -119,7 +119,8 @@ class EditedFiles:
         facts = gather_facts(self.make_host(), only=("system", "project"), project=str(self._root))
         if isinstance(facts.project, Unknown):
             raise DevkitError(
-                f"the dev container was not read: {facts.project.reason}", "Repeat it when this machine has less to do."
+                f"the dev container was not read: {facts.project.reason}",
+                "Repeat the command when this machine is less busy.",
             )
         for file in facts.project.files if isinstance(facts.project, Project) else ():
             if file.state is FileState.BROKEN:
@@ -281,7 +282,7 @@ def format_torch_source(source: TorchSource) -> str:
     """Format what brings torch into a container, with the version and CUDA where its files say them."""
     where = format_location(source.place)
     if source.origin is TorchOrigin.UNKNOWN:
-        return f"no file of the project installs torch; whether the image of {where} has one was not checked"
+        return f"no file of the project installs torch; devkit did not check the image of {where}"
     verb = "brings" if source.origin is TorchOrigin.IMAGE else "installs"
     if not source.version:
         build = " for the CPU" if source.variant == "cpu" else f" ({source.variant})" if source.variant else ""
@@ -376,8 +377,8 @@ class Adoption:
         # All overlays share the files for each way to pass on GPUs, and these name the GPUs.
         if overlay is None or any(each.devices != overlay.devices for each in self.overlays.values()):
             if had_overlay:
-                advice = "Take the files in devkit/ out of dockerComposeFile, and run this again."
-                raise DevkitError(f"the overlay in {container.name} does not fit its service any more", advice)
+                advice = "Remove the files in devkit/ from dockerComposeFile, and run this again."
+                raise DevkitError(f"the overlay in {container.name} no longer matches its service", advice)
             return
         with suppress(CannotEdit):
             text = add_overlay(
@@ -409,7 +410,7 @@ class Adoption:
         pin = TorchPin(self.plan.torch, self.plan.variant, self.plan.torch_index, before)
         for changed, text in pin_container(container, pin, self.existing.files.read):
             if not called and text != self.existing.files.read(changed):
-                self.repairs.append(AppliedRepair("PRJ026", changed, "the plan has other versions now"))
+                self.repairs.append(AppliedRepair("PRJ026", changed, "the plan has different versions now"))
             self._write(changed, text, called)
 
 

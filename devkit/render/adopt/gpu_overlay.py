@@ -33,7 +33,7 @@ SETTLED_BY_OVERLAY = ("PRJ005", "PRJ007", "PRJ011", "PRJ020")
 """Findings on a Compose service that the overlay settles: no request, one that only some editors honor, a required GPU,
 shared memory of the engine's size."""
 OVERLAY_FOLDER = f"{DEVCONTAINER_FOLDER}/devkit"
-_GIT_IGNORE = "# Written by devkit. What differs from host to host stays out of version control.\ngpu.local.yml*\n"
+_GIT_IGNORE = "# Written by devkit. Host-specific files stay out of version control.\ngpu.local.yml*\n"
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n"
 _NO_GPU = "# Written by devkit: what the service extends where gpu.sh found no GPU.\nservices:\n  gpu:\n    environment: [DEVKIT_GPU=cpu]\n"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
@@ -115,7 +115,7 @@ def _remove_requests(requests: list[GpuRequest], node: DocumentNode) -> Iterator
     if RequestForm.RESERVATION in forms:
         ours = {(request.path, request.line) for request in requests if request.form is RequestForm.RESERVATION}
         if any((item.file, item.line) not in ours for item in node.at(*_RESERVATIONS).items):
-            raise DevkitError("other devices are reserved beside the GPU", "")
+            raise DevkitError("other devices are reserved together with the GPU", "")
         yield _RESERVATIONS[0], "!reset null"
 
 

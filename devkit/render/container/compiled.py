@@ -124,5 +124,5 @@ def _describe_cost(package: CompiledPackage) -> str:
     """Describe on one line what the layer takes for a package, whatever machine builds it."""
     if package.mode is CompileMode.WHEEL:
         return f"{package.name}: its wheel {package.because}"
-    minutes = f"about {package.core_minutes} minutes of one core, " if package.core_minutes else ""
-    return f"{package.name}: {minutes}up to {package.job_gb} GB for each job; {package.because}"
+    minutes = f"about {package.core_minutes} minutes on one core, " if package.core_minutes else ""
+    return f"{package.name}: {minutes}up to {package.job_gb} GB per job; {package.because}"

@@ -51,7 +51,7 @@ def find_gpu_modes(plan: Plan, engine: str) -> tuple[str, ...]:
     `engine` is docker or podman; "" is either. Raises DevkitError for another.
     """
     if engine not in ("", *ENGINES):
-        raise DevkitError(f"target.engine is {engine!r}", 'It can be "docker" or "podman", or left out for both.')
+        raise DevkitError(f"target.engine is {engine!r}", 'Use "docker" or "podman", or leave it out for both.')
     fitting = (
         mode.name
         for mode in GPU_MODES
@@ -71,7 +71,9 @@ def validate_devices(devices: Sequence[str], vendor: str, engine: str = "") -> t
             raise DevkitError(f"{device!r} names no GPU", f"Give an index such as 0, a GPU-… UUID{migs}.")
         if engine == "podman" and ":" in device:
             # Compose splits a device's name at its colons before Podman sees it.
-            raise DevkitError(f"Podman takes no MIG slice by the name {device}", "Give the slice's MIG-… UUID.")
+            raise DevkitError(
+                f"Podman does not accept a MIG slice by the name {device}", "Give the slice's MIG-… UUID."
+            )
         if devices.count(device) > 1:
             raise DevkitError(f"the GPU {device} is given twice", "Name each GPU once.")
     return tuple(devices)
@@ -186,7 +188,7 @@ def set_env_value(text: str, name: str, value: str) -> str:
     if "'" in value or "\n" in value or "\r" in value or value.endswith("\\"):
         raise DevkitError(
             f"the path {value!r} cannot be written to an .env file",
-            "Use one without single quotes, line breaks, and a backslash at its end.",
+            "Use a path without single quotes, line breaks, or a trailing backslash.",
         )
     line = f"{name}='{value}'"
     pattern = re.compile(rf"^(?:export )?{re.escape(name)}=.*$", re.MULTILINE)

@@ -54,9 +54,7 @@ wheelhouse/
 """
 # A shell script and a Dockerfile with carriage returns do not run, whatever git does with the rest.
 _GIT_ATTRIBUTES = "# Written by devkit.\n* text eol=lf\n*.whl binary\n"
-_DOCKER_IGNORE = (
-    "# Written by devkit. The image is built from these files and nothing else: no .env, no project data.\n*\n"
-)
+_DOCKER_IGNORE = "# Written by devkit. The image is built only from these files: no .env, no project data.\n*\n"
 
 
 def render_image_files(plan: Plan, settings: ContainerSettings) -> Iterator[Artifact]:
@@ -225,15 +223,15 @@ def build_conda_environment(settings: ContainerSettings) -> CondaEnvironment:
     if settings.uses_wheelhouse:
         named = ", ".join(package.spec for package in packages[:3])
         raise DevkitError(
-            f"a wheelhouse holds no packages of conda, and this project needs {named}",
-            "Name a base image that has them with --image, and leave the project's files out: --ignore-dependencies.",
+            f"a wheelhouse has no conda packages, but this project needs {named}",
+            "Name a base image that has them with --image, and ignore the project's files: --ignore-dependencies.",
         )
     version = next(row.version for row in load_tables().images.tools if row.name == "micromamba")
     image = settings.policy.resolve_mirror(f"mambaorg/micromamba:{require_safe('version', version)}")
     if not settings.policy.allows_image(image):
         raise DevkitError(
-            f"{image} is not from a registry that policy.registries allows, and micromamba comes from it",
-            "Name its mirror in policy.mirrors, or leave the project's files out: --ignore-dependencies.",
+            f"{image} provides micromamba, but policy.registries does not allow its registry",
+            "Name its mirror in policy.mirrors, or ignore the project's files: --ignore-dependencies.",
         )
     return CondaEnvironment(require_safe("base image", image))
 

@@ -38,7 +38,7 @@ _HEADER = (
     f"# Written by devkit {__version__}: every package of an environment, with the SHA-256 of its files.\n"
     "# Renew it with `devkit init --lock`.\n"
 )
-_RENEW = "Renew the locks with `devkit init --lock`, or give them up with `devkit init --no-lock`."
+_RENEW = "Renew the locks with `devkit init --lock`, or remove them with `devkit init --no-lock`."
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^]]*\])? ?(?:==|@)", re.ASCII)
 _VIA = re.compile(r"^    # via (?P<names>.*)$")
@@ -88,7 +88,7 @@ def explain_stale_locks(settings: ContainerSettings, plan: Plan, locks: ImageLoc
                 found.setdefault("python", f"{path} does not fit: {reason}")
     reference = locks.image.partition("@")[0]
     if locks.image and reference != plan.base_image:
-        found["image"] = f"{IMAGE_LOCK_PATH} holds {reference}, the plan is built on {plan.base_image}"
+        found["image"] = f"{IMAGE_LOCK_PATH} holds {reference}, but the plan uses {plan.base_image}"
     return found
 
 
@@ -139,9 +139,8 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
     for need in select_requirements_to_lock(plan, settings):
         if need.url and not need.url.startswith("https://"):
             raise DevkitError(
-                f"{need.origin} takes {need.name} from a place that has no hash, so it cannot be locked",
-                "Take it from an index or as an archive by https, or lock the image alone: "
-                "devkit init --lock-only image",
+                f"{need.origin} takes {need.name} from a source without a hash, so it cannot be locked",
+                "Use an index or an https archive, or lock only the image: devkit init --lock-only image",
             )
         lines.add(need.text)
     constraints = {
@@ -184,7 +183,7 @@ def find_lock_mismatch(text: str, wanted: LockRequirements) -> str:
             name = re.split(r"[^\w.-]", line)[0]
             before = [each for each in surplus if re.split(r"[^\w.-]", each)[0] == name]
             return f"it was made for {before[0]}, the plan has {line}" if before else f"it does not hold {line}"
-    return f"it was made for {surplus[0]}, which the plan does not ask for" if surplus else ""
+    return f"it was made for {surplus[0]}, which the plan does not include" if surplus else ""
 
 
 def render_python_lock(wanted: LockRequirements, resolved: str) -> str:

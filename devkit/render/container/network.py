@@ -38,7 +38,7 @@ def validate_mirror(setting: str, address: str) -> str:
         return ""
     if "@" in (address.partition("://")[2] or address).partition("/")[0]:
         raise DevkitError(
-            f"network.{setting} has a login in it, which the image and devkit.lock would show to everybody",
+            f"network.{setting} contains a login, which everybody could read in the image and devkit.lock",
             "Take it out. Put the login into a .netrc file, and name that file in .devcontainer/.env with\n"
             "DEVKIT_NETRC=/path/to/.netrc: the build mounts it for the installation and keeps it in no layer.",
         )
@@ -95,7 +95,7 @@ def parse_certificates(content: bytes, *, shown_as: str) -> str:
     if "PRIVATE KEY" in text:
         raise DevkitError(
             f"{shown_as} holds a private key",
-            "A key has no place in an image. Pass a file with the authority's certificates alone.",
+            "A key does not belong in an image. Pass a file with only the authority's certificates.",
         )
     blocks = [found[0].strip() for found in _PEM_BLOCK.finditer(text.replace("\r\n", "\n")) if found[1] in _PEM_LABELS]
     if not blocks:

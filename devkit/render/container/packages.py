@@ -261,8 +261,8 @@ def render_constraints(plan: Plan, settings: ContainerSettings) -> Iterator[Arti
             for limit in sorted(limits)
         )
         header = (
-            f"# Written by devkit {__version__}: the versions that every build of the image installs, by the hash of their files.\n"
-            "# `devkit update` renews them; `devkit init --no-hold` leaves them open.\n"
+            f"# Written by devkit {__version__}: the versions that every image build installs, by the hash of their files.\n"
+            "# `devkit update` renews them; `devkit init --no-hold` leaves them unpinned.\n"
         )
         yield Artifact.from_text(f"{DEVCONTAINER_FOLDER}/{CONSTRAINTS}", f"{header}{lines}")
 
@@ -462,7 +462,7 @@ def _list_written_requirements(found: Dependencies) -> dict[str, str]:
             lines[need.text if need.url else f"{need.name}{extras}{specifier}{marker}"] = need.origin
     for line, origin in lines.items():
         if not line.isprintable():
-            raise DevkitError(f"{origin} requires {line!r}, which is not one line of text", "Correct it there.")
+            raise DevkitError(f"{origin} requires {line!r}, which must be one line of text", "Correct it there.")
     return lines
 
 

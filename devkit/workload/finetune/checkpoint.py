@@ -68,8 +68,8 @@ _TOKENIZATION_SETTINGS = frozenset({"sequence", "completion_only", "eval_share",
 """Settings that change which token ids the same data give."""
 
 _FINGERPRINTS = {
-    "data": "the data differ from those of the checkpoint",
-    "model": "the model differs from that of the checkpoint",
+    "data": "the data differ from the checkpoint's",
+    "model": "the model differs from the checkpoint's",
 }
 """Values that are fingerprints, which say nothing to people -> what to say of a difference."""
 
@@ -293,7 +293,7 @@ def require_checkpoint_space(output: Path, state: CheckpointState, *, ranks: Ran
             free = shutil.disk_usage(output).free + used
         if free < needed:
             raise DevkitError(
-                f"{output} has {format_bytes(free)} for checkpoints, and they need {format_bytes(needed)}",
+                f"{output} has {format_bytes(free)} for checkpoints, but they need {format_bytes(needed)}",
                 f"Each takes about {format_bytes(one)}. Free space, or choose an --output on a larger disk.",
             )
 
@@ -345,7 +345,7 @@ def _find_newest(output: Path, settings: Mapping[str, SettingValue], world_size:
         if different:
             raise DevkitError(
                 f"{path} was saved with other settings: {'; '.join(different)}",
-                "Use the same ones to resume from it, another --output for another run, or --no-resume to start over.",
+                "Use the same settings to resume from it, another --output for another run, or --no-resume to start over.",
             )
         for each in broken:
             # So that it is skipped but can be inspected; it is skipped again next time if this fails.
@@ -356,7 +356,7 @@ def _find_newest(output: Path, settings: Mapping[str, SettingValue], world_size:
         notes: tuple[str, ...] = ()
         if manifest.world != world_size:
             before, now = (format_count(each, "process", "processes") for each in (manifest.world, world_size))
-            notes = (f"saved by {before}, resumed by {now}: the same batches in the same order, but other dropout",)
+            notes = (f"saved by {before}, resumed by {now}: the same batches in the same order, but different dropout",)
         return FoundCheckpoint(path, manifest, tuple(broken.values()), notes)
     if broken:
         raise DevkitError(

@@ -294,7 +294,7 @@ class BatchLoader:
     ) -> None:
         """`batch` is in rows, over all ranks; `sequence` is the longest row in tokens."""
         if not examples:
-            raise DevkitError("there is nothing to train on: no examples remain", "Give data with at least one text.")
+            raise DevkitError("nothing to train on: no examples remain", "Give data with at least one text.")
         if pack and layout is BatchLayout.PADDED:
             raise ValueError("packed rows need the layout flat or blocks")
         self.batch = batch
@@ -452,7 +452,7 @@ class _Counts:
 
     def notes(self, *, has_end: bool, sequence: int) -> Iterator[str]:
         if not has_end:
-            yield "the tokenizer has no end-of-text token: texts end without one, and the model does not learn to stop"
+            yield "the tokenizer has no end-of-text token: texts end without one, so the model does not learn to stop"
         if self.cut:
             texts, windows = format_count(self.cut, "text"), format_count(self.windows, "window")
             yield f"cut {texts} of more than {sequence} tokens into {windows}"
@@ -462,7 +462,7 @@ class _Counts:
             yield f"left out {format_count(self.left_out, 'record')} with nothing to train on within {sequence} tokens"
         if self.split_by_answer:
             yield (
-                f"made an example of each answer in {format_count(self.split_by_answer, 'chat')}: the chat template "
+                f"turned each answer into an example in {format_count(self.split_by_answer, 'chat')}: the chat template "
                 "writes earlier answers differently once more turns follow"
             )
         if self.tokenized_in_parts:
@@ -517,7 +517,7 @@ def tokenize_records(
             examples += _cut_to_rows(tokens, sequence, counts)
     if not examples:
         raise DevkitError(
-            f"there is nothing to train on within {sequence} tokens: the prompts fill all of them",
+            f"nothing to train on within {sequence} tokens: the prompts fill all of them",
             "Give a larger --max-length, or shorter prompts.",
         )
     return TokenizedRecords(
@@ -580,7 +580,7 @@ def ensure_chat_template(tokenizer: Tokenizer, *, begins_with: str = "") -> str 
     if tokenizer.chat_template:
         return None
     tokenizer.chat_template = (f"{{{{ {begins_with!r} }}}}" if begins_with else "") + CHATML_TEMPLATE
-    return "the tokenizer has no chat template: chats are written in ChatML, which its model has not been trained with"
+    return "the tokenizer has no chat template: chats use ChatML, which the model was not trained with"
 
 
 def render_chat(record: ChatRecord, tokenizer: Tokenizer, *, completion_only: bool = True) -> list[TrainingText]:
@@ -820,7 +820,7 @@ def require_vocabulary_size(examples: Sequence[Example], config: Any) -> None:  
     largest = max(max(example.ids) for example in examples)
     if largest >= size:
         raise DevkitError(
-            f"the tokenizer produces token {largest}, and the model's vocabulary has {size} tokens",
+            f"the tokenizer produces token {largest}, but the model's vocabulary has {size} tokens",
             "Use the tokenizer that came with the model.",
         )
 

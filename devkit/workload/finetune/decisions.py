@@ -238,7 +238,7 @@ def choose_attention(traits: AttentionTraits, hardware: Hardware, precision: Pre
     if refusal is None:
         return Attention.VARLEN, "torch's flash kernel takes packed rows without padding or a mask"
     if find_attention_refusal(Attention.FLASH, traits, hardware, precision) is None:
-        return Attention.FLASH, f"the package flash-attn is installed, and varlen is not possible: {refusal}"
+        return Attention.FLASH, f"the package flash-attn is installed, but varlen is not possible: {refusal}"
     if find_attention_refusal(Attention.SDPA, traits, hardware, precision) is None:
         return Attention.SDPA, f"varlen is not possible: {refusal}"
     return Attention.EAGER, f"no kernel here computes the attention of {traits.name}: {_own_attention(traits)}"
@@ -255,7 +255,7 @@ def find_attention_refusal(
             if not traits.flash:
                 return f"{traits.name} does not support flash-attn"
             if hardware.kind not in (DeviceKind.CUDA, DeviceKind.ROCM):
-                return f"flash-attn is for GPUs, and this is {hardware.kind}"
+                return f"flash-attn is for GPUs, but this is {hardware.kind}"
             if "flash_attn" not in hardware.packages:
                 return "flash-attn is not installed"
             return _flash_kernel_refusal(traits, hardware, precision)
@@ -270,14 +270,14 @@ def find_packing_refusal(traits: AttentionTraits) -> str | None:
     if traits.recurrent:
         return f"{traits.name} has recurrent layers, which carry their state from one text of a row into the next"
     if not traits.passes_borders:
-        return f"{traits.name} does not tell its attention where the texts of a row begin"
+        return f"{traits.name} does not pass the text boundaries of a row to its attention"
     return None
 
 
 def _own_attention(traits: AttentionTraits) -> str | None:
     if traits.softcap:
         return "its attention scores are capped"
-    return None if traits.sdpa else "its attention is written by hand"
+    return None if traits.sdpa else "its attention is custom code"
 
 
 def _varlen_refusal(traits: AttentionTraits, hardware: Hardware, precision: Precision) -> str | None:
@@ -287,16 +287,16 @@ def _varlen_refusal(traits: AttentionTraits, hardware: Hardware, precision: Prec
     if traits.chunked:
         return "some of its layers attend within chunks of a text"
     if traits.router_loss:
-        return "its router's loss needs a mask of padded rows"
+        return "its router's loss needs a mask for padded rows"
     if not hardware.is_gpu:
         return None
     if hardware.kind is not DeviceKind.CUDA:
         shown = "ROCm" if hardware.kind is DeviceKind.ROCM else hardware.kind
-        return f"torch's varlen kernel is for NVIDIA GPUs, and this is {shown}"
+        return f"torch's varlen kernel is for NVIDIA GPUs, but this is {shown}"
     if not hardware.has_varlen:
         return "this torch has no varlen kernel with windows and grouped heads (torch 2.12 has)"
     if traits.dropout:
-        return f"the kernel has no dropout, and the model has {traits.dropout:g}"
+        return f"the kernel has no dropout, but the model has {traits.dropout:g}"
     return _flash_kernel_refusal(traits, hardware, precision)
 
 
@@ -304,7 +304,7 @@ def _flash_kernel_refusal(traits: AttentionTraits, hardware: Hardware, precision
     if hardware.capability is not None and hardware.capability < FLASH_MIN_CAPABILITY:
         return f"flash kernels need compute capability {FLASH_MIN_CAPABILITY} and this GPU has {hardware.capability}"
     if precision is Precision.FP32:
-        return "flash kernels compute in 16 bit and this run is in fp32"
+        return "flash kernels compute in 16 bits, but this run is in fp32"
     if traits.head != traits.value_head:
         return f"its value heads ({traits.value_head}) are not as large as its key heads ({traits.head})"
     if traits.head > FLASH_MAX_HEAD_SIZE or traits.head % 8:
@@ -490,13 +490,13 @@ class _ComputeDecisions:
 
     def _choose_compile(self) -> bool:
         hardware = self._hardware
-        choice = (True, "packed passes are of nearly one length, and fused kernels read memory less often")
+        choice = (True, "packed passes have nearly the same length, and fused kernels read memory less often")
         if hardware.kind is DeviceKind.CPU:
-            choice = (False, "on a CPU it takes longer than it saves")
+            choice = (False, "on a CPU it costs more time than it saves")
         elif not hardware.can_compile:
             choice = (False, "needs Triton and a C compiler, which are not installed")
         elif self._settings.method in BITSANDBYTES_FEATURES:
-            choice = (False, "bitsandbytes' kernels cut the graph into pieces too small to gain from it")
+            choice = (False, "bitsandbytes' kernels cut the graph into pieces that are too small to benefit")
         elif not self.packing:
             choice = (False, "passes of many lengths would be compiled many times")
         compiles = self._record("compile", self._settings.compile, *choice)
@@ -512,7 +512,7 @@ class _ComputeDecisions:
         if self._hardware.world_size == 1:
             if setting not in (None, Sharding.DDP):
                 raise DevkitError(
-                    f"--sharding {setting} has nothing to shard: this is one process",
+                    f"--sharding {setting} has nothing to shard: this is a single process",
                     "Start several: torchrun --nproc-per-node N --no-python devkit finetune ...",
                 )
             return Sharding.DDP
@@ -558,8 +558,8 @@ def choose_precision(method: Method, hardware: Hardware) -> tuple[Precision, str
         device = f"compute capability {hardware.capability}" if hardware.capability else hardware.name
         return Precision.BF16, f"{device} computes in bf16, which has fp32's range"
     if hardware.kind is DeviceKind.MPS:
-        return Precision.FP32, "this macOS has no bf16 on Apple's GPU; macOS 14 has"
-    reason = f"compute capability {hardware.capability} is before 8.0, the first with bf16"
+        return Precision.FP32, "this macOS has no bf16 on Apple's GPU; macOS 14 does"
+    reason = f"compute capability {hardware.capability} is below 8.0, the first with bf16"
     if method is Method.FULL:
         return Precision.FP32, f"{reason}, and fp16 weights would lose small updates"
     return Precision.FP16, f"{reason}; the loss is scaled"
@@ -576,7 +576,7 @@ def _choose_packing(settings: FinetuneSettings, attention: Attention, corpus: Co
         because = f"packed, an epoch would be {epoch}, fewer than {MIN_STEPS_PER_EPOCH}"
         if settings.steps is None:
             because = f"packed, the run would be {format_count(max(1, steps), 'step')}"
-        return False, f"{because}; this attention pads nothing either way"
+        return False, f"{because}; this attention never pads"
     length = corpus.tokens // max(1, len(corpus.lengths))
     return True, f"texts of {length} tokens on average fill rows of {settings.sequence}, without cross-attention"
 
@@ -643,9 +643,9 @@ def _memory_reasons(
     if settings.checkpointing is not None:
         because = USER_CHOICE
     elif fit.checkpointing:
-        because = f"without it memory does not suffice; {memory}"
+        because = f"without it memory is too small; {memory}"
     yield Decision("checkpointing", "yes" if fit.checkpointing else "no", because)
-    fits = "the largest useful one that fits" if _fits(fit, hardware) else "the smallest possible"
+    fits = "the largest useful size that fits" if _fits(fit, hardware) else "the smallest possible"
     because = USER_CHOICE if settings.micro_batch is not None else f"{fits}; {memory}"
     yield Decision("micro_batch", f"{fit.micro_batch}", because)
     ranks = f" on each of {hardware.world_size} ranks" if hardware.world_size > 1 else ""

@@ -242,7 +242,7 @@ def join_process_group(
             raise StoppedBySignal(number) from None
         raise (LostProcess if ranks.claim_reporting() else LostProcessReportedElsewhere)(
             f"process {rank} lost another process of this run: {summarize_error(error)}",
-            "See that process's last lines: it was killed, ran out of memory or failed. Nothing was saved since the "
+            "Check that process's last lines: it was killed, ran out of memory or failed. Nothing was saved since the "
             "last checkpoint; the same command resumes from it.",
         ) from None
     # Not after an error: destroying a group waits for ranks that are gone.
@@ -266,7 +266,7 @@ def _read_launcher_variables() -> tuple[int, int, int]:
         raise DevkitError(f"RANK, WORLD_SIZE, LOCAL_RANK are {', '.join(map(repr, texts))}, not whole numbers", hint)
     rank, world_size, local_rank = map(int, texts)
     if rank >= world_size:
-        raise DevkitError(f"RANK is {rank} and WORLD_SIZE {world_size}: ranks count from 0", hint)
+        raise DevkitError(f"RANK is {rank} and WORLD_SIZE {world_size}: ranks start at 0", hint)
     return rank, world_size, local_rank
 
 
@@ -280,7 +280,7 @@ def _select_device(device_type: str, local_rank: int) -> torch.device:
     gpus = torch.cuda.device_count()
     if local_rank >= gpus:
         raise (DevkitError if local_rank == gpus else ReportedElsewhere)(
-            f"LOCAL_RANK is {local_rank}, and torch sees {gpus} GPU{'' if gpus == 1 else 's'} here",
+            f"LOCAL_RANK is {local_rank}, but torch sees {gpus} GPU{'' if gpus == 1 else 's'} here",
             f"Start at most --nproc-per-node {gpus} on this machine.",
         )
     torch.cuda.set_device(local_rank)

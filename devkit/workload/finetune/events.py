@@ -311,7 +311,7 @@ def _end(event: Event) -> str:
         return ""
     losses = f"loss {_number(event['first_loss'])} -> {_number(event['last_loss'])}"
     if event["first_loss"] is None:
-        losses = "every step was skipped, so nothing was learned"
+        losses = "every step was skipped, so the model learned nothing"
     pace = f", {event['tokens_per_s']:.0f} tokens/s" if event["tokens_per_s"] else ""
     done = f"done: {losses} in {format_count(event['step'], 'step')}, {event['tokens']:,} tokens{pace}"
     flag = "--adapter" if Path(event["result"]).name == ADAPTER_FOLDER else "--model"
@@ -452,7 +452,7 @@ class TrackerListener:
             except OSError as error:
                 raise DevkitError(
                     f"cannot write {folder}: {error.strerror}",
-                    "Name a folder that you may write to with --tensorboard.",
+                    "Name a folder that you can write to with --tensorboard.",
                 ) from error
         self._name = name
         self._folder = folder
@@ -511,7 +511,7 @@ class TrackerListener:
             yield
         except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the run continues
             if not self._has_failed:
-                sys.stderr.write(f"note: nothing more is reported to {self._name}: {to_one_line(str(error))}\n")
+                sys.stderr.write(f"note: reporting to {self._name} stopped: {to_one_line(str(error))}\n")
             self._has_failed = True
 
 

@@ -246,7 +246,7 @@ def inspect_model(folder: Path) -> ModelFiles:
     if method and method != "bitsandbytes":
         raise DevkitError(
             f"{folder} is quantized with {method}, which cannot be tuned or merged here",
-            "Name the 16-bit model that it was made from; --method qlora then quantizes it while it loads.",
+            "Name the original 16-bit model; --method qlora quantizes it while loading.",
         )
     architectures = [each for each in config.get("architectures") or () if isinstance(each, str)]
     name = next(iter(architectures), config["model_type"])
@@ -268,7 +268,7 @@ def inspect_model(folder: Path) -> ModelFiles:
     for key in LAYER_COUNTS:
         if isinstance(config.get(key), int) and config[key] > (len(tensors) or MAX_LAYERS):
             raise DevkitError(
-                f"{folder / 'config.json'}: {key} is {config[key]:,}, which its weights do not hold",
+                f"{folder / 'config.json'}: {key} is {config[key]:,}, which its weights do not contain",
                 "Take both from the same model.",
             )
     return ModelFiles(folder, config, weights, tensors)
@@ -292,7 +292,8 @@ def _read_model_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if (folder / ADAPTER_CONFIG_FILE).is_file() and not file.is_file():
         raise DevkitError(
-            f"{folder} is an adapter, not a model", "Name the model it was trained on, and the adapter beside it."
+            f"{folder} is an adapter, not a model",
+            "Name the model it was trained on, and pass the adapter with --adapter.",
         )
     if not file.is_file():
         raise DevkitError(f"{folder} has no config.json, so it is not a transformers model", "Name a model's folder.")
@@ -321,7 +322,7 @@ def _find_weights(folder: Path) -> tuple[Path, ...]:
             return _find_shards(folder / f"{single}.index.json")
         if (folder / single).is_file():
             return (folder / single,)
-    raise DevkitError(f"{folder} has a config.json and no weights", "Fetch model.safetensors, or its shards, too.")
+    raise DevkitError(f"{folder} has a config.json but no weights", "Also fetch model.safetensors or its shards.")
 
 
 def _find_shards(index: Path) -> tuple[Path, ...]:
@@ -331,7 +332,7 @@ def _find_shards(index: Path) -> tuple[Path, ...]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DevkitError(f"{index} is damaged", FETCH_AGAIN_HINT) from error
     if outside := next((file for file in files if file.parent != index.parent), None):
-        raise DevkitError(f"{index} names {outside}, which is not beside it", FETCH_AGAIN_HINT)
+        raise DevkitError(f"{index} names {outside}, which is not next to it", FETCH_AGAIN_HINT)
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         shown = join_words([*missing[:2], *(["others"] if len(missing) > 2 else [])])
@@ -392,7 +393,7 @@ def inspect_adapter(folder: Path) -> SavedAdapter:
     """Inspect the adapter in a folder. Raises DevkitError for any other folder, or a damaged one."""
     config = _read_adapter_config(folder)
     if config.get("peft_type") != "LORA":
-        raise DevkitError(f"{folder} is an adapter of kind {config.get('peft_type')}", "devkit reads LoRA and DoRA.")
+        raise DevkitError(f"{folder} is an adapter of type {config.get('peft_type')}", "devkit reads LoRA and DoRA.")
     if config.get("target_parameters"):
         raise DevkitError(f"{folder} adapts fused experts, which devkit does not support", "Use it with peft directly.")
     if not isinstance(config.get("r"), int):
@@ -432,7 +433,7 @@ def _read_base_reference(folder: Path, config: dict[str, Any]) -> BaseReference:
         document = _read_json_object(file)
         return BaseReference(str(document["name"]), str(document["architecture"]), str(document["fingerprint"]))
     except (DevkitError, KeyError) as error:
-        raise DevkitError(f"{file} is damaged", "Delete it to use the adapter on any base that it fits.") from error
+        raise DevkitError(f"{file} is damaged", "Delete it to use the adapter on any matching base.") from error
 
 
 CONFIG_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -487,7 +488,7 @@ def resolve_model_folder(name: str) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise DevkitError(f"{name} is a file, and a model is a folder", "Name the folder that holds its config.json.")
+        raise DevkitError(f"{name} is a file, but a model is a folder", "Name the folder that holds its config.json.")
     is_path = name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1 or name.endswith("/")
     if is_path:
         raise model_not_found(name, find_similar_names(name))
@@ -548,7 +549,7 @@ def _fetch_snapshot(model: HubRepository) -> Path:
     if not any(each.filename == "config.json" for each in wanted):
         raise DevkitError(
             f"{model} on the hub has no config.json, so it is not a transformers model",
-            "GGUF files and adapters alone are not enough: name the model that they were made from.",
+            "GGUF files or adapters alone are not enough: name the original model.",
         )
     _require_disk_space(model, sum(each.file_size or 0 for each in wanted if each.will_download))
     return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=ignored))
@@ -569,7 +570,7 @@ def _require_disk_space(model: HubRepository, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(disk).free
     if needed_bytes and needed_bytes + DISK_RESERVE_BYTES > free_bytes:
         raise DevkitError(
-            f"{model} is {format_bytes(needed_bytes)} to download, and {cache} has {format_bytes(free_bytes)} free",
+            f"{model} is {format_bytes(needed_bytes)} to download, but {cache} has {format_bytes(free_bytes)} free",
             "Free space there, or set HF_HOME to a folder on a larger disk.",
         )
 
@@ -619,7 +620,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
             if error.response.status_code == 403:
                 return DevkitError(
                     f"{name} is gated, and the account of your token has no access (403)",
-                    f"Accept its terms on {name.page} with that account, and wait if the owner has to agree.\n"
+                    f"Accept its terms on {name.page} with that account, and wait if the owner must approve.\n"
                     "A fine-grained token also needs the permission to read gated repositories.",
                 )
             token = "and the hub does not know your token" if get_token() else "and no token is set"
@@ -636,7 +637,7 @@ def explain_hub_error(name: HubRepository, error: Exception, *, nearest: tuple[s
         case errors.RepositoryNotFoundError():
             hints = _nearest_hint(nearest)
             if get_token():
-                hints.append("If it is private, the account of your token may not have access.")
+                hints.append("If it is private, the account of your token may lack access.")
             else:
                 hints.append("If it is private, log in with `hf auth login` or set HF_TOKEN.")
             return DevkitError(f"there is no folder {name}, and no such model on the hub (404)", "\n".join(hints))
@@ -660,7 +661,7 @@ def _explain_unreachable(name: HubRepository, nearest: tuple[str, ...]) -> Devki
     if HF_HUB_OFFLINE:
         cause, fix = "HF_HUB_OFFLINE is set", "unset it once to fetch the model"
     else:
-        cause, fix = f"{ENDPOINT} cannot be reached", "fetch the model where there is a network"
+        cause, fix = f"{ENDPOINT} cannot be reached", "fetch the model on a machine with a network"
     hints = [*_nearest_hint(nearest), f"To continue, {fix}, or name a folder that holds it."]
     return DevkitError(f"{name} is not in {HF_HUB_CACHE}, and {cause}", "\n".join(hints))
 
@@ -673,12 +674,12 @@ def _explain_http_error(name: HubRepository, error: Exception) -> DevkitError:
             "Create a new one on https://huggingface.co/settings/tokens, then `hf auth login` or set HF_TOKEN.",
         )
     if status == 403:
-        return DevkitError(f"your token may not read {name} (403)", "Give it the permission to read this repository.")
+        return DevkitError(f"your token cannot read {name} (403)", "Give it permission to read this repository.")
     if status == 429:
         return DevkitError("the hub rejects requests from this address for now (429)", "Wait a few minutes, or log in.")
     return DevkitError(
         f"the hub failed to respond for {name} ({status or to_one_line(str(error))})",
-        "Try again later; https://status.huggingface.co shows if it is up.",
+        "Try again later; https://status.huggingface.co shows whether it is up.",
     )
 
 
@@ -791,7 +792,7 @@ def convert_gguf(file: Path, folder: Path, *, packages: Path | None = None) -> N
         raise DevkitError(f"converting {file} was stopped by signal {-done.returncode}", "Is there enough memory?")
     raise DevkitError(
         f"transformers cannot read {file}: {cause}",
-        "Fetch it again if a download was cut short; else name the model that it was made from, in safetensors.",
+        "Fetch it again if a download was cut short; otherwise name the original model in safetensors.",
     )
 
 
@@ -883,7 +884,7 @@ def _install(wheels: list[Wheel], folder: Path) -> None:
 
     uv = find_uv()
     if uv is None:
-        raise DevkitError("uv is not installed, and devkit needs it to download from package indexes", "pip install uv")
+        raise DevkitError("uv is not installed, but devkit needs it to download from package indexes", "pip install uv")
     requirements = folder.with_name("requirements.txt")
     requirements.write_text("".join(f"{each.requirement}\n" for each in wheels), encoding="ascii")
     command = [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--require-hashes", "--quiet"]

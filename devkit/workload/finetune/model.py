@@ -144,7 +144,7 @@ def build_meta_model(folder: Path, *, attention: str | None = None) -> Model:
     stored_bytes = sum(file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind))
     if stored_bytes and parameters > MAX_PARAMETERS_PER_BYTE * stored_bytes:
         raise DevkitError(
-            f"{folder / 'config.json'} declares {parameters:,} parameters, and the weights have {format_bytes(stored_bytes)}",
+            f"{folder / 'config.json'} declares {parameters:,} parameters, but the weights have {format_bytes(stored_bytes)}",
             "Take both from the same model.",
         )
     return model
@@ -173,10 +173,10 @@ def load_base(files: ModelFiles, settings: LoadSettings) -> Model:
     if files.quantized not in (BaseQuantization.NONE, settings.quantization):
         raise DevkitError(
             f"the weights in {files.folder} are already quantized to {files.quantized.value}",
-            "Train on them with the method of that quantization, or name the 16-bit model they were made from.",
+            "Train on them with the method of that quantization, or name the original 16-bit model.",
         )
     if settings.quantization is not BaseQuantization.NONE:
-        require_bitsandbytes(f"a base in {settings.quantization}", without="a base in 16 bits, as --method lora has it")
+        require_bitsandbytes(f"a base in {settings.quantization}", without="a 16-bit base, as with --method lora")
     if not settings.is_mapped:
         return _load_weights(files, settings)
     model = _load_weights(files, replace(settings, quantization=BaseQuantization.NONE, device="cpu"))
@@ -270,7 +270,7 @@ def _require_complete(files: ModelFiles, report: Mapping[str, Any]) -> None:
     mismatched = sorted(f"{each[0]}" for each in report["mismatched_keys"])
     if mismatched:
         raise DevkitError(
-            f"{files.folder}: {mismatched[0]} has another shape than config.json declares",
+            f"{files.folder}: {mismatched[0]} has a different shape than config.json declares",
             "Take both from the same model.",
         )
 
@@ -281,7 +281,9 @@ def explain_load_error(folder: Path, error: Exception) -> DevkitError:
 
     cause = to_one_line(str(error))
     if "trust_remote_code" in cause or "custom code" in cause:
-        return DevkitError(f"{folder} comes with its own code, which devkit does not run", "Name a model without it.")
+        return DevkitError(
+            f"{folder} contains its own code, which devkit does not run", "Name a model without custom code."
+        )
     if isinstance(error, ImportError):
         return DevkitError(f"{folder} needs a package that is not installed", cause)
     if "Unrecognized configuration class" in cause:
@@ -332,7 +334,7 @@ def resolve_targets(model: Model, targets: Sequence[str]) -> str | list[str]:
             raise DevkitError(
                 f"{name} cannot get an adapter: in this model it shares its weight with the embedding, and merging "
                 "would change both",
-                "Leave it out; all-linear targets every other linear layer.",
+                "Leave that layer out; all-linear targets every other linear layer.",
             )
         if not any(_matches(name, layer) for layer in layers):
             raise _explain_unknown_target(name, {layer: layers[layer] for layer in layers if layer not in tied})
@@ -378,7 +380,7 @@ def resolve_modules_to_save(model: Model, settings: FinetuneSettings) -> list[st
             if is_tied and (module is head or module is table):
                 reason = "it shares its weight with another"
             elif is_inside and settings.method is not Method.LORA:
-                reason = f"its weights are packed by --method {settings.method}"
+                reason = f"--method {settings.method} packs its weights {settings.method}"
             elif is_target or (is_inside and settings.targets == ALL_LINEAR):
                 reason = "it gets an adapter"
             if reason:
@@ -415,7 +417,7 @@ def _explain_unknown_target(name: str, layers: dict[str, nn.Module]) -> DevkitEr
     shown = "; ".join(
         f"{group}: {', '.join(members)}" if group else ", ".join(members) for group, members in groups.items()
     )
-    hint.append(f"The model has {shown}; or all-linear.")
+    hint.append(f"Use one of {shown}, or all-linear.")
     return DevkitError(f"no layer of the model is called {name}", "\n".join(hint))
 
 
@@ -498,7 +500,7 @@ def _require_bounded_patterns(adapter: SavedAdapter, modules: Sequence[str]) -> 
             problem = to_one_line(str(error))
         if problem:
             raise DevkitError(
-                f"{adapter.folder / ADAPTER_CONFIG_FILE}: {key}: {problem}", "Use an adapter whose author you trust."
+                f"{adapter.folder / ADAPTER_CONFIG_FILE}: {key}: {problem}", "Use an adapter from an author you trust."
             )
 
 
@@ -517,7 +519,7 @@ def _find_misfits(adapter: SavedAdapter, model: Model) -> Iterator[str]:
         inputs, outputs = _input_and_output_size(layers[matrix.layer])
         size, wanted, noun = (matrix.shape[1], inputs, "inputs") if is_down else (matrix.shape[0], outputs, "outputs")
         if size != wanted:
-            yield f"its {matrix.layer} has {size} {noun}, and the model's has {wanted}"
+            yield f"its {matrix.layer} has {size} {noun}, but the model's has {wanted}"
     first, second = ({matrix.layer for matrix in matrices if matrix.letter == letter} for letter in "ab")
     if first != second:
         yield f"{sorted(first ^ second)[0]} has only one of its two matrices"

@@ -136,7 +136,7 @@ Record: TypeAlias = TextRecord | PromptRecord | ChatRecord
 def parse_record(entry: object, place: RecordLocation) -> Record:
     """Parse the entry at `place`. Raises DevkitError for an entry of no known format, or of wrong types."""
     if not isinstance(entry, Mapping):
-        raise DevkitError(f"{place}: this is {_json_type(entry)}, and a record is an object", RECORD_FORMATS_HINT)
+        raise DevkitError(f"{place}: expected a record object, got {_json_type(entry)}", RECORD_FORMATS_HINT)
     fields = {name: value for name, value in entry.items() if value is not None}
     if "messages" in fields:
         return _chat(_messages(fields["messages"], "messages", place), fields, place)
@@ -168,7 +168,7 @@ def _unknown_format(entry: Mapping[str, Any], place: RecordLocation) -> DevkitEr
     }
     meant = [f'Is "{to_one_line(name)[:40]}" meant to be "{field}"?' for name, field in near.items()]
     return DevkitError(
-        f"{place}: no known format of record, with {_field_names(entry)}", "\n".join([*meant, RECORD_FORMATS_HINT])
+        f"{place}: unknown record format, with {_field_names(entry)}", "\n".join([*meant, RECORD_FORMATS_HINT])
     )
 
 
@@ -205,7 +205,7 @@ def _sharegpt_messages(value: object, place: RecordLocation) -> tuple[Message, .
         if role is None:
             speaker = to_one_line(str(turn["from"]))[:40]
             raise DevkitError(
-                f'{where} is from "{speaker}", which is unknown', f"Known are {join_words(SHAREGPT_ROLES)}."
+                f'{where} is from "{speaker}", an unknown role', f"Known are {join_words(SHAREGPT_ROLES)}."
             )
         messages.append(_message({"role": role, "content": turn.get("value")}, where))
     return tuple(messages)
@@ -267,7 +267,7 @@ def _non_empty_list(value: object, name: str, place: RecordLocation) -> Sequence
         hint = "It is JSON inside a text: write the list itself, without quotes." if is_encoded else RECORD_FORMATS_HINT
         raise DevkitError(f'{place}: "{name}" is {_json_type(value)}, and must be a list of messages', hint)
     if not value:
-        raise DevkitError(f'{place}: "{name}" is empty', "A chat has at least one turn of the assistant.")
+        raise DevkitError(f'{place}: "{name}" is empty', "A chat needs at least one assistant turn.")
     if len(value) > MAX_TURNS:
         raise DevkitError(
             f'{place}: "{name}" has more than {MAX_TURNS:,} turns', "Split the chat into several records."
@@ -283,7 +283,7 @@ def _text_hint(value: object) -> str:
         case bytes():
             return "The column holds bytes: write it as text (in Arrow and Parquet the type string)."
         case list() | Mapping():
-            return "Write what is to be trained on as one text."
+            return "Write the training text as one string."
         case _:
             return "Write it in quotes."
 
@@ -367,7 +367,7 @@ class DatasetSummary:
     first_empty: str = ""
 
     def __str__(self) -> str:
-        """Return one line: 12 chat records in 1 source, 2 more left out with nothing to train on (the first: ...)."""
+        """Return one line: 12 chat records in 1 source, 2 more left out because they have nothing to train on (the first: ...)."""
         kinds = join_words(f"{number} {kind}" for kind, number in self.kinds)
         noun = "record" if self.records == 1 else "records"
         shown = f"{kinds} {noun} in {format_count(len(self.sources), 'source')}"
@@ -376,7 +376,9 @@ class DatasetSummary:
         if repeated:
             shown += f", {join_words(repeated)} more than once"
         if self.empty:
-            shown += f", {self.empty} more left out with nothing to train on (the first: {self.first_empty})"
+            shown += (
+                f", {self.empty} more left out because they have nothing to train on (the first: {self.first_empty})"
+            )
         return shown
 
 
@@ -408,11 +410,11 @@ class RecordReader:
                     yield record
         lack, hint = _explain_empty(first_empty) if first_empty is not None else ("", RECORD_FORMATS_HINT)
         if not kinds:
-            cause = "there is no record at all"
+            cause = "it has no records"
             if first_empty is not None:
                 cause = f"{first_empty.place} {lack}"
                 cause = cause if empty == 1 else f"none of {empty} records has anything; {cause}"
-            raise DevkitError(f"there is nothing to train on in {join_words(self._names)}: {cause}", hint)
+            raise DevkitError(f"nothing to train on in {join_words(self._names)}: {cause}", hint)
         self._summary = DatasetSummary(
             records=kinds.total(),
             kinds=tuple(sorted(kinds.items())),
@@ -434,14 +436,14 @@ def _explain_empty(record: Record) -> tuple[str, str]:
     """Return what an empty record lacks, and a hint."""
     match record:
         case TextRecord():
-            return "holds no text", "Give a text with something in it."
+            return "holds no text", "Give a text that is not empty."
         case PromptRecord():
-            return "has an empty completion", "Training is on the completion, after the prompt."
+            return "has an empty completion", "Training uses the completion, after the prompt."
         case ChatRecord(messages=messages):
             roles = join_words(dict.fromkeys(to_one_line(each["role"])[:40] for each in messages))
             return (
                 f'has no answer by "assistant", only turns by {roles}',
-                'Training is on the messages whose role is "assistant".',
+                'Training uses the messages with the role "assistant".',
             )
 
 
@@ -451,7 +453,7 @@ def _require_one_kind(records: Iterable[Record]) -> Iterator[Record]:
         first = first or record
         if record.kind is not first.kind:
             raise DevkitError(
-                f"{record.place} is a {record.kind} record, and {first.place} is a {first.kind} record",
+                f"{record.place} is a {record.kind} record, but {first.place} is a {first.kind} record",
                 "Keep one kind of record to a file; --data takes several files.",
             )
         yield record
@@ -472,10 +474,10 @@ def _find_sources(name: str) -> list[str]:
     try:
         siblings = sorted(each.name for each in path.parent.iterdir())
     except OSError:
-        raise DevkitError(f"there is no file or folder {name}", f"There is no folder {path.parent} either.") from None
+        raise DevkitError(f"no file or folder {name}", f"The folder {path.parent} does not exist either.") from None
     near = [f"{path.parent / each}" for each in get_close_matches(path.name, siblings, n=3)]
     hint = f"Did you mean {join_words(near, 'or')}?" if near else "Check the path; a data set on the hub is owner/name."
-    raise DevkitError(f"there is no file or folder {name}", hint)
+    raise DevkitError(f"no file or folder {name}", hint)
 
 
 def _find_sources_in(folder: Path) -> list[str]:
@@ -499,7 +501,7 @@ def _find_sources_in(folder: Path) -> list[str]:
         shown = join_words(f"{number} with {suffix}" for suffix, number in others.most_common(5))
         holds = f"it holds files of other kinds: {shown}" if others else "it holds no file"
         raise DevkitError(
-            f"there is nothing to read in {folder}: {holds}",
+            f"nothing to read in {folder}: {holds}",
             f"devkit reads files in {join_words(READERS_BY_SUFFIX, 'or')}.",
         )
     return found
@@ -520,10 +522,10 @@ def _refuse_pipe(path: Path) -> None:
 
 def _conversion_hint(path: Path) -> str:
     """Return a hint how a file of another kind becomes a readable one."""
-    kinds = f"Readable are files that end in {join_words(READERS_BY_SUFFIX, 'or')}."
+    kinds = f"devkit reads files that end in {join_words(READERS_BY_SUFFIX, 'or')}."
     advice = _ADVICE_BY_SUFFIX.get(path.suffix.lower())
     if advice is None:
-        return f"{kinds} A text by another name can be copied to one that ends in .txt."
+        return f"{kinds} Copy a text file with another name to one that ends in .txt."
     return f"{advice.format(name=path.name, jsonl=path.with_suffix('.jsonl').name)}\n{kinds}"
 
 
@@ -554,7 +556,7 @@ def read_text_lines(path: Path, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[
             if len(raw) > max_bytes:
                 raise DevkitError(
                     f"{path}:{number} is longer than {format_bytes(max_bytes)}",
-                    "One record has one line: split it, or write it as Parquet.",
+                    "Each record is one line: split it, or write it as Parquet.",
                 )
             if number == 1 and (encoding := BYTE_ORDER_MARKS.get(raw[:2])) is not None:
                 raise DevkitError(
@@ -588,9 +590,9 @@ def read_json_lines(path: Path) -> Entries:
             continue
         hint = JSON_LINES_HINT
         if text.endswith((",", "[")) or text.startswith(("[", "]")):
-            hint = f"{hint} A list in brackets belongs into a .json file."
+            hint = f"{hint} Put a list in brackets into a .json file."
         elif "'" in text and '"' not in text:
-            hint = f"{hint} JSON has texts in double quotes."
+            hint = f"{hint} JSON puts strings in double quotes."
         with _explain_json(f"{path}:{number}", hint=hint):
             entry = json.loads(line, object_pairs_hook=_object)
         yield entry, RecordLocation(f"{path}", number)
@@ -611,7 +613,7 @@ def read_json_records(path: Path) -> Entries:
             return
         if len(text) > MAX_LINE_BYTES:
             raise DevkitError(
-                f"{path} is one value of more than {format_bytes(MAX_LINE_BYTES)}",
+                f"{path} is a single value of more than {format_bytes(MAX_LINE_BYTES)}",
                 "devkit reads a list of records one by one: write [{...}, {...}], or one object a line.",
             )
         with _explain_json(f"{path}", hint=JSON_LIST_HINT, by_line=True):
@@ -703,7 +705,7 @@ def _explain_json(where: str, *, hint: str, by_line: bool = False) -> Iterator[N
         elif error.msg.startswith(_OPEN):
             cause = f"this text has no closing quote on its line (here: {rest})"
         if error.msg.startswith(_OPEN):
-            hint = "A line break within a text is written \\n. Or the file was cut off here: write it again."
+            hint = "A line break within a text is written \\n. Or the file was truncated here: write it again."
         raise DevkitError(f"{place}: not JSON: {cause}", hint) from error
     except RecursionError as error:
         raise DevkitError(f"{where}: nested too deeply to be a record", hint) from error
@@ -753,7 +755,7 @@ def _unpack(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
 
 def _unpacks_to(path: Path, unpacked: int) -> DevkitError:
     return DevkitError(
-        f"{path} has {format_bytes(path.stat().st_size)} and unpacks to {format_bytes(unpacked)} and more",
+        f"{path} has {format_bytes(path.stat().st_size)} and unpacks to {format_bytes(unpacked)} or more",
         "The file looks made to exhaust memory. If you trust it, write its records as JSON lines.",
     )
 
@@ -797,7 +799,7 @@ def read_hub_dataset(name: str) -> Entries:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
         raise DevkitError(
-            f"there is no file or folder {name}",
+            f"no file or folder {name}",
             "If it is a data set on the hub: pip install datasets, which reads it.",
         ) from error
     try:
@@ -827,7 +829,7 @@ def _explain_dataset_error(repository: str, error: Exception) -> DevkitError | N
     if isinstance(response, errors.HfHubHTTPError):
         return explain_hub_error(HubRepository(repository, is_data=True), response, nearest=())
     return DevkitError(
-        f"there is no file or folder {repository}, and the hub cannot be reached",
+        f"no file or folder {repository}, and the hub cannot be reached",
         "Check the path, or fetch the data set where there is a network and name its files.",
     )
 
@@ -860,7 +862,7 @@ def _import_library(name: str, wanted_for: str) -> Any:  # noqa: ANN401 - option
     except ImportError as error:
         package = name.partition(".")[0]
         raise DevkitError(
-            f"{wanted_for} is read by the package {package}, which is not installed",
+            f"the package {package}, which reads {wanted_for}, is not installed",
             "Run pip install datasets, or write the records as JSON lines.",
         ) from error
 

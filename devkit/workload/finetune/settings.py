@@ -71,7 +71,7 @@ class FinetuneSettings:
     )
     warmup: Annotated[
         float,
-        SettingInfo("Warmup: share of the steps in which the rate rises.", at_least=0.0, at_most=1.0, has_flag=False),
+        SettingInfo("Warmup: share of steps with a rising rate.", at_least=0.0, at_most=1.0, has_flag=False),
     ] = 0.03
     weight_decay: Annotated[
         float, SettingInfo("Weight decay; norms and biases are left out.", at_least=0.0, has_flag=False)
@@ -101,7 +101,7 @@ class FinetuneSettings:
     shard_size: Annotated[
         int,
         SettingInfo(
-            "Processes that shard one copy of the model, such as those of a node, with zero2 and zero3; 0 for all of them.",
+            "Processes that shard one copy of the model with zero2 and zero3, such as a node's; 0 for all.",
             at_least=0,
             has_flag=False,
         ),
@@ -120,7 +120,7 @@ class FinetuneSettings:
     timeout: Annotated[
         int,
         SettingInfo(
-            "Seconds that processes wait for one that does not answer.", at_least=1, at_most=2**31 - 1, has_flag=False
+            "Seconds to wait for a process that does not answer.", at_least=1, at_most=2**31 - 1, has_flag=False
         ),
     ] = 1800
 
@@ -135,13 +135,15 @@ def validate_finetune_settings(settings: FinetuneSettings) -> FinetuneSettings:
             "devkit finetune --model FOLDER_OR_ID --data FILE --output FOLDER",
         )
     if settings.learning_rate == 0:
-        raise DevkitError("--learning-rate is 0, so nothing would be learned", "Give a rate above 0, such as 2e-4.")
+        raise DevkitError(
+            "--learning-rate is 0, so the model would learn nothing", "Give a rate above 0, such as 2e-4."
+        )
     if settings.steps is None and settings.epochs <= 0:
         raise DevkitError("--epochs is 0, so nothing would be trained", "Give --epochs or --steps above 0.")
     has_adapter_settings = settings.dora or settings.modules_to_save or settings.adapter_precision is not None
     if settings.method is Method.FULL and (has_adapter_settings or settings.targets != ALL_LINEAR):
         raise DevkitError(
-            "--method full trains every weight and has no adapter to configure",
+            "--method full trains every weight, so it has no adapter to configure",
             "Leave out --dora, --targets, modules_to_save, --adapter-dtype.",
         )
     if settings.sharding is not None:

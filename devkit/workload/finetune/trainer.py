@@ -238,7 +238,7 @@ class FinetuneTrainer(transformers.Trainer):  # type: ignore[misc] # transformer
         for text in self._loader.notes:
             self._events("note", text=text)
         if not module.is_split:
-            text = "the output head of this model is not known here, so full logits are materialized"
+            text = "this model's output head is unknown, so full logits are materialized"
             self._events("note", text=text)
         return parallel
 

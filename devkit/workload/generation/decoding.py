@@ -65,7 +65,7 @@ def require_chat_template(tokenizer: Tokenizer) -> None:
     """Raise DevkitError for a model without a chat template."""
     if not tokenizer.chat_template:
         raise DevkitError(
-            "the model has no chat template, so it was not made for chats",
+            "the model has no chat template, so it was not made for chat",
             "Give a prompt as text; or put the template it was tuned on into chat_template.jinja next to its tokenizer.",
         )
 
@@ -213,7 +213,7 @@ def remaining_tokens(generator: TextGenerator, prompt_length: int, tokens: int) 
         return tokens
     if prompt_length >= limit:
         raise DevkitError(
-            f"a prompt has {prompt_length} tokens, and the model's context length is {limit}, answer included",
+            f"a prompt has {prompt_length} tokens, but the model's context length is {limit}, including the answer",
             "Shorten the prompt.",
         )
     return min(tokens, limit - prompt_length)
@@ -299,7 +299,7 @@ def generate_one(
 def _too_large() -> DevkitError:
     return DevkitError(
         "memory ran out with a single prompt",
-        "Reduce --max-new-tokens, or keep the base in 4 bits with --quantization nf4.",
+        "Reduce --max-new-tokens, or load the base in 4 bits with --quantization nf4.",
     )
 
 

@@ -62,7 +62,7 @@ def find_gguf_writer(kind: str) -> GgufWriter:
     if kind in QUANTIZED_TYPES and quantizer is None:
         raise DevkitError(
             f"--gguf {kind} needs llama-quantize, which is not on PATH",
-            f"Install llama.cpp's programs; or choose a type that needs none: {', '.join(CONVERTED_TYPES)}",
+            f"Install llama.cpp's programs; or choose a type that does not need them: {', '.join(CONVERTED_TYPES)}",
         )
     return GgufWriter(kind, converter, quantizer)
 

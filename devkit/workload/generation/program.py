@@ -99,7 +99,7 @@ class ChatSession:
         length = len(encode_chat([*system, turn], self.generator.tokenizer))
         if limit is None or length < limit:
             return False
-        self.remark(f"(too long: {length} tokens, and the context length is {limit}, answer included; shorten it)")
+        self.remark(f"(too long: {length} tokens, but the context length is {limit}, including the answer; shorten it)")
         return True
 
     def _encode_fitting(self) -> list[int]:
@@ -160,8 +160,8 @@ class ResolvedModel:
             if not is_out_of_memory(error):
                 raise
             raise DevkitError(
-                f"memory ran out while {self.files.folder} was loaded onto {self.device.name}",
-                "Keep it in 4 bits with --quantization nf4; or see what fits: devkit estimate MODEL --inference.",
+                f"memory ran out while loading {self.files.folder} onto {self.device.name}",
+                "Load it in 4 bits with --quantization nf4; or find out what fits: devkit estimate MODEL --inference.",
             ) from error
         if self.adapter and self.adapter.chat_template:
             tokenizer.chat_template = self.adapter.chat_template
@@ -305,12 +305,14 @@ def merge_adapter_into(files: GenerationFiles, folder: Path, remark: Callable[[s
     merging.require_empty_folder(folder)
     resolved = resolve_model(files)
     if resolved.adapter is None:
-        raise DevkitError("there is nothing to merge", "Name the adapter with --adapter.")
+        raise DevkitError("nothing to merge", "Name the adapter with --adapter.")
     precision = resolved.settings.precision or merging.find_stored_precision(resolved.files)
     base = resolved.load(precision)
     quantization = resolved.quantization()
     if quantization is not BaseQuantization.NONE:
-        remark(f"The base is in {quantization.value}: merged into its weights dequantized to {precision.value}.")
+        remark(
+            f"The base is in {quantization.value}: the adapter was merged into its weights, dequantized to {precision.value}."
+        )
     merged = merging.merge_adapter(base, resolved.adapter, precision=precision, quantization=quantization)
     merging.write_merged_model(merged.model, base, folder)
     change, allowed = format_number(merged.max_logit_change), merging.MERGE_TOLERANCE[precision]

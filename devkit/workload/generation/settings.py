@@ -78,10 +78,10 @@ def validate_decoding(decoding: DecodingSettings) -> DecodingSettings:
             f"Give 0 to always take the likeliest token, or {MIN_TEMPERATURE:g} and more.",
         )
     if decoding.seed > MAX_SEED:
-        raise DevkitError(f"--seed {decoding.seed} is too large", f"Give one of up to {MAX_SEED}.")
+        raise DevkitError(f"--seed {decoding.seed} is too large", f"Give a seed of at most {MAX_SEED}.")
     if decoding.temperature == 0 and (decoding.top_p < 1 or decoding.top_k):
         raise DevkitError(
-            "--top-p and --top-k choose among tokens, and at temperature 0 there is no choice",
+            "--top-p and --top-k choose among tokens, but temperature 0 leaves no choice",
             "Add --temperature, such as 0.7.",
         )
     if "" in decoding.stops:
@@ -113,14 +113,14 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     Answers in the file are left out. Raises DevkitError, naming file and line.
     """
     if path.suffix.lower() not in (".txt", ".jsonl", ".json"):
-        raise DevkitError(f"{path} is neither .txt nor .jsonl", "Write one prompt a line, or JSON lines.")
+        raise DevkitError(f"{path} is neither .txt nor .jsonl", "Write one prompt per line, or JSON lines.")
     if path.suffix.lower() == ".txt":
         found = tuple(Prompt(line, place=f"{path}:{number}") for number, line in read_text_lines(path) if line.strip())
     else:
         entries = read_json_lines(path) if path.suffix.lower() == ".jsonl" else read_json_records(path)
         found = tuple(replace(_parse_prompt(entry, place), place=f"{place}") for entry, place in entries)
     if not found:
-        raise DevkitError(f"{path} holds no prompt", "Write one prompt a line.")
+        raise DevkitError(f"{path} holds no prompt", "Write one prompt per line.")
     return found
 
 
@@ -159,7 +159,7 @@ def _parse_prompt(entry: Any, place: RecordLocation) -> Prompt:  # noqa: ANN401 
         case {"text": str() as text}:
             return Prompt(require_prompt_text(text, place))
         case _:
-            raise DevkitError(f"{place}: no known form of prompt", PROMPT_HINT)
+            raise DevkitError(f"{place}: unknown prompt format", PROMPT_HINT)
 
 
 def _parse_chat(entry: Mapping[str, Any], place: RecordLocation) -> Prompt:
@@ -169,7 +169,7 @@ def _parse_chat(entry: Mapping[str, Any], place: RecordLocation) -> Prompt:
     while messages and messages[-1]["role"] == ASSISTANT:
         messages.pop()
     if not messages:
-        raise DevkitError(f"{place}: there is no turn to answer", PROMPT_HINT)
+        raise DevkitError(f"{place}: no turn to answer", PROMPT_HINT)
     return Prompt(messages=tuple(messages))
 
 

@@ -38,9 +38,9 @@ def prove_nccl(device: Device) -> Iterator[StageReading]:
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
     if device.kind != "cuda":
-        raise StageSkipped("NCCL needs GPUs, and there are none here")
+        raise StageSkipped("NCCL needs GPUs, but this machine has none")
     if device.count < 2:
-        raise StageSkipped("there is only one GPU, so there is nothing to reduce")
+        raise StageSkipped("only one GPU, so nothing to reduce")
     ranks = _run("nccl", device.count, GPU_MEGABYTES)
     yield from _sums(ranks)
     slowest = max(rank["seconds"] for rank in ranks)

@@ -71,7 +71,9 @@ def prove_torch_build() -> Iterator[StageReading]:
 def read_driver_answers(driver: CudaDriver | None, *, gpu_node: bool) -> Iterator[StageReading]:
     """Read the driver library, which must answer if there is a GPU's device node, and else may be absent or broken."""
     if driver is None:
-        yield StageReading("driver_library", "absent", "loads, as a GPU is here" if gpu_node else "", not gpu_node)
+        yield StageReading(
+            "driver_library", "absent", "loads, because this machine has a GPU" if gpu_node else "", not gpu_node
+        )
         return
     yield record_value("driver_cuda", driver.cuda or "unknown")
     if gpu_node:
@@ -119,7 +121,7 @@ def prove_compile(device: Device) -> Iterator[StageReading]:
     if device.kind == "cuda":
         require_triton(device)
     if device.kind == "cpu" and not any(shutil.which(program) for program in CPP_COMPILERS):
-        raise StageSkipped("torch.compile needs a C++ compiler on the CPU, and none is installed")
+        raise StageSkipped("torch.compile needs a C++ compiler on the CPU, but none is installed")
 
     def smooth(values: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.silu(values) * values.sin() + 1
@@ -165,7 +167,7 @@ def prove_triton(device: Device) -> Iterator[StageReading]:
     Its cache is empty: an old result would hide a missing compiler.
     """
     if device.kind != "cuda":
-        raise StageSkipped(f"Triton compiles for GPUs, and this is {'a CPU' if device.kind == 'cpu' else device.name}")
+        raise StageSkipped(f"Triton compiles for GPUs, but this is {'a CPU' if device.kind == 'cpu' else device.name}")
     require_triton(device)
     with tempfile.TemporaryDirectory(prefix="devkit-triton-") as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
@@ -191,7 +193,7 @@ def require_triton(device: Device) -> None:
     if find_spec("triton") is None:
         raise StageSkipped("Triton is not installed")
     if torch.version.hip is None and int(device.capability.split(".")[0]) < MIN_TRITON_CAPABILITY_MAJOR:
-        raise StageSkipped(f"Triton compiles for compute capability 7.0 and newer, and this is {device.capability}")
+        raise StageSkipped(f"Triton compiles for compute capability 7.0 and newer, but this is {device.capability}")
 
 
 def _normal(size: int, seed: int = 0) -> torch.Tensor:
@@ -275,7 +277,7 @@ def prove_link_rate(device: Device) -> Iterator[StageReading]:
     """Prove that host and GPU communicate over more than one PCIe lane, in both directions."""
     if device.kind != "cuda":
         other = "the CPU" if device.kind == "cpu" else "this GPU, which shares its memory"
-        raise StageSkipped(f"there is no link between the host and {other}")
+        raise StageSkipped(f"no link between the host and {other}")
     for gpu in _list_gpus(device, needs_free_memory=False):
         promised = PCIE_GB_PER_S.get(gpu.datasheet.pcie_generation, 0.0) if gpu.datasheet else 0.0
         for direction in ("to_gpu", "from_gpu"):

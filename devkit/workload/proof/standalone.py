@@ -127,7 +127,7 @@ class Proof:
             capability = f"{found.major}.{found.minor}"
             about = {"kind": "cuda", "name": found.name, "reason": f"torch sees {count} GPU{'s' * (count > 1)}"}
             about.update(capability=capability, memory_bytes=found.total_memory, count=count)
-            because = f"compute capability {capability} is before 8.0, the first with bf16"
+            because = f"compute capability {capability} is below 8.0, the first with bf16"
             if found.major >= 8 or torch.version.hip:
                 dtype, precision, because = torch.bfloat16, "bf16", f"compute capability {capability} has bf16"
         self.emit(event="device", device={**about, "precision": precision, "precision_reason": because})
@@ -173,7 +173,7 @@ class Proof:
     def prove_memory(self) -> Iterator[Reading]:
         """Prove that the GPU's memory is given, and given back."""
         if self.device == "cpu":
-            raise Skipped("torch counts only GPU memory, and sees no GPU")
+            raise Skipped("torch counts only GPU memory, but sees no GPU")
         before = torch.cuda.memory_allocated()
         numbers = torch.ones(MEMORY_BYTES, dtype=torch.uint8, device=self.device)
         yield expect("allocated_bytes", torch.cuda.memory_allocated() - before, MEMORY_BYTES)

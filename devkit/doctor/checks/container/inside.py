@@ -36,11 +36,11 @@ def container_has_gpu(facts: Facts) -> Iterator[Problem]:
     if isinstance(facts.nvml, NvmlAnswer) and facts.nvml.gpus:
         return
     if isinstance(facts.nvml, NvmlFailure) and facts.nvml.end in (NvmlEnd.TIMED_OUT, NvmlEnd.CRASHED):
-        raise NotApplicable("NVML hangs or crashes, which a GPU that was not given cannot cause")
-    skip_if(is_in_wsl(facts), "in WSL the GPU is /dev/dxg, which is there")
+        raise NotApplicable("NVML hangs or crashes, which a missing GPU cannot cause")
+    skip_if(is_in_wsl(facts), "in WSL the GPU is /dev/dxg, which exists")
     driver = require_driver(facts)
     if driver.loaded is None and driver.pci_gpus == ():
-        raise NotApplicable("nothing but NVML speaks of a GPU here")
+        raise NotApplicable("only NVML reports a GPU here")
     has_gpu_node = any(node.removeprefix("/dev/nvidia").isdigit() for node in driver.device_nodes)
     if driver.nvidiactl == "open" and has_gpu_node:
         return
@@ -61,7 +61,7 @@ def _judge_request(container: Container, driver: Driver) -> Problem:
     variable = container.visible_devices
     evidence = ["open(/dev/nvidiactl): ENOENT (no such file)"]
     if driver.nvidiactl == "open":
-        evidence = ["/dev/nvidiactl opens, but there is no /dev/nvidia0 or other GPU beside it"]
+        evidence = ["/dev/nvidiactl opens, but /dev/nvidia0 and other GPU nodes are missing"]
     if not isinstance(driver.pci_gpus, Unknown) and driver.pci_gpus:
         evidence.append(f"PCI {driver.pci_gpus[0].address} is an NVIDIA GPU")
     if isinstance(driver.loaded, Release):
@@ -163,7 +163,7 @@ def workspace_is_writable(facts: Facts) -> Iterator[Problem]:
     storage = require(facts.storage)
     folder = next((one for one in storage.directories if one.purpose == "workspace"), None)
     if folder is None or not folder.exists or folder.path == "/" or storage.uid == _UNKNOWN_UID:
-        raise NotApplicable("there is no workspace to judge")
+        raise NotApplicable("no workspace to judge")
     if not folder.is_writable:
         yield problem(
             "not-writable",

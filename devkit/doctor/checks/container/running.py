@@ -67,7 +67,7 @@ def dev_container_requests_gpu(facts: Facts) -> Iterator[Problem]:
     engine = require_gpu_engine(facts)
     skip_if(not require_nvml(facts).gpus, "NVML shows no GPU that could be given")
     containers = find_dev_containers(facts, engine)
-    skip_if(not containers, "no dev container of this project runs")
+    skip_if(not containers, "no dev container of this project is running")
     for container in containers:
         if container.gpu_request or container.is_privileged is True or _runs_under_nvidia(container):
             continue

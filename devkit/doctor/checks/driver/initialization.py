@@ -134,7 +134,7 @@ def cuda_starts_without_nvswitch(facts: Facts) -> Iterator[Problem]:
     if code not in (CUDA_SYSTEM_NOT_READY, _CUDA_ERROR_NOT_INITIALIZED):
         return
     if not require(has_no_nvswitch(facts)):
-        raise NotApplicable("this machine has an NVSwitch, whose Fabric Manager another check looks at")
+        raise NotApplicable("this machine has an NVSwitch, whose Fabric Manager another check covers")
     is_likely = require_driver(facts).is_open is True and code == _CUDA_ERROR_NOT_INITIALIZED
     yield problem(
         "no-shared-memory",

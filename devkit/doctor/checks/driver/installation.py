@@ -61,7 +61,7 @@ def apt_sources_agree(facts: Facts) -> Iterator[Problem]:
 def driver_is_of_one_version(facts: Facts) -> Iterator[Problem]:
     driver = require_driver(facts)
     if find_distro_family(facts) is DistroFamily.NIXOS:
-        raise NotApplicable("on NixOS module and libraries change together with a reboot")
+        raise NotApplicable("on NixOS, module and libraries change together at a reboot")
     on_disk, library = require(driver.on_disk), require(driver.libnvidia_ml)
     broken = [package for package in _packages(driver) if package.state not in _DPKG_DONE_STATES]
     branch = library.major if isinstance(library, Release) else "<branch>"
@@ -97,7 +97,7 @@ def cuda_library_is_installed(facts: Facts) -> Iterator[Problem]:
     if is_in_container(facts):
         requested = {name.strip() for name in (require_container(facts).driver_capabilities or "all").split(",")}
         if driver.nvidiactl != "open" or not requested & {"all", "compute"}:
-            raise NotApplicable("this container was not to get the library")
+            raise NotApplicable("this container did not request the library")
         yield problem("not-given", evidence=evidence)
     else:
         yield problem("not-installed", branch=loaded.major, evidence=evidence)

@@ -162,7 +162,7 @@ def branch_supports_gpus(facts: Facts) -> Iterator[Problem]:
         require(driver.pci_gpus)
         return
     works = not has_fewer_gpus_than_bus(facts)
-    skip_if(works and not old, "the kernel log speaks of a GPU that NVML can use by now")
+    skip_if(works and not old, "the kernel log names a GPU that NVML can use now")
     has_kepler = any(_parse_device_id(gpu) < FIRST_MAXWELL_DEVICE_ID.value for gpu in old)
     yield problem(
         "not-supported",

@@ -110,7 +110,7 @@ def only_one_docker(facts: Facts) -> Iterator[Problem]:
         yield problem(
             "engine-beside-desktop",
             evidence=(
-                f"daemons: {join_words(packaged)}; Docker Desktop's commands are here too",
+                f"daemons: {join_words(packaged)}; Docker Desktop's commands are installed, too",
                 f"now answers: {answers}",
             ),
         )
@@ -177,5 +177,7 @@ def _judge_plain(facts: Facts, trials: Trials) -> Iterator[Problem]:
     plain = tuple(each for each in trials.tried if each.way in (Way.IMAGE, Way.PLAIN))
     is_nvidia = isinstance(facts.engine, Engine) and facts.engine.default_runtime == "nvidia"
     if is_nvidia and any(setting.startswith("default-runtime ") for each in plain for setting in each.settings):
-        raise NotApplicable("another runtime than the default, nvidia, starts it: CTK013 judges the default")
+        raise NotApplicable(
+            "the project starts it with a different runtime than nvidia, the default: CTK013 judges the default"
+        )
     yield from judge_trials(facts, plain)

@@ -11,7 +11,7 @@ from devkit.facts.values import Unknown
 
 
 def _require_docker(facts: Facts) -> Client:
-    return require_some(require(facts.clients).named("docker"), "the docker command is not installed on this side")
+    return require_some(require(facts.clients).named("docker"), "the docker command is not installed here")
 
 
 @check("ENG011")

@@ -21,7 +21,7 @@ def engine_programs_start(facts: Facts) -> Iterator[Problem]:
 
 @check("ENG019", causes=("ENG001", "ENG007", "ENG011", "ENG017", *CONTAINER_START_CODES))
 def docker_works_with_these_variables(facts: Facts) -> Iterator[Problem]:
-    docker = require_some(require(facts.clients).named("docker"), "the docker command is not installed on this side")
+    docker = require_some(require(facts.clients).named("docker"), "the docker command is not installed here")
     failure = require(docker.failure)
     is_command = failure is not None and (failure.status == _NOT_EXECUTABLE or failure.program == docker.path)
     if failure is not None and (failure.works_without or is_command):

@@ -90,7 +90,7 @@ def fabric_manager_is_not_expected(facts: Facts) -> Iterator[Problem]:
     if require(driver.nvswitch_present) or require(driver.fabric_manager) != "failed":
         return
     if any(isinstance(gpu.health, GpuHealth) and gpu.health.fabric_state in _HAS_FABRIC for gpu in facts.gpus):
-        raise NotApplicable("the GPUs have a fabric, whose switches do not show on the PCI bus")
+        raise NotApplicable("the GPUs have a fabric, but its switches are not visible on the PCI bus")
     yield problem(
         "failed", evidence=("systemctl is-active nvidia-fabricmanager: failed", "no PCI function of class 0x0680")
     )

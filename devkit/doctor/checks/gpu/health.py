@@ -55,7 +55,7 @@ def kernel_log_has_no_fault(facts: Facts) -> Iterator[Problem]:
         if xid not in severe:
             yield _tell_xid(facts, xid)
     if not reports and log.is_whole is not True:
-        raise NotApplicable("what is left of the kernel log reports no fault, but its beginning is lost")
+        raise NotApplicable("the rest of the kernel log reports no fault, but its beginning is lost")
 
 
 def _is_consequence(xid: Xid, xids: tuple[Xid, ...]) -> bool:
@@ -97,7 +97,7 @@ def _tell_xid(facts: Facts, xid: Xid, *others: Xid) -> Problem:
     return problem(
         name,
         source=f"Xid {xid.number} in the kernel log" if "Xid" in xid.line else "the kernel log",
-        fault=meaning.summary if meaning else "NVIDIA's table leaves it to its support",
+        fault=meaning.summary if meaning else "NVIDIA's table refers to its support",
         times=times,
         number=xid.number,
         remedy=meaning.remedy if meaning else XidRemedy.NOTHING,
@@ -125,7 +125,7 @@ def kernel_log_is_readable(facts: Facts) -> Iterator[Problem]:
         is_failing = facts.nvml.end is not NvmlEnd.LIBRARY_NOT_FOUND
     else:
         is_failing = isinstance(facts.nvml, NvmlAnswer) and len(facts.nvml.gpus) > len(facts.gpus)
-    skip_if(not is_failing, "no GPU fails, so nothing is missed")
+    skip_if(not is_failing, "no GPU fails, so nothing was missed")
     if is_in_wsl(facts):
         raise NotApplicable(facts.kernel_log.reason, is_lost=facts.kernel_log.is_lost)
     yield problem("unreadable", reason=facts.kernel_log.reason, evidence=(facts.kernel_log.reason,))

@@ -50,7 +50,7 @@ def compute_mode_is_shared(facts: Facts) -> Iterator[Problem]:
 
 @check("GPU035", require_visible_gpu, causes=DEEP_CODES)
 def mps_is_reachable(facts: Facts) -> Iterator[Problem]:
-    mps = require_some(require(facts.limits).mps, "nothing is set for MPS, and no daemon of it answers")
+    mps = require_some(require(facts.limits).mps, "MPS is not configured, and no MPS daemon answers")
     control = f"{mps.pipe_directory}/control"
     if not mps.answers:
         yield problem("no-daemon", folder=mps.pipe_directory, evidence=(f"{control}: not there", *mps.settings))
@@ -146,7 +146,7 @@ def _require_vgpus(facts: Facts) -> tuple[GpuWithHealth, ...]:
     found = tuple(
         state for state in require_gpu_health_field(facts, "virtualization") if state[1].virtualization == "vgpu"
     )
-    skip_if(not found, "no GPU here is a virtual one")
+    skip_if(not found, "no GPU here is virtual")
     return found
 
 

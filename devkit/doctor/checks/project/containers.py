@@ -214,7 +214,7 @@ def require_project_containers(facts: Facts) -> tuple[ProjectContainer, ...]:
 
 def require_project(facts: Facts) -> Project:
     """Return the project's files, or end the check where none is about containers."""
-    project = require_some(facts.project, "no project folder was looked into")
+    project = require_some(facts.project, "no project folder was checked")
     if not (project.dev_containers or project.services or project.dockerfiles):
         raise NotApplicable("the project has no dev container, Compose file or Dockerfile")
     return project

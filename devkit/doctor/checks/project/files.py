@@ -27,9 +27,9 @@ _READ_PROGRAMS = frozenset(
 """Programs whose commands say what they install; another one may install anything."""
 _STOPS = ("devcontainer.json", "compose", "Dockerfile")
 _UNREAD = {
-    FileState.OUTSIDE: "it is outside of the project, or a link that leads there",
+    FileState.OUTSIDE: "it is outside the project, or a link to outside",
     FileState.TOO_LARGE: "it is too large for a file of that name",
-    FileState.UNREADABLE: "it is not a text file, a link that leads nowhere, or closed to this user",
+    FileState.UNREADABLE: "it is not a text file, is a broken link, or is not readable by this user",
 }
 """Why nothing is known of a file."""
 _MEMORY = re.compile(r"\d+(?:[tgmk]b)?")
@@ -51,7 +51,7 @@ _LOST_KEYS = {
 
 @check("PRJ001")
 def files_parse(facts: Facts) -> Iterator[Problem]:
-    project = require_some(facts.project, "no project folder was looked into")
+    project = require_some(facts.project, "no project folder was checked")
     skip_if(not project.files, "the project has no container files")
     for file in project.files:
         severity = Severity.ERROR if file.kind in _STOPS else Severity.WARNING

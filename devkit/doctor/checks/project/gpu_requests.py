@@ -264,7 +264,7 @@ def compose_file_requests_gpu(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ011")
 def container_can_start_here(facts: Facts) -> Iterator[Problem]:
-    skip_if(is_in_container(facts), "only the host can show this; run devkit doctor there too")
+    skip_if(is_in_container(facts), "only the host can show this; run devkit doctor there, too")
     containers = require_project_containers(facts)
     skip_if(require(has_nvidia_gpu(facts)), "this machine has an NVIDIA GPU")
     if isinstance(facts.engine, Engine) and not is_local_engine(facts.engine):
@@ -331,7 +331,7 @@ def compose_supports_request_form(facts: Facts) -> Iterator[Problem]:
             yield problem("under-limits", found_at=place, evidence=evidence, service=service.name)
     if not any(service.requests for service in services):
         return
-    compose = require_some(facts.compose, "no Compose plugin is installed to compare with")
+    compose = require_some(facts.compose, "no Compose plugin is installed for a comparison")
     for service in services:
         for request in service.requests:
             name = _FEATURE.get(request.form, "")
@@ -360,7 +360,7 @@ def reservations_are_complete(facts: Facts) -> Iterator[Problem]:
 
 @check("PRJ034")
 def gpu_services_have_dev_container(facts: Facts) -> Iterator[Problem]:
-    project = require_some(facts.project, "no project folder was looked into")
+    project = require_some(facts.project, "no project folder was checked")
     if project.dev_containers:
         return
     others = () if isinstance(project.other_services, Unknown) else project.other_services

@@ -233,7 +233,7 @@ def container_is_not_root(facts: Facts) -> Iterator[Problem]:
 @check("PRJ030")
 def podman_keeps_user_ids(facts: Facts) -> Iterator[Problem]:
     if is_in_container(facts) or not isinstance(facts.engine, Engine):
-        raise NotApplicable("there is no engine on this side")
+        raise NotApplicable("no engine is installed here")
     if facts.engine.kind is not EngineKind.PODMAN or not facts.engine.is_rootless:
         raise NotApplicable("the engine is not rootless Podman")
     for container in require_project_containers(facts):

@@ -144,8 +144,8 @@ def cuda_numbers_gpus_as_nvidia_smi(facts: Facts) -> Iterator[Problem]:
     python = require_python(facts)
     selected = python.cuda_visible_devices or ""
     if not any(entry.strip().isdigit() for entry in selected.split(",")):
-        raise NotApplicable("CUDA_VISIBLE_DEVICES picks no GPU by its number")
-    skip_if(len({gpu.name for gpu in facts.gpus}) < 2, "there are not two kinds of GPU here")
+        raise NotApplicable("CUDA_VISIBLE_DEVICES selects no GPU by number")
+    skip_if(len({gpu.name for gpu in facts.gpus}) < 2, "all GPUs here are of one kind")
     order = require(python.cuda_device_order)
     if order == "PCI_BUS_ID":
         return

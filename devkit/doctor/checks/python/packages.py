@@ -170,7 +170,7 @@ def _is_applicable(requirement: Requirement, facts: Facts) -> bool:
 @check("PYT007", causes=("PYT018", "PYT019", "PYT020"))
 def packages_agree(facts: Facts) -> Iterator[Problem]:
     packages = find_python_packages(facts)
-    skip_if(not packages, "no package that matters to a GPU is installed in this Python")
+    skip_if(not packages, "no package that uses a GPU is installed in this Python")
     for package in packages.values():
         for line in _list_requirements(package):
             other = _find_unmet(line, packages, facts)
@@ -214,7 +214,7 @@ def transformers_requirements_hold(facts: Facts) -> Iterator[Problem]:
     floors = (row for row in load_tables().stack.floors if row.name == "transformers")
     rows = [row for row in floors if row.version <= release and row.version.major == release.major]
     if not rows:
-        raise NotApplicable(f"what transformers {transformers.version} demands is not in the tables")
+        raise NotApplicable(f"the tables do not list the requirements of transformers {transformers.version}")
     for line in max(rows, key=lambda row: row.version).requires:
         name = str(Requirement(line).name)
         other = packages.get(name)
@@ -260,7 +260,7 @@ def wheels_fit_glibc(facts: Facts) -> Iterator[Problem]:
         for package in require_python(facts).packages
         if (named := re.findall(r"manylinux_(\d+)_(\d+)_", package.tag))
     }
-    skip_if(not platforms, "no compiled wheel here names the C library that it needs")
+    skip_if(not platforms, "no compiled wheel here names its C library")
     name = max(platforms, key=lambda package: platforms[package])
     glibc = require_system(facts).glibc
     if isinstance(glibc, Release) and glibc < platforms[name]:

@@ -94,7 +94,7 @@ def no_library_is_shadowed(facts: Facts) -> Iterator[Problem]:
 
 @check("PYT011", require_torch_cuda, causes=("PYT017",))
 def cudnn_is_not_shadowed(facts: Facts) -> Iterator[Problem]:
-    wheel = require_some(_find_wheel(facts, _CUDNN), "no wheel brings its own cuDNN")
+    wheel = require_some(_find_wheel(facts, _CUDNN), "no wheel includes cuDNN")
     found = [library for library in _find_shadowing_libraries(facts) if _find_stem(library.path) == _CUDNN]
     if not found:
         return

@@ -105,7 +105,7 @@ def training_run_did_not_fail(facts: Facts) -> Iterator[Problem]:
         yield problem(
             "lost",
             reached=reached,
-            evidence=('run.json: "status": "running"', "no process of this machine holds the folder"),
+            evidence=('run.json: "status": "running"', "no process on this machine uses the folder"),
         )
     elif status in ("failed", "not-finite", "out-of-memory"):
         error = run.error if isinstance(run.error, str) else ""
