@@ -201,8 +201,8 @@ def estimate(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401 - one
     """Estimate how much GPU memory training or inference takes, where it fits, and what to change.
 
     MODEL is a known name such as llama-3.1-8b, a config.json or its folder, or a repository on the hub. Or describe it
-    with --shape. Only a config.json is downloaded. The exit code is 1 if the model fits on none of the GPUs: those you
-    name, those of --facts, or those of this machine.
+    with --shape. Only a config.json is downloaded. The exit code is 1 if the model fits on none of the GPUs: the ones
+    you name, the ones in --facts, or this machine's.
     """
     from devkit.estimate.config import build_model_shape
     from devkit.estimate.report import (

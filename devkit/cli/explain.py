@@ -63,7 +63,7 @@ def explain(
     """Explain an error text or a check's code, and say what to do.
 
     CODE is a check such as CTK001. TEXT is an error as you saw it, including surrounding log output. FILE is a log, and
-    - reads a log from standard input. Needs no GPU. Where a library lacks a name, reads its wheels on the package index,
+    - reads a log from standard input. Needs no GPU. If a library lacks a name, the command reads its wheels on the package index,
     unless uv or pip is set to work offline. Exits with 1 for an unknown error.
     """
     if facts_file and no_facts:
