@@ -14,10 +14,11 @@ from docs.generate import render_pages  # noqa: E402
 
 LONGEST = 35
 HABITS = re.compile(
-    r"(?i)\b(?:anew|all the same|whoever|of (?:its|their) own|by itself|(?<!there )(?:is|are) no(?! longer| more than)\b)\b"
+    r"(?i)\b(?:anew|all the same|whoever|of (?:its|their) own|by itself|for ever|in spite of|(?<!the )outside of|most often"
+    r"|(?:an)?other \w+ than|(?<!there )(?:is|are) no(?! longer| more than)\b)\b"
 )
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/guides/*.md", "docs/reference/*.md")
-SOURCES = ("docs/decisions/*.md", "devkit/**/*.py", "templates/**/*.j2")
+SOURCES = ("docs/decisions/*.md", "devkit/**/*.py", "devkit/doctor/**/*.toml", "templates/**/*")
 QUOTES = ("docs/glossary.md", "CONTRIBUTING.md")
 """Pages that quote what not to write."""
 
@@ -37,6 +38,7 @@ def main() -> int:
         path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
         for pattern in PAGES + SOURCES
         for path in sorted(ROOT.glob(pattern))
+        if path.is_file()
     }
     texts["help texts"] = render_pages()["reference/commands.md"]
     habits = {name: text for name, text in texts.items() if name not in QUOTES}

@@ -29,9 +29,7 @@ lock_options = group_options(
         click.option(
             "--lock/--no-lock", default=None, help="Lock packages by hash and the base image by digest. Needs uv."
         ),
-        click.option(
-            "--lock-only", type=click.Choice(["python", "image"]), help="Renew only this lock."
-        ),
+        click.option("--lock-only", type=click.Choice(["python", "image"]), help="Renew only this lock."),
     ),
     LockOptions,
     "locking",

@@ -164,7 +164,7 @@ def _find_root_causes(facts: Facts) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Difference:
-    """A field of one or more nodes that has another value than `agreeing` of `of` nodes of their group.
+    """A field of one or more nodes that has a different value than `agreeing` of `of` nodes of their group.
 
     `settles` are the codes of the checks whose finding disappears with the usual value.
     """

@@ -111,7 +111,7 @@ def list_commands(
     Args:
         facts: the machine.
         purpose: the table of commands.toml.
-        family: another distribution than the machine's own, such as that of a container's image.
+        family: a different distribution than the machine's own, such as that of a container's image.
         values: what the words in braces stand for, such as `branch`.
     """
     rows = load_commands()[purpose]
@@ -172,7 +172,7 @@ def adapt_to_settings_files(command: str, facts: Facts) -> str:
     if isinstance(facts.toolkit, Unknown):
         return command
     daemons, toolkits = facts.toolkit.daemon_file, facts.toolkit.config_path
-    # Every command has it as a word outside of quotation marks; a line break would end a comment that names it.
+    # Every command has it as a word outside quotation marks; a line break would end a comment that names it.
     if isinstance(daemons, str) and daemons != DAEMON_FILE and daemons.isprintable():
         command = command.replace(DAEMON_FILE, quote(daemons))
         if _CONFIGURE in command and "--config=" not in command:

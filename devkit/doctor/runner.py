@@ -128,7 +128,7 @@ def mark_root_causes(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
         for check, findings in found:
             if code not in check.causes:
                 continue
-            # A fault inside a container causes nothing outside of it.
+            # A fault inside a container causes nothing outside it.
             able = [other for other in findings if finding.seen_in or not other.seen_in]
             worst = max(able, key=lambda other: SEVERITY_RANKS[other.severity], default=None)
             if worst is not None and SEVERITY_RANKS[worst.severity] >= SEVERITY_RANKS[finding.severity]:

@@ -136,7 +136,7 @@ def weigh_by_trials(outcomes: Iterable[Outcome], facts: Facts) -> tuple[Outcome,
     outcomes, gpu = tuple(outcomes), [each for each in list_trials(facts) if each.is_for_gpu]
     if not gpu:
         return outcomes
-    # Another engine than the one of the docker command says nothing of that one's settings.
+    # A different engine than the one of the docker command says nothing of that one's settings.
     gpu = [each for each in gpu if each.engine == gpu[0].engine]
     failed = [each for each in gpu if find_fault(each, facts)]
     matches = [match for match in map(explain, failed) if match is not None]

@@ -131,7 +131,7 @@ class ModelShape:
     embedding_parameters: int
     head_parameters: int
     other_parameters: int
-    """Outside of layers: the last norm, learned positions, a pooler."""
+    """Outside layers: the last norm, learned positions, a pooler."""
     blocks: BlockTraits = BlockTraits()
     mlp_tensors: int = 3
     """How many tensors of its width the MLP keeps for the backward pass: gate, activated gate and the other half."""

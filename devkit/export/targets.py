@@ -66,7 +66,7 @@ def load_target(name: str) -> ExportTarget:
 
 
 def find_path_to_project(folder: str) -> str:
-    """Return the path from `ExportContext.folder` to the project; "" where that folder is outside of it."""
+    """Return the path from `ExportContext.folder` to the project; "" where that folder is outside it."""
     path = PurePosixPath(folder)
     if path.is_absolute() or ".." in path.parts:
         return ""

@@ -301,6 +301,6 @@ class Circumstances:
     """Whether there is a node of an NVIDIA GPU under /dev."""
     is_wsl: bool
     container: str
-    """As `Container.kind`, "" outside of one."""
+    """As `Container.kind`, "" outside one."""
     docker: str
     """What the command docker is: "docker", "podman", "snap", or "" for none."""

@@ -323,7 +323,7 @@ class FileState(StrEnum):
     BROKEN = "broken"
     MISSING = "missing"
     OUTSIDE = "outside"
-    """It is outside of the project, or a link that leads there; not read."""
+    """It is outside the project, or a link that leads there; not read."""
     TOO_LARGE = "too-large"
     UNREADABLE = "unreadable"
 

@@ -70,7 +70,7 @@ def find_setting_type(settings: type, name: str) -> Any:  # noqa: ANN401 - a typ
 
 
 def validate_ranges(settings: object) -> None:
-    """Raise DevkitError for a number outside of its range."""
+    """Raise DevkitError for a number outside its range."""
     kind: type = type(settings)
     for name, (_, info) in describe_settings(kind).items():
         value, flag = getattr(settings, name), format_option(kind, name)

@@ -26,7 +26,7 @@ def read_circumstances(host: Host) -> Circumstances:
 
 
 def detect_container(host: Host) -> str:
-    """Return "docker", "podman", "kubernetes", "apptainer", "flatpak", "lxc" or "unknown"; "" outside of a container."""
+    """Return "docker", "podman", "kubernetes", "apptainer", "flatpak", "lxc" or "unknown"; "" outside a container."""
     if host.stat("/.flatpak-info") is not None:
         return "flatpak"
     if "APPTAINER_CONTAINER" in host.env or "SINGULARITY_CONTAINER" in host.env:

@@ -159,7 +159,7 @@ class _Yaml:
         return made
 
 
-# Plain values: what has another type than expected counts as absent.
+# Plain values: what has a different type than expected counts as absent.
 
 _LOGIN = re.compile(r"[^/\s]*@")
 MAX_DIGITS = 18

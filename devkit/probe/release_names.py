@@ -58,7 +58,7 @@ MAX_STARS = 8
 """Modules of `from x import *` that are read for one name, those of the likeliest names first."""
 MAX_DEPTH = 8
 _RULES = 1
-"""Raised where a wheel is judged in another way than before: older answers are not used then."""
+"""Raised where a wheel is judged in a different way than before: older answers are not used then."""
 _PLAIN_BASES = frozenset({"object", "ABC", "Module", "Generic", "Protocol", "Enum", "dict", "list", "str", "Exception"})
 _JSON = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
 
@@ -624,7 +624,7 @@ def _see_member(files: WheelFiles, place: str, node: object, name: str, depth: i
 
 
 def _list_bases(files: WheelFiles, place: str, node: object) -> Iterator[tuple[object, str]]:
-    """Yield the definition of each base of a class, and its module; None for what is outside of the wheel."""
+    """Yield the definition of each base of a class, and its module; None for what is outside the wheel."""
     import ast
 
     for base in node.bases if isinstance(node, ast.ClassDef) else ():

@@ -336,7 +336,7 @@ def build_uv_environment() -> dict[str, str]:
 
 def find_uv_cache(uv: str) -> Path:
     """Find the folder of uv's cache."""
-    # Elsewhere, so that no uv.toml of the working folder names another cache than the resolution uses.
+    # Elsewhere, so that no uv.toml of the working folder names a different cache than the resolution uses.
     command = [uv, "cache", "dir", f"--directory={Path(uv).parent}"]
     return Path(run_program(command, deadline_s=CALL_DEADLINE_S, inherited=build_uv_environment()).out.strip())
 

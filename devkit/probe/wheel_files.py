@@ -1,6 +1,6 @@
 """The modules that wheels bring, and single files of them: a wheel of 900 MB takes a few requests for ranges.
 
-What a list of files says is kept in the user's data folder by the wheel's address, which names one file for ever.
+What a list of files says is kept in the user's data folder by the wheel's address, which names one file forever.
 """
 
 import contextlib

@@ -30,7 +30,7 @@ class _Choice:
 
 
 def plan_framework(problem: Problem) -> Plan | Conflict:
-    """Plan for another framework than torch; a conflict where no CUDA runs on the machines, or none is for their GPUs."""
+    """Plan for a different framework than torch; a conflict where no CUDA runs on the machines, or none is for their GPUs."""
     framework, is_gpu = problem.request.framework, problem.vendor is Vendor.NVIDIA
     objections = tuple(_validate_image(problem))
     refused = tuple(each for each in objections if each.refuses)

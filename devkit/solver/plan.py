@@ -180,7 +180,7 @@ class Plan:
     `project_packages` are those that the project names, as uv resolved them; the image installs the project's own files,
     and keeps to `limits`. `resolution` is uv's whole answer, Unknown where the packages were not checked, None where
     there was nothing to resolve.
-    For another framework than torch, `torch`, `variant` and `torch_index` are "", `additions` are requirements that
+    For a different framework than torch, `torch`, `variant` and `torch_index` are "", `additions` are requirements that
     bring it its CUDA libraries, and `cuda` is that of nvcc or of these.
     `cuda` and `rocm` are what torch is built with, None for neither. `gpu_request` is "all" for NVIDIA's, "rocm" or
     "none". `architectures` are the machines it is for, such as x86_64. `data_as_of` is the day

@@ -156,7 +156,7 @@ def build_machine_from_facts(facts: Facts, *, origin: str = "this machine") -> M
             and facts.driver.pci_gpus
         ):
             notes.append("an NVIDIA GPU is on the PCI bus, but the driver does not show it: run `devkit doctor`")
-        # Next to an NVIDIA GPU it is most often the processor's own graphics; --vendor rocm asks for it.
+        # Next to an NVIDIA GPU it is usually the processor's own graphics; --vendor rocm asks for it.
         for amd in facts.amd.gpus if isinstance(facts.amd, Amd) and driver is None else ():
             if find_amd_gpu(amd.target) is not None:
                 amd_gpus.append((amd.name or amd.target, amd.target))

@@ -461,7 +461,7 @@ class _Search:
         return replace(found, packages=packages, wheels=tuple(sorted({*found.wheels, *beside.wheels})))
 
     def _resolve_framework(self, plan: Plan, resolve: Resolve) -> Plan | Refused | Unknown:
-        """Resolve for another framework than torch: its CUDA is that of the release which uv chooses."""
+        """Resolve for a different framework than torch: its CUDA is that of the release which uv chooses."""
         limits = [f"{name}=={version}" for name, version in self._request.pins]
         found = self._ask(plan, resolve, limits, [*plan.additions])
         if not isinstance(found, Resolved):

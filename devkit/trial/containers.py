@@ -350,7 +350,7 @@ def _list_lookups(run: _Run, client: _Client) -> Iterator[Callable[[], Trial]]:
         return tell(run.ask(*client.command, kind, "inspect", wanted), "", "inspect", "--type", kind, wanted)
 
     def list_containers() -> tuple[ProgramResult, list[tuple[str, str, bool]]]:
-        # The dev container CLI gives the project another name than Compose; the folder is the same.
+        # The dev container CLI gives the project a different name than Compose; the folder is the same.
         done = run.ask(*client.command, "ps", "--all", "--format", _LISTED)
         rows = [line.split("\t") for line in done.out.splitlines() if line.count("\t") == 2]
         return done, [(name, ports, f"{folder}/".startswith(f"{run.project}/")) for name, ports, folder in rows]

@@ -228,7 +228,7 @@ class ProcessExit:
             name = signal.Signals(-self.code).name
         except ValueError:
             name = f"signal {-self.code}"
-        return f"the process was ended by {name}" + (", most often because memory ran out" if name == "SIGKILL" else "")
+        return f"the process was ended by {name}" + (", usually because memory ran out" if name == "SIGKILL" else "")
 
 
 class ProofProcess:

@@ -133,7 +133,7 @@ def runtime_registered(facts: Facts) -> Iterator[Problem]:
         return
     runtimes = join_words(runtime.name for runtime in engine.runtimes) or "none"
     evidence = (f"engine's runtimes: {runtimes}", *(f"{path} registers nvidia" for path in waiting))
-    # A rootless daemon reads another file than the system's.
+    # A rootless daemon reads a different file than the system's.
     confidence = Confidence.CERTAIN if len(toolkit.daemon_files) < 2 else Confidence.LIKELY
     if waiting:
         yield problem("not-loaded", path=waiting[0], evidence=evidence, confidence=confidence)

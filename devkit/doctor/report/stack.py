@@ -320,7 +320,7 @@ _LAYER_OF_CODE = {
     "DRV003": "libraries",
     "CUD003": "libraries",
 }
-"""Checks of another layer than their prefix."""
+"""Checks of a different layer than their prefix."""
 
 
 def find_layer(check: Check) -> str:

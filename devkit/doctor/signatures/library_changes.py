@@ -133,7 +133,7 @@ def _describe(found: list[Change], text: Words, frames: list[str], *, is_sure: b
 
 
 def _name_caller(frames: list[str], library: str) -> str:
-    """Return the package of the last frame outside of the library."""
+    """Return the package of the last frame outside the library."""
     caller = next((package for package in reversed(frames) if package != library), "")
     return caller.replace("_", "-") or OWN_CODE
 

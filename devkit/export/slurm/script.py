@@ -281,9 +281,9 @@ def escape_double_quoted(text: str) -> str:
 
 
 def quote_command(task: Task, *, is_inside: bool) -> tuple[str, ...]:
-    """Quote the command. Outside of a container the shell's `$checkpoints` replaces the output folder.
+    """Quote the command. Outside a container the shell's `$checkpoints` replaces the output folder.
 
-    A command of the user's own gets its signals from Slurm: outside of the image nothing of devkit is required for it.
+    A command of the user's own gets its signals from Slurm: outside the image nothing of devkit is required for it.
     """
     words = list(task.command if is_inside or not task.is_own_command else strip_launchers(task.command))
     tokens = [quote_word(word) for word in words]

@@ -92,7 +92,7 @@ class _Reader:
     def read(self, package: str) -> SourceBuild:
         """Read all of them."""
         if "torch" in self._brought:
-            # An isolated build would fetch another torch than the plan's.
+            # An isolated build would fetch a different torch than the plan's.
             self._need(MODULE, "torch", PYPROJECT)
         if SETUP_PY in self._files and (not self._backend or self._backend.startswith("setuptools")):
             self._read_setup_py()

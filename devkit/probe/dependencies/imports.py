@@ -44,7 +44,7 @@ def find_imported_packages(
     """Find the packages that programs import and that are not among the `declared` ones, each at its first import.
 
     Imports that may fail, below `try`, do not count. Where the project declares packages, neither do those inside
-    functions and conditions, those of programs outside of its package, and modules that `distributions` lacks. Who
+    functions and conditions, those of programs outside its package, and modules that `distributions` lacks. Who
     reads or writes files with torchaudio imports torchcodec, for it.
     """
     programs = dict(read_programs(files, is_library=bool(declared)))

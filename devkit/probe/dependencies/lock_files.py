@@ -43,7 +43,7 @@ class LockedNeed:
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """One package of a lock. `wheel` is the address of its wheel outside of an index, "" for none.
+    """One package of a lock. `wheel` is the address of its wheel outside an index, "" for none.
 
     `optional` are those that an extra or a group adds, by both.
     """

@@ -22,7 +22,7 @@ _OTHER_PURPOSE = re.compile(
     r"|examples?|demo|optional|extras?|win|windows|mac|macos|osx|apple|darwin|directml|amd|rocm|xpu|ipex|npu|ascend|tpu"
     r"|hpu|cpu|mps|vulkan|nowheels|docker|runpod|colab|kaggle)(?:[^a-z]|$)"
 )
-"""Words of a file's name that give it another purpose than to hold what the project needs."""
+"""Words of a file's name that give it a different purpose than to hold what the project needs."""
 _NOT_THE_PROJECT = re.compile(
     r"(?i)\..*|docs?|tests?|examples?|extensions?|plugins?|third[_-]party|vendor|node_modules"
 )
@@ -83,7 +83,7 @@ def choose_main_list(files: ProjectFiles, lists: tuple[str, ...]) -> tuple[str, 
 
 
 def is_for_all(path: str) -> bool:
-    """Return whether the name of a list gives it no other purpose than to hold what the project needs."""
+    """Return whether the name of a list gives it no different purpose than to hold what the project needs."""
     return _OTHER_PURPOSE.search(path) is None
 
 

@@ -231,7 +231,7 @@ def add_installation(host: Host, driver: Driver) -> Driver:
         return replace(driver, **fields)
     signer, is_enrolled = _signature(host, driver)
     modules, parameters = host.read("/proc/modules"), host.read(MODULE_PARAMETERS)
-    firmware_present: bool | Unknown = Unknown("only read where the driver is loaded, outside of containers")
+    firmware_present: bool | Unknown = Unknown("only read where the driver is loaded, outside containers")
     if isinstance(driver.loaded, Release) and not detect_container(host):
         folders = [f"{folder}/nvidia/{driver.loaded}" for folder in FIRMWARE_FOLDERS]
         firmware_present = any(name.startswith("gsp") for folder in folders for name in host.list(folder))

@@ -353,7 +353,7 @@ def format_sysfs_address(bus_id: str) -> str:
 
 
 def parse_reading(reply: Mapping[str, Any], name: str, meaning: Callable[[Any], T]) -> T | Unknown:
-    """Parse one reading. A value of another shape than expected is unknown, not an error."""
+    """Parse one reading. A value of a different shape than expected is unknown, not an error."""
     answer = reply.get(name)
     if not isinstance(answer, Mapping):
         return DOES_NOT_APPLY

@@ -37,7 +37,7 @@ _GRAPHICS_FILES = {
 
 
 def read_container(host: Host) -> Container | None:
-    """Read the container around this process; None outside of one."""
+    """Read the container around this process; None outside one."""
     kind = detect_container(host)
     if not kind:
         return None
@@ -93,7 +93,7 @@ def _shm_bytes(host: Host) -> int | Unknown:
 
 
 def read_wsl(host: Host) -> Wsl | Unknown | None:
-    """Read the WSL 2 guest's side of the GPU; None outside of WSL 2."""
+    """Read the WSL 2 guest's side of the GPU; None outside WSL 2."""
     if read_platform(host) is not Platform.WSL2:
         return None
     cache = read_loader_cache(host)

@@ -48,7 +48,7 @@ USERS_ENGINE_FOLDERS = (".local/share/docker", ".local/share/containers/storage"
 
 
 def read_limits(host: Host) -> Limits | Unknown:
-    """Read what a training process started here may use; Unknown on other systems than Linux."""
+    """Read what a training process started here may use; Unknown on systems other than Linux."""
     limits = host.read(LIMITS)
     memory = host.read("/proc/meminfo")
     if limits is None and memory is None:

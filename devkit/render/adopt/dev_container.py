@@ -91,7 +91,7 @@ DEV_CONTAINER_PATH = f"{DEVCONTAINER_FOLDER}/devcontainer.json"
 def render_compose_dev_container(root: Path, name: str, *, compose: Path, service: str | None) -> bytes:
     """Render the devcontainer.json of a service; without a `service`, of the only one that asks for a GPU.
 
-    Raises: DevkitError for a file outside of the project or without services, and for a service that it does not have.
+    Raises: DevkitError for a file outside the project or without services, and for a service that it does not have.
     """
     path, services = _read_services(root, compose)
     chosen = _choose_service(services, service, path)
@@ -117,7 +117,7 @@ def _read_services(root: Path, compose: Path) -> tuple[str, tuple[Service, ...]]
     files = ProjectFiles(LocalHost(), str(root.resolve()))
     path = files.within(str(compose if compose.is_absolute() else root.resolve() / compose))
     if path is None:
-        raise DevkitError(f"{compose} is outside of the project", f"Name a Compose file in {root}.")
+        raise DevkitError(f"{compose} is outside the project", f"Name a Compose file in {root}.")
     services = read_compose_services((path,), files)
     if not services:
         problem = next((each.problem for each in files.seen if each.path == path and each.problem), "")

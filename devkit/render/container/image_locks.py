@@ -153,7 +153,7 @@ def collect_lock_requirements(plan: Plan, settings: ContainerSettings) -> LockRe
 
 
 def collect_tool_requirements(plan: Plan, settings: ContainerSettings) -> LockRequirements:
-    """Collect the requirements of the environments outside of the project's: uv, and what devkit needs."""
+    """Collect the requirements of the environments outside the project's: uv, and what devkit needs."""
     lines = {f"{INSTALLER}=={find_installer_version(plan)}", *_collect_devkit_requirements(settings)}
     lines |= {linter} if (linter := find_linter(settings)) else set()
     return LockRequirements(DEVKIT_PYTHON, plan.architectures, "", tuple(sorted(lines)))

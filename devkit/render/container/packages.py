@@ -369,7 +369,7 @@ def list_bound_packages(
 
 
 def read_requirement_sources(root: Path, found: Dependencies) -> RequirementSources:
-    """Read what the image's installer is given of a project. Raises DevkitError for a file outside of it."""
+    """Read what the image's installer is given of a project. Raises DevkitError for a file outside it."""
     texts = ((path, read_file(root, path)) for path in (*found.lists, *found.included))
     needs = (need for need in found.needs if need.role is not RequirementRole.CONSTRAINT)
     files = [(path, content.decode(errors="replace")) for path, content in texts if content is not None]

@@ -412,7 +412,7 @@ Source: https://github.com/openai/openai-python/blob/release-v0.28.0/chatml.md""
 
 TEMPLATE_DATE = date(2024, 7, 26)
 """The date that templates write into a chat: always this one, which Llama's falls back to by default. With today's date,
-a run that resumes after midnight would find other data than it began with.
+a run that resumes after midnight would find different data than it began with.
 Source: https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct (tokenizer_config.json)"""
 
 _CLOCK = "strftime_now"
@@ -815,7 +815,7 @@ def require_context_length(sequence: int, config: Any) -> None:  # noqa: ANN401 
 
 
 def require_vocabulary_size(examples: Sequence[Example], config: Any) -> None:  # noqa: ANN401 - of transformers
-    """Raise DevkitError if the tokenizer produces token ids that are outside of the model's vocabulary."""
+    """Raise DevkitError if the tokenizer produces token ids that are outside the model's vocabulary."""
     size = int(config.get_text_config().vocab_size)
     largest = max(max(example.ids) for example in examples)
     if largest >= size:

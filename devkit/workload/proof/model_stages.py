@@ -77,7 +77,7 @@ def prove_base_frozen(models: ProofModels) -> Iterator[StageReading]:
 
 
 def read_frozen_tensors(tuned: TunedModel) -> Iterator[StageReading]:
-    """Read that no frozen tensor has other bytes than before training."""
+    """Read that no frozen tensor has different bytes than before training."""
     yield record_value("frozen_tensors", tuned.frozen_tensors)
     yield expect_equal("changed_tensors", len(tuned.changed_tensors), 0)
 
