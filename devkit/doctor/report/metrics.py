@@ -36,7 +36,7 @@ def format_metrics(report: Report, *, taken_at_s: float | None) -> str:
         ),
         *_format_family(
             "devkit_doctor_checks",
-            "Checks by what became of them.",
+            "Checks by outcome.",
             ((_format_labels(status=status), statuses.count(status)) for status in _STATUSES),
         ),
         *_format_family(
