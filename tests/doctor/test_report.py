@@ -148,7 +148,7 @@ def test_a_note_is_listed_below_the_verdict_with_its_side():
 def test_a_finding_is_never_followed_by_the_healthy_title():
     shown = text(ROOT, NOTE, verbose=True)
     assert "AAA001 is fine" not in shown
-    assert "likely; why: devkit explain AAA001" in shown
+    assert "\n  likely: AAA001 · devkit explain AAA001\n" in shown
 
 
 @pytest.mark.parametrize(

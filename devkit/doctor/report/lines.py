@@ -39,10 +39,11 @@ class Marks:
     passed: str
     skipped: str
     unknown: str = "?"
+    dot: str = "·"
 
 
 UNICODE_MARKS = Marks(error="✗", warning="!", note="i", passed="✓", skipped="–")  # noqa: RUF001 - a dash, meant
-ASCII_MARKS = Marks(error="x", warning="!", note="i", passed="+", skipped="-")
+ASCII_MARKS = Marks(error="x", warning="!", note="i", passed="+", skipped="-", dot="-")
 
 
 def fold_lines(text: str, width: int, *, indent: str = "", tone: Tone = Tone.PLAIN) -> list[Line]:

@@ -1,6 +1,6 @@
 """A page of terminal output: messages, fixes and evidence in lines of one width."""
 
-from devkit.doctor.model import Check, Finding, Restart, Severity
+from devkit.doctor.model import Check, Confidence, Finding, Restart, Severity
 from devkit.doctor.report.lines import MAX_WIDTH, MIN_WIDTH, Line, Marks, Tone
 from devkit.doctor.signatures.model import Cause, Match
 from devkit.text import wrap_text
@@ -42,7 +42,7 @@ class Page:
     def add_fix(self, finding: Finding, check: Check | None = None) -> None:
         """Add the file and line to look at, and the fix with its side, rights, restart and commands.
 
-        With `check`, also the check that says so and its confidence.
+        With `check`, also the check that says so, its confidence unless certain, and the command that explains it.
         """
         if finding.location:
             # Terminals and editors make a link of file:line: never wrapped.
@@ -57,7 +57,9 @@ class Page:
         if fix.repairs:
             self.lines += [Line("      devkit doctor --fix", Tone.COMMAND)]
         if check:
-            self.add(f"{finding.confidence.value}; why: devkit explain {check.code}", indent="  ", tone=Tone.QUIET)
+            certainty = "" if finding.confidence is Confidence.CERTAIN else f"{finding.confidence.value}: "
+            explain = f"{certainty}{check.code} {self.marks.dot} devkit explain {check.code}"
+            self.add(explain, indent="  ", tone=Tone.QUIET)
         if fix.docs:
             self.lines.append(Line(f"  more: {fix.docs}", Tone.QUIET))
 
