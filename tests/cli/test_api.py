@@ -80,7 +80,7 @@ def test_plan_returns_what_the_command_prints(tmp_path):
 
 
 def test_plan_refuses_two_machines():
-    with pytest.raises(DevkitError, match="two machines"):
+    with pytest.raises(DevkitError, match="different machines"):
         devkit.plan(facts_of("a100-ok"), driver="580.95.05")
 
 

@@ -75,7 +75,7 @@ def test_the_change_is_shown_before_it_is_made_and_can_be_undone(project):
 def test_without_a_terminal_nobody_is_asked_and_nothing_changes(project):
     done = fix(project)
     assert written(project) == BROKEN
-    assert "there is no terminal to ask at" in done.stderr
+    assert "no terminal to ask on" in done.stderr
     assert done.returncode == 1
     assert "✗ problem: runArgs has '--gpus all' as one item" in done.stdout
 
@@ -113,7 +113,7 @@ def test_what_no_file_repairs_is_printed_and_never_run(monkeypatch, capsys, tmp_
 
     assert apply_repairs(a_report(ROOT), tmp_path, is_confirmed=True) == ()
     said = capsys.readouterr().err
-    assert "No change of a file can repair these findings." in said
+    assert "No file change can fix these findings." in said
     assert "DRV901 by hand (host, root): Do this." in said
     assert "      sudo do" in said
 

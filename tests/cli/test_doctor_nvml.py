@@ -38,7 +38,7 @@ def test_eight_healthy_gpus(stub):
         pytest.param("nvmlInit_v2=9", "DRV001", "no driver is loaded", id="driver not loaded"),
         pytest.param("nvmlInit_v2=18", "DRV002", "another version", id="library and module differ"),
         pytest.param("nvmlInit_v2=15", "DRV003", "lost", id="a lost GPU at the start"),
-        pytest.param("nvmlInit_v2=4", "DRV003", "may not use the GPU", id="no permission"),
+        pytest.param("nvmlInit_v2=4", "DRV003", "cannot use the GPU", id="no permission"),
         pytest.param("nvmlInit_v2=999", "DRV003", "Unknown Error", id="unknown error"),
         pytest.param("nvmlInit_v2=segv", "DRV003", "crashes", id="a segmentation fault"),
         pytest.param("nvmlDeviceGetName@3=15", "GPU002", "GPU 3 of 8 is lost", id="one lost GPU of eight"),

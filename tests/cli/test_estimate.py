@@ -88,7 +88,7 @@ def test_how_many_gpus_it_takes_is_said_where_one_is_too_small():
 
 
 def test_a_gpu_without_bf16_is_told_of():
-    assert "no bf16 in hardware, so give --dtype fp16" in run("llama-3.2-1b", "--gpu", "T4")[1]
+    assert "no bf16 in hardware, so use --dtype fp16" in run("llama-3.2-1b", "--gpu", "T4")[1]
     assert "bf16:" not in run("llama-3.2-1b", "--gpu", "T4", "--dtype", "fp16")[1]
     assert "no units" not in run("llama-3.2-1b", "--gpu", "RTX 3090")[1]
 
@@ -197,7 +197,7 @@ def test_a_repository_of_the_hub_is_read_without_its_library(tmp_path, monkeypat
         pytest.param(("llama-3.1-8b", "--shape", "hidden_size=64"), "two models", id="a model and another one"),
         pytest.param(("--shape", "hidden_size=64"), "--shape lacks num_hidden_layers", id="half a model"),
         pytest.param(("--shape", "hidden_size=big"), "expected KEY=N", id="a width that is no number"),
-        pytest.param(("llama-3.1-8b", "--why", "magic"), "no term 'magic'", id="a term that is not there"),
+        pytest.param(("llama-3.1-8b", "--why", "magic"), "no term 'magic'", id="a term that does not exist"),
         pytest.param(("llama-3.1-8b", "--inference", "--world", "3"), "cannot be split across 3", id="heads by three"),
     ],
 )

@@ -237,8 +237,8 @@ def test_a_job_that_cannot_fit_is_refused_with_one_and_written_when_forced(proje
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param((), "nothing says what the job shall run", id="no settings"),
-        pytest.param(("--settings", "other.toml"), "there is no file other.toml in", id="settings that are not there"),
+        pytest.param((), "nothing says what the job should run", id="no settings"),
+        pytest.param(("--settings", "other.toml"), "other.toml does not exist in", id="settings that are not there"),
         pytest.param((*JOB[:4], "--image", "a b"), "is not an image name", id="no image's name"),
         pytest.param((*JOB, "--name", "My Job"), "is not a DNS label", id="no label"),
         pytest.param((*JOB, "--gpus", "17"), "cannot share a batch of 16 rows", id="more GPUs than rows"),
@@ -265,7 +265,7 @@ def test_wrong_tables_are_refused_with_their_place(project):
 @pytest.mark.parametrize("folder", ["", "deploy"])
 def test_a_folder_without_a_dev_container_is_told_to_make_one(tmp_path, folder):
     (tmp_path / "deploy").mkdir()
-    assert_refused(export(tmp_path, "docker", tmp_path / folder, *JOB), "no devkit.lock of a dev container")
+    assert_refused(export(tmp_path, "docker", tmp_path / folder, *JOB), "no dev container's devkit.lock exists")
     assert_refused(export(tmp_path, "docker", tmp_path / "none", *JOB), "is not a directory")
 
 
@@ -291,9 +291,9 @@ def test_a_command_after_two_dashes_is_exported_and_kept(project, target):
 def test_everything_that_is_missing_is_said_at_once_with_the_commands_that_end_in_the_export(tmp_path):
     (tmp_path / "train.py").write_text("import torch\n")
     done = export(tmp_path, "kubernetes", "--gpu", "H100")
-    assert_refused(done, "no devkit.lock of a dev container")
+    assert_refused(done, "no dev container's devkit.lock exists")
     message = done.stderr.splitlines()[0]
-    assert "no image is named" in message and "nothing says what the job shall run" in message
+    assert "no image is named" in message and "nothing says what the job should run" in message
     assert "devkit init --set bake=true && " in done.stderr
     assert "devkit export kubernetes --image registry.example.org/" in done.stderr
     done = export(tmp_path, "kubernetes", "--image", "a/b:1", "--", "python", "train.py")
@@ -313,6 +313,6 @@ def test_an_export_that_was_killed_at_its_last_step_is_finished_and_said(project
     (folder / JOURNAL_PATH).write_bytes(format_journal(journal))
     done = export(project, "slurm", *JOB, *more, "--yes")
     assert done.returncode == 0
-    assert "finished what an earlier devkit had begun" in done.stderr
+    assert "finished the changes of an interrupted devkit:" in done.stderr
     assert (deployed(project, "slurm") != before) == left_to_do
     assert not (folder / JOURNAL_PATH).exists()

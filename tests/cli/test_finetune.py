@@ -67,7 +67,7 @@ def test_flags_override_the_file_and_unset_settings_keep_their_defaults(tmp_path
     [
         pytest.param([], "--model and --data are missing", id="nothing"),
         pytest.param(["--model", "m"], "--data is missing", id="no data"),
-        pytest.param(["--model", "m", "--data", "d", "--method", "lorra"], "lorra", id="a method that is not there"),
+        pytest.param(["--model", "m", "--data", "d", "--method", "lorra"], "lorra", id="a method that does not exist"),
         pytest.param(["--model", "m", "--data", "d", "--rank", "0"], "--rank is 0", id="a rank of nothing"),
         pytest.param(["--modle", "m"], "--model", id="a misspelled flag"),
         pytest.param(["--settings", "/nowhere.toml"], "cannot read /nowhere.toml", id="a file that is not there"),
@@ -123,7 +123,7 @@ def test_a_dry_run_as_text_prints_decisions_with_reasons(run_factory):
         pytest.param({"--data": "absent.jsonl"}, "there is no file or folder", id="no such data"),
         pytest.param({"--data": "wrong.jsonl"}, "wrong.jsonl:2", id="a record of another type"),
         pytest.param({"--model": "./absent"}, "there is no model", id="no such model"),
-        pytest.param({"--output": "."}, "holds files that no run of devkit wrote", id="a folder of somebody else"),
+        pytest.param({"--output": "."}, "contains files that devkit did not write:", id="a folder of somebody else"),
     ],
 )
 def test_wrong_input_is_refused_before_torch_is_imported(tmp_path, changed, said):

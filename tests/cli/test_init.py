@@ -116,8 +116,8 @@ def test_a_conflict_ends_with_one_and_writes_nothing(tmp_path, as_json):
         pytest.param(
             ("--set", 'name=a"b\n$(touch owned)'), "project name", id="a name full of quotes, newlines and commands"
         ),
-        pytest.param(("--ca-certificate", "missing.pem"), "missing.pem", id="a certificate that is not there"),
-        pytest.param(("--wheelhouse", "missing"), "missing", id="a wheelhouse that is not there"),
+        pytest.param(("--ca-certificate", "missing.pem"), "missing.pem", id="a certificate that does not exist"),
+        pytest.param(("--wheelhouse", "missing"), "missing", id="a wheelhouse that does not exist"),
         pytest.param(("--vendor", "banana"), "banana", id="an unknown vendor"),
     ],
 )

@@ -363,7 +363,7 @@ def test_a_document_with_a_wrong_or_missing_field_is_refused():
             id="CUDA given as the driver",
         ),
         pytest.param(
-            ["verify", "--here", "--model", "nothere"], "there is no model nothere: no such folder", id="no model"
+            ["verify", "--here", "--model", "nothere"], "model nothere was not found: no such folder", id="no model"
         ),
         pytest.param(["fleet", "doctor"], "or reports: --reports DIR", id="no hosts"),
         pytest.param(["doctor", "--jsn"], "--json", id="a misspelled flag"),

@@ -26,7 +26,7 @@ from tests.cli.test_init import GPU, devkit
 def test_an_old_command_runs_and_names_the_new_one(tmp_path, words, new, starts):
     done = devkit(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[0].endswith(f"is now `devkit {new}`; the old name goes with devkit 0.4.")
+    assert done.stderr.splitlines()[0].endswith(f"is now `devkit {new}`; devkit 0.4 removes the old name.")
     assert done.stdout.lstrip().startswith(starts)
 
 
@@ -58,7 +58,7 @@ def test_old_flags_of_init_are_settings(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     done = devkit("init", first, *GPU, *old, "--no-resolve")
     assert done.returncode == 0, done.stderr
-    assert "--device is now --set devices=VALUE; the old flag goes with devkit 0.4." in done.stderr.splitlines()
+    assert "--device is now --set devices=VALUE; devkit 0.4 removes the old flag." in done.stderr.splitlines()
     assert devkit("init", second, *GPU, *new, "--no-resolve").stderr == ""
     made = (first / "devkit.toml").read_text(encoding="utf-8")
     assert made == (second / "devkit.toml").read_text(encoding="utf-8")
@@ -114,7 +114,7 @@ def test_old_flags_of_export_are_settings(tmp_path):
         for words, folder in ((old, tmp_path / "old"), ((*new, *old[-2:]), tmp_path / "new"))
     ]
     assert [done.returncode for done in both] == [0, 0], both
-    assert "--cpus is now --set cpus=VALUE; the old flag goes with devkit 0.4." in both[0].stderr.splitlines()
+    assert "--cpus is now --set cpus=VALUE; devkit 0.4 removes the old flag." in both[0].stderr.splitlines()
     made, again = [(tmp_path / name / "job.sbatch").read_text(encoding="utf-8") for name in ("old", "new")]
     assert made == again.replace("new/", "old/")
     assert "#SBATCH --mem=64G" in made

@@ -98,7 +98,7 @@ def test_a_conflict_is_marked_in_text_and_must_be_decided(project):
     assert "<<<<<<< yours\n" in text
     assert "FROM registry.example.org/python:3.12" in text
     edit(project / "devkit.toml", 'python = "3.11"', 'python = "3.12"')
-    assert_refused(devkit("update", project), "still holds a conflict")
+    assert_refused(devkit("update", project), "still contains a conflict")
 
 
 def test_a_conflict_in_json_keeps_yours_and_says_what_devkit_wants(project):

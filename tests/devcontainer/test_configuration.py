@@ -97,7 +97,7 @@ def state_of(tmp_path, text='[{"Id": "0123", "State": {"Running": true}}]'):
 )
 def test_an_engine_that_answers_nonsense_is_no_bug(tmp_path, answer):
     write(tmp_path, {"image": "debian"})
-    with pytest.raises(DevkitError, match="printed no description"):
+    with pytest.raises(DevkitError, match="printed no container description"):
         state_of(tmp_path, answer)
 
 

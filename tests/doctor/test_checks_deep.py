@@ -82,7 +82,7 @@ CASES = [
     ("PYT018", torch(failed(BNB[0], "x"), library=""), "error", "no import"),
     ("PYT018", torch(failed(BNB[1], "x"), more=BNB), "error", "no quantization"),
     ("PYT018", torch(NOTHING_TO_TRY, library=""), "skipped", "nothing to try it on"),
-    ("PYT019", torch(NO_COMPILER), "warning: there is no C compiler", "Triton without a compiler"),
+    ("PYT019", torch(NO_COMPILER), "warning: no C compiler is installed", "Triton without a compiler"),
     ("PYT020", torch(NO_SYMBOL), "error: torch has cxx11abiTRUE", "FlashAttention of another build"),
 ]
 

@@ -167,7 +167,7 @@ NO_LFS = ProgramFailure("git-lfs", ("it is not installed",), status=127, needed_
 NO_AGENT = ProgramFailure(
     "ssh-add", ("Error connecting to agent: Connection refused",), status=2, needed_by="compose.yaml"
 )
-BROKEN_RUNC = ProgramFailure("/usr/bin/runc", ("its interpreter /x is not there",), status=127)
+BROKEN_RUNC = ProgramFailure("/usr/bin/runc", ("its interpreter /x does not exist",), status=127)
 
 CASES = [
     ("ENG018", healthy(), "passed", "an engine answers"),
@@ -417,7 +417,7 @@ def test_the_verdict_on_each_engine(code):
 
 def test_a_machine_without_the_docker_command_is_not_judged():
     for code in ("ENG011", "ENG012", "ENG014"):
-        assert run_check(code, host(clients__found=())) == Skipped("the docker command is not installed on this side")
+        assert run_check(code, host(clients__found=())) == Skipped("the docker command is not installed here")
 
 
 @pytest.mark.parametrize(("version", "holes"), [("1.17.7", 2), ("1.16.1", 9)], ids=["one behind", "long ago"])

@@ -150,7 +150,7 @@ CASES = [
     ("PRJ017", ignored(".env"), "passed", "a file of tokens that is kept out"),
     ("PRJ018", mounted(ALL_OF_CACHE), "warning", "the whole folder of the host"),
     ("PRJ018", mounted(CACHE_VOLUME), "note", "a volume at the whole folder"),
-    ("PRJ018", mounted(CACHE_ALONE), "passed", "the cache alone"),
+    ("PRJ018", mounted(CACHE_ALONE), "passed", "only the cache"),
     ("PRJ018", mounted(AT_HF_HOME, HF_HOME="/opt/hf"), "note", "at HF_HOME"),
     ("PRJ018", mounted(AT_HF_HOME, HF_HOME="/opt/hf", HF_TOKEN_PATH="/home/dev/token"), "passed", "a token elsewhere"),
     ("PRJ018", mounted(AT_HF_HOME, HF_HOME="/opt/hf", HF_TOKEN_PATH="/opt/hf/token"), "note", "a token path in it"),

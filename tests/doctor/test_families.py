@@ -201,7 +201,7 @@ def test_a_report_of_a_failed_worker_is_no_cause_beside_one():
 def test_the_document_has_causes_with_their_evidence():
     document = json.loads(CliRunner().invoke(explain, ["--json", "--no-facts", ERROR_35]).stdout)
     match = document["matches"][0]
-    assert match["family"] == "the driver and the CUDA runtime do not fit"
+    assert match["family"] == "the driver and the CUDA runtime do not match"
     assert [cause["code"] for cause in match["alternatives"]] == ["CON001"]
     assert all(cause["fix"]["summary"] for cause in match["alternatives"])
     assert match["question"].startswith("nvidia-smi")

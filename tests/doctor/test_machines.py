@@ -157,7 +157,7 @@ def test_a_machine_that_hides_a_folder_is_not_a_healthy_one(name, folder, tmp_pa
     report = build_full_report(gather_facts(host, project=host.project, deadline_s=60.0))
     reasons = [each.reason for each in report.lost]
     assert report.health in (Health.INCOMPLETE, Health.PROBLEMS)
-    assert f"{folder} is empty or may not be read" in reasons
+    assert f"{folder} is empty or not readable" in reasons
     assert ("/sys/bus/pci/devices is not visible here" in reasons) is (folder == "/sys")
 
 

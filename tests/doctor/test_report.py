@@ -106,7 +106,7 @@ def test_the_document_names_what_was_lost_and_for_which_checks():
 
 def test_what_was_lost_is_in_the_first_lines_and_below_a_problem():
     first, second, *_ = text(HUNG, WARNING).splitlines()
-    assert first == "? incomplete: 1 check for what stops GPU work could not be made"
+    assert first == "? incomplete: 1 check for problems that stop GPU work could not run"
     assert second == "  not read: `modinfo` did not answer in time; needed by AAA008"
     assert "healthy" not in text(HUNG, WARNING)
     below = text(HUNG, ROOT)

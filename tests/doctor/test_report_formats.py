@@ -68,7 +68,7 @@ def test_evidence_consequences_and_skipped_are_folded():
     folded = text.split("<details>")[1:]
     assert [part.partition("</summary>")[0] for part in folded] == [
         "<summary>Evidence",
-        "<summary>Consequences, which go away with their cause",
+        "<summary>Consequences, which disappear with their cause",
         "<summary>Not judged, and why",
     ]
     assert "a reading" in folded[0]

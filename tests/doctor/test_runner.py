@@ -256,7 +256,7 @@ def test_a_library_that_hangs_or_crashes_is_not_blamed_on_a_gpu_that_was_not_giv
     ("end", "chosen_by", "status"),
     [
         pytest.param(EngineEnd.NOT_RUNNING, "default", Skipped, id="nobody speaks of an engine"),
-        pytest.param(EngineEnd.NOT_RUNNING, "DOCKER_HOST", Found, id="a variable names one that is not there"),
+        pytest.param(EngineEnd.NOT_RUNNING, "DOCKER_HOST", Found, id="a variable names one that does not exist"),
         pytest.param(EngineEnd.PERMISSION_DENIED, "default", Found, id="a socket was passed in that refuses"),
     ],
 )

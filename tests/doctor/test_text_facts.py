@@ -256,9 +256,9 @@ FEW_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     ("error", "fact", "without", "stated"),
     [
         pytest.param(BUSY, "| No MIG devices found |", "exclusive use", "MIG mode", id="MIG without devices"),
-        pytest.param(MISMATCH, "# reboot\n", "old kernel module", "a reboot does not bring together", id="rebooted"),
+        pytest.param(MISMATCH, "# reboot\n", "old kernel module", "a reboot does not fix", id="rebooted"),
         pytest.param(NO_LIBRARY, "* Ubuntu   Stopped   1\n", "finds no driver", "Ubuntu runs in WSL 1", id="WSL 1"),
-        pytest.param(FEW_IDS, "ra:100000:65536\nra:1000:1\n", "outside of the range", "65536 ids is in", id="range"),
+        pytest.param(FEW_IDS, "ra:100000:65536\nra:1000:1\n", "outside the range", "65536 ids is in", id="range"),
         pytest.param(FEW_GPUS, "Requests:\n  nvidia.com/gpu:  2\n", "advertises none", "asks for 2 GPUs", id="wanted"),
     ],
 )

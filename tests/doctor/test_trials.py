@@ -13,7 +13,7 @@ from tests.doctor.machines import changed, gpu, healthy, spec, windows_guest, wi
 from tests.doctor.running import build_full_report, find_only
 
 ENDPOINT = Endpoint("unix:///var/run/docker.sock", "default")
-UNSEEN = Unknown("the container did not come that far")
+UNSEEN = Unknown("the container did not get that far")
 NODES = ("/dev/nvidia0", "/dev/nvidiactl")
 ARGUMENTS = {
     Way.GPUS: ("--gpus", "all"),

@@ -68,7 +68,7 @@ def _bootstrap(folder: Path) -> None:
 
 
 def install(suite: str, packages: str, root: Path) -> None:
-    """Put a small Debian with these packages into a folder that is not there yet."""
+    """Put a small Debian with these packages into a folder that does not exist yet."""
     run([*BOOTSTRAP, f"--include={packages}", suite, root, MIRROR], deadline_s=900)
 
 

@@ -45,7 +45,7 @@ def test_only_what_each_process_reads_packed_has_to_lie_whole_on_a_gpu():
     packed = replace(RUN, model="meta-llama/Llama-3.1-405B", method=Method.QLORA, sharding=Sharding.ZERO3)
     assert made(packed, job=replace(JOB, gpu="H100", gpus=8)).refusal is None
     message, hint = refusal(replace(packed, dora=True), gpu="H100", gpus=8)
-    assert "each process loads the whole packed model before it is sharded" in message
+    assert "each process loads the whole packed model before sharding" in message
     assert "--gpus" not in hint
 
 

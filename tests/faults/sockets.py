@@ -71,7 +71,7 @@ WRONG = {
     "does not know the page": saying(reply("page not found", status="404 Not Found")),
     "sends elsewhere": saying(reply("", status="301 Moved Permanently", headers="Location: /login\r\n")),
     "is empty": saying(reply("")),
-    "is no JSON": saying(reply("<html>Sign in</html>")),
+    "is not JSON": saying(reply("<html>Sign in</html>")),
     "is nested deeply": saying(reply("[" * 200_000)),
     "is null": saying(reply(None)),
     "is a list": saying(reply([1, 2])),

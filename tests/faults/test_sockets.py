@@ -46,7 +46,7 @@ class AtSocket:
         return run_program([sys.executable, *argv[1:]], deadline_s=deadline_s)
 
 
-AT_ONE_PLACE = ("never answers", "closes in the middle", "has an error", "is no JSON", "is nested deeply", "is a list")
+AT_ONE_PLACE = ("never answers", "closes in the middle", "has an error", "is not JSON", "is nested deeply", "is a list")
 
 
 def cases():

@@ -84,7 +84,7 @@ def test_a_machine_without_libcuda_says_so(monkeypatch):
 @pytest.mark.clock
 def test_torch_is_not_waited_for_behind_a_hanging_cuda(with_cuda):
     deep = read_deep(with_cuda(init="hang"), deadline_s=5)
-    assert deep.torch == Unknown("cuInit hangs, and torch would wait for it too")
+    assert deep.torch == Unknown("cuInit hangs, and torch would wait for it, too")
 
 
 def recorded(tmp_path, program, out, code=0, version="3.12.3"):

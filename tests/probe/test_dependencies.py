@@ -118,8 +118,8 @@ def test_a_list_for_pip_is_read_with_its_options_and_includes(tmp_path):
         pytest.param("torch 2.4", "torch 2.4 is not a requirement", id="a space instead of =="),
         pytest.param("torch=2.4", "torch=2.4 is not a requirement", id="conda's way"),
         pytest.param("-r gone.txt", "gone.txt: it does not exist", id="an include that is missing"),
-        pytest.param("-r ../outside.txt", "../outside.txt: it is outside of the project", id="an include out of it"),
-        pytest.param("-r /etc/passwd", "/etc/passwd: it is outside of the project", id="an absolute include"),
+        pytest.param("-r ../outside.txt", "../outside.txt: it is outside the project", id="an include out of it"),
+        pytest.param("-r /etc/passwd", "/etc/passwd: it is outside the project", id="an absolute include"),
         pytest.param("-r https://example.org/r.txt", "it includes a file from the network", id="one of the network"),
         pytest.param("-r it$s.txt", "it$s.txt: a Dockerfile cannot carry this name", id="a name for shells"),
         pytest.param("https://e.org/a.zip ; python_version < '3'", "an address that", id="an address with a marker"),
@@ -140,7 +140,7 @@ def test_links_out_of_the_project_are_not_followed(tmp_path):
     (tmp_path / "project/requirements.txt").symlink_to(tmp_path / "outside.txt")
     found = reader.read_dependencies(LocalHost(), project=str(tmp_path / "project"))
     assert found == NO_DEPENDENCIES or "secret" not in repr(found)
-    assert unread(found) == {"requirements.txt:1": "it is outside of the project"}
+    assert unread(found) == {"requirements.txt:1": "it is outside the project"}
 
 
 def test_the_address_of_a_torch_wheel_says_its_build(tmp_path):

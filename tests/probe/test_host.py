@@ -60,7 +60,7 @@ def test_a_link_is_followed(place):
     ("path", "outcome"),
     [
         pytest.param("/dev/null", "open", id="a device that opens"),
-        pytest.param("/dev/devkit-nothing", "ENOENT", id="a device that is not there"),
+        pytest.param("/dev/devkit-nothing", "ENOENT", id="a device that does not exist"),
         pytest.param("/etc/passwd/x", "ENOTDIR", id="a file where a folder should be"),
         pytest.param("/etc", "EISDIR", id="a folder"),
     ],

@@ -200,7 +200,7 @@ def test_the_ring_buffer_is_read_where_the_journal_is_closed(tmp_path):
     [
         pytest.param((refused(),), "", "this user may not read the kernel log", id="refused"),
         pytest.param((refused(""),), "", "this user may not read the kernel log", id="refused without a word"),
-        pytest.param((), "", "there is no journalctl", id="no journalctl"),
+        pytest.param((), "", "journalctl is missing,", id="missing,"),
         pytest.param((command(JOURNAL, code=124),), "", "did not answer in time", id="too slow"),
         pytest.param(
             (refused(), command(["dmesg"], "", 1, "dmesg: read kernel buffer failed: Operation not permitted")),

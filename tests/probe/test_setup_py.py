@@ -289,7 +289,7 @@ def test_members_are_named_by_patterns(tmp_path, settings, expected):
         pytest.param("-e file:sub#egg=sub", "sub", id="with its name behind"),
         pytest.param("file:./sub", "sub", id="by its address"),
         pytest.param("wheels/sub-1.0-py3-none-any.whl", "wheels/sub-1.0-py3-none-any.whl", id="an archive"),
-        pytest.param("-e ../sub", None, id="outside of the project"),
+        pytest.param("-e ../sub", None, id="outside the project"),
         pytest.param("-e /opt/sub", None, id="elsewhere on the machine"),
         pytest.param("-e $HOME/sub", None, id="by a variable"),
     ],

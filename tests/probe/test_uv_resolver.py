@@ -149,14 +149,14 @@ def test_a_source_distribution_that_says_nothing_is_named_and_not_run(index):
     answer = resolve("silent\nhub\n")
     assert shorten(answer) == Resolved(
         (("hub", "2.4"),),
-        unread=("silent 1.0, which only its setup.py can tell",),
+        unread=("silent 1.0, which only its setup.py defines",),
         wheels=(("hub", "hub-2.4-py3-none-any.whl"),),
     )
     assert not (index / "ran").exists()
 
 
 def test_a_source_distribution_with_a_line_that_is_no_requirement_ends_no_other_resolution(index):
-    assert resolve("wrong\nhub\n").unread == ("wrong 1.0, which only its setup.py can tell",)
+    assert resolve("wrong\nhub\n").unread == ("wrong 1.0, which only its setup.py defines",)
     assert resolve("old\n").packages == (("hub", "0.9"), ("old", "1.0"))
 
 
@@ -233,7 +233,7 @@ def test_without_uv_it_was_not_checked(index, monkeypatch):
 
 def test_without_a_folder_for_temporary_files_it_was_not_checked(index, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", "/dev/null/x")
-    assert resolve("hub\n") == Unknown("there is no folder for temporary files: Not a directory")
+    assert resolve("hub\n") == Unknown("no folder for temporary files: Not a directory")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
@@ -358,7 +358,7 @@ def test_what_is_resolved_beside_is_what_would_be_resolved_in_turn(index):
             beside.expect(request)
         answers = [beside(request) for request in requests]
         assert answers == [in_turn(request) for request in requests]
-        assert answers[2].unread == ("silent 1.0, which only its setup.py can tell",)
+        assert answers[2].unread == ("silent 1.0, which only its setup.py defines",)
         assert beside(requests[0]) == answers[0]
 
 

@@ -74,7 +74,7 @@ def test_a_mounted_project_is_not_mounted_again(root):
     ("words", "says"),
     [
         (("--compose", "docker/compose.yml"), "docker/compose.yml does not exist"),
-        (("--compose", "../elsewhere.yml"), "is outside of the project"),
+        (("--compose", "../elsewhere.yml"), "is outside the project"),
         (("--compose", "docker/Dockerfile"), "docker/Dockerfile "),
         (("--compose", "docker/docker-compose.yml", "--service", "api"), "has no service 'api'"),
         (("--compose", "docker/docker-compose.yml", "--torch", "2.9.1"), "--torch would change nothing"),

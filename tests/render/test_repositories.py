@@ -221,9 +221,9 @@ def test_an_adoption_killed_before_its_last_file_is_finished_by_the_next_command
         devkit("init", killed, *GPU)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    with pytest.raises(DevkitError, match="an earlier devkit was stopped while it wrote"):
+    with pytest.raises(DevkitError, match="an earlier devkit was interrupted while it wrote"):
         devkit("update", killed, "--check")
     done = devkit("update", killed, "--yes")
-    assert "finished what an earlier devkit had begun" in done.output
+    assert "finished the changes of an interrupted devkit:" in done.output
     assert tree(killed) == tree(whole)
     assert "asks for no GPU" not in devkit("init", killed, *GPU).output

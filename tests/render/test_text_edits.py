@@ -70,8 +70,8 @@ def test_a_document_is_changed_where_it_must_be(key, value, lines, end):
         pytest.param('{"a": [1, 2]}', ("a", "0"), '{"a": [2]}', id="an item on one line"),
         pytest.param('{\n  "a": 1, // x\n  "b": 2\n}', ("a",), '{\n  "b": 2\n}', id="a line with its comment"),
         pytest.param('{\n  "a": 1, // x\n  "b": 2\n}', ("b",), '{\n  "a": 1 // x\n}', id="the last line"),
-        pytest.param('{"a": 1}', ("c",), '{"a": 1}', id="a member that is not there"),
-        pytest.param('{"a": 1}', ("b", "c"), '{"a": 1}', id="a member of one that is not there"),
+        pytest.param('{"a": 1}', ("c",), '{"a": 1}', id="a member that does not exist"),
+        pytest.param('{"a": 1}', ("b", "c"), '{"a": 1}', id="a member of one that does not exist"),
     ],
 )
 def test_a_value_is_removed(before, key, after):

@@ -91,8 +91,7 @@ def dev(root, text, dockerfile="", files=()):
             '{"image": "python:3.12", "postCreateCommand": "cd /opt/other && pip install ."}',
             "",
             {"pyproject.toml": PYPROJECT},
-            "no file of the project installs torch; whether the image of .devcontainer/devcontainer.json:1 has one was not"
-            " checked",
+            "no file of the project installs torch; devkit did not check the image of .devcontainer/devcontainer.json:1",
             id="another project",
         ),
     ],
@@ -148,7 +147,7 @@ def test_a_dev_container_without_gpu_work_is_left_alone(tmp_path, text, dockerfi
     before = tree(root)
     done = devkit("init", root, *GPU)
     assert done.return_value == 0
-    assert "unchanged: your dev container asks for no GPU" in " ".join(done.stdout.split())
+    assert "unchanged: your dev container requests no GPU" in " ".join(done.stdout.split())
     assert tree(root) == before
     assert json.loads(devkit("init", root, *GPU, "--json").stdout)["verdict"] == "unchanged"
 

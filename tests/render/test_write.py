@@ -470,7 +470,7 @@ def test_a_run_killed_while_it_prepares_is_rolled_back(tmp_path):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert writing.is_unfinished(tmp_path)
-    assert "what it had prepared was removed" in writing.finish_writes(tmp_path)
+    assert "its prepared files were removed" in writing.finish_writes(tmp_path)
     assert tree(tmp_path) == before
 
 
@@ -478,7 +478,7 @@ def test_a_run_killed_while_it_prepares_is_rolled_back(tmp_path):
 def test_a_run_killed_between_two_renames_is_finished_and_said(tmp_path):
     run(tmp_path)
     kill_writing(tmp_path, compute_changes(tmp_path, SECOND, (DEVKIT_TOML,)), before=".devkit.lock.devkit-new")
-    assert "finished what an earlier devkit had begun" in writing.finish_writes(tmp_path)
+    assert "finished the changes of an interrupted devkit:" in writing.finish_writes(tmp_path)
     assert tree(tmp_path) == {each.path: each.content for each in (DEVKIT_TOML, *SECOND)}
     assert writing.finish_writes(tmp_path) == ""
 

@@ -216,7 +216,7 @@ def test_what_the_guide_builds_without_isolation_compiles_if_it_has_no_wheel():
     wheel = replace(need("numpy"), unisolated_by="README.md:5")
     plan = solve(address, wheel)
     assert modes(plan) == {"fused-grid": CompileMode.COMPILED}
-    assert plan.compiled[0].because == "README.md:5 has it built without isolation"
+    assert plan.compiled[0].because == "README.md:5 builds it without isolation"
     assert plan.nvcc == FROM_WHEELS
 
 
@@ -252,5 +252,5 @@ def test_the_cost_is_said_before():
     lines = list(list_compile_costs(plan, cores=16, memory_gb=40))
     assert lines[0].startswith("deepspeed compiles at its first use")
     assert f"about {-(-minutes // 4)} minutes here with 4 jobs of up to 9 GB" in lines[1]
-    assert "when the container is made, how long is not known" in lines[2]
+    assert "when the container is created, its duration is unknown" in lines[2]
     assert "1 job of" in list(list_compile_costs(plan, cores=16, memory_gb=2))[1]

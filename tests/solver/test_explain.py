@@ -60,7 +60,7 @@ def test_an_answer_says_how_old_its_data_is(solve_for, today, says):
 
 @pytest.mark.parametrize(
     ("resolution", "because"),
-    [(Unknown("--no-resolve was given"), "--no-resolve was given"), (None, "nothing was to be resolved")],
+    [(Unknown("--no-resolve was given"), "--no-resolve was given"), (None, "nothing needed resolving")],
 )
 def test_the_document_says_why_packages_were_not_checked(solve_for, resolution, because):
     plan = replace(solve_for(driver="580.95.05", gpus=("H100",)), resolution=resolution)

@@ -101,9 +101,9 @@ def test_a_request_for_torch_is_one_for_torch(framework):
     [
         ("jax", ("jax ==0.4.1",), ADA, "jax==0.4.1: no such JAX in the tables"),
         ("tensorflow", ("tensorflow ==1.15",), ADA, "no such TensorFlow in the tables"),
-        ("jax", (), {"gpus": ("RX 7900 XTX",)}, "an image that brings ROCm"),
+        ("jax", (), {"gpus": ("RX 7900 XTX",)}, "an image that includes ROCm"),
         ("jax", (), {"gpus": ("RTX 4090",)}, "no driver is known for the flags"),
-        ("cuda", (), {"driver": "570.124.06"}, "the CUDA architectures are left to the project"),
+        ("cuda", (), {"driver": "570.124.06"}, "the project chooses the CUDA architectures"),
     ],
 )
 def test_what_was_not_checked_is_said(framework, needs, machine, says):

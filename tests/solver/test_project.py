@@ -72,7 +72,7 @@ def test_the_plan_says_what_was_read_and_what_was_not():
     plan = solve_project(REQUEST, dependencies, load_tables())
     assert plan.because("dependencies") == "the project has requirements.txt"
     assert plan.warnings[-3:] == (
-        "setup.py:12 is not taken into account: it is computed when setup.py runs",
+        "setup.py:12 is ignored: it is computed when setup.py runs",
         "not installed from environment.yml: numpy and ffmpeg; conda brings it",
         f"requirements.txt:1 names {TORCH_INDEX}: torch still comes from the plan's own index",
     )

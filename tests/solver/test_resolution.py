@@ -104,7 +104,7 @@ def test_torch_is_one_that_the_wheels_of_compiled_packages_are_built_for(package
     found = plan(project(*packages), uv)
     assert (uv.requests[0].constraints[0] == limits) is bool(limits)
     assert [each.name for each in found.compiled if each.mode is CompileMode.COMPILED] == compiles
-    assert found.because("torch").startswith("fewer packages compile with it") is bool(limits)
+    assert found.because("torch").startswith("more packages have wheels with it") is bool(limits)
     # Where the others do not take it, the wheels are given up.
     refused = Uv(Refused("numpy needs torch>2.10"), resolved("numpy==2", "torch==2.14.1"))
     assert not limits or plan(project(*packages), refused).torch == "2.14.1"
@@ -194,7 +194,7 @@ def test_a_requested_python_stays_and_the_missing_wheel_is_said():
     found = plan(project("tokenizers"), build_on_wheels_of("3.11"), python="3.12")
     assert found.python == "3.12"
     assert found.warnings[-1] == (
-        "tokenizers: no wheel for Python 3.12, so the build of the image compiles it; for Python 3.11 there is one"
+        "tokenizers: no wheel for Python 3.12, so the image build compiles it; Python 3.11 has a wheel"
     )
 
 
@@ -252,7 +252,7 @@ def test_what_only_the_tables_know_becomes_a_limit():
 def test_what_the_project_excludes_is_warned_of():
     uv = Uv(resolved("torch==2.2.2", "numpy==2.5"), CONFLICT)
     found = plan(project("torch==2.2.2", "numpy==2.5"), uv)
-    assert "torch 2.2.2 runs with numpy<2 alone, and the project's packages take numpy 2.5" in found.warnings
+    assert "torch 2.2.2 runs with numpy<2, but the project's packages need numpy 2.5" in found.warnings
     assert found.limits == ("numpy==2.5",)
 
 
@@ -281,7 +281,7 @@ OLD_VISION = Refused("torchvision<0.17 has no wheels with a matching Python vers
         pytest.param(
             build_machine_from_flags(driver="580.95.05", gpus=("RTX 5090",)),
             "2.14.1",
-            ["basicsr 1.4.2 runs with torchvision<0.17 alone, and the project's packages take torchvision 0.28.0"],
+            ["basicsr 1.4.2 runs with torchvision<0.17, but the project's packages need torchvision 0.28.0"],
             id="no torch that is old enough has code for the GPU",
         ),
     ],

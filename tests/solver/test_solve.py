@@ -151,7 +151,7 @@ def test_every_rule_that_an_answer_can_name_is_documented():
 
 def test_what_speaks_against_a_requested_image(solve_for):
     for image, says in {
-        "nvidia/cuda:13.0-devel-ubuntu24.04": "nvidia/cuda tags name CUDA by three numbers, such as 13.0.2",
+        "nvidia/cuda:13.0-devel-ubuntu24.04": "nvidia/cuda tags contain three numbers, such as 13.0.2",
         "python:3.12-alpine": "torch has no wheel for musl, the C library of python:3.12-alpine",
         "mirror.example/python:3.11": "has Python 3.11; Python 3.12 is requested",
     }.items():
@@ -213,7 +213,7 @@ def test_a_python_is_old_from_the_month_after_its_last(framework):
         known.torch = copy.copy(known.torch)
         known.torch.as_of = f"{month}-21"
         plan = solve_project(request, project, known)
-        assert any("no more security fixes" in each for each in plan.warnings) is is_warned, month
+        assert any("no security fixes" in each for each in plan.warnings) is is_warned, month
 
 
 def test_the_nearest_release_is_of_the_same_minor_or_before_it():

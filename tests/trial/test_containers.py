@@ -20,7 +20,7 @@ from devkit.trial.project import list_run_arguments, list_stand_ins
 from tests.doctor.machines import changed, healthy, no_library, windows_guest, without_gpu
 from tests.doctor.projects import files_of, read
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are tried on Linux alone")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="containers are tried only on Linux")
 
 SEEN = """devkit node /dev/nvidia0
 devkit node /dev/nvidiactl
@@ -178,7 +178,7 @@ def test_what_cannot_be_removed_is_named(engine, monkeypatch):
     [
         pytest.param(changed(healthy(), {"engine": Unknown("?")}), "no container engine", id="no engine"),
         pytest.param(changed(healthy(), {"engine.endpoint.url": "tcp://far:2376"}), "another machine", id="far away"),
-        pytest.param(changed(healthy(), {"system": Unknown("?")}), "on Linux alone", id="an unknown system"),
+        pytest.param(changed(healthy(), {"system": Unknown("?")}), "only on Linux", id="an unknown system"),
     ],
 )
 def test_where_nothing_is_started_and_why(engine, facts, reason):

@@ -159,7 +159,7 @@ def test_what_is_required_and_not_installed_is_not_called_undeclared(project):
     files = [("wan/__init__.py", "import not_there")]
     found = prove(project([("not-there", "not_there", None)], files=files))["imports"]
     assert found.reason == (
-        "not-there: requirements.txt:1 requires it, and it is not installed;"
+        "not-there: requirements.txt:1 requires it, but it is not installed;"
         " wan: wan/__init__.py imports not_there, which is not installed"
     )
 
@@ -234,7 +234,7 @@ def test_a_console_script_of_the_project_prints_its_help(project, python):
 @pytest.mark.parametrize(
     "readme",
     [
-        pytest.param("python ../../outside.py", id="a file outside of the project"),
+        pytest.param("python ../../outside.py", id="a file outside the project"),
         pytest.param("python gone.py", id="a file that is not there"),
         pytest.param("python plain.py", id="a program that would just run"),
         pytest.param("the python train.py of others", id="words in a sentence"),

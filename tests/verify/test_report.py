@@ -155,7 +155,7 @@ NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for executio
 @pytest.mark.parametrize(
     ("name", "reason", "code"),
     [
-        ("torch-build", "driver_library is absent, expected loads, as a GPU is here", "CON005"),
+        ("torch-build", "driver_library is absent, expected loads, because this machine has a GPU", "CON005"),
         ("torch-build", "cu_init is 999, expected 0", "CUD011"),
         ("torch-build", "gpus_seen_by_torch is 0, expected 1", "PYT001"),
         ("torch-build", "gpu_0_target is sm_120, expected runs code for sm_80 sm_90", "PYT002"),
@@ -165,7 +165,7 @@ NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for executio
         ("link-rate", "to_gpu_gb_per_s is 0.8, expected 3.94 to 81.9; data sheet 63", "GPU015"),
         ("bitsandbytes-native", "library is ErrorHandlerMockBNBNativeLibrary, expected bitsandbytes' own", "PYT018"),
         ("lora-memorizes", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "MEM004"),
-        ("lora-memorizes", "the process was ended by SIGKILL, most often because memory ran out", "MEM002"),
+        ("lora-memorizes", "the process was ended by SIGKILL, usually because memory ran out", "MEM002"),
         ("resume", "OSError: [Errno 28] No space left on device", "STO002"),
         ("triton", "RuntimeError: Failed to find C compiler. Please specify via CC", "CON004"),
         ("nccl", "bus_gb_per_s is 0.4, expected > 1", "NET001"),

@@ -158,7 +158,7 @@ def test_triton_is_skipped_where_it_is_missing_or_the_gpu_too_old(stage, monkeyp
     old = outcome(stage, gpu("6.1"))
     assert (old.status, old.reason) == (
         StageStatus.SKIPPED,
-        "Triton compiles for compute capability 7.0 and newer, and this is 6.1",
+        "Triton compiles for compute capability 7.0 and newer, but this is 6.1",
     )
     monkeypatch.setattr(device_stages, "find_spec", lambda _: None)
     without = outcome(stage, gpu("9.0"))

@@ -43,7 +43,7 @@ def test_parts_of_a_gpu_are_requested_one_at_a_time():
     parts = {
         "nvidia.com/mig-1g.10gb": ("knows nothing of MIG: that instance has 10 GB", "one MIG instance only"),
         "nvidia.com/mig-3g.40gb.me": ("that instance has 40 GB", "one MIG instance only"),
-        "nvidia.com/gpu.shared": ("its memory is not divided", "several shares may be of one GPU"),
+        "nvidia.com/gpu.shared": ("its memory is not divided", "several shares may belong to one GPU"),
     }
     for resource, (noted, refused) in parts.items():
         rendered = made(with_gpus(1), gpu_resource=resource)
@@ -62,7 +62,7 @@ def test_a_node_with_just_as_many_processors_is_taken():
 
 
 def test_nothing_binds_pods_to_a_gpu_by_itself_and_a_note_says_how():
-    assert has_note(made(with_gpus(2, "H100")), "nothing binds the pods to H100", "nvidia.com/gpu.product")
+    assert has_note(made(with_gpus(2, "H100")), "the pods are not pinned to H100", "nvidia.com/gpu.product")
     bound = made(with_gpus(2, "H100"), node_selector=("nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3",))
     assert pod_of(bound)["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert not bound.notes and not made(with_gpus(2)).notes

@@ -45,7 +45,7 @@ def test_several_nodes_share_what_is_made_for_them_and_must_be_able_to():
         "--set storage_class" in note for note in made(new_storage(task(nodes=2)), storage_class="efs").notes
     )
     for mode in (AccessMode.ONE_NODE, AccessMode.ONE_POD):
-        with pytest.raises(DevkitError, match=f"access_mode {mode} allows one node to mount what 2 nodes"):
+        with pytest.raises(DevkitError, match=f"access_mode {mode} allows only one node to mount it, but 2 nodes"):
             made(new_storage(task(nodes=2)), access_mode=mode)
         assert claims(made(new_storage(task()), access_mode=mode))["tune-data"]["accessModes"] == [str(mode)]
     assert any("mount models, data, checkpoints" in note for note in made(task(nodes=2)).notes)

@@ -209,7 +209,7 @@ def test_a_wrong_word_is_refused_and_a_script_elsewhere_needs_the_projects_folde
         texts(render_docker(ONE, DockerContextSettings(), context("/elsewhere")))["run.sh"]
     )
     done = subprocess.run(["sh", tmp_path / "run.sh", "fetch"], capture_output=True, text=True, check=False)
-    assert "This script is outside of the project" in done.stderr
+    assert "This script is outside the project" in done.stderr
 
 
 @pytest.mark.full

@@ -103,7 +103,7 @@ def test_memory_is_rounded_up_to_what_slurm_counts_in_and_what_it_cannot_express
     with pytest.raises(DevkitError, match="--set grace of 65536 s is longer than Slurm's longest notice"):
         script_of(task(grace_s=65536))
     assert "--signal=TERM@65535" in options_of(task(grace_s=65535))
-    with pytest.raises(DevkitError, match=r"Slurm's name of H100 MIG 3g\.40gb is the site's own"):
+    with pytest.raises(DevkitError, match=r"the site decides Slurm's name of H100 MIG 3g\.40gb"):
         script_of(with_gpu("H100 MIG 3g.40gb"))
 
 

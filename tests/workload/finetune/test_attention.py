@@ -69,7 +69,7 @@ NO_VARLEN = gpu("8.6", has_varlen=False)
         pytest.param(model(sdpa=False), CPU, Attention.EAGER, "written by hand", id="attention sinks"),
         pytest.param(model(recurrent=True), H200, Attention.FLASH, "recurrent layers", id="a hybrid with flash-attn"),
         pytest.param(
-            model(passes_borders=False), A100, Attention.SDPA, "where the texts of a row begin", id="unknown code"
+            model(passes_borders=False), A100, Attention.SDPA, "pass the text boundaries of a row to its attention", id="unknown code"
         ),
         pytest.param(
             model(sdpa=False, flash=False), H200, Attention.EAGER, "written by hand", id="sinks that flash-attn lacks"

@@ -38,7 +38,7 @@ def test_a_template_that_forgets_reasoning_gives_an_example_for_each_answer():
         "<|im_start|> assistant / [<think>] [is] [</think>] [A] [<|im_end|>] [/]",
     ]
     assert notes(tokenizer, chat(USER, first, SECOND, last)) == [
-        "made an example of each answer in 1 chat: the chat template writes earlier answers differently once more "
+        "turned each answer into an example in 1 chat: the chat template writes earlier answers differently once more "
         "turns follow"
     ]
     assert notes(tokenizer, chat(USER, ANSWER, SECOND, LAST)) == [], "without reasoning nothing is forgotten"
@@ -76,7 +76,7 @@ def test_a_template_that_writes_the_day_writes_the_same_one_every_day():
 def test_a_tokenizer_without_a_template_is_given_one_aloud_and_keeps_it():
     tokenizer = made.words()
     assert notes(tokenizer, chat(USER, ANSWER)) == [
-        "the tokenizer has no chat template: chats are written in ChatML, which its model has not been trained with"
+        "the tokenizer has no chat template: chats use ChatML, which the model was not trained with"
     ]
     rendered = tokenizer.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
     assert rendered == "<s><|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"

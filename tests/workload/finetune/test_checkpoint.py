@@ -211,7 +211,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path, state):
 
 def test_a_disk_too_small_for_what_is_kept_is_noticed_before_the_first_step(tmp_path, state):
     with mounted(tmp_path / "disk", "size=64k") as disk:
-        with pytest.raises(DevkitError, match=r"has 64 KiB for checkpoints, and they need 1.*KiB"):
+        with pytest.raises(DevkitError, match=r"has 64 KiB for checkpoints, but they need 1.*KiB"):
             checkpoint.require_checkpoint_space(disk, state, ranks=ALONE)
         assert names(disk) == []
 

@@ -16,7 +16,7 @@ def test_the_chat_template_of_the_training_is_saved_and_noted(run_factory):
     path.write_text(json.dumps({"messages": chat}) + "\n")
     ran = run_factory.run(data=(f"{path}",), batch=1, steps=1)
     notes = [each["text"] for each in ran.named("note")]
-    assert any("no chat template: chats are written in ChatML" in note for note in notes)
+    assert any("no chat template: chats use ChatML" in note for note in notes)
     [saved] = list(ran.output.rglob("chat_template.jinja"))
     assert "<|im_start|>" in saved.read_text()
 

@@ -77,7 +77,7 @@ def test_an_error_of_one_node_is_reported_by_that_node(run_factory, zygote, tmp_
     run = zygote.start(words, world=2, places=places)
     assert run.ended() == [2, 2]
     assert run.said(0) == ""
-    assert f"Error: there is no file or folder {run_factory.texts.name}" in run.said(1)
+    assert f"Error: no file or folder {run_factory.texts.name}" in run.said(1)
 
 
 @pytest.mark.parametrize("failing", [1, 0])

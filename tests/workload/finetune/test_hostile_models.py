@@ -104,7 +104,7 @@ def test_a_chat_template_is_bounded(folder, monkeypatch, template, says):
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/hostname", "a/../../model.safetensors"])
 def test_shards_lie_beside_their_index(folder, name):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(DevkitError, match="not beside it"):
+    with pytest.raises(DevkitError, match="not next to it"):
         inspect_model(folder)
 
 
@@ -209,10 +209,10 @@ def test_a_file_that_would_fill_the_memory_is_refused(folder, name):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"num_hidden_layers": 10**9}, "which its weights do not hold"),
-        ({"hidden_size": 10**6}, "parameters, and the weights have"),
-        ({"hidden_size": 10**12}, "parameters, and the weights have"),
-        ({"vocab_size": 10**12}, "parameters, and the weights have"),
+        ({"num_hidden_layers": 10**9}, "which its weights do not contain"),
+        ({"hidden_size": 10**6}, "parameters, but the weights have"),
+        ({"hidden_size": 10**12}, "parameters, but the weights have"),
+        ({"vocab_size": 10**12}, "parameters, but the weights have"),
         ({"pad_token_id": 10**12}, "cannot build the model"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -104,10 +104,10 @@ def test_a_manifest_of_another_form_is_named_by_its_form(folder):
 
 def test_other_texts_and_another_model_are_called_so_in_place_of_hashes():
     before = {"rank": 8, "model": "0f0f", "data": "abab"}
-    assert find_differences(before, {**before, "data": "cdcd"}) == ["the data differ from those of the checkpoint"]
+    assert find_differences(before, {**before, "data": "cdcd"}) == ["the data differ from the checkpoint's"]
     assert find_differences(before, {"rank": 9, "model": "1e1e", "data": "abab"}) == [
         "rank was 8, now 9",
-        "the model differs from that of the checkpoint",
+        "the model differs from the checkpoint's",
     ]
     rows = {**before, "sequence": 64}
     assert find_differences(rows, {**rows, "sequence": 32, "data": "cdcd"}) == ["sequence was 64, now 32"]

@@ -87,7 +87,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     ("contents", "message", "hint"),
     [
         ({"config__json": None}, "has no config.json", "Name a model's folder"),
-        ({"config__json": None, "adapter_config__json": "{}"}, "is an adapter, not a model", "the adapter beside it"),
+        ({"config__json": None, "adapter_config__json": "{}"}, "is an adapter, not a model", "the adapter with --adapter."),
         ({"config__json": "{"}, "is not JSON", "Fetch it again"),
         ({"config__json": "[]"}, "holds no settings", "Fetch it again"),
         ({"config__json": {"architectures": []}}, "names no model_type", "transformers reads"),
@@ -99,7 +99,7 @@ CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
             "is BertForMaskedLM, which cannot generate text",
             "causal language model",
         ),
-        ({"model__safetensors": None}, "has a config.json and no weights", "Fetch model.safetensors"),
+        ({"model__safetensors": None}, "has a config.json but no weights", "Also fetch model.safetensors"),
         ({"model__safetensors": ""}, "is not a complete safetensors file", "cut short"),
         ({"model__safetensors": "<html>not found</html>"}, "is not a complete safetensors file", "cut short"),
         (
@@ -160,7 +160,7 @@ def refusal_of_loading(folder, **choices):
         ({"model_type": "vit"}, "is not a model that generates text"),
         (
             {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
-            "comes with its own code, which devkit does not run",
+            "contains its own code, which devkit does not run",
         ),
     ],
     ids=["newer than transformers", "an image model", "with code of its own"],

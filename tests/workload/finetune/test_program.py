@@ -139,8 +139,8 @@ def test_a_folder_with_somebody_elses_files_is_refused(run_factory, tmp_path):
             {"sequence": 129}, "longer than this model's context length of 128", id="rows longer than the model reads"
         ),
         pytest.param({"eval_share": 0.01}, "leaves nothing on one side", id="too little to hold out"),
-        pytest.param({"targets": ("q_prj",)}, "q_prj", id="a layer that is not there"),
-        pytest.param({"data": ("/nowhere.jsonl",)}, "nowhere.jsonl", id="data that is not there"),
+        pytest.param({"targets": ("q_prj",)}, "q_prj", id="a layer that does not exist"),
+        pytest.param({"data": ("/nowhere.jsonl",)}, "nowhere.jsonl", id="data that does not exist"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(run_factory, tmp_path, how, said):

@@ -106,7 +106,7 @@ def test_of_a_run_that_skipped_every_step_no_loss_is_made_up():
     out = io.StringIO()
     end = {"event": "end", "how": "done", "first_loss": None, "last_loss": None, "step": 2, "tokens": 9}
     ProgressPrinter(out, io.StringIO())(end | {"tokens_per_s": 1.0, "result": "out/adapter"})
-    assert out.getvalue().startswith("done: every step was skipped, so nothing was learned in 2 steps")
+    assert out.getvalue().startswith("done: every step was skipped, so the model learned nothing in 2 steps")
 
 
 def test_while_texts_are_read_a_line_counts_and_is_gone_before_anything_else(monkeypatch):

@@ -64,7 +64,7 @@ def test_half_of_the_launchers_variables_are_named_with_what_is_missing(environm
     [
         ("RANK", "first", "are 'first', '2', '1', not whole numbers"),
         ("RANK", "-1", "are '-1', '2', '1', not whole numbers"),
-        ("RANK", "2", "RANK is 2 and WORLD_SIZE 2: ranks count from 0"),
+        ("RANK", "2", "RANK is 2 and WORLD_SIZE 2: ranks start at 0"),
         ("WORLD_SIZE", "", "set, but not WORLD_SIZE"),
     ],
 )
@@ -105,7 +105,7 @@ def test_rank0_keeps_the_store_until_another_rank_learned_that_the_end_is_report
 
 def test_more_processes_than_gpus_are_refused(environment):
     environment(**{**WHOLE, "LOCAL_RANK": "1"})
-    with pytest.raises(DevkitError, match=r"LOCAL_RANK is 1, and torch sees 0 GPUs here"), join_process_group("cuda"):
+    with pytest.raises(DevkitError, match=r"LOCAL_RANK is 1, but torch sees 0 GPUs here"), join_process_group("cuda"):
         pass
 
 

@@ -76,7 +76,7 @@ def test_a_text_file_is_one_record(write, content):
         pytest.param(A.encode() + b"\n\xe9\n", ":2 is not UTF-8: byte 0xe9 at byte 1", "iconv", id="Latin-1"),
         pytest.param(A.encode() + b"\n\0\0\0", ":2 holds a NUL byte", "damaged", id="NUL bytes"),
         pytest.param(codecs.BOM_UTF16_LE + A.encode("utf-16-le"), " is UTF-16", "iconv -f UTF-16", id="UTF-16"),
-        pytest.param("\n \n", "there is no record at all", "One of", id="blank lines alone"),
+        pytest.param("\n \n", "it has no records", "One of", id="blank lines alone"),
         pytest.param(
             '{"text": " "}\n{"text": ""}', "none of 2 records has anything; ", "Give a text", id="empty texts"
         ),
@@ -84,7 +84,7 @@ def test_a_text_file_is_one_record(write, content):
         pytest.param(
             '{"messages": [{"role": "User", "content": "a"}, {"role": "Assistant", "content": "b"}]}',
             ':1 has no answer by "assistant", only turns by User and Assistant',
-            'whose role is "assistant"',
+            'with the role "assistant"',
             id="roles in capitals",
         ),
         pytest.param('{"text": "a', ":1:10: not JSON: this text has no closing", "cut off", id="a text cut off"),
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_named_with_its_place(write, content, message, hint):
     ("content", "message"),
     [
         pytest.param('[\n{"text": "a"},\n{"text" "b"}\n]', ":3:9: not JSON: expecting ':' delimiter", id="in a list"),
-        pytest.param("[]", "there is no record at all", id="an empty list"),
+        pytest.param("[]", "it has no records", id="an empty list"),
     ],
 )
 def test_what_is_wrong_in_a_json_file_is_named_with_its_place(write, content, message):
@@ -148,7 +148,7 @@ def test_a_folder_of_nothing_readable_says_what_it_holds(write, tmp_path):
     ("name", "hint"),
     [
         pytest.param("chat.jsonl", "Did you mean chats.jsonl?", id="a letter is missing"),
-        pytest.param("no/such/folder.jsonl", "There is no folder no/such either.", id="not even its folder"),
+        pytest.param("no/such/folder.jsonl", "The folder no/such does not exist either.", id="not even its folder"),
     ],
 )
 def test_what_is_near_a_name_of_nothing_is_said(write, name, hint, tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def test_the_survey_counts_kinds_and_what_is_left_out(write):
     second = write("b.jsonl", '{"prompt": "p", "completion": "c"}')
     found = RecordReader([first, second]).summarize()
     assert (found.records, found.kinds) == (3, ((RecordKind.PROMPT, 1), (RecordKind.TEXT, 2)))
-    left_out = f"2 more left out with nothing to train on (the first: {first}:2 holds no text)"
+    left_out = f"2 more left out because they have nothing to train on (the first: {first}:2 holds no text)"
     assert f"{found}" == f"1 prompt and 2 text records in 2 sources, {left_out}"
     assert f"{RecordReader([second]).summarize()}" == "1 prompt record in 1 source"
 
@@ -199,7 +199,7 @@ def test_what_needs_an_optional_library_says_which(write, tmp_path, monkeypatch)
     assert "pip install datasets" in caught.value.hint
     write("saved/dataset_info.json", "{}")
     write("saved/state.json", "{}")
-    with pytest.raises(DevkitError, match="is read by the package datasets, which is not installed"):
+    with pytest.raises(DevkitError, match="the package datasets, which reads"):
         list(RecordReader([f"{tmp_path / 'saved'}"]))
 
 
@@ -207,7 +207,7 @@ def test_a_table_needs_pyarrow_and_says_so(write, monkeypatch):
     # Another test may have imported its parts.
     for module in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(DevkitError, match="is read by the package pyarrow, which is not installed"):
+    with pytest.raises(DevkitError, match="the package pyarrow, which reads"):
         list(RecordReader([write("a.parquet", b"PAR1")]))
 
 

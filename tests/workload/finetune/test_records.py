@@ -81,7 +81,7 @@ def test_a_record_is_read(entry, record):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        pytest.param("text", "this is a text, and a record is an object", id="a text alone"),
+        pytest.param("text", "expected a record object, got a text", id="a text alone"),
         pytest.param({}, "no known format of record, with no fields at all", id="an empty object"),
         pytest.param({"content": "a", "b": 1}, "with the fields content and b", id="unknown fields are named"),
         pytest.param({"prompt": "a", "completion": [ANSWER]}, '"completion" is a list', id="text and messages mixed"),
@@ -98,7 +98,7 @@ def test_a_record_is_read(entry, record):
         pytest.param({"messages": [USER, ANSWER], "tools": "f"}, '"tools" is a text', id="tools that are no list"),
         pytest.param(
             {"conversations": [{"from": "bing", "value": "a"}]},
-            'conversations[0] is from "bing", which is unknown',
+            'conversations[0] is from "bing", an unknown role',
             id="a speaker nobody knows",
         ),
         pytest.param({"text": "a\ud800b"}, '"text" holds half a character: \\ud800 alone at character 2', id="half"),

@@ -40,7 +40,7 @@ def names(folder):
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path, texts, resume):
     write(tmp_path, **texts)
-    with pytest.raises(DevkitError, match="holds files that no run of devkit wrote: ") as refused:
+    with pytest.raises(DevkitError, match="contains files that devkit did not write: ") as refused:
         prepare_run_folder(tmp_path, resume=resume)
     assert "--output" in refused.value.hint
     assert len(names(tmp_path)) == 1

@@ -75,7 +75,7 @@ targets = "q_proj"
         pytest.param("rnak = 8", r"run\.toml:1:1: there is no setting 'rnak'", id="a misspelled key"),
         pytest.param("\nrank = 'eight'", r"run\.toml:2:1: rank must be a whole number, not 'eight'", id="a word"),
         pytest.param("dora = 1", "true or false", id="one for true"),
-        pytest.param("method = 'lorra'", '"lora"', id="a method that is not there"),
+        pytest.param("method = 'lorra'", '"lora"', id="a method that does not exist"),
         pytest.param("data = []", "a list of strings", id="an empty list"),
         pytest.param("model = ''", "a string in quotes", id="an empty name"),
         pytest.param("micro_batch = 1\nmicro-batch = 2", "set twice", id="one setting under two names"),

@@ -155,7 +155,7 @@ def test_samples_do_not_depend_on_the_batch(generator, prompts):
 def test_prompt_and_answer_stay_within_the_context_length(generator):
     (found,) = generate_batch(generator, [[40] * 120], replace(GREEDY, tokens=50))
     assert len(found.ids) <= 8
-    with pytest.raises(DevkitError, match="a prompt has 128 tokens, and the model's context length is 128"):
+    with pytest.raises(DevkitError, match="a prompt has 128 tokens, but the model's context length is 128"):
         generate_batch(generator, [[40] * 128], GREEDY)
 
 

@@ -47,15 +47,15 @@ def test_a_json_line_may_have_any_form_of_training_data_and_its_answer_is_left_o
 @pytest.mark.parametrize(
     ("name", "entries", "message"),
     [
-        ("p.jsonl", [{"prompt": "a"}, {"question": "b"}], "p.jsonl:2: no known form of prompt"),
+        ("p.jsonl", [{"prompt": "a"}, {"question": "b"}], "p.jsonl:2: unknown prompt format"),
         ("p.jsonl", [{"prompt": "a"}, {"prompt": " "}], "p.jsonl:2: the prompt is empty"),
-        ("p.jsonl", [{"messages": [ANSWER]}], "p.jsonl:1: there is no turn to answer"),
+        ("p.jsonl", [{"messages": [ANSWER]}], "p.jsonl:1: no turn to answer"),
         (
             "p.jsonl",
             [{"prompt": "a"}, {"prompt": "b\ud83d"}],
             r"p.jsonl:2: the prompt is not UTF-8: '\ud83d' at character 2",
         ),
-        ("p.jsonl", [{"prompt": 7}], "p.jsonl:1: no known form of prompt"),
+        ("p.jsonl", [{"prompt": 7}], "p.jsonl:1: unknown prompt format"),
         ("p.jsonl", ['{"prompt": "a"'], "p.jsonl:1"),
         ("p.txt", [], "holds no prompt"),
         ("p.jsonl", [""], "holds no prompt"),
