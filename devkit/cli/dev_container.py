@@ -155,7 +155,7 @@ def up(
 @context_option
 @click.pass_context
 def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
-    """Open a shell in the running dev container of DIR, as its user, in the same folder inside.
+    """Open a shell in the running dev container of DIR, as its user, in the same folder.
 
     The exit code is the shell's.
     """
@@ -181,7 +181,7 @@ def shell(ctx: click.Context, directory: Path, *, config: Path | None) -> None:
 def run(
     ctx: click.Context, *, directory: Path, config: Path | None, variables: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
-    """Run a command in the running dev container, as its user, in the same folder inside.
+    """Run a command in the running dev container, as its user, in the same folder.
 
     Passes on standard input, output, Ctrl-C and other signals. The exit code is the command's.
     """

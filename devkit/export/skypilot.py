@@ -65,7 +65,7 @@ def render_skypilot(task: Task, settings: SkypilotSettings, context: ExportConte
     if task.grace_s > SIGKILL_AFTER_S:
         notes.append(
             f"SkyPilot kills a job {SIGKILL_AFTER_S} s after SIGTERM, and sends no signal when a spot node is reclaimed:"
-            " then the run resumes from its last checkpoint"
+            " the run then resumes from its last checkpoint"
         )
     if task.nodes > 1 and not task.volume(VolumeRole.CHECKPOINTS).source:
         notes.append("every node must see the checkpoints: a bucket shows a file to other nodes only after its upload")

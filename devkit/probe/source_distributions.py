@@ -72,7 +72,7 @@ def _is_build_file(path: str) -> bool:
 
 def _download(url: str) -> bytes:
     if not url.startswith(("https://", "http://", "file:")):
-        raise OSError(f"{url} is not an address of a server")
+        raise OSError(f"{url} is not a server address")
     if not url.startswith("file:") and (setting := find_offline_setting()):
         raise OSError(f"{setting} is set")
     request = urllib.request.Request(url, headers={"User-Agent": "devkit"})  # noqa: S310

@@ -79,7 +79,7 @@ def open_wheel(url: str, login: str = "") -> zipfile.ZipFile:
 def send_request(url: str, login: str = "", **headers: str) -> Any:  # noqa: ANN401 - urllib's answer is not typed
     """Send a request to a server. Raises OSError. A server that it is sent on to does not get the login."""
     if not url.startswith(("https://", "http://")):
-        raise OSError("this is not an address of a server")
+        raise OSError("this is not a server address")
     request = urllib.request.Request(url, headers={"User-Agent": "devkit", **headers})  # noqa: S310
     if login:
         request.add_unredirected_header("Authorization", login)

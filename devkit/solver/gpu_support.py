@@ -64,7 +64,7 @@ def validate_published(environment: Environment, problem: Problem) -> Iterator[O
                 says = f"whether {candidate} is published for {machine}, and with code for which GPUs, was not checked"
             yield Objection("W2", says, release.source[-1], refuses=not may_be)
         if candidate.rocm is not None and machine != "x86_64":
-            says = f"{candidate} is published for x86_64 only, not for {machine}"
+            says = f"{candidate} is published only for x86_64, not for {machine}"
             yield Objection("W2", says, candidate.index.source[0])
 
 

@@ -298,7 +298,7 @@ class _Search:
         resolved, versions = replace(resolved, packages=packages), dict(packages)
         for name, version in plan.packages:
             if versions.get(name, version) != version:
-                plan = explain_field(plan, name, "what uv resolves with the others", value=versions[name])
+                plan = explain_field(plan, name, "resolved by uv with the other packages", value=versions[name])
         own = {name: versions.get(name, version) for name, version in plan.packages}
         names = dict.fromkeys(need.name for need in self._needs if need.name in versions and need.name not in own)
         source = self.dependencies.lock or next(iter(self.dependencies.files), RULE)
@@ -554,7 +554,7 @@ class _Search:
             return Refused(settled.blockers[0].says)
         if torch != self._plan.torch:
             newest = f"{self._plan.torch} is the newest that fits"
-            because = f"what uv resolves with the project's packages; {newest}"
+            because = f"resolved by uv with the project's packages; {newest}"
             if torch in self._wheeled:
                 because = f"more packages have wheels with it, so fewer compile; {newest}"
             settled = explain_field(settled, "torch", because)

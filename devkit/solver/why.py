@@ -174,7 +174,7 @@ def _explain_preference(evaluation: Evaluation, chosen: Evaluation) -> str:
     limited = "forward" if evaluation.environment.support is CudaSupport.FORWARD else "minor version"
     reasons = (
         f"fits with doubts: {evaluation.doubts[0].says}" if evaluation.doubts else "fits with doubts",
-        "fits by forward compatibility only",
+        "fits only by forward compatibility",
         "fits, and is older",
         f"fits by {limited} compatibility; {chosen.candidate} has full support",
         f"fits; plain pip would install {chosen.candidate.index.label}",

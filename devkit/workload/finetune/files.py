@@ -269,7 +269,7 @@ def inspect_model(folder: Path) -> ModelFiles:
         if isinstance(config.get(key), int) and config[key] > (len(tensors) or MAX_LAYERS):
             raise DevkitError(
                 f"{folder / 'config.json'}: {key} is {config[key]:,}, which its weights do not contain",
-                "Take both from the same model.",
+                "Use both files from the same model.",
             )
     return ModelFiles(folder, config, weights, tensors)
 

@@ -145,7 +145,7 @@ def build_meta_model(folder: Path, *, attention: str | None = None) -> Model:
     if stored_bytes and parameters > MAX_PARAMETERS_PER_BYTE * stored_bytes:
         raise DevkitError(
             f"{folder / 'config.json'} declares {parameters:,} parameters, but the weights have {format_bytes(stored_bytes)}",
-            "Take both from the same model.",
+            "Use both files from the same model.",
         )
     return model
 
@@ -271,7 +271,7 @@ def _require_complete(files: ModelFiles, report: Mapping[str, Any]) -> None:
     if mismatched:
         raise DevkitError(
             f"{files.folder}: {mismatched[0]} has a different shape than config.json declares",
-            "Take both from the same model.",
+            "Use both files from the same model.",
         )
 
 
